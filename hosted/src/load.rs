@@ -229,9 +229,7 @@ fn load_in_place<'m>(
     });
     match residency {
         Residency::All => Model::in_place(slc, config, payloads, tables),
-        Residency::WithoutExperts => {
-            Model::in_place_without_experts(slc, config, payloads, tables)
-        }
+        Residency::WithoutExperts => Model::in_place_without_experts(slc, config, payloads, tables),
     }
     .map_err(named)
 }

@@ -18,17 +18,26 @@ pub enum ExpertError {
     /// The model has no experts.
     NoExperts { name: String },
     /// The file's experts cannot be found.
-    Model { name: String, error: Box<ModelError> },
+    Model {
+        name: String,
+        error: Box<ModelError>,
+    },
     /// The model is part of the program, so there is no file to read experts from.
     NoFile { name: String },
     /// Weights are read from elsewhere than the model's file, so its experts are not those of the file.
     OtherSource { name: String },
     /// The memory is less than one expert takes.
-    TooSmall { cache_bytes: usize, expert_bytes: usize },
+    TooSmall {
+        cache_bytes: usize,
+        expert_bytes: usize,
+    },
     /// There is no memory for the pools.
     Memory(Arc<OutOfMemory>),
     /// A file cannot be opened.
-    Open { path: PathBuf, error: Arc<io::Error> },
+    Open {
+        path: PathBuf,
+        error: Arc<io::Error>,
+    },
     /// A file in a directory of copies is not the model's file.
     OtherFile { path: PathBuf, reason: String },
     /// The way to read that was asked for does not work here.
@@ -54,7 +63,12 @@ pub enum ExpertError {
     /// The drive has failed too often to be asked at the moment.
     Broken { path: PathBuf, retry_in: Duration },
     /// The drive gives no answer.
-    NoAnswer { path: PathBuf, layer: usize, expert: u32, after: Duration },
+    NoAnswer {
+        path: PathBuf,
+        layer: usize,
+        expert: u32,
+        after: Duration,
+    },
     /// The bytes are not those that the file has a checksum of.
     Checksum {
         path: PathBuf,
@@ -67,9 +81,15 @@ pub enum ExpertError {
 impl fmt::Display for ExpertError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoExperts { name } => write!(f, "{name}: the model has no experts that could stay on disk"),
+            Self::NoExperts { name } => write!(
+                f,
+                "{name}: the model has no experts that could stay on disk"
+            ),
             Self::Model { name, error } => write!(f, "{name}: {error}"),
-            Self::NoFile { name } => write!(f, "{name}: is part of the program; its experts are in memory"),
+            Self::NoFile { name } => write!(
+                f,
+                "{name}: is part of the program; its experts are in memory"
+            ),
             Self::OtherSource { name } => write!(
                 f,
                 "{name}: experts cannot stay on disk where weights are made from the file's"
@@ -86,7 +106,9 @@ impl fmt::Display for ExpertError {
             Self::OtherFile { path, reason } => {
                 write!(f, "{} is no copy of the model: {reason}", path.display())
             }
-            Self::Device { what, reason } => write!(f, "experts cannot be read by {what}: {reason}"),
+            Self::Device { what, reason } => {
+                write!(f, "experts cannot be read by {what}: {reason}")
+            }
             Self::Trace { path, reason } => {
                 write!(f, "cannot write the trace {}: {reason}", path.display())
             }

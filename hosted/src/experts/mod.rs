@@ -16,5 +16,3 @@ pub mod trace;
 pub use error::ExpertError;
 pub use options::{ExpertIo, ExpertOptions};
 pub use store::{ExpertStats, ExpertStore, READ_TIMES};
-
-

@@ -78,10 +78,13 @@ impl Places {
             name: opened.name().to_owned(),
             error: Box::new(error),
         };
-        let slc = opened.file().slc().map_err(|error| ExpertError::OtherFile {
-            path: opened.name().into(),
-            reason: error.to_string(),
-        })?;
+        let slc = opened
+            .file()
+            .slc()
+            .map_err(|error| ExpertError::OtherFile {
+                path: opened.name().into(),
+                reason: error.to_string(),
+            })?;
         let config = opened.config();
         let mut places = Self {
             layers: (0..config.n_layer()).map(|_| None).collect(),
@@ -138,7 +141,10 @@ impl Places {
             let extends = |last: &&mut Piece| {
                 let gap = piece.slot_offset - last.slot_offset;
                 let is_next = piece.offset == last.offset + gap as u64 && piece.file == last.file;
-                is_next && piece.stride == last.stride && piece.rows.is_none() && last.rows.is_none()
+                is_next
+                    && piece.stride == last.stride
+                    && piece.rows.is_none()
+                    && last.rows.is_none()
             };
             match pieces.last_mut().filter(extends) {
                 Some(last) => last.len = piece.slot_offset - last.slot_offset + piece.len,
@@ -167,18 +173,19 @@ impl Places {
     ) -> Result<Piece, ExpertError> {
         let tensor = opened.gguf().tensors().nth(matrix.tensor);
         let header = |tensor| slc.and_then(|slc| slc.tensor_header(matrix.tensor, tensor));
-        let (offset, stride, len, rows) = match tensor.as_ref().map(|tensor| (tensor, header(tensor))) {
-            Some((_, Some(header))) => {
-                let len = matrix.layout.bytes().next_multiple_of(DIRECT_ALIGN);
-                (header.offset, header.matrix_stride_bytes(), len, None)
-            }
-            Some((tensor, None)) => {
-                let len = matrix.layout.n_rows() * matrix.layout.gguf_row_bytes();
-                self.rows_bytes_max = self.rows_bytes_max.max(len);
-                (tensor.offset, len as u64, len, Some(matrix.layout))
-            }
-            None => (0, 0, 0, None),
-        };
+        let (offset, stride, len, rows) =
+            match tensor.as_ref().map(|tensor| (tensor, header(tensor))) {
+                Some((_, Some(header))) => {
+                    let len = matrix.layout.bytes().next_multiple_of(DIRECT_ALIGN);
+                    (header.offset, header.matrix_stride_bytes(), len, None)
+                }
+                Some((tensor, None)) => {
+                    let len = matrix.layout.n_rows() * matrix.layout.gguf_row_bytes();
+                    self.rows_bytes_max = self.rows_bytes_max.max(len);
+                    (tensor.offset, len as u64, len, Some(matrix.layout))
+                }
+                None => (0, 0, 0, None),
+            };
         let experts = opened.config().kind(matrix.layer).experts();
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
         let all = stride * n.saturating_sub(1) + len as u64;
@@ -205,10 +212,14 @@ impl Places {
 
     /// The layer of an id, and the expert's number in it.
     pub(super) fn of_id(&self, id: u32) -> (usize, u32) {
-        let is_it = |places: &&LayerPlaces| (places.first_id..places.first_id + places.n_experts).contains(&id);
+        let is_it = |places: &&LayerPlaces| {
+            (places.first_id..places.first_id + places.n_experts).contains(&id)
+        };
         let layers = self.layers.iter().enumerate();
         let found = layers.filter_map(|(layer, places)| Some((layer, places.as_ref()?)));
         let mut found = found.filter(|(_, places)| is_it(&places));
-        found.next().map_or((0, 0), |(layer, places)| (layer, id - places.first_id))
+        found
+            .next()
+            .map_or((0, 0), |(layer, places)| (layer, id - places.first_id))
     }
 }

@@ -233,7 +233,9 @@ impl Session {
                 trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
                 adapters,
                 observer: hooks.observer,
-                experts: hooks.experts.or(store.map(|store| store as &dyn ExpertSource)),
+                experts: hooks
+                    .experts
+                    .or(store.map(|store| store as &dyn ExpertSource)),
                 selector: hooks.selector,
                 hidden: hooks.hidden,
                 prefetch,

@@ -43,7 +43,10 @@ pub(in super::super) fn open_file(path: &Path) -> Result<DeviceFile, ExpertError
     let mut options = OpenOptions::new();
     options.read(true);
     options.custom_flags(OFlags::DIRECT.bits().cast_signed());
-    match options.open(path).and_then(|file| reads(&file).map(|()| file)) {
+    match options
+        .open(path)
+        .and_then(|file| reads(&file).map(|()| file))
+    {
         Ok(file) => Ok(of(file, true)),
         Err(_) => Ok(of(plain, false)),
     }

@@ -68,7 +68,10 @@ pub trait Completions: Send + Sync {
 }
 
 /// Files and memory of a device, and who is told.
-#[expect(missing_debug_implementations, reason = "holds what is told, which says nothing of itself")]
+#[expect(
+    missing_debug_implementations,
+    reason = "holds what is told, which says nothing of itself"
+)]
 pub struct DeviceSetup {
     /// What it reads.
     pub files: Vec<DeviceFile>,

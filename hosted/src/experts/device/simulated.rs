@@ -171,9 +171,10 @@ impl Shared {
     fn read(&self, read: &Read, n: u64) -> Result<usize, i32> {
         let len = (self.simulation.fate)(n, read.len)?;
         // SAFETY: nobody else uses that memory until the read is done, by the trait's word.
-        let into = unsafe { core::slice::from_raw_parts_mut(read.into.as_ptr(), len) };
-        let read = self.files[read.file].file.read_at(into, read.offset);
-        read.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        let into = unsafe { core::slice::from_raw_parts_mut(read.into.as_ptr(), read.len) };
+        let found = self.files[read.file].file.read_at(into, read.offset);
+        let found = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        Ok(found.min(len))
     }
 }
 

@@ -138,7 +138,10 @@ impl Shared {
                 read.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
             }
             Readable::Map(file) => {
-                let len = file.len_bytes().saturating_sub(read.offset).min(read.len as u64);
+                let len = file
+                    .len_bytes()
+                    .saturating_sub(read.offset)
+                    .min(read.len as u64);
                 let len = usize::try_from(len).unwrap_or(0);
                 let Some(bytes) = file.slice(read.offset, len) else {
                     // It has become shorter.

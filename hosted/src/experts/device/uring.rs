@@ -61,7 +61,11 @@ impl Uring {
         let entries = (setup.n_reads + 1).next_power_of_two();
         let entries = u32::try_from(entries).map_err(|_| "too many reads at once")?;
         let ring = IoUring::new(entries).map_err(|error| refusal(&error))?;
-        let fds: Vec<_> = setup.files.iter().map(|file| file.file.as_raw_fd()).collect();
+        let fds: Vec<_> = setup
+            .files
+            .iter()
+            .map(|file| file.file.as_raw_fd())
+            .collect();
         let submitter = ring.submitter();
         submitter
             .register_files(&fds)
@@ -84,7 +88,9 @@ impl Uring {
                 setup.memory.iter().map(range).collect()
             }
             Err(error) => {
-                notes.push(format!("buffers are not registered ({error}; see ulimit -l)"));
+                notes.push(format!(
+                    "buffers are not registered ({error}; see ulimit -l)"
+                ));
                 Vec::new()
             }
         };
@@ -131,7 +137,10 @@ impl Device for Uring {
     }
 
     fn start(&self, read: Read) {
-        let (into, len) = (read.into.as_ptr(), u32::try_from(read.len).unwrap_or(u32::MAX));
+        let (into, len) = (
+            read.into.as_ptr(),
+            u32::try_from(read.len).unwrap_or(u32::MAX),
+        );
         let file = Fixed(u32::try_from(read.file).unwrap_or(u32::MAX));
         let at = read.into.addr().get();
         let is_in = |&(start, end): &(usize, usize)| start <= at && at + read.len <= end;
@@ -141,7 +150,9 @@ impl Device for Uring {
                 let read_fixed = opcode::ReadFixed::new(file, into, len, index);
                 read_fixed.offset(read.offset).build()
             }
-            None => opcode::Read::new(file, into, len).offset(read.offset).build(),
+            None => opcode::Read::new(file, into, len)
+                .offset(read.offset)
+                .build(),
         };
         self.push(&entry.user_data(read.token.into()));
     }
@@ -152,7 +163,11 @@ impl Device for Uring {
     }
 
     fn close(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             self.push(&opcode::Nop::new().build().user_data(END));
             self.flush();

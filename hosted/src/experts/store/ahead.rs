@@ -92,7 +92,9 @@ impl State {
         };
         let guess = self.ahead.guess(layer);
         let (experts, hits) = (&tracing.experts, &tracing.hits);
-        tracing.writer.record(tracing.n_steps, number, experts, hits, guess);
+        tracing
+            .writer
+            .record(tracing.n_steps, number, experts, hits, guess);
         tracing.experts.clear();
         tracing.hits.clear();
     }
@@ -125,7 +127,8 @@ impl Shared {
 
     /// Reads guessed experts, one after the other, while no read is waited for.
     pub(super) fn ask_for_guesses(&self, state: &mut State) {
-        while state.flights.n_awaited() == 0 && state.ahead.n_reading < state.ahead.n_reading_max() {
+        while state.flights.n_awaited() == 0 && state.ahead.n_reading < state.ahead.n_reading_max()
+        {
             let Some((id, _, place)) = state.ahead.queue.pop_front() else {
                 return;
             };

@@ -126,7 +126,8 @@ impl Flights {
     /// The file that try `n` of an expert's read takes: those of drives that work first.
     fn file(&self, file: usize, id: u32, n_tries: u32) -> usize {
         let copies = &self.copies[file];
-        let order = (0..copies.len()).map(|i| copies[(id as usize + n_tries as usize + i) % copies.len()]);
+        let order =
+            (0..copies.len()).map(|i| copies[(id as usize + n_tries as usize + i) % copies.len()]);
         let works = |file: &usize| self.drives[*file].closed_until.is_none();
         let mut order = order.filter(works);
         order.next().unwrap_or(copies[id as usize % copies.len()])
@@ -156,7 +157,9 @@ impl Shared {
         is_guess: bool,
     ) -> bool {
         let (layer, expert) = self.places.of_id(id);
-        let places = self.places.layers[layer].as_ref().expect("an expert's layer has experts");
+        let places = self.places.layers[layer]
+            .as_ref()
+            .expect("an expert's layer has experts");
         let pieces = &places.parts[part as usize].pieces;
         let n_staging = pieces.iter().filter(|piece| piece.rows.is_some()).count();
         if state.flights.free.len() < pieces.len() || state.flights.free_staging.len() < n_staging {
@@ -305,7 +308,8 @@ impl Shared {
             state.error = Some(error);
             state.stats.failures += 1;
         }
-        self.slots.set_progress(flight.slot, flight.part, Progress::Failed);
+        self.slots
+            .set_progress(flight.slot, flight.part, Progress::Failed);
         self.end(state, token);
         self.forget_guess(state, flight.slot);
     }
@@ -326,7 +330,8 @@ impl Shared {
         *left -= 1;
         let is_coming = self.slots.progress(flight.slot, flight.part) == Progress::Coming;
         if *left == 0 && is_coming {
-            self.slots.set_progress(flight.slot, flight.part, Progress::Ready);
+            self.slots
+                .set_progress(flight.slot, flight.part, Progress::Ready);
         }
     }
 
@@ -365,7 +370,8 @@ impl Completions for Shared {
         if is_whole && let Some(flight) = state.flights.flights[token] {
             let (layer, _) = self.places.of_id(flight.id);
             let places = self.places.layers[layer].as_ref();
-            let piece = places.map(|places| &places.parts[flight.part as usize].pieces[flight.piece]);
+            let piece =
+                places.map(|places| &places.parts[flight.part as usize].pieces[flight.piece]);
             if let (Some(index), Some(piece)) = (flight.staging, piece)
                 && let Some(layout) = &piece.rows
             {
@@ -439,7 +445,8 @@ impl Completions for Shared {
                         expert,
                         after,
                     });
-                    self.slots.set_progress(flight.slot, flight.part, Progress::Failed);
+                    self.slots
+                        .set_progress(flight.slot, flight.part, Progress::Failed);
                     has_changed = true;
                 }
                 None => {}

@@ -115,7 +115,10 @@ impl ExpertStore {
     /// How experts are read, for people.
     #[must_use]
     pub fn io_name(&self) -> &'static str {
-        self.shared.device.get().map_or("none", |device| device.name())
+        self.shared
+            .device
+            .get()
+            .map_or("none", |device| device.name())
     }
 
     /// What is not as it should be, for people.
@@ -163,7 +166,11 @@ impl ExpertStore {
     pub(crate) fn turn(&self) -> Turn<'_> {
         Turn {
             shared: &self.shared,
-            _guard: self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner),
+            _guard: self
+                .shared
+                .turn
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -307,7 +314,9 @@ impl Shared {
             if let Err(error) = tracing.writer.flush() {
                 let path = tracing.path.clone();
                 let reason = error.to_string();
-                state.error.get_or_insert(ExpertError::Trace { path, reason });
+                state
+                    .error
+                    .get_or_insert(ExpertError::Trace { path, reason });
                 state.trace = None;
             }
         }

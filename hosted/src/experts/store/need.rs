@@ -220,7 +220,8 @@ impl Shared {
             let slots = (0..self.slots.len())
                 .filter(|&slot| state.info[slot].pool == Pool::Foreground)
                 .filter_map(|slot| Some((self.cost(state, slot, awaited)?, slot)));
-            let (_, slot) = slots.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
+            let (_, slot) =
+                slots.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
             if self.slots.evict(slot) {
                 state.stats.evictions += 1;
                 return Some(slot);
@@ -245,7 +246,9 @@ impl Shared {
             (true, true) => Some((1, state.worth.of(id))),
             // Its down is still to come, in ascending order.
             (true, false) => Some((1, -f64::from(id))),
-            (false, true) if awaited.is_some_and(|awaited| awaited < id) => Some((2, -f64::from(id))),
+            (false, true) if awaited.is_some_and(|awaited| awaited < id) => {
+                Some((2, -f64::from(id)))
+            }
             _ => None,
         }
     }

@@ -67,11 +67,19 @@ impl Shared {
             len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
         };
         let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
-        let n_staging = if staging_bytes == 0 { 0 } else { n_staging.clamp(2, N_READS) };
+        let n_staging = if staging_bytes == 0 {
+            0
+        } else {
+            n_staging.clamp(2, N_READS)
+        };
         let staging = AlignedMemory::zeroed(staging_bytes * n_staging).map_err(no_memory)?;
         let drives = files.iter().map(|file| file.path.clone()).collect();
         let info = |slot| Info {
-            pool: if slot < n_guesses { Pool::Guessed } else { Pool::Foreground },
+            pool: if slot < n_guesses {
+                Pool::Guessed
+            } else {
+                Pool::Foreground
+            },
             n_reading: [0; 2],
             guess: None,
             filled: 0,
@@ -81,7 +89,10 @@ impl Shared {
         let state = State {
             worth: Worth::new(options.policy, places.n_experts as usize, profile),
             info: (0..n_slots).map(info).collect(),
-            free: [(n_guesses..n_slots).rev().collect(), (0..n_guesses).collect()],
+            free: [
+                (n_guesses..n_slots).rev().collect(),
+                (0..n_guesses).collect(),
+            ],
             need: Need::new(places.n_experts, n_in_layer),
             flights: Flights::new(staging, staging_bytes, drives, copies),
             ahead: Ahead::new(places.layers.len(), n_guesses > 0),
@@ -92,7 +103,11 @@ impl Shared {
                 ..Default::default()
             },
             error: None,
-            trace: options.trace.as_deref().map(|path| tracing(path, n_in_layer)).transpose()?,
+            trace: options
+                .trace
+                .as_deref()
+                .map(|path| tracing(path, n_in_layer))
+                .transpose()?,
         };
         let counts = || (0..n_in_layer).map(|_| AtomicU32::new(0)).collect();
         Ok(Self {
@@ -141,7 +156,10 @@ fn files(
             let copy = dir.join(path.file_name().unwrap_or_default());
             let copy = open_file(&copy)?;
             if copy.len_bytes != original.len_bytes {
-                let reason = format!("it has {} bytes, not {}", copy.len_bytes, original.len_bytes);
+                let reason = format!(
+                    "it has {} bytes, not {}",
+                    copy.len_bytes, original.len_bytes
+                );
                 let path = copy.path;
                 return Err(ExpertError::OtherFile { path, reason });
             }

@@ -68,7 +68,9 @@ impl Slots {
             start,
             slot_bytes: places.slot_bytes,
             slots: (0..n_slots).map(|_| empty()).collect(),
-            table: (0..places.n_experts).map(|_| AtomicU32::new(NONE)).collect(),
+            table: (0..places.n_experts)
+                .map(|_| AtomicU32::new(NONE))
+                .collect(),
         })
     }
 

@@ -112,7 +112,11 @@ pub const READ_TIMES: [Duration; 31] = {
     while i < limits.len() {
         let whole = 100 << (i / 2);
         // The root of two, in thousandths.
-        let micros = if i % 2 == 0 { whole } else { whole * 1414 / 1000 };
+        let micros = if i % 2 == 0 {
+            whole
+        } else {
+            whole * 1414 / 1000
+        };
         limits[i] = Duration::from_micros(micros);
         i += 1;
     }

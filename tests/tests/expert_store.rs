@@ -1,0 +1,346 @@
+//! Experts that stay on disk: whatever is in memory, in whatever order reads come and fail, the logits are those of the
+//! model that is in memory.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use sluice::core::engine::{BatchEntry, Wants};
+use sluice::experts::device::Simulation;
+use sluice::experts::policy::Policy;
+use sluice::experts::{ExpertError, ExpertIo, ExpertOptions};
+use sluice::file::{LoadMode, OutputFile};
+use sluice::host::topology::Cores;
+use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::session::{StepError, StepHooks};
+use sluice::{Limits, Model, Session, Team};
+use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_tests::fixture;
+use std::path::{Path, PathBuf};
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (id, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("sluice-experts-{id}-{n}"));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// The model of a fixture, packed.
+    fn packed(&self, name: &str) -> PathBuf {
+        let opened = Opened::open(gguf(name), LoadMode::Read).unwrap();
+        let path = self.0.join(format!("{name}.slc"));
+        let output = OutputFile::create(&path, false).unwrap();
+        let options = PackOptions {
+            n_threads: 1,
+            verify: false,
+        };
+        let stop = StopFlag::new();
+        let watch = Watch::new(0, &stop, &|_| ());
+        pack(opened.file(), opened.gguf(), output, options, &watch).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn gguf(name: &str) -> PathBuf {
+    fixture("models").join(format!("{name}.gguf"))
+}
+
+/// Small mixtures, each of another kind: biases, gates and ups in one tensor, an expert for all tokens, groups, another type.
+const MODELS: [&str; 5] = [
+    "gpt-oss",
+    "gpt-oss-MXFP4_MOE",
+    "gemma4-moe",
+    "deepseek2-glm",
+    "granitehybrid-moe",
+];
+
+const N_TOKENS: u32 = 24;
+
+fn team(n: usize) -> Team {
+    Team::new(n, &Cores::detect()).unwrap()
+}
+
+fn load(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> Result<Model, LoadError> {
+    let options = LoadOptions {
+        experts,
+        ..LoadOptions::default()
+    };
+    Opened::open(path, LoadMode::Map)
+        .unwrap()
+        .load_with(team, options)
+}
+
+fn session(model: &Model, team: &Team) -> Session {
+    let limits = Limits {
+        n_ctx: 64,
+        n_batch: 32,
+        n_outputs: 32,
+        ..Limits::default()
+    };
+    model.session_on(team, limits).unwrap()
+}
+
+fn ids(model: &Model) -> Vec<u32> {
+    let n = u32::try_from(model.config().n_vocab).unwrap();
+    (0..N_TOKENS).map(|i| (i * 37 + 11) % n).collect()
+}
+
+fn step(session: &mut Session, ids: &[u32], first: usize) -> Result<Vec<u32>, StepError> {
+    let at = |i: usize| u32::try_from(first + i).unwrap();
+    let entries = ids.iter().enumerate();
+    let batch: Vec<_> = entries
+        .map(|(i, &id)| BatchEntry::new(id, 0, at(i), Wants::Logits))
+        .collect();
+    session.run(&batch, &StepHooks::default(), |outputs, _| {
+        let rows = (0..ids.len()).map(|i| outputs.logits(i).unwrap());
+        rows.flatten().map(|x| x.to_bits()).collect()
+    })
+}
+
+/// The bits of all logits of a text that is read in chunks.
+fn logits(session: &mut Session, chunk: usize) -> Result<Vec<u32>, StepError> {
+    session.with_state(|state| state.clear(0)).unwrap();
+    let ids = ids(session.model());
+    let mut found = Vec::new();
+    for (i, part) in ids.chunks(chunk).enumerate() {
+        found.extend(step(session, part, i * chunk)?);
+    }
+    Ok(found)
+}
+
+/// Why the text is not read.
+fn failure(session: &mut Session) -> StepError {
+    logits(session, 24).map(drop).unwrap_err()
+}
+
+fn slots(model: &Model, share: usize) -> usize {
+    let stats = model.experts().unwrap().stats();
+    stats.slot_bytes * (stats.n_experts * share / 100).max(1)
+}
+
+/// Memory for `share` of a hundred of a model's experts, at least one.
+fn cache(path: &Path, share: usize) -> usize {
+    let model = load(path, &team(1), Some(ExpertOptions::new(usize::MAX >> 1))).unwrap();
+    slots(&model, share)
+}
+
+#[test]
+fn whatever_is_in_memory_the_logits_are_the_resident_models() {
+    let folder = Folder::new();
+    for name in MODELS {
+        for path in [gguf(name), folder.packed(name)] {
+            let expected = {
+                let team = team(2);
+                let model = load(&path, &team, None).unwrap();
+                logits(&mut session(&model, &team), 24).unwrap()
+            };
+            for (n_workers, share) in [(1, 0), (2, 0), (3, 0), (2, 20), (1, 50), (2, 100)] {
+                let team = team(n_workers);
+                let options = ExpertOptions::new(cache(&path, share));
+                let model = load(&path, &team, Some(options)).unwrap();
+                let mut session = session(&model, &team);
+                for chunk in [24, 5, 1] {
+                    let found = logits(&mut session, chunk).unwrap();
+                    assert!(
+                        found == expected,
+                        "{name}: {n_workers} workers, {share}%, {chunk} tokens"
+                    );
+                }
+                let stats = model.experts().unwrap().stats();
+                assert!(stats.needed > 0 && stats.reads > 0, "{stats:?}");
+                assert_eq!(stats.failures, 0);
+                let resident = load(&path, &team, None).unwrap();
+                assert_eq!(model.fingerprint(), resident.fingerprint());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_policy_and_way_to_read_gives_the_same() {
+    let folder = Folder::new();
+    for path in [gguf("gpt-oss"), folder.packed("gpt-oss")] {
+        let team = team(2);
+        let resident = load(&path, &team, None).unwrap();
+        let expected = logits(&mut session(&resident, &team), 24).unwrap();
+        let cache_bytes = cache(&path, 40);
+        for policy in Policy::ALL {
+            for io in ExpertIo::ALL {
+                for prefetch in [true, false] {
+                    let options = ExpertOptions {
+                        policy,
+                        io: Some(io),
+                        prefetch,
+                        check: true,
+                        ..ExpertOptions::new(cache_bytes)
+                    };
+                    let model = match load(&path, &team, Some(options)) {
+                        Err(LoadError::Experts(ExpertError::Device { reason, .. })) => {
+                            sluice_tests::skipped(&format!("{io}: {reason}"));
+                            continue;
+                        }
+                        loaded => loaded.unwrap(),
+                    };
+                    assert_eq!(model.experts().unwrap().io_name(), io.name());
+                    let mut session = session(&model, &team);
+                    for chunk in [24, 3, 1, 1] {
+                        let found = logits(&mut session, chunk).unwrap();
+                        assert!(found == expected, "{policy} {io} {prefetch} {chunk}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads that come in reverse, late, in pieces, and fail at times.
+const TROUBLE: [Simulation; 4] = [
+    Simulation {
+        is_reversed: true,
+        ..Simulation::IDEAL
+    },
+    Simulation {
+        latency: Duration::from_micros(300),
+        bytes_per_second: 200e6,
+        ..Simulation::IDEAL
+    },
+    Simulation {
+        fate: |n, len| Ok(if n % 3 == 0 { len.div_ceil(2) } else { len }),
+        ..Simulation::IDEAL
+    },
+    Simulation {
+        is_reversed: true,
+        fate: |n, len| match n % 7 {
+            2 => Err(5),
+            4 => Err(4),
+            5 => Ok(len / 2 + 1),
+            _ => Ok(len),
+        },
+        ..Simulation::IDEAL
+    },
+];
+
+#[test]
+fn late_short_and_failed_reads_change_no_bit() {
+    let folder = Folder::new();
+    for path in [gguf("gpt-oss"), folder.packed("gpt-oss")] {
+        let team = team(2);
+        let resident = load(&path, &team, None).unwrap();
+        let expected = logits(&mut session(&resident, &team), 24).unwrap();
+        for share in [0, 30, 100] {
+            let cache_bytes = cache(&path, share);
+            for (i, simulation) in TROUBLE.into_iter().enumerate() {
+                let options = ExpertOptions {
+                    device: Some(simulation.device()),
+                    ..ExpertOptions::new(cache_bytes)
+                };
+                let model = load(&path, &team, Some(options)).unwrap();
+                let mut session = session(&model, &team);
+                for chunk in [24, 1] {
+                    let found = logits(&mut session, chunk).unwrap();
+                    assert!(found == expected, "{share}%, trouble {i}, {chunk} tokens");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drive_that_fails_ends_the_step_by_name_and_is_tried_again() {
+    let path = gguf("gpt-oss");
+    let team = team(2);
+    let resident = load(&path, &team, None).unwrap();
+    let expected = logits(&mut session(&resident, &team), 24).unwrap();
+    let simulation = Simulation {
+        fate: |n, len| {
+            if (6..15).contains(&n) {
+                Err(5)
+            } else {
+                Ok(len)
+            }
+        },
+        ..Simulation::IDEAL
+    };
+    let options = ExpertOptions {
+        device: Some(simulation.device()),
+        prefetch: false,
+        ..ExpertOptions::new(cache(&path, 0))
+    };
+    let model = load(&path, &team, Some(options)).unwrap();
+    let mut session = session(&model, &team);
+    let error = failure(&mut session);
+    let text = error.to_string();
+    assert!(text.contains("gpt-oss.gguf"), "{text}");
+    assert!(matches!(error, StepError::Experts(_)), "{text}");
+    assert_eq!(session.state().len(0), 0);
+    // The breaker opens again by itself.
+    let found = (0..60).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(200));
+        logits(&mut session, 24).ok()
+    });
+    assert!(found.unwrap() == expected);
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_named() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    let team = team(1);
+    for io in [ExpertIo::Uring, ExpertIo::Pread] {
+        let cut = folder.0.join(format!("cut-{io}.slc"));
+        std::fs::copy(&path, &cut).unwrap();
+        let options = ExpertOptions {
+            io: Some(io),
+            ..ExpertOptions::new(cache(&path, 10))
+        };
+        // Not mapped, so that nothing else reads the file.
+        let opened = Opened::open(&cut, LoadMode::Read).unwrap();
+        let load = LoadOptions {
+            experts: Some(options),
+            ..LoadOptions::default()
+        };
+        let model = match opened.load_with(&team, load) {
+            Err(LoadError::Experts(ExpertError::Device { reason, .. })) => {
+                sluice_tests::skipped(&format!("{io}: {reason}"));
+                continue;
+            }
+            loaded => loaded.unwrap(),
+        };
+        let file = std::fs::File::options().write(true).open(&cut).unwrap();
+        file.set_len(8192).unwrap();
+        let error = failure(&mut session(&model, &team));
+        let StepError::Experts(ExpertError::EndOfFile { path, .. }) = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*path, cut);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let refused =
+        |path: &Path, options| load(path, &team(1), Some(options)).unwrap_err().to_string();
+    let text = refused(&gguf("gpt-oss"), ExpertOptions::new(100));
+    assert!(
+        text.contains("a cache of 100 bytes holds no expert"),
+        "{text}"
+    );
+    let text = refused(&gguf("smollm3"), ExpertOptions::new(1 << 30));
+    assert!(text.contains("no experts"), "{text}");
+    let mut options = ExpertOptions::new(1 << 30);
+    options.dirs.push("/nowhere".into());
+    let text = refused(&gguf("gpt-oss"), options);
+    assert!(text.contains("/nowhere/gpt-oss.gguf"), "{text}");
+}
