@@ -1,6 +1,7 @@
 //! The flags, as llama.cpp spells them.
 
 use super::adapters::AdapterArgs;
+use super::expert_cache::ExpertArgs;
 use super::model::ModelArgs;
 use super::placement::PlacementArgs;
 use super::prompt_cache::PromptCacheArgs;
@@ -115,6 +116,8 @@ pub(super) struct EngineArgs {
     pub(super) load_mode: String,
     #[command(flatten)]
     pub(super) placement: PlacementArgs,
+    #[command(flatten)]
+    pub(super) experts: ExpertArgs,
 }
 
 #[derive(Debug, Args)]

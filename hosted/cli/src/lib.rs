@@ -10,6 +10,7 @@ mod convert;
 mod doctor;
 mod embed;
 mod embedded;
+mod expert_cache;
 mod footer;
 mod format;
 mod gate;

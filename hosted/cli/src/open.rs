@@ -1,6 +1,7 @@
 //! From a model's path to a model in memory: what `run`, `chat` and `perplexity` begin with.
 
 use super::args::EngineArgs;
+use super::expert_cache::{self, ExpertArgs};
 use super::footer::Setup;
 use super::output::note;
 use super::placement::PlacementArgs;
@@ -23,6 +24,7 @@ pub(super) struct Opened<'o> {
     file: model::Opened,
     pub(super) cores: Cores,
     placement: &'o PlacementArgs,
+    experts: &'o ExpertArgs,
 }
 
 impl Deref for Opened<'_> {
@@ -47,6 +49,7 @@ impl<'o> Opened<'o> {
             file,
             cores: engine.placement.cores(engine.locks()),
             placement: &engine.placement,
+            experts: &engine.experts,
         })
     }
 
@@ -73,7 +76,7 @@ impl<'o> Opened<'o> {
         note_unused(&self.file);
         note_unread(&self.file);
         note_default_rules(self.file.gguf());
-        let loaded = load(&self.file, &team, stop);
+        let loaded = load((&self.file, self.experts), &team, stop);
         if loaded.is_ok() {
             self.placement.say_memory();
         }
@@ -83,21 +86,24 @@ impl<'o> Opened<'o> {
 
 /// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
 pub(super) fn load(
-    opened: &model::Opened,
+    (opened, experts): (&model::Opened, &ExpertArgs),
     team: &Team,
     stop: &StopFlag,
-) -> Result<Option<Model>, LoadError> {
+) -> anyhow::Result<Option<Model>> {
     let mut bar = LoadBar::new();
     let mut progress = |progress| bar.update(progress);
     let options = LoadOptions {
         stop: Some(stop),
         progress: Some(&mut progress),
+        experts: experts.options()?,
         ..LoadOptions::default()
     };
-    match opened.load_with(team, options) {
-        Err(LoadError::Stopped) => Ok(None),
-        loaded => loaded.map(Some),
-    }
+    let model = match opened.load_with(team, options) {
+        Err(LoadError::Stopped) => return Ok(None),
+        loaded => loaded?,
+    };
+    expert_cache::say(&model);
+    Ok(Some(model))
 }
 
 impl Setup {

@@ -8,7 +8,7 @@ use super::footer::{self, Setup};
 use super::format::{Bytes, CacheTypes, Count};
 use super::open::Opened;
 use super::output::{TextOutput, note};
-use super::{Ending, UsageError, logprobs, prompt, speculation};
+use super::{Ending, UsageError, expert_cache, logprobs, prompt, speculation};
 use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
@@ -75,6 +75,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     };
     let ended = job.write_text(&mut generator)?;
     footer::print(&timed(generator.timings, start), &setup);
+    expert_cache::say_end(&model, &setup, &generator.timings);
     if let Some(profile) = generator.session().profile() {
         note(format_args!("\n{profile}"));
     }
@@ -180,6 +181,7 @@ impl Job<'_> {
                 "predicted_ms": timings.eval.ms(),
                 "predicted_per_second": timings.eval.per_second(),
             },
+            "experts": expert_cache::object(self.model),
         });
         format!("{object}\n")
     }

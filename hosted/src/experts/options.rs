@@ -8,7 +8,7 @@ use core::str::FromStr;
 use std::path::PathBuf;
 
 /// How experts that stay on disk are read, and how many of them are kept.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ExpertOptions {
     /// Memory for experts, in bytes: as many as fit are kept. At least one expert's.
     pub cache_bytes: usize,

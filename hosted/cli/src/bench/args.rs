@@ -3,6 +3,7 @@
 use super::super::UsageError;
 use super::super::adapters::AdapterArgs;
 use super::super::args::{LOAD_MODES, load_mode};
+use super::super::expert_cache::ExpertArgs;
 use super::super::placement::PlacementArgs;
 use super::super::pull::HubArgs;
 use super::super::speculation::SpeculationArgs;
@@ -29,6 +30,7 @@ Examples:
   sluice bench -m model.gguf --strict -r 10
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,4 --lora-each a,b --lora-dtype int8
   sluice bench -m model.gguf -p 0 --prefetch far -o jsonl
+  sluice bench -m mixture.slc -p 512 -n 64 --expert-cache 8192 -o jsonl
 
 Columns after llama-bench's: % limit is the part of what memory or arithmetic allow, counted in
 the GGUF file's bytes and measured by a probe just before; latencies are of single decode steps.";
@@ -93,6 +95,8 @@ pub(in super::super) struct BenchArgs {
     pub(super) load_mode: String,
     #[command(flatten)]
     pub(super) placement: PlacementArgs,
+    #[command(flatten)]
+    pub(super) experts: ExpertArgs,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]

@@ -23,6 +23,7 @@ use sluice::adapter::Blend;
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
 use sluice::core::team::StopFlag;
+use sluice::experts::ExpertStore;
 use sluice::file::ModelFile;
 use sluice::host::topology::Cores;
 use sluice::host::{interrupt, isa};
@@ -121,7 +122,7 @@ impl Bench<'_> {
     fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
-        let loaded = load(opened, &team, self.stop).context("loading")?;
+        let loaded = load((opened, &self.args.experts), &team, self.stop).context("loading")?;
         // Its threads would go on spinning beside those that are measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
@@ -214,9 +215,12 @@ impl Bench<'_> {
             .context("measuring the roofline")?;
         let repetitions = self.args.repetitions;
         let time = row::now();
+        let before = subject.model.experts().map(ExpertStore::stats);
         let samples = runner.measure(test, repetitions, |i| {
             progress(format_args!("run {}/{repetitions}", i + 1));
         })?;
+        let experts = subject.model.experts().zip(before);
+        let experts = experts.map(|(experts, before)| experts.stats().since(&before));
         let (sum, limit_ns) = measure::limit(test, cost, &roofline);
         Ok(Row {
             test: *test,
@@ -225,6 +229,7 @@ impl Bench<'_> {
             load_mode: self.args.load_mode.clone(),
             time,
             samples,
+            experts,
             roofline,
             limit_ns,
             bytes: sum.bytes,

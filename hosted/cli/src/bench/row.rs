@@ -1,10 +1,13 @@
 //! A finished test as fields: llama-bench's, in its order, and then ours.
 
+use super::super::expert_cache::stall_percent;
 use super::super::placement::PlacementArgs;
 use super::args::{Setting, Test};
 use super::measure::Samples;
 use super::roofline::Roofline;
+use core::time::Duration;
 use sluice::core::kernels::KvType;
+use sluice::experts::ExpertStats;
 use sluice::host::cpus::CpuList;
 use sluice::host::memory;
 use std::sync::LazyLock;
@@ -76,6 +79,8 @@ pub(super) struct Row {
     pub(super) load_mode: String,
     pub(super) time: u64,
     pub(super) samples: Samples,
+    /// Of experts that stay on disk.
+    pub(super) experts: Option<ExpertStats>,
     pub(super) roofline: Roofline,
     /// The shortest time of a repetition by the roofline, in ns.
     pub(super) limit_ns: f64,
@@ -115,6 +120,7 @@ impl Row {
             load_mode: "auto".into(),
             time: 0,
             samples: Samples::new(),
+            experts: None,
             roofline: Roofline::default(),
             limit_ns: 0.0,
             bytes: 0.0,
@@ -155,6 +161,13 @@ impl Row {
     /// Operations per second, in 10⁹.
     pub(super) fn gops(&self) -> f64 {
         self.ops / self.mean_ns().0.max(1.0)
+    }
+
+    /// Part of the workers' time that they waited for experts.
+    fn stall_percent(&self) -> f64 {
+        let time = Duration::from_nanos(self.samples.ns.iter().sum());
+        let experts = self.experts.unwrap_or_default();
+        stall_percent(&experts, self.test.setting.n_threads as usize, time)
     }
 
     /// How steps of few tokens asked for weights: `60 of 128 far`; empty where there were none.
@@ -227,6 +240,7 @@ impl Row {
             }
         };
         let limit = self.limit_percent();
+        let experts = self.experts.unwrap_or_default();
         vec![
             text("isa", self.isa),
             int("n_parallel", self.test.n_parallel),
@@ -249,6 +263,9 @@ impl Row {
                 "tokens_hash",
                 &self.samples.tokens_hash.map_or_else(String::new, hex),
             ),
+            float("expert_cache_hit", experts.hit_rate()),
+            int("expert_read_bytes", experts.read_bytes),
+            float("expert_stall_percent", self.stall_percent()),
         ]
     }
 }

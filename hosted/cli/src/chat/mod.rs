@@ -12,7 +12,7 @@ use super::output::{TextOutput, note, tell};
 use super::prompt_cache::PromptCacheArgs;
 use super::sampling::SamplingArgs;
 use super::speculation::{self, SpeculationArgs};
-use super::{Ending, UsageError};
+use super::{Ending, UsageError, expert_cache};
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{Args, value_parser};
@@ -173,6 +173,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     args.prompt_cache.save(generator, n_tokens)?;
     generator.timings.total = start.elapsed();
     footer::print(&generator.timings, &setup);
+    expert_cache::say_end(&model, &setup, &generator.timings);
     speculation::say(generator.session_mut(), false);
     Ok(ending)
 }

@@ -86,17 +86,20 @@ pub struct DeviceSetup {
 }
 
 /// Makes a device.
-pub struct OpenDevice(Box<dyn FnOnce(DeviceSetup) -> Result<Box<dyn Device>, String> + Send>);
+#[derive(Clone)]
+pub struct OpenDevice(Arc<OpenFn>);
+
+type OpenFn = dyn Fn(DeviceSetup) -> Result<Box<dyn Device>, String> + Send + Sync;
 
 impl OpenDevice {
     /// One that `open` makes.
     pub fn new(
-        open: impl FnOnce(DeviceSetup) -> Result<Box<dyn Device>, String> + Send + 'static,
+        open: impl Fn(DeviceSetup) -> Result<Box<dyn Device>, String> + Send + Sync + 'static,
     ) -> Self {
-        Self(Box::new(open))
+        Self(Arc::new(open))
     }
 
-    pub(super) fn open(self, setup: DeviceSetup) -> Result<Box<dyn Device>, String> {
+    pub(super) fn open(&self, setup: DeviceSetup) -> Result<Box<dyn Device>, String> {
         (self.0)(setup)
     }
 }

@@ -193,7 +193,7 @@ fn open_device(
         completions: Arc::clone(shared) as Arc<dyn Completions>,
         cpus: Vec::new(),
     };
-    if let Some(device) = options.device {
+    if let Some(device) = &options.device {
         let what = "the device that was given";
         let opened = device.open(setup(files));
         return opened.map_err(|reason| ExpertError::Device { what, reason });
