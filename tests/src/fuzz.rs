@@ -257,9 +257,18 @@ pub fn slc(file: &[u8]) {
     walk(slc.gguf(), slc.header().gguf_len);
     assert_eq!(slc.tensors().count() as u64, slc.gguf().tensor_count());
     assert_eq!(slc.gaps().count(), slc.header().n_gaps as usize);
-    for (tensor, header) in slc.tensors() {
-        assert!(header.end() <= len, "{}", tensor.name);
-    }
+    let mut matrices: Vec<_> = slc
+        .tensors()
+        .flat_map(|(_, header)| {
+            (0..header.n_matrices()).map(move |i| {
+                let start = header.matrix_offset(i);
+                [start, start + header.matrix_bytes()]
+            })
+        })
+        .collect();
+    matrices.sort_unstable();
+    assert!(matrices.iter().all(|matrix| matrix[1] <= len));
+    assert!(matrices.windows(2).all(|pair| pair[0][1] <= pair[1][0]));
     tokenize(slc.gguf(), &file);
     if let Some(config) = accepted(ModelConfig::from_gguf(slc.gguf())) {
         accepted(ModelPlan::in_place(&slc, &config));

@@ -10,7 +10,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::KvType;
 use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
-use sluice_core::slc::{Slc, seal};
+use sluice_core::slc::{Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_tests::goldens;
@@ -98,6 +98,7 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
         type_v: KvType::F16,
         ..Limits::single(640, 2)
     };
+    let mut n_mixtures = 0;
     for (golden, folder) in goldens::all() {
         let gguf_file = std::fs::read(folder.join(golden.model)).unwrap();
         let mut weights = Weights::plan(&gguf_file).unwrap();
@@ -110,9 +111,59 @@ fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
         let expected = hash(weights.load(&gguf_file, 1).unwrap());
         let file = packed(&gguf_file);
         assert_eq!(unpacked(&file).unwrap(), gguf_file, "{}", golden.name);
+        let stacked = stacked(&file);
         let mut in_place = InPlace::new(file);
         assert_eq!(hash(in_place.model().unwrap()), expected, "{}", golden.name);
+        if let Some(stacked) = stacked {
+            n_mixtures += 1;
+            assert_eq!(unpacked(&stacked).unwrap(), gguf_file, "{}", golden.name);
+            let mut in_place = InPlace::new(stacked);
+            assert_eq!(hash(in_place.model().unwrap()), expected, "{}", golden.name);
+        }
     }
+    assert!(n_mixtures > 10, "{n_mixtures}");
+}
+
+/// A file as it was packed before experts had records; `None` where it has none.
+fn stacked(file: &[u8]) -> Option<Vec<u8>> {
+    let slc = Slc::parse(file, file.len() as u64).unwrap();
+    let has_records = |t: &TensorHeader| t.layout == Layout::ExpertRecords;
+    if !slc.tensors().any(|(_, header)| has_records(&header)) {
+        return None;
+    }
+    let range = |from: u64, len: u64| {
+        let from = usize::try_from(from).unwrap();
+        from..from + usize::try_from(len).unwrap()
+    };
+    let head = range(0, slc.header().payload_offset());
+    let mut out = file[head.clone()].to_vec();
+    let mut at = slc.header().table_offset();
+    let mut end = slc.header().payload_offset();
+    for (tensor, header) in slc.tensors() {
+        let layout = match has_records(&header) {
+            true => Layout::Stack,
+            false => header.layout,
+        };
+        let stack = TensorHeader {
+            checksum: header.checksum,
+            ..TensorHeader::new(&tensor, layout, end).unwrap()
+        };
+        out[range(at, 64)].copy_from_slice(&stack.to_bytes());
+        out.resize(range(0, stack.offset).end, 0);
+        for i in 0..header.n_matrices() {
+            out.extend(&file[range(header.matrix_offset(i), header.matrix_bytes())]);
+        }
+        (at, end) = (at + 64, stack.end());
+    }
+    for gap in slc.gaps() {
+        let moved = Gap { offset: end, ..gap };
+        out[range(at, 32)].copy_from_slice(&moved.to_bytes());
+        out.extend(&file[range(gap.offset, gap.len_bytes)]);
+        (at, end) = (at + 32, end + gap.len_bytes);
+    }
+    out[8..16].copy_from_slice(&end.to_le_bytes());
+    seal(&mut out[head]);
+    Some(out)
 }
 
 /// The header of a GGUF file of alignment 64: name, shape, type and offset of each tensor.
@@ -167,7 +218,64 @@ fn gaps_order_alignment_and_trailing_bytes_come_back() {
         assert_eq!(unpacked(&file).unwrap(), gguf_file, "{cut}");
         let slc = Slc::parse(&file, file.len() as u64).unwrap();
         let layouts: Vec<_> = slc.tensors().map(|(_, t)| t.layout.name()).collect();
-        assert_eq!(layouts, ["panels", "raw", "experts"]);
+        assert_eq!(layouts, ["panels", "raw", "expert records"]);
+    }
+}
+
+/// Experts of three blocks: what one has lies side by side, whatever the order of its tensors and their types.
+#[test]
+fn experts_of_a_block_share_records() {
+    const F32: u32 = 0;
+    const F16: u32 = 1;
+    const Q8_0: u32 = 8;
+    let tensors: [(&str, &[u64], u32, u64); 9] = [
+        ("blk.0.ffn_down_exps.weight", &[160, 64, 3], Q8_0, 170),
+        ("blk.0.ffn_down_exps.bias", &[64, 3], F32, 256),
+        ("blk.0.ffn_gate_exps.weight", &[64, 160, 3], F16, 128),
+        ("blk.0.ffn_norm.weight", &[64], F32, 256),
+        ("blk.0.ffn_up_exps.weight", &[64, 160, 3], Q8_0, 68),
+        ("blk.1.ffn_gate_up_exps.weight", &[64, 320, 3], Q8_0, 68),
+        ("blk.1.ffn_down_exps.weight", &[160, 64, 3], Q8_0, 170),
+        ("blk.2.ffn_up_exps.weight", &[64, 32, 2], Q8_0, 68),
+        ("blk.2.ffn_other_exps.weight", &[64, 32, 2], Q8_0, 68),
+    ];
+    let (mut placed, mut end) = (Vec::new(), 0u64);
+    for (name, dims, ty, row_bytes) in tensors {
+        placed.push((name, dims, ty, end));
+        let bytes = row_bytes * dims[1..].iter().product::<u64>();
+        end = (end + bytes).next_multiple_of(64);
+    }
+    let mut gguf_file = gguf_header(&placed);
+    gguf_file.extend(noise(u32::try_from(end).unwrap()));
+    let file = packed(&gguf_file);
+    assert_eq!(unpacked(&file).unwrap(), gguf_file);
+    assert_eq!(unpacked(&stacked(&file).unwrap()).unwrap(), gguf_file);
+    let slc = Slc::parse(&file, file.len() as u64).unwrap();
+    let first = slc.header().payload_offset();
+    let lies: Vec<_> = slc
+        .tensors()
+        .map(|(_, t)| (t.offset - first, t.matrix_stride_bytes(), t.n_matrices()))
+        .map(|(offset, stride, n)| (offset / 4096, stride.div_ceil(4096), n))
+        .collect();
+    // Pages: a gate has 20,480 bytes, an up or a down 10,880, and both in one 21,760.
+    let expected = [
+        (8, 11, 3),
+        (33, 1, 1),
+        (0, 11, 3),
+        (34, 1, 1),
+        (5, 11, 3),
+        (35, 9, 3),
+        (41, 9, 3),
+        (62, 1, 2),
+        (64, 1, 2),
+    ];
+    assert_eq!(lies, expected);
+    for (tensor, header) in slc.tensors() {
+        let mut damaged = file.clone();
+        let at = header.matrix_offset(header.n_matrices() - 1) + 100;
+        damaged[usize::try_from(at).unwrap()] ^= 1;
+        let message = unpacked(&damaged).unwrap_err().to_string();
+        assert!(message.contains(tensor.name), "{message}");
     }
 }
 

@@ -279,7 +279,8 @@ impl<'g, 'a> Placer<'g, 'a> {
                 .with_stride(stride)
                 .with_factor(factor));
         }
-        let offset = self.place((index, &tensor), name, Layout::Experts, bytes)?;
+        let (kind, stride) = self.stack_in_file((index, &tensor), stride)?;
+        let offset = self.place((index, &tensor), name, kind, bytes)?;
         let first = MatrixRef::new(&layout, offset, bias)
             .with_stride(stride)
             .with_factor(factor);
@@ -291,6 +292,23 @@ impl<'g, 'a> Placer<'g, 'a> {
             );
         }
         Ok(first)
+    }
+
+    /// How the matrices of a stack lie, and how far apart: `stride`, unless a file that they stay in says otherwise.
+    fn stack_in_file(
+        &self,
+        (index, tensor): (usize, &TensorInfo<'_>),
+        stride: usize,
+    ) -> Result<(Layout, usize), ModelError> {
+        let header = self.in_place.map(|slc| slc.tensor_header(index, tensor));
+        match header.flatten() {
+            Some(header) if header.layout == Layout::ExpertRecords => {
+                let stride = usize::try_from(header.matrix_stride_bytes());
+                let stride = stride.map_err(|_| MemoryError::TooLarge)?;
+                Ok((Layout::ExpertRecords, stride))
+            }
+            _ => Ok((Layout::Stack, stride)),
+        }
     }
 
     /// A tensor that is looked up row by row.

@@ -68,6 +68,13 @@ pub enum TensorProblem {
     Overlap { offset: u64, previous_end: u64 },
     /// The payload goes on past the end of the file.
     OutsideFile { end: u64, file_len: u64 },
+    /// Records of experts that are shorter than this tensor's part of them.
+    RecordTooSmall {
+        record_bytes: u64,
+        matrix_bytes: u64,
+    },
+    /// The matrix at `offset` lies on another tensor's at `other`, or one behind it does.
+    RecordOverlap { offset: u64, other: u64 },
     /// Scales kept apart, which no type of this version has.
     Scales,
     /// Bytes that must be zero are not.
@@ -177,6 +184,17 @@ impl fmt::Display for TensorProblem {
             Self::OutsideFile { end, file_len } => {
                 write!(f, "the payload ends at byte {end} of a file of {file_len}")
             }
+            Self::RecordTooSmall {
+                record_bytes,
+                matrix_bytes,
+            } => write!(
+                f,
+                "records of {record_bytes} bytes are too short for matrices of {matrix_bytes}"
+            ),
+            Self::RecordOverlap { offset, other } => write!(
+                f,
+                "the matrices from byte {offset} on lie on the payload at byte {other}"
+            ),
             Self::Scales => f.write_str("scales kept apart are not supported"),
             Self::Reserved => f.write_str("reserved bytes are not zero"),
         }

@@ -1,7 +1,7 @@
 //! The Unified Tensor Header and the record of a gap: 64 and 32 bytes.
 
 use super::error::TensorProblem;
-use super::{ALIGN, LARGE_ALIGN, LARGE_BYTES_MIN};
+use super::{ALIGN, LARGE_ALIGN, LARGE_BYTES_MIN, u32_at};
 use crate::gguf::TensorInfo;
 use crate::kernels::GgmlType;
 use crate::kernels::panel::{PANEL_ROWS, PanelLayout};
@@ -36,7 +36,7 @@ mod field {
     pub(super) const TILE_ROWS: usize = 48;
     pub(super) const RESERVED_BYTE: usize = 49;
     pub(super) const TILE_COLS: Range<usize> = 50..52;
-    pub(super) const RESERVED: Range<usize> = 52..56;
+    pub(super) const RECORD_PAGES: Range<usize> = 52..56;
     pub(super) const CHECKSUM: Range<usize> = 56..64;
 }
 
@@ -46,8 +46,8 @@ const_assert_eq!(field::DIMS.end, field::OFFSET.start);
 const_assert_eq!(field::OFFSET.end, field::LEN.start);
 const_assert_eq!(field::LEN.end, field::SCALES.start);
 const_assert_eq!(field::SCALES.end, field::TILE_ROWS);
-const_assert_eq!(field::TILE_COLS.end, field::RESERVED.start);
-const_assert_eq!(field::RESERVED.end, field::CHECKSUM.start);
+const_assert_eq!(field::TILE_COLS.end, field::RECORD_PAGES.start);
+const_assert_eq!(field::RECORD_PAGES.end, field::CHECKSUM.start);
 const_assert_eq!(field::CHECKSUM.end, TENSOR_HEADER_BYTES);
 
 /// How a tensor's payload is laid out.
@@ -58,12 +58,16 @@ pub enum Layout {
     Raw = 0,
     /// Panels of 16 rows, and the rows behind the last.
     Panels = 1,
-    /// Per expert its panels, each starting at a multiple of 4096 bytes.
-    Experts = 3,
+    /// The panels of several matrices, one behind the other, each starting at a multiple of 4096 bytes.
+    Stack = 3,
+    /// A matrix for each expert, in a record with those that the expert has in other tensors.
+    ExpertRecords = 4,
 }
 
-/// Ends of the names of tensors that hold a matrix for each expert, or for each head.
-const STACKS: [&str; 3] = ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight"];
+/// Ends of the names of tensors that hold a matrix for each head.
+const HEADS: [&str; 2] = ["attn_k_b.weight", "attn_v_b.weight"];
+/// End of the names of tensors that hold a matrix for each expert.
+const EXPERTS: &str = "_exps.weight";
 
 impl Layout {
     /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
@@ -85,7 +89,8 @@ impl Layout {
             2 => Self::Panels,
             // A matrix of one row.
             1 if name.ends_with("ffn_gate_inp_shexp.weight") => Self::Panels,
-            3 if STACKS.iter().any(|end| name.ends_with(end)) => Self::Experts,
+            3 if name.ends_with(EXPERTS) => Self::ExpertRecords,
+            3 if HEADS.iter().any(|end| name.ends_with(end)) => Self::Stack,
             _ => return Self::Raw,
         };
         if looked_up || layout.len_bytes(tensor.ty, &tensor.dims).is_none() {
@@ -99,7 +104,8 @@ impl Layout {
         match self {
             Self::Raw => "raw",
             Self::Panels => "panels",
-            Self::Experts => "experts",
+            Self::Stack => "stack",
+            Self::ExpertRecords => "expert records",
         }
     }
 
@@ -107,16 +113,17 @@ impl Layout {
         match id {
             0 => Some(Self::Raw),
             1 => Some(Self::Panels),
-            3 => Some(Self::Experts),
+            3 => Some(Self::Stack),
+            4 => Some(Self::ExpertRecords),
             _ => None,
         }
     }
 
     /// Bytes of a tensor in this layout, or `None` where it cannot have it.
     fn len_bytes(self, ty: GgmlType, dims: &[u64; 4]) -> Option<u64> {
-        let [n_cols, n_rows, n_experts, n_outer] = *dims;
+        let [n_cols, n_rows, n_matrices, n_outer] = *dims;
         if self == Self::Raw {
-            let outer = [n_rows, n_experts, n_outer];
+            let outer = [n_rows, n_matrices, n_outer];
             let row_bytes = ty.row_bytes(n_cols)?;
             return outer
                 .iter()
@@ -124,10 +131,10 @@ impl Layout {
         }
         let of_one = panel_layout(ty, n_rows, n_cols)?.bytes() as u64;
         match self {
-            Self::Panels if n_experts == 1 && n_outer == 1 => Some(of_one),
-            Self::Experts if n_outer == 1 => of_one
+            Self::Panels if n_matrices == 1 && n_outer == 1 => Some(of_one),
+            Self::Stack | Self::ExpertRecords if n_matrices > 0 && n_outer == 1 => of_one
                 .checked_next_multiple_of(ALIGN)?
-                .checked_mul(n_experts),
+                .checked_mul(n_matrices),
             _ => None,
         }
     }
@@ -153,17 +160,20 @@ pub struct TensorHeader {
     pub n_dims: u8,
     /// Elements along each dimension, the row length first; unused ones are 1.
     pub dims: [u32; 4],
-    /// Where the payload starts, in bytes from the file's start.
+    /// Where the payload starts, in bytes from the file's start: its first matrix, where it has several.
     pub offset: u64,
-    /// Bytes of the payload.
+    /// Bytes of the payload: all its matrices, each with the zeros behind it.
     pub len_bytes: u64,
-    /// [`crate::hash::Hash64`] of the payload.
+    /// From the start of an expert's record to that of the next, in units of [`ALIGN`]; 0 in other layouts.
+    pub record_pages: u32,
+    /// [`crate::hash::Hash64`] of the payload, matrix by matrix.
     pub checksum: u64,
 }
 
 impl TensorHeader {
     /// The header of `tensor` in `layout`, placed at the first byte that is free for it at or
-    /// after `from`. The checksum is still 0.
+    /// after `from`. The checksum is still 0. Records hold this tensor alone, until
+    /// [`place_records`](super::place_records) puts it beside others.
     ///
     /// # Errors
     /// The tensor cannot have that layout, or is too large.
@@ -176,6 +186,10 @@ impl TensorHeader {
         let len_bytes = len_bytes.ok_or(TensorProblem::LayoutImpossible)?;
         let offset = from.checked_next_multiple_of(alignment(len_bytes));
         let end = offset.and_then(|offset| offset.checked_add(len_bytes));
+        let record_pages = match layout {
+            Layout::ExpertRecords => u32::try_from(len_bytes / tensor.dims[2] / ALIGN),
+            Layout::Raw | Layout::Panels | Layout::Stack => Ok(0),
+        };
         Ok(Self {
             layout,
             ty: tensor.ty,
@@ -184,13 +198,15 @@ impl TensorHeader {
             dims,
             offset: end.ok_or(TensorProblem::TooLarge)? - len_bytes,
             len_bytes,
+            record_pages: record_pages.map_err(|_| TensorProblem::TooLarge)?,
             checksum: 0,
         })
     }
 
     /// The first byte after the payload.
     pub const fn end(&self) -> u64 {
-        self.offset.saturating_add(self.len_bytes)
+        let last = self.matrix_offset(self.n_matrices() - 1);
+        last.saturating_add(self.matrix_bytes())
     }
 
     /// Shape and type of each matrix of the payload; `None` for raw ones.
@@ -198,22 +214,38 @@ impl TensorHeader {
         let [n_cols, n_rows, ..] = self.dims;
         match self.layout {
             Layout::Raw => None,
-            Layout::Panels | Layout::Experts => panel_layout(self.ty, n_rows.into(), n_cols.into()),
+            Layout::Panels | Layout::Stack | Layout::ExpertRecords => {
+                panel_layout(self.ty, n_rows.into(), n_cols.into())
+            }
         }
     }
 
-    /// Matrices in the payload: experts, or 1.
+    /// Matrices in the payload: experts, heads, or 1.
     pub const fn n_matrices(&self) -> u64 {
         match self.layout {
-            Layout::Experts => self.dims[2] as u64,
+            // There is one at least, or the tensor is raw.
+            Layout::Stack | Layout::ExpertRecords => self.dims[2] as u64,
             Layout::Raw | Layout::Panels => 1,
         }
     }
 
+    /// Bytes of a matrix, with the zeros behind it; of a raw payload, all.
+    pub const fn matrix_bytes(&self) -> u64 {
+        self.len_bytes / self.n_matrices()
+    }
+
     /// Bytes from the start of a matrix to that of the next.
     pub const fn matrix_stride_bytes(&self) -> u64 {
-        // Dimensions are above 0: they are those of a GGUF file.
-        self.len_bytes / self.n_matrices()
+        match self.layout {
+            Layout::ExpertRecords => self.record_pages as u64 * ALIGN,
+            Layout::Raw | Layout::Panels | Layout::Stack => self.matrix_bytes(),
+        }
+    }
+
+    /// Where matrix `index` (that of an expert, or of a head) starts, in bytes from the file's start.
+    pub const fn matrix_offset(&self, index: u64) -> u64 {
+        let from_first = index.saturating_mul(self.matrix_stride_bytes());
+        self.offset.saturating_add(from_first)
     }
 
     /// The bytes in the file.
@@ -234,6 +266,7 @@ impl TensorHeader {
             bytes[field::TILE_ROWS] = TILE_ROWS;
             bytes[field::TILE_COLS].copy_from_slice(&tile_cols(self.ty).to_le_bytes());
         }
+        bytes[field::RECORD_PAGES].copy_from_slice(&self.record_pages.to_le_bytes());
         bytes[field::CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
         bytes
     }
@@ -241,7 +274,7 @@ impl TensorHeader {
     /// Reads a header and compares it with the GGUF's tensor info. Tile hints are not looked at.
     ///
     /// # Errors
-    /// What is wrong, except for the place of the payload: see [`Self::check_place`].
+    /// What is wrong, except for the place of the payload, which [`Slc::parse`](super::Slc::parse) checks.
     pub fn from_bytes(
         bytes: &[u8; TENSOR_HEADER_BYTES],
         tensor: &TensorInfo<'_>,
@@ -251,13 +284,15 @@ impl TensorHeader {
         }
         let layout = Layout::from_id(bytes[field::LAYOUT])
             .ok_or(TensorProblem::Layout(bytes[field::LAYOUT]))?;
+        let alone = Self::new(tensor, layout, 0)?;
         let header = Self {
             offset: u64_at(bytes, field::OFFSET.start),
             len_bytes: u64_at(bytes, field::LEN.start),
+            record_pages: u32_at(bytes, field::RECORD_PAGES.start),
             checksum: u64_at(bytes, field::CHECKSUM.start),
-            ..Self::new(tensor, layout, 0)?
+            ..alone
         };
-        let expected = Self::new(tensor, layout, 0)?.to_bytes();
+        let expected = alone.to_bytes();
         if bytes[field::N_DIMS] != header.n_dims
             || bytes[field::TYPE] != expected[field::TYPE]
             || bytes[field::DIMS] != expected[field::DIMS]
@@ -276,37 +311,22 @@ impl TensorHeader {
         if bytes[field::SCALES] != [0; 8] {
             return Err(TensorProblem::Scales);
         }
-        if bytes[field::RESERVED_BYTE] != 0 || bytes[field::RESERVED] != [0; 4] {
+        let has_records = layout == Layout::ExpertRecords;
+        if bytes[field::RESERVED_BYTE] != 0 || !has_records && header.record_pages != 0 {
             return Err(TensorProblem::Reserved);
         }
-        Ok(header)
-    }
-
-    /// Checks that the payload is aligned, behind `previous_end` and inside a file of `file_len`.
-    ///
-    /// # Errors
-    /// Which of these it is not.
-    pub fn check_place(&self, previous_end: u64, file_len: u64) -> Result<(), TensorProblem> {
-        let (offset, alignment) = (self.offset, alignment(self.len_bytes));
-        if !offset.is_multiple_of(alignment) {
-            return Err(TensorProblem::Misaligned { offset, alignment });
-        }
-        if offset < previous_end {
-            return Err(TensorProblem::Overlap {
-                offset,
-                previous_end,
+        if header.record_pages < alone.record_pages {
+            return Err(TensorProblem::RecordTooSmall {
+                record_bytes: header.matrix_stride_bytes(),
+                matrix_bytes: alone.matrix_bytes(),
             });
         }
-        let end = self.end();
-        if end > file_len {
-            return Err(TensorProblem::OutsideFile { end, file_len });
-        }
-        Ok(())
+        Ok(header)
     }
 }
 
 /// What a payload of `len_bytes` is aligned to.
-const fn alignment(len_bytes: u64) -> u64 {
+pub(super) const fn alignment(len_bytes: u64) -> u64 {
     if len_bytes >= LARGE_BYTES_MIN {
         LARGE_ALIGN
     } else {

@@ -9,6 +9,7 @@
 
 mod error;
 mod header;
+mod records;
 #[cfg(test)]
 mod tests;
 
@@ -16,11 +17,13 @@ pub use error::{GapProblem, SlcError, TensorProblem};
 pub use header::{
     GAP_BYTES, Gap, Layout, PANEL_COLUMNS_MAX, PANEL_REVISION, TENSOR_HEADER_BYTES, TensorHeader,
 };
+pub use records::{RECORD_MATRICES_MAX, place_records};
 
 use crate::gguf::{Gguf, HEADER_BYTES_MAX, TENSOR_COUNT_MAX, TensorInfo};
 use crate::hash::Hash64;
 use core::fmt;
 use header::u64_at;
+use records::Places;
 use static_assertions::{const_assert, const_assert_eq};
 
 /// What a `.slc` file starts with.
@@ -248,15 +251,13 @@ impl<'a> Slc<'a> {
 
     /// Checks the table; returns where the tensors' payloads end.
     fn check_tensors(&self) -> Result<u64, SlcError> {
-        let mut end = self.header.payload_offset();
+        let mut places = Places::new(self.header.payload_offset(), self.header.file_len);
         for (index, (bytes, tensor)) in (0..).zip(self.table.iter().zip(self.gguf.tensors())) {
-            let placed = TensorHeader::from_bytes(bytes, &tensor).and_then(|header| {
-                header.check_place(end, self.header.file_len)?;
-                Ok(header.end())
-            });
-            end = placed.map_err(|problem| SlcError::Tensor { index, problem })?;
+            TensorHeader::from_bytes(bytes, &tensor)
+                .and_then(|header| places.take(&header))
+                .map_err(|problem| SlcError::Tensor { index, problem })?;
         }
-        Ok(end)
+        Ok(places.end())
     }
 
     /// Checks the gaps, whose payloads start at `end`.

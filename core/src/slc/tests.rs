@@ -112,6 +112,7 @@ fn a_header_by_hand() {
         offset: 0x20_0000,
         // 255 panels of one super-block and 10 rows: 255 × 2304 + 10 × 144.
         len_bytes: 0x8_fca0,
+        record_pages: 0,
         checksum: 0x1122_3344_5566_7788,
     };
     #[rustfmt::skip]
@@ -147,6 +148,36 @@ fn a_header_by_hand() {
         },
         header
     );
+}
+
+#[test]
+fn a_header_of_records_by_hand() {
+    // 17 rows of 8 blocks of 34 bytes: a panel and a row, 4,624 bytes in two pages.
+    let tensor = TensorInfo {
+        name: "blk.0.ffn_up_exps.weight",
+        n_dims: 3,
+        dims: [256, 17, 6, 1],
+        ty: GgmlType::Q8_0,
+        offset: 0,
+        len_bytes: 6 * 4624,
+    };
+    let header = TensorHeader {
+        offset: 0x5000,
+        record_pages: 7,
+        ..TensorHeader::new(&tensor, Layout::of(&tensor, true), 0).unwrap()
+    };
+    let mut bytes = header.to_bytes();
+    assert_eq!((bytes[1], &bytes[24..26]), (4, &[0, 0x50][..]));
+    assert_eq!(bytes[32..40], 0xc000u64.to_le_bytes());
+    assert_eq!(bytes[52..56], [7, 0, 0, 0]);
+    assert_eq!(TensorHeader::from_bytes(&bytes, &tensor), Ok(header));
+    assert_eq!(header.matrix_offset(5), 0x5000 + 5 * 0x7000);
+    assert_eq!(header.matrix_bytes(), 0x2000);
+    assert_eq!(header.end(), header.matrix_offset(5) + 0x2000);
+    bytes[52] = 1;
+    let error = TensorHeader::from_bytes(&bytes, &tensor).unwrap_err();
+    let message = "records of 4096 bytes are too short for matrices of 8192";
+    assert_eq!(error.to_string(), message);
 }
 
 #[test]
@@ -199,7 +230,7 @@ fn layouts_follow_from_name_type_and_shape() {
             [64, 100, 8, 1],
             3,
             Q8_0,
-            Layout::Experts,
+            Layout::ExpertRecords,
         ),
         ("conv.weight", [3, 3, 8, 1], 3, F16, Layout::Raw),
         (
@@ -234,12 +265,20 @@ fn experts_and_large_payloads_are_aligned() {
     assert_eq!(Layout::of(&tied, false), Layout::Panels);
     // 100 rows of 2 blocks of 34 bytes: 6,800, padded to 8,192.
     let experts = tensor("blk.0.ffn_up_exps.weight", [64, 100, 8, 1], 3, Q8_0);
-    let header = TensorHeader::new(&experts, Layout::Experts, 0).unwrap();
-    assert_eq!(
-        (header.len_bytes, header.matrix_stride_bytes()),
-        (8 * 8192, 8192)
-    );
-    assert_eq!(header.n_matrices(), 8);
+    for layout in [Layout::Stack, Layout::ExpertRecords] {
+        let header = TensorHeader::new(&experts, layout, 1).unwrap();
+        assert_eq!(
+            (header.len_bytes, header.matrix_stride_bytes()),
+            (8 * 8192, 8192)
+        );
+        assert_eq!(header.n_matrices(), 8);
+        assert_eq!(header.matrix_offset(3), 4096 + 3 * 8192);
+        assert_eq!(header.end(), 4096 + 8 * 8192);
+    }
+    let heads = tensor("blk.0.attn_k_b.weight", [64, 100, 8, 1], 3, Q8_0);
+    assert_eq!(Layout::of(&heads, true), Layout::Stack);
+    let none = tensor("blk.0.ffn_up_exps.weight", [64, 100, 0, 1], 3, Q8_0);
+    assert_eq!(Layout::of(&none, true), Layout::Raw);
     // Large payloads lie where a huge page may.
     let large = tensor("output.weight", [4096, 8192, 1, 1], 2, F16);
     let header = TensorHeader::new(&large, Layout::Panels, 4096).unwrap();

@@ -129,12 +129,13 @@ fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
     let count = |layout| slc.tensors().filter(|(_, t)| t.layout == layout).count();
     writeln!(
         report,
-        "packed      .slc version {}, payloads from byte {}: {} tensors in panels, {} of experts, \
-         {} raw; {} gaps\n            GGUF file of {}, SHA-256 {}",
+        "packed      .slc version {}, payloads from byte {}: {} tensors in panels, {} in stacks, \
+         {} in expert records, {} raw; {} gaps\n            GGUF file of {}, SHA-256 {}",
         sluice::core::slc::VERSION,
         header.payload_offset(),
         count(Layout::Panels),
-        count(Layout::Experts),
+        count(Layout::Stack),
+        count(Layout::ExpertRecords),
         count(Layout::Raw),
         header.n_gaps,
         Bytes(header.gguf_len),

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::panel::PanelLayout;
-use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError};
+use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError, TensorHeader};
 
 /// Where every part of a GGUF file lies in the `.slc` file that was made from it.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ struct Segment {
     gguf: Range<u64>,
     /// In the `.slc` file.
     offset: u64,
-    /// For panels: their shape and the distance of matrices.
-    panels: Option<(PanelLayout, u64)>,
+    /// For panels: their shape, and the header that says where each matrix is.
+    panels: Option<(PanelLayout, TensorHeader)>,
 }
 
 impl Unpacked {
@@ -34,14 +34,10 @@ impl Unpacked {
             offset: FILE_HEADER_BYTES as u64,
             panels: None,
         }];
-        segments.extend(slc.tensors().map(|(tensor, header)| {
-            Segment {
-                gguf: tensor.offset..tensor.offset + tensor.len_bytes,
-                offset: header.offset,
-                panels: header
-                    .panels()
-                    .map(|panels| (panels, header.matrix_stride_bytes())),
-            }
+        segments.extend(slc.tensors().map(|(tensor, header)| Segment {
+            gguf: tensor.offset..tensor.offset + tensor.len_bytes,
+            offset: header.offset,
+            panels: header.panels().map(|panels| (panels, header)),
         }));
         segments.extend(slc.gaps().map(|gap| Segment {
             gguf: gap.gguf_offset..gap.gguf_offset + gap.len_bytes,
@@ -119,7 +115,7 @@ impl Segment {
         start: u64,
         into: &mut [u8],
     ) -> Result<(), SourceError> {
-        let Some((layout, stride)) = &self.panels else {
+        let Some((layout, header)) = &self.panels else {
             return packed.read(self.offset + start, into);
         };
         let row_bytes = layout.gguf_row_bytes();
@@ -135,7 +131,7 @@ impl Segment {
                 index(row_index % layout.n_rows() as u64),
             );
             let bytes = layout.byte_range(layout.band(row_index));
-            let band_at = self.offset + matrix * stride + bytes.start as u64;
+            let band_at = header.matrix_offset(matrix) + bytes.start as u64;
             if at_band != Some(band_at) {
                 band.resize(bytes.len(), 0);
                 packed.read(band_at, &mut band)?;

@@ -18,7 +18,10 @@ use std::{env, fs, process};
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "gguf" => models().iter().map(File::bytes).chain(headers()).collect(),
-        "slc" => models().iter().map(|file| packed(&file.bytes())).collect(),
+        "slc" => {
+            let files = models().into_iter().chain([mixture()]);
+            files.map(|file| packed(&file.bytes())).collect()
+        }
         "uth" => vec![uth1(0), uth1(2), uth1(4), uth2()],
         "imatrix" => vec![imatrix(), legacy_imatrix(2), legacy_imatrix(1)],
         "chat_template" => templates(),
@@ -154,6 +157,22 @@ fn models() -> [File; 3] {
         ..tiny
     };
     [tiny.file(), bytes.file(), quantised.file()]
+}
+
+/// A model of experts, whose matrices a `.slc` file has side by side.
+fn mixture() -> File {
+    let shape = Shape {
+        n_embd: 8,
+        n_head: 1,
+        n_head_kv: 1,
+        n_ff: 16,
+        n_expert: 2,
+        n_expert_used: 1,
+        n_vocab: 8,
+        vocab: Vocab::None,
+        ..Shape::TINY
+    };
+    shape.file()
 }
 
 /// Headers without a model: a vocabulary with a template, values of every type.

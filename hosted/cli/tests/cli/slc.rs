@@ -70,6 +70,13 @@ fn layers_of_every_kind_are_packed() {
         run_to(0, &["pack", &model, &slc, "--verify", "--overwrite"]);
         run_to(0, &["unpack", &slc, &gguf, "--overwrite"]);
         assert!(fs::read(&gguf).unwrap() == fs::read(&model).unwrap());
+        let report = run_to(0, &["inspect", &slc]).stdout;
+        let has_experts = report.contains("_exps.weight");
+        assert_eq!(
+            report.contains(" 0 in expert records"),
+            !has_experts,
+            "{report}"
+        );
         let flags = ["-p", "The little dog", "-n", "24", "--temp", "0"];
         let text = |model: &str, isa: &str| {
             let args = [&["-m", model, "--isa", isa][..], &flags].concat();

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod pack;
+mod plan;
 mod unpack;
 
 pub use pack::{PackOptions, pack};

@@ -1,5 +1,6 @@
 //! From GGUF to `.slc`.
 
+use super::plan::Plan;
 use super::{PIECE_BYTES, SlcFileError, Watch, hash_through, pieces, verify};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::file::OutputFile;
@@ -7,9 +8,7 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
-use sluice_core::slc::{
-    FileHeader, GAP_ZEROS_MAX, Gap, Layout, Slc, SlcError, TensorHeader, TensorProblem, seal,
-};
+use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use std::sync::{Mutex, PoisonError};
 
 /// How to pack.
@@ -104,103 +103,6 @@ impl TensorSource for Written<'_> {
     }
 }
 
-/// Where everything will lie.
-struct Plan {
-    header: FileHeader,
-    tensors: Vec<TensorHeader>,
-    gaps: Vec<Gap>,
-}
-
-impl Plan {
-    fn new(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Self, SlcFileError> {
-        let mut gaps = gaps(source, gguf)?;
-        let count = |n: usize| {
-            u32::try_from(n).map_err(|_| SlcError::OverLimit {
-                what: "tensor count",
-                value: n as u64,
-                max: u32::MAX.into(),
-            })
-        };
-        let mut header = FileHeader {
-            file_len: 0,
-            gguf_len: source.len_bytes(),
-            gguf_header_len: gguf.header_bytes().len() as u64,
-            n_tensors: count(gguf.tensors().len())?,
-            n_gaps: count(gaps.len())?,
-            gguf_sha256: [0; 32],
-        };
-        let own_output = gguf.tensor("output.weight").is_some();
-        let mut end = header.payload_offset();
-        let mut tensors = Vec::with_capacity(gguf.tensors().len());
-        for tensor in gguf.tensors() {
-            let layout = Layout::of(&tensor, own_output);
-            let placed = TensorHeader::new(&tensor, layout, end);
-            let placed = placed.map_err(|problem| tensor_error(&tensor, problem))?;
-            end = placed.end();
-            tensors.push(placed);
-        }
-        for gap in &mut gaps {
-            gap.offset = end;
-            end = end
-                .checked_add(gap.len_bytes)
-                .ok_or(SlcFileError::Changed)?;
-        }
-        header.file_len = end;
-        Ok(Self {
-            header,
-            tensors,
-            gaps,
-        })
-    }
-
-    /// Everything before the payloads.
-    fn head(&self, gguf: &Gguf<'_>) -> Vec<u8> {
-        let padded = |bytes: &mut Vec<u8>, len: u64| {
-            bytes.resize(usize::try_from(len).expect("a header is below 5 GiB"), 0);
-        };
-        let mut head = self.header.to_bytes().to_vec();
-        head.extend(gguf.header_bytes());
-        padded(&mut head, self.header.table_offset());
-        head.extend(self.tensors.iter().flat_map(TensorHeader::to_bytes));
-        head.extend(self.gaps.iter().flat_map(Gap::to_bytes));
-        padded(&mut head, self.header.payload_offset());
-        seal(&mut head);
-        head
-    }
-}
-
-/// The gaps that have to be stored, in order.
-fn gaps(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Vec<Gap>, SlcFileError> {
-    let mut ranges: Vec<_> = gguf
-        .tensors()
-        .map(|tensor| tensor.offset..tensor.offset + tensor.len_bytes)
-        .collect();
-    ranges.sort_by_key(|range| range.start);
-    ranges.push(source.len_bytes()..source.len_bytes());
-    let mut gaps = Vec::new();
-    let mut end = gguf.header_bytes().len() as u64;
-    for range in ranges {
-        let len_bytes = range.start.saturating_sub(end);
-        let mut zero = true;
-        if len_bytes > 0 && len_bytes <= GAP_ZEROS_MAX {
-            pieces(source, end, len_bytes, &mut |_, piece| {
-                zero &= piece.iter().all(|&byte| byte == 0);
-                Ok(())
-            })?;
-        }
-        if !zero || len_bytes > GAP_ZEROS_MAX {
-            gaps.push(Gap {
-                gguf_offset: end,
-                len_bytes,
-                offset: 0,
-                checksum: 0,
-            });
-        }
-        end = range.end;
-    }
-    Ok(gaps)
-}
-
 /// Copies bytes and returns their checksum.
 fn copy(
     source: &dyn TensorSource,
@@ -250,9 +152,9 @@ impl Packer<'_> {
             room: Vec::new(),
             hash: Hash64::new(),
         };
-        let stride = header.matrix_stride_bytes();
-        let padding = usize::try_from(stride).unwrap_or(usize::MAX) - layout.bytes();
+        let padding = usize::try_from(header.matrix_bytes()).unwrap_or(usize::MAX) - layout.bytes();
         for matrix in 0..header.n_matrices() {
+            out.go_to(header.matrix_offset(matrix))?;
             self.panels(&layout, matrix, &mut out)?;
             out.room.resize(out.room.len() + padding, 0);
         }
@@ -308,18 +210,22 @@ struct Out<'o> {
 }
 
 impl Out<'_> {
+    /// What follows goes to byte `offset`: in records, other tensors lie between a tensor's matrices.
+    fn go_to(&mut self, offset: u64) -> Result<(), SlcFileError> {
+        if self.at + self.room.len() as u64 != offset {
+            self.flush()?;
+            self.at = offset;
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), SlcFileError> {
-        // Before a band, and at the end: what comes before a band is whole words, so the calls do
-        // not show in the checksum. Only the last band of a matrix may be none.
+        // Before a band or a matrix, and at the end: what comes before those is whole words, so the
+        // calls do not show in the checksum. Only the last band of a matrix may be none.
         self.hash.write(&self.room);
         self.output.write_at(self.at, &self.room)?;
         self.at += self.room.len() as u64;
         self.room.clear();
         Ok(())
     }
-}
-
-fn tensor_error(tensor: &TensorInfo<'_>, problem: TensorProblem) -> SlcFileError {
-    let name = tensor.name.escape_debug().to_string();
-    SlcFileError::Tensor { name, problem }
 }

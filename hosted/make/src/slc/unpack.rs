@@ -58,25 +58,43 @@ fn pass(
 
 /// Compares every payload with its checksum.
 fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFileError> {
-    let tensors = slc.tensors().map(|(tensor, header)| {
-        let part = format!("tensor {}", tensor.name.escape_debug());
-        (part, header.offset, header.len_bytes, header.checksum)
-    });
-    let gaps = slc.gaps().map(|gap| {
-        let part = format!("the gap at byte {} of the GGUF file", gap.gguf_offset);
-        (part, gap.offset, gap.len_bytes, gap.checksum)
-    });
-    for (part, offset, len, checksum) in tensors.chain(gaps) {
+    let damaged = |part| Err(SlcFileError::Damaged { part });
+    for (tensor, header) in slc.tensors() {
         let mut hash = Hash64::new();
-        pieces(packed, offset, len, &mut |_, piece| {
-            hash.write(piece);
-            Ok(())
-        })?;
-        if hash.finish() != checksum {
-            return Err(SlcFileError::Damaged { part });
+        for matrix in 0..header.n_matrices() {
+            add(
+                packed,
+                header.matrix_offset(matrix),
+                header.matrix_bytes(),
+                &mut hash,
+            )?;
+        }
+        if hash.finish() != header.checksum {
+            return damaged(format!("tensor {}", tensor.name.escape_debug()));
+        }
+    }
+    for gap in slc.gaps() {
+        let mut hash = Hash64::new();
+        add(packed, gap.offset, gap.len_bytes, &mut hash)?;
+        if hash.finish() != gap.checksum {
+            let at = gap.gguf_offset;
+            return damaged(format!("the gap at byte {at} of the GGUF file"));
         }
     }
     Ok(())
+}
+
+/// Adds a range of a file to a checksum. Where more follows, it is whole words.
+fn add(
+    packed: &dyn TensorSource,
+    offset: u64,
+    len: u64,
+    hash: &mut Hash64,
+) -> Result<(), SlcFileError> {
+    pieces(packed, offset, len, &mut |_, piece| {
+        hash.write(piece);
+        Ok(())
+    })
 }
 
 /// The GGUF file inside, as a source.

@@ -1,0 +1,158 @@
+//! Where everything of a `.slc` file will lie.
+
+use super::{SlcFileError, pieces};
+use sluice_core::gguf::source::TensorSource;
+use sluice_core::gguf::{Gguf, TensorInfo};
+use sluice_core::slc::{
+    FileHeader, GAP_ZEROS_MAX, Gap, Layout, RECORD_MATRICES_MAX, SlcError, TensorHeader,
+    TensorProblem, place_records, seal,
+};
+
+/// Where everything will lie.
+pub(super) struct Plan {
+    pub(super) header: FileHeader,
+    pub(super) tensors: Vec<TensorHeader>,
+    pub(super) gaps: Vec<Gap>,
+}
+
+impl Plan {
+    pub(super) fn new(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Self, SlcFileError> {
+        let mut gaps = gaps(source, gguf)?;
+        let count = |n: usize| {
+            u32::try_from(n).map_err(|_| SlcError::OverLimit {
+                what: "tensor count",
+                value: n as u64,
+                max: u32::MAX.into(),
+            })
+        };
+        let mut header = FileHeader {
+            file_len: 0,
+            gguf_len: source.len_bytes(),
+            gguf_header_len: gguf.header_bytes().len() as u64,
+            n_tensors: count(gguf.tensors().len())?,
+            n_gaps: count(gaps.len())?,
+            gguf_sha256: [0; 32],
+        };
+        let (tensors, mut end) = tensors(gguf, header.payload_offset())?;
+        for gap in &mut gaps {
+            gap.offset = end;
+            end = end
+                .checked_add(gap.len_bytes)
+                .ok_or(SlcFileError::Changed)?;
+        }
+        header.file_len = end;
+        Ok(Self {
+            header,
+            tensors,
+            gaps,
+        })
+    }
+
+    /// Everything before the payloads.
+    pub(super) fn head(&self, gguf: &Gguf<'_>) -> Vec<u8> {
+        let padded = |bytes: &mut Vec<u8>, len: u64| {
+            bytes.resize(usize::try_from(len).expect("a header is below 5 GiB"), 0);
+        };
+        let mut head = self.header.to_bytes().to_vec();
+        head.extend(gguf.header_bytes());
+        padded(&mut head, self.header.table_offset());
+        head.extend(self.tensors.iter().flat_map(TensorHeader::to_bytes));
+        head.extend(self.gaps.iter().flat_map(Gap::to_bytes));
+        padded(&mut head, self.header.payload_offset());
+        seal(&mut head);
+        head
+    }
+}
+
+/// The headers of all tensors, in the order of the table, and where their payloads end; they start at `start`.
+fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcFileError> {
+    let own_output = gguf.tensor("output.weight").is_some();
+    let infos: Vec<_> = gguf.tensors().collect();
+    let header = |info| {
+        TensorHeader::new(info, Layout::of(info, own_output), start)
+            .map_err(|problem| tensor_error(info, problem))
+    };
+    let mut headers: Vec<_> = infos.iter().map(header).collect::<Result<_, _>>()?;
+    let has_records = |&index: &usize| headers[index].layout == Layout::ExpertRecords;
+    let experts: Vec<_> = (0..infos.len()).filter(has_records).collect();
+    // Experts of a block lie where its first tensor would.
+    let mut blocks = experts
+        .chunk_by(|&a, &b| share_records(&infos[a], &infos[b]))
+        .peekable();
+    let mut end = start;
+    for (index, info) in infos.iter().enumerate() {
+        if headers[index].layout != Layout::ExpertRecords {
+            headers[index] = TensorHeader::new(info, headers[index].layout, end)
+                .map_err(|problem| tensor_error(info, problem))?;
+            end = headers[index].end();
+        } else if let Some(block) = blocks.next_if(|block| block[0] == index) {
+            let mut block = block.to_vec();
+            block.sort_by_key(|&index| part(&infos[index]).map(|(_, part)| part));
+            let mut members: Vec<_> = block.iter().map(|&index| headers[index]).collect();
+            end =
+                place_records(&mut members, end).map_err(|problem| tensor_error(info, problem))?;
+            for (index, member) in block.into_iter().zip(members) {
+                headers[index] = member;
+            }
+        }
+    }
+    Ok((headers, end))
+}
+
+/// Whether two tensors of experts, with none between them, have their matrices in the same records.
+fn share_records(a: &TensorInfo<'_>, b: &TensorInfo<'_>) -> bool {
+    let block = |tensor| part(tensor).map(|(block, _)| block);
+    block(a).is_some() && block(a) == block(b) && a.dims[2] == b.dims[2]
+}
+
+/// The block of a tensor of experts, and its number in [`PARTS`].
+fn part<'a>(tensor: &TensorInfo<'a>) -> Option<(&'a str, usize)> {
+    let (block, name) = tensor.name.rsplit_once(".ffn_")?;
+    let number = PARTS.iter().position(|part| *part == name)?;
+    Some((block, number))
+}
+
+/// What an expert has, in the order in which a record has it: one read fetches what is multiplied first.
+const PARTS: [&str; RECORD_MATRICES_MAX] = [
+    "gate_up_exps.weight",
+    "gate_exps.weight",
+    "up_exps.weight",
+    "down_exps.weight",
+];
+
+/// The gaps that have to be stored, in order.
+fn gaps(source: &dyn TensorSource, gguf: &Gguf<'_>) -> Result<Vec<Gap>, SlcFileError> {
+    let mut ranges: Vec<_> = gguf
+        .tensors()
+        .map(|tensor| tensor.offset..tensor.offset + tensor.len_bytes)
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.push(source.len_bytes()..source.len_bytes());
+    let mut gaps = Vec::new();
+    let mut end = gguf.header_bytes().len() as u64;
+    for range in ranges {
+        let len_bytes = range.start.saturating_sub(end);
+        let mut zero = true;
+        if len_bytes > 0 && len_bytes <= GAP_ZEROS_MAX {
+            pieces(source, end, len_bytes, &mut |_, piece| {
+                zero &= piece.iter().all(|&byte| byte == 0);
+                Ok(())
+            })?;
+        }
+        if !zero || len_bytes > GAP_ZEROS_MAX {
+            gaps.push(Gap {
+                gguf_offset: end,
+                len_bytes,
+                offset: 0,
+                checksum: 0,
+            });
+        }
+        end = range.end;
+    }
+    Ok(gaps)
+}
+
+fn tensor_error(tensor: &TensorInfo<'_>, problem: TensorProblem) -> SlcFileError {
+    let name = tensor.name.escape_debug().to_string();
+    SlcFileError::Tensor { name, problem }
+}
