@@ -2,4 +2,5 @@
 
 pub mod policy;
 mod profile;
+pub mod replay;
 pub mod trace;
