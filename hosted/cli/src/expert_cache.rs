@@ -56,7 +56,10 @@ impl ExpertArgs {
         let Some(mib) = self.expert_cache else {
             return Ok(None);
         };
-        let policy: Policy = self.expert_policy.parse().expect("clap accepts only policies");
+        let policy: Policy = self
+            .expert_policy
+            .parse()
+            .expect("clap accepts only policies");
         if (policy == Policy::Static) != self.expert_profile.is_some() {
             let text = "--expert-policy static and --expert-profile FILE go together";
             return Err(UsageError(text.into()).into());

@@ -10,6 +10,7 @@ mod options;
 mod places;
 pub mod policy;
 mod profile;
+pub mod replay;
 mod store;
 pub mod trace;
 

@@ -126,6 +126,12 @@ impl Worth {
         self.policy
     }
 
+    /// Ids are below this.
+    #[must_use]
+    pub const fn n_ids(&self) -> usize {
+        self.experts.len()
+    }
+
     /// An expert was used in the foreground, whether it was in a slot or not.
     ///
     /// # Panics
