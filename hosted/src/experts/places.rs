@@ -217,7 +217,7 @@ impl Places {
         };
         let layers = self.layers.iter().enumerate();
         let found = layers.filter_map(|(layer, places)| Some((layer, places.as_ref()?)));
-        let mut found = found.filter(|(_, places)| is_it(&places));
+        let mut found = found.filter(|(_, places)| is_it(places));
         found
             .next()
             .map_or((0, 0), |(layer, places)| (layer, id - places.first_id))

@@ -146,7 +146,7 @@ impl Shared {
             let result = self.read(&next, n_done);
             let now = Instant::now();
             if due > now + WATCH {
-                std::thread::sleep(due - now - WATCH);
+                std::thread::park_timeout(due - now - WATCH);
             }
             while Instant::now() < due {
                 core::hint::spin_loop();

@@ -177,11 +177,10 @@ impl Shared {
             .iter()
             .any(|part| self.slots.progress(slot, *part) == Progress::Failed);
         let is_needed = self.slots.id(slot).is_some_and(|id| state.need.has(id));
-        if info.pool == Pool::Guessed && has_failed && info.n_reading == [0; 2] && !is_needed {
-            if self.slots.evict(slot) {
-                state.info[slot].guess = None;
-                state.free[Pool::Guessed as usize].push(slot);
-            }
+        let is_idle = info.pool == Pool::Guessed && info.n_reading == [0; 2] && !is_needed;
+        if has_failed && is_idle && self.slots.evict(slot) {
+            state.info[slot].guess = None;
+            state.free[Pool::Guessed as usize].push(slot);
         }
     }
 }
