@@ -28,6 +28,7 @@ Examples:
   sluice serve -m small=a.gguf -m large=b.gguf --port 8000 --api-key-file keys.txt --metrics
   sluice serve --models-dir models --models-max 2 -np 8 -c 32768 --cache-dir cache
   sluice serve -m model.gguf --host /run/sluice.sock
+  sluice serve -m mixture.slc --expert-cache 65536
   sluice serve -m model.gguf --lora-modules support=adapters/support sql=adapters/sql.gguf --lora-dtype int8
 
 The routes are OpenAI's and llama-server's; docs/serve.md lists them.
@@ -140,6 +141,7 @@ fn models(
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
         adapters: args.adapters.options()?,
         speculation: None,
+        experts: args.engine.experts.options()?,
     })
 }
 

@@ -10,6 +10,7 @@ use super::progress::LoadBar;
 use anyhow::{Context as _, bail};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
+use sluice::core::model::ModelConfig;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftSource, SpeculationSetup};
 use sluice::file::{LoadMode, ModelFile};
@@ -190,6 +191,9 @@ impl SpeculationArgs {
         let first = models.named.first();
         let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
         let file = ModelFile::open(&first.path, models.load_mode)?;
+        if models.experts.is_some() && ModelConfig::from_gguf(&file.parse()?)?.has_experts() {
+            return Err(no_copy(file.name()).into());
+        }
         let copy = Copy::of(&file, team, &StopFlag::new())?;
         if let (Some(setup), Some(path)) = (&mut models.speculation, copy.path()) {
             setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
@@ -227,6 +231,9 @@ impl SpeculationArgs {
         let Some(mut setup) = self.setup(load_mode)? else {
             return Ok(true);
         };
+        if self.has(Kind::Itself) && session.model().experts().is_some() {
+            return Err(no_copy(opened.name()).into());
+        }
         let copy = match self.has(Kind::Itself) {
             true => Some(Copy::of(opened.file(), session.team(), stop)?),
             false => None,
@@ -257,6 +264,14 @@ impl SpeculationArgs {
         session.set_drafter(draft);
         Ok(true)
     }
+}
+
+/// The copy would take into memory what is to stay on disk.
+fn no_copy(name: &str) -> UsageError {
+    UsageError(format!(
+        "--spec-type draft-self: the experts of {name} stay on disk (--expert-cache), and a copy of it in two bits has \
+         all of them in memory; ngram, draft-mtp and a smaller model (-md) can draft for it"
+    ))
 }
 
 /// Says what came of draft tokens, in full for a profile, and why a draft model stopped.

@@ -1,7 +1,7 @@
 //! What is said to a person who typed what another program knows, or nearly the right thing.
 
 use crate::pty::Pty;
-use crate::support::{MODEL, TemporaryFile, fails, ran, run_to, sluice};
+use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
 
 const SHORT: [&str; 8] = ["run", "-m", MODEL, "-n", "2", "--temp", "0", "-p"];
 
@@ -223,4 +223,20 @@ fn logs_are_for_their_owner() {
     run_to(0, &short(&["x", "--log-file", log.path()]));
     let mode = std::fs::metadata(&log.0).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_copy_of_a_model_whose_experts_stay_on_disk_is_refused() {
+    let model = fixture("models/gpt-oss.gguf");
+    let flags = [
+        "-m",
+        &*model,
+        "--expert-cache",
+        "1",
+        "--spec-type",
+        "draft-self",
+    ];
+    let said = ["--spec-type draft-self", "gpt-oss.gguf", "--expert-cache"];
+    fails(2, &[&["run", "-p", "x"], &flags[..]].concat(), &said);
+    fails(2, &[&["serve", "--port", "0"], &flags[..]].concat(), &said);
 }

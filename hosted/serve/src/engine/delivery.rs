@@ -4,6 +4,7 @@ use super::job::{Event, JobError, Why};
 use super::served::Served;
 use crate::metrics::Step;
 use core::time::Duration;
+use sluice::experts::ExpertStore;
 use sluice::sequence::Ended;
 use sluice::session::{Entered, Event as Chosen, GenerateError, StepHooks};
 use std::time::Instant;
@@ -42,6 +43,7 @@ impl Served {
                     self.entry.metrics.drafted(speculation.figures());
                 }
                 sorted.iter().for_each(|&i| self.keep_pages(i));
+                self.tell_of_experts();
             }
             Err(error) => self.fail_all(&sorted, &error),
         }
@@ -124,8 +126,21 @@ impl Served {
     /// A step failed as a whole: its texts cannot go on.
     fn fail_all(&mut self, stepped: &[usize], error: &GenerateError) {
         (self.log)(&format!("a step failed: {error}"));
+        let step = match error {
+            GenerateError::Step(step) => Some(step),
+            _ => None,
+        };
+        let told = JobError::of_step(step, error);
         for &i in stepped {
-            self.running[i].end = Some(Why::Failed(JobError::Failed(error.to_string())));
+            self.running[i].end = Some(Why::Failed(told.clone()));
+        }
+    }
+
+    /// A step was well, but not all about its experts was: the trace cannot be written.
+    fn tell_of_experts(&self) {
+        let experts = self.session.model().experts();
+        if let Some(error) = experts.and_then(ExpertStore::take_error) {
+            (self.log)(&format!("warning: {error}"));
         }
     }
 }

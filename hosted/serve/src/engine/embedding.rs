@@ -2,9 +2,11 @@
 
 use super::Entry;
 use super::job::{EmbedJob, JobError};
+use crate::Log;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sluice::embed::{EmbedGroup, EmbedOptions, Normalization};
+use sluice::evaluate::EvaluateError;
 use sluice::{Limits, Model, Session, Team};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -73,7 +75,7 @@ impl Embedding {
 
     /// A step of the job that is first in line; false if there is none. Jobs take turns between two groups of
     /// texts.
-    pub(super) fn turn(&mut self, entry: &Entry) -> bool {
+    pub(super) fn turn(&mut self, entry: &Entry, log: &Log) -> bool {
         let Some(mut embedded) = self.jobs.pop_front() else {
             return false;
         };
@@ -81,7 +83,7 @@ impl Embedding {
             entry.n_waiting.fetch_sub(1, Ordering::Relaxed);
             return true;
         }
-        match self.step(&mut embedded) {
+        match self.step(&mut embedded, log) {
             Ok(()) if embedded.group.is_some() => self.jobs.push_front(embedded),
             Ok(()) if embedded.vectors.len() < embedded.job.texts.len() => {
                 self.jobs.push_back(embedded);
@@ -96,7 +98,7 @@ impl Embedding {
         true
     }
 
-    fn step(&mut self, embedded: &mut Embedded) -> Result<(), JobError> {
+    fn step(&mut self, embedded: &mut Embedded, log: &Log) -> Result<(), JobError> {
         let failed = |error: &dyn core::fmt::Display| JobError::Failed(error.to_string());
         if self.session.is_none() {
             let limits = Limits {
@@ -121,7 +123,14 @@ impl Embedding {
         };
         let (start, before) = (Instant::now(), group.n_left());
         let stepped = session.step_group(&mut group, self.n_tokens);
-        let is_done = stepped.map_err(|error| failed(&error))?;
+        let is_done = stepped.map_err(|error| {
+            log(&format!("a step failed: {error}"));
+            let step = match &error {
+                EvaluateError::Step(step) => Some(step),
+                _ => None,
+            };
+            JobError::of_step(step, &error)
+        })?;
         let (n_read, time) = (before - group.n_left(), start.elapsed());
         if n_read == self.n_tokens || time > self.turn {
             self.n_tokens = fitting(n_read, time, self.turn);

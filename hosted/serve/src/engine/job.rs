@@ -5,6 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use sluice::adapter::Blend;
 use sluice::sequence::{Choose, Ended, TokenReport};
+use sluice::session::StepError;
 use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model};
 use sluice_core::pooling::Pooling;
@@ -215,6 +216,19 @@ pub enum JobError {
     #[error("{0}")]
     Failed(String),
 }
+
+impl JobError {
+    /// What a client is told of a step that failed. Where its server's files lie is not among it.
+    pub(super) fn of_step(step: Option<&StepError>, error: &dyn fmt::Display) -> Self {
+        Self::Failed(match step {
+            Some(StepError::Experts(_)) => EXPERTS.to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+const EXPERTS: &str =
+    "an expert of the model could not be read from disk; the server's log says why";
 
 /// Texts to be embedded. Dropping the receiver cancels it.
 #[derive(Debug)]

@@ -20,6 +20,8 @@ mod turn;
 pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Stops, Timings, Why};
 pub use slot::{SlotAction, SlotDone};
 
+pub(crate) use turn::reads_whole;
+
 use crate::Log;
 use core::fmt;
 use core::time::Duration;

@@ -8,10 +8,11 @@ use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
 use super::telemetry::{Stage, Stages};
 use super::thread::Command;
-use super::turn::{Pace, Reading, shares};
+use super::turn::{Pace, Reading, reads_whole, shares};
 use super::{EngineOptions, Entry, ModelView, SlotView};
 use crate::Log;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
 use sluice::speculate::Speculation;
@@ -84,6 +85,7 @@ impl Served {
     ) -> Self {
         let limits = *session.limits();
         let is_recurrent = session.model().config().is_recurrent();
+        let is_whole = reads_whole(session.model());
         let n_pages = session.state().free_pages();
         let mut hash = Sha256::new();
         hash.update(b"sluice prefix");
@@ -104,7 +106,11 @@ impl Served {
             embedding: Embedding::new(
                 (session.model().clone(), session.team().clone()),
                 (limits.n_ctx, limits.adapter_rank),
-                options.turn,
+                if is_whole {
+                    Duration::MAX
+                } else {
+                    options.turn
+                },
             ),
             n_pages,
             checkpoint_every: options.checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
@@ -112,6 +118,7 @@ impl Served {
                 turn: options.turn.as_secs_f64() * 1e9,
                 share: options.prompt_share.clamp(0.0, 1.0),
                 n_batch: limits.n_batch,
+                is_whole,
             },
             session,
             entry,
@@ -176,7 +183,7 @@ impl Served {
             end = self.stages.note(Stage::Enqueue, planned);
         }
         let stepped = worked;
-        worked |= self.embedding.turn(&self.entry);
+        worked |= self.embedding.turn(&self.entry, &self.log);
         self.take_out();
         worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
         self.show();

@@ -1,5 +1,6 @@
 //! What a turn takes: texts that are being written first, then as much of the waiting prompts as time allows.
 
+use sluice::Model;
 use sluice_core::costs::Costs;
 
 /// Least tokens of prompts in a turn, however long texts take.
@@ -18,6 +19,15 @@ pub(super) struct Pace {
     pub(super) share: f64,
     /// Most tokens of a step.
     pub(super) n_batch: usize,
+    /// Whether a step takes of prompts what fits into it, however long that takes.
+    pub(super) is_whole: bool,
+}
+
+/// Whether prompts are read in whole steps: where not all experts are in memory, each is read from disk once for all
+/// tokens of a step, and half of the tokens take almost as long.
+pub(crate) fn reads_whole(model: &Model) -> bool {
+    let stats = model.experts().map(|experts| experts.stats());
+    stats.is_some_and(|stats| stats.n_slots < stats.n_experts)
 }
 
 /// A prompt that is being read.
@@ -76,6 +86,9 @@ fn room(
 ) -> usize {
     let most = pace.n_batch.saturating_sub(n_writing);
     let wanted = prompts.iter().map(|prompt| prompt.wanted).sum::<usize>();
+    if pace.is_whole {
+        return most.min(wanted);
+    }
     let (writing, time) = if n_writing == 0 {
         (0.0, ALONE * pace.turn)
     } else {
@@ -101,6 +114,7 @@ mod tests {
         turn: 50e6,
         share: 0.25,
         n_batch: 512,
+        is_whole: false,
     };
 
     fn prompt(arrival: u64, served: usize, wanted: usize) -> Reading {
@@ -131,6 +145,19 @@ mod tests {
         assert!(about(read(49), 16), "{}", read(49));
         assert!(about(read(200), 50), "{}", read(200));
         assert_eq!(read(511), 1);
+    }
+
+    #[test]
+    fn whole_steps_do_not_look_at_the_time() {
+        let pace = Pace {
+            is_whole: true,
+            ..PACE
+        };
+        let read = |n_writing, n| shares(pace, &costs(), (n_writing, 0), &[prompt(0, 0, n)])[0];
+        assert_eq!(
+            [read(0, 4000), read(10, 4000), read(10, 90)],
+            [512, 502, 90]
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! The names are vLLM's under our prefix, and llama.cpp's own. All methods take `&self` and a few nanoseconds.
 
+mod experts;
 mod histogram;
 mod llama_cpp;
 mod text;
@@ -9,7 +10,9 @@ mod text;
 pub use text::{CONTENT_TYPE, format};
 
 use core::time::Duration;
+use experts::Experts;
 use histogram::{Counter, Gauge, Histogram, Seconds};
+use sluice::experts::ExpertStats;
 use sluice::speculate::Figures;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +23,7 @@ pub struct Metrics {
     /// Names of adapters whose texts run, and of those whose texts wait.
     adapters: Mutex<[Vec<Arc<str>>; 2]>,
     drafts: Mutex<Figures>,
+    experts: Mutex<Experts>,
     running: Gauge,
     waiting: Gauge,
     loading: Gauge,
@@ -99,6 +103,12 @@ impl Metrics {
         *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = *figures;
     }
 
+    /// What was done until now with experts on disk, by the counts of store `store`: later ones have higher numbers.
+    pub fn experts(&self, store: u32, stats: &ExpertStats) {
+        let mut experts = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
+        experts.count(store, stats);
+    }
+
     /// As [`Self::drafted`] was told last.
     fn drafts(&self) -> Figures {
         *self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,6 +121,7 @@ impl Metrics {
             model: model.to_owned(),
             adapters: Mutex::default(),
             drafts: Mutex::default(),
+            experts: Mutex::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             loading: Gauge::default(),

@@ -1,8 +1,8 @@
 //! Metrics in Prometheus' text format.
 
 use super::histogram::{Counter, Histogram};
-use super::llama_cpp;
 use super::{END_REASONS, Metrics, QUEUE_REASONS, REJECT_REASONS};
+use super::{experts, llama_cpp};
 use core::fmt::{self, Write as _};
 use sluice::speculate::Figures;
 use std::sync::{Arc, PoisonError};
@@ -27,10 +27,10 @@ pub fn format(models: &[Arc<Metrics>], isa: &str, max_adapters: Option<usize>) -
     page.text
 }
 
-struct Page<'m> {
-    text: String,
+pub(super) struct Page<'m> {
+    pub(super) text: String,
     max_adapters: Option<usize>,
-    models: Vec<(String, &'m Metrics)>,
+    pub(super) models: Vec<(String, &'m Metrics)>,
 }
 
 impl Page<'_> {
@@ -38,6 +38,7 @@ impl Page<'_> {
         self.gauges()?;
         self.counters()?;
         self.histograms()?;
+        experts::write(self)?;
         self.process(isa)?;
         llama_cpp::write(&mut self.text, &self.models)
     }
@@ -239,7 +240,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
+    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         writeln!(
             self.text,
             "# HELP sluice:{name} {help}\n# TYPE sluice:{name} {kind}"

@@ -2,12 +2,14 @@
 
 use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
-use crate::engine::{Engine, ModelId, ModelOptions};
+use crate::engine::{Engine, ModelId, ModelOptions, reads_whole};
 use crate::metrics::Metrics;
 use sluice::draft::SpeculationSetup;
 use sluice::embed::EmbedOptions;
+use sluice::experts::policy::Policy;
+use sluice::experts::{ExpertError, ExpertOptions};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadOptions, OpenError, Opened};
+use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
 use sluice::session::SessionError;
 use sluice::speculate::Drafter;
 use sluice::{Limits, Model, Team};
@@ -41,6 +43,12 @@ pub(super) struct LoadFailure {
     pub(super) is_memory: bool,
 }
 
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.count_experts();
+    }
+}
+
 impl Loaded {
     /// Loads a model and hands it to the engine. Takes seconds.
     pub(super) fn load(
@@ -51,12 +59,22 @@ impl Loaded {
         stop: &StopFlag,
     ) -> Result<Self, LoadFailure> {
         let opened = Opened::open(&listed.path, options.load_mode).map_err(of_open)?;
+        let is_first = options
+            .named
+            .first()
+            .is_some_and(|first| first.path == listed.path);
+        let experts = options.experts.clone();
+        let experts = experts.filter(|_| opened.config().has_experts());
         let load = LoadOptions {
             stop: Some(stop),
+            experts: experts.map(|all| if is_first { all } else { of_any(all) }),
             ..LoadOptions::default()
         };
         let model = opened.load_with(team, load).map_err(|error| LoadFailure {
-            is_memory: matches!(error, sluice::model::LoadError::Memory { .. }),
+            is_memory: matches!(
+                error,
+                LoadError::Memory { .. } | LoadError::Experts(ExpertError::Memory(_))
+            ),
             message: error.to_string(),
         })?;
         let plain = |message: String| LoadFailure {
@@ -64,10 +82,6 @@ impl Loaded {
             is_memory: false,
         };
         let prompts = Prompts::new(&model, options.chat_template.as_deref()).map_err(plain)?;
-        let is_first = options
-            .named
-            .first()
-            .is_some_and(|first| first.path == listed.path);
         let speculation = options.speculation.clone().map(|all| SpeculationSetup {
             draft: all.draft.filter(|_| is_first),
             ..all
@@ -166,8 +180,59 @@ impl Loaded {
         &self.fingerprint
     }
 
+    /// Counts what has been done with experts on disk.
+    pub(super) fn count_experts(&self) {
+        if let Some(experts) = self.model.experts() {
+            self.metrics.experts(self.id.0, &experts.stats());
+        }
+    }
+
+    /// How its experts are read, and what is not as it should be, for the log.
+    pub(super) fn say_experts(&self, log: &crate::Log) {
+        let name = &self.name;
+        let Some(experts) = self.model.experts() else {
+            return;
+        };
+        let (stats, mib) = (experts.stats(), |bytes: u64| bytes.div_ceil(1 << 20));
+        log(&format!(
+            "model {name:?}: experts: {} of {} in memory ({} of {} MiB), read by {}",
+            stats.n_slots,
+            stats.n_experts,
+            mib(experts.memory_bytes() as u64),
+            mib(experts.total_bytes()),
+            experts.io_name(),
+        ));
+        for text in experts.notes() {
+            log(&format!("model {name:?}: warning: {text}"));
+        }
+        if reads_whole(&self.model) && !self.model.embeds() {
+            log(&format!(
+                "model {name:?}: prompts are read {} tokens a step (-ub), however long that takes (--turn-ms has no \
+                 effect on it): an expert is read once a step",
+                match self.limits.n_batch {
+                    0 => 512,
+                    n => n,
+                }
+            ));
+        }
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+}
+
+/// What holds for any model: copies, profiles and traces are one model's.
+fn of_any(options: ExpertOptions) -> ExpertOptions {
+    ExpertOptions {
+        policy: match options.policy {
+            Policy::Static => Policy::Lru,
+            policy => policy,
+        },
+        profile: None,
+        dirs: Vec::new(),
+        trace: None,
+        ..options
     }
 }
 

@@ -113,10 +113,13 @@ impl Models {
 
     /// What all of them have done.
     pub(crate) fn metrics(&self) -> Vec<Arc<Metrics>> {
-        self.entries
-            .iter()
-            .map(|entry| entry.metrics.clone())
-            .collect()
+        let entries = self.entries.iter().map(|entry| {
+            if let State::Loaded(loaded) = &*entry.state.borrow() {
+                loaded.count_experts();
+            }
+            entry.metrics.clone()
+        });
+        entries.collect()
     }
 
     /// Names, other names, whether it was named on the command line, and where it is.
@@ -298,6 +301,12 @@ impl Models {
             "model {name:?} loaded in {:.2} s",
             time.as_secs_f64()
         ));
+        loaded.say_experts(&self.log);
+        if self.options.experts.is_some() && loaded.model().experts().is_none() {
+            (self.log)(&format!(
+                "model {name:?} has no experts that could stay on disk: --expert-cache has no effect on it"
+            ));
+        }
         let why_not = loaded.model().config().why_not_remove();
         if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
             (self.log)(&format!(

@@ -4,6 +4,7 @@ use crate::adapters::AdaptersOptions;
 use crate::api::error::ApiError;
 use sluice::Limits;
 use sluice::draft::SpeculationSetup;
+use sluice::experts::ExpertOptions;
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,9 @@ pub struct ModelsOptions {
     pub adapters: AdaptersOptions,
     /// What speculates; `None` for nothing. A draft model drafts for the first model that was named.
     pub speculation: Option<SpeculationSetup>,
+    /// How experts are read that stay on disk; `None` where they are in memory, as all of a model without experts is.
+    /// Folders with copies, the profile and the trace are those of the first model that was named.
+    pub experts: Option<ExpertOptions>,
 }
 
 /// A model's name, other names of it, and its file.
@@ -179,6 +183,7 @@ mod tests {
             pooling: None,
             adapters: AdaptersOptions::default(),
             speculation: None,
+            experts: None,
         }
     }
 

@@ -83,6 +83,7 @@ pub(crate) fn options() -> ServerOptions {
             pooling: None,
             adapters: sluice_serve::AdaptersOptions::default(),
             speculation: Some(SpeculationSetup::default()),
+            experts: None,
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),

@@ -4,6 +4,7 @@
 mod adapters;
 mod client;
 mod ends;
+mod experts;
 mod limits;
 
 use client::{Running, options};
