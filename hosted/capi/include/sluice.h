@@ -10,7 +10,7 @@
 /*
  The version of this interface: a program that was compiled against another one must not go on.
  */
-#define SLUICE_ABI_VERSION 4
+#define SLUICE_ABI_VERSION 5
 
 /*
  What a function returns. `sluice_last_error()` says more about everything but
@@ -65,6 +65,10 @@ typedef enum sluice_status {
    The adapter is not there, cannot be read, or is none for the model.
    */
   SLUICE_INVALID_ADAPTER = 11,
+  /*
+   An expert did not come from disk. What was done before counts, and the next call tries again.
+   */
+  SLUICE_EXPERT_FAILED = 12,
 } sluice_status;
 
 /*
@@ -306,6 +310,72 @@ typedef struct sluice_embedder_params {
 } sluice_embedder_params;
 
 /*
+ What was done with a model's experts since it was opened. Set `struct_bytes` before it is filled in.
+ */
+typedef struct sluice_expert_stats {
+  /*
+   `sizeof` this struct.
+   */
+  size_t struct_bytes;
+  /*
+   Experts of all layers; 0 where they are in memory, and all other numbers, too.
+   */
+  uint64_t n_experts;
+  /*
+   Experts that there is memory for.
+   */
+  uint64_t n_slots;
+  /*
+   Bytes of each.
+   */
+  uint64_t slot_bytes;
+  /*
+   Times that a layer of a step needed an expert.
+   */
+  uint64_t needed;
+  /*
+   Of them, those that were in memory.
+   */
+  uint64_t hits;
+  /*
+   Of them, those that were on their way because they had been guessed.
+   */
+  uint64_t late;
+  /*
+   Experts that made room for another.
+   */
+  uint64_t evictions;
+  /*
+   Experts that were read by a guess.
+   */
+  uint64_t guessed;
+  /*
+   Of them, those that were needed.
+   */
+  uint64_t guessed_needed;
+  /*
+   Reads that were done.
+   */
+  uint64_t reads;
+  /*
+   Their bytes.
+   */
+  uint64_t read_bytes;
+  /*
+   Reads that failed and were tried again.
+   */
+  uint64_t retries;
+  /*
+   Experts that did not come.
+   */
+  uint64_t failures;
+  /*
+   Nanoseconds that threads waited for experts, all threads together.
+   */
+  uint64_t stall_ns;
+} sluice_expert_stats;
+
+/*
  How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
  llama.cpp's.
  */
@@ -451,6 +521,30 @@ typedef struct sluice_model_params {
    0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
    */
   uint32_t use_mmap;
+  /*
+   Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
+   */
+  uint64_t expert_cache_bytes;
+  /*
+   How they are read: `uring`, `pread`, `mmap`; null is the first that works.
+   */
+  const char *expert_io;
+  /*
+   Which makes room for another: `lru`, `lfu`, `heat`, or `static` by a profile; null is `lru`.
+   */
+  const char *expert_policy;
+  /*
+   File of experts to hold, for `static`; null for none.
+   */
+  const char *expert_profile;
+  /*
+   1 reads experts only when their layer is reached; 0 also before, by a guess.
+   */
+  uint32_t no_expert_prefetch;
+  /*
+   1 compares what is read with checksums.
+   */
+  uint32_t expert_check;
 } sluice_model_params;
 
 /*
@@ -691,6 +785,15 @@ enum sluice_status sluice_embed(const struct sluice_embedder *embedder,
                                 size_t *n_numbers);
 
 /*
+ Fills in `*stats`. May be called while contexts of the model are at work.
+
+ # Safety
+ - `model` is a handle, `stats` a struct that begins with its size.
+ */
+enum sluice_status sluice_model_get_expert_stats(const struct sluice_model *model,
+                                                 struct sluice_expert_stats *stats);
+
+/*
  llama.cpp's settings, with seed 0.
  */
 struct sluice_generate_params sluice_generate_params_default(void);
@@ -721,11 +824,11 @@ struct sluice_model_params sluice_model_params_default(void);
 
 /*
  Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
- `*model` is null.
+ `*model` is null. A model whose experts stay on disk cannot be used in a child that fork makes.
 
  # Safety
- - `path` is a text that a zero ends, `params` null or a struct that begins with its size,
-   `model` writable.
+ - `path` is a text that a zero ends, `params` null or a struct that begins with its size, whose texts
+   are null or end with a zero, `model` writable.
  */
 enum sluice_status sluice_model_open(const char *path,
                                      const struct sluice_model_params *params,

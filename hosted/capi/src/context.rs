@@ -168,6 +168,7 @@ impl Context {
     unsafe fn new(model: &Model, params: &ContextParams) -> Result<Self, Failure> {
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+        model.check_process()?;
         // SAFETY: by the caller.
         let isa = unsafe { c_text("isa", params.isa)? };
         // SAFETY: by the caller.
@@ -266,6 +267,7 @@ pub(crate) fn generate_failure(error: GenerateError) -> Failure {
         GenerateError::Step(StepError::Engine(EngineError::UnknownToken { .. })) => {
             Status::SLUICE_INVALID_ARGUMENT
         }
+        GenerateError::Step(StepError::Experts(_)) => Status::SLUICE_EXPERT_FAILED,
         _ => Status::SLUICE_INTERNAL,
     };
     Failure::new(status, error)

@@ -10,6 +10,7 @@ use core::ptr;
 use sluice::core::pooling::Pooling;
 use sluice::embed::{EmbedOptions, Normalization};
 use sluice::evaluate::EvaluateError;
+use sluice::session::StepError;
 use sluice::{Limits, Session};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,6 +73,7 @@ impl Embedder {
     /// # Safety
     /// - The text in `params` is null or ends with a zero.
     unsafe fn new(model: &Model, params: &EmbedderParams) -> Result<Self, Failure> {
+        model.check_process()?;
         let model = &model.model;
         let mut options = EmbedOptions::of(model);
         // SAFETY: by the caller.
@@ -124,6 +126,9 @@ impl Embedder {
         let each = |_: usize, vector: &[f32]| all.extend_from_slice(vector);
         let made = session.embed_tokens(&tokens, &self.options, each);
         made.map_err(|error| match error {
+            EvaluateError::Step(error @ StepError::Experts(_)) => {
+                Failure::new(Status::SLUICE_EXPERT_FAILED, error)
+            }
             EvaluateError::Step(error) => Failure::new(Status::SLUICE_INTERNAL, error),
             error => invalid(&error),
         })?;

@@ -18,6 +18,7 @@ mod arguments;
 pub mod chat;
 pub mod context;
 pub mod embed;
+pub mod experts;
 pub mod generate;
 pub mod model;
 mod process;
@@ -27,7 +28,7 @@ pub mod status;
 use core::ffi::{CStr, c_char};
 
 /// The version of this interface: a program that was compiled against another one must not go on.
-pub const SLUICE_ABI_VERSION: u32 = 4;
+pub const SLUICE_ABI_VERSION: u32 = 5;
 
 /// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
 #[unsafe(no_mangle)]

@@ -1,17 +1,20 @@
 //! Models: opened, asked, and their vocabulary.
 
 use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
+use crate::experts;
+use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
 use sluice::Team;
 use sluice::core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice::encode::EncodeError;
+use sluice::experts::ExpertError;
 use sluice::file::{FileError, LoadMode, ModelFile};
 use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::WORKERS_MAX;
-use sluice::model::{LoadError, OpenError, Opened};
+use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
 use sluice::session::SessionError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
@@ -20,6 +23,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Model {
     pub(crate) model: sluice::Model,
+    process: Process,
 }
 
 // A handle may be used from any thread.
@@ -35,15 +39,33 @@ pub struct ModelParams {
     pub n_threads: u32,
     /// 0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
     pub use_mmap: u32,
+    /// Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
+    pub expert_cache_bytes: u64,
+    /// How they are read: `uring`, `pread`, `mmap`; null is the first that works.
+    pub expert_io: *const c_char,
+    /// Which makes room for another: `lru`, `lfu`, `heat`, or `static` by a profile; null is `lru`.
+    pub expert_policy: *const c_char,
+    /// File of experts to hold, for `static`; null for none.
+    pub expert_profile: *const c_char,
+    /// 1 reads experts only when their layer is reached; 0 also before, by a guess.
+    pub no_expert_prefetch: u32,
+    /// 1 compares what is read with checksums.
+    pub expert_check: u32,
 }
 
-// SAFETY: numbers without padding.
+// SAFETY: numbers and pointers without padding.
 unsafe impl Versioned for ModelParams {
     const NAME: &'static str = "sluice_model_params";
     const DEFAULT: Self = Self {
         struct_bytes: size_of::<Self>(),
         n_threads: 0,
         use_mmap: 1,
+        expert_cache_bytes: 0,
+        expert_io: ptr::null(),
+        expert_policy: ptr::null(),
+        expert_profile: ptr::null(),
+        no_expert_prefetch: 0,
+        expert_check: 0,
     };
 }
 
@@ -86,16 +108,36 @@ unsafe impl Versioned for ModelInfo {
 
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ModelParams>(), 16);
+const_assert_eq!(size_of::<ModelParams>(), 56);
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelInfo>(), 40);
 
 impl Model {
-    fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
+    /// # Safety
+    /// - The texts in `params` are null or end with a zero.
+    unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
+        // SAFETY: by the caller.
+        let experts = unsafe { experts::options(params)? };
         let opened = Opened::of_file(file).map_err(open_failure)?;
         let team = start_team(params.n_threads)?;
-        let model = opened.load(&team).map_err(load_failure)?;
-        Ok(Self { model })
+        let load = LoadOptions {
+            experts,
+            ..LoadOptions::default()
+        };
+        let model = opened.load_with(&team, load).map_err(load_failure)?;
+        Ok(Self {
+            model,
+            process: Process::current(),
+        })
+    }
+
+    /// # Errors
+    /// Its experts are read by threads of the parent.
+    pub(crate) fn check_process(&self) -> Result<(), Failure> {
+        match self.model.experts() {
+            Some(_) => self.process.check(),
+            None => Ok(()),
+        }
     }
 
     fn info(&self) -> ModelInfo {
@@ -160,6 +202,13 @@ pub(crate) fn encode_failure(error: EncodeError) -> Failure {
 pub(crate) fn load_failure(error: LoadError) -> Failure {
     let status = match error {
         LoadError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        LoadError::Experts(ExpertError::Memory(_)) => Status::SLUICE_OUT_OF_MEMORY,
+        LoadError::Experts(
+            ExpertError::NoExperts { .. }
+            | ExpertError::NoFile { .. }
+            | ExpertError::TooSmall { .. }
+            | ExpertError::Device { .. },
+        ) => Status::SLUICE_INVALID_ARGUMENT,
         LoadError::Panicked(_) => Status::SLUICE_INTERNAL,
         _ => Status::SLUICE_INVALID_MODEL,
     };
@@ -210,11 +259,11 @@ pub extern "C" fn sluice_model_params_default() -> ModelParams {
 }
 
 /// Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
-/// `*model` is null.
+/// `*model` is null. A model whose experts stay on disk cannot be used in a child that fork makes.
 ///
 /// # Safety
-/// - `path` is a text that a zero ends, `params` null or a struct that begins with its size,
-///   `model` writable.
+/// - `path` is a text that a zero ends, `params` null or a struct that begins with its size, whose texts
+///   are null or end with a zero, `model` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_open(
     path: *const c_char,
@@ -274,7 +323,11 @@ pub unsafe extern "C" fn sluice_model_free(model: *mut Model) {
     guard(|| {
         if !model.is_null() {
             // SAFETY: made by `hand_out`, and by the caller not freed yet.
-            drop(unsafe { Box::from_raw(model) });
+            let model = unsafe { Box::from_raw(model) };
+            if model.check_process().is_err() {
+                // Its threads could not be waited for.
+                Box::leak(model);
+            }
         }
         Ok(())
     });

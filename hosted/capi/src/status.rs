@@ -37,6 +37,8 @@ pub enum Status {
     SLUICE_INTERNAL = 10,
     /// The adapter is not there, cannot be read, or is none for the model.
     SLUICE_INVALID_ADAPTER = 11,
+    /// An expert did not come from disk. What was done before counts, and the next call tries again.
+    SLUICE_EXPERT_FAILED = 12,
 }
 
 /// Why a call fails.
@@ -105,7 +107,7 @@ pub extern "C" fn sluice_status_name(status: i32) -> *const c_char {
         .as_ptr()
 }
 
-const NAMES: [(Status, &CStr); 12] = [
+const NAMES: [(Status, &CStr); 13] = [
     (Status::SLUICE_OK, c"SLUICE_OK"),
     (Status::SLUICE_NULL_POINTER, c"SLUICE_NULL_POINTER"),
     (Status::SLUICE_INVALID_ARGUMENT, c"SLUICE_INVALID_ARGUMENT"),
@@ -118,6 +120,7 @@ const NAMES: [(Status, &CStr); 12] = [
     (Status::SLUICE_BUFFER_TOO_SMALL, c"SLUICE_BUFFER_TOO_SMALL"),
     (Status::SLUICE_INTERNAL, c"SLUICE_INTERNAL"),
     (Status::SLUICE_INVALID_ADAPTER, c"SLUICE_INVALID_ADAPTER"),
+    (Status::SLUICE_EXPERT_FAILED, c"SLUICE_EXPERT_FAILED"),
 ];
 
 #[cfg(test)]
@@ -164,7 +167,7 @@ mod tests {
             assert_eq!(*status as usize, i);
             assert_eq!(format!("{status:?}"), name.to_str().unwrap());
         }
-        for unknown in [-1, 12] {
+        for unknown in [-1, 13] {
             // SAFETY: a text of the program.
             let name = unsafe { CStr::from_ptr(sluice_status_name(unknown)) };
             assert_eq!(name, c"unknown status");

@@ -622,7 +622,7 @@ fn compile(source: &Path, linked: Linked) -> PathBuf {
         Linked::Shared => {
             let shared = library("libsluice_capi.so");
             // The name that programs look for at run time.
-            let named = scratch("lib").join("libsluice_capi.so.4");
+            let named = scratch("lib").join("libsluice_capi.so.5");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
                 // Tests run beside each other; the second finds it made.
