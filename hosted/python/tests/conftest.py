@@ -18,6 +18,11 @@ def tale() -> Path:
 
 
 @pytest.fixture(scope="session")
+def mixture() -> Path:
+    return ROOT / "tests/fixtures/models/gpt-oss.gguf"
+
+
+@pytest.fixture(scope="session")
 def shared() -> Path:
     folder = Path(os.environ.get("SLUICE_SHARED", ROOT.parent / "shared"))
     if not folder.is_dir():

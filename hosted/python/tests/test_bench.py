@@ -32,3 +32,10 @@ def test_ctrl_c_ends_it(tale):
         bench(tale, n_prompt=512, n_gen=512, repetitions=1000)
     assert time.monotonic() - start < 10
     timer.join()
+
+
+def test_experts_on_disk(mixture):
+    settings = {"n_prompt": 16, "n_gen": 4, "repetitions": 1, "threads": 1}
+    (prompt, text) = bench(mixture, expert_cache=1, expert_io="pread", no_warmup=True, **settings)
+    assert prompt["expert_read_bytes"] > 0
+    assert 0 <= text["expert_cache_hit"] <= 1

@@ -118,6 +118,41 @@ def lora_flags(
     return flags
 
 
+def expert_flags(
+    cache_mib: int | None,
+    io: str | None,
+    policy: str | None,
+    profile: str | os.PathLike[str] | None,
+    prefetch: bool,
+    dirs: Sequence[str | os.PathLike[str]],
+) -> list[str]:
+    """The flags for experts that stay on disk.
+
+    Raises:
+        ValueError: `cache_mib` is out of range, or not given and another is.
+    """
+    made: list[str] = []
+    if io is not None:
+        made += ["--expert-io", io]
+    if policy is not None:
+        made += ["--expert-policy", policy]
+    if profile is not None:
+        made += ["--expert-profile", os.fspath(profile)]
+    if not prefetch:
+        made.append("--no-expert-prefetch")
+    for folder in dirs:
+        if "," in os.fspath(folder):
+            raise ValueError(f"expert_dirs: {os.fspath(folder)} has a comma, which separates folders")
+        made += ["--expert-dir", os.fspath(folder)]
+    if cache_mib is None:
+        if made:
+            raise ValueError(f"{made[0]}: expert_cache_mib is needed, too: experts are in memory without it")
+        return []
+    if isinstance(cache_mib, bool) or not isinstance(cache_mib, int) or cache_mib < 1:
+        raise ValueError(f"expert_cache_mib is {cache_mib!r}, expected at least 1")
+    return ["--expert-cache", str(cache_mib), *made]
+
+
 def flags(
     model_path: Path,
     *,

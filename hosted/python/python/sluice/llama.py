@@ -55,6 +55,12 @@ class Llama(Completions, Stepwise):
         cache_ram_mib: int = 512,
         prompt_cache_dir: str | os.PathLike[str] | None = None,
         max_queue: int = 1 << 16,
+        expert_cache_mib: int | None = None,
+        expert_io: str | None = None,
+        expert_policy: str | None = None,
+        expert_profile: str | os.PathLike[str] | None = None,
+        expert_prefetch: bool = True,
+        expert_dirs: Sequence[str | os.PathLike[str]] = (),
         dtype: str | None = None,
         flags: Sequence[str] = (),
         verbose: bool = True,
@@ -86,6 +92,13 @@ class Llama(Completions, Stepwise):
             cache_ram_mib: Most memory for what earlier prompts left, in MiB.
             prompt_cache_dir: A folder where that is kept over restarts.
             max_queue: Most completions that wait.
+            expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
+                that are larger than memory. None has all in memory.
+            expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
+            expert_policy: Which makes room for another: `lru` (the default), `lfu`, `heat`, or `static` by a profile.
+            expert_profile: A file of experts to hold, for `static`.
+            expert_prefetch: Read experts before their layer is reached, by a guess.
+            expert_dirs: Folders with copies of the model's file on other drives.
             dtype: The type that a folder is converted to: `f16`, `bf16`, `q8_0`, …
             flags: More flags of `sluice serve`, such as `["--turn-ms", "20"]`.
             verbose: Say on stderr what the machine did not grant. `log` is called with each line of the log.
@@ -135,6 +148,9 @@ class Llama(Completions, Stepwise):
             more=[
                 *_options.lora_flags(lora_path, lora_scale, lora_modules),
                 *_options.draft_flags(draft_model),
+                *_options.expert_flags(
+                    expert_cache_mib, expert_io, expert_policy, expert_profile, expert_prefetch, expert_dirs
+                ),
                 *flags,
             ],
         )

@@ -9,7 +9,7 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from sluice import _llm_options
+from sluice import _llm_options, _options
 from sluice._batch import (
     Prompt,
     Reader,
@@ -78,6 +78,12 @@ class LLM:
         max_cpu_loras: int = 64,
         chat_template: str | None = None,
         threads: int | None = None,
+        expert_cache_mib: int | None = None,
+        expert_io: str | None = None,
+        expert_policy: str | None = None,
+        expert_profile: str | os.PathLike[str] | None = None,
+        expert_prefetch: bool = True,
+        expert_dirs: Sequence[str | os.PathLike[str]] = (),
         flags: Sequence[str] = (),
         log: Callable[[str], None] | None = None,
         **others: Any,
@@ -101,6 +107,13 @@ class LLM:
             max_cpu_loras: Most adapters in memory.
             chat_template: A template's name or text, instead of the model's own.
             threads: By default one for each core.
+            expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
+                that are larger than memory. None has all in memory.
+            expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
+            expert_policy: Which makes room for another: `lru` (the default), `lfu`, `heat`, or `static` by a profile.
+            expert_profile: A file of experts to hold, for `static`.
+            expert_prefetch: Read experts before their layer is reached, by a guess.
+            expert_dirs: Folders with copies of the model's file on other drives.
             flags: More flags of `sluice serve`.
             log: Called with each line of the log.
             others: Arguments of vLLM's that mean nothing on a CPU are ignored, with a warning where they are not at
@@ -125,7 +138,11 @@ class LLM:
             chat_template=chat_template,
             threads=threads,
         )
-        self._client = Client([*options.flags(_llm_options.where(model, dtype)), *flags], log)
+        experts = _options.expert_flags(
+            expert_cache_mib, expert_io, expert_policy, expert_profile, expert_prefetch, expert_dirs
+        )
+        made = [*options.flags(_llm_options.where(model, dtype)), *experts, *flags]
+        self._client = Client(made, log)
         self._model = self._client.model()
         self._max_model_len = options.text_len(self._model.n_ctx_train)
         self._caches = options.enable_prefix_caching
