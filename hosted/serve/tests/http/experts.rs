@@ -146,7 +146,7 @@ fn a_drive_that_fails_ends_requests_and_not_the_server() {
     let start = Instant::now();
     while server.post("/completion", &other).status != 200 {
         assert!(start.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::park_timeout(Duration::from_millis(50));
     }
     let again = server.post("/completion", &ask("mixture")).json();
     assert_eq!(again["tokens"], first["tokens"]);
