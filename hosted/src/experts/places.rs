@@ -212,7 +212,7 @@ impl Places {
 
     /// The layer of an id, and the expert's number in it.
     pub(super) fn of_id(&self, id: u32) -> (usize, u32) {
-        let is_it = |places: &&LayerPlaces| {
+        let is_it = |places: &LayerPlaces| {
             (places.first_id..places.first_id + places.n_experts).contains(&id)
         };
         let layers = self.layers.iter().enumerate();
