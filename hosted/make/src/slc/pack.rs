@@ -41,7 +41,12 @@ pub fn pack(
     output.reserve(plan.header.file_len)?;
     let jobs: Vec<_> = gguf
         .tensors()
-        .zip(plan.tensors.iter_mut().zip(&mut plan.matrices).map(Mutex::new))
+        .zip(
+            plan.tensors
+                .iter_mut()
+                .zip(&mut plan.matrices)
+                .map(Mutex::new),
+        )
         .collect();
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), SlcFileError> {
@@ -123,7 +128,9 @@ fn copy(
 /// The checksum of a tensor in records, by those of its matrices.
 pub(super) fn checksum_of(matrices: &[u64]) -> u64 {
     let mut hash = Hash64::new();
-    matrices.iter().for_each(|sum| hash.write(&sum.to_le_bytes()));
+    matrices
+        .iter()
+        .for_each(|sum| hash.write(&sum.to_le_bytes()));
     hash.finish()
 }
 
@@ -137,11 +144,7 @@ struct Packer<'p> {
 
 impl Packer<'_> {
     /// Writes the payload; returns its checksum, and adds those of matrices in records.
-    fn pack(
-        &self,
-        header: &TensorHeader,
-        matrices: &mut Vec<u64>,
-    ) -> Result<u64, SlcFileError> {
+    fn pack(&self, header: &TensorHeader, matrices: &mut Vec<u64>) -> Result<u64, SlcFileError> {
         let tensor = self.tensor;
         let Some(layout) = header.panels() else {
             let mut hash = Hash64::new();
