@@ -10,11 +10,13 @@
 //! ([`State`]), which is held for microseconds.
 
 mod ahead;
+mod check;
 mod fetch;
 mod need;
 mod open;
 mod slots;
 mod stats;
+mod trouble;
 
 pub use stats::{ExpertStats, READ_TIMES};
 
@@ -24,7 +26,10 @@ use super::places::Places;
 use super::policy::Worth;
 use super::trace::TraceWriter;
 use crate::host::futex::FutexWait;
+use crate::host::measures::Measure;
+use crate::host::placement::pages;
 use ahead::Ahead;
+use check::Checks;
 use core::cell::Cell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -42,6 +47,8 @@ use std::time::Instant;
 pub struct ExpertStore {
     shared: Arc<Shared>,
     notes: Vec<String>,
+    /// The drives' NUMA nodes; none where they are not known.
+    nodes: Vec<usize>,
 }
 
 /// What workers, and the threads of the device, share.
@@ -58,6 +65,7 @@ struct Shared {
     /// An expert and the arrivals at which it was last refused room.
     refused: AtomicU64,
     stall_ns: AtomicU64,
+    checks: Option<Checks>,
     state: Mutex<State>,
     device: OnceLock<Box<dyn Device>>,
     is_closing: AtomicBool,
@@ -137,6 +145,14 @@ impl ExpertStore {
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.shared.places.total_bytes
+    }
+
+    /// Where the memory lies, if the drives' NUMA nodes are known.
+    #[must_use]
+    pub fn placement(&self) -> Option<Measure> {
+        let memory = self.shared.slots.memory();
+        let is_bound = !self.nodes.is_empty();
+        is_bound.then(|| pages::report("experts", memory, &self.nodes))
     }
 
     /// Counts so far.

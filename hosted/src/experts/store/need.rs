@@ -18,20 +18,20 @@ pub(super) struct Need {
     n_asked: [usize; 2],
     /// Whether there is room for all of them.
     all_fit: bool,
-    /// By expert of the model, the last layer's turn that needed it.
+    /// By id, the last layer's turn that needed it.
     marks: Box<[u64]>,
     turn: u64,
 }
 
 impl Need {
-    pub(super) fn new(n_experts: u32, n_in_layer_max: usize) -> Self {
+    pub(super) fn new(n_ids: usize, n_in_layer_max: usize) -> Self {
         Self {
             ids: Vec::with_capacity(n_in_layer_max),
             first_id: 0,
             is_down: false,
             n_asked: [0; 2],
             all_fit: true,
-            marks: vec![0; n_experts as usize].into(),
+            marks: vec![0; n_ids].into(),
             turn: 0,
         }
     }

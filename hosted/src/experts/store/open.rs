@@ -7,11 +7,14 @@ use super::super::places::Places;
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
 use super::ahead::Ahead;
+use super::check::Checks;
 use super::fetch::{Flights, N_READS};
 use super::need::Need;
 use super::slots::Slots;
 use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
+use crate::host::drives::Drives;
 use crate::host::memory::AlignedMemory;
+use crate::host::placement::pages;
 use crate::model::Opened;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::path::{Path, PathBuf};
@@ -32,10 +35,19 @@ impl ExpertStore {
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
         let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
-        let device = open_device(&shared, options, files, &mut notes)?;
+        let drives = drives(&files);
+        if !drives.nodes.is_empty() {
+            shared.bind(&drives.nodes, &mut notes);
+        }
+        let device = open_device(&shared, options, (files, &drives), &mut notes)?;
         notes.extend(device.notes());
         let _first = shared.device.set(device);
-        Ok(Self { shared, notes })
+        let nodes = drives.nodes;
+        Ok(Self {
+            shared,
+            notes,
+            nodes,
+        })
     }
 }
 
@@ -47,14 +59,14 @@ impl Shared {
         copies: Vec<Vec<usize>>,
     ) -> Result<Self, ExpertError> {
         let (slot_bytes, cache_bytes) = (places.slot_bytes, options.cache_bytes);
-        let n_slots = (cache_bytes / slot_bytes).min(places.n_experts as usize);
+        let n_slots = (cache_bytes / slot_bytes).min(places.n_experts);
         if n_slots == 0 {
             return Err(ExpertError::TooSmall {
                 cache_bytes,
                 expert_bytes: slot_bytes,
             });
         }
-        let reads_ahead = options.prefetch && n_slots < places.n_experts as usize;
+        let reads_ahead = options.prefetch && n_slots < places.n_experts;
         let n_guesses = match reads_ahead {
             true => (n_slots / 4).min(GUESSES_MAX),
             false => 0,
@@ -85,21 +97,24 @@ impl Shared {
             filled: 0,
         };
         let n_in_layer = places.n_in_layer_max;
-        let profile = options.profile.as_ref();
+        let profile = options
+            .profile
+            .as_ref()
+            .map(|profile| profile.for_slots(n_slots));
         let state = State {
-            worth: Worth::new(options.policy, places.n_experts as usize, profile),
+            worth: Worth::new(options.policy, places.n_ids(), profile.as_ref()),
             info: (0..n_slots).map(info).collect(),
             free: [
                 (n_guesses..n_slots).rev().collect(),
                 (0..n_guesses).collect(),
             ],
-            need: Need::new(places.n_experts, n_in_layer),
+            need: Need::new(places.n_ids(), n_in_layer),
             flights: Flights::new(staging, staging_bytes, drives, copies),
             ahead: Ahead::new(places.layers.len(), n_guesses > 0),
             stats: super::ExpertStats {
                 n_slots,
                 slot_bytes,
-                n_experts: places.n_experts as usize,
+                n_experts: places.n_experts,
                 ..Default::default()
             },
             error: None,
@@ -118,6 +133,7 @@ impl Shared {
             is_short: AtomicBool::new(false),
             refused: AtomicU64::new(u64::MAX),
             stall_ns: AtomicU64::new(0),
+            checks: options.check.then(|| Checks::new(places.n_ids())),
             looks_ahead: AtomicBool::new(n_guesses > 0 || state.trace.is_some()),
             state: Mutex::new(state),
             device: OnceLock::new(),
@@ -125,6 +141,17 @@ impl Shared {
             turn: Mutex::new(()),
             places,
         })
+    }
+}
+
+impl Shared {
+    /// Takes the pool's pages from the drives' nodes, so that what is read does not cross to another.
+    fn bind(&self, nodes: &[usize], notes: &mut Vec<String>) {
+        if let Err(error) = pages::bind_to(self.slots.memory(), nodes) {
+            notes.push(format!(
+                "the memory for experts is not on the drives' NUMA nodes: {error}"
+            ));
+        }
     }
 }
 
@@ -177,10 +204,30 @@ fn files(
     Ok((files, copies))
 }
 
+/// The drives of all files; their nodes only if they are known of all.
+fn drives(files: &[DeviceFile]) -> Drives {
+    let mut all = Drives::default();
+    let mut is_known = true;
+    for file in files {
+        let found = Drives::of(&file.path).unwrap_or_default();
+        is_known &= !found.nodes.is_empty();
+        all.devices.extend(found.devices);
+        all.nodes.extend(found.nodes);
+    }
+    if !is_known {
+        all.nodes.clear();
+    }
+    all.devices.sort();
+    all.devices.dedup();
+    all.nodes.sort_unstable();
+    all.nodes.dedup();
+    all
+}
+
 fn open_device(
     shared: &Arc<Shared>,
     options: ExpertOptions,
-    files: Vec<DeviceFile>,
+    (files, drives): (Vec<DeviceFile>, &Drives),
     notes: &mut Vec<String>,
 ) -> Result<Box<dyn device::Device>, ExpertError> {
     let mut memory = shared.slots.chunks();
@@ -191,7 +238,7 @@ fn open_device(
         memory: memory.clone(),
         n_reads: N_READS,
         completions: Arc::clone(shared) as Arc<dyn Completions>,
-        cpus: Vec::new(),
+        cpus: drives.cpus().0,
     };
     if let Some(device) = &options.device {
         let what = "the device that was given";
