@@ -14,6 +14,7 @@ mod check;
 mod fetch;
 mod need;
 mod open;
+mod order;
 mod slots;
 mod stats;
 mod trouble;
@@ -36,6 +37,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use core::time::Duration;
 use fetch::Flights;
 use need::Need;
+use order::Order;
 use slots::{Progress, Slots};
 use sluice_core::engine::{ExpertPart, ExpertSource, Lend, NeededExperts};
 use sluice_core::team::WaitPolicy as _;
@@ -81,6 +83,10 @@ struct State {
     info: Box<[Info]>,
     /// Slots without an expert, by [`Pool`].
     free: [Vec<usize>; 2],
+    /// Slots of the foreground that have one.
+    order: Order,
+    /// Slots for guesses.
+    guessed: Vec<usize>,
     need: Need,
     flights: Flights,
     ahead: Ahead,
@@ -97,7 +103,7 @@ struct Info {
     n_reading: [u8; 2],
     /// The place in its guess of an expert that was guessed and not needed yet.
     guess: Option<u8>,
-    /// When it was filled: the oldest guess leaves first.
+    /// The turn in which it was filled: the oldest guess leaves first.
     filled: u64,
 }
 

@@ -10,6 +10,7 @@ use super::ahead::Ahead;
 use super::check::Checks;
 use super::fetch::{Flights, N_READS};
 use super::need::Need;
+use super::order::Order;
 use super::slots::Slots;
 use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
 use crate::host::drives::Drives;
@@ -108,6 +109,8 @@ impl Shared {
                 (n_guesses..n_slots).rev().collect(),
                 (0..n_guesses).collect(),
             ],
+            order: Order::new(n_slots),
+            guessed: (0..n_guesses).collect(),
             need: Need::new(places.n_ids(), n_in_layer),
             flights: Flights::new(staging, staging_bytes, drives, copies),
             ahead: Ahead::new(places.layers.len(), n_guesses > 0),
