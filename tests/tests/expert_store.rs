@@ -344,3 +344,113 @@ fn what_cannot_be_is_refused_by_name() {
     let text = refused(&gguf("gpt-oss"), options);
     assert!(text.contains("/nowhere/gpt-oss.gguf"), "{text}");
 }
+
+#[test]
+fn a_prompt_reads_each_expert_once() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    for (n_workers, share) in [(1, 0), (2, 0), (2, 50), (3, 50), (2, 100)] {
+        let team = team(n_workers);
+        let options = ExpertOptions {
+            prefetch: false,
+            ..ExpertOptions::new(cache(&path, share))
+        };
+        let model = load(&path, &team, Some(options)).unwrap();
+        let mut session = session(&model, &team);
+        let experts = model.experts().unwrap();
+        for round in 0..3 {
+            let before = experts.stats();
+            logits(&mut session, 24).unwrap();
+            let stats = experts.stats().since(&before);
+            let missing = (stats.needed - stats.hits) * stats.slot_bytes as u64;
+            assert!(stats.read_bytes <= missing, "round {round}: {stats:?}");
+            // With room for less than a layer's union, halves of experts are left from the step before.
+            if share > 0 || round == 0 {
+                assert_eq!(stats.read_bytes, missing, "round {round}: {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_are_found() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    let team = team(1);
+    let check = |device: Option<Simulation>| ExpertOptions {
+        check: true,
+        device: device.map(Simulation::device),
+        ..ExpertOptions::new(cache(&path, 30))
+    };
+    let model = load(&path, &team, Some(check(None))).unwrap();
+    logits(&mut session(&model, &team), 24).unwrap();
+    // One bit, in the middle of an expert that the text needs.
+    let opened = Opened::open(&path, LoadMode::Read).unwrap();
+    let slc = opened.file().slc().unwrap().unwrap();
+    let experts = slc
+        .tensors()
+        .filter(|(tensor, _)| tensor.name == "blk.1.ffn_up_exps.weight");
+    let (_, header) = experts.last().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for expert in 0..header.n_matrices() {
+        let at = header.matrix_offset(expert) + header.matrix_bytes() / 3;
+        bytes[usize::try_from(at).unwrap()] ^= 4;
+    }
+    let changed = folder.0.join("changed.slc");
+    std::fs::write(&changed, bytes).unwrap();
+    let model = load(&changed, &team, Some(check(None))).unwrap();
+    let error = failure(&mut session(&model, &team));
+    let StepError::Experts(ExpertError::Checksum { layer: 1, path, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*path, changed);
+}
+
+#[test]
+fn copies_on_other_drives_share_the_reads_and_stand_in_for_each_other() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    let other = folder.0.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(&path, other.join("gpt-oss.slc")).unwrap();
+    let team = team(2);
+    let resident = load(&path, &team, None).unwrap();
+    let expected = logits(&mut session(&resident, &team), 24).unwrap();
+    let options = ExpertOptions {
+        dirs: vec![other],
+        ..ExpertOptions::new(cache(&path, 30))
+    };
+    let model = load(&path, &team, Some(options)).unwrap();
+    assert!(logits(&mut session(&model, &team), 5).unwrap() == expected);
+}
+
+#[test]
+fn a_trace_names_what_was_needed() {
+    let folder = Folder::new();
+    let trace = folder.0.join("trace.jsonl");
+    let path = gguf("gpt-oss");
+    let team = team(1);
+    let options = ExpertOptions {
+        trace: Some(trace.clone()),
+        ..ExpertOptions::new(cache(&path, 50))
+    };
+    let model = load(&path, &team, Some(options)).unwrap();
+    logits(&mut session(&model, &team), 1).unwrap();
+    let mut reader = sluice::experts::trace::TraceReader::open(&trace).unwrap();
+    let mut step = sluice::experts::trace::Step::default();
+    let (mut n, mut needed, mut hits, mut guessed) = (0, 0, 0, 0);
+    while reader.read(&mut step).unwrap() {
+        let n_layer = model.config().n_layer();
+        assert_eq!(
+            (step.token as usize, step.layer as usize),
+            (n / n_layer, n % n_layer)
+        );
+        n += 1;
+        needed += step.experts.len() as u64;
+        hits += step.cache_hit.iter().filter(|hit| **hit).count() as u64;
+        guessed += step.predicted.len();
+    }
+    let stats = model.experts().unwrap().stats();
+    assert_eq!((needed, hits), (stats.needed, stats.hits));
+    assert!(guessed > 0);
+}
