@@ -3,9 +3,10 @@
 use super::disk::DiskCache;
 use super::embedding::Embedding;
 use super::ending::fail;
-use super::job::{EmbedJob, Job, JobError, ModelId, Why};
+use super::job::{EmbedJob, Job, JobError, ModelId, ScoreJob, Why};
 use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
+use super::scoring::Scoring;
 use super::telemetry::{Stage, Stages};
 use super::thread::Command;
 use super::turn::{Pace, Reading, shares};
@@ -15,7 +16,7 @@ use core::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
 use sluice::speculate::Speculation;
-use sluice::{Sequence, Session};
+use sluice::{Limits, Sequence, Session};
 use sluice_core::costs::Costs;
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ pub(super) struct Served {
     /// What keys depend on besides tokens.
     pub(super) base: Key,
     pub(super) embedding: Embedding,
+    pub(super) scoring: Scoring,
     /// Pages in all.
     pub(super) n_pages: usize,
     pub(super) checkpoint_every: usize,
@@ -76,7 +78,7 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn new(
-        (id, session): (ModelId, Session),
+        (id, session, scored): (ModelId, Session, Limits),
         entry: Arc<Entry>,
         disk: Option<DiskCache>,
         options: &EngineOptions,
@@ -104,6 +106,11 @@ impl Served {
             embedding: Embedding::new(
                 (session.model().clone(), session.team().clone()),
                 (limits.n_ctx, limits.adapter_rank),
+                options.turn,
+            ),
+            scoring: Scoring::new(
+                (session.model().clone(), session.team().clone()),
+                scored,
                 options.turn,
             ),
             n_pages,
@@ -151,6 +158,10 @@ impl Served {
         self.embedding.push(job);
     }
 
+    pub(super) fn push_scoring(&mut self, job: ScoreJob) {
+        self.scoring.push(job);
+    }
+
     /// Whether there is anything to do, now or later.
     pub(super) fn has_work(&self) -> bool {
         !self.waiting.is_empty()
@@ -158,6 +169,7 @@ impl Served {
             || !self.ending.is_empty()
             || !self.unwritten.is_empty()
             || self.embedding.has_work()
+            || self.scoring.has_work()
     }
 
     /// One turn; false if nothing could be done at the moment.
@@ -176,10 +188,18 @@ impl Served {
             end = self.stages.note(Stage::Enqueue, planned);
         }
         let stepped = worked;
-        worked |= self.embedding.turn(&self.entry);
         self.take_out();
-        worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
+        // Who hears of a token can see it in the slots and the counters, too.
         self.show();
+        self.running.iter().for_each(|running| {
+            running.request.flush();
+        });
+        let has_more = self.embedding.turn(&self.entry) | self.scoring.turn(&self.entry);
+        if has_more {
+            self.show();
+        }
+        worked |= has_more;
+        worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
         if stepped {
             self.stages.note(Stage::Flush, end);
         }
@@ -398,7 +418,8 @@ impl Served {
                 .iter()
                 .map(|waiting| waiting.choices.len())
                 .sum::<usize>()
-                + self.embedding.len(),
+                + self.embedding.len()
+                + self.scoring.len(),
             n_running: self.running.len(),
             kv_usage,
             cached_pages: self.cache.len(),

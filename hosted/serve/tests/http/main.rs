@@ -5,6 +5,7 @@ mod adapters;
 mod client;
 mod ends;
 mod limits;
+mod scores;
 
 use client::{Running, options};
 use serde_json::{Value, json};
