@@ -12,7 +12,7 @@ use core::fmt;
 use core::ops::Deref;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
-use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency};
+use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency, Tables};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
@@ -98,6 +98,9 @@ pub struct LoadOptions<'l> {
     pub source: Option<&'l dyn TensorSource>,
     /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
     pub experts: Option<ExpertOptions>,
+    /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
+    /// read when tokens name them. Those of a mapped `.slc` file always stay.
+    pub tables_stay: bool,
 }
 
 impl Model {
@@ -190,8 +193,17 @@ impl Opened {
             Some(_) => Residency::WithoutExperts,
             None => Residency::All,
         };
+        if options.tables_stay && (file.mapped().is_none() || options.source.is_some()) {
+            let name = self.name().to_owned();
+            return Err(LoadError::Tables { name });
+        }
+        let tables = if options.tables_stay {
+            Tables::InFile
+        } else {
+            Tables::Loaded
+        };
         let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, (config, residency), n)?,
+            None => ModelMemory::for_file(file, gguf, (config, residency, tables), n)?,
             Some(_) => {
                 let plan = ModelPlan::with_residency(gguf, config, residency);
                 ModelMemory::new(
@@ -218,7 +230,7 @@ impl Opened {
                     load(file, gguf, config, memory, team, stop, progress)
                 }
                 Some(source) => {
-                    let from = (file.name(), source);
+                    let from = (file.name(), source, None);
                     let config = (opened.config(), None);
                     load_from(from, gguf, config, memory, team, stop, progress)
                 }

@@ -454,3 +454,38 @@ fn a_trace_names_what_was_needed() {
     assert_eq!((needed, hits), (stats.needed, stats.hits));
     assert!(guessed > 0);
 }
+
+#[test]
+fn tables_that_stay_in_the_file_change_no_bit() {
+    // An embedding of its own, each layer's, and learned positions.
+    for name in ["gpt-oss", "gemma4", "deepseek2-glm", "qwen2moe"] {
+        let path = gguf(name);
+        let team = team(2);
+        let opened = Opened::open(&path, LoadMode::Map).unwrap();
+        let resident = opened.load(&team).unwrap();
+        let options = LoadOptions {
+            tables_stay: true,
+            ..LoadOptions::default()
+        };
+        let model = opened.load_with(&team, options).unwrap();
+        assert_eq!(model.fingerprint(), resident.fingerprint(), "{name}");
+        let bytes = |model: &Model| model.weights().weight_bytes();
+        let has_rows = opened.gguf().tensor("output.weight").is_some() || name == "gemma4";
+        assert_eq!(bytes(&model) < bytes(&resident), has_rows, "{name}");
+        let expected = logits(&mut session(&resident, &team), 24).unwrap();
+        assert!(
+            logits(&mut session(&model, &team), 5).unwrap() == expected,
+            "{name}"
+        );
+    }
+    let unmapped = Opened::open(gguf("gpt-oss"), LoadMode::Read).unwrap();
+    let options = LoadOptions {
+        tables_stay: true,
+        ..LoadOptions::default()
+    };
+    let text = unmapped
+        .load_with(&team(1), options)
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("mapped"), "{text}");
+}

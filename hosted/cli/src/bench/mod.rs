@@ -122,7 +122,8 @@ impl Bench<'_> {
     fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
-        let loaded = load((opened, &self.args.experts), &team, self.stop).context("loading")?;
+        let on_disk = (&self.args.experts, self.args.gather_tables);
+        let loaded = load(opened, on_disk, &team, self.stop).context("loading")?;
         // Its threads would go on spinning beside those that are measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
