@@ -145,7 +145,10 @@ impl Shared {
             state.info[slot].guess = Some(place);
             state.stats.guessed += 1;
             for part in [ExpertPart::GateUp, ExpertPart::Down] {
-                self.read_part(state, (slot, id, part), true);
+                // Where the drive is left alone, the first part has failed, and the slot is free again.
+                if self.slots.id(slot) == Some(id) {
+                    self.read_part(state, (slot, id, part), true);
+                }
             }
         }
     }

@@ -115,8 +115,9 @@ impl Shared {
                     state.order.put(slot, state.worth.of(id), id);
                 }
                 for part in parts {
-                    // What failed before is tried again.
-                    if self.slots.progress(slot, part) == Progress::Failed {
+                    // What failed before is tried again, once nothing of it is on its way any more.
+                    let n_reading = state.info[slot].n_reading[part as usize];
+                    if self.slots.progress(slot, part) == Progress::Failed && n_reading == 0 {
                         self.slots.set_progress(slot, part, Progress::Empty);
                     }
                 }
