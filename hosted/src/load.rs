@@ -14,7 +14,8 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{
-    LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency, Tables,
+    ExpertMatrices, LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency,
+    Tables,
 };
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
@@ -227,10 +228,7 @@ fn load_in_place<'m>(
     } else if memory.weights.len() < payload_len {
         memory.weights = reserve("the weights", payload_len)?;
     }
-    let parts = match residency {
-        Residency::All => vec![0..payload_len],
-        Residency::WithoutExperts => beside_experts(slc, config, payload_len).map_err(named)?,
-    };
+    let parts = parts(slc, (config, residency), payload_len).map_err(named)?;
     if policy().locks {
         for part in &parts {
             if let Some(locked) = file.lock_map(part.start..part.end) {
@@ -260,16 +258,16 @@ fn load_in_place<'m>(
     .map_err(named)
 }
 
-/// The ranges of a `.slc` file's payloads that are no experts'.
-fn beside_experts(
+/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
+fn parts(
     slc: &Slc<'_>,
-    config: &ModelConfig,
+    (config, residency): (&ModelConfig, Residency),
     payload_len: usize,
 ) -> Result<Vec<Range<usize>>, ModelError> {
     let first = slc.header().payload_offset();
     let tensors: Vec<_> = slc.gguf().tensors().collect();
     let mut of_experts = Vec::new();
-    ModelPlan::experts(slc.gguf(), config, |matrices| {
+    let mut note = |matrices: ExpertMatrices| {
         let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
         of_experts.extend(header.map(|header| {
             let start = header.offset - first;
@@ -277,7 +275,10 @@ fn beside_experts(
             let last = start + stride * (header.n_matrices() - 1);
             start..last + matrices.layout.bytes() as u64
         }));
-    })?;
+    };
+    if residency == Residency::WithoutExperts {
+        ModelPlan::experts(slc.gguf(), config, &mut note)?;
+    }
     of_experts.sort_by_key(|range| range.start);
     let (mut parts, mut end) = (Vec::new(), 0);
     let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);

@@ -84,7 +84,7 @@ enum Command {
     Chat(Box<chat::ChatArgs>),
     /// Show what a GGUF file holds and how much memory it would take
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
-    Inspect(args::InspectArgs),
+    Inspect(Box<args::InspectArgs>),
     /// Decide which frames of a stream of samples are worth waking a model for
     #[command(args_override_self = true, after_help = gate::EXAMPLES)]
     Gate(Box<gate::GateArgs>),

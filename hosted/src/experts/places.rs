@@ -18,7 +18,7 @@ pub(super) struct Places {
     /// Of all layers.
     pub(super) n_experts: usize,
     /// Most experts that a layer has; at least 1.
-    pub(super) n_in_layer_max: usize,
+    pub(super) n_in_layer_max: u32,
     /// Bytes that an expert takes in memory: the same for all.
     pub(super) slot_bytes: usize,
     /// Bytes of all experts in memory.
@@ -98,14 +98,15 @@ impl Places {
                 reason: error.to_string(),
             })?;
         let config = opened.config();
+        let most = config
+            .experts()
+            .map(|shape| shape.n_expert)
+            .max()
+            .unwrap_or(1);
         let mut places = Self {
             layers: (0..config.n_layer()).map(|_| None).collect(),
             n_experts: 0,
-            n_in_layer_max: config
-                .experts()
-                .map(|shape| shape.n_expert)
-                .max()
-                .unwrap_or(1),
+            n_in_layer_max: u32::try_from(most).unwrap_or(u32::MAX),
             slot_bytes: 0,
             total_bytes: 0,
             paths: Vec::new(),
@@ -136,7 +137,7 @@ impl Places {
         let layer = matrices[0].layer;
         let shape = opened.config().kind(layer).experts();
         let n_experts = shape.map_or(0, |shape| shape.n_expert);
-        let first_id = u32::try_from(layer * self.n_in_layer_max).unwrap_or(u32::MAX);
+        let first_id = u32::try_from(layer * self.n_in_layer_max as usize).unwrap_or(u32::MAX);
         let mut places = LayerPlaces {
             first_id,
             parts: Default::default(),
@@ -232,12 +233,14 @@ impl Places {
 
     /// The layer of an id, and the expert's number in it.
     pub(super) const fn of_id(&self, id: u32) -> (usize, u32) {
-        let n = self.n_in_layer_max as u32;
-        ((id / n) as usize, id % n)
+        (
+            (id / self.n_in_layer_max) as usize,
+            id % self.n_in_layer_max,
+        )
     }
 
     /// Ids are below this.
     pub(super) fn n_ids(&self) -> usize {
-        self.layers.len() * self.n_in_layer_max
+        self.layers.len() * self.n_in_layer_max as usize
     }
 }

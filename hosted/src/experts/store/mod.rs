@@ -107,6 +107,17 @@ struct Info {
     filled: u64,
 }
 
+impl Info {
+    const fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            n_reading: [0; 2],
+            guess: None,
+            filled: 0,
+        }
+    }
+}
+
 /// What a slot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pool {

@@ -72,39 +72,20 @@ impl Shared {
             true => (n_slots / 4).min(GUESSES_MAX),
             false => 0,
         };
-        let no_memory = |error| ExpertError::Memory(Arc::new(error));
-        let slots = Slots::new(&places, n_slots).map_err(no_memory)?;
-        let staging_bytes = match places.rows_bytes_max {
-            0 => 0,
-            // A piece may begin anywhere.
-            len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
+        let slots = Slots::new(&places, n_slots);
+        let slots = slots.map_err(|error| ExpertError::Memory(Arc::new(error)))?;
+        let pool = |slot| match slot < n_guesses {
+            true => Pool::Guessed,
+            false => Pool::Foreground,
         };
-        let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
-        let n_staging = if staging_bytes == 0 {
-            0
-        } else {
-            n_staging.clamp(2, N_READS)
-        };
-        let staging = AlignedMemory::zeroed(staging_bytes * n_staging).map_err(no_memory)?;
-        let drives = files.iter().map(|file| file.path.clone()).collect();
-        let info = |slot| Info {
-            pool: if slot < n_guesses {
-                Pool::Guessed
-            } else {
-                Pool::Foreground
-            },
-            n_reading: [0; 2],
-            guess: None,
-            filled: 0,
-        };
-        let n_in_layer = places.n_in_layer_max;
+        let n_in_layer = places.n_in_layer_max as usize;
         let profile = options
             .profile
             .as_ref()
             .map(|profile| profile.for_slots(n_slots));
         let state = State {
             worth: Worth::new(options.policy, places.n_ids(), profile.as_ref()),
-            info: (0..n_slots).map(info).collect(),
+            info: (0..n_slots).map(|slot| Info::new(pool(slot))).collect(),
             free: [
                 (n_guesses..n_slots).rev().collect(),
                 (0..n_guesses).collect(),
@@ -112,7 +93,7 @@ impl Shared {
             order: Order::new(n_slots),
             guessed: (0..n_guesses).collect(),
             need: Need::new(places.n_ids(), n_in_layer),
-            flights: Flights::new(staging, staging_bytes, drives, copies),
+            flights: flights(&places, files, copies)?,
             ahead: Ahead::new(places.layers.len(), n_guesses > 0),
             stats: super::ExpertStats {
                 n_slots,
@@ -156,6 +137,29 @@ impl Shared {
             ));
         }
     }
+}
+
+/// Room for reads under way.
+fn flights(
+    places: &Places,
+    files: &[DeviceFile],
+    copies: Vec<Vec<usize>>,
+) -> Result<Flights, ExpertError> {
+    let staging_bytes = match places.rows_bytes_max {
+        0 => 0,
+        // A piece may begin anywhere.
+        len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
+    };
+    let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
+    let n_staging = if staging_bytes == 0 {
+        0
+    } else {
+        n_staging.clamp(2, N_READS)
+    };
+    let staging = AlignedMemory::zeroed(staging_bytes * n_staging)
+        .map_err(|error| ExpertError::Memory(Arc::new(error)))?;
+    let drives = files.iter().map(|file| file.path.clone()).collect();
+    Ok(Flights::new(staging, staging_bytes, drives, copies))
 }
 
 fn tracing(path: &Path, n_in_layer: usize) -> Result<Tracing, ExpertError> {

@@ -120,26 +120,27 @@ mod tests {
     /// Puts, changes and removals in any order: what comes out is what a search of all finds.
     #[test]
     fn the_least_comes_first_whatever_was_done() {
-        const N: usize = 17;
-        let mut order = Order::new(N);
-        let mut plain = [None; N];
+        const N: u32 = 17;
+        let mut order = Order::new(N as usize);
+        let mut plain = [None; N as usize];
         let mut random = 7u64;
-        let mut next = |n: u64| {
+        let mut next = |n: u32| {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            (random >> 33) % n
+            u32::try_from(random >> 33).expect("31 bits") % n
         };
         for _ in 0..20_000 {
-            let slot = next(N as u64) as usize;
+            let slot = next(N) as usize;
             match next(5) {
                 0 => {
                     order.remove(slot);
                     plain[slot] = None;
                 }
                 1 => {
-                    let stays = next(N as u64) as usize;
-                    let of_plain = (0..N).filter(|&slot| slot != stays && plain[slot].is_some());
+                    let stays = next(N) as usize;
+                    let of_plain =
+                        (0..N as usize).filter(|&slot| slot != stays && plain[slot].is_some());
                     let expected = of_plain.min_by_key(|&slot| plain[slot]);
                     let found = order.pop(|slot| slot != stays);
                     assert_eq!(found, expected);
@@ -148,8 +149,8 @@ mod tests {
                     }
                 }
                 _ => {
-                    let (worth, id) = (next(6), next(1000) as u32 * 17 + slot as u32);
-                    order.put(slot, worth as f64, id);
+                    let (worth, id) = (next(6), next(1000) * N + slot_number(slot));
+                    order.put(slot, worth.into(), id);
                     plain[slot] = Some((worth, id));
                 }
             }
