@@ -292,6 +292,14 @@ fn parts(
     Ok(parts)
 }
 
+/// The longest range of a `.slc` file's payloads that is no experts'.
+pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
+    let header = slc.header();
+    let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
+    let parts = parts(slc, (config, Residency::WithoutExperts), payload_len).ok()?;
+    parts.into_iter().max_by_key(Range::len)
+}
+
 /// Fills `parts` of `room` with the bytes from `start` of a file on, with all workers.
 fn copy(
     file: &ModelFile,

@@ -65,6 +65,7 @@ impl Model {
         })?;
         Ok(Some(Self {
             experts: None,
+            dense: None,
             weights: Arc::new(weights),
             heads: Arc::new(Heads::default()),
             opened: self.opened.clone(),

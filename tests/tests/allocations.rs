@@ -143,24 +143,24 @@ fn from_prompt_to_text_nothing_is_allocated() {
 /// Reads, guesses and evictions, whoever does them.
 fn experts_from_disk_allocate_nothing() {
     let path = sluice_tests::fixture("models").join("gpt-oss.gguf");
-    let team = Team::new(2, &Cores::detect()).unwrap();
-    let opened = Opened::open(&path, LoadMode::Map).unwrap();
+    let team = Team::new(2, &Cores::detect()).expect("threads");
+    let opened = Opened::open(&path, LoadMode::Map).expect("a fixture");
     let all = ExpertOptions::new(usize::MAX >> 1);
     let load = |experts| LoadOptions {
         experts: Some(experts),
         ..LoadOptions::default()
     };
-    let model = opened.load_with(&team, load(all)).unwrap();
-    let slot_bytes = model.experts().unwrap().stats().slot_bytes;
+    let model = opened.load_with(&team, load(all)).expect("memory");
+    let slot_bytes = model.experts().expect("on disk").stats().slot_bytes;
     for n_slots in [1, 5] {
         let options = ExpertOptions::new(n_slots * slot_bytes);
-        let model = opened.load_with(&team, load(options)).unwrap();
+        let model = opened.load_with(&team, load(options)).expect("memory");
         let limits = sluice::Limits {
             n_ctx: 256,
             n_batch: 16,
             ..sluice::Limits::default()
         };
-        let mut session = model.session_on(&team, limits).unwrap();
+        let mut session = model.session_on(&team, limits).expect("memory");
         let mut before = 0;
         for i in 0..60u32 {
             if i == 10 {
@@ -172,7 +172,7 @@ fn experts_from_disk_allocate_nothing() {
         }
         let calls = CALLS.load(Ordering::Relaxed) - before;
         assert_eq!(calls, 0, "{n_slots} slots");
-        let stats = model.experts().unwrap().stats();
+        let stats = model.experts().expect("on disk").stats();
         assert!(stats.reads > 50 && stats.evictions > 20, "{stats:?}");
     }
 }

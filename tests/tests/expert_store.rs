@@ -14,8 +14,10 @@ use sluice::host::topology::Cores;
 use sluice::model::{LoadError, LoadOptions, Opened};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
+use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_tests::build::Shape;
 use sluice_tests::fixture;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,11 @@ impl Folder {
 
     /// The model of a fixture, packed.
     fn packed(&self, name: &str) -> PathBuf {
-        let opened = Opened::open(gguf(name), LoadMode::Read).unwrap();
+        self.packed_from(&gguf(name), name)
+    }
+
+    fn packed_from(&self, path: &Path, name: &str) -> PathBuf {
+        let opened = Opened::open(path, LoadMode::Read).unwrap();
         let path = self.0.join(format!("{name}.slc"));
         let output = OutputFile::create(&path, false).unwrap();
         let options = PackOptions {
@@ -287,7 +293,7 @@ fn a_drive_that_fails_ends_the_step_by_name_and_is_tried_again() {
     assert_eq!(session.state().len(0), 0);
     // The breaker opens again by itself.
     let found = (0..60).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::park_timeout(Duration::from_millis(200));
         logits(&mut session, 24).ok()
     });
     assert!(found.unwrap() == expected);
@@ -442,7 +448,7 @@ fn a_trace_names_what_was_needed() {
     while reader.read(&mut step).unwrap() {
         let n_layer = model.config().n_layer();
         assert_eq!(
-            (step.token as usize, step.layer as usize),
+            (usize::try_from(step.token).unwrap(), step.layer as usize),
             (n / n_layer, n % n_layer)
         );
         n += 1;
@@ -488,4 +494,46 @@ fn tables_that_stay_in_the_file_change_no_bit() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("mapped"), "{text}");
+}
+
+/// A mixture of many experts, of which a prompt needs most.
+fn many_experts(folder: &Folder) -> PathBuf {
+    let shape = Shape {
+        n_layer: 3,
+        n_embd: 64,
+        n_ff: 544,
+        n_expert: 16,
+        n_expert_used: 3,
+        n_vocab: 29,
+        ty: GgmlType::Q8_0,
+        ..Shape::TINY
+    };
+    let path = folder.0.join("many.gguf");
+    std::fs::write(&path, shape.file().bytes()).unwrap();
+    folder.packed_from(&path, "many")
+}
+
+#[test]
+fn a_prompt_reads_each_expert_once_however_few_fit() {
+    let folder = Folder::new();
+    let path = many_experts(&folder);
+    for n_workers in [1, 2, 3] {
+        let team = team(n_workers);
+        for n_slots in [1, 2, 3, 5, 9, 15, 16, 40] {
+            let slot_bytes = cache(&path, 0);
+            let options = ExpertOptions {
+                prefetch: false,
+                ..ExpertOptions::new(n_slots * slot_bytes)
+            };
+            let model = load(&path, &team, Some(options)).unwrap();
+            let mut session = session(&model, &team);
+            logits(&mut session, 24).unwrap();
+            let stats = model.experts().unwrap().stats();
+            let union = stats.needed * stats.slot_bytes as u64;
+            assert_eq!(
+                stats.read_bytes, union,
+                "{n_workers} workers, {n_slots} slots"
+            );
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub(super) struct Places {
     pub(super) n_experts: usize,
     /// Most experts that a layer has; at least 1.
     pub(super) n_in_layer_max: u32,
+    /// Most experts that a token takes in a layer.
+    pub(super) n_used_max: usize,
     /// Bytes that an expert takes in memory: the same for all.
     pub(super) slot_bytes: usize,
     /// Bytes of all experts in memory.
@@ -107,6 +109,11 @@ impl Places {
             layers: (0..config.n_layer()).map(|_| None).collect(),
             n_experts: 0,
             n_in_layer_max: u32::try_from(most).unwrap_or(u32::MAX),
+            n_used_max: config
+                .experts()
+                .map(|shape| shape.n_expert_used)
+                .max()
+                .unwrap_or(1),
             slot_bytes: 0,
             total_bytes: 0,
             paths: Vec::new(),

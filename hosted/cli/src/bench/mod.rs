@@ -211,7 +211,7 @@ impl Bench<'_> {
         }
         progress(format_args!("roofline probe"));
         let session = &runner.session;
-        let memory = subject.model.weights().weight_memory();
+        let memory = subject.model.probe_memory();
         let roofline = Roofline::measure(session.table(), session.team(), memory)
             .context("measuring the roofline")?;
         let repetitions = self.args.repetitions;

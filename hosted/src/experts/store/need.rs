@@ -165,7 +165,9 @@ impl Shared {
             }
             let which = part as usize;
             while let Some(&id) = state.need.ids.get(state.need.n_asked[which]) {
-                if !self.ensure(state, id, part, false) {
+                // What a worker asked for before its turn has come and gone.
+                let is_over = self.left(state, id, part) == 0;
+                if !is_over && !self.ensure(state, id, part, false) {
                     break;
                 }
                 state.need.n_asked[which] += 1;
@@ -266,9 +268,19 @@ impl Shared {
         else {
             return false;
         };
-        let expert = (id - need.first_id) as usize;
-        let left = self.to_read[usize::from(need.is_down)][expert].load(Ordering::SeqCst);
-        left == 0 || need.is_down && awaited.is_some_and(|awaited| awaited < id)
+        if !need.is_down {
+            return self.left(state, id, ExpertPart::GateUp) == 0;
+        }
+        // Gate and up are through; down may be read into any slot.
+        let has_none = self.slots.progress(slot, ExpertPart::Down) == Progress::Empty;
+        let is_over = has_none || self.left(state, id, ExpertPart::Down) == 0;
+        is_over || awaited.is_some_and(|awaited| awaited < id)
+    }
+
+    /// How many workers have still to be lent a part of an expert that the layer needs.
+    fn left(&self, state: &State, id: u32, part: ExpertPart) -> u32 {
+        let expert = (id - state.need.first_id) as usize;
+        self.to_read[part as usize][expert].load(Ordering::SeqCst)
     }
 
     /// Forgets all that is in memory.

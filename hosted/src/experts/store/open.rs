@@ -6,7 +6,7 @@ use super::super::options::{ExpertIo, ExpertOptions};
 use super::super::places::Places;
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
-use super::ahead::Ahead;
+use super::ahead::{Ahead, N_MORE};
 use super::check::Checks;
 use super::fetch::{Flights, N_READS};
 use super::need::Need;
@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Most memory for rows on their way to panels, unless one expert takes more.
 const STAGING_BYTES: usize = 48 << 20;
-/// Slots for guesses are at most so many, and at most one in four of all.
-const GUESSES_MAX: usize = 32;
+/// Slots for guesses are at most one in so many: each is one less for what was needed before.
+const GUESSES_SHARE: usize = 8;
 
 impl ExpertStore {
     /// Opens the experts of a model's file, to be read as `options` say.
@@ -69,7 +69,8 @@ impl Shared {
         }
         let reads_ahead = options.prefetch && n_slots < places.n_experts;
         let n_guesses = match reads_ahead {
-            true => (n_slots / 4).min(GUESSES_MAX),
+            // Those of a layer to come, and of the one that is at work.
+            true => (n_slots / GUESSES_SHARE).min(2 * (places.n_used_max + N_MORE)),
             false => 0,
         };
         let slots = Slots::new(&places, n_slots);
