@@ -38,7 +38,9 @@ const SHAPE: Shape = Shape {
     ..Shape::TINY
 };
 /// Experts in memory.
-const N_SLOTS: usize = 40;
+const N_SLOTS: usize = 96;
+/// Bytes of an expert, in whole pages.
+const EXPERT_BYTES: u32 = 3 * SHAPE.n_embd * SHAPE.n_ff / 32 * 34;
 const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0];
 const N_STEPS: usize = 9;
 
@@ -67,8 +69,7 @@ fn main() {
 }
 
 fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch: bool) {
-    let expert_bytes = 3.0 * f64::from(SHAPE.n_embd * SHAPE.n_ff) * 34.0 / 32.0;
-    let step_bytes = expert_bytes * f64::from(SHAPE.n_expert_used * SHAPE.n_layer);
+    let step_bytes = f64::from(EXPERT_BYTES * SHAPE.n_expert_used * SHAPE.n_layer);
     let bytes_per_second = step_bytes / (ratio * compute.as_secs_f64());
     let simulation = Simulation {
         latency: Duration::from_micros(80),
@@ -78,7 +79,7 @@ fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch
     let options = ExpertOptions {
         device: Some(simulation.device()),
         prefetch,
-        ..ExpertOptions::new(N_SLOTS * (expert_bytes as usize).next_multiple_of(3 * 4096))
+        ..ExpertOptions::new(N_SLOTS * EXPERT_BYTES as usize)
     };
     let (time, stats) = median(path, team, Some(options));
     let io = stats.read_bytes as f64 / N_STEPS as f64 / bytes_per_second;
