@@ -14,7 +14,8 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{
-    LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency,
+    ExpertMatrices, LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency,
+    Tables,
 };
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
@@ -35,6 +36,11 @@ pub enum LoadError {
     },
     /// Its experts cannot stay on disk.
     Experts(ExpertError),
+    /// Its tables cannot stay in the file: it is not mapped as one.
+    Tables {
+        /// The file.
+        name: String,
+    },
     /// There is no memory for it.
     Memory {
         /// What the memory is for.
@@ -54,6 +60,10 @@ impl fmt::Display for LoadError {
             Self::File(error) => error.fmt(f),
             Self::Model { name, error } => write!(f, "{name}: {error}"),
             Self::Experts(error) => error.fmt(f),
+            Self::Tables { name } => write!(
+                f,
+                "{name}: tables stay in a file only where it is mapped, and in one part"
+            ),
             Self::Memory { what, error } => write!(f, "no memory for {what}: {error}"),
             Self::Panicked(error) => error.fmt(f),
             Self::Stopped => f.write_str("loading was interrupted"),
@@ -82,6 +92,7 @@ pub(crate) struct ModelMemory {
     tables: AlignedMemory,
     staging: AlignedMemory,
     plan: ModelPlan,
+    tables_stay: bool,
 }
 
 impl LoadError {
@@ -103,18 +114,21 @@ impl ModelMemory {
     pub(crate) fn for_file(
         file: &ModelFile,
         gguf: &Gguf<'_>,
-        (config, residency): (&ModelConfig, Residency),
+        (config, residency, tables): (&ModelConfig, Residency, Tables),
         n_workers: usize,
     ) -> Result<Self, LoadError> {
         let plan = match file.slc()? {
             Some(slc) => ModelPlan::in_place(&slc, config),
-            None => ModelPlan::with_residency(gguf, config, residency),
+            None => ModelPlan::with_tables(gguf, config, residency, tables),
         };
         let plan = plan.map_err(|error| LoadError::Model {
             name: file.name().to_owned(),
             error: Box::new(error),
         })?;
-        Self::new(plan, n_workers)
+        Ok(Self {
+            tables_stay: tables == Tables::InFile,
+            ..Self::new(plan, n_workers)?
+        })
     }
 
     /// Memory for a model of this plan, loaded by `n_workers` at once.
@@ -129,6 +143,7 @@ impl ModelMemory {
             // Resident only as far as it is used: sources in memory need none.
             staging: reserve("loading", staging_bytes.saturating_mul(n_workers))?,
             plan,
+            tables_stay: false,
         })
     }
 }
@@ -154,8 +169,20 @@ pub(crate) fn load<'m>(
         let config = (config, residency);
         return load_in_place(file, &slc, config, memory, team, stop, progress);
     }
-    let weights = (file.name(), file.source());
+    if memory.tables_stay {
+        advise(file, gguf, config);
+    }
+    let weights = (file.name(), file.source(), file.mapped());
     load_from(weights, gguf, (config, None), memory, team, stop, progress)
+}
+
+/// Rows of tables that stay in the map are read alone, without their neighbours.
+fn advise(file: &ModelFile, gguf: &Gguf<'_>, config: &ModelConfig) {
+    let tensors: Vec<_> = gguf.tensors().collect();
+    let _walked = ModelPlan::row_tables(gguf, config, |index| {
+        let tensor = &tensors[index];
+        file.advise_random(tensor.offset, tensor.len_bytes);
+    });
 }
 
 /// The head `config` that predicts a token further, of the `.slc` file that `trunk` lies in.
@@ -201,10 +228,7 @@ fn load_in_place<'m>(
     } else if memory.weights.len() < payload_len {
         memory.weights = reserve("the weights", payload_len)?;
     }
-    let parts = match residency {
-        Residency::All => vec![0..payload_len],
-        Residency::WithoutExperts => beside_experts(slc, config, payload_len).map_err(named)?,
-    };
+    let parts = parts(slc, (config, residency), payload_len).map_err(named)?;
     if policy().locks {
         for part in &parts {
             if let Some(locked) = file.lock_map(part.start..part.end) {
@@ -234,16 +258,16 @@ fn load_in_place<'m>(
     .map_err(named)
 }
 
-/// The ranges of a `.slc` file's payloads that are no experts'.
-fn beside_experts(
+/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
+fn parts(
     slc: &Slc<'_>,
-    config: &ModelConfig,
+    (config, residency): (&ModelConfig, Residency),
     payload_len: usize,
 ) -> Result<Vec<Range<usize>>, ModelError> {
     let first = slc.header().payload_offset();
     let tensors: Vec<_> = slc.gguf().tensors().collect();
     let mut of_experts = Vec::new();
-    ModelPlan::experts(slc.gguf(), config, |matrices| {
+    let mut note = |matrices: ExpertMatrices| {
         let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
         of_experts.extend(header.map(|header| {
             let start = header.offset - first;
@@ -251,7 +275,10 @@ fn beside_experts(
             let last = start + stride * (header.n_matrices() - 1);
             start..last + matrices.layout.bytes() as u64
         }));
-    })?;
+    };
+    if residency == Residency::WithoutExperts {
+        ModelPlan::experts(slc.gguf(), config, &mut note)?;
+    }
     of_experts.sort_by_key(|range| range.start);
     let (mut parts, mut end) = (Vec::new(), 0);
     let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);
@@ -263,6 +290,14 @@ fn beside_experts(
     }
     parts.extend((end < payload_len).then_some(end..payload_len));
     Ok(parts)
+}
+
+/// The longest range of a `.slc` file's payloads that is no experts'.
+pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
+    let header = slc.header();
+    let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
+    let parts = parts(slc, (config, Residency::WithoutExperts), payload_len).ok()?;
+    parts.into_iter().max_by_key(Range::len)
 }
 
 /// Fills `parts` of `room` with the bytes from `start` of a file on, with all workers.
@@ -332,7 +367,7 @@ const COPY_BYTES: usize = 8 << 20;
 /// # Errors
 /// As [`load()`].
 pub(crate) fn load_from<'m>(
-    (name, source): (&str, &dyn TensorSource),
+    (name, source, map): (&str, &dyn TensorSource, Option<&'m [u8]>),
     gguf: &Gguf<'_>,
     (config, trunk): (&ModelConfig, Option<&Model<'m>>),
     memory: &'m mut ModelMemory,
@@ -345,6 +380,7 @@ pub(crate) fn load_from<'m>(
         tables,
         staging,
         plan,
+        ..
     } = memory;
     if policy().locks {
         note_lock(weights.lock(), weights.len());
@@ -353,7 +389,7 @@ pub(crate) fn load_from<'m>(
         name: name.to_owned(),
         error: Box::new(error),
     };
-    let loader = Loader::with_plan(gguf, config, plan, weights, tables).map_err(named)?;
+    let loader = Loader::with_file(gguf, config, plan, map, (weights, tables)).map_err(named)?;
     let rooms = staging_rooms(staging, plan.staging_bytes, team.count());
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);

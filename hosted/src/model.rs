@@ -4,15 +4,15 @@ use crate::encode::{EncodeError, encode};
 use crate::experts::{ExpertError, ExpertOptions, ExpertStore};
 use crate::file::{FileError, LoadMode, ModelFile};
 use crate::head::Heads;
-use crate::load::{ModelMemory, load, load_from};
+use crate::load::{ModelMemory, load, load_from, longest_beside_experts};
 use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
-use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency};
+use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency, Tables};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
@@ -31,6 +31,8 @@ pub struct Model {
     pub(crate) opened: Opened,
     /// Where its experts are, if they stay on disk.
     pub(crate) experts: Option<Arc<ExpertStore>>,
+    /// The longest part of weight memory without experts, where they lie among the others and stay on disk.
+    pub(crate) dense: Option<Range<usize>>,
     /// Whether its weights are a `.slc` file's bytes, rather than made of the file.
     pub(crate) is_in_place: bool,
 }
@@ -98,6 +100,9 @@ pub struct LoadOptions<'l> {
     pub source: Option<&'l dyn TensorSource>,
     /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
     pub experts: Option<ExpertOptions>,
+    /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
+    /// read when tokens name them. Those of a mapped `.slc` file always stay.
+    pub tables_stay: bool,
 }
 
 impl Model {
@@ -117,6 +122,16 @@ impl Model {
     #[must_use]
     pub fn weights(&self) -> &model::Model<'_> {
         self.weights.get()
+    }
+
+    /// Memory that steps read weights from, to measure how fast that is: not experts that stay on disk.
+    #[must_use]
+    pub fn probe_memory(&self) -> &[u8] {
+        let memory = self.weights().weight_memory();
+        match &self.dense {
+            Some(range) => &memory[range.clone()],
+            None => memory,
+        }
     }
 
     /// Its shape. That of a head that predicts a token further is another than the file's.
@@ -190,8 +205,17 @@ impl Opened {
             Some(_) => Residency::WithoutExperts,
             None => Residency::All,
         };
+        if options.tables_stay && (file.mapped().is_none() || options.source.is_some()) {
+            let name = self.name().to_owned();
+            return Err(LoadError::Tables { name });
+        }
+        let tables = if options.tables_stay {
+            Tables::InFile
+        } else {
+            Tables::Loaded
+        };
         let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, (config, residency), n)?,
+            None => ModelMemory::for_file(file, gguf, (config, residency, tables), n)?,
             Some(_) => {
                 let plan = ModelPlan::with_residency(gguf, config, residency);
                 ModelMemory::new(
@@ -207,6 +231,10 @@ impl Opened {
             }),
         });
         let experts = experts.transpose().map_err(LoadError::Experts)?;
+        let dense = match (&experts, file.slc()?) {
+            (Some(_), Some(slc)) => longest_beside_experts(&slc, config),
+            _ => None,
+        };
         let source = options.source.unwrap_or(file.source());
         let heads = Heads::load(file, gguf, config, source)?;
         let memory = (memory, self.clone(), None);
@@ -218,7 +246,7 @@ impl Opened {
                     load(file, gguf, config, memory, team, stop, progress)
                 }
                 Some(source) => {
-                    let from = (file.name(), source);
+                    let from = (file.name(), source, None);
                     let config = (opened.config(), None);
                     load_from(from, gguf, config, memory, team, stop, progress)
                 }
@@ -229,6 +257,7 @@ impl Opened {
             heads: Arc::new(heads),
             opened: self.clone(),
             experts,
+            dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
         })
     }

@@ -59,12 +59,13 @@ impl Model {
             if let (Some(slc), Some(trunk)) = (&slc, trunk) {
                 return load_head_in_place(file, slc, &config, trunk, memory);
             }
-            let from = (file.name(), options.source.unwrap_or(file.source()));
+            let from = (file.name(), options.source.unwrap_or(file.source()), None);
             let config = (&config, trunk);
             load_from(from, opened.gguf(), config, memory, team, stop, progress)
         })?;
         Ok(Some(Self {
             experts: None,
+            dense: None,
             weights: Arc::new(weights),
             heads: Arc::new(Heads::default()),
             opened: self.opened.clone(),

@@ -3,9 +3,10 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::Team;
-use sluice::file::ModelFile;
+use sluice::experts::ExpertOptions;
+use sluice::file::{LoadMode, ModelFile};
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
+use sluice::model::{LoadOptions, Opened};
 use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
@@ -136,6 +137,44 @@ fn from_prompt_to_text_nothing_is_allocated() {
         assert!(characters > 100, "a story came out");
     }
     a_mixture_allocates_nothing();
+    experts_from_disk_allocate_nothing();
+}
+
+/// Reads, guesses and evictions, whoever does them.
+fn experts_from_disk_allocate_nothing() {
+    let path = sluice_tests::fixture("models").join("gpt-oss.gguf");
+    let team = Team::new(2, &Cores::detect()).expect("threads");
+    let opened = Opened::open(&path, LoadMode::Map).expect("a fixture");
+    let all = ExpertOptions::new(usize::MAX >> 1);
+    let load = |experts| LoadOptions {
+        experts: Some(experts),
+        ..LoadOptions::default()
+    };
+    let model = opened.load_with(&team, load(all)).expect("memory");
+    let slot_bytes = model.experts().expect("on disk").stats().slot_bytes;
+    for n_slots in [1, 5] {
+        let options = ExpertOptions::new(n_slots * slot_bytes);
+        let model = opened.load_with(&team, load(options)).expect("memory");
+        let limits = sluice::Limits {
+            n_ctx: 256,
+            n_batch: 16,
+            ..sluice::Limits::default()
+        };
+        let mut session = model.session_on(&team, limits).expect("memory");
+        let mut before = 0;
+        for i in 0..60u32 {
+            if i == 10 {
+                before = CALLS.load(Ordering::Relaxed);
+            }
+            let batch = [BatchEntry::new(i * 13 % 50, 0, i, Wants::Logits)];
+            let step = session.run(&batch, &StepHooks::default(), |_, _| ());
+            step.expect("reads do not fail");
+        }
+        let calls = CALLS.load(Ordering::Relaxed) - before;
+        assert_eq!(calls, 0, "{n_slots} slots");
+        let stats = model.experts().expect("on disk").stats();
+        assert!(stats.reads > 50 && stats.evictions > 20, "{stats:?}");
+    }
 }
 
 /// Prefill and decode through experts, also where all tokens choose the same few.

@@ -14,8 +14,10 @@ use sluice::host::topology::Cores;
 use sluice::model::{LoadError, LoadOptions, Opened};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
+use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_tests::build::Shape;
 use sluice_tests::fixture;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,11 @@ impl Folder {
 
     /// The model of a fixture, packed.
     fn packed(&self, name: &str) -> PathBuf {
-        let opened = Opened::open(gguf(name), LoadMode::Read).unwrap();
+        self.packed_from(&gguf(name), name)
+    }
+
+    fn packed_from(&self, path: &Path, name: &str) -> PathBuf {
+        let opened = Opened::open(path, LoadMode::Read).unwrap();
         let path = self.0.join(format!("{name}.slc"));
         let output = OutputFile::create(&path, false).unwrap();
         let options = PackOptions {
@@ -287,7 +293,7 @@ fn a_drive_that_fails_ends_the_step_by_name_and_is_tried_again() {
     assert_eq!(session.state().len(0), 0);
     // The breaker opens again by itself.
     let found = (0..60).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::park_timeout(Duration::from_millis(200));
         logits(&mut session, 24).ok()
     });
     assert!(found.unwrap() == expected);
@@ -343,4 +349,191 @@ fn what_cannot_be_is_refused_by_name() {
     options.dirs.push("/nowhere".into());
     let text = refused(&gguf("gpt-oss"), options);
     assert!(text.contains("/nowhere/gpt-oss.gguf"), "{text}");
+}
+
+#[test]
+fn a_prompt_reads_each_expert_once() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    for (n_workers, share) in [(1, 0), (2, 0), (2, 50), (3, 50), (2, 100)] {
+        let team = team(n_workers);
+        let options = ExpertOptions {
+            prefetch: false,
+            ..ExpertOptions::new(cache(&path, share))
+        };
+        let model = load(&path, &team, Some(options)).unwrap();
+        let mut session = session(&model, &team);
+        let experts = model.experts().unwrap();
+        for round in 0..3 {
+            let before = experts.stats();
+            logits(&mut session, 24).unwrap();
+            let stats = experts.stats().since(&before);
+            let missing = (stats.needed - stats.hits) * stats.slot_bytes as u64;
+            assert!(stats.read_bytes <= missing, "round {round}: {stats:?}");
+            // With room for less than a layer's union, halves of experts are left from the step before.
+            if share > 0 || round == 0 {
+                assert_eq!(stats.read_bytes, missing, "round {round}: {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_are_found() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    let team = team(1);
+    let check = |device: Option<Simulation>| ExpertOptions {
+        check: true,
+        device: device.map(Simulation::device),
+        ..ExpertOptions::new(cache(&path, 30))
+    };
+    let model = load(&path, &team, Some(check(None))).unwrap();
+    logits(&mut session(&model, &team), 24).unwrap();
+    // One bit, in the middle of an expert that the text needs.
+    let opened = Opened::open(&path, LoadMode::Read).unwrap();
+    let slc = opened.file().slc().unwrap().unwrap();
+    let experts = slc
+        .tensors()
+        .filter(|(tensor, _)| tensor.name == "blk.1.ffn_up_exps.weight");
+    let (_, header) = experts.last().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for expert in 0..header.n_matrices() {
+        let at = header.matrix_offset(expert) + header.matrix_bytes() / 3;
+        bytes[usize::try_from(at).unwrap()] ^= 4;
+    }
+    let changed = folder.0.join("changed.slc");
+    std::fs::write(&changed, bytes).unwrap();
+    let model = load(&changed, &team, Some(check(None))).unwrap();
+    let error = failure(&mut session(&model, &team));
+    let StepError::Experts(ExpertError::Checksum { layer: 1, path, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*path, changed);
+}
+
+#[test]
+fn copies_on_other_drives_share_the_reads_and_stand_in_for_each_other() {
+    let folder = Folder::new();
+    let path = folder.packed("gpt-oss");
+    let other = folder.0.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(&path, other.join("gpt-oss.slc")).unwrap();
+    let team = team(2);
+    let resident = load(&path, &team, None).unwrap();
+    let expected = logits(&mut session(&resident, &team), 24).unwrap();
+    let options = ExpertOptions {
+        dirs: vec![other],
+        ..ExpertOptions::new(cache(&path, 30))
+    };
+    let model = load(&path, &team, Some(options)).unwrap();
+    assert!(logits(&mut session(&model, &team), 5).unwrap() == expected);
+}
+
+#[test]
+fn a_trace_names_what_was_needed() {
+    let folder = Folder::new();
+    let trace = folder.0.join("trace.jsonl");
+    let path = gguf("gpt-oss");
+    let team = team(1);
+    let options = ExpertOptions {
+        trace: Some(trace.clone()),
+        ..ExpertOptions::new(cache(&path, 50))
+    };
+    let model = load(&path, &team, Some(options)).unwrap();
+    logits(&mut session(&model, &team), 1).unwrap();
+    let mut reader = sluice::experts::trace::TraceReader::open(&trace).unwrap();
+    let mut step = sluice::experts::trace::Step::default();
+    let (mut n, mut needed, mut hits, mut guessed) = (0, 0, 0, 0);
+    while reader.read(&mut step).unwrap() {
+        let n_layer = model.config().n_layer();
+        assert_eq!(
+            (usize::try_from(step.token).unwrap(), step.layer as usize),
+            (n / n_layer, n % n_layer)
+        );
+        n += 1;
+        needed += step.experts.len() as u64;
+        hits += step.cache_hit.iter().filter(|hit| **hit).count() as u64;
+        guessed += step.predicted.len();
+    }
+    let stats = model.experts().unwrap().stats();
+    assert_eq!((needed, hits), (stats.needed, stats.hits));
+    assert!(guessed > 0);
+}
+
+#[test]
+fn tables_that_stay_in_the_file_change_no_bit() {
+    // An embedding of its own, each layer's, and learned positions.
+    for name in ["gpt-oss", "gemma4", "deepseek2-glm", "qwen2moe"] {
+        let path = gguf(name);
+        let team = team(2);
+        let opened = Opened::open(&path, LoadMode::Map).unwrap();
+        let resident = opened.load(&team).unwrap();
+        let options = LoadOptions {
+            tables_stay: true,
+            ..LoadOptions::default()
+        };
+        let model = opened.load_with(&team, options).unwrap();
+        assert_eq!(model.fingerprint(), resident.fingerprint(), "{name}");
+        let bytes = |model: &Model| model.weights().weight_bytes();
+        let has_rows = opened.gguf().tensor("output.weight").is_some() || name == "gemma4";
+        assert_eq!(bytes(&model) < bytes(&resident), has_rows, "{name}");
+        let expected = logits(&mut session(&resident, &team), 24).unwrap();
+        assert!(
+            logits(&mut session(&model, &team), 5).unwrap() == expected,
+            "{name}"
+        );
+    }
+    let unmapped = Opened::open(gguf("gpt-oss"), LoadMode::Read).unwrap();
+    let options = LoadOptions {
+        tables_stay: true,
+        ..LoadOptions::default()
+    };
+    let text = unmapped
+        .load_with(&team(1), options)
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("mapped"), "{text}");
+}
+
+/// A mixture of many experts, of which a prompt needs most.
+fn many_experts(folder: &Folder) -> PathBuf {
+    let shape = Shape {
+        n_layer: 3,
+        n_embd: 64,
+        n_ff: 544,
+        n_expert: 16,
+        n_expert_used: 3,
+        n_vocab: 29,
+        ty: GgmlType::Q8_0,
+        ..Shape::TINY
+    };
+    let path = folder.0.join("many.gguf");
+    std::fs::write(&path, shape.file().bytes()).unwrap();
+    folder.packed_from(&path, "many")
+}
+
+#[test]
+fn a_prompt_reads_each_expert_once_however_few_fit() {
+    let folder = Folder::new();
+    let path = many_experts(&folder);
+    for n_workers in [1, 2, 3] {
+        let team = team(n_workers);
+        for n_slots in [1, 2, 3, 5, 9, 15, 16, 40] {
+            let slot_bytes = cache(&path, 0);
+            let options = ExpertOptions {
+                prefetch: false,
+                ..ExpertOptions::new(n_slots * slot_bytes)
+            };
+            let model = load(&path, &team, Some(options)).unwrap();
+            let mut session = session(&model, &team);
+            logits(&mut session, 24).unwrap();
+            let stats = model.experts().unwrap().stats();
+            let union = stats.needed * stats.slot_bytes as u64;
+            assert_eq!(
+                stats.read_bytes, union,
+                "{n_workers} workers, {n_slots} slots"
+            );
+        }
+    }
 }

@@ -10,7 +10,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::KvType;
 use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
-use sluice_core::slc::{Gap, Layout, Slc, TensorHeader, seal};
+use sluice_core::slc::{FileHeader, Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
 use sluice_tests::goldens;
@@ -135,8 +135,7 @@ fn stacked(file: &[u8]) -> Option<Vec<u8>> {
         let from = usize::try_from(from).unwrap();
         from..from + usize::try_from(len).unwrap()
     };
-    let head = range(0, slc.header().payload_offset());
-    let mut out = file[head.clone()].to_vec();
+    let mut out = file[range(0, slc.header().payload_offset())].to_vec();
     let mut at = slc.header().table_offset();
     let mut end = slc.header().payload_offset();
     for (tensor, header) in slc.tensors() {
@@ -161,8 +160,15 @@ fn stacked(file: &[u8]) -> Option<Vec<u8>> {
         out.extend(&file[range(gap.offset, gap.len_bytes)]);
         (at, end) = (at + 32, end + gap.len_bytes);
     }
+    // No matrix lies in a record, so there are no checksums of them.
+    out[range(slc.header().matrices_offset(), 8 * slc.header().n_matrices)].fill(0);
+    out[72..80].fill(0);
     out[8..16].copy_from_slice(&end.to_le_bytes());
-    seal(&mut out[head]);
+    let header = FileHeader {
+        n_matrices: 0,
+        ..*slc.header()
+    };
+    seal(&mut out[range(0, header.payload_offset())]);
     Some(out)
 }
 

@@ -47,7 +47,7 @@ impl<'w> Model<'w> {
             add(&|room| types.layout.dequantize_row(0, types.panels, room));
         }
         if let Some(rows) = &self.ends.positions {
-            add(&|room| embedding_row(self.memory, rows, position, room));
+            add(&|room| embedding_row(self.rows_memory, rows, position, room));
         }
     }
 
@@ -61,7 +61,7 @@ impl<'w> Model<'w> {
     /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
     pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
         if let Some(input) = &self.ends.layer_input {
-            embedding_row(self.memory, &input.rows, token as usize, out);
+            embedding_row(self.rows_memory, &input.rows, token as usize, out);
         }
     }
 
@@ -76,7 +76,7 @@ impl<'w> Model<'w> {
                 let table = matrix.weight(self.embedding_memory);
                 table.layout.dequantize_row(token, table.panels, out);
             }
-            Embedding::Rows(rows) => embedding_row(self.embedding_memory, rows, token, out),
+            Embedding::Rows(rows) => embedding_row(self.rows_memory, rows, token, out),
         }
     }
 
@@ -131,6 +131,7 @@ impl<'w> Model<'w> {
         if !head.has_embedding {
             self.ends.embedding = trunk.ends.embedding;
             self.embedding_memory = trunk.embedding_memory;
+            self.rows_memory = trunk.rows_memory;
         }
         Ok(self)
     }

@@ -137,6 +137,7 @@ impl<'w> Model<'w> {
             memory: payloads,
             output_memory: payloads,
             embedding_memory: payloads,
+            rows_memory: payloads,
             weight_bytes: weights.weight_bytes,
             fingerprint: weights.fingerprint.finish(),
             has_experts: residency == Residency::All,

@@ -18,7 +18,7 @@ pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
 pub(super) struct Job {
     /// Where the tensor starts in the file.
     pub(super) offset: u64,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows, 3 panels of an expert.
+    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file.
     pub(super) kind: usize,
     pub(super) n_rows: usize,
     pub(super) row_bytes: usize,
@@ -42,6 +42,8 @@ impl Job {
     pub(super) const PANELS: usize = 0;
     pub(super) const VECTOR: usize = 1;
     const ROWS: usize = 2;
+    /// Rows that stay in the file: nothing to convert.
+    pub(super) const FILE_ROWS: usize = 4;
     /// Panels of an expert, which may lie elsewhere.
     pub(super) const EXPERT: usize = 3;
 
@@ -65,6 +67,7 @@ impl Job {
             Target::OneOf(_, _, Some(_)) => Self::EXPERT,
             Target::Vector(_) => Self::VECTOR,
             Target::Rows(_) => Self::ROWS,
+            Target::FileRows(_) => Self::FILE_ROWS,
         };
         let (start, len) = target.range();
         let row_bytes = usize::try_from(tensor.row_bytes()).unwrap_or(usize::MAX);
@@ -83,9 +86,17 @@ impl Job {
             len,
             layout: match target {
                 Target::Panels(matrix) | Target::OneOf(matrix, ..) => matrix.layout,
-                Target::Vector(_) | Target::Rows(_) => LayoutRef::EMPTY,
+                Target::Vector(_) | Target::Rows(_) | Target::FileRows(_) => LayoutRef::EMPTY,
             },
             ..Self::EMPTY
+        }
+    }
+
+    /// In how many chunks it is converted.
+    pub(super) const fn n_chunks(&self) -> usize {
+        match self.kind {
+            Self::FILE_ROWS => 0,
+            _ => self.n_rows.div_ceil(self.chunk_rows()),
         }
     }
 

@@ -6,7 +6,7 @@ use super::error::{ModelError, Name};
 use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::job::Job;
-use super::place::{Placer, Residency};
+use super::place::{Placer, Residency, Tables};
 use super::plan::ModelPlan;
 use super::refs::Ends;
 use super::weights::{Layer, Model};
@@ -36,6 +36,8 @@ pub struct Loader<'w, 'a> {
     ends: Ends,
     frequencies: &'w mut [f64],
     memory: Shared<'w, u8>,
+    /// The GGUF file, where tables stay in it.
+    file: Option<&'w [u8]>,
     jobs: &'w [Job],
     n_chunks: usize,
     next_chunk: AtomicUsize,
@@ -64,7 +66,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     /// The same by a plan of this file, which says what is put into memory.
     ///
     /// # Errors
-    /// As [`Self::new`], and [`ModelError::OtherPlan`].
+    /// As [`Self::new`], and [`ModelError::OtherPlan`], also if tables are to stay in the file.
     pub fn with_plan(
         gguf: &Gguf<'a>,
         config: &ModelConfig,
@@ -72,6 +74,29 @@ impl<'w, 'a> Loader<'w, 'a> {
         weights: &'w mut [u8],
         tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
+        Self::with_file(gguf, config, plan, None, (weights, tables))
+    }
+
+    /// The same with the bytes of the whole file, in which tables may stay ([`Tables::InFile`]).
+    ///
+    /// # Errors
+    /// As [`Self::new`], and [`ModelError::OtherPlan`].
+    pub fn with_file(
+        gguf: &Gguf<'a>,
+        config: &ModelConfig,
+        plan: &ModelPlan,
+        file: Option<&'w [u8]>,
+        (weights, tables): (&'w mut [u8], &'w mut [u8]),
+    ) -> Result<Self, ModelError> {
+        let file = file.filter(|_| plan.tables == Tables::InFile);
+        let tensors_end = gguf
+            .tensors()
+            .map(|t| t.offset.saturating_add(t.len_bytes))
+            .max();
+        let has_all = |file: &[u8]| tensors_end.is_none_or(|end| end <= file.len() as u64);
+        if plan.tables == Tables::InFile && !file.is_some_and(has_all) {
+            return Err(ModelError::OtherPlan);
+        }
         let weights = Arena::new(weights)?.bytes(plan.weight_bytes)?;
         let mut arena = Arena::new(tables)?;
         let layers = arena.slice(config.n_layer(), Layer::EMPTY)?;
@@ -83,14 +108,16 @@ impl<'w, 'a> Loader<'w, 'a> {
                 first_chunk: n_chunks,
                 ..Job::new(index, tensor, target)
             };
-            n_chunks += job.n_rows.div_ceil(job.chunk_rows());
-            total_bytes += (job.n_rows * job.row_bytes) as u64;
+            n_chunks += job.n_chunks();
+            if job.n_chunks() > 0 {
+                total_bytes += (job.n_rows * job.row_bytes) as u64;
+            }
             if let Some(place) = jobs.get_mut(n) {
                 *place = job;
             }
             n += 1;
         };
-        let mut placer = Placer::new(gguf, config, plan.residency);
+        let mut placer = Placer::new(gguf, config, plan.residency).with_tables(plan.tables);
         for (i, layer) in layers.iter_mut().enumerate() {
             *layer = placer.layer(config, i, &mut add)?;
         }
@@ -106,6 +133,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             ends,
             frequencies,
             memory: Shared::new(weights),
+            file,
             jobs,
             n_chunks,
             next_chunk: AtomicUsize::new(0),
@@ -257,7 +285,11 @@ impl<'w, 'a> Loader<'w, 'a> {
         let memory = unsafe { self.memory.read(0..self.memory.len()) };
         let mut fingerprint = Fingerprint::new(&self.gguf);
         for job in self.jobs.iter().filter(|job| job.kind != Job::EXPERT) {
-            fingerprint.add(&memory[job.target..][..job.len]);
+            let lies_in = match job.kind {
+                Job::FILE_ROWS => self.file.unwrap_or_default(),
+                _ => memory,
+            };
+            fingerprint.add(&lies_in[job.target..][..job.len]);
         }
         Ok(Model {
             config: self.config,
@@ -269,6 +301,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             memory,
             output_memory: memory,
             embedding_memory: memory,
+            rows_memory: self.file.unwrap_or(memory),
             weight_bytes: memory.len(),
             fingerprint: fingerprint.finish(),
             has_experts: self.has_experts,

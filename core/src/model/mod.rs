@@ -46,7 +46,7 @@ pub use config::{
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader};
-pub use place::Residency;
+pub use place::{Residency, Tables};
 pub use plan::{ExpertMatrices, ModelPlan};
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
 pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};

@@ -94,6 +94,16 @@ fn layer_and_part(name: &str) -> Option<(usize, &str)> {
     Some((layer.parse().ok()?, part))
 }
 
+/// Where tables lie that are looked up row by row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tables {
+    /// In weight memory.
+    #[default]
+    Loaded,
+    /// Where the GGUF file has them, which is in memory or mapped: their rows are read as tokens name them.
+    InFile,
+}
+
 /// What a tensor becomes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
@@ -102,6 +112,8 @@ pub(super) enum Target {
     OneOf(MatrixRef, usize, Option<Site>),
     Vector(VectorRef),
     Rows(RowsRef),
+    /// Rows that stay in the file; offsets count from its first byte.
+    FileRows(RowsRef),
 }
 
 impl Target {
@@ -112,7 +124,7 @@ impl Target {
                 (matrix.offset, matrix.layout().bytes())
             }
             Self::Vector(vector) => (vector.offset, 4 * vector.len),
-            Self::Rows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
+            Self::Rows(rows) | Self::FileRows(rows) => (rows.offset, rows.n_rows * rows.row_bytes),
         }
     }
 }
@@ -132,6 +144,7 @@ pub(super) struct Placer<'g, 'a> {
     /// The same for factors.
     has_factor: bool,
     residency: Residency,
+    tables: Tables,
 }
 
 /// Told of every tensor: its index in the file, what it is, what it becomes.
@@ -143,11 +156,18 @@ impl<'g, 'a> Placer<'g, 'a> {
             gguf,
             family: config.architecture.family(),
             residency,
+            tables: Tables::Loaded,
             plan: MemoryPlan::new(),
             in_place: None,
             has_bias: gguf.tensors().any(|tensor| tensor.name.ends_with(".bias")),
             has_factor: gguf.tensors().any(|tensor| tensor.name.ends_with(FACTOR)),
         }
+    }
+
+    /// With its tables elsewhere.
+    pub(super) const fn with_tables(mut self, tables: Tables) -> Self {
+        self.tables = tables;
+        self
     }
 
     /// For tensors that stay where `slc` has them; offsets count from its first payload.
@@ -323,13 +343,22 @@ impl<'g, 'a> Placer<'g, 'a> {
         let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
             .map_err(|error| ModelError::Panel { name, error })?;
         let row_bytes = layout.gguf_row_bytes();
+        let stays = self.tables == Tables::InFile;
         let rows = RowsRef {
             ty: layout.ty(),
-            offset: self.place((index, &tensor), name, Layout::Raw, shape[0] * row_bytes)?,
+            offset: match stays {
+                true => usize::try_from(tensor.offset).map_err(|_| MemoryError::TooLarge)?,
+                false => self.place((index, &tensor), name, Layout::Raw, shape[0] * row_bytes)?,
+            },
             n_rows: shape[0],
             row_bytes,
         };
-        placed(index, &tensor, Target::Rows(rows));
+        let target = if stays {
+            Target::FileRows
+        } else {
+            Target::Rows
+        };
+        placed(index, &tensor, target(rows));
         Ok(rows)
     }
 

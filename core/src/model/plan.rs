@@ -5,7 +5,7 @@ use super::config::ModelConfig;
 use super::error::ModelError;
 use super::frequencies::frequencies_len;
 use super::job::{Job, chunk_bytes};
-use super::place::{Placer, Residency, Target, check_size};
+use super::place::{Placer, Residency, Tables, Target, check_size};
 use super::site::Site;
 use super::weights::Layer;
 use crate::gguf::{Gguf, TensorInfo};
@@ -25,6 +25,7 @@ pub struct ModelPlan {
     pub staging_bytes: usize,
     pub(super) n_jobs: usize,
     pub(super) residency: Residency,
+    pub(super) tables: Tables,
 }
 
 /// The matrices of a layer's experts at one site: a tensor of the file.
@@ -59,12 +60,27 @@ impl ModelPlan {
         config: &ModelConfig,
         residency: Residency,
     ) -> Result<Self, ModelError> {
+        Self::with_tables(gguf, config, residency, Tables::Loaded)
+    }
+
+    /// The same with tables where `tables` says.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_tables(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        residency: Residency,
+        tables_lie: Tables,
+    ) -> Result<Self, ModelError> {
         check_size(gguf, config)?;
-        let mut placer = Placer::new(gguf, config, residency);
+        let mut placer = Placer::new(gguf, config, residency).with_tables(tables_lie);
         let (mut n_jobs, mut staging_bytes) = (0, 0);
-        let mut count = |_, tensor: &TensorInfo<'_>, _| {
+        let mut count = |_, tensor: &TensorInfo<'_>, target| {
             n_jobs += 1;
-            staging_bytes = staging_bytes.max(chunk_bytes(tensor));
+            if !matches!(target, Target::FileRows(_)) {
+                staging_bytes = staging_bytes.max(chunk_bytes(tensor));
+            }
         };
         for i in 0..config.n_layer() {
             placer.layer(config, i, &mut count)?;
@@ -80,6 +96,7 @@ impl ModelPlan {
             staging_bytes,
             n_jobs,
             residency,
+            tables: tables_lie,
         })
     }
 
@@ -108,6 +125,25 @@ impl ModelPlan {
             placer.layer(config, layer, &mut placed)?;
         }
         Ok(())
+    }
+
+    /// Tells `told` the index in the file of every table that is looked up row by row.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn row_tables(
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        mut told: impl FnMut(usize),
+    ) -> Result<(), ModelError> {
+        check_size(gguf, config)?;
+        let mut placer = Placer::new(gguf, config, Residency::All).with_tables(Tables::InFile);
+        let mut placed = |index, _: &TensorInfo<'_>, target| {
+            if let Target::FileRows(_) = target {
+                told(index);
+            }
+        };
+        placer.ends(config, &mut placed).map(drop)
     }
 
     /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token
@@ -151,6 +187,7 @@ impl ModelPlan {
             staging_bytes: 0,
             n_jobs: 0,
             residency: Residency::All,
+            tables: Tables::Loaded,
         }
     }
 }

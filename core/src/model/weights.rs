@@ -60,6 +60,8 @@ pub struct Model<'w> {
     /// Where the output layer lies, and where the embedding does: in `memory`, or in that of the trunk of a head.
     pub(super) output_memory: &'w [u8],
     pub(super) embedding_memory: &'w [u8],
+    /// Where tables lie that are looked up row by row: in `memory`, in the file, or in that of the trunk of a head.
+    pub(super) rows_memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
     pub(super) has_experts: bool,

@@ -35,6 +35,8 @@ pub enum SlcError {
     GgufHeaderLength { stated: u64, found: u64 },
     /// The number of tensors in the GGUF header is not the one in the file header.
     TensorCount { stated: u32, found: u64 },
+    /// The number of matrices in records is not the one in the file header.
+    MatrixCount { stated: u64, found: u64 },
     /// The header of the tensor with this index is wrong.
     Tensor { index: u32, problem: TensorProblem },
     /// The record of the gap with this index is wrong.
@@ -141,6 +143,9 @@ impl fmt::Display for SlcError {
                     f,
                     "the GGUF header inside has {found} tensors, not {stated}"
                 )
+            }
+            Self::MatrixCount { stated, found } => {
+                write!(f, "records have {found} matrices, not {stated}")
             }
             Self::Tensor { index, problem } => write!(f, "header of tensor {index}: {problem}"),
             Self::Gap { index, problem } => write!(f, "gap {index}: {problem}"),

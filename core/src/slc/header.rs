@@ -11,6 +11,8 @@ use static_assertions::const_assert_eq;
 pub const TENSOR_HEADER_BYTES: usize = 64;
 /// Bytes of a gap's record.
 pub const GAP_BYTES: usize = 32;
+/// Bytes of the checksum of a matrix in a record.
+pub const MATRIX_BYTES: usize = 8;
 /// Revision of the panel formats in `sluice_kernels::panel`.
 pub const PANEL_REVISION: u8 = 2;
 /// Longest row that is laid out in panels, in elements: 16 rows are held in memory at once.
@@ -201,6 +203,14 @@ impl TensorHeader {
             record_pages: record_pages.map_err(|_| TensorProblem::TooLarge)?,
             checksum: 0,
         })
+    }
+
+    /// How many of its matrices have checksums of their own.
+    pub fn n_checksums(&self) -> u64 {
+        match self.layout {
+            Layout::ExpertRecords => self.n_matrices(),
+            _ => 0,
+        }
     }
 
     /// The first byte after the payload.

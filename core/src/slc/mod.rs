@@ -15,7 +15,8 @@ mod tests;
 
 pub use error::{GapProblem, SlcError, TensorProblem};
 pub use header::{
-    GAP_BYTES, Gap, Layout, PANEL_COLUMNS_MAX, PANEL_REVISION, TENSOR_HEADER_BYTES, TensorHeader,
+    GAP_BYTES, Gap, Layout, MATRIX_BYTES, PANEL_COLUMNS_MAX, PANEL_REVISION, TENSOR_HEADER_BYTES,
+    TensorHeader,
 };
 pub use records::{RECORD_MATRICES_MAX, place_records};
 
@@ -52,13 +53,15 @@ mod field {
     pub(super) const TENSORS: Range<usize> = 32..36;
     pub(super) const GAPS: Range<usize> = 36..40;
     pub(super) const SHA256: Range<usize> = 40..72;
-    pub(super) const RESERVED: Range<usize> = 72..120;
+    pub(super) const MATRICES: Range<usize> = 72..80;
+    pub(super) const RESERVED: Range<usize> = 80..120;
     pub(super) const CHECKSUM: Range<usize> = 120..128;
 }
 
 const_assert_eq!(field::GGUF_HEADER_LEN.end, field::TENSORS.start);
 const_assert_eq!(field::GAPS.end, field::SHA256.start);
-const_assert_eq!(field::SHA256.end, field::RESERVED.start);
+const_assert_eq!(field::SHA256.end, field::MATRICES.start);
+const_assert_eq!(field::MATRICES.end, field::RESERVED.start);
 const_assert_eq!(field::RESERVED.end, field::CHECKSUM.start);
 const_assert_eq!(field::CHECKSUM.end, FILE_HEADER_BYTES);
 const_assert!(LARGE_ALIGN.is_multiple_of(ALIGN));
@@ -78,6 +81,8 @@ pub struct FileHeader {
     pub n_gaps: u32,
     /// SHA-256 of the GGUF file.
     pub gguf_sha256: [u8; 32],
+    /// Matrices in records, which have checksums of their own.
+    pub n_matrices: u64,
 }
 
 impl FileHeader {
@@ -92,6 +97,7 @@ impl FileHeader {
         bytes[field::TENSORS].copy_from_slice(&self.n_tensors.to_le_bytes());
         bytes[field::GAPS].copy_from_slice(&self.n_gaps.to_le_bytes());
         bytes[field::SHA256].copy_from_slice(&self.gguf_sha256);
+        bytes[field::MATRICES].copy_from_slice(&self.n_matrices.to_le_bytes());
         bytes
     }
 
@@ -105,9 +111,15 @@ impl FileHeader {
         self.table_offset() + self.n_tensors as u64 * TENSOR_HEADER_BYTES as u64
     }
 
+    /// Where the table of the matrices' checksums starts.
+    pub const fn matrices_offset(&self) -> u64 {
+        self.gaps_offset() + self.n_gaps as u64 * GAP_BYTES as u64
+    }
+
     /// Where payloads may start.
     pub const fn payload_offset(&self) -> u64 {
-        (self.gaps_offset() + self.n_gaps as u64 * GAP_BYTES as u64).next_multiple_of(ALIGN)
+        let table_bytes = self.n_matrices * MATRIX_BYTES as u64;
+        (self.matrices_offset() + table_bytes).next_multiple_of(ALIGN)
     }
 
     /// Reads the fixed fields and checks that they are possible.
@@ -130,6 +142,7 @@ impl FileHeader {
             n_tensors: u32_at(bytes, field::TENSORS.start),
             n_gaps: u32_at(bytes, field::GAPS.start),
             gguf_sha256,
+            n_matrices: u64_at(bytes, field::MATRICES.start),
         };
         let limits = [
             (
@@ -144,6 +157,8 @@ impl FileHeader {
                 header.n_gaps.into(),
                 u64::from(header.n_tensors) + 1,
             ),
+            // Each has a page.
+            ("matrix count", header.n_matrices, file_len / ALIGN),
         ];
         for (what, value, max) in limits {
             if value > max {
@@ -158,7 +173,7 @@ impl FileHeader {
         if file_len > stated {
             return Err(SlcError::TrailingBytes { stated, file_len });
         }
-        if bytes[field::RESERVED] != [0; 48] {
+        if bytes[field::RESERVED] != [0; 40] {
             return Err(SlcError::Reserved);
         }
         Ok(header)
@@ -198,6 +213,7 @@ pub struct Slc<'a> {
     gguf: Gguf<'a>,
     table: &'a [[u8; TENSOR_HEADER_BYTES]],
     gaps: &'a [[u8; GAP_BYTES]],
+    matrices: &'a [[u8; MATRIX_BYTES]],
 }
 
 impl<'a> Slc<'a> {
@@ -238,11 +254,13 @@ impl<'a> Slc<'a> {
         let padding = FILE_HEADER_BYTES + part.len();
         let rest = &rest[to_usize(header.table_offset()) - padding..];
         let (table, rest) = rest.split_at(to_usize(header.gaps_offset() - header.table_offset()));
+        let (gaps, rest) = rest.split_at(to_usize(header.matrices_offset() - header.gaps_offset()));
         let slc = Self {
             header,
             gguf,
             table: table.as_chunks().0,
-            gaps: &rest.as_chunks().0[..header.n_gaps as usize],
+            gaps: gaps.as_chunks().0,
+            matrices: &rest.as_chunks().0[..to_usize(header.n_matrices)],
         };
         let end = slc.check_tensors()?;
         slc.check_gaps(end)?;
@@ -256,6 +274,11 @@ impl<'a> Slc<'a> {
             TensorHeader::from_bytes(bytes, &tensor)
                 .and_then(|header| places.take(&header))
                 .map_err(|problem| SlcError::Tensor { index, problem })?;
+        }
+        let in_records = self.tensors().map(|(_, header)| header.n_checksums());
+        let (stated, found) = (self.header.n_matrices, in_records.sum());
+        if stated != found {
+            return Err(SlcError::MatrixCount { stated, found });
         }
         Ok(places.end())
     }
@@ -311,6 +334,21 @@ impl<'a> Slc<'a> {
         tensors.zip(table).map_while(|(tensor, bytes)| {
             Some((tensor, TensorHeader::from_bytes(bytes, &tensor).ok()?))
         })
+    }
+
+    /// The checksums of the matrices of the GGUF's tensor number `index`, where they lie in records.
+    pub fn matrix_checksums(&self, index: usize) -> Option<impl Iterator<Item = u64> + use<'a>> {
+        let mut before = 0;
+        for (i, (_, header)) in self.tensors().enumerate() {
+            let n = header.n_checksums();
+            if i == index {
+                let of_tensor = self.matrices.get(to_usize(before)..to_usize(before + n))?;
+                let sums = of_tensor.iter().map(|sum| u64::from_le_bytes(*sum));
+                return (n > 0).then_some(sums);
+            }
+            before += n;
+        }
+        None
     }
 
     /// All gaps, in the order of the GGUF file.

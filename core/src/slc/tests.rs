@@ -46,6 +46,7 @@ impl Parts {
             n_tensors: 2,
             n_gaps: 1,
             gguf_sha256: [7; 32],
+            n_matrices: 0,
         };
         let parsed = Gguf::parse(&gguf, gguf_len).unwrap();
         let mut end = header.payload_offset();

@@ -114,6 +114,10 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(super) load_mode: String,
+    /// Read rows of embeddings from the file as tokens name them, instead of loading them: per-layer embeddings take most
+    /// of some models' bytes. Those of a .slc file stay there anyway
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    pub(super) gather_tables: bool,
     #[command(flatten)]
     pub(super) placement: PlacementArgs,
     #[command(flatten)]

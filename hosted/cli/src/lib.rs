@@ -11,6 +11,7 @@ mod doctor;
 mod embed;
 mod embedded;
 mod expert_cache;
+mod experts;
 mod footer;
 mod format;
 mod gate;
@@ -125,6 +126,9 @@ enum Command {
     /// Make a GGUF file from a data directory of expert blobs
     #[command(args_override_self = true, after_help = import::EXAMPLES)]
     Import(import::ImportArgs),
+    /// Traces of a mixture's experts: caches and predictions, beside the best that could be
+    #[command(after_help = experts::EXAMPLES)]
+    Experts(Box<experts::ExpertsArgs>),
     /// Adapters: what is in their files, and other files made of them
     #[command(after_help = lora::EXAMPLES)]
     Lora(Box<lora::LoraArgs>),
@@ -294,6 +298,7 @@ fn run_command(asked: Command) -> anyhow::Result<Ending> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pack(args) => pack::pack(&args),
         Command::Import(args) => import::import(&args),
+        Command::Experts(args) => experts::experts(&args),
         Command::Lora(args) => lora::lora(&args),
         Command::GgufSplit(args) => gguf_split::gguf_split(&args),
         Command::Unpack(args) => unpack::unpack(&args),

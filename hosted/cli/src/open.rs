@@ -24,7 +24,7 @@ pub(super) struct Opened<'o> {
     file: model::Opened,
     pub(super) cores: Cores,
     placement: &'o PlacementArgs,
-    experts: &'o ExpertArgs,
+    engine: &'o EngineArgs,
 }
 
 impl Deref for Opened<'_> {
@@ -49,7 +49,7 @@ impl<'o> Opened<'o> {
             file,
             cores: engine.placement.cores(engine.locks()),
             placement: &engine.placement,
-            experts: &engine.experts,
+            engine,
         })
     }
 
@@ -76,7 +76,8 @@ impl<'o> Opened<'o> {
         note_unused(&self.file);
         note_unread(&self.file);
         note_default_rules(self.file.gguf());
-        let loaded = load((&self.file, self.experts), &team, stop);
+        let on_disk = (&self.engine.experts, self.engine.gather_tables);
+        let loaded = load(&self.file, on_disk, &team, stop);
         if loaded.is_ok() {
             self.placement.say_memory();
         }
@@ -86,7 +87,8 @@ impl<'o> Opened<'o> {
 
 /// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
 pub(super) fn load(
-    (opened, experts): (&model::Opened, &ExpertArgs),
+    opened: &model::Opened,
+    (experts, tables_stay): (&ExpertArgs, bool),
     team: &Team,
     stop: &StopFlag,
 ) -> anyhow::Result<Option<Model>> {
@@ -96,6 +98,7 @@ pub(super) fn load(
         stop: Some(stop),
         progress: Some(&mut progress),
         experts: experts.options()?,
+        tables_stay,
         ..LoadOptions::default()
     };
     let model = match opened.load_with(team, options) {

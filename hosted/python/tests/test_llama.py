@@ -49,8 +49,24 @@ def test_stops_echo_and_logprobs(llama):
     assert stopped["finish_reason"] == "stop"
     told = llama(PROMPT, max_tokens=5, temperature=0.0, logprobs=3, echo=True)["choices"][0]
     assert told["text"].startswith(PROMPT)
-    assert len(told["logprobs"]["tokens"]) >= 5
-    assert all(x is None or x <= 0 for x in told["logprobs"]["token_logprobs"])
+    found = told["logprobs"]
+    tokens = llama.tokenize(PROMPT.encode())
+    assert all(len(each) == len(tokens) + 5 for each in found.values())
+    assert found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
+    llama.reset()
+    llama.eval(tokens)
+    row = llama.logits_to_logprobs(llama.scores)[-1]
+    assert found["token_logprobs"][len(tokens)] == pytest.approx(row.max(), abs=1e-4)
+    # What was written is as likely where it is read.
+    again = llama(tokens + llama.tokenize(b" was here", add_bos=False), max_tokens=1, logprobs=1, echo=True)
+    assert (
+        again["choices"][0]["logprobs"]["token_logprobs"][: len(tokens)]
+        == found["token_logprobs"][: len(tokens)]
+    )
+    assert told["text"][found["text_offset"][-1] :] == found["tokens"][-1]
+    chunks = list(llama(PROMPT, max_tokens=5, temperature=0.0, logprobs=3, echo=True, stream=True))
+    lists = [chunk["choices"][0]["logprobs"]["token_logprobs"] for chunk in chunks]
+    assert [one for each in lists for one in each] == found["token_logprobs"]
 
 
 def test_wrong_arguments_are_named(llama, tale):

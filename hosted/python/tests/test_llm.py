@@ -363,8 +363,11 @@ def test_adapters_are_read_when_they_are_used(llm, tale, tmp_path):
     ]
     with pytest.raises(ValueError, match="lora"):
         generate(llm, PROMPTS, greedy(), lora_request=LoRARequest("none", 1, tmp_path / "none"))
-    with pytest.raises(ValueError, match="prompt_logprobs"):
-        generate(llm, PROMPTS, greedy(prompt_logprobs=1), lora_request=two)
+    told = [
+        generate(llm, PROMPTS, greedy(prompt_logprobs=1), lora_request=given)[0].prompt_logprobs
+        for given in (None, two, None)
+    ]
+    assert told[0] == told[2] != told[1]
     with LLM(tale) as other, pytest.raises(ValueError, match="enable_lora"):
         generate(other, PROMPTS, greedy(), lora_request=one)
 
@@ -409,14 +412,13 @@ def test_threads_may_call_at_the_same_time(llm):
 
 
 def test_texts_come_as_they_are_written(tale, llm):
-    expected = generate(llm, PROMPTS, SamplingParams(max_tokens=12, seed=4, n=2, logprobs=1))
+    params = SamplingParams(max_tokens=12, seed=4, n=2, logprobs=1, prompt_logprobs=1)
+    expected = generate(llm, PROMPTS, params)
     model = AsyncLLM(tale, max_num_seqs=8)
 
     async def ask(prompt):
         last, n = None, 0
-        async for output in model.generate(
-            prompt, SamplingParams(max_tokens=12, seed=4, n=2, logprobs=1), prompt
-        ):
+        async for output in model.generate(prompt, params, prompt):
             last, n = output, n + 1
         return last, n
 
@@ -428,5 +430,6 @@ def test_texts_come_as_they_are_written(tale, llm):
         assert last.request_id == last.prompt
         assert [choice.text for choice in last.outputs] == [choice.text for choice in whole.outputs]
         assert ids(last) == ids(whole)
+        assert last.prompt_logprobs == whole.prompt_logprobs and whole.prompt_logprobs[1]
         assert last.outputs[0].cumulative_logprob == whole.outputs[0].cumulative_logprob
     model.shutdown()

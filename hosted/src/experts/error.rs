@@ -112,6 +112,15 @@ impl fmt::Display for ExpertError {
             Self::Trace { path, reason } => {
                 write!(f, "cannot write the trace {}: {reason}", path.display())
             }
+            of_read => of_read.of_read(f),
+        }
+    }
+}
+
+impl ExpertError {
+    /// Of the errors of a read.
+    fn of_read(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Read {
                 path,
                 layer,
@@ -161,6 +170,7 @@ impl fmt::Display for ExpertError {
                 "expert {expert} of layer {layer} ({} at byte {offset}) has not the bytes that its checksum is of",
                 path.display()
             ),
+            _ => Ok(()),
         }
     }
 }

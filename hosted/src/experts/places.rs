@@ -10,15 +10,17 @@ use sluice_core::model::{ExpertMatrices, ModelPlan, Site};
 use sluice_core::slc::Slc;
 use std::path::PathBuf;
 
-/// Where all experts of a model lie. An expert has a number among those of all layers, its id.
+/// Where all experts of a model lie. An expert's id is its layer times the most experts of a layer, and its number there.
 #[derive(Debug)]
 pub(super) struct Places {
     /// By layer of the model; `None` where a layer has no experts.
     pub(super) layers: Vec<Option<LayerPlaces>>,
     /// Of all layers.
-    pub(super) n_experts: u32,
-    /// Most experts that a layer has.
-    pub(super) n_in_layer_max: usize,
+    pub(super) n_experts: usize,
+    /// Most experts that a layer has; at least 1.
+    pub(super) n_in_layer_max: u32,
+    /// Most experts that a token takes in a layer.
+    pub(super) n_used_max: usize,
     /// Bytes that an expert takes in memory: the same for all.
     pub(super) slot_bytes: usize,
     /// Bytes of all experts in memory.
@@ -33,7 +35,6 @@ pub(super) struct Places {
 #[derive(Debug)]
 pub(super) struct LayerPlaces {
     pub(super) first_id: u32,
-    pub(super) n_experts: u32,
     /// Gate and up; down.
     pub(super) parts: [PartPlaces; 2],
     /// Where in the slot gate, up and down lie.
@@ -62,12 +63,25 @@ pub(super) struct Piece {
     pub(super) slot_offset: usize,
     /// Of rows as in GGUF, which become panels.
     pub(super) rows: Option<PanelLayout>,
+    /// What of it has checksums in the file: bytes in the piece, and by expert what they hash to.
+    pub(super) sums: Vec<(Range<usize>, Vec<u64>)>,
 }
 
 impl Piece {
     /// Where the piece of an expert begins in its file.
     pub(super) const fn offset_of(&self, expert: u32) -> u64 {
         self.offset + self.stride * expert as u64
+    }
+}
+
+impl Piece {
+    /// Adds what lies behind it, in the file as in the slot.
+    fn extend(&mut self, next: Self) {
+        let at = next.slot_offset - self.slot_offset;
+        let sums = next.sums.into_iter();
+        self.sums
+            .extend(sums.map(|(range, sums)| (range.start + at..range.end + at, sums)));
+        self.len = at + next.len;
     }
 }
 
@@ -86,10 +100,20 @@ impl Places {
                 reason: error.to_string(),
             })?;
         let config = opened.config();
+        let most = config
+            .experts()
+            .map(|shape| shape.n_expert)
+            .max()
+            .unwrap_or(1);
         let mut places = Self {
             layers: (0..config.n_layer()).map(|_| None).collect(),
             n_experts: 0,
-            n_in_layer_max: 0,
+            n_in_layer_max: u32::try_from(most).unwrap_or(u32::MAX),
+            n_used_max: config
+                .experts()
+                .map(|shape| shape.n_expert_used)
+                .max()
+                .unwrap_or(1),
             slot_bytes: 0,
             total_bytes: 0,
             paths: Vec::new(),
@@ -120,9 +144,9 @@ impl Places {
         let layer = matrices[0].layer;
         let shape = opened.config().kind(layer).experts();
         let n_experts = shape.map_or(0, |shape| shape.n_expert);
+        let first_id = u32::try_from(layer * self.n_in_layer_max as usize).unwrap_or(u32::MAX);
         let mut places = LayerPlaces {
-            first_id: self.n_experts,
-            n_experts: u32::try_from(n_experts).unwrap_or(0),
+            first_id,
             parts: Default::default(),
             matrices: [const { 0..0 }; 3],
         };
@@ -147,7 +171,7 @@ impl Places {
                     && last.rows.is_none()
             };
             match pieces.last_mut().filter(extends) {
-                Some(last) => last.len = piece.slot_offset - last.slot_offset + piece.len,
+                Some(last) => last.extend(piece),
                 None => pieces.push(piece),
             }
             at = range.end.next_multiple_of(DIRECT_ALIGN);
@@ -158,8 +182,7 @@ impl Places {
         }
         self.slot_bytes = self.slot_bytes.max(at);
         self.total_bytes += at as u64 * n_experts as u64;
-        self.n_experts += places.n_experts;
-        self.n_in_layer_max = self.n_in_layer_max.max(n_experts);
+        self.n_experts += n_experts;
         self.layers[layer] = Some(places);
         Ok(())
     }
@@ -186,6 +209,7 @@ impl Places {
                 }
                 None => (0, 0, 0, None),
             };
+        let sums = slc.and_then(|slc| slc.matrix_checksums(matrix.tensor));
         let experts = opened.config().kind(matrix.layer).experts();
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
         let all = stride * n.saturating_sub(1) + len as u64;
@@ -207,19 +231,23 @@ impl Places {
             len,
             slot_offset,
             rows,
+            sums: sums
+                .map(|sums| (0..len, sums.collect()))
+                .into_iter()
+                .collect(),
         })
     }
 
     /// The layer of an id, and the expert's number in it.
-    pub(super) fn of_id(&self, id: u32) -> (usize, u32) {
-        let is_it = |places: &&LayerPlaces| {
-            (places.first_id..places.first_id + places.n_experts).contains(&id)
-        };
-        let layers = self.layers.iter().enumerate();
-        let found = layers.filter_map(|(layer, places)| Some((layer, places.as_ref()?)));
-        let mut found = found.filter(|(_, places)| is_it(places));
-        found
-            .next()
-            .map_or((0, 0), |(layer, places)| (layer, id - places.first_id))
+    pub(super) const fn of_id(&self, id: u32) -> (usize, u32) {
+        (
+            (id / self.n_in_layer_max) as usize,
+            id % self.n_in_layer_max,
+        )
+    }
+
+    /// Ids are below this.
+    pub(super) fn n_ids(&self) -> usize {
+        self.layers.len() * self.n_in_layer_max as usize
     }
 }

@@ -93,6 +93,25 @@ impl MappedFile {
         Ok(unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?)
     }
 
+    /// Says that bytes are read a few at a time, anywhere, so that their neighbours are not read with them.
+    pub(crate) fn advise_random(&self, offset: u64, len: u64) {
+        let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+        let bytes = range.and_then(|(start, len)| self.bytes().get(start..start.checked_add(len)?));
+        let Some(bytes) = bytes else {
+            return;
+        };
+        let at = bytes.as_ptr().cast_mut();
+        let within = at.addr() % PAGE_BYTES;
+        // SAFETY: pages of the map; advice changes no contents.
+        let _hint = unsafe {
+            madvise(
+                at.wrapping_sub(within).cast(),
+                bytes.len() + within,
+                Advice::Random,
+            )
+        };
+    }
+
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the map is `len` readable bytes and lives as long as `self`; by the caller of
@@ -153,6 +172,9 @@ impl fmt::Debug for MappedFile {
         write!(f, "MappedFile({}, {} bytes)", self.path.display(), self.len)
     }
 }
+
+/// What advice is about.
+const PAGE_BYTES: usize = 4096;
 
 /// The most that the kernel maps on a fault: the largest folio of the page cache on x86.
 const FOLIO_BYTES: usize = 2 << 20;

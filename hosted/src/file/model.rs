@@ -148,6 +148,13 @@ impl ModelFile {
         Some(file.lock(first + range.start..first + range.end))
     }
 
+    /// Bytes of the file that are read a few at a time, anywhere, if it is mapped.
+    pub(crate) fn advise_random(&self, offset: u64, len: u64) {
+        if let Some(file) = self.contents.map() {
+            file.advise_random(offset, len);
+        }
+    }
+
     fn payload_len(&self) -> Option<usize> {
         let slc = self.slc().ok()??;
         usize::try_from(slc.header().file_len - slc.header().payload_offset()).ok()

@@ -97,6 +97,9 @@ pub(in super::super) struct BenchArgs {
     pub(super) placement: PlacementArgs,
     #[command(flatten)]
     pub(super) experts: ExpertArgs,
+    /// Read rows of embeddings from the file as tokens name them, instead of loading them
+    #[arg(long)]
+    pub(super) gather_tables: bool,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]

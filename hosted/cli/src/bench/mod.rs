@@ -122,7 +122,8 @@ impl Bench<'_> {
     fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
-        let loaded = load((opened, &self.args.experts), &team, self.stop).context("loading")?;
+        let on_disk = (&self.args.experts, self.args.gather_tables);
+        let loaded = load(opened, on_disk, &team, self.stop).context("loading")?;
         // Its threads would go on spinning beside those that are measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
@@ -210,7 +211,7 @@ impl Bench<'_> {
         }
         progress(format_args!("roofline probe"));
         let session = &runner.session;
-        let memory = subject.model.weights().weight_memory();
+        let memory = subject.model.probe_memory();
         let roofline = Roofline::measure(session.table(), session.team(), memory)
             .context("measuring the roofline")?;
         let repetitions = self.args.repetitions;

@@ -133,7 +133,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
     for path in &args.model {
         let opened = Opened::open(path, args.mode())?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
-        let Some(model) = load((&opened, &args.experts), &team, stop)? else {
+        let Some(model) = load(&opened, (&args.experts, args.gather_tables), &team, stop)? else {
             return Ok(Ending::Interrupted);
         };
         let limits = Limits {

@@ -6,6 +6,7 @@ mod constraints;
 mod convert;
 mod convert_says;
 mod embed;
+mod experts;
 mod families;
 mod gate;
 mod gguf_split;

@@ -41,19 +41,25 @@ pub fn pack(
     output.reserve(plan.header.file_len)?;
     let jobs: Vec<_> = gguf
         .tensors()
-        .zip(plan.tensors.iter_mut().map(Mutex::new))
+        .zip(
+            plan.tensors
+                .iter_mut()
+                .zip(&mut plan.matrices)
+                .map(Mutex::new),
+        )
         .collect();
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), SlcFileError> {
-        while let Some((tensor, header)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut header = header.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some((tensor, places)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+            let (header, matrices) = &mut *places;
             let packer = Packer {
                 source,
                 output: &output,
                 watch,
                 tensor,
             };
-            header.checksum = packer.pack(&header).inspect_err(|_| {
+            header.checksum = packer.pack(header, matrices).inspect_err(|_| {
                 // The others need not go on.
                 next.store(jobs.len(), Ordering::Relaxed);
             })?;
@@ -119,6 +125,15 @@ fn copy(
     Ok(hash.finish())
 }
 
+/// The checksum of a tensor in records, by those of its matrices.
+pub(super) fn checksum_of(matrices: &[u64]) -> u64 {
+    let mut hash = Hash64::new();
+    matrices
+        .iter()
+        .for_each(|sum| hash.write(&sum.to_le_bytes()));
+    hash.finish()
+}
+
 /// Packs one tensor.
 struct Packer<'p> {
     source: &'p dyn TensorSource,
@@ -128,8 +143,8 @@ struct Packer<'p> {
 }
 
 impl Packer<'_> {
-    /// Writes the payload; returns its checksum.
-    fn pack(&self, header: &TensorHeader) -> Result<u64, SlcFileError> {
+    /// Writes the payload; returns its checksum, and adds those of matrices in records.
+    fn pack(&self, header: &TensorHeader, matrices: &mut Vec<u64>) -> Result<u64, SlcFileError> {
         let tensor = self.tensor;
         let Some(layout) = header.panels() else {
             let mut hash = Hash64::new();
@@ -157,10 +172,17 @@ impl Packer<'_> {
             out.go_to(header.matrix_offset(matrix))?;
             self.panels(&layout, matrix, &mut out)?;
             out.room.resize(out.room.len() + padding, 0);
+            if header.n_checksums() > 0 {
+                out.flush()?;
+                matrices.push(core::mem::replace(&mut out.hash, Hash64::new()).finish());
+            }
         }
         out.flush()?;
         debug_assert_eq!(out.at, header.end());
-        Ok(out.hash.finish())
+        Ok(match header.n_checksums() {
+            0 => out.hash.finish(),
+            _ => checksum_of(matrices),
+        })
     }
 
     /// Panels and tail of one matrix, band by band; each is turned back at once and compared.

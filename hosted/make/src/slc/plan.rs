@@ -13,6 +13,8 @@ pub(super) struct Plan {
     pub(super) header: FileHeader,
     pub(super) tensors: Vec<TensorHeader>,
     pub(super) gaps: Vec<Gap>,
+    /// By tensor, the checksums of its matrices in records.
+    pub(super) matrices: Vec<Vec<u64>>,
 }
 
 impl Plan {
@@ -32,7 +34,11 @@ impl Plan {
             n_tensors: count(gguf.tensors().len())?,
             n_gaps: count(gaps.len())?,
             gguf_sha256: [0; 32],
+            n_matrices: 0,
         };
+        // How many there are does not depend on where they lie.
+        let (unplaced, _) = tensors(gguf, 0)?;
+        header.n_matrices = unplaced.iter().map(TensorHeader::n_checksums).sum();
         let (tensors, mut end) = tensors(gguf, header.payload_offset())?;
         for gap in &mut gaps {
             gap.offset = end;
@@ -43,6 +49,7 @@ impl Plan {
         header.file_len = end;
         Ok(Self {
             header,
+            matrices: vec![Vec::new(); tensors.len()],
             tensors,
             gaps,
         })
@@ -58,6 +65,8 @@ impl Plan {
         padded(&mut head, self.header.table_offset());
         head.extend(self.tensors.iter().flat_map(TensorHeader::to_bytes));
         head.extend(self.gaps.iter().flat_map(Gap::to_bytes));
+        let matrices = self.matrices.iter().flatten();
+        head.extend(matrices.flat_map(|sum| sum.to_le_bytes()));
         padded(&mut head, self.header.payload_offset());
         seal(&mut head);
         head

@@ -1,5 +1,6 @@
 //! From `.slc` to GGUF.
 
+use super::pack::checksum_of;
 use super::{Hex, SlcFileError, Watch, hash_through, pieces};
 use sluice::file::{OutputFile, Unpacked};
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -59,7 +60,23 @@ fn pass(
 /// Compares every payload with its checksum.
 fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFileError> {
     let damaged = |part| Err(SlcFileError::Damaged { part });
-    for (tensor, header) in slc.tensors() {
+    for (index, (tensor, header)) in slc.tensors().enumerate() {
+        let name = tensor.name.escape_debug();
+        if let Some(sums) = slc.matrix_checksums(index) {
+            let sums: Vec<_> = sums.collect();
+            for (matrix, &sum) in (0..).zip(&sums) {
+                let mut hash = Hash64::new();
+                let at = header.matrix_offset(matrix);
+                add(packed, at, header.matrix_bytes(), &mut hash)?;
+                if hash.finish() != sum {
+                    return damaged(format!("expert {matrix} of tensor {name}"));
+                }
+            }
+            if checksum_of(&sums) != header.checksum {
+                return damaged(format!("tensor {name}"));
+            }
+            continue;
+        }
         let mut hash = Hash64::new();
         for matrix in 0..header.n_matrices() {
             add(
@@ -70,7 +87,7 @@ fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFil
             )?;
         }
         if hash.finish() != header.checksum {
-            return damaged(format!("tensor {}", tensor.name.escape_debug()));
+            return damaged(format!("tensor {name}"));
         }
     }
     for gap in slc.gaps() {

@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer, _joined
-from sluice._native import Context, Model, Reply
+from sluice._native import Model, Reply
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from sluice.sampling_params import (
     BadWords,
@@ -261,55 +257,26 @@ def output_of(work: Work, choices: Sequence[Json]) -> RequestOutput:
         text = Text(index, work)
         text.take(choice)
         output.outputs.append(text.output)
+    if "prompt_probabilities" in choices[0]:
+        output.prompt_logprobs = prompt_logprobs(choices[0]["prompt_probabilities"])
     output.metrics = choices[-1]["timings"]
     output.num_cached_tokens = choices[0]["tokens_cached"]
     output.finished = True
     return output
 
 
-class Reader:
-    """How likely texts are, token by token; of a text that begins as the last one did, only the rest is computed."""
-
-    def __init__(self, client: Client, model: Model) -> None:
-        self._client = client
-        self._model = model
-        self._lock = Lock()
-        self._context: Context | None = None
-
-    def logprobs(self, tokens: Sequence[int], n: int) -> list[TokenLogprobs | None]:
-        """Each token's behind those before it, and the `n` likeliest in its place; None for the first."""
-        with self._lock:
-            rows = self._rows(list(tokens))
-        found: list[TokenLogprobs | None] = [None]
-        for token, row in zip(tokens[1:], rows, strict=False):
-            best = row.max()
-            total = np.exp((row - best).astype(np.float64)).sum()
-            least = float(best) + float(np.log(total))
-            top = np.argsort(-row, kind="stable")[:n].tolist() if n else []
-            ranked = {token: int((row > row[token]).sum()) + 1}
-            for place, likely in enumerate(top, 1):
-                ranked.setdefault(likely, place)
-            found.append(
-                {
-                    likely: Logprob(float(row[likely]) - least, place, self._piece(likely))
-                    for likely, place in ranked.items()
-                }
-            )
-        return found
-
-    def _rows(self, tokens: list[int]) -> NDArray[np.float32]:
-        """Logits behind each token: (n_tokens, n_vocab)."""
-        if self._context is None:
-            self._context = self._client.context(all_logits=True)
-        known = self._context.tokens.tolist()
-        same = next((i for i, (a, b) in enumerate(zip(known, tokens, strict=False)) if a != b), len(known))
-        kept = self._context.truncate(min(same, len(known), len(tokens)))
-        self._context.eval(tokens[kept:])
-        rows: NDArray[np.float32] = self._context.logits(True)
-        return rows
-
-    def _piece(self, token: int) -> str:
-        return self._model.decode([token], special=True).decode(errors="replace")
+def prompt_logprobs(entries: Sequence[Json | None]) -> list[TokenLogprobs | None]:
+    """How likely the tokens of a prompt are, as the server says it; None for the first."""
+    found: list[TokenLogprobs | None] = []
+    for entry in entries:
+        if entry is None:
+            found.append(None)
+            continue
+        each = {entry["id"]: Logprob(entry["logprob"], entry["rank"], entry["token"])}
+        for rank, likely in enumerate(entry["top_logprobs"], 1):
+            each.setdefault(likely["id"], Logprob(likely["logprob"], rank, likely["token"]))
+        found.append(each)
+    return found
 
 
 def one_for_each(name: str, given: Any, kind: type, n: int) -> Sequence[Any]:

@@ -72,7 +72,7 @@ class Completions:
             max_tokens: Most tokens to write; None, 0 or less for as many as the context has room for.
             temperature, top_p, min_p, typical_p, top_k: How tokens are drawn; temperature 0 takes the likeliest.
             logprobs: How many of the likeliest tokens are told with each, 0 to 100.
-            echo: Begin the answer with the prompt.
+            echo: Begin the answer with the prompt; with `logprobs` those of its tokens are told, too, null for the first.
             stop: Texts that end the answer where they come up; they are not part of it.
             frequency_penalty, presence_penalty, repeat_penalty: What repetition costs, over the last
                 `last_n_tokens_size` tokens.

@@ -7,7 +7,7 @@ import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sluice._batch import Text, prompt_of
+from sluice._batch import Text, prompt_logprobs, prompt_of
 from sluice.llm import LLM
 from sluice.lora_request import LoRARequest
 from sluice.outputs import RequestOutput
@@ -34,15 +34,13 @@ class AsyncLLM:
 
         Args:
             prompt: A text, a list of tokens, `{"prompt": text}` or `{"prompt_token_ids": tokens}`.
-            sampling_params, lora_request, priority: As in `LLM.generate`. `prompt_logprobs` is not supported.
+            sampling_params, lora_request, priority: As in `LLM.generate`.
             request_id: What the outputs are called.
 
         Raises:
             ValueError: the prompt does not fit, or something is wrong with what is asked.
         """
         llm, params = self._llm, sampling_params or SamplingParams()
-        if params.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs: not supported here; LLM.generate gives them")
         if lora_request is not None:
             # It is read from disk.
             await asyncio.to_thread(llm._load, lora_request)
@@ -58,6 +56,8 @@ class AsyncLLM:
         )
         async for chunk in await llm._client.astream("/completion", work.body, work.processors):
             texts[chunk["index"]].take(chunk)
+            if "prompt_probabilities" in chunk and output.prompt_logprobs is None:
+                output.prompt_logprobs = prompt_logprobs(chunk["prompt_probabilities"])
             if chunk["stop"]:
                 output.metrics, output.num_cached_tokens = chunk["timings"], chunk["tokens_cached"]
                 output.finished = all(text.output.finished() for text in texts)

@@ -12,7 +12,6 @@ from typing import Any
 from sluice import _llm_options, _options
 from sluice._batch import (
     Prompt,
-    Reader,
     Work,
     mixed,
     one_for_each,
@@ -154,7 +153,6 @@ class LLM:
         self._numbers = count()
         self._adapters: dict[str, str] = {}
         self._loading = Lock()
-        self._reader = Reader(self._client, self._model)
 
     def generate(
         self,
@@ -344,7 +342,7 @@ class LLM:
         bar = progress(use_tqdm, n)
         try:
             for done, choices in run(self._client, work(), self._n_most):
-                outputs[places.pop(done.request_id)] = self._output(done, choices)
+                outputs[places.pop(done.request_id)] = output_of(done, choices)
                 _moved(bar)
         finally:
             _closed(bar)
@@ -362,16 +360,7 @@ class LLM:
         }
         if adapter is not None:
             body["model"] = adapter.lora_name
-            if params.prompt_logprobs is not None:
-                raise ValueError("prompt_logprobs: not supported with lora_request")
         return prepared(Work(str(number), prompt, params, body, adapter), self._model, self._max_model_len)
-
-    def _output(self, work: Work, choices: Sequence[Json]) -> RequestOutput:
-        output = output_of(work, choices)
-        n = work.params.prompt_logprobs
-        if n is not None:
-            output.prompt_logprobs = self._reader.logprobs(work.prompt.tokens, n)
-        return output
 
     def _embedded(self, given: Any) -> list[int]:
         text, tokens, salt = parts_of(given)

@@ -92,7 +92,8 @@ class SamplingParams:
         max_tokens: Most tokens, at least 1; None is as many as there is room for.
         min_tokens: Neither tokens nor `stop` end it before.
         logprobs: Record how likely each token was, and so many of the likeliest ones, 0 to 1000.
-        prompt_logprobs: The same for the tokens of the prompt. They are computed one prompt after the other.
+        prompt_logprobs: The same for the tokens of the prompt, with the rank of each. For that one prompt is read after
+            the other, before its texts are written.
         detokenize: False leaves the text empty.
         skip_special_tokens: False shows control tokens.
         spaces_between_special_tokens: True alone.
@@ -247,6 +248,8 @@ def request_fields(params: SamplingParams) -> Json:
     if params.logprobs is not None:
         # The server's 0 is none.
         fields["n_probs"] = max(params.logprobs, 1)
+    if params.prompt_logprobs is not None:
+        fields["prompt_logprobs"] = params.prompt_logprobs
     if params.allowed_token_ids is not None:
         fields["allowed_token_ids"] = list(params.allowed_token_ids)
     if params.logit_bias:

@@ -116,6 +116,19 @@ impl Shape for ChatShape {
         chunks
     }
 
+    fn end_token(&mut self, at: usize, end: &Piece<'_>) -> Vec<Value> {
+        if end.text.is_empty() {
+            return Vec::new();
+        }
+        self.piece(
+            at,
+            &Piece {
+                report: None,
+                ..*end
+            },
+        )
+    }
+
     fn progress(&mut self, at: usize, progress: &Progress) -> Vec<Value> {
         let mut chunks = Vec::new();
         self.begin(at, &mut chunks);

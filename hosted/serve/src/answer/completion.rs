@@ -3,6 +3,7 @@
 use super::{End, Piece, Progress, Shape, Total};
 use crate::api::reply::{Head, timings};
 use crate::api::{logprobs, request::Asked};
+use crate::engine::Score;
 use serde_json::{Map, Value, json};
 use sluice::Model;
 
@@ -14,6 +15,8 @@ pub(crate) struct CompletionShape {
     is_stream: bool,
     include_usage: bool,
     has_logprobs: bool,
+    /// How many likely tokens go with each of the prompt, where that is repeated.
+    scores: Option<usize>,
     choices: Vec<Choice>,
 }
 
@@ -27,8 +30,13 @@ struct Choice {
 }
 
 impl CompletionShape {
-    /// `echoes` has what goes before each choice's text.
-    pub(crate) fn new(head: Head, model: &Model, asked: &Asked, echoes: Vec<String>) -> Self {
+    /// `echoes` has what goes before each choice's text: the prompt, if `is_echo`.
+    pub(crate) fn new(
+        head: Head,
+        model: &Model,
+        asked: &Asked,
+        (echoes, is_echo): (Vec<String>, bool),
+    ) -> Self {
         let choice = |echo| Choice {
             echo,
             ..Choice::default()
@@ -40,6 +48,7 @@ impl CompletionShape {
             is_stream: asked.stream,
             include_usage: asked.include_usage,
             has_logprobs: asked.settings.n_probs.is_some(),
+            scores: asked.settings.n_probs.filter(|_| is_echo),
             choices: echoes.into_iter().map(choice).collect(),
         }
     }
@@ -73,6 +82,24 @@ impl CompletionShape {
 }
 
 impl Shape for CompletionShape {
+    fn scores(&self) -> Option<usize> {
+        self.scores
+    }
+
+    fn scored(&mut self, at: usize, tokens: &[u32], scores: &[Score]) {
+        let reports = scores.iter().map(|score| Some(&score.report));
+        let list = &mut self.choices[at].logprobs;
+        for (&token, report) in tokens.iter().zip(core::iter::once(None).chain(reports)) {
+            list.push_prompt(&self.model, token, report);
+        }
+    }
+
+    fn end_token(&mut self, at: usize, end: &Piece<'_>) -> Vec<Value> {
+        // Who reads scores of prompts counts on one for each token that was written.
+        let report = end.report.filter(|_| self.scores.is_some());
+        self.piece(at, &Piece { report, ..*end })
+    }
+
     fn piece(&mut self, at: usize, piece: &Piece<'_>) -> Vec<Value> {
         let text = self.with_echo(at, piece.text);
         if let Some(report) = piece.report {

@@ -5,6 +5,7 @@ mod clock;
 mod completion;
 mod native;
 mod run;
+mod stream;
 
 pub(crate) use chat::ChatShape;
 pub(crate) use completion::CompletionShape;
@@ -12,22 +13,30 @@ pub(crate) use native::NativeShape;
 pub(crate) use run::{Prompted, Run};
 
 use crate::api::reply::Usage;
-use crate::engine::{Timings, Why};
+use crate::engine::{Score, Timings, Why};
 use core::time::Duration;
 use serde_json::Value;
 use sluice::sequence::{Ended, TokenReport};
 
 /// How a route writes an answer. Every method returns the chunks of a stream; where the reply comes whole, they
 /// are dropped, and [`Self::whole`] makes it of what was collected.
-pub(crate) trait Shape: Send + 'static {
+pub(crate) trait Shape: Send + Unpin + 'static {
+    /// How many of the likeliest tokens are told with each token of a prompt, if its scores are.
+    fn scores(&self) -> Option<usize> {
+        None
+    }
+
+    /// The tokens of a prompt with the scores of all but the first, for choice `at`, before anything of it.
+    fn scored(&mut self, _at: usize, _tokens: &[u32], _scores: &[Score]) {}
+
     /// A piece of choice `at`, counted over all prompts of the request.
     fn piece(&mut self, at: usize, piece: &Piece<'_>) -> Vec<Value>;
 
     /// So far a prompt was read.
     fn progress(&mut self, at: usize, progress: &Progress) -> Vec<Value>;
 
-    /// The token that ends a choice and is no part of its text.
-    fn end_token(&mut self, _at: usize, _token: u32, _report: Option<&TokenReport>) {}
+    /// The token that ends a choice and is no part of its text, with text that was held back before it.
+    fn end_token(&mut self, at: usize, end: &Piece<'_>) -> Vec<Value>;
 
     /// A choice has ended.
     fn ended(&mut self, at: usize, end: &End) -> Vec<Value>;
@@ -45,7 +54,7 @@ pub(crate) trait Shape: Send + 'static {
 }
 
 /// A token, with the text that is complete with it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'p> {
     pub(crate) token: u32,
     pub(crate) text: &'p str,

@@ -3,9 +3,9 @@
 use super::{End, Piece, Progress, Reason, Shape, Total};
 use crate::api::reply::{Head, timings};
 use crate::api::{logprobs, request::Asked, sampling};
+use crate::engine::Score;
 use serde_json::{Map, Value, json};
 use sluice::Model;
-use sluice::sequence::TokenReport;
 
 /// Writes chunks and replies.
 pub(crate) struct NativeShape {
@@ -14,6 +14,8 @@ pub(crate) struct NativeShape {
     settings: Map<String, Value>,
     is_stream: bool,
     returns_tokens: bool,
+    /// How many likely tokens go with each of the prompt, if those are told.
+    scores: Option<usize>,
     /// A list of results was asked for, even if it has one.
     is_list: bool,
     choices: Vec<Choice>,
@@ -26,6 +28,8 @@ struct Choice {
     content: String,
     tokens: Vec<u32>,
     probabilities: Vec<Value>,
+    /// Those of the prompt, until they are told.
+    scores: Option<Vec<Value>>,
     n_predicted: usize,
     /// The token that ended it, and how likely it was.
     end_token: Option<(u32, Option<Value>)>,
@@ -39,7 +43,7 @@ impl NativeShape {
         model: &Model,
         asked: &Asked,
         (prompts, is_list): (Vec<(String, usize)>, bool),
-        returns_tokens: bool,
+        (returns_tokens, scores): (bool, Option<usize>),
     ) -> Self {
         let mut settings = sampling::shown_settings(&asked.settings);
         let n_predict = asked
@@ -66,13 +70,14 @@ impl NativeShape {
             settings,
             is_stream: asked.stream,
             returns_tokens,
+            scores,
             is_list: is_list || asked.n > 1,
             choices: prompts.into_iter().map(choice).collect(),
         }
     }
 
-    fn partial(&self, at: usize, content: &str, tokens: &[u32]) -> Map<String, Value> {
-        let choice = &self.choices[at];
+    fn partial(&mut self, at: usize, content: &str, tokens: &[u32]) -> Map<String, Value> {
+        let choice = &mut self.choices[at];
         let mut map = Map::new();
         map.insert("index".into(), at.into());
         map.insert("content".into(), content.into());
@@ -88,6 +93,9 @@ impl NativeShape {
         );
         map.insert("tokens_predicted".into(), choice.n_predicted.into());
         map.insert("tokens_evaluated".into(), choice.n_prompt.into());
+        if let Some(scores) = choice.scores.take() {
+            map.insert("prompt_probabilities".into(), scores.into());
+        }
         map
     }
 
@@ -141,6 +149,20 @@ impl NativeShape {
 }
 
 impl Shape for NativeShape {
+    fn scores(&self) -> Option<usize> {
+        self.scores
+    }
+
+    fn scored(&mut self, at: usize, _tokens: &[u32], scores: &[Score]) {
+        let model = &self.model;
+        let scores = scores.iter().map(|score| {
+            let mut entry = logprobs::native(model, &score.report);
+            entry["rank"] = score.rank.into();
+            entry
+        });
+        self.choices[at].scores = Some(core::iter::once(Value::Null).chain(scores).collect());
+    }
+
     fn piece(&mut self, at: usize, piece: &Piece<'_>) -> Vec<Value> {
         let entry = piece
             .report
@@ -173,11 +195,18 @@ impl Shape for NativeShape {
         vec![chunk.into()]
     }
 
-    fn end_token(&mut self, at: usize, token: u32, report: Option<&TokenReport>) {
+    fn end_token(&mut self, at: usize, end: &Piece<'_>) -> Vec<Value> {
         if self.returns_tokens {
-            let entry = report.map(|report| logprobs::native(&self.model, report));
-            self.choices[at].end_token = Some((token, entry));
+            let entry = end
+                .report
+                .map(|report| logprobs::native(&self.model, report));
+            self.choices[at].end_token = Some((end.token, entry));
         }
+        self.choices[at].content.push_str(end.text);
+        if !self.is_stream || end.text.is_empty() {
+            return Vec::new();
+        }
+        vec![self.partial(at, end.text, &[]).into()]
     }
 
     fn ended(&mut self, at: usize, end: &End) -> Vec<Value> {

@@ -1,19 +1,22 @@
 //! A request's jobs at work.
 
 use super::clock::Clock;
+use super::stream::Written;
 use super::{End, Piece, Progress, Reason, Shape, Total};
 use crate::api::error::ApiError;
 use crate::api::request::Asked;
 use crate::engine::{Choice, Event, Job, JobError, Timings, Why};
-use crate::http::sse::{self, Stream};
+use crate::http::sse::Stream;
 use crate::models::Lease;
 use crate::{Log, http};
-use core::task::Poll;
+use core::future::poll_fn;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use serde_json::Value;
 use sluice::sequence::Choose;
 use std::sync::Arc;
 use std::time::Instant;
+use std::vec;
 use tokio::sync::mpsc;
 
 /// A prompt that is ready, with a sampler for each choice.
@@ -44,7 +47,9 @@ pub(crate) struct Run<S> {
 }
 
 struct Running {
-    events: Option<mpsc::Receiver<Event>>,
+    events: Option<mpsc::Receiver<Vec<Event>>>,
+    /// Those that came with the last one.
+    held: vec::IntoIter<Event>,
     n_prompt: usize,
     slot: u32,
     clocks: Vec<Clock>,
@@ -74,6 +79,7 @@ impl<S: Shape> Run<S> {
             lease.metrics().asked(n, asked.n_predict);
             jobs.push(Running {
                 events: Some(receiver),
+                held: Vec::new().into_iter(),
                 n_prompt,
                 slot: 0,
                 clocks: vec![Clock::new(context.arrived, n_prompt); n],
@@ -96,7 +102,7 @@ impl<S: Shape> Run<S> {
 
     /// The reply, when all choices have ended.
     pub(crate) async fn whole(mut self) -> Result<Value, ApiError> {
-        while let Some((job, event)) = self.next().await {
+        while let Some((job, event)) = poll_fn(|context| self.poll_event(context)).await {
             self.take(job, event)?;
         }
         self.check_complete()?;
@@ -105,76 +111,39 @@ impl<S: Shape> Run<S> {
     }
 
     /// The reply as it comes. When nobody reads it any more, the jobs end.
-    pub(crate) fn stream(self, ping: Duration) -> Stream {
-        let (sender, stream) = sse::channel();
-        tokio::spawn(self.write(sender, ping));
-        stream
-    }
-
-    async fn write(mut self, sender: sse::Sender, ping: Duration) {
-        loop {
-            let event = tokio::select! {
-                event = self.next() => event,
-                () = sender.closed() => break,
-                () = sse::silence(ping) => {
-                    if sender.ping().await.is_err() {
-                        break;
-                    }
-                    continue;
-                }
-            };
-            let chunks = match event {
-                Some((job, event)) => self.take(job, event),
-                None => {
-                    let end = self.check_complete().map(|()| self.shape.last(&self.total));
-                    let sent = sender.finish(end, self.shape.says_done()).await;
-                    self.tell(if sent.is_ok() { "done" } else { "left" });
-                    return;
-                }
-            };
-            let sent = match chunks {
-                Ok(chunks) => sender.chunks(&chunks).await,
-                Err(error) => {
-                    let _sent = sender.finish(Err(error), self.shape.says_done()).await;
-                    self.tell("failed");
-                    return;
-                }
-            };
-            if sent.is_err() {
-                break;
-            }
-        }
-        self.tell("left");
+    pub(crate) fn stream(self, ping: Duration) -> Stream<Written<S>> {
+        Stream::new(Written::new(self), ping)
     }
 
     /// The next event of any job; `None` when all have ended.
-    async fn next(&mut self) -> Option<(usize, Event)> {
-        core::future::poll_fn(|context| {
-            let mut is_open = false;
-            for i in 0..self.jobs.len() {
-                let job = (self.turn + i) % self.jobs.len();
-                let Some(events) = &mut self.jobs[job].events else {
-                    continue;
-                };
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Event)>> {
+        let mut is_open = false;
+        for i in 0..self.jobs.len() {
+            let job = (self.turn + i) % self.jobs.len();
+            let running = &mut self.jobs[job];
+            while let Some(events) = &mut running.events {
+                if let Some(event) = running.held.next() {
+                    self.turn = job + 1;
+                    return Poll::Ready(Some((job, event)));
+                }
                 match events.poll_recv(context) {
-                    Poll::Ready(Some(event)) => {
-                        self.turn = job + 1;
-                        return Poll::Ready(Some((job, event)));
+                    Poll::Ready(Some(events)) => running.held = events.into_iter(),
+                    Poll::Ready(None) => running.events = None,
+                    Poll::Pending => {
+                        is_open = true;
+                        break;
                     }
-                    Poll::Ready(None) => self.jobs[job].events = None,
-                    Poll::Pending => is_open = true,
                 }
             }
-            if is_open {
-                Poll::Pending
-            } else {
-                Poll::Ready(None)
-            }
-        })
-        .await
+        }
+        if is_open {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
     }
 
-    fn take(&mut self, job: usize, event: Event) -> Result<Vec<Value>, ApiError> {
+    pub(super) fn take(&mut self, job: usize, event: Event) -> Result<Vec<Value>, ApiError> {
         let first = job * self.n;
         let running = &mut self.jobs[job];
         match event {
@@ -221,10 +190,16 @@ impl<S: Shape> Run<S> {
             Event::EndToken {
                 choice,
                 token,
+                piece,
                 report,
             } => {
-                self.shape.end_token(first + choice, token, report.as_ref());
-                Ok(Vec::new())
+                let end = Piece {
+                    token,
+                    text: &piece,
+                    report: report.as_ref(),
+                    timings: None,
+                };
+                Ok(self.shape.end_token(first + choice, &end))
             }
             Event::Ended {
                 choice,
@@ -256,6 +231,16 @@ impl<S: Shape> Run<S> {
         Ok(self.shape.ended(job * self.n + choice, &end))
     }
 
+    /// The chunks behind the last event.
+    pub(super) fn finish(&mut self) -> Result<Vec<Value>, ApiError> {
+        self.check_complete()?;
+        Ok(self.shape.last(&self.total))
+    }
+
+    pub(super) fn says_done(&self) -> bool {
+        self.shape.says_done()
+    }
+
     fn check_complete(&self) -> Result<(), ApiError> {
         let n: usize = self.jobs.iter().map(|job| job.clocks.len()).sum();
         if self.n_ended == n {
@@ -265,7 +250,7 @@ impl<S: Shape> Run<S> {
     }
 
     /// One line of the log. What was asked and answered is not in it.
-    fn tell(&self, end: &str) {
+    pub(super) fn tell(&self, end: &str) {
         let usage = self.total.usage;
         (self.log)(&format!(
             "{} {end}: prompt {} ({} cached), answer {}, {:.1} ms",
@@ -283,7 +268,7 @@ fn job(
     asked: &Asked,
     prompt: Prompted,
     context: &http::Context,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<Vec<Event>>,
 ) -> Job {
     let choice = |(number, sampler): (u32, Box<dyn Choose + Send>)| Choice {
         number,
@@ -309,6 +294,7 @@ fn job(
         tells_progress: asked.returns_progress,
         slot: asked.slot,
         adapter: lease.blend().cloned().zip(lease.adapter_name().cloned()),
+        gathers: !asked.stream,
         events,
     }
 }
@@ -320,5 +306,5 @@ fn failed(why: Why) -> ApiError {
     }
 }
 
-/// Events that may wait for a client; beyond them its job stands still.
+/// Times that something may wait for a client; beyond them its job stands still.
 const EVENTS: usize = 64;

@@ -87,6 +87,25 @@ impl Lists {
         self.top_logprobs.push(top.into());
     }
 
+    /// A token before the answer, if it has a score. The first has none.
+    pub(crate) fn push_prompt(&mut self, model: &Model, token: u32, report: Option<&TokenReport>) {
+        let offset = self.offset;
+        if let Some(report) = report {
+            self.push(model, report);
+        } else {
+            let text = token_text(&token_bytes(model, token));
+            self.text_offset.push(offset.into());
+            self.offset += text.chars().count();
+            self.tokens.push(text.into());
+            self.token_logprobs.push(Value::Null);
+            self.top_logprobs.push(Value::Null);
+        }
+        // They are not shown in the text.
+        if model.tokenizer().is_control(token) {
+            self.offset = offset;
+        }
+    }
+
     /// Takes what has come since the last time.
     pub(crate) fn take(&mut self) -> Value {
         json!({

@@ -316,7 +316,7 @@ fn keep(fields: Fields<'_>) -> Result<usize> {
 
 /// Choices of a prompt.
 const N_MAX: usize = 128;
-const TOP_MAX: usize = 1000;
+pub(crate) const TOP_MAX: usize = 1000;
 const SALT_BYTES_MAX: usize = 1024;
 /// A day.
 const MILLIS_MAX: i64 = 86_400_000;

@@ -1,7 +1,9 @@
 //! Which adapters take part in a step, where no more than so many may.
 
+use super::running::Request;
 use super::served::Served;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 impl Served {
     /// Adapters that the next step leaves out. Those whose texts have waited for the most steps come first, so that
@@ -30,4 +32,13 @@ impl Served {
         }
         left_out
     }
+}
+
+/// The names of the adapters of some requests, each once.
+pub(super) fn adapters_of<'r>(requests: impl Iterator<Item = &'r Request>) -> Vec<Arc<str>> {
+    let names = requests.filter_map(|request| request.adapter.as_ref());
+    let mut names: Vec<_> = names.map(|(_, name)| Arc::clone(name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }

@@ -69,7 +69,7 @@ impl Served {
             let running = &mut self.running[stepped[event.sequence]];
             let last = running.last_token;
             let is_first = running.first_token.is_none();
-            let is_end = event.ended == Some(Ended::EndOfText) && event.piece.is_empty();
+            let is_end = event.ended == Some(Ended::EndOfText);
             let tokenizer = self.session.model().tokenizer();
             let is_hidden = is_end && running.sequence.is_hidden_end(event.token, tokenizer);
             if is_first {
@@ -79,6 +79,7 @@ impl Served {
                 running.request.send(Event::EndToken {
                     choice: running.choice,
                     token: event.token,
+                    piece: event.piece,
                     report: event.report,
                 });
             } else {

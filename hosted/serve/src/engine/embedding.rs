@@ -159,7 +159,7 @@ impl Embedding {
 }
 
 /// Tokens that fit into `turn`, where `n` took `time`.
-fn fitting(n: usize, time: Duration, turn: Duration) -> usize {
+pub(super) fn fitting(n: usize, time: Duration, turn: Duration) -> usize {
     let fitting = n as u128 * turn.as_micros() / time.as_micros().max(1);
     let most = (2 * n).min(GROUP_TOKENS);
     usize::try_from(fitting)

@@ -108,6 +108,7 @@ impl Served {
         }
         self.take_out();
         self.embedding.close(error);
+        self.scoring.close(error);
     }
 }
 

@@ -50,8 +50,10 @@ pub struct Job {
     pub slot: Option<u32>,
     /// The adapters it is computed with, and what they are called.
     pub adapter: Option<(Blend, Arc<str>)>,
-    /// Where the events go, of all choices.
-    pub events: mpsc::Sender<Event>,
+    /// Whether events may come late, many at once: where nothing is told before the end. Ends come at once.
+    pub gathers: bool,
+    /// Where the events go, of all choices, one or several at a time.
+    pub events: mpsc::Sender<Vec<Event>>,
 }
 
 impl fmt::Debug for Job {
@@ -140,6 +142,8 @@ pub enum Event {
         choice: usize,
         /// The token.
         token: u32,
+        /// Text before it that was held back, because a stop text might have begun there.
+        piece: String,
         /// How likely it was, if the sampler records that.
         report: Option<TokenReport>,
     },
@@ -248,6 +252,30 @@ pub struct EmbedJob {
     /// One vector for each text, in order (n_embd); without pooling one for each token, one after the other. Not
     /// normalised.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<Vec<f32>>, JobError>>,
+}
+
+/// A text whose tokens are to be scored. Dropping the receiver cancels it.
+#[derive(Debug)]
+pub struct ScoreJob {
+    /// The model.
+    pub model: ModelId,
+    /// The text, at least one token.
+    pub tokens: Vec<u32>,
+    /// How many of the likeliest are told with each token.
+    pub n_top: usize,
+    /// The adapters it is computed with.
+    pub adapter: Option<Blend>,
+    /// A score for each token but the first.
+    pub answer: tokio::sync::oneshot::Sender<Result<Vec<Score>, JobError>>,
+}
+
+/// How likely a token was behind those before it.
+#[derive(Clone, Debug)]
+pub struct Score {
+    /// The token, and the likeliest in its place.
+    pub report: TokenReport,
+    /// Its place among all tokens, from 1.
+    pub rank: usize,
 }
 
 /// What a model is run with.

@@ -11,13 +11,17 @@ mod job;
 mod keeping;
 mod prefix;
 mod running;
+mod scoring;
 mod served;
 mod slot;
 mod telemetry;
 mod thread;
 mod turn;
 
-pub use job::{Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Stops, Timings, Why};
+pub use job::{
+    Choice, EmbedJob, Event, Job, JobError, ModelId, ModelOptions, Score, ScoreJob, Stops, Timings,
+    Why,
+};
 pub use slot::{SlotAction, SlotDone};
 
 pub(crate) use turn::reads_whole;
@@ -173,8 +177,8 @@ impl Engine {
             speculation,
             drafter,
         } = options;
-        let limits = self.with_cache(&model, limits);
-        let mut session = model.session_on(&self.inner.team, limits)?;
+        let cached = self.with_cache(&model, limits);
+        let mut session = model.session_on(&self.inner.team, cached)?;
         session.set_speculation(speculation);
         session.set_drafter(drafter);
         let n_ctx = session.limits().n_ctx;
@@ -192,7 +196,7 @@ impl Engine {
             log: self.inner.log.clone(),
             stages: Arc::clone(&self.inner.stages),
         };
-        let add = move || served::Served::new((id, session), entry, disk, &engine, ways);
+        let add = move || served::Served::new((id, session, limits), entry, disk, &engine, ways);
         self.send(Command::Add(Box::new(add)));
         Ok(id)
     }
@@ -280,6 +284,24 @@ impl Engine {
         }
         entry.queue(1, self.inner.options.max_queue)?;
         self.send(Command::Embed(job));
+        Ok(())
+    }
+
+    /// Hands over a text to be scored. Does not wait.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn score(&self, job: ScoreJob) -> Result<(), JobError> {
+        let entry = self.entry(job.model)?;
+        let (n_tokens, n_ctx) = (job.tokens.len(), entry.n_ctx);
+        if n_tokens > n_ctx {
+            return Err(JobError::TooLong { n_tokens, n_ctx });
+        }
+        if n_tokens == 0 {
+            return Err(JobError::Failed("a text is empty".to_owned()));
+        }
+        entry.queue(1, self.inner.options.max_queue)?;
+        self.send(Command::Score(job));
         Ok(())
     }
 

@@ -18,8 +18,11 @@ use tokio::sync::mpsc;
 /// texts are not stepped until it is gone.
 #[derive(Debug)]
 struct Post {
-    events: mpsc::Sender<Event>,
-    held: VecDeque<Event>,
+    events: mpsc::Sender<Vec<Event>>,
+    held: Vec<Event>,
+    /// Whether events may be held back although they would fit, and whether those that are held no longer may.
+    gathers: bool,
+    is_due: bool,
 }
 
 /// What all choices of a request share.
@@ -62,7 +65,9 @@ impl Request {
             prompt: job.prompt,
             post: RefCell::new(Post {
                 events: job.events,
-                held: VecDeque::new(),
+                held: Vec::new(),
+                gathers: job.gathers,
+                is_due: false,
             }),
         };
         (
@@ -71,13 +76,18 @@ impl Request {
         )
     }
 
+    /// Tells an event with the others of its turn; the end of a choice at once.
     pub(super) fn send(&self, event: Event) {
         let mut post = self.post.borrow_mut();
-        post.held.push_back(event);
-        post.flush();
+        let is_end = matches!(event, Event::Ended { .. });
+        post.held.push(event);
+        post.is_due |= !post.gathers || is_end || post.held.len() >= GATHERED;
+        if is_end {
+            post.flush();
+        }
     }
 
-    /// Sends what was held back; whether nothing is left.
+    /// Sends what is due; whether nothing of it is left.
     pub(super) fn flush(&self) -> bool {
         self.post.borrow_mut().flush()
     }
@@ -105,15 +115,21 @@ impl Request {
 
 impl Post {
     fn flush(&mut self) -> bool {
-        while let Some(event) = self.held.pop_front() {
-            if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
-                self.held.push_front(event);
-                return false;
-            }
+        if !self.is_due {
+            return true;
         }
+        let held = core::mem::take(&mut self.held);
+        if let Err(mpsc::error::TrySendError::Full(held)) = self.events.try_send(held) {
+            self.held = held;
+            return false;
+        }
+        self.is_due = false;
         true
     }
 }
+
+/// Waking a reader costs time of both threads: events of an answer that is read as a whole have it once in so many.
+const GATHERED: usize = 32;
 
 /// Choices that wait for a sequence: the first reads the prompt, the others go on from it.
 #[derive(Debug)]

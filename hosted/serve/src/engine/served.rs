@@ -1,11 +1,13 @@
 //! A model's part of the engine: its texts, its caches, and one turn of it.
 
+use super::company::adapters_of;
 use super::disk::DiskCache;
 use super::embedding::Embedding;
 use super::ending::fail;
-use super::job::{EmbedJob, Job, JobError, ModelId, Why};
+use super::job::{EmbedJob, Job, JobError, ModelId, ScoreJob, Why};
 use super::prefix::{Chain, Key, PrefixCache};
 use super::running::{Fetch, Request, Running, Waiting};
+use super::scoring::Scoring;
 use super::telemetry::{Stage, Stages};
 use super::thread::Command;
 use super::turn::{Pace, Reading, reads_whole, shares};
@@ -16,7 +18,7 @@ use core::time::Duration;
 use sha2::{Digest as _, Sha256};
 use sluice::sequence::Ended;
 use sluice::speculate::Speculation;
-use sluice::{Sequence, Session};
+use sluice::{Limits, Sequence, Session};
 use sluice_core::costs::Costs;
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::collections::VecDeque;
@@ -58,6 +60,7 @@ pub(super) struct Served {
     /// What keys depend on besides tokens.
     pub(super) base: Key,
     pub(super) embedding: Embedding,
+    pub(super) scoring: Scoring,
     /// Pages in all.
     pub(super) n_pages: usize,
     pub(super) checkpoint_every: usize,
@@ -77,7 +80,7 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn new(
-        (id, session): (ModelId, Session),
+        (id, session, scored): (ModelId, Session, Limits),
         entry: Arc<Entry>,
         disk: Option<DiskCache>,
         options: &EngineOptions,
@@ -86,6 +89,11 @@ impl Served {
         let limits = *session.limits();
         let is_recurrent = session.model().config().is_recurrent();
         let is_whole = reads_whole(session.model());
+        let turn = if is_whole {
+            Duration::MAX
+        } else {
+            options.turn
+        };
         let n_pages = session.state().free_pages();
         let mut hash = Sha256::new();
         hash.update(b"sluice prefix");
@@ -106,11 +114,12 @@ impl Served {
             embedding: Embedding::new(
                 (session.model().clone(), session.team().clone()),
                 (limits.n_ctx, limits.adapter_rank),
-                if is_whole {
-                    Duration::MAX
-                } else {
-                    options.turn
-                },
+                turn,
+            ),
+            scoring: Scoring::new(
+                (session.model().clone(), session.team().clone()),
+                scored,
+                turn,
             ),
             n_pages,
             checkpoint_every: options.checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
@@ -158,6 +167,10 @@ impl Served {
         self.embedding.push(job);
     }
 
+    pub(super) fn push_scoring(&mut self, job: ScoreJob) {
+        self.scoring.push(job);
+    }
+
     /// Whether there is anything to do, now or later.
     pub(super) fn has_work(&self) -> bool {
         !self.waiting.is_empty()
@@ -165,6 +178,7 @@ impl Served {
             || !self.ending.is_empty()
             || !self.unwritten.is_empty()
             || self.embedding.has_work()
+            || self.scoring.has_work()
     }
 
     /// One turn; false if nothing could be done at the moment.
@@ -183,10 +197,19 @@ impl Served {
             end = self.stages.note(Stage::Enqueue, planned);
         }
         let stepped = worked;
-        worked |= self.embedding.turn(&self.entry, &self.log);
         self.take_out();
-        worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
+        // Who hears of a token can see it in the slots and the counters, too.
         self.show();
+        self.running.iter().for_each(|running| {
+            running.request.flush();
+        });
+        let has_more =
+            self.embedding.turn(&self.entry, &self.log) | self.scoring.turn(&self.entry, &self.log);
+        if has_more {
+            self.show();
+        }
+        worked |= has_more;
+        worked |= self.write_behind(if indexes.is_empty() { 64 } else { 2 });
         if stepped {
             self.stages.note(Stage::Flush, end);
         }
@@ -405,7 +428,8 @@ impl Served {
                 .iter()
                 .map(|waiting| waiting.choices.len())
                 .sum::<usize>()
-                + self.embedding.len(),
+                + self.embedding.len()
+                + self.scoring.len(),
             n_running: self.running.len(),
             kv_usage,
             cached_pages: self.cache.len(),
@@ -422,13 +446,4 @@ impl Served {
             .gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
-}
-
-/// The names of the adapters of some requests, each once.
-fn adapters_of<'r>(requests: impl Iterator<Item = &'r Request>) -> Vec<Arc<str>> {
-    let names = requests.filter_map(|request| request.adapter.as_ref());
-    let mut names: Vec<_> = names.map(|(_, name)| Arc::clone(name)).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
 }

@@ -1,7 +1,7 @@
 //! The thread: takes commands between turns, and gives each model that has work a turn.
 
 use super::disk::Read;
-use super::job::{EmbedJob, Job, JobError, ModelId};
+use super::job::{EmbedJob, Job, JobError, ModelId, ScoreJob};
 use super::served::Served;
 use super::slot::{SlotAction, SlotAnswer};
 use super::telemetry::{Stage, Stages};
@@ -18,6 +18,7 @@ pub(super) enum Command {
     Remove(ModelId),
     Job(Box<Job>),
     Embed(EmbedJob),
+    Score(ScoreJob),
     Slot(ModelId, u32, SlotAction, SlotAnswer),
     /// What the disk has read for a request.
     Fetched(ModelId, u64, Read),
@@ -93,6 +94,12 @@ fn take(command: Command, models: &mut Vec<Served>, stop: &mut Option<Instant>) 
         }
         Command::Embed(job) => match find(models, job.model) {
             Some(served) => served.push_embedding(job),
+            None => {
+                let _sent = job.answer.send(Err(JobError::Gone));
+            }
+        },
+        Command::Score(job) => match find(models, job.model) {
+            Some(served) => served.push_scoring(job),
             None => {
                 let _sent = job.answer.send(Err(JobError::Gone));
             }

@@ -10,14 +10,21 @@ use crate::routes;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, header};
+use axum::response::Response;
 use core::fmt;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker, ready};
 use core::time::Duration;
-use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
 use sluice::sequence::Choose;
 use sluice::{Limits, Model, Session, Team};
 use std::sync::Arc;
+use std::task::Wake;
+use std::thread::Thread;
+use std::time::Instant;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -44,12 +51,21 @@ pub struct Call {
     pub wrap: Option<WrapSampler>,
 }
 
-/// An answer as it comes. Dropped, the work at it ends.
+/// An answer as it comes. Its body is made where it is read: the engine wakes the reader, and no thread between them.
+/// Dropped, the work at it ends.
 #[derive(Debug)]
 pub struct Reply {
-    parts: Arc<Mutex<mpsc::Receiver<Part>>>,
+    way: Arc<Mutex<Way>>,
     task: JoinHandle<()>,
     runtime: Handle,
+}
+
+/// How far an answer is.
+#[derive(Debug)]
+enum Way {
+    Asked(oneshot::Receiver<Response>),
+    Answered(Body),
+    Over,
 }
 
 /// A piece of an answer.
@@ -161,49 +177,15 @@ impl Service {
     /// Begins to answer a request. Does not wait.
     #[must_use]
     pub fn call(&self, call: Call) -> Reply {
-        let (sender, parts) = mpsc::channel(PARTS);
+        let (sender, asked) = oneshot::channel();
         let (app, router) = (Arc::clone(&self.app), self.router.clone());
         let runtime = self.handle();
         let task = runtime.spawn(async move {
-            let length = call.body.as_ref().map_or(0, Vec::len);
-            let method = if call.body.is_some() {
-                Method::POST
-            } else {
-                Method::GET
-            };
-            let mut request = Request::new(Body::from(call.body.unwrap_or_default()));
-            *request.method_mut() = method;
-            request
-                .headers_mut()
-                .insert(header::CONTENT_LENGTH, length.into());
-            if let Some(wrap) = call.wrap {
-                request.extensions_mut().insert(wrap);
-            }
-            // What is no path finds no route.
-            *request.uri_mut() = call.path.parse().unwrap_or_default();
-            let response = answer(app, router, request).await;
-            let status = response.status().as_u16();
-            if sender.send(Part::Status(status)).await.is_err() {
-                return;
-            }
-            let mut body = response.into_body();
-            loop {
-                let part = match body.frame().await {
-                    None => Part::End,
-                    Some(Err(_)) => Part::Broken,
-                    Some(Ok(frame)) => match frame.into_data() {
-                        Ok(bytes) => Part::Bytes(bytes),
-                        Err(_) => continue,
-                    },
-                };
-                let is_last = matches!(part, Part::End | Part::Broken);
-                if sender.send(part).await.is_err() || is_last {
-                    return;
-                }
-            }
+            // Nobody waits for it where this fails.
+            let _sent = sender.send(answer(app, router, request(call)).await);
         });
         Reply {
-            parts: Arc::new(Mutex::new(parts)),
+            way: Arc::new(Mutex::new(Way::Asked(asked))),
             task,
             runtime,
         }
@@ -257,24 +239,107 @@ impl Reply {
     /// The next part, waiting for at most `patience`; `None` if there is none yet. Not from a task of a runtime.
     #[must_use]
     pub fn next(&self, patience: Duration) -> Option<Part> {
-        let next = async {
-            let mut parts = self.parts.lock().await;
-            parts.recv().await.unwrap_or(Part::Broken)
-        };
-        self.runtime
-            .block_on(async { timeout(patience, next).await })
-            .ok()
+        // Timers of the body need it.
+        let _runtime = self.runtime.enter();
+        wait_for(core::pin::pin!(next(&self.way)), patience)
     }
 
     /// Calls `then` with the next part, from a thread of the service; with [`Part::Broken`] where the service has ended.
     pub fn when_next(&self, then: impl FnOnce(Part) + Send + 'static) {
-        let parts = Arc::clone(&self.parts);
+        let way = Arc::clone(&self.way);
         let mut told = Told(Some(then));
-        self.runtime.spawn(async move {
-            let part = parts.lock().await.recv().await;
-            told.tell(part.unwrap_or(Part::Broken));
-        });
+        self.runtime
+            .spawn(async move { told.tell(next(&way).await) });
     }
+}
+
+async fn next(way: &Mutex<Way>) -> Part {
+    let mut way = way.lock().await;
+    poll_fn(|context| way.poll_part(context)).await
+}
+
+impl Way {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Part> {
+        let part = match self {
+            Self::Asked(asked) => match ready!(Pin::new(asked).poll(context)) {
+                Ok(response) => {
+                    let status = response.status().as_u16();
+                    *self = Self::Answered(response.into_body());
+                    return Poll::Ready(Part::Status(status));
+                }
+                Err(_) => Part::Broken,
+            },
+            Self::Answered(body) => loop {
+                match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                    None => break Part::End,
+                    Some(Err(_)) => break Part::Broken,
+                    Some(Ok(frame)) => {
+                        if let Ok(bytes) = frame.into_data() {
+                            return Poll::Ready(Part::Bytes(bytes));
+                        }
+                    }
+                }
+            },
+            Self::Over => Part::Broken,
+        };
+        *self = Self::Over;
+        Poll::Ready(part)
+    }
+}
+
+/// Runs a future on this thread, which sleeps where that waits; `None` if it does so for longer than `patience`. (A
+/// runtime would set a timer, and wake its own thread for that.)
+fn wait_for<F: Future>(mut future: Pin<&mut F>, patience: Duration) -> Option<F::Output> {
+    thread_local! {
+        static WAKER: Waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
+    }
+    let waker = WAKER.with(Waker::clone);
+    let mut context = Context::from_waker(&waker);
+    let end = Instant::now() + patience;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
+/// A thread that waits.
+struct Sleeper(Thread);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What a connection would have read.
+fn request(call: Call) -> Request<Body> {
+    let length = call.body.as_ref().map_or(0, Vec::len);
+    let method = if call.body.is_some() {
+        Method::POST
+    } else {
+        Method::GET
+    };
+    let mut request = Request::new(Body::from(call.body.unwrap_or_default()));
+    *request.method_mut() = method;
+    request
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length.into());
+    if let Some(wrap) = call.wrap {
+        request.extensions_mut().insert(wrap);
+    }
+    // What is no path finds no route.
+    *request.uri_mut() = call.path.parse().unwrap_or_default();
+    request
 }
 
 /// Is told a part once. A task that ends before that, or is never begun, tells that nothing comes.
@@ -297,6 +362,17 @@ impl<F: FnOnce(Part)> Drop for Told<F> {
 impl Drop for Reply {
     fn drop(&mut self) {
         self.task.abort();
+        if self
+            .way
+            .try_lock()
+            .is_ok_and(|way| matches!(*way, Way::Over))
+        {
+            return;
+        }
+        // Its end is logged, and a log may wait for who drops it.
+        let way = Arc::clone(&self.way);
+        self.runtime
+            .spawn(async move { *way.lock().await = Way::Over });
     }
 }
 
@@ -315,6 +391,3 @@ impl fmt::Debug for Call {
             .finish_non_exhaustive()
     }
 }
-
-/// Parts that may wait to be read.
-const PARTS: usize = 16;

@@ -5,7 +5,7 @@ use super::{Prepared, infill, prepare};
 use crate::answer::{CompletionShape, NativeShape};
 use crate::api::error::ApiError;
 use crate::api::fields::Fields;
-use crate::api::request::{Asked, Kind};
+use crate::api::request::{Asked, Kind, TOP_MAX};
 use crate::chat::answer::Constraint;
 use crate::http::Context;
 use crate::models::Lease;
@@ -75,7 +75,12 @@ fn prepare(
             Vec::new(),
         )?);
     }
-    let shape = CompletionShape::new(prepare::head(&lease, "cmpl-"), model, &asked, echoes);
+    let shape = CompletionShape::new(
+        prepare::head(&lease, "cmpl-"),
+        model,
+        &asked,
+        (echoes, echo),
+    );
     Ok((lease, asked, prompted, shape))
 }
 
@@ -89,6 +94,7 @@ pub(super) fn prepare_native(
     let defaults = context.app.defaults();
     let asked = Asked::read(fields, Kind::Native, defaults, &lease, context.arrived)?;
     let returns_tokens = fields.bool("return_tokens")?.unwrap_or(false);
+    let scores = fields.count("prompt_logprobs", 0..=TOP_MAX)?;
     let mut prompted = Vec::with_capacity(all.len());
     let mut shown = Vec::new();
     for tokens in all {
@@ -106,6 +112,6 @@ pub(super) fn prepare_native(
     }
     let head = prepare::head(&lease, "");
     let shown = (shown, is_list);
-    let shape = NativeShape::new(head, lease.model(), &asked, shown, returns_tokens);
+    let shape = NativeShape::new(head, lease.model(), &asked, shown, (returns_tokens, scores));
     Ok((lease, asked, prompted, shape))
 }

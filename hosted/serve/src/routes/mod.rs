@@ -18,6 +18,7 @@ use crate::api::error::{ApiError, json_reply};
 use crate::api::fields::Fields;
 use crate::api::request::{Asked, Kind};
 use crate::chat::answer::Constraint;
+use crate::engine::ScoreJob;
 use crate::http::{App, Context, body};
 use crate::models::Lease;
 use axum::Router;
@@ -27,6 +28,8 @@ use axum::routing::{get, post};
 use serde_json::Value;
 use sluice::sequence::Choose;
 use std::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 /// All of them.
 pub(crate) fn router() -> Router {
@@ -106,12 +109,59 @@ async fn write<S: Shape>(
     let lease = context.decoder(&posted).await?;
     let inner = context.clone();
     let work = move || prepare(lease, Fields::of_body(&posted.value)?, &inner);
-    let (lease, asked, prompted, shape) = context.app.work().run(work).await??;
+    let (lease, asked, prompted, mut shape) = context.app.work().run(work).await??;
+    if let Some(n_top) = shape.scores() {
+        let prompts = prompted.iter().map(|prompt| prompt.tokens.clone());
+        score(
+            &context,
+            &lease,
+            (&asked, prompts.collect()),
+            n_top,
+            &mut shape,
+        )
+        .await?;
+    }
     let run = Run::submit(lease, &asked, prompted, &context, shape)?;
     if asked.stream {
         return Ok(run.stream(context.app.options().ping).into_response());
     }
     Ok(json_reply(&run.whole().await?))
+}
+
+/// Scores the prompts of a request, all of them before any of it is answered.
+async fn score<S: Shape>(
+    context: &Context,
+    lease: &Lease,
+    (asked, prompts): (&Asked, Vec<Vec<u32>>),
+    n_top: usize,
+    shape: &mut S,
+) -> Result<(), ApiError> {
+    let mut waiting = Vec::with_capacity(prompts.len());
+    for tokens in &prompts {
+        let (answer, receiver) = oneshot::channel();
+        context.app.models().engine().score(ScoreJob {
+            model: lease.id(),
+            tokens: tokens.clone(),
+            n_top,
+            adapter: lease.blend().cloned(),
+            answer,
+        })?;
+        waiting.push(receiver);
+    }
+    for (i, (tokens, receiver)) in prompts.iter().zip(waiting).enumerate() {
+        let scores = match asked.deadline {
+            None => receiver.await,
+            Some(deadline) => {
+                let scores = timeout_at(deadline.into(), receiver).await;
+                scores.map_err(|_| ApiError::late())?
+            }
+        };
+        let scores = scores.map_err(|_| ApiError::unavailable("the model was unloaded"))??;
+        for at in i * asked.n..(i + 1) * asked.n {
+            shape.scored(at, tokens, &scores);
+        }
+    }
+    Ok(())
 }
 
 /// What chooses the tokens of a request to `/completion`.

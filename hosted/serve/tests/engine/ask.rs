@@ -51,6 +51,7 @@ pub(crate) struct Setup {
     pub(crate) max_queue: usize,
     pub(crate) cache_ram: u64,
     pub(crate) channel: usize,
+    pub(crate) gathers: bool,
     pub(crate) disk: Option<PathBuf>,
     pub(crate) drafts: Option<SpeculationOptions>,
     /// Whether the model drafts for itself, too.
@@ -70,6 +71,7 @@ impl Setup {
             max_queue: 1000,
             cache_ram: 64 << 20,
             channel: 64,
+            gathers: false,
             disk: None,
             drafts: Some(SpeculationOptions::default()),
             drafts_by_itself: false,
@@ -161,7 +163,7 @@ impl Setup {
         &self,
         (engine, id): &(Engine, ModelId),
         ask: &Ask,
-    ) -> Result<mpsc::Receiver<Event>, JobError> {
+    ) -> Result<mpsc::Receiver<Vec<Event>>, JobError> {
         let (events, receiver) = mpsc::channel(self.channel);
         let choices = (ask.number..ask.number + ask.n).map(|number| {
             let settings = SamplingSettings {
@@ -200,6 +202,7 @@ impl Setup {
             borders: ask.borders.clone(),
             tells_progress: false,
             slot: None,
+            gathers: self.gathers,
             events,
         })?;
         Ok(receiver)
@@ -298,10 +301,11 @@ impl Answer {
 }
 
 /// All that a job says.
-pub(crate) fn collect(mut events: mpsc::Receiver<Event>) -> Vec<Answer> {
+pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     let mut answers: Vec<Answer> = Vec::new();
     let (mut started, mut first_slot) = (0, 0);
-    while let Some(event) = events.blocking_recv() {
+    let all = core::iter::from_fn(|| events.blocking_recv());
+    for event in all.flatten() {
         match event {
             Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
             Event::Progress { .. } | Event::EndToken { .. } => {}

@@ -260,22 +260,21 @@ fn slots_are_saved_and_restored() {
 
 #[test]
 fn a_slow_reader_stops_its_own_text_alone() {
-    let setup = Setup {
-        n_seq: 2,
-        channel: 4,
-        ..Setup::new(&tale())
-    };
-    let engine = setup.engine();
-    let slow = setup
-        .submit(&engine, &Ask::tokens(&setup, 11, 20, 60))
-        .unwrap();
-    let other = setup
-        .submit(&engine, &Ask::tokens(&setup, 12, 20, 60))
-        .unwrap();
-    assert_eq!(ask::collect(other)[0].tokens.len(), 60);
-    let answer: Answer = ask::collect(slow).remove(0);
-    assert_eq!(
-        answer.bits(),
-        setup.answer(&Ask::tokens(&setup, 11, 20, 60)).bits()
-    );
+    for gathers in [false, true] {
+        let setup = Setup {
+            n_seq: 2,
+            channel: 4,
+            gathers,
+            ..Setup::new(&tale())
+        };
+        let engine = setup.engine();
+        // More than the channel holds, gathered or not.
+        let slow = Ask::tokens(&setup, 11, 20, 200);
+        let waiting = setup.submit(&engine, &slow).unwrap();
+        let other = Ask::tokens(&setup, 12, 20, 60);
+        let other = ask::collect(setup.submit(&engine, &other).unwrap());
+        assert_eq!(other[0].tokens.len(), 60);
+        let answer: Answer = ask::collect(waiting).remove(0);
+        assert_eq!(answer.bits(), setup.answer(&slow).bits());
+    }
 }

@@ -86,6 +86,48 @@ fn a_text_has_at_least_min_tokens() {
 }
 
 #[test]
+fn an_end_behind_text_that_was_held_back_is_no_token_of_it() {
+    let server = Running::start(options());
+    let mut ends =
+        json!({"logit_bias": [["<|endoftext|>", 100]], "ignore_eos": false, "min_tokens": 5});
+    let plain = server.post("/completion", &ask(&ends)).json();
+    let text = plain["content"].as_str().unwrap();
+    // It may begin with the last word, and does not.
+    let word = text.split_whitespace().last().unwrap();
+    ends["stop"] = format!("{word}zzz").into();
+    let held = server.post("/completion", &ask(&ends)).json();
+    for name in [
+        "content",
+        "tokens",
+        "end_token",
+        "tokens_predicted",
+        "stop_type",
+    ] {
+        assert_eq!(held[name], plain[name], "{name}");
+    }
+    assert_eq!(tokens(&held).len(), 5);
+    ends["stream"] = true.into();
+    for path in ["/completion", "/v1/completions", "/v1/chat/completions"] {
+        let mut asked = ask(&ends);
+        asked["messages"] = json!([{"role": "user", "content": "a"}]);
+        asked["stream_options"] = json!({"include_usage": true});
+        let chunks = server.post(path, &asked).chunks();
+        let last = chunks.last().unwrap();
+        let n = [
+            &last["usage"]["completion_tokens"],
+            &last["tokens_predicted"],
+        ];
+        assert!(n.iter().any(|n| **n == 5), "{path}: {last}");
+        if path == "/completion" {
+            let parts = chunks
+                .iter()
+                .map(|chunk| chunk["content"].as_str().unwrap());
+            assert_eq!(parts.collect::<String>(), text);
+        }
+    }
+}
+
+#[test]
 fn only_allowed_tokens_are_chosen() {
     let server = Running::start(options());
     let allowed = json!({"allowed_token_ids": [300, 301, 302], "temperature": 1, "seed": 4});

@@ -6,6 +6,7 @@ mod client;
 mod ends;
 mod experts;
 mod limits;
+mod scores;
 
 use client::{Running, options};
 use serde_json::{Value, json};

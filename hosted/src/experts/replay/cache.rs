@@ -72,7 +72,7 @@ impl fmt::Display for TooFewSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a cache of {} slots is too small: this trace takes at least {}, for the experts of one step",
+            "too few slots ({}): this trace takes at least {}, for the experts of one step",
             self.n_slots, self.n_needed
         )
     }

@@ -276,7 +276,7 @@ impl Numbering {
         match n_expert {
             Some(n_expert) => Self {
                 n_expert,
-                counts_on: end > n_expert,
+                counts_on: end > n_expert && (least..=most).contains(&n_expert),
             },
             None if steps.layers.len() > 1 && least <= most => {
                 let round = least.next_power_of_two();
@@ -341,11 +341,11 @@ pub(super) mod tests {
     fn ids_of_other_layers_are_named() {
         let error = read(OWN, Some(6)).unwrap_err().to_string();
         let expected =
-            "trace t, line 1: \"experts\": 0 is no expert of this layer, where a layer has 6";
+            "trace t, line 1: \"experts\": 7 is no expert of this layer, where a layer has 6";
         assert_eq!(error, expected);
         let error = read(ON, Some(9)).unwrap_err().to_string();
         assert!(
-            error.contains("line 1: \"experts\": 8 is no expert"),
+            error.contains("line 1: \"experts\": 15 is no expert"),
             "{error}"
         );
         let large = "{\"token\":0,\"layer\":511,\"experts\":[1]}\n{\"token\":1,\"layer\":0,\"experts\":[500000]}";

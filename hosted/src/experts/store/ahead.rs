@@ -31,7 +31,7 @@ pub(super) struct Ahead {
 }
 
 /// A guess is read if so many of its place came true lately.
-const SHARE_MIN: f32 = 0.35;
+const SHARE_MIN: f32 = 0.5;
 /// Of those that are passed over, one in so many is read to see whether that is still right.
 const PROBE: u32 = 64;
 /// How much the last guess counts.
@@ -122,7 +122,10 @@ impl Shared {
                 ahead.queue.push_back((id, layer, place));
             }
         }
-        self.ask_for_more(&mut state);
+        // Before its own layer has said what it needs, a guess is only noted.
+        if state.need.next == Some(layer) {
+            self.ask_for_more(&mut state);
+        }
     }
 
     /// Reads guessed experts, one after the other, while no read is waited for.
@@ -158,10 +161,12 @@ impl Shared {
         let can_go = |&slot: &usize| {
             let info = &state.info[slot];
             let is_idle = info.n_reading == [0; 2] && !self.slots.is_lent(slot);
-            let is_needed = self.slots.id(slot).is_some_and(|id| state.need.has(id));
-            info.pool == Pool::Guessed && is_idle && !is_needed
+            // What was guessed in this turn is for the next.
+            is_idle
+                && info.filled < state.need.turn
+                && !self.slots.id(slot).is_some_and(|id| state.need.has(id))
         };
-        let slots = (0..self.slots.len()).filter(can_go);
+        let slots = state.guessed.iter().copied().filter(can_go);
         let slot = slots.min_by_key(|&slot| state.info[slot].filled)?;
         if !self.slots.evict(slot) {
             return None;

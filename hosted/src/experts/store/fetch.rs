@@ -3,6 +3,7 @@
 use super::super::device::{Completions, DIRECT_ALIGN, Read};
 use super::super::error::ExpertError;
 use super::slots::Progress;
+use super::trouble::{Drive, PATIENCE, Trouble};
 use super::{Shared, State};
 use crate::host::memory::AlignedMemory;
 use core::ptr::NonNull;
@@ -10,76 +11,55 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sluice_core::engine::ExpertPart;
 use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
-use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::MutexGuard;
 use std::time::Instant;
 
 /// A read under way.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
-    slot: usize,
-    id: u32,
-    part: ExpertPart,
+pub(super) struct Flight {
+    pub(super) slot: usize,
+    pub(super) id: u32,
+    pub(super) part: ExpertPart,
     /// Index of the piece in the part.
-    piece: usize,
+    pub(super) piece: usize,
     /// File by the device's count.
-    file: usize,
-    offset: u64,
+    pub(super) file: usize,
+    pub(super) offset: u64,
     /// Bytes to ask for, and how many of them must come.
-    len: usize,
-    needed: usize,
-    done: usize,
+    pub(super) len: usize,
+    pub(super) needed: usize,
+    pub(super) done: usize,
     /// Bytes before the piece.
-    skip: usize,
+    pub(super) skip: usize,
     /// Room for rows that become panels.
-    staging: Option<usize>,
-    n_tries: u32,
-    is_guess: bool,
-    begun: Instant,
+    pub(super) staging: Option<usize>,
+    pub(super) n_tries: u32,
+    pub(super) is_guess: bool,
+    pub(super) begun: Instant,
     /// When it is tried again, if it waits for that.
-    retry: Option<Instant>,
+    pub(super) retry: Option<Instant>,
     /// It was said that no answer came.
-    is_overdue: bool,
+    pub(super) is_overdue: bool,
 }
 
 /// All reads.
 #[derive(Debug)]
 pub(super) struct Flights {
-    flights: Box<[Option<Flight>]>,
+    pub(super) flights: Box<[Option<Flight>]>,
     free: Vec<usize>,
     staging: AlignedMemory,
     staging_bytes: usize,
     free_staging: Vec<usize>,
     n_guesses: usize,
     /// By the device's files.
-    drives: Box<[Drive]>,
+    pub(super) drives: Box<[Drive]>,
     /// Copies of each of the model's files, by the device's count.
     copies: Box<[Vec<usize>]>,
 }
 
-/// A file's drive.
-#[derive(Debug)]
-pub(super) struct Drive {
-    path: PathBuf,
-    /// Failures in a row.
-    n_failures: u32,
-    /// It is not asked before.
-    closed_until: Option<Instant>,
-}
-
 /// Most reads at once.
 pub(super) const N_READS: usize = 64;
-/// A read is tried so many times.
-const N_TRIES: u32 = 3;
-/// Pauses before the second and the third try.
-const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
-/// After so many failures in a row a drive is left alone for a while.
-const BREAKER_FAILURES: u32 = 3;
-const BREAKER_PAUSE: Duration = Duration::from_millis(500);
-/// Longest time without an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 impl Flights {
     pub(super) fn new(
         staging: AlignedMemory,
@@ -124,27 +104,13 @@ impl Flights {
     }
 
     /// The file that try `n` of an expert's read takes: those of drives that work first.
-    fn file(&self, file: usize, id: u32, n_tries: u32) -> usize {
+    pub(super) fn file(&self, file: usize, id: u32, n_tries: u32) -> usize {
         let copies = &self.copies[file];
         let order =
             (0..copies.len()).map(|i| copies[(id as usize + n_tries as usize + i) % copies.len()]);
         let works = |file: &usize| self.drives[*file].closed_until.is_none();
         let mut order = order.filter(works);
         order.next().unwrap_or(copies[id as usize % copies.len()])
-    }
-}
-
-impl Drive {
-    /// How long it is left alone from now on, if it is.
-    fn closed_for(&self, now: Instant) -> Option<Duration> {
-        self.closed_until?.checked_duration_since(now)
-    }
-
-    fn failed(&mut self, now: Instant) {
-        self.n_failures += 1;
-        if self.n_failures >= BREAKER_FAILURES {
-            self.closed_until = Some(now + BREAKER_PAUSE);
-        }
     }
 }
 
@@ -202,7 +168,7 @@ impl Shared {
     }
 
     /// Hands what is left of a read to the device, or fails it if its drive is left alone.
-    fn go_on(&self, state: &mut State, token: usize) {
+    pub(super) fn go_on(&self, state: &mut State, token: usize) {
         let flights = &mut state.flights;
         let Some(flight) = flights.flights[token] else {
             return;
@@ -270,52 +236,8 @@ impl Shared {
         false
     }
 
-    /// A read failed: again, a little later, maybe from another drive.
-    fn has_failed(&self, state: &mut State, token: usize, errno: i32) {
-        let flights = &mut state.flights;
-        let Some(flight) = &mut flights.flights[token] else {
-            return;
-        };
-        if [libc::EINTR, libc::EAGAIN].contains(&errno) {
-            flight.retry = Some(Instant::now());
-            return;
-        }
-        state.stats.retries += 1;
-        let now = Instant::now();
-        let drive = &mut flights.drives[flight.file];
-        drive.failed(now);
-        if flight.n_tries < N_TRIES {
-            flight.retry = Some(now + PAUSES[flight.n_tries as usize - 1]);
-            return;
-        }
-        let (layer, expert) = self.places.of_id(flight.id);
-        let error = ExpertError::Read {
-            path: drive.path.clone(),
-            layer,
-            expert,
-            offset: flight.offset,
-            n_tries: flight.n_tries,
-            error: Arc::new(io::Error::from_raw_os_error(errno)),
-        };
-        self.give_up(state, token, error);
-    }
-
-    fn give_up(&self, state: &mut State, token: usize, error: ExpertError) {
-        let Some(flight) = state.flights.flights[token] else {
-            return;
-        };
-        if !flight.is_guess || state.need.has(flight.id) {
-            state.error = Some(error);
-            state.stats.failures += 1;
-        }
-        self.slots
-            .set_progress(flight.slot, flight.part, Progress::Failed);
-        self.end(state, token);
-        self.forget_guess(state, flight.slot);
-    }
-
     /// A read is over, well or not. Gives it back.
-    fn end(&self, state: &mut State, token: usize) {
+    pub(super) fn end(&self, state: &mut State, token: usize) {
         let flights = &mut state.flights;
         let Some(flight) = flights.flights[token].take() else {
             return;
@@ -340,10 +262,7 @@ impl Shared {
         let row_bytes = layout.gguf_row_bytes();
         let len = layout.n_rows() * row_bytes;
         // SAFETY: the read is done, and its room is given back only behind this.
-        let rows = unsafe {
-            let start = from.add(flight.skip);
-            core::slice::from_raw_parts(start.as_ptr(), len)
-        };
+        let rows = unsafe { core::slice::from_raw_parts(from.as_ptr(), len) };
         let to = self.slots.at(flight.slot, slot_offset);
         // SAFETY: nobody reads this part of the slot before it is ready, and this read alone fills these bytes.
         let panels = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), layout.bytes()) };
@@ -356,39 +275,64 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// A read has all its bytes: checks them, makes panels of rows, and tells who waits.
+    fn land<'s>(&'s self, mut state: MutexGuard<'s, State>, token: usize) -> MutexGuard<'s, State> {
+        let Some(flight) = state.flights.flights[token] else {
+            return state;
+        };
+        let (layer, expert) = self.places.of_id(flight.id);
+        let places = self.places.layers[layer]
+            .as_ref()
+            .expect("an expert's layer has experts");
+        let piece = &places.parts[flight.part as usize].pieces[flight.piece];
+        let from = match flight.staging {
+            Some(index) => {
+                let start = state.flights.staging_at(index);
+                // SAFETY: inside the room, which is as long as the read.
+                unsafe { start.add(flight.skip) }
+            }
+            None => self.slots.at(flight.slot, piece.slot_offset),
+        };
+        if self.checks.is_some() || piece.rows.is_some() {
+            // Others need not wait for this.
+            drop(state);
+            let checks = self.checks.as_ref();
+            // SAFETY: the read is done, and its room is given back only behind this.
+            let is_right = checks
+                .is_none_or(|checks| unsafe { checks.are_right(&flight, piece, expert, from) });
+            if let (true, Some(layout)) = (is_right, &piece.rows) {
+                self.pack(&flight, layout, from, piece.slot_offset);
+            }
+            state = self.lock();
+            if !is_right {
+                self.has_failed(&mut state, token, Trouble::Bytes);
+                return state;
+            }
+        }
+        let stats = &mut state.stats;
+        stats.reads += 1;
+        stats.read_bytes += flight.needed as u64;
+        match flight.is_guess {
+            true => stats.guessed_bytes += flight.needed as u64,
+            false => stats.note_read_time(flight.begun.elapsed()),
+        }
+        self.end(&mut state, token);
+        state
+    }
+}
+
 impl Completions for Shared {
     fn completed(&self, token: u32, result: Result<usize, i32>) {
         let token = token as usize;
         let mut state = self.lock();
-        let is_whole = match result {
-            Ok(n) => self.has_come(&mut state, token, n),
-            Err(errno) => {
-                self.has_failed(&mut state, token, errno);
-                false
+        match result {
+            Ok(n) => {
+                if self.has_come(&mut state, token, n) {
+                    state = self.land(state, token);
+                }
             }
-        };
-        if is_whole && let Some(flight) = state.flights.flights[token] {
-            let (layer, _) = self.places.of_id(flight.id);
-            let places = self.places.layers[layer].as_ref();
-            let piece =
-                places.map(|places| &places.parts[flight.part as usize].pieces[flight.piece]);
-            if let (Some(index), Some(piece)) = (flight.staging, piece)
-                && let Some(layout) = &piece.rows
-            {
-                let from = state.flights.staging_at(index);
-                // Others need not wait for it.
-                drop(state);
-                self.pack(&flight, layout, from, piece.slot_offset);
-                state = self.lock();
-            }
-            let stats = &mut state.stats;
-            stats.reads += 1;
-            stats.read_bytes += flight.needed as u64;
-            match flight.is_guess {
-                true => stats.guessed_bytes += flight.needed as u64,
-                false => stats.note_read_time(flight.begun.elapsed()),
-            }
-            self.end(&mut state, token);
+            Err(errno) => self.has_failed(&mut state, token, Trouble::Errno(errno)),
         }
         if !self.is_closing.load(Ordering::Relaxed) {
             self.ask_for_more(&mut state);
@@ -398,55 +342,26 @@ impl Completions for Shared {
     }
 
     fn tick(&self) -> Duration {
-        let now = Instant::now();
-        let mut next = Duration::from_secs(1);
+        let (now, mut next) = (Instant::now(), Duration::from_secs(1));
         let mut state = self.lock();
         if state.flights.len() == 0 {
             return next;
         }
-        let is_closing = self.is_closing.load(Ordering::Relaxed);
         let mut has_changed = false;
         for token in 0..N_READS {
-            let flights = &mut state.flights;
-            let Some(flight) = &mut flights.flights[token] else {
+            let Some(flight) = state.flights.flights[token] else {
                 continue;
             };
             match flight.retry {
-                Some(due) if due <= now || is_closing => {
-                    flight.retry = None;
-                    flight.n_tries += 1;
-                    let (layer, _) = self.places.of_id(flight.id);
-                    let places = self.places.layers[layer].as_ref();
-                    let part = places.map(|places| &places.parts[flight.part as usize]);
-                    let file = part.map_or(0, |part| part.pieces[flight.piece].file);
-                    let (id, n_tries) = (flight.id, flight.n_tries - 1);
-                    let file = flights.file(file, id, n_tries);
-                    if let Some(flight) = &mut flights.flights[token] {
-                        flight.file = file;
-                    }
-                    has_changed = true;
-                    if is_closing {
-                        self.end(&mut state, token);
-                    } else {
-                        self.go_on(&mut state, token);
-                    }
+                Some(due) if due > now && !self.is_closing.load(Ordering::Relaxed) => {
+                    next = next.min(due - now);
                 }
-                Some(due) => next = next.min(due - now),
+                Some(_) => {
+                    self.try_again(&mut state, token);
+                    has_changed = true;
+                }
                 None if now - flight.begun > PATIENCE && !flight.is_overdue => {
-                    // The read goes on, and its slot is its own; the step does not wait for it.
-                    flight.is_overdue = true;
-                    let flight = *flight;
-                    let (layer, expert) = self.places.of_id(flight.id);
-                    let path = flights.drives[flight.file].path.clone();
-                    let after = PATIENCE;
-                    state.error = Some(ExpertError::NoAnswer {
-                        path,
-                        layer,
-                        expert,
-                        after,
-                    });
-                    self.slots
-                        .set_progress(flight.slot, flight.part, Progress::Failed);
+                    self.lose_patience(&mut state, token);
                     has_changed = true;
                 }
                 None => {}

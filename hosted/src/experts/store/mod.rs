@@ -10,11 +10,14 @@
 //! ([`State`]), which is held for microseconds.
 
 mod ahead;
+mod check;
 mod fetch;
 mod need;
 mod open;
+mod order;
 mod slots;
 mod stats;
+mod trouble;
 
 pub use stats::{ExpertStats, READ_TIMES};
 
@@ -24,13 +27,17 @@ use super::places::Places;
 use super::policy::Worth;
 use super::trace::TraceWriter;
 use crate::host::futex::FutexWait;
+use crate::host::measures::Measure;
+use crate::host::placement::pages;
 use ahead::Ahead;
+use check::Checks;
 use core::cell::Cell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use fetch::Flights;
 use need::Need;
+use order::Order;
 use slots::{Progress, Slots};
 use sluice_core::engine::{ExpertPart, ExpertSource, Lend, NeededExperts};
 use sluice_core::team::WaitPolicy as _;
@@ -42,6 +49,8 @@ use std::time::Instant;
 pub struct ExpertStore {
     shared: Arc<Shared>,
     notes: Vec<String>,
+    /// The drives' NUMA nodes; none where they are not known.
+    nodes: Vec<usize>,
 }
 
 /// What workers, and the threads of the device, share.
@@ -58,6 +67,7 @@ struct Shared {
     /// An expert and the arrivals at which it was last refused room.
     refused: AtomicU64,
     stall_ns: AtomicU64,
+    checks: Option<Checks>,
     state: Mutex<State>,
     device: OnceLock<Box<dyn Device>>,
     is_closing: AtomicBool,
@@ -73,6 +83,10 @@ struct State {
     info: Box<[Info]>,
     /// Slots without an expert, by [`Pool`].
     free: [Vec<usize>; 2],
+    /// Slots of the foreground that have one.
+    order: Order,
+    /// Slots for guesses.
+    guessed: Vec<usize>,
     need: Need,
     flights: Flights,
     ahead: Ahead,
@@ -89,8 +103,19 @@ struct Info {
     n_reading: [u8; 2],
     /// The place in its guess of an expert that was guessed and not needed yet.
     guess: Option<u8>,
-    /// When it was filled: the oldest guess leaves first.
+    /// The turn in which it was filled: the oldest guess leaves first.
     filled: u64,
+}
+
+impl Info {
+    const fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            n_reading: [0; 2],
+            guess: None,
+            filled: 0,
+        }
+    }
 }
 
 /// What a slot is for.
@@ -137,6 +162,14 @@ impl ExpertStore {
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.shared.places.total_bytes
+    }
+
+    /// Where the memory lies, if the drives' NUMA nodes are known.
+    #[must_use]
+    pub fn placement(&self) -> Option<Measure> {
+        let memory = self.shared.slots.memory();
+        let is_bound = !self.nodes.is_empty();
+        is_bound.then(|| pages::report("experts", memory, &self.nodes))
     }
 
     /// Counts so far.

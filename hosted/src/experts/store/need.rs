@@ -18,21 +18,24 @@ pub(super) struct Need {
     n_asked: [usize; 2],
     /// Whether there is room for all of them.
     all_fit: bool,
-    /// By expert of the model, the last layer's turn that needed it.
+    /// By id, the last layer's turn that needed it.
     marks: Box<[u64]>,
-    turn: u64,
+    pub(super) turn: u64,
+    /// The layer that has experts next.
+    pub(super) next: Option<usize>,
 }
 
 impl Need {
-    pub(super) fn new(n_experts: u32, n_in_layer_max: usize) -> Self {
+    pub(super) fn new(n_ids: usize, n_in_layer_max: usize) -> Self {
         Self {
             ids: Vec::with_capacity(n_in_layer_max),
             first_id: 0,
             is_down: false,
             n_asked: [0; 2],
             all_fit: true,
-            marks: vec![0; n_experts as usize].into(),
+            marks: vec![0; n_ids].into(),
             turn: 0,
+            next: None,
         }
     }
 
@@ -75,8 +78,9 @@ impl Shared {
                 left[expert as usize].store(n, Ordering::SeqCst);
             }
         }
-        let fits = need.ids.len() + usize::from(state.free.len() > 1) <= self.n_foreground(&state);
-        state.need.all_fit = fits;
+        let n_foreground = self.slots.len() - state.guessed.len();
+        state.need.all_fit = state.need.ids.len() <= n_foreground;
+        state.need.next = self.next_with_experts(needed.layer);
         self.count(&mut state, needed.layer);
         state.drop_guesses(needed.layer);
         self.layer.store(needed.layer + 1, Ordering::SeqCst);
@@ -85,9 +89,10 @@ impl Shared {
         self.wake();
     }
 
-    fn n_foreground(&self, state: &State) -> usize {
-        let is_it = |info: &&super::Info| info.pool == Pool::Foreground;
-        state.info.iter().filter(is_it).count()
+    /// The layer behind `layer` that has experts next.
+    fn next_with_experts(&self, layer: usize) -> Option<usize> {
+        let mut behind = layer + 1..self.places.layers.len();
+        behind.find(|&layer| self.places.layers[layer].is_some())
     }
 
     /// Counts hits, and lets guesses that came true change their pool.
@@ -106,6 +111,9 @@ impl Shared {
                 state.stats.late += 1;
             }
             if let Some(slot) = slot {
+                if state.info[slot].pool == Pool::Foreground {
+                    state.order.put(slot, state.worth.of(id), id);
+                }
                 for part in parts {
                     // What failed before is tried again, once nothing of it is on its way any more.
                     let n_reading = state.info[slot].n_reading[part as usize];
@@ -136,10 +144,14 @@ impl Shared {
             Some(free) => Some(free),
             None => self.victim(state, None),
         };
-        if let Some(other) = other {
+        if let (Some(other), Some(id)) = (other, self.slots.id(slot)) {
             state.info[slot].pool = Pool::Foreground;
+            state.order.put(slot, state.worth.of(id), id);
             state.info[other].pool = Pool::Guessed;
             state.free[Pool::Guessed as usize].push(other);
+            if let Some(place) = state.guessed.iter_mut().find(|place| **place == slot) {
+                *place = other;
+            }
         }
     }
 
@@ -153,7 +165,9 @@ impl Shared {
             }
             let which = part as usize;
             while let Some(&id) = state.need.ids.get(state.need.n_asked[which]) {
-                if !self.ensure(state, id, part, false) {
+                // What a worker asked for before its turn has come and gone.
+                let is_over = self.left(state, id, part) == 0;
+                if !is_over && !self.ensure(state, id, part, false) {
                     break;
                 }
                 state.need.n_asked[which] += 1;
@@ -202,7 +216,10 @@ impl Shared {
     pub(super) fn fill(&self, state: &mut State, slot: usize, id: u32) {
         self.slots.take(slot, id);
         state.worth.inserted(id);
-        state.info[slot].filled = state.stats.needed;
+        if state.info[slot].pool == Pool::Foreground {
+            state.order.put(slot, state.worth.of(id), id);
+        }
+        state.info[slot].filled = state.need.turn;
         state.info[slot].guess = None;
     }
 
@@ -217,41 +234,53 @@ impl Shared {
     /// Empties the slot of the foreground that is missed least: of an expert that the layer does not need; else of one
     /// that all workers have done with; else, for a worker that can do nothing without `awaited`, of one that comes later.
     fn victim(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
-        loop {
-            let slots = (0..self.slots.len())
-                .filter(|&slot| state.info[slot].pool == Pool::Foreground)
-                .filter_map(|slot| Some((self.cost(state, slot, awaited)?, slot)));
-            let (_, slot) =
-                slots.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
-            if self.slots.evict(slot) {
-                state.stats.evictions += 1;
-                return Some(slot);
+        let (need, info) = (&state.need, &state.info);
+        let may_go = |slot: usize| {
+            let is_needed = self.slots.id(slot).is_some_and(|id| need.has(id));
+            !is_needed && info[slot].n_reading == [0; 2] && self.slots.evict(slot)
+        };
+        let slot = match state.order.pop(may_go) {
+            Some(slot) => slot,
+            None => {
+                let slots =
+                    (0..self.slots.len()).filter(|&slot| self.is_spent(state, slot, awaited));
+                // Downs are read in ascending order, so the last is wanted last.
+                let slot = slots.max_by_key(|&slot| self.slots.id(slot))?;
+                if !self.slots.evict(slot) {
+                    return None;
+                }
+                state.order.remove(slot);
+                slot
             }
-        }
+        };
+        state.stats.evictions += 1;
+        Some(slot)
     }
 
-    /// What it costs to empty a slot: a class, and an order in it; `None` where that must not be.
-    fn cost(&self, state: &State, slot: usize, awaited: Option<u32>) -> Option<(u8, f64)> {
-        let info = &state.info[slot];
-        if info.n_reading != [0; 2] || self.slots.is_lent(slot) {
-            return None;
+    /// Whether all workers have done with what the layer needs of a slot, or `awaited` is needed before it.
+    fn is_spent(&self, state: &State, slot: usize, awaited: Option<u32>) -> bool {
+        let (info, need) = (&state.info[slot], &state.need);
+        let is_busy = info.n_reading != [0; 2] || self.slots.is_lent(slot);
+        let Some(id) = self
+            .slots
+            .id(slot)
+            .filter(|_| info.pool == Pool::Foreground && !is_busy)
+        else {
+            return false;
+        };
+        if !need.is_down {
+            return self.left(state, id, ExpertPart::GateUp) == 0;
         }
-        let id = self.slots.id(slot)?;
-        let need = &state.need;
-        if !need.has(id) {
-            return Some((0, state.worth.of(id)));
-        }
-        let expert = (id - need.first_id) as usize;
-        let is_read = self.to_read[usize::from(need.is_down)][expert].load(Ordering::SeqCst) == 0;
-        match (is_read, need.is_down) {
-            (true, true) => Some((1, state.worth.of(id))),
-            // Its down is still to come, in ascending order.
-            (true, false) => Some((1, -f64::from(id))),
-            (false, true) if awaited.is_some_and(|awaited| awaited < id) => {
-                Some((2, -f64::from(id)))
-            }
-            _ => None,
-        }
+        // Gate and up are through; down may be read into any slot.
+        let has_none = self.slots.progress(slot, ExpertPart::Down) == Progress::Empty;
+        let is_over = has_none || self.left(state, id, ExpertPart::Down) == 0;
+        is_over || awaited.is_some_and(|awaited| awaited < id)
+    }
+
+    /// How many workers have still to be lent a part of an expert that the layer needs.
+    fn left(&self, state: &State, id: u32, part: ExpertPart) -> u32 {
+        let expert = (id - state.need.first_id) as usize;
+        self.to_read[part as usize][expert].load(Ordering::SeqCst)
     }
 
     /// Forgets all that is in memory.
@@ -262,6 +291,7 @@ impl Shared {
             let info = state.info[slot];
             if info.n_reading == [0; 2] && self.slots.id(slot).is_some() && self.slots.evict(slot) {
                 state.info[slot].guess = None;
+                state.order.remove(slot);
                 state.free[info.pool as usize].push(slot);
             }
         }

@@ -6,12 +6,16 @@ use super::super::options::{ExpertIo, ExpertOptions};
 use super::super::places::Places;
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
-use super::ahead::Ahead;
+use super::ahead::{Ahead, N_MORE};
+use super::check::Checks;
 use super::fetch::{Flights, N_READS};
 use super::need::Need;
+use super::order::Order;
 use super::slots::Slots;
 use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
+use crate::host::drives::Drives;
 use crate::host::memory::AlignedMemory;
+use crate::host::placement::pages;
 use crate::model::Opened;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::path::{Path, PathBuf};
@@ -19,8 +23,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Most memory for rows on their way to panels, unless one expert takes more.
 const STAGING_BYTES: usize = 48 << 20;
-/// Slots for guesses are at most so many, and at most one in four of all.
-const GUESSES_MAX: usize = 32;
+/// Slots for guesses are at most one in so many: each is one less for what was needed before.
+const GUESSES_SHARE: usize = 8;
 
 impl ExpertStore {
     /// Opens the experts of a model's file, to be read as `options` say.
@@ -32,10 +36,19 @@ impl ExpertStore {
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
         let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
-        let device = open_device(&shared, options, files, &mut notes)?;
+        let drives = drives(&files);
+        if !drives.nodes.is_empty() {
+            shared.bind(&drives.nodes, &mut notes);
+        }
+        let device = open_device(&shared, options, (files, &drives), &mut notes)?;
         notes.extend(device.notes());
         let _first = shared.device.set(device);
-        Ok(Self { shared, notes })
+        let nodes = drives.nodes;
+        Ok(Self {
+            shared,
+            notes,
+            nodes,
+        })
     }
 }
 
@@ -47,59 +60,46 @@ impl Shared {
         copies: Vec<Vec<usize>>,
     ) -> Result<Self, ExpertError> {
         let (slot_bytes, cache_bytes) = (places.slot_bytes, options.cache_bytes);
-        let n_slots = (cache_bytes / slot_bytes).min(places.n_experts as usize);
+        let n_slots = (cache_bytes / slot_bytes).min(places.n_experts);
         if n_slots == 0 {
             return Err(ExpertError::TooSmall {
                 cache_bytes,
                 expert_bytes: slot_bytes,
             });
         }
-        let reads_ahead = options.prefetch && n_slots < places.n_experts as usize;
+        let reads_ahead = options.prefetch && n_slots < places.n_experts;
         let n_guesses = match reads_ahead {
-            true => (n_slots / 4).min(GUESSES_MAX),
+            // Those of a layer to come, and of the one that is at work.
+            true => (n_slots / GUESSES_SHARE).min(2 * (places.n_used_max + N_MORE)),
             false => 0,
         };
-        let no_memory = |error| ExpertError::Memory(Arc::new(error));
-        let slots = Slots::new(&places, n_slots).map_err(no_memory)?;
-        let staging_bytes = match places.rows_bytes_max {
-            0 => 0,
-            // A piece may begin anywhere.
-            len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
+        let slots = Slots::new(&places, n_slots);
+        let slots = slots.map_err(|error| ExpertError::Memory(Arc::new(error)))?;
+        let pool = |slot| match slot < n_guesses {
+            true => Pool::Guessed,
+            false => Pool::Foreground,
         };
-        let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
-        let n_staging = if staging_bytes == 0 {
-            0
-        } else {
-            n_staging.clamp(2, N_READS)
-        };
-        let staging = AlignedMemory::zeroed(staging_bytes * n_staging).map_err(no_memory)?;
-        let drives = files.iter().map(|file| file.path.clone()).collect();
-        let info = |slot| Info {
-            pool: if slot < n_guesses {
-                Pool::Guessed
-            } else {
-                Pool::Foreground
-            },
-            n_reading: [0; 2],
-            guess: None,
-            filled: 0,
-        };
-        let n_in_layer = places.n_in_layer_max;
-        let profile = options.profile.as_ref();
+        let n_in_layer = places.n_in_layer_max as usize;
+        let profile = options
+            .profile
+            .as_ref()
+            .map(|profile| profile.for_slots(n_slots));
         let state = State {
-            worth: Worth::new(options.policy, places.n_experts as usize, profile),
-            info: (0..n_slots).map(info).collect(),
+            worth: Worth::new(options.policy, places.n_ids(), profile.as_ref()),
+            info: (0..n_slots).map(|slot| Info::new(pool(slot))).collect(),
             free: [
                 (n_guesses..n_slots).rev().collect(),
                 (0..n_guesses).collect(),
             ],
-            need: Need::new(places.n_experts, n_in_layer),
-            flights: Flights::new(staging, staging_bytes, drives, copies),
+            order: Order::new(n_slots),
+            guessed: (0..n_guesses).collect(),
+            need: Need::new(places.n_ids(), n_in_layer),
+            flights: flights(&places, files, copies)?,
             ahead: Ahead::new(places.layers.len(), n_guesses > 0),
             stats: super::ExpertStats {
                 n_slots,
                 slot_bytes,
-                n_experts: places.n_experts as usize,
+                n_experts: places.n_experts,
                 ..Default::default()
             },
             error: None,
@@ -118,6 +118,7 @@ impl Shared {
             is_short: AtomicBool::new(false),
             refused: AtomicU64::new(u64::MAX),
             stall_ns: AtomicU64::new(0),
+            checks: options.check.then(|| Checks::new(places.n_ids())),
             looks_ahead: AtomicBool::new(n_guesses > 0 || state.trace.is_some()),
             state: Mutex::new(state),
             device: OnceLock::new(),
@@ -126,6 +127,40 @@ impl Shared {
             places,
         })
     }
+}
+
+impl Shared {
+    /// Takes the pool's pages from the drives' nodes, so that what is read does not cross to another.
+    fn bind(&self, nodes: &[usize], notes: &mut Vec<String>) {
+        if let Err(error) = pages::bind_to(self.slots.memory(), nodes) {
+            notes.push(format!(
+                "the memory for experts is not on the drives' NUMA nodes: {error}"
+            ));
+        }
+    }
+}
+
+/// Room for reads under way.
+fn flights(
+    places: &Places,
+    files: &[DeviceFile],
+    copies: Vec<Vec<usize>>,
+) -> Result<Flights, ExpertError> {
+    let staging_bytes = match places.rows_bytes_max {
+        0 => 0,
+        // A piece may begin anywhere.
+        len => (len + DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN),
+    };
+    let n_staging = STAGING_BYTES.checked_div(staging_bytes).unwrap_or(0);
+    let n_staging = if staging_bytes == 0 {
+        0
+    } else {
+        n_staging.clamp(2, N_READS)
+    };
+    let staging = AlignedMemory::zeroed(staging_bytes * n_staging)
+        .map_err(|error| ExpertError::Memory(Arc::new(error)))?;
+    let drives = files.iter().map(|file| file.path.clone()).collect();
+    Ok(Flights::new(staging, staging_bytes, drives, copies))
 }
 
 fn tracing(path: &Path, n_in_layer: usize) -> Result<Tracing, ExpertError> {
@@ -177,10 +212,30 @@ fn files(
     Ok((files, copies))
 }
 
+/// The drives of all files; their nodes only if they are known of all.
+fn drives(files: &[DeviceFile]) -> Drives {
+    let mut all = Drives::default();
+    let mut is_known = true;
+    for file in files {
+        let found = Drives::of(&file.path).unwrap_or_default();
+        is_known &= !found.nodes.is_empty();
+        all.devices.extend(found.devices);
+        all.nodes.extend(found.nodes);
+    }
+    if !is_known {
+        all.nodes.clear();
+    }
+    all.devices.sort();
+    all.devices.dedup();
+    all.nodes.sort_unstable();
+    all.nodes.dedup();
+    all
+}
+
 fn open_device(
     shared: &Arc<Shared>,
     options: ExpertOptions,
-    files: Vec<DeviceFile>,
+    (files, drives): (Vec<DeviceFile>, &Drives),
     notes: &mut Vec<String>,
 ) -> Result<Box<dyn device::Device>, ExpertError> {
     let mut memory = shared.slots.chunks();
@@ -191,7 +246,7 @@ fn open_device(
         memory: memory.clone(),
         n_reads: N_READS,
         completions: Arc::clone(shared) as Arc<dyn Completions>,
-        cpus: Vec::new(),
+        cpus: drives.cpus().0,
     };
     if let Some(device) = &options.device {
         let what = "the device that was given";

@@ -38,7 +38,7 @@ struct Slot {
 /// All slots.
 #[derive(Debug)]
 pub(super) struct Slots {
-    _memory: AlignedMemory,
+    memory: AlignedMemory,
     start: NonNull<u8>,
     slot_bytes: usize,
     slots: Box<[Slot]>,
@@ -64,18 +64,21 @@ impl Slots {
             parts: [const { AtomicU8::new(Progress::Empty as u8) }; 2],
         };
         Ok(Self {
-            _memory: memory,
+            memory,
             start,
             slot_bytes: places.slot_bytes,
             slots: (0..n_slots).map(|_| empty()).collect(),
-            table: (0..places.n_experts)
-                .map(|_| AtomicU32::new(NONE))
-                .collect(),
+            table: (0..places.n_ids()).map(|_| AtomicU32::new(NONE)).collect(),
         })
     }
 
     pub(super) const fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// All of the memory, to be placed: its bytes are nobody's to read.
+    pub(super) fn memory(&self) -> &[u8] {
+        &self.memory
     }
 
     /// The memory, in pieces of whole slots.

@@ -1,0 +1,151 @@
+//! Reads that fail: tried again, from another drive, given up.
+#![forbid(unsafe_code)]
+
+use super::super::error::ExpertError;
+use super::slots::Progress;
+use super::{Shared, State};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why a read is to be tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Trouble {
+    /// The system's error number.
+    Errno(i32),
+    /// Other bytes than the checksum is of.
+    Bytes,
+}
+
+/// A file's drive.
+#[derive(Debug)]
+pub(super) struct Drive {
+    pub(super) path: PathBuf,
+    /// Failures in a row.
+    pub(super) n_failures: u32,
+    /// It is not asked before.
+    pub(super) closed_until: Option<Instant>,
+}
+
+/// A read is tried so many times.
+const N_TRIES: u32 = 3;
+/// Pauses before the second and the third try.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+/// After so many failures in a row a drive is left alone for a while.
+const BREAKER_FAILURES: u32 = 3;
+const BREAKER_PAUSE: Duration = Duration::from_millis(500);
+/// Longest time without an answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Drive {
+    /// How long it is left alone from now on, if it is.
+    pub(super) fn closed_for(&self, now: Instant) -> Option<Duration> {
+        self.closed_until?.checked_duration_since(now)
+    }
+
+    fn failed(&mut self, now: Instant) {
+        self.n_failures += 1;
+        if self.n_failures >= BREAKER_FAILURES {
+            self.closed_until = Some(now + BREAKER_PAUSE);
+        }
+    }
+}
+
+impl Shared {
+    /// A read failed: again, a little later, maybe from another drive.
+    pub(super) fn has_failed(&self, state: &mut State, token: usize, trouble: Trouble) {
+        let flights = &mut state.flights;
+        let Some(flight) = &mut flights.flights[token] else {
+            return;
+        };
+        if let Trouble::Errno(libc::EINTR | libc::EAGAIN) = trouble {
+            flight.retry = Some(Instant::now());
+            // It has not been tried.
+            flight.n_tries -= 1;
+            return;
+        }
+        flight.done = 0;
+        state.stats.retries += 1;
+        let now = Instant::now();
+        let drive = &mut flights.drives[flight.file];
+        drive.failed(now);
+        if flight.n_tries < N_TRIES {
+            flight.retry = Some(now + PAUSES[flight.n_tries as usize - 1]);
+            return;
+        }
+        let (layer, expert) = self.places.of_id(flight.id);
+        let (path, offset) = (drive.path.clone(), flight.offset);
+        let error = match trouble {
+            Trouble::Errno(errno) => ExpertError::Read {
+                path,
+                layer,
+                expert,
+                offset,
+                n_tries: flight.n_tries,
+                error: Arc::new(io::Error::from_raw_os_error(errno)),
+            },
+            Trouble::Bytes => ExpertError::Checksum {
+                path,
+                layer,
+                expert,
+                offset,
+            },
+        };
+        self.give_up(state, token, error);
+    }
+
+    pub(super) fn give_up(&self, state: &mut State, token: usize, error: ExpertError) {
+        let Some(flight) = state.flights.flights[token] else {
+            return;
+        };
+        if !flight.is_guess || state.need.has(flight.id) {
+            state.error = Some(error);
+            state.stats.failures += 1;
+        }
+        self.slots
+            .set_progress(flight.slot, flight.part, Progress::Failed);
+        self.end(state, token);
+        self.forget_guess(state, flight.slot);
+    }
+
+    /// The pause before a try is over.
+    pub(super) fn try_again(&self, state: &mut State, token: usize) {
+        let flights = &mut state.flights;
+        let Some(mut flight) = flights.flights[token] else {
+            return;
+        };
+        if self.is_closing.load(Ordering::Relaxed) {
+            return self.end(state, token);
+        }
+        let (layer, _) = self.places.of_id(flight.id);
+        let places = self.places.layers[layer].as_ref();
+        let part = places.map(|places| &places.parts[flight.part as usize]);
+        let file = part.map_or(0, |part| part.pieces[flight.piece].file);
+        flight.file = flights.file(file, flight.id, flight.n_tries);
+        flight.retry = None;
+        flight.n_tries += 1;
+        flights.flights[token] = Some(flight);
+        self.go_on(state, token);
+    }
+
+    /// No answer: the step does not wait for it. The read goes on, and its slot is its own.
+    pub(super) fn lose_patience(&self, state: &mut State, token: usize) {
+        let flights = &mut state.flights;
+        let Some(flight) = &mut flights.flights[token] else {
+            return;
+        };
+        flight.is_overdue = true;
+        let (layer, expert) = self.places.of_id(flight.id);
+        state.error = Some(ExpertError::NoAnswer {
+            path: flights.drives[flight.file].path.clone(),
+            layer,
+            expert,
+            after: PATIENCE,
+        });
+        self.slots
+            .set_progress(flight.slot, flight.part, Progress::Failed);
+    }
+}

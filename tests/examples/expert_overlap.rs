@@ -1,0 +1,172 @@
+//! Reading experts against computing with them, on a device whose speed is set: `expert_overlap [N_WORKERS]`.
+//!
+//! The time of a step should be the longer of reading (bytes by bandwidth) and computing (the time of a step with all
+//! experts in memory), whatever their ratio. The scalar kernels compute, so that a device which copies bytes can be
+//! as fast as they are. The layers' streams are alike, so that guesses come true; without guesses only what a layer's
+//! own work hides is hidden.
+
+#![expect(clippy::print_stdout, reason = "what it is for")]
+
+use core::time::Duration;
+use sluice::core::engine::{BatchEntry, Wants};
+use sluice::experts::device::Simulation;
+use sluice::experts::{ExpertOptions, ExpertStats};
+use sluice::file::{LoadMode, OutputFile};
+use sluice::host::isa::kernel_table;
+use sluice::host::topology::Cores;
+use sluice::model::{LoadOptions, Opened};
+use sluice::session::StepHooks;
+use sluice::{Limits, Model, Session, Team};
+use sluice_core::kernels::GgmlType;
+use sluice_core::team::StopFlag;
+use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_tests::build::{Random, Shape};
+use std::path::{Path, PathBuf};
+
+const SHAPE: Shape = Shape {
+    n_layer: 12,
+    n_embd: 512,
+    n_head: 8,
+    n_head_kv: 4,
+    head_dim_k: 64,
+    head_dim_v: 64,
+    n_ff: 1024,
+    n_vocab: 29,
+    n_expert: 32,
+    n_expert_used: 4,
+    ty: GgmlType::Q8_0,
+    ..Shape::TINY
+};
+/// Experts in memory.
+const N_SLOTS: usize = 96;
+/// Bytes of an expert, in whole pages.
+const EXPERT_BYTES: u32 = 3 * SHAPE.n_embd * SHAPE.n_ff / 32 * 34;
+const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0];
+const N_STEPS: usize = 9;
+
+fn main() {
+    let n_workers = std::env::args().nth(1);
+    let n_workers = n_workers.map_or(1, |n| n.parse().expect("a number of workers"));
+    let team = Team::new(n_workers, &Cores::detect()).expect("threads");
+    let folder = std::env::temp_dir().join(format!("sluice-overlap-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let path = make(&folder);
+    let (compute, _) = median(&path, &team, None);
+    println!(
+        "compute {:.2} ms a layer, {n_workers} workers",
+        layer_ms(compute)
+    );
+    println!(
+        "| io / compute | guesses | ms a layer | max(io, compute) | quotient | in memory | guesses that came true |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for ratio in RATIOS {
+        for prefetch in [true, false] {
+            measure(&path, &team, (compute, ratio), prefetch);
+        }
+    }
+    std::fs::remove_dir_all(folder).expect("the folder is ours");
+}
+
+fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch: bool) {
+    let step_bytes = f64::from(EXPERT_BYTES * SHAPE.n_expert_used * SHAPE.n_layer);
+    let bytes_per_second = step_bytes / (ratio * compute.as_secs_f64());
+    let simulation = Simulation {
+        latency: Duration::from_micros(80),
+        bytes_per_second,
+        ..Simulation::IDEAL
+    };
+    let options = ExpertOptions {
+        device: Some(simulation.device()),
+        prefetch,
+        ..ExpertOptions::new(N_SLOTS * EXPERT_BYTES as usize)
+    };
+    let (time, stats) = median(path, team, Some(options));
+    let io = stats.read_bytes as f64 / N_STEPS as f64 / bytes_per_second;
+    let limit = io.max(compute.as_secs_f64());
+    println!(
+        "| {:.2} | {} | {:.2} | {:.2} | {:.3} | {:.1}% | {} of {} |",
+        io / compute.as_secs_f64(),
+        if prefetch { "on" } else { "off" },
+        layer_ms(time),
+        1e3 * limit / f64::from(SHAPE.n_layer),
+        time.as_secs_f64() / limit,
+        100.0 * stats.hit_rate(),
+        stats.guessed_needed,
+        stats.guessed,
+    );
+}
+
+fn layer_ms(step: Duration) -> f64 {
+    1e3 * step.as_secs_f64() / f64::from(SHAPE.n_layer)
+}
+
+/// Median time of a step, and what its store did in all of them.
+fn median(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> (Duration, ExpertStats) {
+    let options = LoadOptions {
+        experts,
+        ..LoadOptions::default()
+    };
+    let opened = Opened::open(path, LoadMode::Map).expect("a model");
+    let model = opened.load_with(team, options).expect("memory");
+    let limits = Limits {
+        n_ctx: 64,
+        table: Some(kernel_table(Some("scalar")).expect("always there")),
+        ..Limits::default()
+    };
+    let mut session = model.session_on(team, limits).expect("memory");
+    for position in 0..4 {
+        step(&mut session, position);
+    }
+    let stats = |model: &Model| {
+        model
+            .experts()
+            .map(|experts| experts.stats())
+            .unwrap_or_default()
+    };
+    let before = stats(&model);
+    let mut times: Vec<_> = (4..4 + N_STEPS).map(|i| step(&mut session, i)).collect();
+    times.sort();
+    (times[N_STEPS / 2], stats(&model).since(&before))
+}
+
+fn step(session: &mut Session, position: usize) -> Duration {
+    let position = u32::try_from(position).expect("a few");
+    let batch = [BatchEntry::new(
+        position * 7 % SHAPE.n_vocab,
+        0,
+        position,
+        Wants::Logits,
+    )];
+    let time = session.run(&batch, &StepHooks::default(), |_, time| time);
+    time.expect("reads do not fail")
+}
+
+/// The model, packed. What layers add to the stream is small.
+fn make(folder: &Path) -> PathBuf {
+    let mut file = SHAPE.file();
+    let mut random = Random(3);
+    for layer in 0..SHAPE.n_layer {
+        for name in ["attn_output.weight", "ffn_down_exps.weight"] {
+            let name = format!("blk.{layer}.{name}");
+            let n = file.tensor(&name).dims.iter().product::<u64>();
+            let values: Vec<_> = (0..n).map(|_| 0.001 * random.signed()).collect();
+            file.fill(&name, &values);
+        }
+    }
+    let gguf = folder.join("model.gguf");
+    std::fs::write(&gguf, file.bytes()).expect("a disk with room");
+    drop(file);
+    let opened = Opened::open(&gguf, LoadMode::Read).expect("a model");
+    let path = folder.join("model.slc");
+    let output = OutputFile::create(&path, false).expect("a new file");
+    let options = PackOptions {
+        n_threads: 2,
+        verify: false,
+    };
+    let stop = StopFlag::new();
+    let watch = Watch::new(0, &stop, &|_| ());
+    pack(opened.file(), opened.gguf(), output, options, &watch).expect("a disk with room");
+    std::fs::remove_file(gguf).expect("it is ours");
+    path
+}
