@@ -1,9 +1,9 @@
 //! Reading experts against computing with them, on a device whose speed is set: `expert_overlap [N_WORKERS]`.
 //!
 //! The time of a step should be the longer of reading (bytes by bandwidth) and computing (the time of a step with all
-//! experts in memory), whatever their ratio. The scalar kernels compute, so that a device which copies bytes can be
-//! as fast as they are. The layers' streams are alike, so that guesses come true; without guesses only what a layer's
-//! own work hides is hidden.
+//! experts in memory), whatever their ratio. The scalar kernels compute, for the same text in four sequences, so that a
+//! device which copies bytes can be faster than they are. The layers' streams are alike, so that guesses come true;
+//! without guesses only what a layer's own work hides is hidden.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -24,7 +24,7 @@ use sluice_tests::build::{Random, Shape};
 use std::path::{Path, PathBuf};
 
 const SHAPE: Shape = Shape {
-    n_layer: 12,
+    n_layer: 24,
     n_embd: 512,
     n_head: 8,
     n_head_kv: 4,
@@ -32,7 +32,7 @@ const SHAPE: Shape = Shape {
     head_dim_v: 64,
     n_ff: 1024,
     n_vocab: 29,
-    n_expert: 32,
+    n_expert: 16,
     n_expert_used: 4,
     ty: GgmlType::Q8_0,
     ..Shape::TINY
@@ -43,6 +43,8 @@ const N_SLOTS: usize = 96;
 const EXPERT_BYTES: u32 = 3 * SHAPE.n_embd * SHAPE.n_ff / 32 * 34;
 const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0];
 const N_STEPS: usize = 9;
+/// Sequences of the same text: what each expert is multiplied with.
+const N_SEQ: u32 = 4;
 
 fn main() {
     let n_workers = std::env::args().nth(1);
@@ -110,7 +112,9 @@ fn median(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> (Duration
     let opened = Opened::open(path, LoadMode::Map).expect("a model");
     let model = opened.load_with(team, options).expect("memory");
     let limits = Limits {
-        n_ctx: 64,
+        n_ctx: 64 * N_SEQ as usize,
+        n_seq: N_SEQ as usize,
+        n_outputs: N_SEQ as usize,
         table: Some(kernel_table(Some("scalar")).expect("always there")),
         ..Limits::default()
     };
@@ -132,12 +136,9 @@ fn median(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> (Duration
 
 fn step(session: &mut Session, position: usize) -> Duration {
     let position = u32::try_from(position).expect("a few");
-    let batch = [BatchEntry::new(
-        position * 7 % SHAPE.n_vocab,
-        0,
-        position,
-        Wants::Logits,
-    )];
+    let token = position * 7 % SHAPE.n_vocab;
+    let entry = |sequence| BatchEntry::new(token, sequence, position, Wants::Logits);
+    let batch: Vec<_> = (0..N_SEQ).map(entry).collect();
     let time = session.run(&batch, &StepHooks::default(), |_, time| time);
     time.expect("reads do not fail")
 }

@@ -32,6 +32,7 @@ pub(super) fn run<'p>(
         None => begin(&mut runner)?,
     }
     blocks::begin_layer_inputs(&mut runner, &rooms.layer_input)?;
+    blocks::look_ahead(&runner, rooms, pass.layers.start);
     for index in pass.layers.clone() {
         let at = LayerAt {
             index,

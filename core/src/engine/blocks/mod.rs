@@ -75,6 +75,11 @@ impl<'m> Rooms<'m> {
     }
 }
 
+/// Guesses at the experts of the first layer of `first` and those behind it that has some, for sources that want to know.
+pub(super) fn look_ahead(runner: &Runner<'_, '_>, rooms: &Rooms<'_>, first: usize) {
+    experts::look_ahead(runner, &rooms.experts, first);
+}
+
 /// A mixer: adds what each row takes from earlier tokens. `leaves_out`: only rows that outputs depend on
 /// go further than what later positions need. A layer without a mixer leaves none out.
 pub(super) fn mixer<'p>(

@@ -72,9 +72,9 @@ impl Ahead {
     /// Most reads of guesses at once: what a read that is needed may have to wait for.
     fn n_reading_max(&self) -> usize {
         match self.shares[0] {
-            share if share < 0.6 => 1,
-            share if share < 0.85 => 2,
-            _ => 4,
+            share if share < 0.6 => 2,
+            share if share < 0.85 => 4,
+            _ => 8,
         }
     }
 }

@@ -342,6 +342,8 @@ impl Shared {
     fn end_step(&self) {
         self.layer.store(0, Ordering::SeqCst);
         let mut state = self.lock();
+        state.need.end();
+        state.need.next = self.next_with_experts(0);
         if let Some(tracing) = &mut state.trace {
             tracing.n_steps += 1;
             if let Err(error) = tracing.writer.flush() {

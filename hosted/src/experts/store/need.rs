@@ -80,7 +80,7 @@ impl Shared {
         }
         let n_foreground = self.slots.len() - state.guessed.len();
         state.need.all_fit = state.need.ids.len() <= n_foreground;
-        state.need.next = self.next_with_experts(needed.layer);
+        state.need.next = self.next_with_experts(needed.layer + 1);
         self.count(&mut state, needed.layer);
         state.drop_guesses(needed.layer);
         self.layer.store(needed.layer + 1, Ordering::SeqCst);
@@ -89,10 +89,10 @@ impl Shared {
         self.wake();
     }
 
-    /// The layer behind `layer` that has experts next.
-    fn next_with_experts(&self, layer: usize) -> Option<usize> {
-        let mut behind = layer + 1..self.places.layers.len();
-        behind.find(|&layer| self.places.layers[layer].is_some())
+    /// The first layer from `first` on that has experts.
+    pub(super) fn next_with_experts(&self, first: usize) -> Option<usize> {
+        let mut layers = first..self.places.layers.len();
+        layers.find(|&layer| self.places.layers[layer].is_some())
     }
 
     /// Counts hits, and lets guesses that came true change their pool.

@@ -1,44 +1,51 @@
 //! A guess at the experts of the next layer, for sources that read them ahead.
 
 use super::super::channel_norm;
-use super::Block;
+use super::ExpertsRoom;
 use super::routing::{Choice, rank};
 use crate::engine::pass::activations;
 use crate::engine::rows::SMALL_BATCH;
 use crate::engine::runner::Runner;
+use crate::engine::sites::ExpertSource;
 use crate::kernels::table::{Matmul, Store};
 use crate::model::{Experts, Site, Vector};
 
-impl Block<'_> {
-    /// Tells the source which experts the next layer that has some may need: what its own norm and router make of the
-    /// stream as it is before this layer's channel. One worker guesses, for a few tokens. No result depends on it.
-    pub(super) fn look_ahead(&self, runner: &Runner<'_, '_>) {
-        let (n, member) = (runner.n_rows, &runner.member);
-        if n > SMALL_BATCH || member.rank() + 1 != member.size() {
-            return;
-        }
-        let Some(n_more) = self.source.looks_ahead() else {
-            return;
-        };
-        let config = self.pass.config();
-        let next = (self.at.index + 1..config.n_layer())
-            .find_map(|layer| Some((layer, config.kind(layer).experts()?)));
-        if let Some((layer, shape)) = next {
-            for row in 0..n {
-                self.guess(runner, row, (layer, shape), n_more);
-            }
-        }
+/// Tells the source which experts the first layer from `first` on that has some may need: what its own norm and router make
+/// of the stream as it is. One worker guesses, for a few tokens. No result depends on it.
+pub(in crate::engine) fn look_ahead(runner: &Runner<'_, '_>, room: &ExpertsRoom<'_>, first: usize) {
+    let (n, member, pass) = (runner.n_rows, &runner.member, runner.pass);
+    let config = pass.config();
+    let source: &dyn ExpertSource = pass.options.experts.unwrap_or(pass.model);
+    if n > SMALL_BATCH || member.rank() + 1 != member.size() {
+        return;
     }
+    let mut layers = first..config.n_layer();
+    let next = layers.find_map(|layer| Some((layer, config.kind(layer).experts()?)));
+    if let (Some(n_more), Some((layer, shape))) = (source.looks_ahead(), next) {
+        let guess = Guess {
+            room,
+            source,
+            layer,
+            shape,
+            n_more,
+        };
+        (0..n).for_each(|row| guess.make(runner, row));
+    }
+}
 
+/// A guess at what a layer needs.
+struct Guess<'g, 'm> {
+    room: &'g ExpertsRoom<'m>,
+    source: &'g dyn ExpertSource,
+    layer: usize,
+    shape: &'g Experts,
+    n_more: usize,
+}
+
+impl Guess<'_, '_> {
     /// The guess of one row.
-    fn guess(
-        &self,
-        runner: &Runner<'_, '_>,
-        row: usize,
-        (layer, shape): (usize, &Experts),
-        n_more: usize,
-    ) {
-        let (pass, rank_here) = (self.pass, runner.member.rank());
+    fn make(&self, runner: &Runner<'_, '_>, row: usize) {
+        let (pass, shape, layer) = (runner.pass, self.shape, self.layer);
         let (model, kind) = (pass.model, pass.config().kind(layer));
         let weights = &model.layers()[layer];
         let norm = match shape.has_norms {
@@ -49,7 +56,7 @@ impl Block<'_> {
         let (rows, chosen) = &self.room.ahead;
         pass.quantize(normed, &rows.layout, rows.memory.pointer(0));
         let router = model.matrix(weights, Site::FfnGateInp);
-        let memory = self.room.routers.of(rank_here);
+        let memory = self.room.routers.of(runner.member.rank());
         let n_expert = shape.n_expert;
         let args = Matmul {
             layout: router.layout,
@@ -72,7 +79,7 @@ impl Block<'_> {
         if let Some(bias) = router.bias {
             scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         }
-        let n_named = n_expert.min(shape.n_expert_used + n_more);
+        let n_named = n_expert.min(shape.n_expert_used + self.n_more);
         // SAFETY: one worker's, whose last use is over.
         let chosen = unsafe { chosen.write(0..n_named) };
         let bias = model.vector(weights, Vector::ChoiceBias);

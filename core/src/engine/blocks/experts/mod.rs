@@ -21,6 +21,7 @@ mod route;
 mod routing;
 mod shared;
 
+pub(super) use ahead::look_ahead;
 pub(super) use room::ExpertsRoom;
 
 use super::LayerAt;
@@ -109,7 +110,7 @@ pub(super) fn run<'p>(
         neurons: ActivationLayout::new(shape.n_ff, pass.activations().neurons),
         source: pass.options.experts.unwrap_or(pass.model),
     };
-    block.look_ahead(runner);
+    look_ahead(runner, room, at.index + 1);
     let (choices, input) = block.choose(runner)?;
     let mut gathers = input;
     if shape.has_norms {
