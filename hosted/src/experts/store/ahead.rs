@@ -32,6 +32,8 @@ pub(super) struct Ahead {
 
 /// A guess is read if so many of its place came true lately.
 const SHARE_MIN: f32 = 0.5;
+/// Most reads of guesses at once: an expert's. A read that is needed may have to wait for them.
+const N_READING_MAX: usize = 2;
 /// Of those that are passed over, one in so many is read to see whether that is still right.
 const PROBE: u32 = 64;
 /// How much the last guess counts.
@@ -67,15 +69,6 @@ impl Ahead {
         }
         self.n_passed += 1;
         self.n_passed.is_multiple_of(PROBE)
-    }
-
-    /// Most reads of guesses at once: what a read that is needed may have to wait for.
-    fn n_reading_max(&self) -> usize {
-        match self.shares[0] {
-            share if share < 0.6 => 2,
-            share if share < 0.85 => 4,
-            _ => 8,
-        }
     }
 }
 
@@ -130,8 +123,7 @@ impl Shared {
 
     /// Reads guessed experts, one after the other, while no read is waited for.
     pub(super) fn ask_for_guesses(&self, state: &mut State) {
-        while state.flights.n_awaited() == 0 && state.ahead.n_reading < state.ahead.n_reading_max()
-        {
+        while state.flights.n_awaited() == 0 && state.ahead.n_reading < N_READING_MAX {
             let Some((id, _, place)) = state.ahead.queue.pop_front() else {
                 return;
             };
