@@ -84,9 +84,8 @@ class Setup:
         ]
         if cache:
             self.trace.unlink(missing_ok=True)
-            # With a map of the file, bench's probe of memory would read all of it, experts included.
             command += ["--expert-cache", cache, "--expert-trace", self.trace]
-            command += ["-lm", "none", *self.more]
+            command += self.more
         done = limit.run(command, within)
         return Row(done, cache)
 

@@ -225,7 +225,7 @@ impl Opened {
             }
         };
         let experts = options.experts.map(|experts| match options.source {
-            None => ExpertStore::open(self, experts).map(Arc::new),
+            None => ExpertStore::open(file, gguf, config, experts).map(Arc::new),
             Some(_) => Err(ExpertError::OtherSource {
                 name: self.name().to_owned(),
             }),

@@ -3,10 +3,11 @@
 
 use super::device::DIRECT_ALIGN;
 use super::error::ExpertError;
-use crate::model::Opened;
+use crate::file::ModelFile;
 use core::ops::Range;
+use sluice_core::gguf::Gguf;
 use sluice_core::kernels::panel::PanelLayout;
-use sluice_core::model::{ExpertMatrices, ModelPlan, Site};
+use sluice_core::model::{ExpertMatrices, ModelConfig, ModelPlan, Site};
 use sluice_core::slc::Slc;
 use std::path::PathBuf;
 
@@ -29,6 +30,14 @@ pub(super) struct Places {
     pub(super) paths: Vec<PathBuf>,
     /// Most bytes of a piece that is turned into panels; 0 if none is.
     pub(super) rows_bytes_max: usize,
+}
+
+/// A model's file, as far as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found<'f> {
+    pub(super) file: &'f ModelFile,
+    pub(super) gguf: &'f Gguf<'f>,
+    pub(super) config: &'f ModelConfig,
 }
 
 /// Experts of a layer.
@@ -86,20 +95,17 @@ impl Piece {
 }
 
 impl Places {
-    /// Finds the experts of `opened`.
-    pub(super) fn find(opened: &Opened) -> Result<Self, ExpertError> {
+    /// Finds the experts of a file.
+    pub(super) fn find(opened: &Found<'_>) -> Result<Self, ExpertError> {
         let unusable = |error| ExpertError::Model {
-            name: opened.name().to_owned(),
+            name: opened.file.name().to_owned(),
             error: Box::new(error),
         };
-        let slc = opened
-            .file()
-            .slc()
-            .map_err(|error| ExpertError::OtherFile {
-                path: opened.name().into(),
-                reason: error.to_string(),
-            })?;
-        let config = opened.config();
+        let slc = opened.file.slc().map_err(|error| ExpertError::OtherFile {
+            path: opened.file.name().into(),
+            reason: error.to_string(),
+        })?;
+        let config = opened.config;
         let most = config
             .experts()
             .map(|shape| shape.n_expert)
@@ -120,7 +126,7 @@ impl Places {
             rows_bytes_max: 0,
         };
         let mut found = Vec::new();
-        ModelPlan::experts(opened.gguf(), config, |matrices| found.push(matrices))
+        ModelPlan::experts(opened.gguf, config, |matrices| found.push(matrices))
             .map_err(unusable)?;
         // Gate, up, down: the order of a slot.
         found.sort_by_key(|matrices| (matrices.layer, matrices.site as usize));
@@ -129,7 +135,7 @@ impl Places {
         }
         match places.n_experts {
             0 => Err(ExpertError::NoExperts {
-                name: opened.name().to_owned(),
+                name: opened.file.name().to_owned(),
             }),
             _ => Ok(places),
         }
@@ -137,12 +143,12 @@ impl Places {
 
     fn add(
         &mut self,
-        opened: &Opened,
+        opened: &Found<'_>,
         slc: Option<&Slc<'_>>,
         matrices: &[ExpertMatrices],
     ) -> Result<(), ExpertError> {
         let layer = matrices[0].layer;
-        let shape = opened.config().kind(layer).experts();
+        let shape = opened.config.kind(layer).experts();
         let n_experts = shape.map_or(0, |shape| shape.n_expert);
         let first_id = u32::try_from(layer * self.n_in_layer_max as usize).unwrap_or(u32::MAX);
         let mut places = LayerPlaces {
@@ -189,12 +195,12 @@ impl Places {
 
     fn piece(
         &mut self,
-        opened: &Opened,
+        opened: &Found<'_>,
         slc: Option<&Slc<'_>>,
         matrix: &ExpertMatrices,
         slot_offset: usize,
     ) -> Result<Piece, ExpertError> {
-        let tensor = opened.gguf().tensors().nth(matrix.tensor);
+        let tensor = opened.gguf.tensors().nth(matrix.tensor);
         let header = |tensor| slc.and_then(|slc| slc.tensor_header(matrix.tensor, tensor));
         let (offset, stride, len, rows) =
             match tensor.as_ref().map(|tensor| (tensor, header(tensor))) {
@@ -210,11 +216,11 @@ impl Places {
                 None => (0, 0, 0, None),
             };
         let sums = slc.and_then(|slc| slc.matrix_checksums(matrix.tensor));
-        let experts = opened.config().kind(matrix.layer).experts();
+        let experts = opened.config.kind(matrix.layer).experts();
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
         let all = stride * n.saturating_sub(1) + len as u64;
-        let Some((path, offset)) = opened.file().locate(offset, all) else {
-            let name = opened.name().to_owned();
+        let Some((path, offset)) = opened.file.locate(offset, all) else {
+            let name = opened.file.name().to_owned();
             return Err(ExpertError::NoFile { name });
         };
         let file = match self.paths.iter().position(|other| other == path) {

@@ -35,7 +35,9 @@ fn server(experts: Option<ExpertOptions>) -> (ServerOptions, Lines) {
 /// Room for half of the mixture's experts.
 fn half(device: Simulation) -> ExpertOptions {
     let opened = Opened::open(MIXTURE, LoadMode::Map).unwrap();
-    let all = ExpertStore::open(&opened, ExpertOptions::new(1 << 30)).unwrap();
+    let (file, gguf) = (opened.file(), opened.gguf());
+    let options = ExpertOptions::new(1 << 30);
+    let all = ExpertStore::open(file, gguf, opened.config(), options).unwrap();
     ExpertOptions {
         device: Some(device.device()),
         ..ExpertOptions::new(all.memory_bytes() / 2)

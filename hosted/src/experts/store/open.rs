@@ -3,7 +3,7 @@
 
 use super::super::device::{self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, open_file};
 use super::super::options::{ExpertIo, ExpertOptions};
-use super::super::places::Places;
+use super::super::places::{Found, Places};
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
 use super::ahead::{Ahead, N_MORE};
@@ -13,11 +13,13 @@ use super::need::Need;
 use super::order::Order;
 use super::slots::Slots;
 use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
+use crate::file::ModelFile;
 use crate::host::drives::Drives;
 use crate::host::memory::AlignedMemory;
 use crate::host::placement::pages;
-use crate::model::Opened;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use sluice_core::gguf::Gguf;
+use sluice_core::model::ModelConfig;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -27,12 +29,17 @@ const STAGING_BYTES: usize = 48 << 20;
 const GUESSES_SHARE: usize = 8;
 
 impl ExpertStore {
-    /// Opens the experts of a model's file, to be read as `options` say.
+    /// Opens the experts of a model's file, whose header is `gguf` and whose shape is `config`, to be read as `options` say.
     ///
     /// # Errors
     /// [`ExpertError`]: the model has none, there is no memory for one, a file or the way to read is not to be had.
-    pub fn open(opened: &Opened, options: ExpertOptions) -> Result<Self, ExpertError> {
-        let places = Places::find(opened)?;
+    pub fn open(
+        file: &ModelFile,
+        gguf: &Gguf<'_>,
+        config: &ModelConfig,
+        options: ExpertOptions,
+    ) -> Result<Self, ExpertError> {
+        let places = Places::find(&Found { file, gguf, config })?;
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
         let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
