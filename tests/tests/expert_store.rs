@@ -537,3 +537,47 @@ fn a_prompt_reads_each_expert_once_however_few_fit() {
         }
     }
 }
+
+/// Bytes of address space of this process.
+fn address_space() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmSize:"))
+        .unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+#[test]
+fn a_store_gives_its_memory_back() {
+    let path = gguf("gpt-oss");
+    let team = team(1);
+    let io = [
+        Some(ExpertIo::Uring),
+        Some(ExpertIo::Pread),
+        Some(ExpertIo::Mmap),
+        None,
+    ];
+    for io in io {
+        let open = || {
+            let options = ExpertOptions {
+                io,
+                device: io.is_none().then(|| Simulation::IDEAL.device()),
+                ..ExpertOptions::new(usize::MAX >> 1)
+            };
+            match load(&path, &team, Some(options)) {
+                Err(LoadError::Experts(ExpertError::Device { .. })) => 0,
+                loaded => loaded.unwrap().experts().unwrap().memory_bytes(),
+            }
+        };
+        // Other tests of this process come and go beside it.
+        let is_flat = (0..5).any(|_| {
+            let (bytes, before) = (open(), address_space());
+            (0..300).for_each(|_| _ = open());
+            let grown = address_space().saturating_sub(before);
+            grown < 150 * bytes as u64 + (1 << 20)
+        });
+        assert!(is_flat, "{io:?}");
+    }
+}

@@ -87,7 +87,7 @@ impl StepError {
     /// Why a step has no outputs; where its experts should have come from knows more.
     pub(super) fn of(error: EngineError, experts: Option<&ExpertStore>) -> Self {
         let source = experts.filter(|_| error == EngineError::Stopped(Stop::SourceFailed));
-        match source.and_then(ExpertStore::take_error) {
+        match source.and_then(ExpertStore::step_error) {
             Some(error) => Self::Experts(error),
             None => Self::Engine(error),
         }

@@ -249,8 +249,9 @@ impl Session {
                 }
             });
             outcome.map_err(StepError::Panicked)?;
+            let finished = step.finish().map_err(|error| StepError::of(error, store));
             drop(turn);
-            let outputs = step.finish().map_err(|error| StepError::of(error, store))?;
+            let outputs = finished?;
             let time = start.elapsed();
             drop(workers);
             Ok((read(&outputs, time), time))

@@ -53,7 +53,6 @@ struct Shared {
     filled: Condvar,
     /// Opened anew: read through the page cache, which is faster than what is simulated.
     files: Vec<File>,
-    completions: Arc<dyn Completions>,
     simulation: Simulation,
 }
 
@@ -83,11 +82,11 @@ impl SimulatedDevice {
             }),
             filled: Condvar::new(),
             files,
-            completions: setup.completions,
             simulation,
         });
         let in_thread = shared.clone();
-        let thread = std::thread::spawn(move || in_thread.work());
+        let completions = setup.completions;
+        let thread = std::thread::spawn(move || in_thread.work(&*completions));
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -137,10 +136,10 @@ impl Drop for SimulatedDevice {
 const WATCH: Duration = Duration::from_micros(120);
 
 impl Shared {
-    fn work(&self) {
+    fn work(&self, completions: &dyn Completions) {
         let mut n_done = 0;
         loop {
-            let pause = self.completions.tick();
+            let pause = completions.tick();
             let queue = lock(&self.queue);
             let Some(&(due, next)) = queue.reads.first() else {
                 if queue.ended {
@@ -159,20 +158,19 @@ impl Shared {
                 core::hint::spin_loop();
             }
             n_done += 1;
-            self.finish(next, result);
+            self.finish();
+            completions.completed(next.token, result);
         }
     }
 
-    /// Ends the first read, or behind others that are due, too.
-    fn finish(&self, first: Read, result: Result<usize, i32>) {
+    /// The first read is done.
+    fn finish(&self) {
         let mut queue = lock(&self.queue);
         queue.reads.remove(0);
         if self.simulation.is_reversed && queue.reads.len() > 1 {
             // The next ones first: all orders come up as requests are few or many.
             queue.reads.reverse();
         }
-        drop(queue);
-        self.completions.completed(first.token, result);
     }
 
     fn read(&self, read: &Read, n: u64) -> Result<usize, i32> {

@@ -25,7 +25,6 @@ struct Shared {
     /// There is a read in the queue, or the end.
     filled: Condvar,
     files: Vec<Readable>,
-    completions: Arc<dyn Completions>,
 }
 
 struct Queue {
@@ -59,7 +58,6 @@ impl Threads {
             }),
             filled: Condvar::new(),
             files: files.map_err(|error| error.to_string())?,
-            completions: setup.completions,
         });
         let device = Self {
             shared,
@@ -68,10 +66,12 @@ impl Threads {
         };
         for index in 0..N_THREADS {
             let (shared, cpus) = (device.shared.clone(), setup.cpus.clone());
+            // The threads alone have it: the device is its own.
+            let completions = setup.completions.clone();
             let thread = std::thread::Builder::new().name("expert-io".into());
             let thread = thread.spawn(move || {
                 stay_on(&cpus);
-                shared.work(index == 0);
+                shared.work(&*completions, index == 0);
             });
             let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
             lock(&device.threads).push(thread);
@@ -109,11 +109,11 @@ impl Drop for Threads {
 
 impl Shared {
     /// Reads until the end; one thread looks at the clock besides.
-    fn work(&self, has_clock: bool) {
+    fn work(&self, completions: &dyn Completions, has_clock: bool) {
         let mut pause = Duration::from_secs(1);
         loop {
             if has_clock {
-                pause = self.completions.tick();
+                pause = completions.tick();
             }
             let mut queue = lock(&self.queue);
             let Some(read) = queue.reads.pop_front() else {
@@ -125,7 +125,7 @@ impl Shared {
                 continue;
             };
             drop(queue);
-            self.completions.completed(read.token, self.read(&read));
+            completions.completed(read.token, self.read(&read));
         }
     }
 

@@ -3,6 +3,7 @@
 //! Source: Jens Axboe, "Efficient IO with io_uring"; io_uring_setup(2), io_uring_enter(2), io_uring_register(2).
 
 use super::{Completions, Device, DeviceSetup, Read, stay_on};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
@@ -23,6 +24,8 @@ struct Shared {
     ring: IoUring,
     /// Begin and end of each registered buffer; empty where none could be.
     buffers: Vec<(usize, usize)>,
+    /// Reads that the kernel has.
+    n_reading: AtomicUsize,
     /// Kept open as long as the ring has them.
     _files: Vec<super::DeviceFile>,
 }
@@ -97,13 +100,14 @@ impl Uring {
         let shared = Arc::new(Shared {
             ring,
             buffers,
+            n_reading: AtomicUsize::new(0),
             _files: setup.files,
         });
         let (in_thread, completions, cpus) = (shared.clone(), setup.completions, setup.cpus);
         let thread = std::thread::Builder::new().name("expert-io".into());
         let thread = thread.spawn(move || {
             stay_on(&cpus);
-            wait(&in_thread.ring, &*completions);
+            in_thread.wait(&*completions);
         });
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Box::new(Self {
@@ -154,6 +158,7 @@ impl Device for Uring {
                 .offset(read.offset)
                 .build(),
         };
+        self.shared.n_reading.fetch_add(1, Ordering::SeqCst);
         self.push(&entry.user_data(read.token.into()));
     }
 
@@ -182,26 +187,30 @@ impl Drop for Uring {
     }
 }
 
-/// Tells of reads as they are done, until the end is asked for.
-fn wait(ring: &IoUring, completions: &dyn Completions) {
-    let mut is_ending = false;
-    while !is_ending {
-        let pause = Timespec::from(completions.tick().max(Duration::from_millis(1)));
-        let args = SubmitArgs::new().timespec(&pause);
-        // The time being over, and a signal, are reasons to look again.
-        let _n = ring.submitter().submit_with_args(1, &args);
-        loop {
-            // SAFETY: this thread alone takes completions.
-            let Some(done) = unsafe { ring.completion_shared() }.next() else {
-                break;
-            };
-            if done.user_data() == END {
-                is_ending = true;
-                continue;
+impl Shared {
+    /// Tells of reads as they are done, until the end is asked for and the kernel writes to no memory any more.
+    fn wait(&self, completions: &dyn Completions) {
+        let ring = &self.ring;
+        let mut is_ending = false;
+        while !is_ending || self.n_reading.load(Ordering::SeqCst) > 0 {
+            let pause = Timespec::from(completions.tick().max(Duration::from_millis(1)));
+            let args = SubmitArgs::new().timespec(&pause);
+            // The time being over, and a signal, are reasons to look again.
+            let _n = ring.submitter().submit_with_args(1, &args);
+            loop {
+                // SAFETY: this thread alone takes completions.
+                let Some(done) = unsafe { ring.completion_shared() }.next() else {
+                    break;
+                };
+                if done.user_data() == END {
+                    is_ending = true;
+                    continue;
+                }
+                let token = u32::try_from(done.user_data()).unwrap_or(u32::MAX);
+                let result = usize::try_from(done.result()).map_err(|_| -done.result());
+                completions.completed(token, result);
+                self.n_reading.fetch_sub(1, Ordering::SeqCst);
             }
-            let token = u32::try_from(done.user_data()).unwrap_or(u32::MAX);
-            let result = usize::try_from(done.result()).map_err(|_| -done.result());
-            completions.completed(token, result);
         }
     }
 }

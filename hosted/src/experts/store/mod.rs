@@ -49,6 +49,8 @@ use std::time::Instant;
 pub struct ExpertStore {
     shared: Arc<Shared>,
     notes: Vec<String>,
+    /// Where it was opened.
+    process: u32,
     /// The drives' NUMA nodes; none where they are not known.
     nodes: Vec<usize>,
 }
@@ -92,6 +94,8 @@ struct State {
     ahead: Ahead,
     stats: ExpertStats,
     error: Option<ExpertError>,
+    /// What a step has told: as long as its read is under way, it is the next step's reason, too.
+    told: Option<ExpertError>,
     trace: Option<Tracing>,
 }
 
@@ -183,10 +187,18 @@ impl ExpertStore {
         }
     }
 
-    /// Why the last step had no experts.
+    /// What went wrong last, once.
     #[must_use]
     pub fn take_error(&self) -> Option<ExpertError> {
         self.shared.lock().error.take()
+    }
+
+    /// Why a step had no experts: what went wrong last, also if it was told before.
+    pub(crate) fn step_error(&self) -> Option<ExpertError> {
+        let mut state = self.shared.lock();
+        let told = state.error.take();
+        state.told = told.or(state.told.take());
+        state.told.clone()
     }
 
     /// Lets go of all experts, as if nothing had been read: for measurements from a cold start.
@@ -222,6 +234,10 @@ impl Drop for Turn<'_> {
 
 impl Drop for ExpertStore {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            // A child of a fork: the threads are its parent's, which goes on with the memory.
+            return;
+        }
         self.shared.is_closing.store(true, Ordering::SeqCst);
         if let Some(device) = self.shared.device.get() {
             device.close();

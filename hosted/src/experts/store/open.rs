@@ -54,6 +54,7 @@ impl ExpertStore {
         Ok(Self {
             shared,
             notes,
+            process: std::process::id(),
             nodes,
         })
     }
@@ -110,6 +111,7 @@ impl Shared {
                 ..Default::default()
             },
             error: None,
+            told: None,
             trace: options
                 .trace
                 .as_deref()

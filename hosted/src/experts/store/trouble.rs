@@ -138,6 +138,13 @@ impl Shared {
             return;
         };
         flight.is_overdue = true;
+        let is_awaited = !flight.is_guess || state.need.has(flight.id);
+        self.slots
+            .set_progress(flight.slot, flight.part, Progress::Failed);
+        if !is_awaited {
+            return;
+        }
+        state.stats.failures += 1;
         let (layer, expert) = self.places.of_id(flight.id);
         state.error = Some(ExpertError::NoAnswer {
             path: flights.drives[flight.file].path.clone(),
@@ -145,7 +152,5 @@ impl Shared {
             expert,
             after: PATIENCE,
         });
-        self.slots
-            .set_progress(flight.slot, flight.part, Progress::Failed);
     }
 }
