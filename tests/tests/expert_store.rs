@@ -304,8 +304,13 @@ fn a_file_that_was_cut_short_is_named() {
     let folder = Folder::new();
     let path = folder.packed("gpt-oss");
     let team = team(1);
-    for io in [ExpertIo::Uring, ExpertIo::Pread] {
-        let cut = folder.0.join(format!("cut-{io}.slc"));
+    // At a block's end, and inside of one.
+    let cuts = [(ExpertIo::Uring, 8192), (ExpertIo::Pread, 8192)];
+    for (io, len) in cuts
+        .into_iter()
+        .chain(cuts.map(|(io, len)| (io, len + 100)))
+    {
+        let cut = folder.0.join(format!("cut-{io}-{len}.slc"));
         std::fs::copy(&path, &cut).unwrap();
         let options = ExpertOptions {
             io: Some(io),
@@ -325,7 +330,7 @@ fn a_file_that_was_cut_short_is_named() {
             loaded => loaded.unwrap(),
         };
         let file = std::fs::File::options().write(true).open(&cut).unwrap();
-        file.set_len(8192).unwrap();
+        file.set_len(len).unwrap();
         let error = failure(&mut session(&model, &team));
         let StepError::Experts(ExpertError::EndOfFile { path, .. }) = &error else {
             panic!("{error}");

@@ -34,6 +34,8 @@ pub(super) struct Flight {
     pub(super) skip: usize,
     /// Room for rows that become panels.
     pub(super) staging: Option<usize>,
+    /// How often in a row it got no further.
+    pub(super) n_stuck: u32,
     pub(super) n_tries: u32,
     pub(super) is_guess: bool,
     pub(super) begun: Instant,
@@ -60,6 +62,9 @@ pub(super) struct Flights {
 
 /// Most reads at once.
 pub(super) const N_READS: usize = 64;
+/// A read that got no further so often in a row is at the end of its file.
+const STUCK_MAX: u32 = 4;
+
 impl Flights {
     pub(super) fn new(
         staging: AlignedMemory,
@@ -108,7 +113,8 @@ impl Flights {
         let copies = &self.copies[file];
         let order =
             (0..copies.len()).map(|i| copies[(id as usize + n_tries as usize + i) % copies.len()]);
-        let works = |file: &usize| self.drives[*file].closed_until.is_none();
+        let now = Instant::now();
+        let works = |file: &usize| self.drives[*file].closed_for(now).is_none();
         let mut order = order.filter(works);
         order.next().unwrap_or(copies[id as usize % copies.len()])
     }
@@ -150,6 +156,7 @@ impl Shared {
                 done: 0,
                 skip,
                 staging: piece.rows.and_then(|_| flights.free_staging.pop()),
+                n_stuck: 0,
                 n_tries: 1,
                 is_guess,
                 begun: Instant::now(),
@@ -215,13 +222,18 @@ impl Shared {
             return false;
         };
         flights.drives[flight.file].n_failures = 0;
-        let before = flight.done - flight.done % DIRECT_ALIGN;
-        flight.done = before + n;
+        let done = flight.done - flight.done % DIRECT_ALIGN + n;
+        flight.n_stuck = if done > flight.done {
+            0
+        } else {
+            flight.n_stuck + 1
+        };
+        flight.done = done;
         if flight.done >= flight.needed {
             return true;
         }
-        let is_stuck = n == 0 || flight.done <= before;
-        if !is_stuck {
+        // The same bytes again and again are the file's last.
+        if n > 0 && flight.n_stuck < STUCK_MAX {
             self.go_on(state, token);
             return false;
         }

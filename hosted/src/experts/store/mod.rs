@@ -362,9 +362,15 @@ impl Shared {
         state.need.next = self.next_with_experts(0);
         if let Some(tracing) = &mut state.trace {
             tracing.n_steps += 1;
-            if let Err(error) = tracing.writer.flush() {
+            let flushed = tracing.writer.flush().map_err(|error| error.to_string());
+            let lost = match tracing.writer.n_lost() {
+                0 => Ok(()),
+                n => Err(format!(
+                    "{n} layers of a step were more than is kept between tokens"
+                )),
+            };
+            if let Err(reason) = flushed.and(lost) {
                 let path = tracing.path.clone();
-                let reason = error.to_string();
                 state
                     .error
                     .get_or_insert(ExpertError::Trace { path, reason });

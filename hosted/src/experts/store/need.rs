@@ -268,6 +268,9 @@ impl Shared {
         else {
             return false;
         };
+        if !need.has(id) {
+            return true;
+        }
         if !need.is_down {
             return self.left(state, id, ExpertPart::GateUp) == 0;
         }
