@@ -433,6 +433,19 @@ fn copies_on_other_drives_share_the_reads_and_stand_in_for_each_other() {
     };
     let model = load(&path, &team, Some(options)).unwrap();
     assert!(logits(&mut session(&model, &team), 5).unwrap() == expected);
+    // A file as long with other experts is no copy.
+    let wrong = folder.0.join("wrong");
+    std::fs::create_dir(&wrong).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let n = bytes.len();
+    bytes[n - 5000] ^= 1;
+    std::fs::write(wrong.join("gpt-oss.slc"), bytes).unwrap();
+    let options = ExpertOptions {
+        dirs: vec![wrong],
+        ..ExpertOptions::new(cache(&path, 30))
+    };
+    let text = load(&path, &team, Some(options)).unwrap_err().to_string();
+    assert!(text.contains("wrong/gpt-oss.slc is no copy"), "{text}");
 }
 
 #[test]

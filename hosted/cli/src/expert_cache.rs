@@ -4,6 +4,7 @@ use super::UsageError;
 use super::footer::Setup;
 use super::format::Bytes;
 use super::output::note;
+use super::placement;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, value_parser};
 use core::time::Duration;
@@ -95,6 +96,9 @@ pub(super) fn say(model: &Model) {
     ));
     for text in experts.notes() {
         note(format_args!("warning: {text}"));
+    }
+    if let Some(placement) = experts.placement() {
+        placement::say(&[placement]);
     }
 }
 

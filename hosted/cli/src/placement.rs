@@ -157,7 +157,7 @@ fn cores_choice() -> PossibleValuesParser {
 }
 
 /// Says which measures are not held, and what to type to get them.
-fn say(measures: &[Measure]) {
+pub(super) fn say(measures: &[Measure]) {
     for measure in measures.iter().filter(|measure| !measure.is_held()) {
         note(format_args!("warning: {measure}"));
     }

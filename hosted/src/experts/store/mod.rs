@@ -201,12 +201,6 @@ impl ExpertStore {
         state.told.clone()
     }
 
-    /// Lets go of all experts, as if nothing had been read: for measurements from a cold start.
-    pub fn clear(&self) {
-        let _turn = self.turn();
-        self.shared.clear();
-    }
-
     /// A step's turn: steps that share a store run one after the other.
     pub(crate) fn turn(&self) -> Turn<'_> {
         Turn {

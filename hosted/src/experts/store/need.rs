@@ -285,18 +285,4 @@ impl Shared {
         let expert = (id - state.need.first_id) as usize;
         self.to_read[part as usize][expert].load(Ordering::SeqCst)
     }
-
-    /// Forgets all that is in memory.
-    pub(super) fn clear(&self) {
-        let mut state = self.lock();
-        state.need.end();
-        for slot in 0..self.slots.len() {
-            let info = state.info[slot];
-            if info.n_reading == [0; 2] && self.slots.id(slot).is_some() && self.slots.evict(slot) {
-                state.info[slot].guess = None;
-                state.order.remove(slot);
-                state.free[info.pool as usize].push(slot);
-            }
-        }
-    }
 }

@@ -20,6 +20,7 @@ use crate::host::placement::pages;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -207,6 +208,7 @@ fn files(
                 let path = copy.path;
                 return Err(ExpertError::OtherFile { path, reason });
             }
+            compare(&original, &copy)?;
             indices.push(files.len() + indices.len());
             files.push(copy);
         }
@@ -240,6 +242,38 @@ fn drives(files: &[DeviceFile]) -> Drives {
     all.nodes.dedup();
     all
 }
+
+/// Compares a copy with the model's file: the header's first bytes, and a page here and there.
+fn compare(original: &DeviceFile, copy: &DeviceFile) -> Result<(), ExpertError> {
+    let no_memory = |error| ExpertError::Memory(Arc::new(error));
+    let mut rooms = [
+        AlignedMemory::zeroed(HEAD_BYTES).map_err(no_memory)?,
+        AlignedMemory::zeroed(HEAD_BYTES).map_err(no_memory)?,
+    ];
+    let n_pages = original.len_bytes / DIRECT_ALIGN as u64;
+    let pages = (0..SAMPLES).map(|i| (n_pages * i / SAMPLES * DIRECT_ALIGN as u64, DIRECT_ALIGN));
+    for (offset, len) in core::iter::once((0, HEAD_BYTES)).chain(pages) {
+        let mut found = [0; 2];
+        for ((file, room), n) in [original, copy].into_iter().zip(&mut rooms).zip(&mut found) {
+            let read = file.file.read_at(&mut room[..len], offset);
+            *n = read.map_err(|error| ExpertError::Open {
+                path: file.path.clone(),
+                error: Arc::new(error),
+            })?;
+        }
+        let [a, b] = &rooms;
+        if a[..found[0]] != b[..found[1]] {
+            let reason = format!("its bytes from {offset} on are others");
+            let path = copy.path.clone();
+            return Err(ExpertError::OtherFile { path, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes at the beginning of a file, and pages of it, that a copy is compared by.
+const HEAD_BYTES: usize = 1 << 20;
+const SAMPLES: u64 = 256;
 
 fn open_device(
     shared: &Arc<Shared>,

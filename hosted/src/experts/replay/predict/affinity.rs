@@ -45,15 +45,13 @@ impl Arm for Affinity {
         "affinity"
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
-        n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        let best = self.score(situation, situation.last, ranking).best(n);
-        into.extend(best.map(|(id, _)| id));
+        _: usize,
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
+        self.score(situation, situation.last, ranking)
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {
@@ -104,15 +102,13 @@ impl Arm for Locality {
         "locality"
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
-        n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        let best = self.score(situation, ranking).best(n);
-        into.extend(best.map(|(id, _)| id));
+        _: usize,
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
+        self.score(situation, ranking)
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {

@@ -67,15 +67,13 @@ impl Arm for Markov {
         }
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
-        n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        let best = self.score(situation, ranking).best(n);
-        into.extend(best.map(|(id, _)| id));
+        _: usize,
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
+        self.score(situation, ranking)
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {
@@ -143,15 +141,13 @@ impl Arm for SecondOrder {
         "markov-2"
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
         n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        let best = self.score(situation, n, ranking).best(n);
-        into.extend(best.map(|(id, _)| id));
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
+        self.score(situation, n, ranking)
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {
@@ -176,17 +172,16 @@ impl Arm for PreGate {
         "pre-gate"
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
-        n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        if !situation.is_same_token {
-            return;
-        }
+        _: usize,
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
         let ranking = ranking.begin(situation.layer, 0.0);
+        if !situation.is_same_token {
+            return ranking;
+        }
         let seen = situation.before.iter().filter_map(|a| self.n_seen.get(a));
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
         let n_seen = seen.sum::<u64>() as f64;
@@ -197,7 +192,7 @@ impl Arm for PreGate {
             }
         }
         ranking.cap(CAP);
-        into.extend(ranking.best(n).map(|(id, _)| id));
+        ranking
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {

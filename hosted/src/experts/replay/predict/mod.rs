@@ -124,7 +124,8 @@ fn measured(steps: &Steps, arm: &mut dyn Arm) -> ArmReport {
     for i in 0..steps.len() {
         let situation = history.before(i);
         predicted.clear();
-        arm.predict(&situation, n_most, &mut ranking, &mut predicted);
+        let best = arm.rank(&situation, n_most, &mut ranking).best(n_most);
+        predicted.extend(best.map(|(id, _)| id));
         let experts = steps.get(i).experts;
         layers[situation.layer_index].count(experts, &predicted, cuts);
         arm.observe(&situation, experts);
@@ -140,14 +141,13 @@ fn measured(steps: &Steps, arm: &mut dyn Arm) -> ArmReport {
 trait Arm {
     fn name(&self) -> &'static str;
 
-    /// Puts at most `n` experts into `into`, the likeliest first.
-    fn predict(
+    /// Scores experts, of which the best `n` are its prediction.
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
         n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    );
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking;
 
     /// Learns what came.
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]);
@@ -232,14 +232,17 @@ impl Arm for Recorded {
         "recorded"
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
         n: usize,
-        _: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
-        into.extend(situation.predicted.iter().take(n));
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
+        let ranking = ranking.begin(situation.layer, 0.0);
+        let places = (1..).map(f64::from);
+        let list = situation.predicted.iter().take(n).zip(places);
+        list.for_each(|(&id, place)| ranking.add(id, 1.0 / place));
+        ranking
     }
 
     fn observe(&mut self, _: &Situation<'_>, _: &[u32]) {}

@@ -95,9 +95,8 @@ fn second_order_by_hand() {
 fn the_other_arms_by_hand() {
     let mut ranking = Ranking::new(4);
     let mut predict = |arm: &mut dyn Arm, situation: &Situation<'_>| {
-        let mut found = Vec::new();
-        arm.predict(situation, 4, &mut ranking, &mut found);
-        found
+        let best = arm.rank(situation, 4, &mut ranking).best(4);
+        best.map(|(id, _)| id).collect::<Vec<_>>()
     };
     let last = |last| Situation {
         last,

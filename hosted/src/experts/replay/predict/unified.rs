@@ -91,16 +91,14 @@ impl Arm for Unified {
         }
     }
 
-    fn predict(
+    fn rank<'r>(
         &mut self,
         situation: &Situation<'_>,
         n: usize,
-        ranking: &mut Ranking,
-        into: &mut Vec<u32>,
-    ) {
+        ranking: &'r mut Ranking,
+    ) -> &'r mut Ranking {
         self.collect(situation, n, ranking);
-        let best = summed(&self.sums, situation, ranking).best(n);
-        into.extend(best.map(|(id, _)| id));
+        summed(&self.sums, situation, ranking)
     }
 
     fn observe(&mut self, situation: &Situation<'_>, experts: &[u32]) {
