@@ -1,6 +1,6 @@
 //! Types with super-blocks of 256 columns.
 
-use super::{f16_at, iq4_nl, nibbles, pairs, set_nibbles, set_pairs};
+use super::{add_bits, f16_at, iq4_nl, nibbles, pairs, set_nibbles, set_pairs};
 
 /// Q2_K: sixteen bytes with a 4-bit scale (low) and a 4-bit min per 16 columns; 64 bytes of
 /// 2-bit codes, of which each 32 hold 128 columns; `d`, `dmin` f16.
@@ -55,8 +55,11 @@ pub mod q3_k {
 
     /// The 256 codes, 0..8.
     pub fn codes(block: &[u8]) -> [u8; 256] {
-        let low = super::pairs(&block[QS..]);
-        core::array::from_fn(|c| low[c] | (block[c % 32] >> (c / 32) & 1) << 2)
+        let mut codes = super::pairs(&block[QS..]);
+        for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            super::add_bits(codes, block, (run, 1), 2);
+        }
+        codes
     }
 
     /// Writes the codes; the inverse of [`codes`].
@@ -138,8 +141,11 @@ pub mod q5_k {
 
     /// The 256 codes, 0..32.
     pub fn codes(block: &[u8]) -> [u8; 256] {
-        let low = super::runs(&block[QS..]);
-        core::array::from_fn(|c| low[c] | (block[QH + c % 32] >> (c / 32) & 1) << 4)
+        let mut codes = super::runs(&block[QS..]);
+        for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            super::add_bits(codes, &block[QH..], (run, 1), 4);
+        }
+        codes
     }
 
     /// Writes the codes; the inverse of [`codes`].
@@ -166,12 +172,14 @@ pub mod q6_k {
 
     /// The 256 codes, 0..64.
     pub fn codes(block: &[u8]) -> [u8; 256] {
-        core::array::from_fn(|c| {
-            let (half, quarter, l) = (c / 128, c % 128 / 32, c % 32);
-            let low = block[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
-            let high = block[128 + 32 * half + l] >> (2 * quarter);
-            (low & 0xf) | (high & 3) << 4
-        })
+        let mut codes = [0; 256];
+        for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (half, quarter) = (run / 4, run % 4);
+            let low = &block[64 * half + 32 * (quarter % 2)..];
+            super::add_bits(codes, low, (quarter / 2 * 4, 0xf), 0);
+            super::add_bits(codes, &block[128 + 32 * half..], (2 * quarter, 3), 4);
+        }
+        codes
     }
 
     /// Writes the codes; the inverse of [`codes`].
@@ -261,7 +269,11 @@ fn values_with_mins(codes: &[u8; 256], block: &[u8], out: &mut [f32]) {
 
 /// 256 nibbles from 128 bytes: each 32 bytes hold 32 columns low, then 32 high.
 fn runs(qs: &[u8]) -> [u8; 256] {
-    core::array::from_fn(|c| (qs[c / 64 * 32 + c % 32] >> (4 * (c / 32 % 2))) & 0xf)
+    let mut codes = [0; 256];
+    for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        add_bits(codes, &qs[run / 2 * 32..], (run % 2 * 4, 0xf), 0);
+    }
+    codes
 }
 
 /// Writes the low nibbles of 256 codes; the inverse of [`runs`].

@@ -99,9 +99,23 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     f16_to_f32(u16_at(block, at))
 }
 
+/// Adds to the codes of a run of columns, byte by byte, the bits of `mask` behind `shift`, as bits from `up` on.
+#[inline(always)]
+fn add_bits(codes: &mut [u8], bytes: &[u8], (shift, mask): (usize, u8), up: usize) {
+    for (code, byte) in codes.iter_mut().zip(bytes) {
+        *code |= (byte >> shift & mask) << up;
+    }
+}
+
 /// 32 codes from 16 bytes: byte j holds column j (low nibble) and j + 16 (high).
+#[inline(always)]
 fn nibbles(qs: &[u8]) -> [u8; 32] {
-    core::array::from_fn(|c| (qs[c % 16] >> (4 * (c / 16))) & 0xf)
+    let mut codes = [0; 32];
+    if let (Some(qs), [low, high]) = (qs.first_chunk::<16>(), codes.as_chunks_mut().0) {
+        *low = qs.map(|q| q & 0xf);
+        *high = qs.map(|q| q >> 4);
+    }
+    codes
 }
 
 /// Writes the low nibbles of 32 codes; the inverse of [`nibbles`].
@@ -113,7 +127,11 @@ fn set_nibbles(codes: &[u8], qs: &mut [u8]) {
 
 /// 256 codes of two bits from 64 bytes: each 32 bytes hold four runs of 32 columns.
 fn pairs(qs: &[u8]) -> [u8; 256] {
-    core::array::from_fn(|c| (qs[c / 128 * 32 + c % 32] >> (2 * (c / 32 % 4))) & 3)
+    let mut codes = [0; 256];
+    for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        add_bits(codes, &qs[run / 4 * 32..], (run % 4 * 2, 3), 0);
+    }
+    codes
 }
 
 /// Writes the low two bits of 256 codes; the inverse of [`pairs`].

@@ -212,8 +212,13 @@ fn values_with_min(codes: [u8; 32], block: &[u8], out: &mut [f32]) {
 
 /// 32 codes from four bytes of fifth bits and 16 bytes of nibbles.
 fn five_bits(bytes: &[u8]) -> [u8; 32] {
-    let low = nibbles(&bytes[4..]);
-    core::array::from_fn(|c| low[c] | (bytes[c / 8] >> (c % 8) & 1) << 4)
+    let mut codes = nibbles(&bytes[4..]);
+    for (codes, bits) in codes.as_chunks_mut::<8>().0.iter_mut().zip(bytes) {
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code |= (bits >> j & 1) << 4;
+        }
+    }
+    codes
 }
 
 /// The inverse of [`five_bits`].

@@ -56,6 +56,7 @@ impl PanelFormat for Bf16 {
         n_cols.div_ceil(2) * LINE_BYTES
     }
 
+    #[inline(always)]
     fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
         panel[Self::at(row, index)..][..2].copy_from_slice(block);
         if index + 1 == n_cols && n_cols % 2 == 1 {

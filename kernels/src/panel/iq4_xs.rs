@@ -6,7 +6,7 @@
 //!  128  32 nibble lines            codes, to be looked up in the table of IQ4_NL
 //! ```
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::iq4_xs;
 
 pub(crate) struct Iq4Xs;
@@ -35,9 +35,7 @@ impl PanelFormat for Iq4Xs {
         for (i, byte) in block[iq4_xs::SCALES..iq4_xs::QS].iter().enumerate() {
             out[SCALES + i * PANEL_ROWS + row] = *byte;
         }
-        for (col, c) in iq4_xs::codes(block).into_iter().enumerate() {
-            set_code::<4>(&mut out[LINES..], row, col, c);
-        }
+        set_codes::<4>(&mut out[LINES..], row, &iq4_xs::codes(block), 0);
     }
 
     fn unpack_block(panel: &[u8], _: usize, row: usize, index: usize, block: &mut [u8]) {

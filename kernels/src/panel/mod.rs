@@ -435,16 +435,23 @@ pub fn dequantize_gguf_row(ty: WeightType, row: &[u8], out: &mut [f32]) {
     blocks::dequantize_row(ty.ggml(), row, out);
 }
 
-/// Puts a code of `BITS` bits (1, 2, 4 or 8) into lines that start at `lines[0]`: byte 4r+j of
-/// a line holds columns j, 4+j, 8+j, … of row r, from the low bits up.
-fn set_code<const BITS: usize>(lines: &mut [u8], row: usize, col: usize, code: u8) {
-    let steps = 8 / BITS;
-    let at = &mut lines[col / (4 * steps) * LINE_BYTES + 4 * row + col % 4];
-    let (mask, shift) = (0xffu8 >> (8 - BITS), col / 4 % steps * BITS);
-    *at = *at & !(mask << shift) | code << shift;
+/// Puts `BITS` bits (1, 2, 4 or 8) of each code, from bit `first` on, into lines that start at
+/// `lines[0]`: byte 4r+j of a line holds columns j, 4+j, 8+j, … of row r, from the low bits up.
+/// `codes` fill whole lines.
+#[inline(always)]
+fn set_codes<const BITS: usize>(lines: &mut [u8], row: usize, codes: &[u8], first: usize) {
+    let mask = u32::from_le_bytes([0xff >> (8 - BITS); 4]);
+    let (lines, _) = lines.as_chunks_mut::<LINE_BYTES>();
+    for (line, codes) in lines.iter_mut().zip(codes.chunks_exact(32 / BITS)) {
+        let (steps, _) = codes.as_chunks();
+        let word = (0..8 / BITS).fold(0, |word, step| {
+            word | (u32::from_le_bytes(steps[step]) >> first & mask) << (step * BITS)
+        });
+        line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+    }
 }
 
-/// Takes a code of `BITS` bits out of lines; the inverse of [`set_code`].
+/// Takes a code of `BITS` bits out of lines; the inverse of [`set_codes`].
 fn code<const BITS: usize>(lines: &[u8], row: usize, col: usize) -> u8 {
     let steps = 8 / BITS;
     let at = lines[col / (4 * steps) * LINE_BYTES + 4 * row + col % 4];

@@ -9,7 +9,7 @@
 //! Bits 2s..2s+2 of byte 4r+j of a code line are the code of column 4s+j of its sub-block, so
 //! that one line serves four steps.
 
-use super::{LINE_BYTES, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q2_k;
 
 pub(crate) struct Q2K;
@@ -37,9 +37,7 @@ impl PanelFormat for Q2K {
         for (s, scales) in block[..q2_k::QS].iter().enumerate() {
             out[SCALES + s * 16 + row] = *scales;
         }
-        for (col, c) in q2_k::codes(block).into_iter().enumerate() {
-            set_code::<2>(&mut out[LINES..], row, col, c);
-        }
+        set_codes::<2>(&mut out[LINES..], row, &q2_k::codes(block), 0);
     }
 
     fn unpack_block(panel: &[u8], _: usize, row: usize, index: usize, block: &mut [u8]) {

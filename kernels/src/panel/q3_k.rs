@@ -11,7 +11,7 @@
 //! that lines are whole where the number of super-blocks is even; else they start at multiples
 //! of 32 bytes.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q3_k;
 
 pub(crate) struct Q3K;
@@ -48,10 +48,11 @@ impl PanelFormat for Q3K {
         for (i, byte) in block[q3_k::SCALES..q3_k::D].iter().enumerate() {
             out[i * PANEL_ROWS + row] = *byte;
         }
-        for (col, c) in q3_k::codes(block).into_iter().enumerate() {
-            let run = &mut out[LINES + col / 32 * RUN..][..RUN];
-            set_code::<2>(run, row, col % 32, c & 3);
-            set_code::<1>(&mut run[HIGH..], row, col % 32, c >> 2);
+        let codes = q3_k::codes(block);
+        let runs = out[LINES..].chunks_exact_mut(RUN);
+        for (run, codes) in runs.zip(codes.as_chunks::<32>().0) {
+            set_codes::<2>(run, row, codes, 0);
+            set_codes::<1>(&mut run[HIGH..], row, codes, 2);
         }
     }
 

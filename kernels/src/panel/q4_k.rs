@@ -10,7 +10,7 @@
 //! Scales and mins stay 6-bit: in decode, bytes are time. A vector of 64 bytes unpacks four
 //! sub-blocks of 16 rows with a mask, a shift and an or. Q5_K has the same head.
 
-use super::{LINE_BYTES, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q4_k;
 
 pub(crate) struct Q4K;
@@ -74,9 +74,7 @@ impl PanelFormat for Q4K {
     fn pack_block(panel: &mut [u8], _: usize, row: usize, index: usize, block: &[u8]) {
         let out = &mut panel[index * SUPER_BLOCK..][..SUPER_BLOCK];
         pack_head(out, row, block);
-        for (col, c) in q4_k::codes(block).into_iter().enumerate() {
-            set_code::<4>(&mut out[LINES..], row, col, c);
-        }
+        set_codes::<4>(&mut out[LINES..], row, &q4_k::codes(block), 0);
     }
 
     fn unpack_block(panel: &[u8], _: usize, row: usize, index: usize, block: &mut [u8]) {

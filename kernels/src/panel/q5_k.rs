@@ -9,7 +9,7 @@
 //! one line serves eight steps.
 
 use super::q4_k::{LINES, pack_head, unpack_head};
-use super::{LINE_BYTES, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q5_k;
 
 pub(crate) struct Q5K;
@@ -34,10 +34,11 @@ impl PanelFormat for Q5K {
     fn pack_block(panel: &mut [u8], _: usize, row: usize, index: usize, block: &[u8]) {
         let out = &mut panel[index * SUPER_BLOCK..][..SUPER_BLOCK];
         pack_head(out, row, block);
-        for (col, c) in q5_k::codes(block).into_iter().enumerate() {
-            let sub = &mut out[LINES + col / 32 * SUB_BLOCK..][..SUB_BLOCK];
-            set_code::<4>(sub, row, col % 32, c & 0xf);
-            set_code::<1>(&mut sub[HIGH..], row, col % 32, c >> 4);
+        let codes = q5_k::codes(block);
+        let subs = out[LINES..].chunks_exact_mut(SUB_BLOCK);
+        for (sub, codes) in subs.zip(codes.as_chunks::<32>().0) {
+            set_codes::<4>(sub, row, codes, 0);
+            set_codes::<1>(&mut sub[HIGH..], row, codes, 4);
         }
     }
 

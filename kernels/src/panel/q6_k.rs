@@ -10,7 +10,7 @@
 //! sub-block, so that one line serves four steps. The padding makes a panel at most 0.95%
 //! larger than GGUF and keeps every line aligned.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q6_k;
 
 pub(crate) struct Q6K;
@@ -45,17 +45,12 @@ impl PanelFormat for Q6K {
         panel[(index * PANEL_ROWS + row) * 2..][..2].copy_from_slice(&block[q6_k::D..][..2]);
         let out = &mut panel[Self::head_bytes(n_cols) + index * SUPER_BLOCK..][..SUPER_BLOCK];
         let codes = q6_k::codes(block);
-        for s in 0..16 {
-            out[s * 16 + row] = block[q6_k::SCALES + s];
-            let sub = &mut out[LINES + s * SUB_BLOCK..][..SUB_BLOCK];
-            for j in 0..4 {
-                sub[HIGH + 4 * row + j] = (0..4).fold(0, |h, step| {
-                    h | (codes[16 * s + 4 * step + j] >> 4) << (2 * step)
-                });
-            }
-            for col in 0..16 {
-                set_code::<4>(sub, row, col, codes[16 * s + col] & 0xf);
-            }
+        let (scales, subs) = out.split_at_mut(LINES);
+        for (s, codes) in codes.as_chunks::<16>().0.iter().enumerate() {
+            scales[s * 16 + row] = block[q6_k::SCALES + s];
+            let sub = &mut subs[s * SUB_BLOCK..][..SUB_BLOCK];
+            set_codes::<4>(sub, row, codes, 0);
+            set_codes::<2>(&mut sub[HIGH..], row, codes, 4);
         }
     }
 

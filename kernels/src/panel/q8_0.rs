@@ -3,7 +3,7 @@
 //! 544 bytes per 32 columns, exactly GGUF's size; the last group of a row may hold fewer than
 //! eight blocks. Data starts at multiples of 32 bytes.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::q8_0::QS;
 use crate::contract::GROUP;
 
@@ -34,12 +34,12 @@ impl PanelFormat for Q8_0 {
         n_cols / 32 * (D_BYTES + LINES)
     }
 
+    #[inline(always)]
     fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
         let (d, lines) = Self::at(n_cols, index);
         panel[d + 2 * row..][..2].copy_from_slice(&block[..2]);
-        for (col, q) in block[QS..].iter().enumerate() {
-            set_code::<8>(&mut panel[lines..], row, col, q ^ 0x80);
-        }
+        let codes: [u8; 32] = core::array::from_fn(|col| block[QS + col] ^ 0x80);
+        set_codes::<8>(&mut panel[lines..], row, &codes, 0);
     }
 
     fn unpack_block(panel: &[u8], n_cols: usize, row: usize, index: usize, block: &mut [u8]) {

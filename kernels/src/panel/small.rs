@@ -11,7 +11,7 @@
 //! to five blocks, where a matrix has no panels). Apart from that a panel has exactly GGUF's
 //! size. Data starts at multiples of 32 bytes.
 
-use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_code};
+use super::{LINE_BYTES, PANEL_ROWS, PanelFormat, WeightType, code, set_codes};
 use crate::blocks::{iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1};
 use crate::contract::GROUP;
 use core::marker::PhantomData;
@@ -115,16 +115,16 @@ impl<B: SmallBlock> PanelFormat for Small<B> {
 
     fn pack_block(panel: &mut [u8], n_cols: usize, row: usize, index: usize, block: &[u8]) {
         let (head, lines) = Self::at(n_cols, index);
-        for (i, number) in block.chunks(B::NUMBER_BYTES).take(B::N_NUMBERS).enumerate() {
+        for i in 0..B::N_NUMBERS {
             let at = head + (i * PANEL_ROWS + row) * B::NUMBER_BYTES;
+            let number = &block[i * B::NUMBER_BYTES..][..B::NUMBER_BYTES];
             panel[at..][..B::NUMBER_BYTES].copy_from_slice(number);
         }
         let lines = &mut panel[lines..][..Self::LINES];
-        for (col, c) in B::codes(block).into_iter().enumerate() {
-            set_code::<4>(lines, row, col, c & 0xf);
-            if B::HIGH {
-                set_code::<1>(&mut lines[HIGH..], row, col, c >> 4);
-            }
+        let codes = B::codes(block);
+        set_codes::<4>(lines, row, &codes, 0);
+        if B::HIGH {
+            set_codes::<1>(&mut lines[HIGH..], row, &codes, 4);
         }
     }
 
