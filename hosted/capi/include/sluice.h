@@ -530,7 +530,7 @@ typedef struct sluice_model_params {
    */
   const char *expert_io;
   /*
-   Which makes room for another: `lru`, `lfu`, `heat`, or `static` by a profile; null is `lru`.
+   Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
    */
   const char *expert_policy;
   /*

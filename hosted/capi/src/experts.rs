@@ -122,7 +122,7 @@ pub(crate) unsafe fn options(params: &ModelParams) -> Result<Option<ExpertOption
     let io = io.map(|name| named("expert_io", name)).transpose()?;
     let policy = match policy {
         Some(name) => named("expert_policy", name)?,
-        None => Policy::Lru,
+        None => Policy::default(),
     };
     if (policy == Policy::Static) != profile.is_some() {
         return Err(invalid(

@@ -43,7 +43,7 @@ pub struct ModelParams {
     pub expert_cache_bytes: u64,
     /// How they are read: `uring`, `pread`, `mmap`; null is the first that works.
     pub expert_io: *const c_char,
-    /// Which makes room for another: `lru`, `lfu`, `heat`, or `static` by a profile; null is `lru`.
+    /// Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
     pub expert_policy: *const c_char,
     /// File of experts to hold, for `static`; null for none.
     pub expert_profile: *const c_char,

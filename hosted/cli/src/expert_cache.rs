@@ -27,8 +27,8 @@ pub(super) struct ExpertArgs {
     #[arg(long, value_name = "WAY", requires = "expert_cache",
         value_parser = PossibleValuesParser::new(ExpertIo::ALL.map(ExpertIo::name)))]
     expert_io: Option<String>,
-    /// Which expert makes room for another: lru, lfu, heat, or static by a profile
-    #[arg(long, value_name = "POLICY", default_value = "lru", requires = "expert_cache",
+    /// Which expert makes room for another: aged, lru, lfu, heat, or static by a profile
+    #[arg(long, value_name = "POLICY", default_value = Policy::default().name(), requires = "expert_cache",
         value_parser = PossibleValuesParser::new(Policy::ALL.map(Policy::name)))]
     expert_policy: String,
     /// Profile of experts to hold, as `sluice experts stats --profile-out` writes it, for --expert-policy static

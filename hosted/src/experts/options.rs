@@ -37,7 +37,7 @@ impl ExpertOptions {
         Self {
             cache_bytes,
             io: None,
-            policy: Policy::Lru,
+            policy: Policy::Aged,
             profile: None,
             prefetch: true,
             dirs: Vec::new(),

@@ -11,8 +11,12 @@ use core::fmt;
 use core::str::FromStr;
 
 /// What an expert is kept for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
+    /// The one that was used the least goes first, where a use counts half as much as one eight times as many uses
+    /// later as there are slots: often used ones stay, and what a text no longer needs leaves.
+    #[default]
+    Aged,
     /// The one whose last use is the longest ago goes first.
     Lru,
     /// The one that was used the fewest times goes first, among equals by [`Self::Lru`].
@@ -25,12 +29,13 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Lru, Self::Lfu, Self::Heat, Self::Static];
+    pub const ALL: [Self; 5] = [Self::Aged, Self::Lru, Self::Lfu, Self::Heat, Self::Static];
 
     /// As flags and tables call it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Aged => "aged",
             Self::Lru => "lru",
             Self::Lfu => "lfu",
             Self::Heat => "heat",
@@ -60,7 +65,7 @@ pub struct UnknownPolicy;
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not one of lru, lfu, heat, static")
+        f.write_str("not one of aged, lru, lfu, heat, static")
     }
 }
 
@@ -75,7 +80,10 @@ pub struct Worth {
     experts: Box<[Known]>,
     /// Counts uses and insertions. Far below 2^52 in any run.
     now: u64,
-    n_insertions: u64,
+    /// What heat cools by: uses, or insertions with [`Policy::Heat`].
+    n_ticks: u64,
+    /// What a tick leaves of all heat.
+    cooling: f64,
 }
 
 /// What is known of an expert.
@@ -85,21 +93,21 @@ struct Known {
     last: u64,
     n_uses: u64,
     heat: f64,
-    /// `n_insertions` when the heat was computed.
+    /// `n_ticks` when the heat was computed.
     heat_at: u64,
-    /// The logarithm of what the heat would have been before the first insertion: an order that holds as all cool.
+    /// The logarithm of what the heat would have been before the first tick: an order that holds as all cool.
     heat_log: f64,
     /// Among the experts of the profile: 1 for the least counted, 0 for one that is not there.
     rank: u32,
 }
 
 impl Worth {
-    /// For experts `0..n_ids`. Only [`Policy::Static`] looks at the profile; without one it is [`Policy::Lru`].
+    /// For experts `0..n_ids` and a cache of `n_slots`. Only [`Policy::Static`] looks at the profile; without one it is [`Policy::Lru`].
     ///
     /// All experts of the profile are held, so it should have fewer than there are slots:
     /// [`Profile::for_slots`] cuts it.
     #[must_use]
-    pub fn new(policy: Policy, n_ids: usize, profile: Option<&Profile>) -> Self {
+    pub fn new(policy: Policy, n_ids: usize, n_slots: usize, profile: Option<&Profile>) -> Self {
         let unknown = Known {
             heat_log: f64::NEG_INFINITY,
             ..Known::default()
@@ -116,7 +124,11 @@ impl Worth {
             policy,
             experts,
             now: 0,
-            n_insertions: 0,
+            n_ticks: 0,
+            cooling: match policy {
+                Policy::Heat => COOLING,
+                _ => cooling_of_half_life(HALF_LIFE_PER_SLOT * n_slots.max(1)),
+            },
         }
     }
 
@@ -138,27 +150,28 @@ impl Worth {
     /// There is no such id.
     pub fn used(&mut self, id: u32) {
         self.now += 1;
+        self.n_ticks += u64::from(self.policy != Policy::Heat);
         let known = &mut self.experts[id as usize];
         known.last = self.now;
         known.n_uses += 1;
-        let heat = known.heat_after(self.n_insertions) + 1.0;
-        known.warm(heat, self.n_insertions);
+        let heat = known.heat_after(self.n_ticks, self.cooling) + 1.0;
+        known.warm(heat, self.n_ticks, self.cooling);
     }
 
     /// An expert was put into a slot, for a use or ahead of one.
     ///
-    /// All others cool by that. One that was read ahead has never been used perhaps: it has the heat of one use, and
+    /// With [`Policy::Heat`] all others cool by that. One that was read ahead has never been used perhaps: it has the heat of one use, and
     /// is as recent as if it had been used, lest it is evicted before it is wanted.
     ///
     /// # Panics
     /// There is no such id.
     pub fn inserted(&mut self, id: u32) {
         self.now += 1;
-        self.n_insertions += 1;
+        self.n_ticks += u64::from(self.policy == Policy::Heat);
         let known = &mut self.experts[id as usize];
         known.last = self.now;
-        let heat = known.heat_after(self.n_insertions).max(1.0);
-        known.warm(heat, self.n_insertions);
+        let heat = known.heat_after(self.n_ticks, self.cooling).max(1.0);
+        known.warm(heat, self.n_ticks, self.cooling);
     }
 
     /// What an expert is worth: the least is evicted first, and of equals the one of the smaller id.
@@ -175,7 +188,7 @@ impl Worth {
         match self.policy {
             Policy::Lru => known.last as f64,
             Policy::Lfu => known.n_uses as f64 + known.last.min(LAST_MAX) as f64 / TWO_32,
-            Policy::Heat => known.heat_log,
+            Policy::Aged | Policy::Heat => known.heat_log,
             Policy::Static if known.rank > 0 => STATIC + f64::from(known.rank),
             Policy::Static => known.last as f64,
         }
@@ -183,22 +196,30 @@ impl Worth {
 }
 
 impl Known {
-    /// The heat when there have been `n_insertions`.
-    fn heat_after(&self, n_insertions: u64) -> f64 {
-        let since = i32::try_from(n_insertions - self.heat_at).unwrap_or(i32::MAX);
-        self.heat * COOLING.powi(since)
+    /// The heat when there have been `n_ticks`.
+    fn heat_after(&self, n_ticks: u64, cooling: f64) -> f64 {
+        let since = i32::try_from(n_ticks - self.heat_at).unwrap_or(i32::MAX);
+        self.heat * cooling.powi(since)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
-    fn warm(&mut self, heat: f64, n_insertions: u64) {
+    fn warm(&mut self, heat: f64, n_ticks: u64, cooling: f64) {
         self.heat = heat;
-        self.heat_at = n_insertions;
-        self.heat_log = heat.ln() - n_insertions as f64 * COOLING.ln();
+        self.heat_at = n_ticks;
+        self.heat_log = heat.ln() - n_ticks as f64 * cooling.ln();
     }
 }
 
-/// What an insertion leaves of the heat of all experts.
+/// With [`Policy::Heat`], what an insertion leaves of the heat of all experts.
 const COOLING: f64 = 0.98;
+/// With [`Policy::Aged`], uses for each slot until a use counts half.
+const HALF_LIFE_PER_SLOT: usize = 8;
+
+#[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
+fn cooling_of_half_life(n_ticks: usize) -> f64 {
+    (-core::f64::consts::LN_2 / n_ticks as f64).exp()
+}
+
 /// Above every clock, and exact with any rank added.
 const STATIC: f64 = (1_u64 << 52) as f64;
 const TWO_32: f64 = (1_u64 << 32) as f64;
@@ -217,7 +238,7 @@ mod tests {
     }
 
     fn after(policy: Policy, profile: Option<&Profile>, uses: &[u32]) -> Worth {
-        let mut worth = Worth::new(policy, 4, profile);
+        let mut worth = Worth::new(policy, 4, 2, profile);
         for &id in uses {
             worth.used(id);
         }
@@ -230,7 +251,7 @@ mod tests {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         let error = "LRU".parse::<Policy>().unwrap_err();
-        assert_eq!(error.to_string(), "not one of lru, lfu, heat, static");
+        assert_eq!(error.to_string(), "not one of aged, lru, lfu, heat, static");
     }
 
     #[test]
@@ -251,7 +272,7 @@ mod tests {
 
     #[test]
     fn heat_is_uses_that_cool_with_insertions() {
-        let mut worth = Worth::new(Policy::Heat, 3, None);
+        let mut worth = Worth::new(Policy::Heat, 3, 2, None);
         worth.used(0);
         worth.used(0);
         for _ in 0..50 {
@@ -259,7 +280,7 @@ mod tests {
         }
         // 2 * 0.98^50 = 0.7283, and 1 of a use of now.
         worth.used(2);
-        let heat = |id: u32| worth.experts[id as usize].heat_after(worth.n_insertions);
+        let heat = |id: u32| worth.experts[id as usize].heat_after(worth.n_ticks, worth.cooling);
         assert!((heat(0) - 0.728_339_5).abs() < 1e-6, "{}", heat(0));
         assert!((heat(2) - 1.0).abs() < 1e-12);
         assert!((heat(1) - 1.0).abs() < 1e-12);
@@ -270,9 +291,34 @@ mod tests {
     }
 
     #[test]
+    fn a_use_counts_half_after_eight_uses_for_each_slot() {
+        let mut worth = Worth::new(Policy::Aged, 3, 2, None);
+        worth.used(0);
+        for _ in 0..16 {
+            worth.used(1);
+            worth.inserted(2);
+        }
+        let heat = |id: u32| worth.experts[id as usize].heat_after(worth.n_ticks, worth.cooling);
+        assert!((heat(0) - 0.5).abs() < 1e-12, "{}", heat(0));
+        // What was only read ahead is worth a use of now.
+        assert!((heat(2) - 1.0).abs() < 1e-12, "{}", heat(2));
+        assert_eq!(order(&worth, 3), [0, 2, 1]);
+        // Rarely used, but lately, is worth less than often used: not so with LRU.
+        let often_then_once = [0, 0, 0, 0, 1];
+        assert_eq!(
+            order(&after(Policy::Aged, None, &often_then_once), 2),
+            [1, 0]
+        );
+        assert_eq!(
+            order(&after(Policy::Lru, None, &often_then_once), 2),
+            [0, 1]
+        );
+    }
+
+    #[test]
     fn what_was_read_ahead_is_not_the_first_to_go() {
-        for policy in [Policy::Lru, Policy::Heat, Policy::Static] {
-            let mut worth = Worth::new(policy, 2, None);
+        for policy in [Policy::Aged, Policy::Lru, Policy::Heat, Policy::Static] {
+            let mut worth = Worth::new(policy, 2, 2, None);
             worth.used(0);
             worth.inserted(0);
             worth.inserted(1);

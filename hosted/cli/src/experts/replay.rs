@@ -41,7 +41,7 @@ pub(super) struct ReplayArgs {
     /// The same as shares of all experts
     #[arg(long, value_name = "N%,..", value_delimiter = ',')]
     share: Vec<Share>,
-    /// Policies to run: lru, lfu, heat, static
+    /// Policies to run: aged, lru, lfu, heat, static
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = Policy::ALL)]
     policy: Vec<Policy>,
     /// What the policy static holds in half the slots [default: the trace's own, which looks ahead]

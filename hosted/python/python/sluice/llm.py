@@ -109,7 +109,7 @@ class LLM:
             expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
                 that are larger than memory. None has all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Which makes room for another: `lru` (the default), `lfu`, `heat`, or `static` by a profile.
+            expert_policy: Which makes room for another: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
             expert_profile: A file of experts to hold, for `static`.
             expert_prefetch: Read experts before their layer is reached, by a guess.
             expert_dirs: Folders with copies of the model's file on other drives.

@@ -226,7 +226,7 @@ impl Loaded {
 fn of_any(options: ExpertOptions) -> ExpertOptions {
     ExpertOptions {
         policy: match options.policy {
-            Policy::Static => Policy::Lru,
+            Policy::Static => Policy::default(),
             policy => policy,
         },
         profile: None,

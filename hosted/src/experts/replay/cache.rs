@@ -128,7 +128,10 @@ pub fn replay(
         let profile = profile.or(own.as_ref());
         let hits = run(steps, setup, |n_slots, layer| {
             let cut = profile.map(|profile| of_pool(steps, profile, n_slots, layer));
-            Slots::new(Worth::new(*policy, steps.n_ids(), cut.as_ref()), n_slots)
+            Slots::new(
+                Worth::new(*policy, steps.n_ids(), n_slots, cut.as_ref()),
+                n_slots,
+            )
         });
         (*policy, hits)
     };

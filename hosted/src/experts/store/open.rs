@@ -94,7 +94,7 @@ impl Shared {
             .as_ref()
             .map(|profile| profile.for_slots(n_slots));
         let state = State {
-            worth: Worth::new(options.policy, places.n_ids(), profile.as_ref()),
+            worth: Worth::new(options.policy, places.n_ids(), n_slots, profile.as_ref()),
             info: (0..n_slots).map(|slot| Info::new(pool(slot))).collect(),
             free: [
                 (n_guesses..n_slots).rev().collect(),

@@ -18,14 +18,15 @@ fn setup(n_slots: usize) -> CacheSetup {
     CacheSetup { n_slots, pool }
 }
 
-fn hits(steps: &Steps, n_slots: usize) -> [u64; 6] {
+fn hits(steps: &Steps, n_slots: usize) -> [u64; 7] {
     let report = replay(steps, setup(n_slots), &Policy::ALL, None).unwrap();
-    let [lru, lfu, heat, fixed] = &*report.policies else {
-        panic!("four policies")
+    let [aged, lru, lfu, heat, fixed] = &*report.policies else {
+        panic!("five policies")
     };
     let all = [
         &report.optimum,
         &report.bypass,
+        &aged.1,
         &lru.1,
         &lfu.1,
         &heat.1,
@@ -39,7 +40,7 @@ fn hits(steps: &Steps, n_slots: usize) -> [u64; 6] {
 fn single_experts_by_hand() {
     let sequence = [2, 3, 2, 1, 5, 2, 4, 5, 3, 2, 5, 2].map(|id| vec![id]);
     let steps = of_layer(&sequence);
-    let [optimum, bypass, lru, ..] = hits(&steps, 3);
+    let [optimum, bypass, _, lru, ..] = hits(&steps, 3);
     assert_eq!((optimum, lru), (6, 5));
     // 1 and 4 are used once and take no slot: 2, 3 and 5 miss once each, and so do they.
     assert_eq!(bypass, 7);
@@ -50,7 +51,7 @@ fn single_experts_by_hand() {
 #[test]
 fn steps_that_need_two_by_hand() {
     let steps = of_layer(&[vec![0, 1], vec![2, 3], vec![0, 1], vec![3, 1]]);
-    let [optimum, bypass, lru, ..] = hits(&steps, 3);
+    let [optimum, bypass, _, lru, ..] = hits(&steps, 3);
     assert_eq!((optimum, bypass), (3, 4));
     // LRU: 0 goes for 3; then 0 misses and takes 2's slot, 1 hits; both hit at last.
     assert_eq!(lru, 3);
@@ -61,7 +62,7 @@ fn static_experts_stay() {
     // 0 is used most, with more others between than there are slots; LFU loses it before it has two uses.
     let sequence = [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 9, 0].map(|id| vec![id]);
     let steps = of_layer(&sequence);
-    let [optimum, _, lru, lfu, _, fixed] = hits(&steps, 2);
+    let [optimum, _, _, lru, lfu, _, fixed] = hits(&steps, 2);
     assert_eq!((optimum, lru, lfu, fixed), (3, 0, 2, 3));
 }
 
@@ -125,7 +126,7 @@ fn searched(steps: &[Vec<u32>], inside: &[u32], n_slots: usize) -> u64 {
 /// The hits where each eviction looks at all slots, as the live cache may do it.
 fn scanned(steps: &Steps, n_slots: usize, policy: Policy) -> u64 {
     let cut = steps.profile().for_slots(n_slots);
-    let mut worth = Worth::new(policy, steps.n_ids(), Some(&cut));
+    let mut worth = Worth::new(policy, steps.n_ids(), n_slots, Some(&cut));
     let (mut slots, mut n_hits) = (Vec::<u32>::new(), 0);
     for step in steps.iter() {
         let (hit, missed): (Vec<_>, Vec<_>) =
