@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::host::memory::OutOfMemory;
+use crate::host::process::TooManyFiles;
 use core::error::Error;
 use core::fmt;
 use core::time::Duration;
@@ -38,6 +39,8 @@ pub enum ExpertError {
         path: PathBuf,
         error: Arc<io::Error>,
     },
+    /// The process may not have so many files open.
+    Files { n_files: usize, error: TooManyFiles },
     /// A file in a directory of copies is not the model's file.
     OtherFile { path: PathBuf, reason: String },
     /// The way to read that was asked for does not work here.
@@ -103,6 +106,9 @@ impl fmt::Display for ExpertError {
             ),
             Self::Memory(error) => write!(f, "no memory for experts: {error}"),
             Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
+            Self::Files { n_files, error } => {
+                write!(f, "the model's experts lie in {n_files} files: {error}")
+            }
             Self::OtherFile { path, reason } => {
                 write!(f, "{} is no copy of the model: {reason}", path.display())
             }

@@ -28,6 +28,8 @@ pub(super) struct Places {
     pub(super) total_bytes: u64,
     /// Files, in the order that pieces name them by.
     pub(super) paths: Vec<PathBuf>,
+    /// Where in them the parts of the model's file are; `None` for parts without experts.
+    of_part: Vec<Option<usize>>,
     /// Most bytes of a piece that is turned into panels; 0 if none is.
     pub(super) rows_bytes_max: usize,
 }
@@ -57,16 +59,12 @@ pub(super) struct PartPlaces {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// Bytes that lie side by side.
+/// Bytes of each expert that lie side by side.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Which of the files.
-    pub(super) file: usize,
-    /// Of expert 0, in the file.
-    pub(super) offset: u64,
-    /// From expert to expert.
-    pub(super) stride: u64,
-    /// Of each.
+    /// Where they begin.
+    begin: Begin,
+    /// How many they are.
     pub(super) len: usize,
     /// Where it goes in the slot.
     pub(super) slot_offset: usize,
@@ -76,14 +74,53 @@ pub(super) struct Piece {
     pub(super) sums: Vec<(Range<usize>, Vec<u64>)>,
 }
 
-impl Piece {
-    /// Where the piece of an expert begins in its file.
-    pub(super) const fn offset_of(&self, expert: u32) -> u64 {
-        self.offset + self.stride * expert as u64
-    }
+/// Where experts' pieces begin.
+#[derive(Debug)]
+enum Begin {
+    /// In one file: expert 0's offset, and the distance from expert to expert.
+    Evenly {
+        file: usize,
+        offset: u64,
+        stride: u64,
+    },
+    /// Each somewhere: file and offset.
+    Each(Vec<(usize, u64)>),
 }
 
 impl Piece {
+    /// The file that an expert's piece is in, and where it begins there.
+    pub(super) fn place_of(&self, expert: u32) -> (usize, u64) {
+        match &self.begin {
+            &Begin::Evenly {
+                file,
+                offset,
+                stride,
+            } => (file, offset + stride * u64::from(expert)),
+            Begin::Each(places) => places[expert as usize],
+        }
+    }
+
+    /// Whether `next` lies behind it, in the file as in the slot.
+    fn is_before(&self, next: &Self) -> bool {
+        let gap = (next.slot_offset - self.slot_offset) as u64;
+        let begins_there = match (&self.begin, &next.begin) {
+            (
+                &Begin::Evenly {
+                    file,
+                    offset,
+                    stride,
+                },
+                &Begin::Evenly {
+                    file: next_file,
+                    offset: next_offset,
+                    stride: next_stride,
+                },
+            ) => (file, offset + gap, stride) == (next_file, next_offset, next_stride),
+            _ => false,
+        };
+        begins_there && self.rows.is_none() && next.rows.is_none()
+    }
+
     /// Adds what lies behind it, in the file as in the slot.
     fn extend(&mut self, next: Self) {
         let at = next.slot_offset - self.slot_offset;
@@ -123,6 +160,7 @@ impl Places {
             slot_bytes: 0,
             total_bytes: 0,
             paths: Vec::new(),
+            of_part: vec![None; opened.file.n_parts()],
             rows_bytes_max: 0,
         };
         let mut found = Vec::new();
@@ -168,15 +206,7 @@ impl Places {
             let part = usize::from(matrix.site == Site::FfnDown);
             let piece = self.piece(opened, slc, matrix, at)?;
             let pieces = &mut places.parts[part].pieces;
-            let extends = |last: &&mut Piece| {
-                let gap = piece.slot_offset - last.slot_offset;
-                let is_next = piece.offset == last.offset + gap as u64 && piece.file == last.file;
-                is_next
-                    && piece.stride == last.stride
-                    && piece.rows.is_none()
-                    && last.rows.is_none()
-            };
-            match pieces.last_mut().filter(extends) {
+            match pieces.last_mut().filter(|last| last.is_before(&piece)) {
                 Some(last) => last.extend(piece),
                 None => pieces.push(piece),
             }
@@ -218,22 +248,12 @@ impl Places {
         let sums = slc.and_then(|slc| slc.matrix_checksums(matrix.tensor));
         let experts = opened.config.kind(matrix.layer).experts();
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
-        let all = stride * n.saturating_sub(1) + len as u64;
-        let Some((path, offset)) = opened.file.locate(offset, all) else {
-            let name = opened.file.name().to_owned();
-            return Err(ExpertError::NoFile { name });
-        };
-        let file = match self.paths.iter().position(|other| other == path) {
-            Some(index) => index,
-            None => {
-                self.paths.push(path.to_owned());
-                self.paths.len() - 1
-            }
-        };
+        let begin = self.begin(opened.file, n, (offset, stride, len as u64));
+        let begin = begin.ok_or_else(|| ExpertError::NoFile {
+            name: opened.file.name().to_owned(),
+        })?;
         Ok(Piece {
-            file,
-            offset,
-            stride,
+            begin,
             len,
             slot_offset,
             rows,
@@ -242,6 +262,37 @@ impl Places {
                 .into_iter()
                 .collect(),
         })
+    }
+
+    /// Finds the pieces of `n` experts, which are `len` bytes each, the first of them at `offset` of the model's file.
+    fn begin(
+        &mut self,
+        file: &ModelFile,
+        n: u64,
+        (offset, stride, len): (u64, u64, u64),
+    ) -> Option<Begin> {
+        if let Some((part, offset)) = file.locate(offset, stride * n.saturating_sub(1) + len) {
+            let file = self.file(file, part)?;
+            return Some(Begin::Evenly {
+                file,
+                offset,
+                stride,
+            });
+        }
+        let places = (0..n).map(|expert| {
+            let (part, offset) = file.locate(offset + stride * expert, len)?;
+            Some((self.file(file, part)?, offset))
+        });
+        places.collect::<Option<_>>().map(Begin::Each)
+    }
+
+    /// What pieces call a part of the model's file.
+    fn file(&mut self, file: &ModelFile, part: usize) -> Option<usize> {
+        if self.of_part[part].is_none() {
+            self.of_part[part] = Some(self.paths.len());
+            self.paths.push(file.part_path(part)?.to_owned());
+        }
+        self.of_part[part]
     }
 
     /// The layer of an id, and the expert's number in it.

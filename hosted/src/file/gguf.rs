@@ -147,6 +147,13 @@ impl GgufHeader {
     /// If a tensor has 2^32 dimensions.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
+        let (mut out, len) = self.unpadded();
+        out.resize(usize::try_from(len).expect("a header is in memory"), 0);
+        out
+    }
+
+    /// The header without what pads it, and where data begins: a file may say that this is far behind it.
+    pub(super) fn unpadded(&self) -> (Vec<u8>, u64) {
         let mut out = b"GGUF".to_vec();
         out.extend(3u32.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
@@ -164,9 +171,8 @@ impl GgufHeader {
             out.extend((tensor.ty as u32).to_le_bytes());
             out.extend(tensor.offset.to_le_bytes());
         }
-        let len = (out.len() as u64).next_multiple_of(self.alignment);
-        out.resize(usize::try_from(len).expect("a header is in memory"), 0);
-        out
+        let data_offset = (out.len() as u64).next_multiple_of(self.alignment);
+        (out, data_offset)
     }
 
     /// Bytes of the data section.
@@ -307,6 +313,13 @@ impl MetaValue {
     pub fn u32s(values: &[u32]) -> Self {
         let bytes = values.iter().flat_map(|n| n.to_le_bytes());
         Self::array(ValueType::U32, values.len(), bytes)
+    }
+
+    /// An array of u64.
+    #[must_use]
+    pub fn u64s(values: &[u64]) -> Self {
+        let bytes = values.iter().flat_map(|n| n.to_le_bytes());
+        Self::array(ValueType::U64, values.len(), bytes)
     }
 
     /// An array of bytes.

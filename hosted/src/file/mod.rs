@@ -9,13 +9,16 @@
 //! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
 //! as long as the model is (so nobody may change the file meanwhile); read, they are copied once.
 //!
-//! A model in several GGUF files is opened by its first, and is then one file for all who read it.
+//! A model in several GGUF files is opened by its first, and is then one file for all who read it. So is one whose
+//! experts lie in files of another program ([`ExpertLinks`]).
 //!
 //! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
 //! writes GGUF into one. [`mistaken`] says what a file is that is none of these.
 
 mod bytes;
 mod gguf;
+mod joined;
+mod links;
 mod mapped;
 mod mistaken;
 mod model;
@@ -27,6 +30,7 @@ mod unpacked;
 
 pub use bytes::LoadMode;
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
+pub use links::{ExpertLinks, LinkProblem};
 pub use mapped::MappedFile;
 pub use mistaken::mistaken;
 pub use model::ModelFile;
@@ -74,6 +78,14 @@ pub enum FileError {
         count: u64,
         error: io::Error,
     },
+    /// Experts that lie in other files cannot be read.
+    Links { name: String, problem: LinkProblem },
+    /// A file with experts of the model `name` is absent, or not ours to read.
+    Blob {
+        path: PathBuf,
+        name: String,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for FileError {
@@ -98,6 +110,12 @@ impl fmt::Display for FileError {
             Self::Part { path, count, error } => write!(
                 f,
                 "cannot open {}: {error}; all {count} parts of the model must be in one folder",
+                path.display()
+            ),
+            Self::Links { name, problem } => write!(f, "{name}: {problem}"),
+            Self::Blob { path, name, error } => write!(
+                f,
+                "cannot open {}: {error}; experts of {name} lie there",
                 path.display()
             ),
         }

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::bytes::{FileBytes, LoadMode};
-use super::split::JoinedFile;
-use super::{FileError, MappedFile, SplitPart, SplitProblem, Unpacked};
+use super::joined::JoinedFile;
+use super::{FileError, LinkProblem, MappedFile, SplitPart, SplitProblem, Unpacked, links, split};
 use core::fmt;
 use core::ops::Range;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
@@ -26,53 +26,81 @@ enum Contents {
     Joined(JoinedFile),
 }
 
+/// What a header says of other files.
+enum Kind {
+    Whole,
+    Part(SplitPart),
+    /// Experts lie in them.
+    Linked,
+}
+
 impl ModelFile {
-    /// Opens `path` and checks its header; of a split model all parts: `path` is the first.
+    /// Opens `path` and checks its header; of a split model all parts: `path` is the first. Files that its experts
+    /// lie in are looked for, too.
     ///
     /// # Errors
     /// [`FileError`], naming the path.
     pub fn open(path: &Path, mode: LoadMode) -> Result<Self, FileError> {
         let name = || path.display().to_string();
-        let (file, part) = Self::checked(name(), Contents::File(FileBytes::open(path, mode)?))?;
-        match (part, file.contents) {
-            (Some(part), Contents::File(first)) => {
-                let joined = JoinedFile::open(path, part, first, mode)?;
-                let (file, _) = Self::checked(name(), Contents::Joined(joined))?;
-                Ok(file)
-            }
-            (_, contents) => Ok(Self { contents, ..file }),
+        let (file, kind) = Self::checked(name(), Contents::File(FileBytes::open(path, mode)?))?;
+        let joined = match (kind, file.contents) {
+            (Kind::Part(part), Contents::File(first)) => split::open(path, part, first, mode)?,
+            (Kind::Linked, Contents::File(first)) => links::open(path, first)?,
+            (_, contents) => return Ok(Self { contents, ..file }),
+        };
+        match Self::checked(name(), Contents::Joined(joined))? {
+            (file, Kind::Whole) => Ok(file),
+            (file, _) => Err(file.links_error("a model in parts")),
         }
     }
 
     /// A model that is part of the program, called `name` in messages.
     ///
     /// # Errors
-    /// [`FileError::Header`]; [`FileError::Split`] of a part of a model.
+    /// [`FileError::Header`]; [`FileError::Split`] of a part of a model; [`FileError::Links`].
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, FileError> {
         let contents = Contents::File(FileBytes::Static(SliceSource(bytes)));
         match Self::checked(name.into(), contents)? {
-            (file, None) => Ok(file),
-            (file, Some(part)) => Err(FileError::Split {
+            (file, Kind::Whole) => Ok(file),
+            (file, Kind::Part(part)) => Err(FileError::Split {
                 name: file.name,
                 problem: SplitProblem::InMemory { part },
             }),
+            (file, Kind::Linked) => Err(file.links_error("a model in memory")),
         }
     }
 
-    /// Walks the headers; says too which part of a split model the file is.
-    fn checked(name: String, contents: Contents) -> Result<(Self, Option<SplitPart>), FileError> {
+    /// Walks the headers; says too which part of a model the file is.
+    fn checked(name: String, contents: Contents) -> Result<(Self, Kind), FileError> {
         let mut file = Self {
             name,
             contents,
             unpacked: None,
         };
         if let Some(slc) = file.slc()? {
+            if links::are_in(slc.gguf()) {
+                return Err(file.links_error("a .slc file"));
+            }
             let unpacked = Unpacked::new(&slc);
             file.unpacked = Some(unpacked.map_err(|error| file.slc_error(error))?);
-            return Ok((file, None));
+            return Ok((file, Kind::Whole));
         }
-        let part = SplitPart::of(&file.parse()?).map_err(|error| file.header_error(error))?;
-        Ok((file, part))
+        let gguf = file.parse()?;
+        let part = SplitPart::of(&gguf).map_err(|error| file.header_error(error))?;
+        let kind = match (part, links::are_in(&gguf)) {
+            (None, false) => Kind::Whole,
+            (Some(part), false) => Kind::Part(part),
+            (None, true) => Kind::Linked,
+            (Some(_), true) => return Err(file.links_error("a model in parts")),
+        };
+        Ok((file, kind))
+    }
+
+    fn links_error(&self, what: &'static str) -> FileError {
+        FileError::Links {
+            name: self.name.clone(),
+            problem: LinkProblem::Kind { what },
+        }
     }
 
     /// The path as it was given, or the name.
@@ -133,11 +161,19 @@ impl ModelFile {
         self.contents.map().map(MappedFile::bytes)
     }
 
-    /// The file that holds all of a range of the file's own bytes, and where in it; `None` where it is in none.
-    pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<(&Path, u64)> {
+    /// Which of the model's files holds all of a range of its own bytes, and where; `None` where the range is in none.
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
         match &self.contents {
-            Contents::File(file) => Some((file.path()?, offset)),
+            Contents::File(_) => Some((0, offset)),
             Contents::Joined(file) => file.locate(offset, len),
+        }
+    }
+
+    /// Where one of the model's files was opened, if it is one.
+    pub(crate) fn part_path(&self, part: usize) -> Option<&Path> {
+        match &self.contents {
+            Contents::File(file) => file.path(),
+            Contents::Joined(file) => file.path(part),
         }
     }
 

@@ -6,10 +6,9 @@
 #![forbid(unsafe_code)]
 
 use super::bytes::{FileBytes, LoadMode};
+use super::joined::{JoinedFile, Joining};
 use super::{FileError, GgufHeader};
 use core::fmt;
-use core::ops::Range;
-use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, GgufError, optional};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -26,23 +25,6 @@ pub struct SplitPart {
     pub count: u64,
     /// Of all parts together, where it is said.
     pub n_tensors: Option<u64>,
-}
-
-/// The file that parts were made from: the header is made, tensors lie in the parts.
-pub(super) struct JoinedFile {
-    parts: Vec<Box<dyn TensorSource + Send>>,
-    paths: Vec<PathBuf>,
-    header: Vec<u8>,
-    /// In the order of the joined file, disjoint. What is between them is zero.
-    segments: Vec<Segment>,
-    len_bytes: u64,
-}
-
-/// A tensor's bytes.
-struct Segment {
-    joined: Range<u64>,
-    part: usize,
-    offset: u64,
 }
 
 /// Why a file cannot be read as a part of a model.
@@ -88,180 +70,81 @@ impl SplitPart {
     }
 }
 
-impl JoinedFile {
-    /// Reads the headers of all parts. `first` is the first, by `path`, and said that it is `part`.
-    pub(super) fn open(
-        path: &Path,
-        part: SplitPart,
-        first: FileBytes,
-        mode: LoadMode,
-    ) -> Result<Self, FileError> {
-        let stem = stem(path, part)?;
-        let mut joined = Joining::default();
-        let mut parts: Vec<Box<dyn TensorSource + Send>> = Vec::new();
-        let mut paths = Vec::new();
-        let mut add = |path: &Path, index, file: FileBytes| {
-            let gguf = Gguf::parse(file.head(), file.source().len_bytes());
-            let gguf = gguf.map_err(|error| header_error(path, file.head(), error))?;
-            joined.add(path, &gguf, SplitPart { index, ..part })?;
-            parts.push(file.into_source());
-            paths.push(path.to_owned());
-            Ok(())
-        };
-        add(path, 0, first)?;
-        for index in 1..part.count {
-            let path = split_path(&stem, index, part.count);
-            let file = FileBytes::open(&path, mode).map_err(|error| match error {
-                FileError::Open { path, error } if is_absent(&error) => FileError::Part {
-                    path,
-                    count: part.count,
-                    error,
-                },
-                other => other,
-            });
-            add(&path, index, file?)?;
-        }
-        if let Some(expected) = part.n_tensors
-            && let found = joined.segments.len() as u64
-            && found != expected
-        {
-            return Err(error(path, SplitProblem::TensorCount { found, expected }));
-        }
-        Ok(joined.finish(parts, paths))
+/// Reads the headers of all parts. `first` is the first, by `path`, and said that it is `part`.
+pub(super) fn open(
+    path: &Path,
+    part: SplitPart,
+    first: FileBytes,
+    mode: LoadMode,
+) -> Result<JoinedFile, FileError> {
+    let stem = stem(path, part)?;
+    let mut parts = Parts::default();
+    parts.add(path, SplitPart { index: 0, ..part }, first)?;
+    for index in 1..part.count {
+        let path = split_path(&stem, index, part.count);
+        let file = FileBytes::open(&path, mode).map_err(|error| match error {
+            FileError::Open { path, error } if is_absent(&error) => FileError::Part {
+                path,
+                count: part.count,
+                error,
+            },
+            other => other,
+        });
+        parts.add(&path, SplitPart { index, ..part }, file?)?;
     }
-
-    /// Magic, metadata and tensor directory.
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header
+    if let Some(expected) = part.n_tensors
+        && let found = parts.names.len() as u64
+        && found != expected
+    {
+        return Err(error(path, SplitProblem::TensorCount { found, expected }));
     }
-
-    /// How many files it lies in.
-    pub(super) fn n_parts(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// The file that holds all of a range, and where in it.
-    pub(super) fn locate(&self, offset: u64, len: u64) -> Option<(&Path, u64)> {
-        let (part, at) = self.part_of(offset, len)?;
-        Some((&self.paths[part], at))
-    }
-
-    /// The part that holds all of a range, and where.
-    fn inside(&self, offset: u64, len: usize) -> Option<(&dyn TensorSource, u64)> {
-        let (part, at) = self.part_of(offset, len as u64)?;
-        Some((&*self.parts[part], at))
-    }
-
-    fn part_of(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
-        let end = offset.checked_add(len)?;
-        let segment = &self.segments[self.behind(offset)..].first()?;
-        let within = segment.joined.start <= offset && end <= segment.joined.end;
-        let at = segment.offset + offset.checked_sub(segment.joined.start)?;
-        within.then_some((segment.part, at))
-    }
-
-    /// Index of the first segment that ends behind `offset`.
-    fn behind(&self, offset: u64) -> usize {
-        self.segments
-            .partition_point(|segment| segment.joined.end <= offset)
-    }
+    Ok(parts.joining.finish())
 }
 
-impl TensorSource for JoinedFile {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        let (part, at) = self.inside(offset, len)?;
-        part.slice(at, len)
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        let end = offset.checked_add(into.len() as u64);
-        let Some(end) = end.filter(|&end| end <= self.len_bytes) else {
-            return Err(SourceError::OutOfRange {
-                offset,
-                len_bytes: into.len() as u64,
-                source_len_bytes: self.len_bytes,
-            });
-        };
-        into.fill(0);
-        let target = |at: Range<u64>| {
-            let at = at.start.max(offset)..at.end.min(end);
-            let place = |n: u64| usize::try_from(n - offset).expect("it is inside a slice");
-            (!at.is_empty()).then(|| (at.start, place(at.start)..place(at.end)))
-        };
-        if let Some((at, place)) = target(0..self.header.len() as u64) {
-            let at = usize::try_from(at).expect("it is inside the header");
-            let bytes = &self.header[at..at + place.len()];
-            into[place].copy_from_slice(bytes);
-        }
-        for segment in &self.segments[self.behind(offset)..] {
-            let Some((at, place)) = target(segment.joined.clone()) else {
-                break;
-            };
-            let at = segment.offset + (at - segment.joined.start);
-            self.parts[segment.part].read(at, &mut into[place])?;
-        }
-        Ok(())
-    }
-
-    fn release(&self, offset: u64, len: usize) {
-        if let Some((part, at)) = self.inside(offset, len) {
-            part.release(at, len);
-        }
-    }
-}
-
-/// A joined file in the making.
+/// Parts of which a file is made.
 #[derive(Default)]
-struct Joining {
-    header: GgufHeader,
-    /// Offsets in the data section.
-    segments: Vec<Segment>,
+struct Parts {
+    joining: Joining,
     names: HashSet<String>,
 }
 
-impl Joining {
+impl Parts {
     /// Adds the next part, which must be `expected`.
-    fn add(&mut self, path: &Path, gguf: &Gguf<'_>, expected: SplitPart) -> Result<(), FileError> {
-        let found = SplitPart::of(gguf);
+    fn add(&mut self, path: &Path, expected: SplitPart, file: FileBytes) -> Result<(), FileError> {
+        let gguf = Gguf::parse(file.head(), file.source().len_bytes());
+        let gguf = gguf.map_err(|error| header_error(path, file.head(), error))?;
+        let found = SplitPart::of(&gguf);
         let found = found.map_err(|error| header_error(path, gguf.header_bytes(), error))?;
         if found != Some(expected) {
             return Err(error(path, SplitProblem::Other { found, expected }));
         }
         let part = usize::try_from(expected.index).expect("files are counted");
         if part == 0 {
-            self.header = GgufHeader::with_layout_of(gguf);
-            SPLIT_KEYS.iter().for_each(|key| self.header.remove(key));
+            let mut header = GgufHeader::with_layout_of(&gguf);
+            SPLIT_KEYS.iter().for_each(|key| header.remove(key));
+            self.joining.header = header;
         } else {
-            self.add_metadata(path, gguf)?;
+            self.add_metadata(path, &gguf)?;
         }
         for tensor in gguf.tensors() {
             if !self.names.insert(tensor.name.to_owned()) {
                 let name = tensor.name.to_owned();
                 return Err(error(path, SplitProblem::Tensor { name }));
             }
-            let dims = &tensor.dims[..tensor.n_dims];
-            let index = self.header.add_tensor(tensor.name, dims, tensor.ty);
-            let entry = &self.header.tensors()[index];
-            self.segments.push(Segment {
-                joined: entry.offset..entry.offset + entry.len_bytes,
-                part,
-                offset: tensor.offset,
-            });
+            self.joining.add_tensor(&tensor, part);
         }
+        self.joining.add_part(path, file.into_source());
         Ok(())
     }
 
     /// Keys of a part that is not the first: those of the file itself are its own affair.
     fn add_metadata(&mut self, path: &Path, gguf: &Gguf<'_>) -> Result<(), FileError> {
+        let header = &mut self.joining.header;
         let of_model = |key: &str| key != ALIGNMENT_KEY && !SPLIT_KEYS.contains(&key);
         for (key, value) in gguf.metadata().filter(|(key, _)| of_model(key)) {
             let value = value.into();
-            match self.header.get(key) {
-                None => self.header.set(key, value),
+            match header.get(key) {
+                None => header.set(key, value),
                 Some(there) if *there == value => {}
                 Some(_) => {
                     let key = key.to_owned();
@@ -270,25 +153,6 @@ impl Joining {
             }
         }
         Ok(())
-    }
-
-    fn finish(
-        mut self,
-        parts: Vec<Box<dyn TensorSource + Send>>,
-        paths: Vec<PathBuf>,
-    ) -> JoinedFile {
-        let header = self.header.bytes();
-        let data_offset = header.len() as u64;
-        for Segment { joined, .. } in &mut self.segments {
-            *joined = joined.start + data_offset..joined.end + data_offset;
-        }
-        JoinedFile {
-            parts,
-            paths,
-            segments: self.segments,
-            len_bytes: data_offset + self.header.data_bytes(),
-            header,
-        }
     }
 }
 

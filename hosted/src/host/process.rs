@@ -1,12 +1,62 @@
 //! What the kernel says about this process.
 #![forbid(unsafe_code)]
 
+use core::fmt;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// Most memory this process has had resident so far, in bytes (`VmHWM`): anonymous memory and
 /// pages of mapped files. `None` where `/proc` is not mounted.
 pub fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     parse_peak_memory(&status)
 }
+
+/// A process may not have as many files open as it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyFiles {
+    /// How many it may have open.
+    pub limit: u64,
+    /// How many it has open.
+    pub n_open: u64,
+}
+
+impl fmt::Display for TooManyFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} may be open at once, of which {} are (RLIMIT_NOFILE, ulimit -Hn)",
+            self.limit, self.n_open
+        )
+    }
+}
+
+/// Raises the soft limit of open files where `n` more do not fit.
+pub(crate) fn allow_files(n: usize) -> Result<(), TooManyFiles> {
+    let open = std::fs::read_dir("/proc/self/fd");
+    let n_open = open.map_or(0, Iterator::count) as u64;
+    let limit = getrlimit(Resource::Nofile);
+    let needed = n_open + n as u64 + FILES_BESIDE_MIN;
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(needed + FILES_BESIDE);
+    let current = limit.current.unwrap_or(u64::MAX);
+    if current < wanted {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum: limit.maximum,
+        };
+        // Where it is refused, the limit stays what it is.
+        let _raised = setrlimit(Resource::Nofile, raised);
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(TooManyFiles { limit, n_open }),
+        _ => Ok(()),
+    }
+}
+
+/// Files that are opened while others are.
+const FILES_BESIDE_MIN: u64 = 4;
+
+/// Files that may be opened later, for something else.
+const FILES_BESIDE: u64 = 256;
 
 /// The number of a line of `/proc/self/status` that is in KiB, such as `VmLck:`.
 pub(crate) fn status_kib(name: &str) -> Option<u64> {

@@ -140,7 +140,7 @@ impl Shared {
         self.slots.set_progress(slot, part, Progress::Coming);
         state.info[slot].n_reading[part as usize] = u8::try_from(pieces.len()).unwrap_or(u8::MAX);
         for (index, piece) in pieces.iter().enumerate() {
-            let offset = piece.offset_of(expert);
+            let (file, offset) = piece.place_of(expert);
             let aligned = offset - offset % DIRECT_ALIGN as u64;
             let skip = usize::try_from(offset - aligned).unwrap_or(0);
             let flights = &mut state.flights;
@@ -149,7 +149,7 @@ impl Shared {
                 id,
                 part,
                 piece: index,
-                file: flights.file(piece.file, id, 0),
+                file: flights.file(file, id, 0),
                 offset: aligned,
                 len: (skip + piece.len).next_multiple_of(DIRECT_ALIGN),
                 needed: skip + piece.len,

@@ -17,10 +17,11 @@ use crate::file::ModelFile;
 use crate::host::drives::Drives;
 use crate::host::memory::AlignedMemory;
 use crate::host::placement::pages;
+use crate::host::process::allow_files;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -194,6 +195,8 @@ fn files(
     notes: &mut Vec<String>,
 ) -> Result<(Vec<DeviceFile>, Vec<Vec<usize>>), ExpertError> {
     let (mut files, mut copies) = (Vec::new(), Vec::new());
+    let n_files = places.paths.len() * (1 + dirs.len());
+    allow_files(n_files).map_err(|error| ExpertError::Files { n_files, error })?;
     for path in &places.paths {
         let original = open_file(path)?;
         let mut indices = vec![files.len()];
@@ -208,18 +211,24 @@ fn files(
                 let path = copy.path;
                 return Err(ExpertError::OtherFile { path, reason });
             }
-            compare(&original, &copy)?;
+            compare(&original, &copy, places.paths.len())?;
             indices.push(files.len() + indices.len());
             files.push(copy);
         }
         files.insert(indices[0], original);
         copies.push(indices);
     }
-    let buffered = files.iter().filter(|file| !file.is_direct);
-    notes.extend(buffered.map(|file| {
-        let path = file.path.display();
-        format!("{path} is read through the page cache: its file system has no direct reads")
-    }));
+    let mut buffered = files.iter().filter(|file| !file.is_direct);
+    if let Some(first) = buffered.next() {
+        let (path, more) = (first.path.display(), buffered.count());
+        let which = match more {
+            0 => format!("{path} is"),
+            _ => format!("{path} and {more} more are"),
+        };
+        notes.push(format!(
+            "{which} read through the page cache: the file system has no direct reads"
+        ));
+    }
     Ok((files, copies))
 }
 
@@ -227,7 +236,14 @@ fn files(
 fn drives(files: &[DeviceFile]) -> Drives {
     let mut all = Drives::default();
     let mut is_known = true;
+    let mut seen = Vec::new();
     for file in files {
+        // Of thousands of files on a file system one is enough.
+        let device = file.file.metadata().map(|metadata| metadata.dev()).ok();
+        if device.is_some() && seen.contains(&device) {
+            continue;
+        }
+        seen.push(device);
         let found = Drives::of(&file.path).unwrap_or_default();
         is_known &= !found.nodes.is_empty();
         all.devices.extend(found.devices);
@@ -243,16 +259,19 @@ fn drives(files: &[DeviceFile]) -> Drives {
     all
 }
 
-/// Compares a copy with the model's file: the header's first bytes, and a page here and there.
-fn compare(original: &DeviceFile, copy: &DeviceFile) -> Result<(), ExpertError> {
+/// Compares a copy with one of the model's `n_files` files: the header's first bytes, and a page here and there.
+fn compare(original: &DeviceFile, copy: &DeviceFile, n_files: usize) -> Result<(), ExpertError> {
     let no_memory = |error| ExpertError::Memory(Arc::new(error));
+    let head_bytes = (HEAD_BYTES / n_files).next_multiple_of(DIRECT_ALIGN);
+    let n_samples = (SAMPLES / n_files as u64).max(1);
     let mut rooms = [
-        AlignedMemory::zeroed(HEAD_BYTES).map_err(no_memory)?,
-        AlignedMemory::zeroed(HEAD_BYTES).map_err(no_memory)?,
+        AlignedMemory::zeroed(head_bytes).map_err(no_memory)?,
+        AlignedMemory::zeroed(head_bytes).map_err(no_memory)?,
     ];
     let n_pages = original.len_bytes / DIRECT_ALIGN as u64;
-    let pages = (0..SAMPLES).map(|i| (n_pages * i / SAMPLES * DIRECT_ALIGN as u64, DIRECT_ALIGN));
-    for (offset, len) in core::iter::once((0, HEAD_BYTES)).chain(pages) {
+    let page = |i| n_pages * i / n_samples * DIRECT_ALIGN as u64;
+    let pages = (0..n_samples).map(|i| (page(i), DIRECT_ALIGN));
+    for (offset, len) in core::iter::once((0, head_bytes)).chain(pages) {
         let mut found = [0; 2];
         for ((file, room), n) in [original, copy].into_iter().zip(&mut rooms).zip(&mut found) {
             let read = file.file.read_at(&mut room[..len], offset);
@@ -271,7 +290,7 @@ fn compare(original: &DeviceFile, copy: &DeviceFile) -> Result<(), ExpertError> 
     Ok(())
 }
 
-/// Bytes at the beginning of a file, and pages of it, that a copy is compared by.
+/// Bytes at the beginning of a model's file, and pages of it, that a copy is compared by; of many files fewer of each.
 const HEAD_BYTES: usize = 1 << 20;
 const SAMPLES: u64 = 256;
 

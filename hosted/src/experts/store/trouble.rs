@@ -120,10 +120,10 @@ impl Shared {
         if self.is_closing.load(Ordering::Relaxed) {
             return self.end(state, token);
         }
-        let (layer, _) = self.places.of_id(flight.id);
+        let (layer, expert) = self.places.of_id(flight.id);
         let places = self.places.layers[layer].as_ref();
         let part = places.map(|places| &places.parts[flight.part as usize]);
-        let file = part.map_or(0, |part| part.pieces[flight.piece].file);
+        let file = part.map_or(0, |part| part.pieces[flight.piece].place_of(expert).0);
         flight.file = flights.file(file, flight.id, flight.n_tries);
         flight.retry = None;
         flight.n_tries += 1;
