@@ -7,9 +7,10 @@ use super::quantize::overrides;
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use sluice::core::model::LoadProgress;
 use sluice::file::{GgufHeader, LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
-use sluice_make::import::{Directory, Float, ImportError, import as import_directory};
+use sluice_make::import::{Directory, Float, ImportError, import as import_directory, link};
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -17,16 +18,25 @@ Examples:
   sluice import data/ experts.gguf
   sluice import data/ model.gguf --metadata-from original.gguf
   sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe --override-kv qwen3moe.attention.head_count=int:32
+  sluice import /ssd0/data,/ssd1/data model.gguf --metadata-from original.gguf --leave-experts
 
 DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
 whole model the other tensors, with dense_manifest.json or by their usual names. Head counts, rope
-and the tokenizer are in none of these: they come from --metadata-from and --override-kv.";
+and the tokenizer are in none of these: they come from --metadata-from and --override-kv.
+
+Of several directories, expert id is looked for first in number id modulo their number, from 0.
+With --leave-experts the file says where experts lie instead of having them: they must stay there.";
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Data directory to read
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    /// Data directory to read, or several that hold one model
+    #[arg(
+        value_name = "DIR,...",
+        value_delimiter = ',',
+        num_args = 1,
+        required = true
+    )]
+    directories: Vec<PathBuf>,
     /// GGUF file to write
     #[arg(value_name = "OUT.gguf")]
     output: PathBuf,
@@ -43,6 +53,9 @@ pub(super) struct ImportArgs {
     /// Set a key of the metadata; TYPE is int, float, bool or str
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     override_kv: Vec<String>,
+    /// Leave experts in their files, and write where they are there. Not for int8 and mxfp4
+    #[arg(long, conflicts_with = "float")]
+    leave_experts: bool,
     /// Replace the output file, if there is one
     #[arg(long)]
     overwrite: bool,
@@ -52,7 +65,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let overrides = overrides(&args.override_kv)?;
     let output = OutputFile::create_model(&args.output, args.overwrite, *b"GGUF")?;
-    let directory = Directory::open(&args.directory, args.arch.as_deref())?;
+    let directory = Directory::open_all(&args.directories, args.arch.as_deref())?;
     let mut header = match &args.metadata_from {
         Some(path) => {
             let file = ModelFile::open(path, LoadMode::Read)?;
@@ -68,14 +81,18 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
         _ => Float::F32,
     });
     let mut bar = None;
-    let imported = import_directory(&directory, header, float, output, stop, |progress| {
+    let progress = |progress: LoadProgress| {
         let bar = bar.get_or_insert_with(|| WorkBar::of_bytes("importing", progress.total_bytes));
         bar.update(progress.done_bytes);
-    });
+    };
+    let imported = match args.leave_experts {
+        true => link(&directory, header, output, stop, progress),
+        false => import_directory(&directory, header, float, output, stop, progress),
+    };
     drop(bar);
     let imported = match imported {
         Err(ImportError::Stopped) => return Ok(Ending::Interrupted),
-        result => result.with_context(|| args.directory.display().to_string())?,
+        result => result.with_context(|| names(&args.directories))?,
     };
     let (n_layer, n_expert) = (imported.n_layer, imported.n_expert);
     let dense = match imported.n_dense {
@@ -85,8 +102,17 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
         n => format!("{n} other tensors"),
     };
     let path = args.output.display();
+    let left = match args.leave_experts {
+        true => ", which stay in their files",
+        false => "",
+    };
     note(format_args!(
-        "{path}: {n_layer} layers of {n_expert} experts, {dense}"
+        "{path}: {n_layer} layers of {n_expert} experts{left}, {dense}"
     ));
     Ok(Ending::Done)
+}
+
+fn names(directories: &[PathBuf]) -> String {
+    let names = directories.iter().map(|path| path.display().to_string());
+    names.collect::<Vec<_>>().join(",")
 }

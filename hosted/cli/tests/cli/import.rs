@@ -3,13 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers make bytes")]
 
-use crate::support::{Folder, fails, fixture, run_to};
+use crate::support::{Folder, Ran, fails, fixture, ran, run_to};
 use core::fmt::Write as _;
 use sluice::core::gguf::{Gguf, TensorInfo};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 fn write(folder: &Folder, name: &str, bytes: impl AsRef<[u8]>) {
-    fs::write(folder.0.join(name), bytes).unwrap();
+    put_file(&folder.0, name, bytes);
+}
+
+fn put_file(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    fs::write(folder.join(name), bytes).unwrap();
 }
 
 /// A header of an expert of n_embd 32 and n_ff 32, not aligned.
@@ -38,21 +44,18 @@ fn tensor<'a>(gguf: &Gguf<'a>, file: &'a [u8], name: &str) -> (TensorInfo<'a>, &
 }
 
 /// The files of the directory that a GGUF file with F16 experts gives.
-fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
+fn data_directory(folder: &Path, gguf: &Gguf<'_>, file: &[u8]) {
     let key = |key: &str| gguf.u64(&format!("llama.{key}")).unwrap();
     let (n_layer, n_expert) = (key("block_count"), key("expert_count"));
     let (n_embd, n_ff) = (key("embedding_length"), key("feed_forward_length"));
     let used = format!("\"top_k\": {}", key("expert_used_count"));
     let metadata = metadata(n_layer, n_expert, n_embd, n_ff, "f16");
-    write(
-        folder,
-        "metadata.json",
-        metadata.replace("\"top_k\": 2", &used),
-    );
+    let metadata = metadata.replace("\"top_k\": 2", &used);
+    put_file(folder, "metadata.json", metadata);
     let mut manifest = String::new();
     let mut put = |to: &str, from: &str| {
         let (tensor, bytes) = tensor(gguf, file, from);
-        write(folder, &format!("{to}.bin"), bytes);
+        put_file(folder, &format!("{to}.bin"), bytes);
         let dtype = tensor.ty.name().to_lowercase();
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -104,11 +107,11 @@ fn data_directory(folder: &Folder, gguf: &Gguf<'_>, file: &[u8]) {
                 0 => format!("expert_{}.bin", l * n_expert + e),
                 _ => format!("expert_{l}_{e}.bin"),
             };
-            write(folder, &name, blob);
+            put_file(folder, &name, blob);
         }
     }
     let manifest = format!(r#"{{"format_version": 1, "tensors": [{manifest}]}}"#);
-    write(folder, "dense_manifest.json", manifest);
+    put_file(folder, "dense_manifest.json", manifest);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_whole_model_comes_back_byte_for_byte() {
     let file = fs::read(&model).unwrap();
     let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
     let folder = Folder::new("whole");
-    data_directory(&folder, &gguf, &file);
+    data_directory(&folder.0, &gguf, &file);
     let out = folder.path("out.gguf");
     let args = ["import", &folder.path(""), &out, "--metadata-from", &model];
     let ran = run_to(0, &args);
@@ -239,6 +242,96 @@ fn a_packed_blob_without_headers() {
     assert_eq!(ty, "Q8_0");
     assert_eq!(bytes[..1088], blob[4096..][..1088]);
     assert_eq!(bytes[1088..], blob[..1088]);
+}
+
+#[test]
+fn experts_that_are_left_are_found_again() {
+    let model = fixture("experts/odd-experts-f16.gguf");
+    let file = fs::read(&model).unwrap();
+    let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
+    let folder = Folder::new("left");
+    let (one, other) = (folder.path("one"), folder.path("other"));
+    fs::create_dir(&one).unwrap();
+    data_directory(one.as_ref(), &gguf, &file);
+    // Odd ids, half of them under their other name, lie on another drive.
+    fs::create_dir(&other).unwrap();
+    for name in ["expert_0_1", "expert_0_3", "expert_1_1", "expert_1_3"] {
+        let file = |folder: &str| format!("{folder}/{name}.bin");
+        fs::rename(file(&one), file(&other)).unwrap();
+    }
+    let (whole, left) = (folder.path("whole.gguf"), folder.path("left.gguf"));
+    let dirs = format!("{one},{other}");
+    let import = ["import", &dirs, &whole, "--metadata-from", &model];
+    run_to(0, &import);
+    let import = ["import", &dirs, &left, "--metadata-from", &model];
+    let ran = run_to(0, &[&import[..], &["--leave-experts"]].concat());
+    assert!(ran.stderr.contains("stay in their files"), "{ran:?}");
+    let merged = folder.path("merged.gguf");
+    run_to(0, &["gguf-split", "--merge", &left, &merged]);
+    assert_eq!(fs::read(&merged).unwrap(), fs::read(&whole).unwrap());
+    let bytes = fs::read(&left).unwrap();
+    let header = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+    assert!(header.tensors().all(|tensor| !tensor.name.contains("exps")));
+    let names = header.strings("sluice.experts.files").unwrap();
+    assert!(
+        names.clone().all(|name| name.starts_with(b"o")),
+        "in its folder"
+    );
+    assert_eq!(names.len(), 10);
+    let said = run_to(0, &["inspect", &left]).stdout;
+    assert!(said.contains("joined from 11 files"), "{said}");
+    assert!(said.contains("ffn_down_exps"), "{said}");
+    let run = |path: &str, extra: &[&str]| {
+        let base = ["run", "-m", path, "-p", "a", "-n", "8", "--temp", "0"];
+        run_to(0, &[&base[..], extra].concat()).stdout
+    };
+    let expected = run(&whole, &[]);
+    assert_eq!(run(&left, &[]), expected);
+    assert_eq!(run(&left, &["--expert-cache", "1"]), expected);
+    assert_eq!(limited("-Sn 12", &left).stdout, expected);
+    let refused = limited("-n 12", &left);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    for part in ["lie in 10 files: 12 may be open at once", "ulimit -Hn"] {
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
+    // All of it can be moved.
+    let moved = folder.path("moved");
+    fs::create_dir(&moved).unwrap();
+    for name in ["one", "other", "left.gguf"] {
+        fs::rename(folder.path(name), format!("{moved}/{name}")).unwrap();
+    }
+    let left = format!("{moved}/left.gguf");
+    assert_eq!(run(&left, &["--expert-cache", "1"]), expected);
+    fs::remove_file(format!("{moved}/other/expert_1_3.bin")).unwrap();
+    let args = ["run", "-m", &left, "-p", "a"];
+    fails(1, &args, &["other/expert_1_3.bin: No such file"]);
+}
+
+/// Runs with experts on disk, and as many open files as `ulimit` allows.
+fn limited(ulimit: &str, model: &str) -> Ran {
+    let script = format!("ulimit {ulimit}; exec \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_sluice"), "run"]);
+    shell.args(["-m", model, "-p", "a", "-n", "8", "--temp", "0"]);
+    shell.args(["--expert-cache", "1"]);
+    ran(shell.output().unwrap())
+}
+
+#[test]
+fn int8_and_mxfp4_cannot_be_left() {
+    let folders = [
+        one_expert("left-int8", (2, "int8"), 3, &[0; 12 + 3 * 1024]),
+        one_expert("left-mxfp4", (7, "mxfp4"), 0, &[0; 3 * 32 * 17]),
+    ];
+    for (folder, name) in folders.iter().zip(["int8", "mxfp4"]) {
+        let (dir, out) = (folder.path(""), folder.path("out.gguf"));
+        let args = ["import", &dir, &out, "--leave-experts"];
+        let expected = ["expert 0", name, "import without --leave-experts"];
+        fails(1, &args, &expected);
+        assert!(!fs::exists(out).unwrap());
+    }
+    let args = ["import", "a", "b", "--leave-experts", "--type", "f16"];
+    fails(2, &args, &["cannot be used with"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a data directory holds.
+//! What data directories hold.
 
 use super::DenseTensor;
 use super::error::ImportError;
@@ -29,27 +29,22 @@ pub struct Facts {
     pub dtype: Dtype,
 }
 
-/// A directory whose metadata was read.
+/// A directory whose metadata was read, or several that hold a model together.
 #[derive(Debug)]
 pub struct Directory {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     facts: Facts,
     experts_only: bool,
-    /// Of packed experts: the blob, and offset and length by id.
-    packed: PackedExperts,
+    /// Of packed experts, by directory: the blob, and offset and length by id.
+    packed: Vec<PackedExperts>,
 }
 
-impl Directory {
-    /// Reads `metadata.json` and, where there is one, the manifest of packed experts.
-    /// `architecture` goes before what the metadata says.
-    ///
-    /// # Errors
-    /// [`ImportError`].
-    pub fn open(path: &Path, architecture: Option<&str>) -> Result<Self, ImportError> {
-        let metadata = Json::read(path.join("metadata.json"))?;
+impl Facts {
+    /// Reads `metadata.json` of a directory.
+    fn read(metadata: &Json, architecture: Option<&str>) -> Result<Self, ImportError> {
         let dtype = metadata.str("dtype")?;
         let n_layer = metadata.u32("num_layers")?;
-        let facts = Facts {
+        let facts = Self {
             architecture: match architecture {
                 Some(name) => name.into(),
                 None => metadata.str("architecture")?.into(),
@@ -74,12 +69,46 @@ impl Directory {
                 return Err(metadata.error(key, "in its range"));
             }
         }
+        Ok(facts)
+    }
+}
+
+impl Directory {
+    /// Reads `metadata.json` and, where there is one, the manifest of packed experts.
+    /// `architecture` goes before what the metadata says.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    pub fn open(path: &Path, architecture: Option<&str>) -> Result<Self, ImportError> {
+        Self::open_all(&[path.into()], architecture)
+    }
+
+    /// Of several directories, on drives of their own perhaps: expert `id` is looked for in directory `id` modulo
+    /// their number, then in the others; what else there is, in all of them. The first has `metadata.json`.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn open_all(paths: &[PathBuf], architecture: Option<&str>) -> Result<Self, ImportError> {
+        let metadata = Json::read(paths[0].join("metadata.json"))?;
+        let facts = Facts::read(&metadata, architecture)?;
+        for path in &paths[1..] {
+            let path = path.join("metadata.json");
+            if path.exists() && Facts::read(&Json::read(path.clone())?, architecture)? != facts {
+                return Err(ImportError::OtherFacts { path });
+            }
+        }
         let experts_only = metadata
             .str("conversion_mode")
             .is_ok_and(|mode| mode == "experts_only");
         Ok(Self {
-            packed: packed(path)?,
-            path: path.into(),
+            packed: paths
+                .iter()
+                .map(|path| packed(path))
+                .collect::<Result<_, _>>()?,
+            paths: paths.into(),
             facts,
             experts_only,
         })
@@ -102,18 +131,23 @@ impl Directory {
             format!("expert_{id}.bin"),
             format!("expert_{layer}_{local}.bin"),
         ];
-        for name in &names {
-            let path = self.path.join(name);
-            if let Ok(found) = fs::metadata(&path) {
-                return Ok((path, 0, found.len()));
-            }
-        }
         let mut looked_for = names.join(", ");
-        if let Some((blob, entries)) = &self.packed {
-            if let Some(&(offset, len)) = entries.get(&id) {
-                return Ok((blob.clone(), offset, len));
+        let n = self.paths.len();
+        // Less than `n`.
+        let home = usize::try_from(id % n as u64).unwrap_or(0);
+        for index in (home..n).chain(0..home) {
+            for name in &names {
+                let path = self.paths[index].join(name);
+                if let Ok(found) = fs::metadata(&path) {
+                    return Ok((path, 0, found.len()));
+                }
             }
-            looked_for += &format!(", the manifest of {}", blob.display());
+            if let Some((blob, entries)) = &self.packed[index] {
+                if let Some(&(offset, len)) = entries.get(&id) {
+                    return Ok((blob.clone(), offset, len));
+                }
+                looked_for += &format!(", the manifest of {}", blob.display());
+            }
         }
         Err(ImportError::MissingExpert {
             id,
@@ -129,12 +163,14 @@ impl Directory {
 
     /// The tensors outside of experts; none where the directory has experts alone.
     pub(super) fn dense(&self) -> Result<Vec<DenseTensor>, ImportError> {
-        let path = self.path.join("dense_manifest.json");
-        let mut listed: Vec<Listed> = if path.exists() {
-            Listed::manifest(&path)?
-        } else {
-            Vec::new()
-        };
+        let manifests = self
+            .paths
+            .iter()
+            .map(|path| path.join("dense_manifest.json"));
+        let mut listed = Vec::new();
+        for path in manifests.filter(|path| path.exists()) {
+            listed.extend(Listed::manifest(&path)?);
+        }
         let mut tensors = Vec::new();
         let mut missing = None;
         for place in self.places() {
@@ -144,7 +180,7 @@ impl Directory {
             };
             let index = listed.iter().position(|t| t.names.iter().any(is_it));
             let found = match index {
-                Some(index) => Some(listed.swap_remove(index)),
+                Some(index) => Some(listed.remove(index)),
                 None => place.stems.iter().find_map(|stem| self.unlisted(stem)),
             };
             match found {
@@ -167,10 +203,12 @@ impl Directory {
     /// An f32 file that no manifest lists.
     fn unlisted(&self, stem: &str) -> Option<Listed> {
         let file = format!("{stem}.bin");
-        let len_bytes = fs::metadata(self.path.join(&file)).ok()?.len();
+        let mut paths = self.paths.iter().map(|path| path.join(&file));
+        let (path, len_bytes) =
+            paths.find_map(|path| Some((path.clone(), fs::metadata(&path).ok()?.len())))?;
         Some(Listed {
             names: Vec::new(),
-            file,
+            path,
             dtype: Dtype::F32,
             len_bytes,
             checksum: None,
@@ -180,10 +218,10 @@ impl Directory {
 
     /// Type and shape of a tensor, from its length.
     fn place(&self, place: &Place, found: Listed) -> Result<DenseTensor, ImportError> {
-        let path = self.path.join(&found.file);
+        let path = found.path;
         let dtype = found.dtype;
         let ty = dtype.ggml().ok_or_else(|| ImportError::Type {
-            what: found.file.clone(),
+            what: path.display().to_string(),
             dtype: dtype.name(),
         })?;
         let elements = found.len_bytes / ty.block_bytes() as u64 * ty.block_len() as u64;
@@ -206,7 +244,7 @@ impl Directory {
         }
         Ok(DenseTensor {
             name: place.gguf.clone(),
-            file: found.file,
+            path,
             dims,
             ty,
             len_bytes: found.len_bytes,
@@ -250,24 +288,26 @@ impl Directory {
         }
         places
     }
+}
 
+impl DenseTensor {
     /// The bytes of a tensor, checked.
-    pub(super) fn read_dense(&self, tensor: &DenseTensor) -> Result<Vec<u8>, ImportError> {
-        let path = self.path.join(&tensor.file);
+    pub(super) fn read(&self) -> Result<Vec<u8>, ImportError> {
+        let path = self.path.clone();
         let bytes = fs::read(&path).map_err(|error| ImportError::Read {
             path: path.clone(),
             error,
         })?;
-        if bytes.len() as u64 != tensor.len_bytes {
+        if bytes.len() as u64 != self.len_bytes {
             let found = bytes.len() as u64;
-            let expected = tensor.len_bytes;
+            let expected = self.len_bytes;
             return Err(ImportError::Length {
                 path,
                 found,
                 expected,
             });
         }
-        if let Some(expected) = &tensor.checksum {
+        if let Some(expected) = &self.checksum {
             let found = format!("fnv1a64:{:016x}", fnv1a64(&bytes));
             if found != *expected {
                 let expected = expected.clone();

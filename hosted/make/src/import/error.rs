@@ -26,6 +26,9 @@ pub enum ImportError {
         key: String,
         expected: &'static str,
     },
+    /// Directories of one model say other things of it.
+    #[error("{}: it does not say what the first directory's metadata.json says", path.display())]
+    OtherFacts { path: PathBuf },
     /// A file has another length than follows from the shape.
     #[error("{}: {found} bytes, expected {expected}", path.display())]
     Length {
@@ -74,6 +77,15 @@ pub enum ImportError {
     /// A type that has no place in GGUF.
     #[error("{what} of type {dtype} cannot be stored in a GGUF file as it is")]
     Type { what: String, dtype: &'static str },
+    /// Weights whose bytes are others in a GGUF file.
+    #[error(
+        "expert {id}: weights of type {dtype} have other bytes in a GGUF file, so they cannot be left where \
+         they are; import without --leave-experts"
+    )]
+    Left { id: u64, dtype: &'static str },
+    /// A GGUF file's strings are UTF-8.
+    #[error("{} is no UTF-8, as names in a GGUF file are", path.display())]
+    Utf8 { path: PathBuf },
     /// Tensors beside the experts are there, but not all.
     #[error("{name} is missing from the directory")]
     MissingDense { name: String },

@@ -111,6 +111,17 @@ impl<'d> Experts<'d> {
         tensors
     }
 
+    /// The file of an expert, and where gate, up and down begin in it, whose bytes are those of a GGUF file.
+    pub(super) fn place(&self, layer: u32, local: u32) -> Result<(PathBuf, [u64; 3]), ImportError> {
+        let expert = Expert::open(self.directory, layer, local)?;
+        if let Some(part) = expert.parts.iter().find(|part| part.dtype.ggml().is_none()) {
+            let (id, dtype) = (expert.id, part.dtype.name());
+            return Err(ImportError::Left { id, dtype });
+        }
+        let at = |part: &Projection| expert.offset.saturating_add(part.range.start);
+        Ok((expert.path, expert.parts.each_ref().map(at)))
+    }
+
     /// Hands every projection of every expert to `write`: tensor, offset in it, bytes.
     pub(super) fn convert(
         &self,

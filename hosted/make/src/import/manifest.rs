@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// An entry of `dense_manifest.json`.
 pub(super) struct Listed {
     pub names: Vec<String>,
-    pub file: String,
+    pub path: PathBuf,
     pub dtype: Dtype,
     pub len_bytes: u64,
     pub checksum: Option<String>,
@@ -42,12 +42,13 @@ impl Listed {
             .filter_map(|v| v.as_str().map(str::to_owned))
             .collect();
         names.extend(text("canonical_name"));
-        names.push(file.clone());
+        let path = manifest.path.with_file_name(&file);
+        names.push(file);
         let dtype = text("dtype").and_then(|name| Dtype::from_name(&name));
         let len_bytes = value["byte_len"].as_u64();
         Ok(Self {
             names,
-            file,
+            path,
             dtype: dtype.ok_or_else(|| manifest.error("tensors[].dtype", "a known type"))?,
             len_bytes: len_bytes.ok_or_else(|| manifest.error("tensors[].byte_len", "a size"))?,
             checksum: text("checksum"),

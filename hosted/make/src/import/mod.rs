@@ -8,6 +8,8 @@
 //! | mxfp4 | MXFP4: codes and scales in ggml's order; exact. Rows of whole blocks of 32 only |
 //! | int8 | Q8_0 with the projection's scale in every block: exact where that scale is an f16; else an error, and [`Float`] says to which float type |
 //!
+//! [`link`] leaves those of the first row where they are.
+//!
 //! Of a byte of MXFP4 codes the low nibble is taken for the column of even number. Rows of Q and K are
 //! taken in the order they have: directories made from GGUF files have llama.cpp's.
 #![forbid(unsafe_code)]
@@ -15,6 +17,7 @@
 mod directory;
 mod error;
 mod experts;
+mod linked;
 mod manifest;
 
 pub use directory::{Directory, Facts};
@@ -22,10 +25,11 @@ pub use error::ImportError;
 pub use experts::Float;
 
 use experts::Experts;
-use sluice::file::{GgufHeader, OutputFile};
+use sluice::file::{GgufHeader, GgufWriter, OutputFile};
 use sluice_core::kernels::GgmlType;
 use sluice_core::model::LoadProgress;
 use sluice_core::team::StopFlag;
+use std::path::{Path, PathBuf};
 
 /// What was imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +54,46 @@ pub fn import(
     float: Option<Float>,
     output: OutputFile,
     stop: &StopFlag,
-    mut progress: impl FnMut(LoadProgress),
+    progress: impl FnMut(LoadProgress),
 ) -> Result<Imported, ImportError> {
-    let facts = directory.facts();
     let experts = Experts::new(directory, float)?;
+    let dense = describe(directory, &mut header)?;
+    for (name, dims, ty) in experts.tensors() {
+        header.add_tensor(&name, &dims, ty);
+    }
+    let mut writing = Writing::start(header, output, stop, progress)?;
+    writing.dense(&dense)?;
+    experts.convert(|index, offset, bytes| writing.write(dense.len() + index, offset, bytes))?;
+    writing.finish(directory, &dense)
+}
+
+/// As [`import()`], but experts stay where they are: the file says where. From its folder on, if they are in it, so
+/// that both can be moved together.
+///
+/// # Errors
+/// As there; [`ImportError::Left`], where weights have other bytes in a GGUF file.
+pub fn link(
+    directory: &Directory,
+    mut header: GgufHeader,
+    output: OutputFile,
+    stop: &StopFlag,
+    progress: impl FnMut(LoadProgress),
+) -> Result<Imported, ImportError> {
+    let experts = Experts::new(directory, None)?;
+    let dense = describe(directory, &mut header)?;
+    let folder = output.path().parent().unwrap_or(Path::new(""));
+    linked::links(directory, &experts, folder)?.write_to(&mut header);
+    let mut writing = Writing::start(header, output, stop, progress)?;
+    writing.dense(&dense)?;
+    writing.finish(directory, &dense)
+}
+
+/// Sets what the directory knows in the header, and adds the tensors outside of experts.
+fn describe(
+    directory: &Directory,
+    header: &mut GgufHeader,
+) -> Result<Vec<DenseTensor>, ImportError> {
+    let facts = directory.facts();
     let dense = directory.dense()?;
     for (key, value) in [
         ("block_count", facts.n_layer),
@@ -71,38 +111,62 @@ pub fn import(
     for tensor in &dense {
         header.add_tensor(&tensor.name, &tensor.dims, tensor.ty);
     }
-    for (name, dims, ty) in experts.tensors() {
-        header.add_tensor(&name, &dims, ty);
+    Ok(dense)
+}
+
+/// The file being written.
+struct Writing<'s, P> {
+    writer: GgufWriter,
+    stop: &'s StopFlag,
+    progress: P,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+impl<'s, P: FnMut(LoadProgress)> Writing<'s, P> {
+    fn start(
+        header: GgufHeader,
+        output: OutputFile,
+        stop: &'s StopFlag,
+        progress: P,
+    ) -> Result<Self, ImportError> {
+        Ok(Self {
+            total_bytes: header.file_bytes(),
+            writer: header.start(output)?,
+            stop,
+            progress,
+            done_bytes: 0,
+        })
     }
-    let total_bytes = header.file_bytes();
-    let writer = header.start(output)?;
-    let mut done_bytes = 0;
-    let mut advance = |bytes: usize| {
-        done_bytes += bytes as u64;
-        progress(LoadProgress {
-            done_bytes,
-            total_bytes,
-        });
-        if stop.is_set() {
-            return Err(ImportError::Stopped);
+
+    fn dense(&mut self, tensors: &[DenseTensor]) -> Result<(), ImportError> {
+        for (index, tensor) in tensors.iter().enumerate() {
+            self.write(index, 0, &tensor.read()?)?;
         }
         Ok(())
-    };
-    for (index, tensor) in dense.iter().enumerate() {
-        let bytes = directory.read_dense(tensor)?;
-        writer.write(index, 0, &bytes)?;
-        advance(bytes.len())?;
     }
-    experts.convert(|index, offset, bytes| {
-        writer.write(dense.len() + index, offset, bytes)?;
-        advance(bytes.len())
-    })?;
-    writer.finish()?;
-    Ok(Imported {
-        n_layer: facts.n_layer as usize,
-        n_expert: facts.n_expert as usize,
-        n_dense: dense.len(),
-    })
+
+    fn write(&mut self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), ImportError> {
+        self.writer.write(index, offset, bytes)?;
+        self.done_bytes += bytes.len() as u64;
+        (self.progress)(LoadProgress {
+            done_bytes: self.done_bytes,
+            total_bytes: self.total_bytes,
+        });
+        match self.stop.is_set() {
+            true => Err(ImportError::Stopped),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(self, directory: &Directory, dense: &[DenseTensor]) -> Result<Imported, ImportError> {
+        self.writer.finish()?;
+        Ok(Imported {
+            n_layer: directory.facts().n_layer as usize,
+            n_expert: directory.facts().n_expert as usize,
+            n_dense: dense.len(),
+        })
+    }
 }
 
 /// A tensor outside of the experts.
@@ -111,7 +175,7 @@ pub struct DenseTensor {
     /// In the GGUF file.
     name: String,
     /// The file it comes from.
-    file: String,
+    path: PathBuf,
     dims: Vec<u64>,
     ty: GgmlType,
     len_bytes: u64,
