@@ -124,137 +124,113 @@ fn a_file_that_has_changed_is_named() {
     error(&["data/a.bin is a directory"]);
 }
 
-#[test]
-fn wrong_arrays_are_named() {
-    let folder = Folder::new("wrong");
+/// Each of these values in its key's place is refused, with these words.
+fn are_refused(name: &str, cases: Vec<(&str, MetaValue, &str)>) {
+    let folder = Folder::new(name);
     let header = folder.header();
-    let u64s = MetaValue::u64s;
-    let u32s = MetaValue::u32s;
-    let cases: [(&str, MetaValue, &str); 27] = [
-        (FILES, 7u32.into(), "type u32, expected an array of strings"),
-        (
-            FILES,
-            MetaValue::strings(&["data/a.bin"]),
-            "sluice.experts.file_bytes has 2 elements",
-        ),
-        (
-            FILES,
-            MetaValue::strings(&["", "b"]),
-            "element 0 of sluice.experts.files cannot",
-        ),
-        (
-            FILES,
-            MetaValue::strings(&["a\0b", "b"]),
-            "element 0 of sluice.experts.files cannot",
-        ),
-        (
-            FILES,
-            MetaValue::strings(&["data/c.bin", "b"]),
-            "data/c.bin: No such file",
-        ),
-        (
-            FILES,
-            MetaValue::strings(&["/dev/zero", "b"]),
-            "/dev/zero is not a regular file",
-        ),
-        (FILE_BYTES, "a".into(), "type string, expected an array"),
-        (
-            FILE_BYTES,
-            u64s(&[]),
-            "sluice.experts.file_bytes has 0 elements, expected 2",
-        ),
-        (
-            FILE_BYTES,
-            MetaValue::f32s(&[64.0, 64.0]),
-            "element 0 of sluice.experts.file_bytes",
-        ),
-        (
-            FILE_BYTES,
-            MetaValue::i32s(&[-1, 64]),
-            "element 0 of sluice.experts.file_bytes",
-        ),
-        (
-            FILE_BYTES,
-            u64s(&[64, u64::MAX]),
-            "b.bin: it has 64 bytes, and had 18446744073709551615",
-        ),
-        (
-            TENSORS,
-            MetaValue::strings(&["a"]),
-            "sluice.experts.dims has 6 elements, expected 3",
-        ),
-        (
-            TENSORS,
-            MetaValue::strings(&["a", "a"]),
-            r#"tensor 2 ("a")"#,
-        ),
-        (TENSORS, MetaValue::strings(&["a", ""]), "m.gguf: "),
-        (
-            TENSORS,
-            MetaValue::strings(&["dense", "a"]),
-            r#"tensor 1 ("dense")"#,
-        ),
-        (
-            DIMS,
-            u64s(&[2, 2, 3]),
-            "sluice.experts.dims has 3 elements, expected 6",
-        ),
-        (
-            DIMS,
-            u64s(&[2, 2, 2, 8, 1, 1]),
-            "sluice.experts.file_index has 4 elements, expected 3",
-        ),
-        (
-            DIMS,
-            u64s(&[2, 2, u64::MAX, 8, 1, 1]),
-            "sluice.experts.file_index has 4 elements",
-        ),
-        (
-            DIMS,
-            u64s(&[0, 2, 3, 8, 1, 1]),
-            "experts has in sluice.experts.dims no shape",
-        ),
-        (
-            DIMS,
-            u64s(&[1 << 62, 2, 3, 8, 1, 1]),
-            "experts has in sluice.experts.dims no shape",
-        ),
-        (
-            DIMS,
-            u64s(&[1 << 60, 1, 3, 8, 1, 1]),
-            "experts has in sluice.experts.dims no shape",
-        ),
-        (TYPES, u32s(&[0]), "sluice.experts.types has 1 elements"),
-        (TYPES, u32s(&[0, 9999]), "element 1 of sluice.experts.types"),
-        (
-            TYPES,
-            u32s(&[2, 1]),
-            "experts has in sluice.experts.dims no shape",
-        ),
-        (
-            FILE_INDEX,
-            u32s(&[1, 2, 1, 0]),
-            "element 1 of sluice.experts.file_index",
-        ),
-        (
-            OFFSETS,
-            u64s(&[0, 49, 5, 3]),
-            "expert 1 of experts lies at byte 49 of",
-        ),
-        (
-            OFFSETS,
-            u64s(&[0, 48, 5, u64::MAX]),
-            "expert 0 of others lies at byte 1844",
-        ),
-    ];
     for (key, value, expected) in cases {
         let mut header = header.clone();
         header.set(key, value);
         let error = folder.refusal(&header);
         assert!(error.contains(expected), "{key}: {error}");
     }
+}
+
+#[test]
+fn wrong_names_of_files_are_named() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["data/a.bin"], "file_bytes has 2 elements, expected 1"),
+        (&["", "b"], "element 0 of sluice.experts.files cannot"),
+        (&["a\0b", "b"], "element 0 of sluice.experts.files cannot"),
+        (&["data/c.bin", "b"], "data/c.bin: No such file"),
+        (&["/dev/zero", "b"], "/dev/zero is not a regular file"),
+        (&["../", "b"], "/../ is a directory"),
+    ];
+    let cases = cases.map(|(names, expected)| (FILES, MetaValue::strings(names), expected));
+    are_refused("names", cases.into());
+    let expected = "type u32, expected an array of strings";
+    are_refused("number", vec![(FILES, 7u32.into(), expected)]);
+}
+
+#[test]
+fn wrong_lengths_of_files_are_named() {
+    let changed = "b.bin: it has 64 bytes, and had 18446744073709551615";
+    let element = "element 0 of sluice.experts.file_bytes cannot";
+    let cases = [
+        ("a".into(), "type string, expected an array"),
+        (
+            MetaValue::u64s(&[]),
+            "file_bytes has 0 elements, expected 2",
+        ),
+        (MetaValue::f32s(&[64.0, 64.0]), element),
+        (MetaValue::i32s(&[-1, 64]), element),
+        (MetaValue::strings(&["64", "64"]), element),
+        (MetaValue::u64s(&[64, u64::MAX]), changed),
+    ];
+    let cases = cases.map(|(value, expected)| (FILE_BYTES, value, expected));
+    are_refused("lengths", cases.into());
+}
+
+#[test]
+fn wrong_tensors_are_named() {
+    let names: [(&[&str], &str); 4] = [
+        (&["a"], "sluice.experts.dims has 6 elements, expected 3"),
+        (&["a", "a"], r#"tensor 2 ("a")"#),
+        (&["a", ""], "m.gguf: tensor 2"),
+        (&["dense", "a"], r#"tensor 1 ("dense")"#),
+    ];
+    let names = names.map(|(names, expected)| (TENSORS, MetaValue::strings(names), expected));
+    are_refused("tensors", names.into());
+    let types: [(&[u32], &str); 3] = [
+        (&[0], "sluice.experts.types has 1 elements, expected 2"),
+        (&[0, 9999], "element 1 of sluice.experts.types cannot"),
+        (&[2, 1], "experts has in sluice.experts.dims no shape"),
+    ];
+    let types = types.map(|(types, expected)| (TYPES, MetaValue::u32s(types), expected));
+    are_refused("types", types.into());
+    let shape = "experts has in sluice.experts.dims no shape";
+    let dims: [(&[u64], &str); 7] = [
+        (&[2, 2, 3], "dims has 3 elements, expected 6"),
+        (&[2, 2, 2, 8, 1, 1], "file_index has 4 elements, expected 3"),
+        (&[2, 2, u64::MAX, 8, 1, 1], "file_index has 4 elements"),
+        (&[0, 2, 3, 8, 1, 1], shape),
+        (&[2, 0, 3, 8, 1, 1], shape),
+        (&[1 << 62, 2, 3, 8, 1, 1], shape),
+        (&[1 << 59, 1, 3, 8, 1, 1], shape),
+    ];
+    let dims = dims.map(|(dims, expected)| (DIMS, MetaValue::u64s(dims), expected));
+    are_refused("dims", dims.into());
+}
+
+#[test]
+fn wrong_places_are_named() {
+    let index = |places: &[u32]| MetaValue::u32s(places);
+    let offsets = |places: &[u64]| MetaValue::u64s(places);
+    let element = "element 1 of sluice.experts.file_index cannot";
+    let cases = vec![
+        (FILE_INDEX, index(&[1, 2, 1, 0]), element),
+        (FILE_INDEX, index(&[1, u32::MAX, 1, 0]), element),
+        (FILE_INDEX, index(&[1, 0, 1]), "has 3 elements, expected 4"),
+        (OFFSETS, offsets(&[]), "offsets has 0 elements, expected 4"),
+        (
+            OFFSETS,
+            offsets(&[0, 49, 5, 3]),
+            "expert 1 of experts lies at byte 49 of",
+        ),
+        (
+            OFFSETS,
+            offsets(&[0, 48, 5, u64::MAX]),
+            "expert 0 of others lies at byte 1844",
+        ),
+    ];
+    are_refused("places", cases);
+}
+
+#[test]
+fn a_missing_array_is_named() {
+    let folder = Folder::new("missing");
     for key in KEYS {
-        let mut header = header.clone();
+        let mut header = folder.header();
         header.remove(key);
         let error = folder.refusal(&header);
         assert!(error.contains(key), "{error}");
