@@ -13,6 +13,7 @@ use sluice::model::{LoadError, LoadOptions, Opened};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
+use sluice_core::slc::seal;
 use sluice_core::team::StopFlag;
 use sluice_core::uth::Dtype;
 use sluice_make::import::{Directory, ImportError, Imported, import, link};
@@ -477,4 +478,29 @@ fn what_cannot_be_left_is_refused() {
     let error = try_to("c.gguf").unwrap_err().to_string();
     assert!(error.contains("b/experts.blob: "), "{error}");
     assert!(!folder.path("c.gguf").exists());
+}
+
+#[test]
+fn a_packed_file_has_its_experts() {
+    let folder = Folder::new();
+    let mut file = model([Dtype::F16; 3]);
+    let key = "sluice.experts.files";
+    let other = key.replace("files", "filez");
+    file.set(&other, "a");
+    fs::write(folder.path("m.gguf"), file.bytes()).unwrap();
+    let mut bytes = packed(&folder, &folder.path("m.gguf"), "m.slc");
+    let at = bytes
+        .windows(key.len())
+        .position(|name| name == other.as_bytes());
+    bytes[at.unwrap()..][..key.len()].copy_from_slice(key.as_bytes());
+    let slc = ModelFile::open(&folder.path("m.slc"), LoadMode::Read).unwrap();
+    let start = slc.slc().unwrap().unwrap().header().payload_offset();
+    seal(&mut bytes[..usize::try_from(start).unwrap()]);
+    fs::write(folder.path("m.slc"), bytes).unwrap();
+    let error = ModelFile::open(&folder.path("m.slc"), LoadMode::Read).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("m.slc: it is a .slc file, and its experts"),
+        "{error}"
+    );
 }
