@@ -119,7 +119,9 @@ pub(super) fn open(path: &Path, first: FileBytes) -> Result<JoinedFile, FileErro
     for tensor in gguf.tensors() {
         joining.add_tensor(&tensor, 0);
     }
-    let files = header.files(path.parent().unwrap_or(Path::new("")))?;
+    // A link to the file may be elsewhere than its experts.
+    let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let files = header.files(place.parent().unwrap_or(Path::new("")))?;
     header.add_experts(&files, &mut joining)?;
     joining.add_part(path, first.into_source());
     for file in files {

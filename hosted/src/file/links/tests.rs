@@ -97,6 +97,17 @@ fn it_is_the_file_with_all_experts_in_it() {
 }
 
 #[test]
+fn a_link_to_the_file_leads_to_its_experts() {
+    let folder = Folder::new("link");
+    let path = folder.write(&folder.header());
+    let elsewhere = folder.0.join("data/link.gguf");
+    std::os::unix::fs::symlink(&path, &elsewhere).unwrap();
+    let file = ModelFile::open(&elsewhere, LoadMode::Read).unwrap();
+    assert_eq!(file.name(), elsewhere.display().to_string());
+    assert_eq!(file.n_parts(), 3);
+}
+
+#[test]
 fn a_file_that_has_changed_is_named() {
     let folder = Folder::new("changed");
     let path = folder.write(&folder.header());
