@@ -11,7 +11,9 @@ use sluice::core::model::LoadProgress;
 use sluice::file::{GgufHeader, LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice_make::import::{Directory, Float, ImportError, import as import_directory, link};
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -30,13 +32,8 @@ With --leave-experts the file says where experts lie instead of having them: the
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
     /// Data directory to read, or several that hold one model
-    #[arg(
-        value_name = "DIR,...",
-        value_delimiter = ',',
-        num_args = 1,
-        required = true
-    )]
-    directories: Vec<PathBuf>,
+    #[arg(value_name = "DIR[,DIR...]")]
+    directory: PathBuf,
     /// GGUF file to write
     #[arg(value_name = "OUT.gguf")]
     output: PathBuf,
@@ -65,7 +62,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let overrides = overrides(&args.override_kv)?;
     let output = OutputFile::create_model(&args.output, args.overwrite, *b"GGUF")?;
-    let directory = Directory::open_all(&args.directories, args.arch.as_deref())?;
+    let directory = Directory::open_all(&directories(&args.directory), args.arch.as_deref())?;
     let mut header = match &args.metadata_from {
         Some(path) => {
             let file = ModelFile::open(path, LoadMode::Read)?;
@@ -92,7 +89,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     drop(bar);
     let imported = match imported {
         Err(ImportError::Stopped) => return Ok(Ending::Interrupted),
-        result => result.with_context(|| names(&args.directories))?,
+        result => result.with_context(|| args.directory.display().to_string())?,
     };
     let (n_layer, n_expert) = (imported.n_layer, imported.n_expert);
     let dense = match imported.n_dense {
@@ -112,7 +109,11 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn names(directories: &[PathBuf]) -> String {
-    let names = directories.iter().map(|path| path.display().to_string());
-    names.collect::<Vec<_>>().join(",")
+/// One or several, between commas. A directory may have a comma in its name.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    if path.exists() {
+        return vec![path.to_owned()];
+    }
+    let names = path.as_os_str().as_bytes().split(|&byte| byte == b',');
+    names.map(|name| OsStr::from_bytes(name).into()).collect()
 }

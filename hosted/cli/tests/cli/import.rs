@@ -330,6 +330,7 @@ fn int8_and_mxfp4_cannot_be_left() {
         fails(1, &args, &expected);
         assert!(!fs::exists(out).unwrap());
     }
+    fails(2, &["import", "a", "b", "c"], &["unexpected argument"]);
     let args = ["import", "a", "b", "--leave-experts", "--type", "f16"];
     fails(2, &args, &["cannot be used with"]);
 }
