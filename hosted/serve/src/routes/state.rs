@@ -13,6 +13,7 @@ use axum::extract::{Path, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use sluice::Model;
 
 pub(super) async fn health(Extension(context): Extension<Context>) -> Result<Response, ApiError> {
     if context.app.models().is_starting() {
@@ -77,7 +78,7 @@ fn listed(context: &Context) -> Vec<Value> {
             let (n_params, size) = tensors.fold((0, 0), |(n, bytes), tensor| {
                 (n + tensor.n_elements(), bytes + tensor.len_bytes)
             });
-            let meta = json!({
+            let mut meta = json!({
                 "n_vocab": config.n_vocab,
                 "n_ctx": loaded.n_ctx(),
                 "n_ctx_train": config.n_ctx_train,
@@ -85,6 +86,7 @@ fn listed(context: &Context) -> Vec<Value> {
                 "n_params": n_params,
                 "size": size,
             });
+            add_experts(&mut meta, loaded.model());
             model.insert("meta".into(), meta);
         }
         Value::Object(model)
@@ -98,6 +100,30 @@ fn listed(context: &Context) -> Vec<Value> {
 fn aliases(names: &[String]) -> Vec<&str> {
     let names = names.iter().map(String::as_str);
     names.filter(|name| !name.contains('/')).collect()
+}
+
+/// How a model's experts are read that stay on disk, and how well that goes; nothing where all are in memory.
+fn add_experts(about: &mut Value, model: &Model) {
+    let (Some(about), Some(experts)) = (about.as_object_mut(), model.experts()) else {
+        return;
+    };
+    let stats = experts.stats();
+    let shown = json!({
+        "io": experts.io_name(),
+        "policy": experts.policy().name(),
+        "n_experts": stats.n_experts,
+        "n_slots": stats.n_slots,
+        "total_bytes": experts.total_bytes(),
+        "cache_bytes": experts.memory_bytes(),
+        "hits": stats.hits,
+        "misses": stats.needed - stats.hits,
+        "hit_rate": (stats.needed > 0).then(|| stats.hit_rate()),
+        "evictions": stats.evictions,
+        "read_bytes": stats.read_bytes,
+        "read_failures": stats.failures,
+        "stall_seconds": stats.stall.as_secs_f64(),
+    });
+    about.insert("experts".into(), shown);
 }
 
 /// The model that `?model=` names, or the first, if it is in memory.
@@ -127,7 +153,7 @@ pub(super) async fn props(
         .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
     params.insert("n_predict".into(), n_predict.into());
     let (bos, eos) = lease.prompts().ends();
-    Ok(json_reply(&json!({
+    let mut props = json!({
         "default_generation_settings": {
             "id": 0,
             "n_ctx": lease.n_ctx(),
@@ -145,7 +171,9 @@ pub(super) async fn props(
         "build_info": concat!("sluice ", env!("CARGO_PKG_VERSION")),
         "system_fingerprint": lease.fingerprint(),
         "is_sleeping": false,
-    })))
+    });
+    add_experts(&mut props, lease.model());
+    Ok(json_reply(&props))
 }
 
 pub(super) async fn metrics(Extension(context): Extension<Context>) -> Result<Response, ApiError> {

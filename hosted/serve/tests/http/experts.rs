@@ -1,4 +1,4 @@
-//! Models whose experts stay on disk: answers, metrics, and what becomes of a drive that fails.
+//! Models whose experts stay on disk: answers, what routes tell of them, and what becomes of a drive that fails.
 
 use crate::client::{Running, options};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -104,6 +104,59 @@ fn answers_are_those_of_the_model_in_memory() {
     ] {
         assert!(lines.contains(said), "{said}\n{lines}");
     }
+}
+
+#[test]
+fn routes_tell_how_experts_are_read() {
+    let told = |server: &Running| {
+        let start = Instant::now();
+        while server.get("/health").status != 200 {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let props = server.get("/props").json();
+        assert_eq!(props["model_alias"], "mixture");
+        let listed = server.get("/v1/models/mixture").json();
+        let [props, listed] = [props, listed["meta"].clone()].map(|all| all["experts"].clone());
+        assert_eq!(props, listed);
+        props
+    };
+    let (resident, _) = server(None);
+    let resident = Running::start(resident);
+    assert_eq!(told(&resident), Value::Null);
+    let (options, _) = server(Some(half(Simulation::IDEAL)));
+    let server = Running::start(options);
+    let before = told(&server);
+    assert_eq!(before["io"], "simulated");
+    assert_eq!(before["policy"], "lru");
+    assert_eq!(before["hit_rate"], Value::Null);
+    let number = |all: &Value, name: &str| {
+        let found = all[name].as_f64();
+        found.unwrap_or_else(|| panic!("{name}: {all}"))
+    };
+    assert!(number(&before, "n_slots") < number(&before, "n_experts"));
+    assert!(number(&before, "cache_bytes") < number(&before, "total_bytes"));
+    assert_eq!(server.post("/completion", &ask("mixture")).status, 200);
+    let after = told(&server);
+    for (name, metric) in [
+        ("hits", "cache_hits"),
+        ("misses", "cache_misses"),
+        ("evictions", "cache_evictions"),
+        ("read_bytes", "read_bytes"),
+    ] {
+        let metric = counter(&server, &format!("expert_{metric}_total"));
+        assert_eq!(after[name].as_u64(), Some(metric), "{name}: {after}");
+    }
+    let [hits, misses, rate] = ["hits", "misses", "hit_rate"].map(|name| number(&after, name));
+    assert!((rate - hits / (hits + misses)).abs() < 1e-9, "{after}");
+    assert_eq!(number(&after, "read_failures"), 0.0);
+    assert!(number(&after, "stall_seconds") >= 0.0);
+    // The other model takes its place: it has none.
+    assert_eq!(server.post("/completion", &ask("other")).status, 200);
+    assert_eq!(
+        server.get("/props?model=other").json()["experts"],
+        Value::Null
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub use stats::{ExpertStats, READ_TIMES};
 use super::device::Device;
 use super::error::ExpertError;
 use super::places::Places;
-use super::policy::Worth;
+use super::policy::{Policy, Worth};
 use super::trace::TraceWriter;
 use crate::host::futex::FutexWait;
 use crate::host::measures::Measure;
@@ -148,6 +148,12 @@ impl ExpertStore {
             .device
             .get()
             .map_or("none", |device| device.name())
+    }
+
+    /// Which expert leaves for another.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.shared.lock().worth.policy()
     }
 
     /// What is not as it should be, for people.
