@@ -10,6 +10,7 @@
     reason = "a panic is how every function here reports what it found"
 )]
 
+mod experts;
 mod gate;
 mod seeds;
 
@@ -29,6 +30,7 @@ use sluice_text::grammar::{Grammar, GrammarSource};
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
+pub use experts::trace;
 pub use gate::{csv, wav, wfdb};
 pub use seeds::seeds;
 
@@ -42,7 +44,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     Target {
         name: "gguf",
         run: gguf,
@@ -82,6 +84,10 @@ pub const TARGETS: [Target; 13] = [
     Target {
         name: "json_schema",
         run: json_schema,
+    },
+    Target {
+        name: "trace",
+        run: trace,
     },
     Target {
         name: "wav",

@@ -30,6 +30,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "sentencepiece" => vec![sentencepiece()],
         "gbnf" => GRAMMARS.map(|text| text.into()).into(),
         "json_schema" => SCHEMAS.map(|text| text.into()).into(),
+        "trace" => TRACES.map(|text| text.into()).into(),
         "wav" => vec![
             wav(b"RIFF", 1, 16, 8),
             wav(b"RIFF", 3, 32, 0x7fff_f000),
@@ -76,6 +77,16 @@ const TABLES: [&str; 5] = [
     "\"a, b\",\"v\"\n1,\"2\"\n",
     "# t v\n0  5\n 1 6\n",
     "a\tv\n\t7\n",
+];
+
+/// Traces of a layer's own ids, of ids that count on, with wrong lines between; a profile.
+const TRACES: [&str; 4] = [
+    "{\"token\":0,\"layer\":0,\"experts\":[3,1],\"cache_hit\":[true,false],\"predicted\":[]}\n\
+     {\"token\":0,\"layer\":1,\"experts\":[0,2],\"cache_hit\":[false,false],\"predicted\":[2,7,1]}\n\
+     {\"token\":1,\"layer\":0,\"experts\":[1,7],\"cache_hit\":[true,true],\"predicted\":[1,3]}\n",
+    "{\"token\":5,\"layer\":1,\"experts\":[9,15]}\n\n{\"layer\":3,\"experts\":[24,30],\"token\":5,\"more\":1.5e3}\r\n",
+    "{\"token\":0,\"layer\":0,\"experts\":[1]}\n[]\n{\"token\":0,\"layer\":512,\"experts\":[]}\n{\"token\":",
+    "{\"0\": 7, \"3\": 3, \"524287\": 18446744073709551615}\n",
 ];
 
 /// A vocabulary of all bytes and an end, without a model.
