@@ -6,8 +6,10 @@
     reason = "C programs in Rust's words, under one promise"
 )]
 
+mod programs;
+
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use programs::{Linked, compile, run, scratch};
 use sluice_capi::adapter::{
     Adapter, sluice_adapter_free, sluice_adapter_load, sluice_context_set_adapters,
 };
@@ -30,7 +32,6 @@ use std::env;
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 const HEADER: &str = "include/sluice.h";
 
@@ -362,33 +363,6 @@ fn errors_have_a_status_and_a_message() {
     }
 }
 
-#[test]
-fn long_texts_and_forks_end_no_process() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/borders.c");
-    let output = run(&compile(&source, Linked::Shared), &[TALE]);
-    assert!(output.status.success(), "{}", text_of(&output));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let forked = "SLUICE_INVALID_ARGUMENT: the handle was made before a fork";
-    let no_memory = "SLUICE_OUT_OF_MEMORY: cannot encode the text: there is no memory";
-    let expected = [
-        format!("generate: {forked}"),
-        format!("embed: {forked}"),
-        "tokenize: SLUICE_OK".to_owned(),
-        "new context: SLUICE_OK".to_owned(),
-        "generate: SLUICE_OK".to_owned(),
-        "child: 0".to_owned(),
-        "parent: SLUICE_OK".to_owned(),
-        "endless: SLUICE_INVALID_ARGUMENT: text has 1073741824 bytes, at most".to_owned(),
-        format!("long word: {no_memory}"),
-        format!("prompt: {no_memory}"),
-        "parent: SLUICE_OK".to_owned(),
-    ];
-    assert_eq!(text.lines().count(), expected.len(), "{text}");
-    for (line, start) in text.lines().zip(expected) {
-        assert!(line.starts_with(&start), "'{start}' in '{line}'");
-    }
-}
-
 /// How each line begins, and what else is in it.
 #[expect(clippy::too_many_lines, reason = "a line a case")]
 fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)> {
@@ -585,92 +559,6 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
     ]
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Linked {
-    Shared,
-    Static,
-}
-
-impl Linked {
-    const ALL: [Self; 2] = [Self::Shared, Self::Static];
-}
-
-/// Compiles a program, strictly, and links it with the library that cargo built for this test.
-fn compile(source: &Path, linked: Linked) -> PathBuf {
-    // A file of its own: a program that another test runs cannot be written.
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = source
-        .file_stem()
-        .and_then(|stem| stem.to_str())
-        .expect("a name");
-    let (id, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let program = scratch(&format!("{name}-{linked:?}-{id}-{n}"));
-    let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    cc.args([
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-    ]);
-    cc.arg("-I")
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"));
-    cc.arg(source).arg("-o").arg(&program);
-    match linked {
-        Linked::Shared => {
-            let shared = library("libsluice_capi.so");
-            // The name that programs look for at run time.
-            let named = scratch("lib").join("libsluice_capi.so.5");
-            fs::create_dir_all(scratch("lib")).expect("writable");
-            if fs::read_link(&named).ok().as_ref() != Some(&shared) {
-                // Tests run beside each other; the second finds it made.
-                let _old = fs::remove_file(&named);
-                let _made = std::os::unix::fs::symlink(&shared, &named);
-            }
-            cc.arg(&shared);
-            cc.arg(format!("-Wl,-rpath,{}", scratch("lib").display()));
-        }
-        // What `rustc --print native-static-libs` says.
-        Linked::Static => {
-            cc.arg(library("libsluice_capi.a"));
-            cc.args([
-                "-lgcc_s",
-                "-lutil",
-                "-lrt",
-                "-lpthread",
-                "-lm",
-                "-ldl",
-                "-lc",
-            ]);
-        }
-    }
-    let output = cc
-        .args(["-pthread", "-lm"])
-        .output()
-        .expect("a C compiler (Debian: gcc)");
-    assert!(output.status.success(), "{linked:?}: {}", text_of(&output));
-    program
-}
-
-/// Where cargo put the libraries when it built this test: beside it.
-fn library(name: &str) -> PathBuf {
-    let test = env::current_exe().expect("a test is a file");
-    let path = test.with_file_name(name);
-    assert!(path.exists(), "{} was not built", path.display());
-    path
-}
-
-fn run(program: &Path, arguments: &[&str]) -> Output {
-    Command::new("timeout")
-        .arg("120")
-        .arg(program)
-        .args(arguments)
-        .output()
-        .expect("timeout is part of coreutils")
-}
-
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../examples")
@@ -681,10 +569,4 @@ fn example(name: &str) -> PathBuf {
 fn adapter(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/adapters");
     format!("{folder}/{name}")
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
-    fs::create_dir_all(&folder).expect("writable");
-    folder.join(name)
 }
