@@ -1,7 +1,7 @@
 //! From a model file to a model in memory, with all workers.
 #![forbid(unsafe_code)]
 
-use crate::experts::ExpertError;
+use crate::experts::{ExpertError, head_with_experts};
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
@@ -192,11 +192,15 @@ fn advise(file: &ModelFile, gguf: &Gguf<'_>, config: &ModelConfig) {
 pub(crate) fn load_head_in_place<'m>(
     file: &ModelFile,
     slc: &Slc<'_>,
-    config: &ModelConfig,
+    (config, residency): (&ModelConfig, Residency),
     trunk: &Model<'m>,
     memory: &'m mut ModelMemory,
 ) -> Result<Model<'m>, LoadError> {
-    let head = Model::head_in_place(slc, config, trunk, &mut memory.tables);
+    let make = match residency {
+        Residency::All => Model::head_in_place,
+        Residency::WithoutExperts => Model::head_in_place_without_experts,
+    };
+    let head = make(slc, config, trunk, &mut memory.tables);
     head.map_err(|error| LoadError::unusable(file.name(), error))
 }
 
@@ -278,6 +282,9 @@ fn parts(
     };
     if residency == Residency::WithoutExperts {
         ModelPlan::experts(slc.gguf(), config, &mut note)?;
+        if let Some(head) = head_with_experts(slc.gguf(), config) {
+            ModelPlan::experts(slc.gguf(), &head, &mut note)?;
+        }
     }
     of_experts.sort_by_key(|range| range.start);
     let (mut parts, mut end) = (Vec::new(), 0);

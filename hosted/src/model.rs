@@ -1,7 +1,7 @@
 //! Models: opened from a file, and loaded into memory.
 
 use crate::encode::{EncodeError, encode};
-use crate::experts::{ExpertError, ExpertOptions, ExpertStore};
+use crate::experts::{ExpertError, ExpertOptions, ExpertStore, HeadExperts};
 use crate::file::{FileError, LoadMode, ModelFile};
 use crate::head::Heads;
 use crate::load::{ModelMemory, load, load_from, longest_beside_experts};
@@ -10,6 +10,7 @@ use crate::team::Team;
 use core::error::Error;
 use core::fmt;
 use core::ops::{Deref, Range};
+use sluice_core::engine::ExpertSource;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
 use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency, Tables};
@@ -31,6 +32,8 @@ pub struct Model {
     pub(crate) opened: Opened,
     /// Where its experts are, if they stay on disk.
     pub(crate) experts: Option<Arc<ExpertStore>>,
+    /// Of a head that predicts a token further, where in its trunk's store they are.
+    pub(crate) head_experts: Option<HeadExperts>,
     /// The longest part of weight memory without experts, where they lie among the others and stay on disk.
     pub(crate) dense: Option<Range<usize>>,
     /// Whether its weights are a `.slc` file's bytes, rather than made of the file.
@@ -146,6 +149,13 @@ impl Model {
         self.experts.as_deref()
     }
 
+    /// What lends its steps experts that stay on disk.
+    pub(crate) fn expert_source(&self) -> Option<&dyn ExpertSource> {
+        let own = self.experts().map(|store| store as _);
+        let of_head = self.head_experts.as_ref();
+        of_head.map_or(own, |experts| Some(experts))
+    }
+
     pub(crate) fn heads(&self) -> &Heads {
         &self.heads
     }
@@ -257,6 +267,7 @@ impl Opened {
             heads: Arc::new(heads),
             opened: self.clone(),
             experts,
+            head_experts: None,
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
         })

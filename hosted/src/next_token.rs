@@ -1,12 +1,13 @@
 //! Heads that predict a token further, which some models have behind their layers (multi-token prediction).
 #![forbid(unsafe_code)]
 
+use crate::experts::HeadExperts;
 use crate::head::Heads;
 use crate::load::{LoadError, ModelMemory, load_from, load_head_in_place};
 use crate::model::{LoadOptions, Model};
 use crate::owned::Owned;
 use crate::team::Team;
-use sluice_core::model::{ModelConfig, ModelPlan};
+use sluice_core::model::{ModelConfig, ModelPlan, Residency};
 use sluice_core::team::StopFlag;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ impl Model {
     /// Its steps take, with each token, the hidden state of this model before that token, or the head's own before it
     /// ([`StepHooks::hidden`](crate::session::StepHooks::hidden)). Positions of its sequences begin at 0. It
     /// shares this model's embedding and output layer, unless the file has others for it, and keeps the model in
-    /// memory.
+    /// memory. Its experts stay on disk where this model's do, and share their cache.
     ///
     /// # Errors
     /// [`LoadError`]; a head of an architecture whose heads are not run.
@@ -48,23 +49,30 @@ impl Model {
             true => self.file().slc()?,
             false => None,
         };
+        let store = self.experts.as_ref().filter(|_| options.source.is_none());
+        let experts = store.and_then(HeadExperts::of);
+        let residency = match experts {
+            Some(_) => Residency::WithoutExperts,
+            None => Residency::All,
+        };
         let plan = match &slc {
             Some(slc) => ModelPlan::in_place(slc, &config),
-            None => ModelPlan::new(self.gguf(), &config),
+            None => ModelPlan::with_residency(self.gguf(), &config, residency),
         };
         let memory = ModelMemory::new(plan.map_err(unusable)?, team.count())?;
         let memory = (memory, self.opened.clone(), Some(self.clone()));
         let weights = Owned::new(memory, |(memory, opened, trunk)| {
             let (file, trunk) = (opened.file(), trunk.as_ref().map(Self::weights));
             if let (Some(slc), Some(trunk)) = (&slc, trunk) {
-                return load_head_in_place(file, slc, &config, trunk, memory);
+                return load_head_in_place(file, slc, (&config, residency), trunk, memory);
             }
             let from = (file.name(), options.source.unwrap_or(file.source()), None);
             let config = (&config, trunk);
             load_from(from, opened.gguf(), config, memory, team, stop, progress)
         })?;
         Ok(Some(Self {
-            experts: None,
+            experts: experts.as_ref().map(|experts| experts.store().clone()),
+            head_experts: experts,
             dense: None,
             weights: Arc::new(weights),
             heads: Arc::new(Heads::default()),

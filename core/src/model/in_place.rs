@@ -85,6 +85,20 @@ impl<'w> Model<'w> {
         Self::any_in_place(slc, config, Residency::All, memory)?.behind(trunk)
     }
 
+    /// The same without the matrices of its experts, as [`Self::in_place_without_experts`].
+    ///
+    /// # Errors
+    /// As [`Self::head_in_place`].
+    pub fn head_in_place_without_experts(
+        slc: &Slc<'_>,
+        config: &ModelConfig,
+        trunk: &Self,
+        tables: &'w mut [u8],
+    ) -> Result<Self, ModelError> {
+        let memory = (trunk.memory, tables);
+        Self::any_in_place(slc, config, Residency::WithoutExperts, memory)?.behind(trunk)
+    }
+
     fn any_in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,

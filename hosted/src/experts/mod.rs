@@ -16,4 +16,6 @@ pub mod trace;
 
 pub use error::ExpertError;
 pub use options::{ExpertIo, ExpertOptions};
+pub(crate) use places::head_with_experts;
+pub(crate) use store::HeadExperts;
 pub use store::{ExpertStats, ExpertStore, READ_TIMES};

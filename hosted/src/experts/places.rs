@@ -7,14 +7,14 @@ use crate::file::ModelFile;
 use core::ops::Range;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::panel::PanelLayout;
-use sluice_core::model::{ExpertMatrices, ModelConfig, ModelPlan, Site};
+use sluice_core::model::{ExpertMatrices, Experts, ModelConfig, ModelPlan, Site};
 use sluice_core::slc::Slc;
 use std::path::PathBuf;
 
 /// Where all experts of a model lie. An expert's id is its layer times the most experts of a layer, and its number there.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// By layer of the model; `None` where a layer has no experts.
+    /// By layer of the model, its head behind them if that has experts; `None` where a layer has none.
     pub(super) layers: Vec<Option<LayerPlaces>>,
     /// Of all layers.
     pub(super) n_experts: usize,
@@ -40,6 +40,26 @@ pub(super) struct Found<'f> {
     pub(super) file: &'f ModelFile,
     pub(super) gguf: &'f Gguf<'f>,
     pub(super) config: &'f ModelConfig,
+    /// The head that predicts a token further, if it has experts.
+    pub(super) head: Option<&'f ModelConfig>,
+}
+
+impl Found<'_> {
+    /// The experts of a layer; a head's is the one behind the model's.
+    fn experts(&self, layer: usize) -> Option<&Experts> {
+        match self.head {
+            Some(head) if layer >= self.config.n_layer() => head.kind(0).experts(),
+            _ => self.config.kind(layer).experts(),
+        }
+    }
+}
+
+/// The head that predicts a token further behind the model `config` of a file, if both have experts. One that cannot be
+/// run has none: that is for who loads it.
+pub(crate) fn head_with_experts(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<ModelConfig> {
+    let head = ModelConfig::next_token_head(gguf).ok()??;
+    let is_trunk = config.next_token.is_none();
+    (is_trunk && config.has_experts() && head.has_experts()).then_some(head)
 }
 
 /// Experts of a layer.
@@ -143,20 +163,14 @@ impl Places {
             reason: error.to_string(),
         })?;
         let config = opened.config;
-        let most = config
-            .experts()
-            .map(|shape| shape.n_expert)
-            .max()
-            .unwrap_or(1);
+        let n_layer = config.n_layer() + usize::from(opened.head.is_some());
+        let shapes = || (0..n_layer).filter_map(|layer| opened.experts(layer));
+        let most = shapes().map(|shape| shape.n_expert).max().unwrap_or(1);
         let mut places = Self {
-            layers: (0..config.n_layer()).map(|_| None).collect(),
+            layers: (0..n_layer).map(|_| None).collect(),
             n_experts: 0,
             n_in_layer_max: u32::try_from(most).unwrap_or(u32::MAX),
-            n_used_max: config
-                .experts()
-                .map(|shape| shape.n_expert_used)
-                .max()
-                .unwrap_or(1),
+            n_used_max: shapes().map(|shape| shape.n_expert_used).max().unwrap_or(1),
             slot_bytes: 0,
             total_bytes: 0,
             paths: Vec::new(),
@@ -166,6 +180,11 @@ impl Places {
         let mut found = Vec::new();
         ModelPlan::experts(opened.gguf, config, |matrices| found.push(matrices))
             .map_err(unusable)?;
+        if let Some(head) = opened.head {
+            let layer = config.n_layer();
+            let told = |matrices| found.push(ExpertMatrices { layer, ..matrices });
+            ModelPlan::experts(opened.gguf, head, told).map_err(unusable)?;
+        }
         // Gate, up, down: the order of a slot.
         found.sort_by_key(|matrices| (matrices.layer, matrices.site as usize));
         for of_layer in found.chunk_by(|a, b| a.layer == b.layer) {
@@ -186,7 +205,7 @@ impl Places {
         matrices: &[ExpertMatrices],
     ) -> Result<(), ExpertError> {
         let layer = matrices[0].layer;
-        let shape = opened.config.kind(layer).experts();
+        let shape = opened.experts(layer);
         let n_experts = shape.map_or(0, |shape| shape.n_expert);
         let first_id = u32::try_from(layer * self.n_in_layer_max as usize).unwrap_or(u32::MAX);
         let mut places = LayerPlaces {
@@ -246,7 +265,7 @@ impl Places {
                 None => (0, 0, 0, None),
             };
         let sums = slc.and_then(|slc| slc.matrix_checksums(matrix.tensor));
-        let experts = opened.config.kind(matrix.layer).experts();
+        let experts = opened.experts(matrix.layer);
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
         let begin = self.begin(opened.file, n, (offset, stride, len as u64));
         let begin = begin.ok_or_else(|| ExpertError::NoFile {

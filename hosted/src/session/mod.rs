@@ -29,7 +29,7 @@ use crate::team::Team;
 use core::fmt;
 use core::time::Duration;
 use sluice_core::engine::{
-    self, BatchEntry, Engine, EngineError, EnginePlan, ExpertSource, Outputs, StepOptions,
+    self, BatchEntry, Engine, EngineError, EnginePlan, Outputs, StepOptions,
 };
 use sluice_core::kernels::KernelTable;
 use sluice_core::kernels::table::Prefetch;
@@ -223,7 +223,7 @@ impl Session {
         };
         let (wait, stop, profile) = (team.wait_policy(), &*self.stop, self.profile.as_ref());
         // Waiting for another session is not part of a step's time.
-        let store = self.model.experts();
+        let (store, source) = (self.model.experts(), self.model.expert_source());
         let turn = store.map(ExpertStore::turn);
         let mut workers = team.workers();
         let start = Instant::now();
@@ -233,9 +233,7 @@ impl Session {
                 trace: hooks.trace.or_else(|| profile.map(Profile::ring)),
                 adapters,
                 observer: hooks.observer,
-                experts: hooks
-                    .experts
-                    .or(store.map(|store| store as &dyn ExpertSource)),
+                experts: hooks.experts.or(source),
                 selector: hooks.selector,
                 hidden: hooks.hidden,
                 prefetch,

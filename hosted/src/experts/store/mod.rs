@@ -12,6 +12,7 @@
 mod ahead;
 mod check;
 mod fetch;
+mod head;
 mod need;
 mod open;
 mod order;
@@ -19,6 +20,7 @@ mod slots;
 mod stats;
 mod trouble;
 
+pub(crate) use head::HeadExperts;
 pub use stats::{ExpertStats, READ_TIMES};
 
 use super::device::Device;
@@ -53,6 +55,8 @@ pub struct ExpertStore {
     process: u32,
     /// The drives' NUMA nodes; none where they are not known.
     nodes: Vec<usize>,
+    /// The layer that a head's experts are behind, which predicts a token further.
+    head_layer: Option<usize>,
 }
 
 /// What workers, and the threads of the device, share.

@@ -3,7 +3,7 @@
 
 use super::super::device::{self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, open_file};
 use super::super::options::{ExpertIo, ExpertOptions};
-use super::super::places::{Found, Places};
+use super::super::places::{Found, Places, head_with_experts};
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
 use super::ahead::{Ahead, N_MORE};
@@ -31,7 +31,8 @@ const STAGING_BYTES: usize = 48 << 20;
 const GUESSES_SHARE: usize = 8;
 
 impl ExpertStore {
-    /// Opens the experts of a model's file, whose header is `gguf` and whose shape is `config`, to be read as `options` say.
+    /// Opens the experts of a model's file, whose header is `gguf` and whose shape is `config`, to be read as `options` say;
+    /// with them those of a head that predicts a token further.
     ///
     /// # Errors
     /// [`ExpertError`]: the model has none, there is no memory for one, a file or the way to read is not to be had.
@@ -41,7 +42,14 @@ impl ExpertStore {
         config: &ModelConfig,
         options: ExpertOptions,
     ) -> Result<Self, ExpertError> {
-        let places = Places::find(&Found { file, gguf, config })?;
+        let head = head_with_experts(gguf, config);
+        let head = head.as_ref();
+        let places = Places::find(&Found {
+            file,
+            gguf,
+            config,
+            head,
+        })?;
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
         let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
@@ -58,6 +66,7 @@ impl ExpertStore {
             notes,
             process: std::process::id(),
             nodes,
+            head_layer: head.map(|_| config.n_layer()),
         })
     }
 }
