@@ -99,6 +99,12 @@ impl Team {
         self.workers().pinned_count()
     }
 
+    /// Where threads belong that the caller starts and that are no ranks: [`Workers::cpus_before`].
+    #[must_use]
+    pub fn cpus_before(&self) -> Vec<usize> {
+        self.workers().cpus_before().to_vec()
+    }
+
     /// What was asked of the kernel for every rank, and what it gave.
     #[must_use]
     pub fn measures(&self) -> Vec<Measure> {

@@ -35,14 +35,7 @@ impl Cores {
     pub fn choose(choice: CoreChoice) -> Self {
         let quota = std::thread::available_parallelism().map_or(1, |n| n.get());
         // The mask cannot be read on machines of more CPUs than a CpuSet holds.
-        let allowed = sched_getaffinity(None).map_or_else(
-            |_| (0..quota).collect(),
-            |set| {
-                (0..CpuSet::MAX_CPU)
-                    .filter(|&cpu| set.is_set(cpu))
-                    .collect()
-            },
-        );
+        let allowed = current_cpus().unwrap_or_else(|_| (0..quota).collect());
         let mut cores = Self::from_sysfs(Path::new("/sys/devices"), allowed, quota);
         cores.keep_kind(choice);
         cores
@@ -239,13 +232,20 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
 
 /// The CPUs that the calling thread may run on, as the kernel lists them.
 pub fn current_affinity() -> String {
-    let Ok(set) = sched_getaffinity(None) else {
-        return "unknown".into();
-    };
-    let cpus = (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| set.is_set(cpu))
-        .collect();
-    format!("CPU {}", crate::host::cpus::CpuList(cpus))
+    match current_cpus() {
+        Ok(cpus) => format!("CPU {}", crate::host::cpus::CpuList(cpus)),
+        Err(_) => "unknown".into(),
+    }
+}
+
+/// The CPUs that the calling thread may run on.
+///
+/// # Errors
+/// The machine has more CPUs than a mask here holds.
+pub fn current_cpus() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    let cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
+    Ok(cpus.collect())
 }
 
 /// All numbers of a list such as `0-3,8`; what is no list gives none.

@@ -8,7 +8,7 @@ use crate::host::cpus::CpuList;
 use crate::host::futex::{FutexWait, Signal};
 use crate::host::measures::Measure;
 use crate::host::placement::{Bind, WorkerOptions};
-use crate::host::topology::{Cores, bind_current_thread, current_affinity};
+use crate::host::topology::{Cores, bind_current_thread, current_affinity, current_cpus};
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::error::Error;
@@ -43,6 +43,8 @@ pub struct Workers {
     options: WorkerOptions,
     measures: Vec<Measure>,
     caller_placed: bool,
+    /// Where the caller could run before it was placed.
+    cpus_before: Vec<usize>,
     /// Why ranks that were to be pinned are not, with the rank.
     refusals: Vec<(usize, io::Error)>,
     wait: FutexWait,
@@ -116,6 +118,7 @@ impl Workers {
             options,
             measures: Vec::new(),
             caller_placed: false,
+            cpus_before: Vec::new(),
             refusals: Vec::new(),
             wait,
             others: 0,
@@ -168,11 +171,20 @@ impl Workers {
     /// Asks for the calling thread, as rank 0, what the others were started with. A program does so
     /// once, where the thread is its own; [`Self::measures`] then has all ranks.
     pub fn place_caller(&mut self) {
+        if !self.caller_placed {
+            self.cpus_before = current_cpus().unwrap_or_default();
+        }
         self.caller_placed = true;
         let applied = self.request(0).apply();
         let refusal = applied.refusal.map(|error| (0, error));
         self.refusals.extend(refusal);
         self.measures.splice(0..0, applied.measures);
+    }
+
+    /// The CPUs that the calling thread could run on before [`Self::place_caller`]: for threads that it starts and that
+    /// are no ranks, as they have its place otherwise. None where it was not placed.
+    pub fn cpus_before(&self) -> &[usize] {
+        &self.cpus_before
     }
 
     /// What was asked of the kernel for every rank, and what it gave.

@@ -26,6 +26,7 @@ mod pull;
 mod quantize;
 mod rerank;
 mod run;
+mod serve;
 #[expect(
     unreachable_pub,
     reason = "a public function of the crate `sluice-tests`"

@@ -11,6 +11,7 @@ use axum::Router;
 use core::fmt;
 use core::time::Duration;
 use sluice::Team;
+use sluice::host::topology::bind_current_thread;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -65,7 +66,8 @@ pub enum ServeError {
 }
 
 /// Serves until a signal comes: SIGINT or SIGTERM let answers end, a second one ends at once. `ready` is told the
-/// address.
+/// address. The engine's thread is where the caller is; the others, which speak with clients, where the caller was
+/// before `team` placed it.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -74,13 +76,21 @@ pub fn serve(
     team: Team,
     ready: impl FnOnce(&str),
 ) -> Result<Ended, ServeError> {
+    let cpus = team.cpus_before();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(IO_THREADS)
         .thread_name("http")
+        .on_thread_start(move || {
+            // They would run on the CPU of the rank that computes. What the kernel refuses stays as it is.
+            let _bound = bind_current_thread(&cpus);
+        })
         .enable_all()
         .build()?;
     let ended = runtime.block_on(async {
-        let (mut interrupt, mut end) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (mut interrupt, mut end) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+        );
         let server = Server::bind(options, team).await?;
         ready(server.address());
         let (first, stop) = oneshot::channel();
@@ -89,8 +99,12 @@ pub fn serve(
             let _stopping = first.send(());
             tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
         };
+        // As a task, so that connections are accepted by those threads: this one has the place of the engine.
+        let served = tokio::spawn(server.run(async {
+            let _asked = stop.await;
+        }));
         tokio::select! {
-            served = server.run(async { let _asked = stop.await; }) => served.map(|()| Ended::Drained),
+            served = served => served.map_err(io::Error::other)?.map(|()| Ended::Drained),
             () = signals => Ok(Ended::AtOnce),
         }
     });
