@@ -6,13 +6,14 @@ use crate::fork::OfProcess;
 use crate::model::Model;
 use core::any::Any;
 use core::time::Duration;
+use numpy::{PyArray1, PyArray2, PyArrayMethods as _};
 use pyo3::exceptions::{PyEOFError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::wrap_pyfunction;
 use sluice::Team;
 use sluice_cli::server_setup;
-use sluice_serve::{Call, Part, ServeError};
+use sluice_serve::{Call, Part, ServeError, VectorSlot};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -67,6 +68,7 @@ type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 pub(crate) struct Reply {
     reply: OfProcess<sluice_serve::Reply>,
     raised: Raised,
+    vectors: Option<VectorSlot>,
 }
 
 #[pymethods]
@@ -114,9 +116,30 @@ impl Service {
     ) -> PyResult<Reply> {
         let raised = Raised::default();
         let wrap = Processor::wrap(processors, stopping, &raised);
-        let call = Call { path, body, wrap };
-        let reply = OfProcess::new(self.0.get()?.service.call(call));
-        Ok(Reply { reply, raised })
+        let call = Call {
+            path,
+            body,
+            wrap,
+            vectors: None,
+        };
+        self.begin(call, raised)
+    }
+
+    /// Begins to embed the texts of a request to `/v1/embeddings`, which is JSON: its answer has no vectors, `vectors`
+    /// of the reply does. With `scores` they are those of a reranker's head, and have one number.
+    #[pyo3(signature = (body, scores=false))]
+    fn embed(&self, body: Vec<u8>, scores: bool) -> PyResult<Reply> {
+        let slot = match scores {
+            true => VectorSlot::of_scores(),
+            false => VectorSlot::default(),
+        };
+        let call = Call {
+            path: "/v1/embeddings".to_owned(),
+            body: Some(body),
+            wrap: None,
+            vectors: Some(slot),
+        };
+        self.begin(call, Raised::default())
     }
 
     /// The model called `name`, or the first: its vocabulary and its file.
@@ -148,6 +171,18 @@ impl Service {
         let inner = self.0.get()?;
         py.detach(|| inner.service.stop(Duration::ZERO));
         Ok(())
+    }
+}
+
+impl Service {
+    fn begin(&self, call: Call, raised: Raised) -> PyResult<Reply> {
+        let vectors = call.vectors.clone();
+        let reply = OfProcess::new(self.0.get()?.service.call(call));
+        Ok(Reply {
+            reply,
+            raised,
+            vectors,
+        })
     }
 }
 
@@ -198,6 +233,15 @@ impl Reply {
             });
         });
         Ok(())
+    }
+
+    /// The vectors of `embed`, when the answer is there; once. float32 (n_texts, n_embd), or without pooling
+    /// (n_tokens, n_embd) of all texts: the memory that the engine wrote them to.
+    fn vectors<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyArray2<f32>>> {
+        let found = self.vectors.as_ref().and_then(VectorSlot::take);
+        let found = found.ok_or_else(|| PyValueError::new_err("there are no vectors"))?;
+        let n = found.floats.len() / found.length.max(1);
+        PyArray1::from_vec(py, found.floats).reshape([n, found.length])
     }
 
     /// Raises what a callback raised.

@@ -7,6 +7,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sluice._native import Context, Model, Reply, Sampler, Service
 
 Json = dict[str, Any]
@@ -99,6 +102,19 @@ class Client:
             RequestError, ServiceError: it was refused, or failed.
         """
         return _whole(self.call(path, body, processors, stopping))
+
+    def embed(self, body: Json, *, scores: bool = False) -> tuple[NDArray[np.float32], int]:
+        """Vectors of the texts in a request to `/v1/embeddings`, and how many tokens those have.
+
+        They are float32 (n_texts, n_embd) in the engine's own memory; without pooling (n_tokens, n_embd) of all
+        texts, with `scores` (n_texts, 1) of a reranker's head.
+
+        Raises:
+            RequestError, ServiceError: it was refused, or failed.
+        """
+        reply = self.service.embed(_encoded(body), scores)
+        said = _whole(reply)
+        return reply.vectors(), said["usage"]["prompt_tokens"]
 
     def call(
         self,

@@ -251,9 +251,9 @@ class LLM:
             for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
                 texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
                 texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
-                data = self._client.post("/v1/embeddings", {**fields, "input": texts})["data"]
-                for tokens, made in zip(texts, data, strict=True):
-                    vector = EmbeddingOutput(made["embedding"])
+                vectors, _ = self._client.embed({**fields, "input": texts})
+                for tokens, made in zip(texts, vectors, strict=True):
+                    vector = EmbeddingOutput(made.tolist())
                     outputs.append(EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens))
                     _moved(bar)
         finally:

@@ -8,6 +8,7 @@ use core::time::Duration;
 use sluice::embed::{EmbedGroup, EmbedOptions, Normalization};
 use sluice::evaluate::EvaluateError;
 use sluice::{Limits, Model, Session, Team};
+use sluice_core::pooling::Pooling;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -20,8 +21,25 @@ const STEP_TOKENS_MIN: usize = 16;
 #[derive(Debug)]
 struct Embedded {
     job: EmbedJob,
-    vectors: Vec<Vec<f32>>,
+    /// Those of texts that are done, in one buffer.
+    vectors: Vec<f32>,
+    n_done: usize,
     group: Option<EmbedGroup>,
+}
+
+impl Embedded {
+    /// Makes room for the vectors of all texts, when the first are there.
+    fn reserve(&mut self, n_embd: usize) -> Result<(), JobError> {
+        let texts = &self.job.texts;
+        let n_rows = match self.job.pooling {
+            Pooling::None => texts.iter().map(Vec::len).sum(),
+            _ => texts.len(),
+        };
+        let n_floats = n_rows.saturating_mul(n_embd);
+        let left = n_floats.saturating_sub(self.vectors.len());
+        let reserved = self.vectors.try_reserve_exact(left);
+        reserved.map_err(|_| JobError::Failed(format!("no memory for {n_floats} numbers")))
+    }
 }
 
 /// What embeds the texts of a model.
@@ -61,6 +79,7 @@ impl Embedding {
         self.jobs.push_back(Embedded {
             job,
             vectors: Vec::new(),
+            n_done: 0,
             group: None,
         });
     }
@@ -85,7 +104,7 @@ impl Embedding {
         }
         match self.step(&mut embedded, log) {
             Ok(()) if embedded.group.is_some() => self.jobs.push_front(embedded),
-            Ok(()) if embedded.vectors.len() < embedded.job.texts.len() => {
+            Ok(()) if embedded.n_done < embedded.job.texts.len() => {
                 self.jobs.push_back(embedded);
             }
             outcome => {
@@ -113,7 +132,7 @@ impl Embedding {
         let mut group = match embedded.group.take() {
             Some(group) => group,
             None => {
-                let rest = &embedded.job.texts[embedded.vectors.len()..];
+                let rest = &embedded.job.texts[embedded.n_done..];
                 session.set_adapter(embedded.job.adapter.clone());
                 let begun = session.begin_group(rest, pooling);
                 // The group has its own.
@@ -139,13 +158,14 @@ impl Embedding {
             embedded.group = Some(group);
             return Ok(());
         }
-        let mut vectors = vec![Vec::new(); group.len()];
+        embedded.reserve(self.model.config().n_embd)?;
         let options = EmbedOptions {
             pooling,
             normalization: Normalization::None,
         };
-        group.finish(&options, |i, vector| vectors[i].extend_from_slice(vector));
-        embedded.vectors.extend(vectors);
+        let vectors = &mut embedded.vectors;
+        group.finish(&options, |_, vector| vectors.extend_from_slice(vector));
+        embedded.n_done += group.len();
         Ok(())
     }
 

@@ -249,9 +249,9 @@ pub struct EmbedJob {
     pub adapter: Option<Blend>,
     /// When it arrived.
     pub arrived: Instant,
-    /// One vector for each text, in order (n_embd); without pooling one for each token, one after the other. Not
+    /// One vector for each text (n_embd), in order and one behind the other; without pooling one for each token. Not
     /// normalised.
-    pub answer: tokio::sync::oneshot::Sender<Result<Vec<Vec<f32>>, JobError>>,
+    pub answer: tokio::sync::oneshot::Sender<Result<Vec<f32>, JobError>>,
 }
 
 /// A text whose tokens are to be scored. Dropping the receiver cancels it.

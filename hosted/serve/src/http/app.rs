@@ -37,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) arrived: Instant,
     /// Whose samplers choose its tokens.
     pub(crate) wrap: Option<super::service::WrapSampler>,
+    /// Where its vectors go.
+    pub(crate) vectors: Option<super::vectors::VectorSlot>,
 }
 
 impl App {

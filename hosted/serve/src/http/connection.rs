@@ -59,12 +59,16 @@ pub(super) async fn answer(app: Arc<App>, router: Router, mut request: Request) 
         Err(error) => error.into_response(),
         Ok(()) if method == Method::OPTIONS && app.options().cors.is_some() => preflight(),
         Ok(()) => {
-            let wrap = request.extensions_mut().remove();
+            let (wrap, vectors) = {
+                let given = request.extensions_mut();
+                (given.remove(), given.remove())
+            };
             request.extensions_mut().insert(Context {
                 app: app.clone(),
                 request: id.clone(),
                 arrived,
                 wrap,
+                vectors,
             });
             match router.oneshot(request).await {
                 Ok(response) => response,

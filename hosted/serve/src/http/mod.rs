@@ -9,9 +9,11 @@ mod patient;
 mod server;
 mod service;
 pub(crate) mod sse;
+mod vectors;
 mod work;
 
 pub(crate) use app::{App, Context, unique};
 pub use options::{HttpOptions, Listen, ServerOptions};
 pub use server::{Ended, ServeError, Server, serve};
 pub use service::{Call, Loading, Part, Reply, Service, WrapSampler};
+pub use vectors::{VectorSlot, Vectors};

@@ -4,6 +4,7 @@ use super::app::App;
 use super::connection::answer;
 use super::options::ServerOptions;
 use super::server::ServeError;
+use super::vectors::VectorSlot;
 use crate::engine::Engine;
 use crate::models::Models;
 use crate::routes;
@@ -49,6 +50,8 @@ pub struct Call {
     pub body: Option<Vec<u8>>,
     /// What chooses its tokens.
     pub wrap: Option<WrapSampler>,
+    /// Where its vectors go, if it asks for some.
+    pub vectors: Option<VectorSlot>,
 }
 
 /// An answer as it comes. Its body is made where it is read: the engine wakes the reader, and no thread between them.
@@ -336,6 +339,9 @@ fn request(call: Call) -> Request<Body> {
         .insert(header::CONTENT_LENGTH, length.into());
     if let Some(wrap) = call.wrap {
         request.extensions_mut().insert(wrap);
+    }
+    if let Some(vectors) = call.vectors {
+        request.extensions_mut().insert(vectors);
     }
     // What is no path finds no route.
     *request.uri_mut() = call.path.parse().unwrap_or_default();

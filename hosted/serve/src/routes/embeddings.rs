@@ -4,7 +4,7 @@ use super::prompts::text_of;
 use crate::api::error::{ApiError, json_reply};
 use crate::api::fields::{Fields, token, wrong};
 use crate::engine::EmbedJob;
-use crate::http::{Context, body};
+use crate::http::{Context, VectorSlot, Vectors, body};
 use crate::models::{Lease, Loaded};
 use axum::Extension;
 use axum::extract::Request;
@@ -12,6 +12,7 @@ use axum::response::Response;
 use core::fmt::Write as _;
 use serde_json::{Value, json};
 use sluice::embed::Normalization;
+use sluice::rank::NO_HEAD;
 use sluice_core::pooling::Pooling;
 use tokio::sync::oneshot;
 
@@ -24,6 +25,8 @@ struct Asked {
     dimensions: Option<usize>,
     normalization: Normalization,
     pooling: Pooling,
+    /// The score of the head that ranks is wanted, in place of a vector.
+    scores: bool,
 }
 
 pub(super) async fn answer(
@@ -34,7 +37,7 @@ pub(super) async fn answer(
     let lease = context.adapted(&posted).await?;
     let inner = context.clone();
     let read = context.app.work().run(move || {
-        let asked = read(&posted, &lease)?;
+        let asked = read(&posted, &lease, inner.vectors.as_ref())?;
         for text in asked
             .texts
             .iter()
@@ -59,22 +62,39 @@ pub(super) async fn answer(
     let vectors = receiver
         .await
         .map_err(|_| ApiError::unavailable("the model was unloaded"))??;
-    let name = lease.name().to_owned();
-    // Numbers become text, many of them.
-    let reply = context
-        .app
-        .work()
-        .run(move || reply(&asked, vectors, &name, n_tokens))
-        .await?;
-    Ok(json_reply(&reply))
+    // Numbers become text, many of them, and heads are matrices.
+    let slot = context.vectors.clone();
+    let reply = context.app.work().run(move || {
+        let n_embd = lease.model().config().n_embd;
+        let vectors = match asked.scores {
+            true => Vectors {
+                floats: scores(&vectors, &lease)?,
+                length: 1,
+            },
+            false => cut(vectors, n_embd, asked.dimensions),
+        };
+        Ok::<_, ApiError>(reply(&asked, vectors, slot, lease.name(), n_tokens))
+    });
+    Ok(json_reply(&reply.await??))
 }
 
-fn read(posted: &body::Posted, lease: &Lease) -> Result<Asked> {
+fn read(posted: &body::Posted, lease: &Lease, slot: Option<&VectorSlot>) -> Result<Asked> {
     let fields = Fields::of_body(&posted.value)?;
     let name = fields.first(&["input", "content"]).unwrap_or("input");
-    let texts = texts(fields, name, lease)?;
-    let pooling = lease.pooling();
-    if pooling == Pooling::None {
+    let n_max = if slot.is_some() {
+        usize::MAX
+    } else {
+        TEXTS_MAX
+    };
+    let texts = texts(fields, name, lease, n_max)?;
+    let scores = slot.is_some_and(VectorSlot::takes_scores);
+    let pooling = if scores {
+        let pooling = lease.model().rank_pooling();
+        pooling.ok_or_else(|| ApiError::field("model", NO_HEAD))?
+    } else {
+        lease.pooling()
+    };
+    if pooling == Pooling::None && slot.is_none() {
         let what = "embeddings of texts need a pooling (--pooling mean, cls or last)";
         return Err(ApiError::field("model", what));
     }
@@ -91,11 +111,12 @@ fn read(posted: &body::Posted, lease: &Lease) -> Result<Asked> {
         dimensions: fields.count("dimensions", 1..=n_embd)?,
         normalization: normalization(fields)?,
         pooling,
+        scores,
     })
 }
 
 /// A text, tokens, or a list of those.
-fn texts(fields: Fields<'_>, name: &str, loaded: &Loaded) -> Result<Vec<Vec<u32>>> {
+fn texts(fields: Fields<'_>, name: &str, loaded: &Loaded, n_max: usize) -> Result<Vec<Vec<u32>>> {
     let model = loaded.model();
     let one = |value: &Value, name: &str| {
         let tokens = match value {
@@ -121,8 +142,8 @@ fn texts(fields: Fields<'_>, name: &str, loaded: &Loaded) -> Result<Vec<Vec<u32>
             Err(ApiError::field(name, "is an empty list"))
         }
         Some(Value::Array(list)) if !list[0].is_number() => {
-            if list.len() > TEXTS_MAX {
-                let what = format!("{} texts; at most {TEXTS_MAX} are allowed", list.len());
+            if list.len() > n_max {
+                let what = format!("{} texts; at most {n_max} are allowed", list.len());
                 return Err(ApiError::field(name, what));
             }
             let each = list.iter().enumerate();
@@ -144,11 +165,56 @@ fn normalization(fields: Fields<'_>) -> Result<Normalization> {
     })
 }
 
-fn reply(asked: &Asked, vectors: Vec<Vec<f32>>, model: &str, n_tokens: usize) -> Value {
-    let each = vectors.into_iter().enumerate();
-    let data = each.map(|(index, mut vector)| {
-        vector.truncate(asked.dimensions.unwrap_or(vector.len()));
-        asked.normalization.apply(&mut vector);
+/// The score of each vector.
+fn scores(vectors: &[f32], lease: &Lease) -> Result<Vec<f32>> {
+    let model = lease.model();
+    let each = vectors.chunks_exact(model.config().n_embd);
+    let scores: Option<_> = each.map(|vector| model.rank_score(vector)).collect();
+    scores.ok_or_else(|| ApiError::field("model", NO_HEAD))
+}
+
+/// The first `dimensions` numbers of each vector (n_embd), or all, in the same buffer.
+fn cut(mut floats: Vec<f32>, n_embd: usize, dimensions: Option<usize>) -> Vectors {
+    let length = dimensions.unwrap_or(n_embd);
+    if length < n_embd {
+        let n = floats.len() / n_embd;
+        for i in 1..n {
+            floats.copy_within(i * n_embd..i * n_embd + length, i * length);
+        }
+        floats.truncate(n * length);
+    }
+    Vectors { floats, length }
+}
+
+/// Normalises vectors, and puts them into the slot or the answer.
+fn reply(
+    asked: &Asked,
+    mut vectors: Vectors,
+    slot: Option<VectorSlot>,
+    model: &str,
+    n_tokens: usize,
+) -> Value {
+    for vector in vectors.floats.chunks_exact_mut(vectors.length) {
+        asked.normalization.apply(vector);
+    }
+    let data = match slot {
+        None => listed(asked, &vectors),
+        Some(slot) => {
+            slot.put(vectors);
+            Vec::new()
+        }
+    };
+    json!({
+        "object": "list",
+        "model": model,
+        "data": data,
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    })
+}
+
+fn listed(asked: &Asked, vectors: &Vectors) -> Vec<Value> {
+    let each = vectors.floats.chunks_exact(vectors.length).enumerate();
+    let data = each.map(|(index, vector)| {
         let embedding = if asked.is_base64 {
             base64(vector.iter().flat_map(|x| x.to_le_bytes())).into()
         } else {
@@ -156,12 +222,7 @@ fn reply(asked: &Asked, vectors: Vec<Vec<f32>>, model: &str, n_tokens: usize) ->
         };
         json!({"object": "embedding", "index": index, "embedding": embedding})
     });
-    json!({
-        "object": "list",
-        "model": model,
-        "data": data.collect::<Vec<_>>(),
-        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-    })
+    data.collect()
 }
 
 /// The usual alphabet, padded.
@@ -213,12 +274,23 @@ mod tests {
             dimensions: Some(2),
             normalization: Normalization::PNorm(2),
             pooling: Pooling::Mean,
+            scores: false,
         };
-        let reply = reply(&asked, vec![vec![3.0, 4.0, 12.0]], "m", 5);
-        let vector: Vec<f64> =
-            serde_json::from_value(reply["data"][0]["embedding"].clone()).unwrap();
-        assert!((vector[0] - 0.6).abs() < 1e-6 && (vector[1] - 0.8).abs() < 1e-6);
-        assert_eq!(vector.len(), 2);
-        assert_eq!(reply["usage"]["prompt_tokens"], 5);
+        let vectors = cut(vec![3.0, 4.0, 12.0, 8.0, 6.0, 1.0], 3, asked.dimensions);
+        let answer = reply(&asked, vectors.clone(), None, "m", 5);
+        let data = answer["data"].as_array().unwrap();
+        let found = |i: usize| -> Vec<f32> {
+            serde_json::from_value(data[i]["embedding"].clone()).unwrap()
+        };
+        assert_eq!([found(0), found(1)], [[0.6, 0.8], [0.8, 0.6]]);
+        assert_eq!(answer["usage"]["prompt_tokens"], 5);
+        // In a slot they are the same buffer.
+        let (slot, at) = (VectorSlot::default(), vectors.floats.as_ptr());
+        let answer = reply(&asked, vectors, Some(slot.clone()), "m", 5);
+        assert_eq!(answer["data"], json!([]));
+        let taken = slot.take().unwrap();
+        assert_eq!(taken.floats, [0.6, 0.8, 0.8, 0.6]);
+        assert_eq!(taken.floats.as_ptr(), at);
+        assert_eq!(slot.take(), None);
     }
 }

@@ -71,8 +71,9 @@ pub(super) async fn answer(
     // Heads are matrices.
     let work = context.app.work();
     let scored = work.run(move || {
-        let score = |vector: &Vec<f32>| lease.model().rank_score(vector);
-        let scores: Option<Vec<f32>> = vectors.iter().map(score).collect();
+        let model = lease.model();
+        let each = vectors.chunks_exact(model.config().n_embd);
+        let scores: Option<Vec<f32>> = each.map(|vector| model.rank_score(vector)).collect();
         let scores = scores.ok_or_else(|| ApiError::field("model", NO_HEAD))?;
         if !scores.iter().all(|score| score.is_finite()) {
             return Err(ApiError::internal(
