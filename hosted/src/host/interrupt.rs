@@ -93,8 +93,23 @@ extern "C" fn on_end(signal: c_int) {
     for then in [ALSO.get(), BEFORE_END.get()].into_iter().flatten() {
         then();
     }
-    // SAFETY: its default is back with this delivery, and ends the process behind this handler.
-    unsafe { libc::raise(signal) };
+    if is_default(signal) {
+        // SAFETY: its default ends the process behind this handler.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+/// Whether the default of `signal` is back, as it is with a delivery to one of our handlers. A handler that was put over
+/// ours, such as tokio's, may call it and does what ends the process itself: raised again, the signal would come back
+/// to it for ever.
+fn is_default(signal: c_int) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: async-signal-safe; asks for the present action only, and `now` has room for it.
+    if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the kernel has filled it in.
+    unsafe { now.assume_init() }.sa_sigaction == libc::SIG_DFL
 }
 
 extern "C" fn on_interrupt(_: c_int) {

@@ -1,9 +1,10 @@
 //! Ctrl-C, with real signals.
 
-use crate::support::{TemporaryFile, footer_number, ran, sluice};
+use crate::support::{MODEL, TemporaryFile, footer_number, ran, sluice};
 use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -154,4 +155,37 @@ fn other_signals_leave_no_partial_file() {
         std::fs::remove_dir_all(&folder.0).unwrap();
         assert!(left.is_empty(), "{left:?}");
     }
+}
+
+#[test]
+fn a_server_that_is_told_to_end_lets_answers_end() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.args(["serve", "-m", MODEL, "--port", "0", "--threads", "1"]);
+    command.args(["-c", "512", "--context-shift"]);
+    let mut child = interruptible(command);
+    let mut said = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
+    let mut lines = (&mut said).lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned()));
+    let address = address.expect("it says where it listens");
+    let mut client = TcpStream::connect(address).expect("it listens");
+    let patience = Duration::from_secs(60);
+    client.set_read_timeout(Some(patience)).expect("a limit");
+    // The model may still be on its way: then the request waits for it.
+    let body = r#"{"prompt": "Once", "max_tokens": 3000, "ignore_eos": true, "stream": true}"#;
+    let length = body.len();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    write!(
+        client,
+        "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .expect("it reads");
+    let mut some = [0; 2000];
+    client.read_exact(&mut some).expect("the answer begins");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("the program is still there");
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).expect("it is whole");
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
 }
