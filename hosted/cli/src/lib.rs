@@ -48,6 +48,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use core::fmt;
 pub use serve::{ServerSetup, TeamOf};
+use sluice::core::team::StopFlag;
 use sluice_pull::PullError;
 use std::ffi::OsString;
 
@@ -227,13 +228,17 @@ impl core::error::Error for UsageError {}
 ///
 /// # Errors
 /// A flag is unknown or out of range, or threads cannot be started.
-pub fn server_setup(args: &[String], team: TeamOf<'_>) -> anyhow::Result<ServerSetup> {
+pub fn server_setup(
+    args: &[String],
+    team: TeamOf<'_>,
+    stop: &StopFlag,
+) -> anyhow::Result<ServerSetup> {
     let words = ["sluice", "serve"].into_iter().map(OsString::from);
     let cli = parse(words.chain(args.iter().map(OsString::from)).collect())?;
     let Command::Serve(args) = cli.command else {
         return Err(UsageError("flags of `sluice serve` are expected".to_owned()).into());
     };
-    ServerSetup::new(&args, team)
+    ServerSetup::new(&args, team, stop)
 }
 
 /// Whether notes go to stderr, besides errors.

@@ -2,6 +2,7 @@
 
 use crate::fork::OfProcess;
 use crate::logits::Logits;
+use crate::service::made;
 use numpy::{PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,6 +13,7 @@ use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::state::StateError;
 use sluice::sequence::{Choice, Choose};
 use sluice::session::StepHooks;
+use sluice_serve::ServeError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Adds the classes of this file.
@@ -51,8 +53,9 @@ impl Context {
         all_logits: bool,
     ) -> PyResult<Self> {
         let n_outputs = if all_logits { N_OUTPUTS } else { 1 };
-        let session = py.detach(|| service.session(name, n_outputs));
-        let session = session.map_err(PyRuntimeError::new_err)?;
+        let refused = |error: ServeError| PyRuntimeError::new_err(error.to_string());
+        let making = service.session(name, n_outputs).map_err(refused)?;
+        let session = made(py, making, |_| ())?.map_err(refused)?;
         if session.model().embeds() {
             let message = "the model is an encoder: it gives embeddings, no logits";
             return Err(PyValueError::new_err(message));

@@ -4,7 +4,7 @@
 //! bits. `Context` is one text, evaluated and sampled step by step. What has a Python shape alone
 //! (classes of llama-cpp-python and vLLM, the peers' modules) is Python, in `python/sluice`.
 //!
-//! All that computes or waits lets other threads of Python run, and answers Ctrl-C; what begins an engine does not.
+//! All that computes or waits lets other threads of Python run, and answers Ctrl-C.
 
 mod callback;
 mod context;

@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::wrap_pyfunction;
 use sluice::Team;
+use sluice::core::team::StopFlag;
 use sluice_cli::server_setup;
-use sluice_serve::{Call, Part, ServeError, VectorSlot};
+use sluice_serve::{Call, Making, Part, ServeError, VectorSlot};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -77,12 +78,18 @@ impl Service {
     #[pyo3(signature = (flags, log=None))]
     fn new(py: Python<'_>, flags: Vec<String>, log: Option<Py<PyAny>>) -> PyResult<Self> {
         sluice_cli::set_quiet(log.is_none());
-        let copy = DraftCopy::default();
-        let started = {
-            let copy = Arc::clone(&copy);
-            py.detach(|| sluice_serve::Service::start(move || set_up(&flags, log, &copy)))
+        let (copy, stop) = (DraftCopy::default(), Arc::new(StopFlag::new()));
+        let starting = {
+            let (copy, stop) = (Arc::clone(&copy), Arc::clone(&stop));
+            sluice_serve::Service::start(move || set_up(&flags, log, &copy, &stop))
         };
-        let service = started.map_err(|error| refused(&error))?;
+        let starting = starting.map_err(|error| refused(&error))?;
+        let started = made(py, starting, |starting| {
+            stop.stop();
+            // A copy that was begun is removed before its thread ends.
+            drop(starting.wait(STOPPED));
+        });
+        let service = started?.map_err(|error| refused(&error))?;
         let mut loading = service.load();
         let inner = Arc::new(Inner {
             service,
@@ -263,12 +270,31 @@ impl Reply {
     }
 }
 
+/// What a thread makes. Others of Python run meanwhile, and handlers of signals: where one raises, `stop` is called.
+pub(crate) fn made<T: Send + 'static>(
+    py: Python<'_>,
+    mut making: Making<T>,
+    stop: impl FnOnce(&mut Making<T>) + Send,
+) -> PyResult<Result<T, ServeError>> {
+    loop {
+        if let Some(made) = py.detach(|| making.wait(SIGNALS)) {
+            return Ok(made);
+        }
+        if let Err(raised) = py.check_signals() {
+            py.detach(|| stop(&mut making));
+            return Err(raised);
+        }
+    }
+}
+
 fn set_up(
     flags: &[String],
     log: Option<Py<PyAny>>,
     copy: &Mutex<Option<Box<dyn Any + Send>>>,
+    stop: &StopFlag,
 ) -> Result<(sluice_serve::ServerOptions, Team), String> {
-    let mut setup = server_setup(flags, &mut team).map_err(|error| format!("{error:#}"))?;
+    let setup = server_setup(flags, &mut team, stop);
+    let mut setup = setup.map_err(|error| format!("{error:#}"))?;
     *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.take_copy();
     let mut options = setup.options;
     options.log = match log {
@@ -313,4 +339,6 @@ fn refused(error: &ServeError) -> PyErr {
 
 /// How long Ctrl-C may wait.
 const SIGNALS: Duration = Duration::from_millis(50);
+/// How long what was told to stop may take.
+const STOPPED: Duration = Duration::from_secs(5);
 const BODY_MAX: usize = 1 << 30;

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sluice
+import vocabulary
 
 PROMPT = "Once upon a time"
 
@@ -135,6 +136,38 @@ def test_ctrl_c_ends_what_is_computed(tale, what):
     """
     done = run(code, str(tale), what)
     assert done.stdout.split() == ["interrupted", "True", "length"], done.stderr
+
+
+def test_ctrl_c_ends_a_draft_copy(tale, tmp_path):
+    code = """
+        import os, signal, sys, threading, time
+        import sluice
+        folder = os.environ["TMPDIR"]
+        sent = []
+        def watch():
+            while not os.listdir(folder): time.sleep(0.001)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=watch).start()
+        copy = dict(n_ctx=64, n_threads=1, flags=["--spec-type", "draft-self"])
+        lines = []
+        try:
+            sluice.Llama(sys.argv[1], log=lines.append, **copy)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - sent[0] < 2, lines, os.listdir(folder))
+        # Two copies in one process are in each other's way no more than two models.
+        both = [sluice.Llama(sys.argv[2], **copy) for _ in range(2)]
+        print(len(os.listdir(folder)), [llama("Once", max_tokens=3)["usage"]["completion_tokens"] for llama in both])
+        for llama in both: llama.close()
+        del both, llama
+        print(os.listdir(folder))
+    """
+    # Zeros, whose copy takes longer than the answer to a signal may.
+    large = vocabulary.write(tmp_path / "large.gguf", vocabulary.read(tale), 4096)
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    done = run(code, str(large), str(tale), env={**os.environ, "TMPDIR": str(copies)})
+    assert done.stdout.splitlines() == ["interrupted True [] []", "2 [3, 3]", "[]"], done.stderr
 
 
 def test_a_child_of_a_fork_is_told(tale):

@@ -69,23 +69,23 @@ def pieces(vocabulary: dict[str, Value]) -> list[str]:
     return names
 
 
-def write(path: Path, vocabulary: dict[str, Value]) -> Path:
+def write(path: Path, vocabulary: dict[str, Value], n_embd: int = N_EMBD) -> Path:
     """Writes a model of one layer, all zeros, with that vocabulary."""
     n_vocab = struct.unpack_from("<Q", vocabulary["tokenizer.ggml.tokens"][1], 4)[0]
     values: dict[str, Value] = {
         "general.architecture": text("llama"),
         "llama.block_count": number(1),
         "llama.context_length": number(64),
-        "llama.embedding_length": number(N_EMBD),
-        "llama.feed_forward_length": number(N_EMBD),
+        "llama.embedding_length": number(n_embd),
+        "llama.feed_forward_length": number(n_embd),
         "llama.attention.head_count": number(1),
         "llama.attention.layer_norm_rms_epsilon": (6, struct.pack("<f", 1e-5)),
         **vocabulary,
     }
-    square = [N_EMBD, N_EMBD]
-    tensors = {"token_embd.weight": [N_EMBD, n_vocab], "output_norm.weight": [N_EMBD]}
+    square = [n_embd, n_embd]
+    tensors = {"token_embd.weight": [n_embd, n_vocab], "output_norm.weight": [n_embd]}
     for name in ("attn_norm", "ffn_norm"):
-        tensors[f"blk.0.{name}.weight"] = [N_EMBD]
+        tensors[f"blk.0.{name}.weight"] = [n_embd]
     for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
         tensors[f"blk.0.{name}.weight"] = square
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values))

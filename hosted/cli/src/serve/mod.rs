@@ -13,7 +13,8 @@ use anyhow::Context as _;
 use core::any::Any;
 use core::time::Duration;
 use sluice::core::pooling::Pooling;
-use sluice::host::isa;
+use sluice::core::team::StopFlag;
+use sluice::host::{interrupt, isa};
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
@@ -35,11 +36,16 @@ The routes are OpenAI's and llama-server's; docs/serve.md lists them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
+    // Until the server has its own handlers.
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let ServerSetup {
         options,
         team,
         copy,
-    } = ServerSetup::new(args, &mut |_, make| make())?;
+    } = match ServerSetup::new(args, &mut |_, make| make(), stop) {
+        Err(_) if stop.is_set() => return Ok(Ending::Interrupted),
+        made => made?,
+    };
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(options, team, ready)? {
         Ended::Drained => Ok(Ending::Done),
@@ -62,7 +68,7 @@ pub struct ServerSetup {
 }
 
 impl ServerSetup {
-    pub(super) fn new(args: &ServeArgs, team: TeamOf<'_>) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &ServeArgs, team: TeamOf<'_>, stop: &StopFlag) -> anyhow::Result<Self> {
         let table =
             isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         let cores = args.engine.placement.cores(args.engine.locks());
@@ -73,7 +79,7 @@ impl ServerSetup {
         })?;
         let mut models = models(args, table)?;
         models.speculation = args.speculation.setup(args.engine.load_mode())?;
-        let copy = args.speculation.copy_of_first(&mut models, &team)?;
+        let copy = args.speculation.copy_of_first(&mut models, &team, stop)?;
         let options = ServerOptions {
             listen: Listen::new(&args.host, args.port),
             models,

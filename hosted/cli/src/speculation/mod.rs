@@ -178,11 +178,12 @@ impl SpeculationArgs {
     /// A server's first model in two bits, to draft for it, where that is asked for.
     ///
     /// # Errors
-    /// No model is named, or it cannot be quantised.
+    /// No model is named, it cannot be quantised, or `stop` was set meanwhile.
     pub(super) fn copy_of_first(
         &self,
         models: &mut ModelsOptions,
         team: &Team,
+        stop: &StopFlag,
     ) -> anyhow::Result<Option<Copy>> {
         if !self.has(Kind::Itself) {
             return Ok(None);
@@ -194,8 +195,11 @@ impl SpeculationArgs {
         if models.experts.is_some() && ModelConfig::from_gguf(&file.parse()?)?.has_experts() {
             return Err(no_copy(file.name()).into());
         }
-        let copy = Copy::of(&file, team, &StopFlag::new())?;
-        if let (Some(setup), Some(path)) = (&mut models.speculation, copy.path()) {
+        let copy = Copy::of(&file, team, stop)?;
+        let Some(path) = copy.path() else {
+            bail!("--spec-type draft-self: stopped");
+        };
+        if let Some(setup) = &mut models.speculation {
             setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
         }
         Ok(Some(copy))

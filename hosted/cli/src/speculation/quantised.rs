@@ -1,12 +1,17 @@
 //! The model itself in two bits, as its own draft.
 
 use anyhow::Context as _;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice::Team;
 use sluice::core::kernels::GgmlType;
 use sluice::core::team::StopFlag;
 use sluice::file::{ModelFile, OutputFile};
 use sluice_make::quantize::{FileType, Plan, QuantizeError, Request, quantize};
+
 use std::path::PathBuf;
+
+/// Copies that this process has made.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A file of two bits a weight in a folder that goes when this goes.
 #[derive(Debug)]
@@ -34,7 +39,8 @@ impl Copy {
         let gguf = file.parse()?;
         let plan = Plan::new(&gguf, &request)?;
         plan.check(&request, None)?;
-        let folder = std::env::temp_dir().join(format!("sluice-draft-{}", std::process::id()));
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("sluice-draft-{process}-{number}"));
         // One that is there already is somebody's.
         std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let mut copy = Self {

@@ -4,6 +4,7 @@ mod app;
 mod auth;
 pub(crate) mod body;
 mod connection;
+mod making;
 mod options;
 mod patient;
 mod server;
@@ -13,6 +14,7 @@ mod vectors;
 mod work;
 
 pub(crate) use app::{App, Context, unique};
+pub use making::Making;
 pub use options::{HttpOptions, Listen, ServerOptions};
 pub use server::{Ended, ServeError, Server, serve};
 pub use service::{Call, Loading, Part, Reply, Service, WrapSampler};

@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::connection::answer;
+use super::making::Making;
 use super::options::ServerOptions;
 use super::server::ServeError;
 use super::vectors::VectorSlot;
@@ -90,11 +91,11 @@ pub struct Loading(watch::Receiver<Option<Result<(), String>>>, Handle);
 
 impl Service {
     /// Starts the engine; models are not loaded yet. `setup` runs on a thread of its own: where it puts that thread,
-    /// there the engine's thread is. Those that prepare requests stay where the caller is.
+    /// there the engine's thread is. Those that prepare requests stay where the caller is. Does not wait.
     ///
     /// # Errors
-    /// [`ServeError`]: of `setup`, or threads cannot be started.
-    pub fn start<F>(setup: F) -> Result<Self, ServeError>
+    /// [`ServeError`]: threads cannot be started. [`Making::wait`] has the errors of `setup`.
+    pub fn start<F>(setup: F) -> Result<Making<Self>, ServeError>
     where
         F: FnOnce() -> Result<(ServerOptions, Team), String> + Send + 'static,
     {
@@ -103,21 +104,18 @@ impl Service {
             .thread_name("service")
             .enable_time()
             .build()?;
-        let starting = std::thread::Builder::new().name("starting".into());
-        let started = starting.spawn(move || {
+        let starting = Making::start("starting", move || {
             let (options, team) = setup().map_err(ServeError::Model)?;
             let log = options.log.clone();
             let engine = Engine::start(team.clone(), options.engine.clone(), log.clone())?;
             let models = Models::new((engine, team), options.models.clone(), log)?;
-            Ok::<_, ServeError>(App::new(Arc::new(models), &options))
+            Ok(Self {
+                app: Arc::new(App::new(Arc::new(models), &options)),
+                router: routes::router(),
+                runtime: Some(runtime),
+            })
         })?;
-        let panicked = |_| Err(ServeError::Model("starting panicked".to_owned()));
-        let app = Arc::new(started.join().unwrap_or_else(panicked)?);
-        Ok(Self {
-            app,
-            router: routes::router(),
-            runtime: Some(runtime),
-        })
+        Ok(starting)
     }
 
     /// Loads the models that were named, which takes seconds. Does not wait.
@@ -142,23 +140,31 @@ impl Service {
     }
 
     /// A text of its own over the model called `name`, or the first: with the limits and the adapters of its requests,
-    /// but beside them. Steps of it give logits of at most `n_outputs` tokens.
+    /// but beside them. Steps of it give logits of at most `n_outputs` tokens. Does not wait.
     ///
     /// # Errors
-    /// The model cannot be had, or there is no memory.
-    pub fn session(&self, name: Option<&str>, n_outputs: usize) -> Result<Session, String> {
-        let models = self.app.models();
-        let lease = self.handle().block_on(models.acquire_with(name, None));
-        let lease = lease.map_err(|error| error.message().to_owned())?;
-        let limits = Limits {
-            n_seq: 1,
-            n_outputs,
-            ..lease.limits()
-        };
-        let session = lease.model().session_on(models.engine().team(), limits);
-        let mut session = session.map_err(|error| error.to_string())?;
-        session.set_adapter(lease.blend().cloned());
-        Ok(session)
+    /// A thread cannot be started. [`Making::wait`] has the others: the model cannot be had, or there is no memory.
+    pub fn session(
+        &self,
+        name: Option<&str>,
+        n_outputs: usize,
+    ) -> Result<Making<Session>, ServeError> {
+        let (models, runtime) = (Arc::clone(self.app.models()), self.handle());
+        let name = name.map(str::to_owned);
+        let making = Making::start("context", move || {
+            let lease = runtime.block_on(models.acquire_with(name.as_deref(), None));
+            let lease = lease.map_err(|error| ServeError::Model(error.message().to_owned()))?;
+            let limits = Limits {
+                n_seq: 1,
+                n_outputs,
+                ..lease.limits()
+            };
+            let session = lease.model().session_on(models.engine().team(), limits);
+            let mut session = session.map_err(|error| ServeError::Model(error.to_string()))?;
+            session.set_adapter(lease.blend().cloned());
+            Ok(session)
+        });
+        Ok(making?)
     }
 
     /// What would choose the tokens of a request to `/completion` with this body, its grammar among it.
