@@ -78,6 +78,12 @@ impl Model {
         self.opened.embeds()
     }
 
+    /// Whether it has a head that scores documents.
+    #[getter]
+    fn ranks(&self) -> bool {
+        self.opened.ranks()
+    }
+
     /// The Jinja template of the file.
     #[getter]
     fn chat_template(&self) -> Option<&str> {

@@ -61,3 +61,43 @@ def test_texts_may_be_tokens_and_many(llama):
         with pytest.raises(sluice.RequestError, match=word):
             llama.embed_array(texts, truncate=False)
     assert llama.embed_array([[5] * 5000]).shape == (1, llama.n_embd())
+
+
+def test_without_pooling_each_token_has_a_vector(tale, llama):
+    lengths = [len(llama.tokenize(text.encode())) for text in TEXTS]
+    with sluice.Llama(tale, n_ctx=2048, pooling_type=0) as unpooled:
+        all_tokens = unpooled.embed_array(TEXTS, normalize=False)
+        assert all_tokens.shape == (sum(lengths), llama.n_embd())
+        lists, count = unpooled.embed(TEXTS, return_count=True)
+        assert count == sum(lengths)
+        assert [len(vectors) for vectors in lists] == lengths
+        assert [vector for vectors in lists for vector in vectors] == all_tokens.tolist()
+        assert unpooled.embed(TEXTS[1]) == lists[1]
+        lengths_of_1 = np.linalg.norm(np.array(unpooled.embed(TEXTS[1], normalize=True)), axis=1)
+        assert np.allclose(lengths_of_1, 1, atol=1e-5)
+        # Their mean is what is had with pooling, and their last row what that reads.
+        mean = np.mean(np.array(lists[0]), axis=0)
+        assert np.allclose(mean, llama.embed(TEXTS[0]), rtol=1e-5, atol=1e-6)
+        made = unpooled.create_embedding(TEXTS)["data"]
+        assert [item["embedding"] for item in made] == lists
+    with sluice.Llama(tale, n_ctx=2048, pooling_type=3) as last:
+        assert last.embed(TEXTS) == [vectors[-1] for vectors in lists]
+
+
+def test_ranks_are_those_of_rerank(tale):
+    query, documents = "a question", ["a b c", "some other words", "c b a"]
+    with sluice.Llama(FIXTURES / "embed/bert-rank.gguf", n_ctx=0, pooling_type=4) as ranker:
+        results = ranker.rerank(query, documents)["results"]
+        expected = {result["index"]: result["relevance_score"] for result in results}
+        first = ranker.tokenize(query.encode())
+        # As the file asks for: one mark between both, none behind them.
+        pairs = [first + ranker.tokenize(document.encode())[1:-1] for document in documents]
+        scores = ranker.embed(pairs)
+        assert scores == [[expected[i]] for i in range(3)]
+        assert ranker.embed_array(pairs, normalize=False).shape == (3, 1)
+        assert ranker.embed_array([]).shape == (0, 1)
+        assert ranker.create_embedding(["a b c"])["data"][0]["embedding"] == ranker.embed("a b c")
+    with pytest.raises(ValueError, match=r"pooling_type is 4 \(rank\)"):
+        sluice.Llama(tale, n_ctx=256, pooling_type=4)
+    with pytest.raises(ValueError, match="pooling_type is 7"):
+        sluice.Llama(tale, n_ctx=256, pooling_type=7)

@@ -103,8 +103,8 @@ class Client:
         """
         return _whole(self.call(path, body, processors, stopping))
 
-    def embed(self, body: Json, *, scores: bool = False) -> tuple[NDArray[np.float32], int]:
-        """Vectors of the texts in a request to `/v1/embeddings`, and how many tokens those have.
+    def embed(self, body: Json, *, scores: bool = False) -> NDArray[np.float32]:
+        """Vectors of the texts in a request to `/v1/embeddings`.
 
         They are float32 (n_texts, n_embd) in the engine's own memory; without pooling (n_tokens, n_embd) of all
         texts, with `scores` (n_texts, 1) of a reranker's head.
@@ -113,8 +113,8 @@ class Client:
             RequestError, ServiceError: it was refused, or failed.
         """
         reply = self.service.embed(_encoded(body), scores)
-        said = _whole(reply)
-        return reply.vectors(), said["usage"]["prompt_tokens"]
+        _whole(reply)
+        return reply.vectors()
 
     def call(
         self,

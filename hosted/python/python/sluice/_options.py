@@ -48,7 +48,9 @@ NOT_SUPPORTED: Mapping[str, Any] = {
 
 NUMA = {1: "distribute", 2: "isolate", 3: "numactl"}
 
-POOLING = {1: "mean", 2: "cls", 3: "last"}
+POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last"}
+UNPOOLED, RANK = 0, 4
+"""A vector for each token; scores, of a head that says itself what it reads."""
 
 TEMPLATES = {"llama-3": "llama3", "chatml-function-calling": "chatml"}
 """llama-cpp-python's names of formats that have another one here."""
@@ -194,9 +196,9 @@ def flags(
         made += ["--cache-type-k", kv_type("type_k", type_k)]
     if type_v is not None:
         made += ["--cache-type-v", kv_type("type_v", type_v)]
-    if pooling_type != -1:
+    if pooling_type not in (-1, RANK):
         if pooling_type not in POOLING:
-            known = ", ".join(f"{number} ({name})" for number, name in POOLING.items())
+            known = ", ".join(f"{number} ({name})" for number, name in {**POOLING, RANK: "rank"}.items())
             raise ValueError(f"pooling_type is {pooling_type}, expected one of {known}")
         made += ["--pooling", POOLING[pooling_type]]
     if chat_template is not None:

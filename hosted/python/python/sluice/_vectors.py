@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import index
 from typing import Any
 
@@ -21,16 +22,28 @@ def embed(
     normalize: bool,
     truncate: bool,
     adapter: str | None = None,
-) -> tuple[NDArray[np.float32], int]:
-    """The embeddings of texts, float32 (n_texts, n_embd), and how many tokens they have."""
+    ranks: bool = False,
+) -> tuple[NDArray[np.float32], list[int]]:
+    """The embeddings of texts, float32 (n_texts, n_embd), and how many tokens each has.
+
+    With `ranks` they are scores, (n_texts, 1). Without pooling there is one for each token of all texts.
+    """
     each: Sequence[str | Sequence[int]] = [texts] if isinstance(texts, str) else texts
     tokens = [model.encode(text) if isinstance(text, str) else list(map(index, text)) for text in each]
     if truncate:
         n_ctx = int(client.get("/props")["default_generation_settings"]["n_ctx"])
         tokens = [text[:n_ctx] for text in tokens]
     if not tokens:
-        return np.empty((0, model.n_embd), np.float32), 0
+        return np.empty((0, 1 if ranks else model.n_embd), np.float32), []
     body: dict[str, Any] = {"input": tokens, "embd_normalize": 2 if normalize else -1}
     if adapter is not None:
         body["model"] = adapter
-    return client.embed(body)
+    return client.embed(body, scores=ranks), [len(text) for text in tokens]
+
+
+def of_each(vectors: NDArray[np.float32], lengths: list[int], pooled: bool) -> list[Any]:
+    """The vectors of each text as Python's numbers: a list; without pooling a list for each token."""
+    if pooled:
+        return list(vectors.tolist())
+    ends = accumulate(lengths)
+    return [vectors[end - length : end].tolist() for length, end in zip(lengths, ends, strict=True)]

@@ -80,7 +80,8 @@ class Llama(Completions, Stepwise):
             numa: Spread threads and memory over all nodes.
             type_k, type_v: Types of the KV cache: a name (`f16`, `q8_0`, `q4_0`, `fp8`, …) or ggml's number.
             logits_all: `eval` keeps the logits of every token. Completions need it for nothing.
-            pooling_type: From tokens to an embedding: 1 mean, 2 cls, 3 last; -1 is what the file says.
+            pooling_type: From tokens to an embedding: 1 mean, 2 cls, 3 last; 0 gives each token its vector, 4 each text
+                the score of a reranker's head. -1 is what the file says.
             last_n_tokens_size: How many tokens penalties look back at.
             lora_path, lora_scale: An adapter (a GGUF file or a folder of PEFT) for all texts, and its factor.
             lora_modules: Adapters by name; a completion with `model=NAME` is computed with it.
@@ -124,6 +125,7 @@ class Llama(Completions, Stepwise):
         self.cache: LlamaRAMCache | None = None
         self.seed = seed_of(seed)
         self._adapters = set(lora_modules or ())
+        self._pooling = pooling_type
         path = as_model(model_path, dtype)
         if vocab_only:
             self._model = Model.open(path)
@@ -156,6 +158,9 @@ class Llama(Completions, Stepwise):
         )
         self._client = Client(made, log if log is not None else _say if verbose else None)
         self._model = self._client.model()
+        if pooling_type == _options.RANK and not self._model.ranks:
+            self.close()
+            raise ValueError("pooling_type is 4 (rank): the model has no head for ranking, it is no reranker")
 
     @classmethod
     def from_pretrained(
@@ -297,6 +302,9 @@ class Llama(Completions, Stepwise):
     ) -> Any:
         """The embeddings of texts, as lists of `n_embd` numbers; one list for one text.
 
+        With `pooling_type=0` each text has a list for each of its tokens. With `pooling_type=4` it is a query and a
+        document with the marks between them that the model was trained with, and has one number: its score.
+
         Args:
             input: Texts, or their tokens.
             normalize: Make them of length 1.
@@ -306,11 +314,8 @@ class Llama(Completions, Stepwise):
         Raises:
             RequestError: a text is empty or does not fit, or the model has no pooling.
         """
-        vectors, count = _vectors.embed(
-            self.client, self._model, input, normalize=normalize, truncate=truncate
-        )
-        listed_all = vectors.tolist()
-        found = listed_all[0] if isinstance(input, str) else listed_all
+        vectors, count = self._embedded(input, normalize, truncate)
+        found = vectors[0] if isinstance(input, str) else vectors
         return (found, count) if return_count else found
 
     def embed_array(
@@ -319,8 +324,15 @@ class Llama(Completions, Stepwise):
         normalize: bool = True,
         truncate: bool = True,
     ) -> NDArray[np.float32]:
-        """The embeddings of texts: float32 (n_texts, n_embd)."""
-        return _vectors.embed(self.client, self._model, texts, normalize=normalize, truncate=truncate)[0]
+        """The embeddings of texts: float32 (n_texts, n_embd), in the memory that the engine wrote them to.
+
+        With `pooling_type=0` those of all tokens, text by text: (n_tokens, n_embd). With `pooling_type=4` scores:
+        (n_texts, 1).
+        """
+        ranks = self._pooling == _options.RANK
+        return _vectors.embed(
+            self.client, self._model, texts, normalize=normalize, truncate=truncate, ranks=ranks
+        )[0]
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Json:  # noqa: A002
         """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised.
@@ -329,18 +341,31 @@ class Llama(Completions, Stepwise):
         """
         texts = [input] if isinstance(input, str) else list(input)
         adapter = model if model in self._adapters else None
-        vectors, count = _vectors.embed(
-            self.client, self._model, texts, normalize=False, truncate=True, adapter=adapter
-        )
+        vectors, count = self._embedded(texts, False, True, adapter)
         return {
             "object": "list",
             "data": [
                 {"object": "embedding", "embedding": vector, "index": index}
-                for index, vector in enumerate(vectors.tolist())
+                for index, vector in enumerate(vectors)
             ],
             "model": self.model_path if model is None else model,
             "usage": {"prompt_tokens": count, "total_tokens": count},
         }
+
+    def _embedded(
+        self, texts: Any, normalize: bool, truncate: bool, adapter: str | None = None
+    ) -> tuple[list[Any], int]:
+        """Those of each text, and how many tokens all have."""
+        vectors, lengths = _vectors.embed(
+            self.client,
+            self._model,
+            texts,
+            normalize=normalize,
+            truncate=truncate,
+            adapter=adapter,
+            ranks=self._pooling == _options.RANK,
+        )
+        return _vectors.of_each(vectors, lengths, self._pooling != _options.UNPOOLED), sum(lengths)
 
     def rerank(self, query: str, documents: Sequence[str], top_n: int | None = None) -> Json:
         """Documents by how well they answer a query, the best first; for models with a head for that.

@@ -251,7 +251,7 @@ class LLM:
             for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
                 texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
                 texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
-                vectors, _ = self._client.embed({**fields, "input": texts})
+                vectors = self._client.embed({**fields, "input": texts})
                 for tokens, made in zip(texts, vectors, strict=True):
                     vector = EmbeddingOutput(made.tolist())
                     outputs.append(EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens))
