@@ -25,7 +25,7 @@ pub(super) struct PullArgs {
     /// Repository, and the type of its model: Q4_K_M, else Q8_0, else its first one
     #[arg(value_name = "USER/NAME[:QUANT]")]
     repo: String,
-    /// File in the repository, instead of a type [short: -hff]
+    /// File in the repository, or a pattern such as '*Q8_0.gguf', instead of a type [short: -hff]
     #[arg(
         long = "hf-file",
         visible_alias = "file",
@@ -56,7 +56,7 @@ pub(super) struct HubArgs {
         hide_env_values = true
     )]
     hf_repo: Option<String>,
-    /// File in that repository, instead of a type [short: -hff]
+    /// File in that repository, or a pattern, instead of a type [short: -hff]
     #[arg(
         long,
         value_name = "PATH",

@@ -1,5 +1,7 @@
 //! Which files of a repository are meant.
 
+use crate::glob::{glob, is_pattern};
+
 /// Which files of a repository are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
@@ -7,7 +9,8 @@ pub enum Choice {
     Usual,
     /// The model in the type that this word in its file's name says, in any case.
     Quant(String),
-    /// The file at this path in the repository.
+    /// The file at this path in the repository. Where there is none, `*`, `?` and `[…]` stand for what they do in a
+    /// shell, a `*` for slashes, too; one model has to match, in the case that is written.
     File(String),
     /// What `sluice convert` reads: safetensors, tokenizers and configurations.
     Folder,
@@ -25,7 +28,10 @@ pub(crate) fn choose<'p>(paths: &[&'p str], choice: &Choice) -> Result<Vec<&'p s
         .collect();
     let first = match choice {
         Choice::Folder => return folder(paths),
-        Choice::File(path) => paths.iter().copied().find(|there| there == path),
+        Choice::File(path) => match paths.iter().copied().find(|there| there == path) {
+            None if is_pattern(path) => Some(matching(paths, path)?),
+            found => found,
+        },
         Choice::Quant(quant) => models.iter().copied().find(|path| is_of(path, quant)),
         Choice::Usual => USUAL
             .iter()
@@ -34,6 +40,21 @@ pub(crate) fn choose<'p>(paths: &[&'p str], choice: &Choice) -> Result<Vec<&'p s
     };
     let first = first.ok_or_else(|| missing(paths, &models, choice))?;
     parts(paths, first)
+}
+
+/// The only file that `pattern` means: the only one that matches, or the only model among those.
+fn matching<'p>(paths: &[&'p str], pattern: &str) -> Result<&'p str, String> {
+    let matches = paths.iter().copied().filter(|path| glob(pattern, path));
+    let all: Vec<_> = matches.collect();
+    let mut models = all.iter().copied().filter(|path| is_model(path));
+    match (&all[..], models.next(), models.next()) {
+        (&[only], ..) | (_, Some(only), None) => Ok(only),
+        ([], ..) => Err(format!("no file matches {pattern}; {}", there_is(paths))),
+        _ => Err(format!(
+            "more than one file matches {pattern}; {}",
+            there_is(&all)
+        )),
+    }
 }
 
 /// What is taken where no type is named, as llama.cpp's `-hf` does.
@@ -199,6 +220,30 @@ mod tests {
         assert_eq!(file("mmproj-Q4_K_M.gguf").unwrap(), ["mmproj-Q4_K_M.gguf"]);
         assert_eq!(file(FILES[7]).unwrap(), FILES[6..8]);
         assert!(file("no.gguf").unwrap_err().contains("no file no.gguf"));
+    }
+
+    #[test]
+    fn a_pattern_means_one_model() {
+        let file = |path: &str| choose(&FILES, &Choice::File(path.to_owned()));
+        assert_eq!(file("*Q8_0.gguf").unwrap(), ["m-Q8_0.gguf"]);
+        assert_eq!(file("m-I*").unwrap(), ["m-IQ4_NL.gguf"]);
+        // A star stands for slashes, a part for all of them, and what is loaded beside a model is none.
+        assert_eq!(file("*Q4_K_M*").unwrap(), FILES[6..8]);
+        assert_eq!(file("*-00002-of-*").unwrap(), FILES[6..8]);
+        assert_eq!(file("mm*Q4_K_M.gguf").unwrap(), ["mmproj-Q4_K_M.gguf"]);
+        for (pattern, what) in [
+            (
+                "*q8_0.gguf",
+                "no file matches *q8_0.gguf; there is README.md",
+            ),
+            (
+                "*F16*",
+                "more than one file matches *F16*; there is m-BF16.gguf, m-F16.gguf",
+            ),
+        ] {
+            let error = file(pattern).unwrap_err();
+            assert!(error.starts_with(what), "{error}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod cache;
 mod choose;
 mod download;
 mod error;
+mod glob;
 mod hub;
 mod partial;
 mod repo;

@@ -65,15 +65,3 @@ def test_an_encoder_embeds():
     assert vectors.shape == (2, encoder.n_embd())
     with pytest.raises(sluice.RequestError, match="context"):
         encoder.embed_array(["c b a " * 1000], truncate=False)
-
-
-def test_patterns_of_repositories_name_a_type(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ValueError, match="pattern with a type"):
-        sluice.Llama.from_pretrained("nobody/nothing-GGUF", "*.gguf")
-    # Asked for by its type, or by its name: neither is in the cache.
-    for filename in ("*Q4_K_M*", "nothing-*q8_0.gguf", "nothing.gguf", None):
-        with pytest.raises(ValueError, match="nobody/nothing-GGUF"):
-            sluice.Llama.from_pretrained("nobody/nothing-GGUF", filename)
-    with pytest.raises(ValueError, match="local_dir"):
-        sluice.Llama.from_pretrained("nobody/nothing-GGUF", local_dir="here")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,25 +31,19 @@ def fetched(repo_id: str, filename: str | None, cache_dir: str | os.PathLike[str
     """The file of a model from Hugging Face, fetched if it is not in the cache.
 
     Raises:
-        ValueError: it cannot be fetched, or the pattern names no type.
+        ValueError: it cannot be fetched; no file matches the pattern, or more than one.
     """
-    command, which = program("pull"), repo_id
-    if filename is not None and any(mark in filename for mark in "*?["):
-        kind = TYPE.search(filename)
-        if kind is None:
-            raise ValueError(
-                f"filename {filename!r}: expected a file, or a pattern with a type, as *Q4_K_M.gguf"
-            )
-        which = f"{repo_id}:{kind.group(0).upper()}"
-    elif filename is not None:
-        command += ["--hf-file", filename]
+    command = program("pull")
+    if filename is not None:
+        # With "=" a name may begin with a hyphen.
+        command.append(f"--hf-file={filename}")
     environment = inherited()
     if cache_dir is not None:
         environment["HF_HUB_CACHE"] = os.fspath(cache_dir)
     # How far it is goes to stderr, where there is a terminal.
     is_shown = sys.stderr is not None and sys.stderr.isatty()
     done = subprocess.run(
-        [*command, "--", which],
+        [*command, "--", repo_id],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -63,6 +59,39 @@ def fetched(repo_id: str, filename: str | None, cache_dir: str | os.PathLike[str
     return Path(done.stdout.strip())
 
 
+def placed(cached: Path, folder: str | os.PathLike[str]) -> Path:
+    """A file of the cache in `folder`, with the other parts of a split model: at its place in the repository.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    # models--USER--NAME/snapshots/COMMIT/PATH
+    at = next(i for i, name in enumerate(cached.parts) if name.startswith("models--")) + 3
+    parts = [cached]
+    if split := PART.fullmatch(cached.name):
+        parts = sorted(cached.parent.glob(f"{glob.escape(split[1])}-[0-9]*-of-{split[2]}.gguf"))
+    for part in parts:
+        target = Path(folder, *part.parts[at:])
+        if target.exists() and _kind(target) == _kind(part):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Under another name first: nobody finds half a file.
+        begun = target.with_name(f"{target.name}.{os.getpid()}.part")
+        begun.unlink(missing_ok=True)
+        try:
+            begun.hardlink_to(part.resolve())
+        except OSError:
+            shutil.copy2(part, begun)
+        begun.replace(target)
+    return Path(folder, *cached.parts[at:])
+
+
+def _kind(path: Path) -> tuple[int, int]:
+    """What a copy has in common with its file."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
 def program(command: str) -> list[str]:
     """The command line of the program, for a process of its own."""
     return [sys.executable, "-m", "sluice", command]
@@ -75,5 +104,5 @@ def inherited() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-TYPE = re.compile(r"(IQ\d_[A-Z]+|Q\d_K(_[A-Z]+)?|Q\d_\d|TQ\d_\d|BF16|F16|F32|MXFP4)", re.IGNORECASE)
-"""Names of types in names of files."""
+PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
+"""The name of a part of a split model."""

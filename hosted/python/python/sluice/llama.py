@@ -13,7 +13,7 @@ from sluice import _options, _vectors
 from sluice._client import Client, Json, ServiceError
 from sluice._completions import ChatHandler, Completions
 from sluice._fields import seed_of
-from sluice._files import as_model, fetched
+from sluice._files import as_model, fetched, placed
 from sluice._native import Model
 from sluice._stepwise import Stepwise, common_prefix, numbers
 from sluice.cache import LlamaRAMCache
@@ -177,23 +177,24 @@ class Llama(Completions, Stepwise):
 
         Args:
             repo_id: `user/name`.
-            filename: A file of it, or a pattern that names a type: `*Q4_K_M.gguf`. None chooses Q4_K_M, else Q8_0.
-            additional_files, local_dir, local_dir_use_symlinks: Not supported; parts of a split model are fetched
-                anyway.
+            filename: A file of it, or a pattern of `fnmatch` that means one model: `*Q4_K_M.gguf`, in the case of
+                the file's name. None chooses Q4_K_M, else Q8_0. All parts of a split model are fetched.
+            additional_files: Others that are fetched, too: names or patterns.
+            local_dir: A folder that the files lie in, too.
+            local_dir_use_symlinks: Changes nothing: files there and in the cache share their bytes where they can.
             cache_dir: Instead of `HF_HUB_CACHE`.
             settings: Of the constructor.
 
         Raises:
-            ValueError: it cannot be fetched, or an argument is not supported.
+            ValueError: it cannot be fetched; no file matches, or more than one.
         """
-        if additional_files:
-            raise ValueError("additional_files: not supported; parts of a split model are fetched anyway")
-        if local_dir is not None:
-            raise ValueError(
-                "local_dir: not supported; files lie in the cache of Hugging Face's clients (cache_dir)"
-            )
         del local_dir_use_symlinks
-        return cls(fetched(repo_id, filename, cache_dir), **settings)
+        for other in additional_files or ():
+            found = fetched(repo_id, other, cache_dir)
+            if local_dir is not None:
+                placed(found, local_dir)
+        path = fetched(repo_id, filename, cache_dir)
+        return cls(path if local_dir is None else placed(path, local_dir), **settings)
 
     @property
     def client(self) -> Client:
