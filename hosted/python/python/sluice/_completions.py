@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice import _fields, _requests
 from sluice._client import Client, Json
+from sluice._formats import stops_of
 from sluice.callbacks import LogitsProcessor, StoppingCriteria, listed
 from sluice.grammar import LlamaGrammar
 
@@ -27,6 +28,7 @@ class Completions:
     model_path: str
     last_n_tokens_size: int
     seed: int | None
+    chat_format: str | None
     chat_handler: ChatHandler | None
     _adapters: set[str]
 
@@ -235,7 +237,7 @@ class Completions:
                 given["functions"], given["function_call"], given["tools"], given["tool_choice"]
             ),
             **self._sampling(given),
-            **_requests.ends(given["max_tokens"], given["stop"]),
+            **_requests.ends(given["max_tokens"], self._stops(given["stop"])),
             **self._more(given, Completions.create_chat_completion, _fields.CHAT),
         }
         if given["response_format"] is not None:
@@ -245,6 +247,11 @@ class Completions:
         if given["top_logprobs"] is not None:
             body["top_logprobs"] = given["top_logprobs"]
         return body
+
+    def _stops(self, stop: str | Sequence[str] | None) -> list[str]:
+        """What ends an answer, with what ends a turn of the chat format."""
+        asked = [stop] if isinstance(stop, str) else list(stop or ())
+        return [*asked, *(text for text in stops_of(self.chat_format) if text not in asked)]
 
     def _sampling(self, given: Mapping[str, Any]) -> Json:
         seed = self.seed if given["seed"] is None else _fields.seed_of(given["seed"])

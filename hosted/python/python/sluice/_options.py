@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice._formats import template_of
 from sluice.speculative import LlamaPromptLookupDecoding
 
 GGML_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
@@ -51,9 +52,6 @@ NUMA = {1: "distribute", 2: "isolate", 3: "numactl"}
 POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last"}
 UNPOOLED, RANK = 0, 4
 """A vector for each token; scores, of a head that says itself what it reads."""
-
-TEMPLATES = {"llama-3": "llama3", "chatml-function-calling": "chatml"}
-"""llama-cpp-python's names of formats that have another one here."""
 
 
 def without_effect(given: Mapping[str, Any]) -> None:
@@ -202,7 +200,7 @@ def flags(
             raise ValueError(f"pooling_type is {pooling_type}, expected one of {known}")
         made += ["--pooling", POOLING[pooling_type]]
     if chat_template is not None:
-        made += ["--chat-template", TEMPLATES.get(chat_template, chat_template)]
+        made += ["--chat-template", template_of(chat_template)]
     if prompt_cache_dir is not None:
         made += ["--cache-dir", os.fspath(prompt_cache_dir)]
     return [*made, *more]

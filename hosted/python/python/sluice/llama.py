@@ -85,8 +85,8 @@ class Llama(Completions, Stepwise):
             last_n_tokens_size: How many tokens penalties look back at.
             lora_path, lora_scale: An adapter (a GGUF file or a folder of PEFT) for all texts, and its factor.
             lora_modules: Adapters by name; a completion with `model=NAME` is computed with it.
-            chat_format: A template instead of the model's own: `chatml`, `gemma`, `llama3`, `phi3`, `zephyr`, or
-                Jinja text.
+            chat_format: A template instead of the model's own: a name of llama-cpp-python's, such as `chatml`,
+                `llama-2` or `mistral-instruct`, or Jinja text.
             chat_handler: Is called by `create_chat_completion` with `llama=` and its arguments, to answer itself.
             draft_model: A smaller model's file, or `LlamaPromptLookupDecoding`; answers are the same with any.
             n_parallel: Texts that are computed at once; others wait.
