@@ -30,7 +30,8 @@ class StructuredOutputsParams:
         grammar: A grammar in llama.cpp's notation (GBNF).
         json_object: Any JSON object.
         regex: A regular expression that the whole text matches, without backreferences and lookaround.
-        structural_tag: Not supported; `grammar` says the same.
+        structural_tag: Free text with tags in it, as vLLM has them: an object with `structures` (`begin`, `schema`,
+            `end`) and `triggers`, or with a `format` of the type `triggered_tags`; or that as text.
     """
 
     json: str | Json | None = None
@@ -46,9 +47,7 @@ class StructuredOutputsParams:
         Raises:
             ValueError: none or several are given, one is not supported or wrong.
         """
-        if self.structural_tag is not None:
-            raise ValueError("structured_outputs.structural_tag: not supported; grammar says the same")
-        names = ("json", "regex", "choice", "grammar", "json_object")
+        names = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
         given = [name for name in names if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             what = " and ".join(given) or "nothing"
@@ -63,6 +62,11 @@ class StructuredOutputsParams:
             return {"grammar": _regex.grammar(_text("structured_outputs.regex", self.regex))}
         if self.grammar is not None:
             return {"grammar": self.grammar}
+        if self.structural_tag is not None:
+            tag = _schema(self.structural_tag, "structural_tag")
+            if not isinstance(tag, dict):
+                raise ValueError("structured_outputs.structural_tag: an object is expected")
+            return {"response_format": {**tag, "type": "structural_tag"}}
         return {"json_schema": {"type": "object"}}
 
 
@@ -318,13 +322,13 @@ class Processed:
         )
 
 
-def _schema(given: str | Json) -> Any:
+def _schema(given: str | Json, name: str = "json") -> Any:
     if not isinstance(given, str):
         return given
     try:
         return json.loads(given)
     except ValueError as error:
-        raise ValueError(f"structured_outputs.json: {error}") from None
+        raise ValueError(f"structured_outputs.{name}: {error}") from None
 
 
 def _literal(text: str) -> str:

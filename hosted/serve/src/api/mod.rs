@@ -7,3 +7,4 @@ pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod sampling;
 mod stops;
+mod structural;

@@ -4,6 +4,7 @@ use super::error::ApiError;
 use super::fields::{Fields, shown, wrong};
 use super::sampling;
 use super::stops::stops;
+use super::structural;
 use crate::engine::Stops;
 use crate::models::Loaded;
 use core::time::Duration;
@@ -239,7 +240,7 @@ fn grammar(fields: Fields<'_>) -> Result<Option<(&'static str, GrammarSource)>> 
         }
     };
     let format = response_format(fields)?;
-    let format = format.map(|schema| ("response_format", GrammarSource::JsonSchema(schema)));
+    let format = format.map(|source| ("response_format", source));
     let mut all = [gbnf, schema, format].into_iter().flatten();
     let first = all.next();
     if let (Some((first, _)), Some((second, _))) = (&first, all.next()) {
@@ -249,21 +250,23 @@ fn grammar(fields: Fields<'_>) -> Result<Option<(&'static str, GrammarSource)>> 
     Ok(first)
 }
 
-/// The schema that `response_format` asks for.
-fn response_format(fields: Fields<'_>) -> Result<Option<String>> {
+/// What `response_format` asks for.
+fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
     let Some(format) = fields.object("response_format")? else {
         return Ok(None);
     };
     let schema_of = |value: Option<&Value>, field: &str| match value {
-        Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(schema.to_string()),
+        Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
+            Ok(Some(GrammarSource::JsonSchema(schema.to_string())))
+        }
         Some(other) => Err(wrong(field, other, "a JSON schema, which is an object")),
         None => Err(ApiError::field(field, "is missing")),
     };
     match format.value("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
         Some("json_object") => match format.value("schema") {
-            None => Ok(Some(json!({"type": "object"}).to_string())),
-            schema => Ok(Some(schema_of(schema, "response_format.schema")?)),
+            None => schema_of(Some(&json!({"type": "object"})), ""),
+            schema => schema_of(schema, "response_format.schema"),
         },
         Some("json_schema") => {
             // OpenAI wraps the schema once more; llama-server takes it without, too.
@@ -272,14 +275,13 @@ fn response_format(fields: Fields<'_>) -> Result<Option<String>> {
                 Some(wrapped) => wrapped.value("schema"),
                 None => format.value("schema"),
             };
-            Ok(Some(schema_of(
-                schema,
-                "response_format.json_schema.schema",
-            )?))
+            schema_of(schema, "response_format.json_schema.schema")
         }
+        Some("structural_tag") => structural::grammar(format).map(Some),
         _ => {
             let given = shown(format.value("type").unwrap_or(&Value::Null));
-            let what = format!("{given} is not one of text, json_object, json_schema");
+            let what =
+                format!("{given} is not one of text, json_object, json_schema, structural_tag");
             Err(ApiError::field("response_format.type", what))
         }
     }

@@ -15,12 +15,14 @@ mod composed;
 pub mod gbnf;
 mod json_schema;
 mod keys;
+mod structural;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 pub use composed::Part;
 pub(crate) use composed::quoted;
+pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;
 
 use gbnf::GbnfError;
