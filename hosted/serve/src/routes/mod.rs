@@ -67,6 +67,7 @@ pub(crate) fn router() -> Router {
         .route("/infill", post(infill::answer))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::info))
         .route("/apply-template", post(tokens::apply_template))
         .route("/props", get(state::props).post(absent::answer))
         .route("/slots", get(slots::list))

@@ -1,7 +1,8 @@
-//! `POST /tokenize`, `/detokenize` and `/apply-template`.
+//! `POST /tokenize`, `/detokenize` and `/apply-template`, `GET /tokenizer_info`: llama-server's, with the fields of
+//! vLLM's, which ask with `prompt` where those of llama-server do with `content`.
 
 use super::prompts::text_of;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, json_reply};
 use crate::api::fields::{token, wrong};
 use crate::api::logprobs::token_bytes;
 use crate::chat::messages::conversation;
@@ -19,16 +20,26 @@ pub(super) async fn tokenize(
     request: Request,
 ) -> Result<Response> {
     super::tell(context, request, |lease, fields, _| {
+        let name = fields.first(&["content", "prompt"]).unwrap_or("content");
         let text = fields
-            .str("content")?
-            .ok_or_else(|| ApiError::field("content", "is missing"))?;
+            .str(name)?
+            .ok_or_else(|| ApiError::field(name, "is missing"))?;
+        let is_vllm = name == "prompt";
+        let add_special = match is_vllm {
+            true => fields.bool("add_special_tokens")?.unwrap_or(true),
+            false => fields.bool("add_special")?.unwrap_or(false),
+        };
         let options = EncodeOptions {
-            add_special: fields.bool("add_special")?.unwrap_or(false),
+            add_special,
             parse_special: fields.bool("parse_special")?.unwrap_or(true),
         };
         let with_pieces = fields.bool("with_pieces")?.unwrap_or(false);
         let tokens = lease.model().encode_with(text, options);
-        let tokens = tokens.map_err(|error| ApiError::field("content", error.to_string()))?;
+        let tokens = tokens.map_err(|error| ApiError::field(name, error.to_string()))?;
+        if is_vllm {
+            let (count, n_ctx) = (tokens.len(), lease.n_ctx());
+            return Ok(json!({"tokens": tokens, "count": count, "max_model_len": n_ctx}));
+        }
         if !with_pieces {
             return Ok(json!({"tokens": tokens}));
         }
@@ -56,9 +67,29 @@ pub(super) async fn detokenize(
         let n_vocab = lease.model().tokenizer().n_vocab();
         let tokens = list.iter().map(|value| token("tokens", value, n_vocab));
         let tokens = tokens.collect::<Result<Vec<_>>>()?;
-        Ok(json!({"content": text_of(&tokens, lease.model())}))
+        let text = text_of(&tokens, lease.model());
+        Ok(json!({"content": text, "prompt": text}))
     })
     .await
+}
+
+/// Names of tokens and the template, for clients that count tokens themselves.
+pub(super) async fn info(
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response> {
+    let name = super::query(&request, "model").map(str::to_owned);
+    drop(request);
+    let lease = context.model(name.as_deref()).await?;
+    let (bos, eos) = lease.prompts().ends();
+    Ok(json_reply(&json!({
+        "tokenizer_class": lease.model().gguf().str("tokenizer.ggml.model").ok(),
+        "bos_token": bos,
+        "eos_token": eos,
+        "add_bos_token": lease.model().tokenizer().adds_bos(),
+        "chat_template": lease.prompts().source(),
+        "model_max_length": lease.n_ctx(),
+    })))
 }
 
 pub(super) async fn apply_template(

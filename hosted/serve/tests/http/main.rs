@@ -329,3 +329,21 @@ fn the_state_can_be_asked_for() {
     let text = server.post("/detokenize", &tokens).json();
     assert_eq!(text["content"], "a dog");
 }
+
+#[test]
+fn tokens_as_clients_of_vllm_ask_for_them() {
+    let server = Running::start(options());
+    let info = server.get("/tokenizer_info").json();
+    let eos = info["eos_token"].as_str().unwrap();
+    let ask = json!({"prompt": eos, "add_special_tokens": false});
+    let found = server.post("/tokenize", &ask).json();
+    assert_eq!(found["count"], 1, "{found}");
+    let with_bos = server.post("/tokenize", &json!({"prompt": "a dog"})).json();
+    let plain = server
+        .post("/tokenize", &json!({"content": "a dog"}))
+        .json();
+    let (with_bos, plain) = (&with_bos["tokens"], plain["tokens"].as_array().unwrap());
+    assert_eq!(with_bos.as_array().unwrap()[1..], plain[..]);
+    let text = server.post("/detokenize", &json!({"tokens": plain})).json();
+    assert_eq!(text["prompt"], "a dog");
+}
