@@ -1,9 +1,11 @@
-//! Reading experts against computing with them, on a device whose speed is set: `expert_overlap [N_WORKERS]`.
+//! Reading experts against computing with them, on a device whose speed is set: `expert_overlap [N_WORKERS] [GUESSES]`.
 //!
 //! The time of a step should be the longer of reading (bytes by bandwidth) and computing (the time of a step with all
 //! experts in memory), whatever their ratio. The scalar kernels compute, for the same text in four sequences, so that a
-//! device which copies bytes can be faster than they are. The layers' streams are alike, so that guesses come true;
-//! without guesses only what a layer's own work hides is hidden.
+//! device which copies bytes can be faster than they are. Without guesses only what a layer's own work hides is hidden.
+//!
+//! GUESSES says which come true: `all` (the default; layers' streams are alike), `half` (every other layer changes the
+//! stream), or `none` (all do). With guesses a step should take at most 1.05 times as long as without, whichever.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -43,34 +45,52 @@ const N_SLOTS: usize = 96;
 const EXPERT_BYTES: u32 = 3 * SHAPE.n_embd * SHAPE.n_ff / 32 * 34;
 const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0];
 const N_STEPS: usize = 9;
+/// Steps before those: the cache fills, and what guesses are worth is learnt.
+const N_BEFORE: usize = 12;
 /// Sequences of the same text: what each expert is multiplied with.
 const N_SEQ: u32 = 4;
 
 fn main() {
-    let n_workers = std::env::args().nth(1);
+    let mut arguments = std::env::args().skip(1);
+    let n_workers = arguments.next();
     let n_workers = n_workers.map_or(1, |n| n.parse().expect("a number of workers"));
+    let is_alike: fn(u32) -> bool = match arguments.next().as_deref() {
+        None | Some("all") => |_| true,
+        Some("half") => |layer| layer % 2 == 0,
+        Some("none") => |_| false,
+        Some(_) => panic!("guesses: all, half or none"),
+    };
     let team = Team::new(n_workers, &Cores::detect()).expect("threads");
     let folder = std::env::temp_dir().join(format!("sluice-overlap-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
-    let path = make(&folder);
+    let path = make(&folder, is_alike);
     let (compute, _) = median(&path, &team, None);
     println!(
         "compute {:.2} ms a layer, {n_workers} workers",
         layer_ms(compute)
     );
     println!(
-        "| io / compute | guesses | ms a layer | max(io, compute) | quotient | in memory | guesses that came true |"
+        "| io / compute | guesses | ms a layer | max(io, compute) | quotient | in memory | guesses that came true | an awaited read, ms |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for ratio in RATIOS {
-        for prefetch in [true, false] {
-            measure(&path, &team, (compute, ratio), prefetch);
-        }
+        let [on, off] =
+            [true, false].map(|prefetch| measure(&path, &team, (compute, ratio), prefetch));
+        println!(
+            "guesses on by off: {:.3}",
+            on.as_secs_f64() / off.as_secs_f64()
+        );
     }
     std::fs::remove_dir_all(folder).expect("the folder is ours");
 }
 
-fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch: bool) {
+/// The time of a step.
+fn measure(
+    path: &Path,
+    team: &Team,
+    (compute, ratio): (Duration, f64),
+    prefetch: bool,
+) -> Duration {
     let step_bytes = f64::from(EXPERT_BYTES * SHAPE.n_expert_used * SHAPE.n_layer);
     let bytes_per_second = step_bytes / (ratio * compute.as_secs_f64());
     let simulation = Simulation {
@@ -87,7 +107,7 @@ fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch
     let io = stats.read_bytes as f64 / N_STEPS as f64 / bytes_per_second;
     let limit = io.max(compute.as_secs_f64());
     println!(
-        "| {:.2} | {} | {:.2} | {:.2} | {:.3} | {:.1}% | {} of {} |",
+        "| {:.2} | {} | {:.2} | {:.2} | {:.3} | {:.1}% | {} of {} | {:.2} |",
         io / compute.as_secs_f64(),
         if prefetch { "on" } else { "off" },
         layer_ms(time),
@@ -96,7 +116,9 @@ fn measure(path: &Path, team: &Team, (compute, ratio): (Duration, f64), prefetch
         100.0 * stats.hit_rate(),
         stats.guessed_needed,
         stats.guessed,
+        1e3 * stats.read_time.as_secs_f64() / stats.read_times.iter().sum::<u64>() as f64,
     );
+    time
 }
 
 fn layer_ms(step: Duration) -> f64 {
@@ -119,7 +141,7 @@ fn median(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> (Duration
         ..Limits::default()
     };
     let mut session = model.session_on(team, limits).expect("memory");
-    for position in 0..4 {
+    for position in 0..N_BEFORE {
         step(&mut session, position);
     }
     let stats = |model: &Model| {
@@ -129,7 +151,9 @@ fn median(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> (Duration
             .unwrap_or_default()
     };
     let before = stats(&model);
-    let mut times: Vec<_> = (4..4 + N_STEPS).map(|i| step(&mut session, i)).collect();
+    let mut times: Vec<_> = (N_BEFORE..N_BEFORE + N_STEPS)
+        .map(|i| step(&mut session, i))
+        .collect();
     times.sort();
     (times[N_STEPS / 2], stats(&model).since(&before))
 }
@@ -143,11 +167,11 @@ fn step(session: &mut Session, position: usize) -> Duration {
     time.expect("reads do not fail")
 }
 
-/// The model, packed. What layers add to the stream is small.
-fn make(folder: &Path) -> PathBuf {
+/// The model, packed. What alike layers add to the stream is small.
+fn make(folder: &Path, is_alike: fn(u32) -> bool) -> PathBuf {
     let mut file = SHAPE.file();
     let mut random = Random(3);
-    for layer in 0..SHAPE.n_layer {
+    for layer in (0..SHAPE.n_layer).filter(|&layer| is_alike(layer)) {
         for name in ["attn_output.weight", "ffn_down_exps.weight"] {
             let name = format!("blk.{layer}.{name}");
             let n = file.tensor(&name).dims.iter().product::<u64>();

@@ -165,9 +165,12 @@ impl Shared {
             };
             let token = flights.free.pop().expect("there are enough");
             flights.flights[token] = Some(flight);
-            if is_guess {
-                flights.n_guesses += 1;
-                state.ahead.n_reading += 1;
+            match is_guess {
+                true => {
+                    flights.n_guesses += 1;
+                    state.ahead.n_reading += 1;
+                }
+                false => state.ahead.has_to_read(),
             }
             self.go_on(state, token);
         }
@@ -259,6 +262,12 @@ impl Shared {
         if flight.is_guess {
             flights.n_guesses -= 1;
             state.ahead.n_reading -= 1;
+            if state.ahead.n_reading == 0 {
+                let is_alone = flights.n_awaited() == 0;
+                state.ahead.has_read(flight.begun.elapsed(), is_alone);
+            }
+        } else if flights.n_awaited() == 0 {
+            state.ahead.is_idle(Instant::now());
         }
         let left = &mut state.info[flight.slot].n_reading[flight.part as usize];
         *left -= 1;

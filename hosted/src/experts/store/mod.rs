@@ -87,11 +87,11 @@ struct State {
     worth: Worth,
     /// By slot.
     info: Box<[Info]>,
-    /// Slots without an expert, by [`Pool`].
-    free: [Vec<usize>; 2],
-    /// Slots of the foreground that have one.
+    /// Slots without an expert.
+    free: Vec<usize>,
+    /// Slots that have one, those of guesses for a layer to come apart.
     order: Order,
-    /// Slots for guesses.
+    /// The latter.
     guessed: Vec<usize>,
     need: Need,
     flights: Flights,
@@ -104,35 +104,12 @@ struct State {
 }
 
 /// A slot, for who fills it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Info {
-    pool: Pool,
     /// Reads of each part that are under way.
     n_reading: [u8; 2],
-    /// The place in its guess of an expert that was guessed and not needed yet.
+    /// Of an expert that was guessed for a layer to come, its place in the guess.
     guess: Option<u8>,
-    /// The turn in which it was filled: the oldest guess leaves first.
-    filled: u64,
-}
-
-impl Info {
-    const fn new(pool: Pool) -> Self {
-        Self {
-            pool,
-            n_reading: [0; 2],
-            guess: None,
-            filled: 0,
-        }
-    }
-}
-
-/// What a slot is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pool {
-    /// Experts that were needed.
-    Foreground = 0,
-    /// Experts that were guessed.
-    Guessed = 1,
 }
 
 struct Tracing {
@@ -364,6 +341,7 @@ impl Shared {
         let mut state = self.lock();
         state.need.end();
         state.need.next = self.next_with_experts(0);
+        self.drop_guesses(&mut state, None);
         if let Some(tracing) = &mut state.trace {
             tracing.n_steps += 1;
             let flushed = tracing.writer.flush().map_err(|error| error.to_string());

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::slots::Progress;
-use super::{Pool, Shared, State};
+use super::{Shared, State};
 use core::sync::atomic::Ordering;
 use sluice_core::engine::{ExpertPart, NeededExperts};
 
@@ -78,13 +78,15 @@ impl Shared {
                 left[expert as usize].store(n, Ordering::SeqCst);
             }
         }
-        let n_foreground = self.slots.len() - state.guessed.len();
-        state.need.all_fit = state.need.ids.len() <= n_foreground;
         state.need.next = self.next_with_experts(needed.layer + 1);
         self.count(&mut state, needed.layer);
-        state.drop_guesses(needed.layer);
+        self.drop_guesses(&mut state, Some(needed.layer));
+        let n_foreground = self.slots.len() - state.guessed.len();
+        state.need.all_fit = state.need.ids.len() <= n_foreground;
         self.layer.store(needed.layer + 1, Ordering::SeqCst);
         self.ask_for_more(&mut state);
+        let waits = state.flights.n_awaited() > 0;
+        state.ahead.turn(waits);
         drop(state);
         self.wake();
     }
@@ -95,7 +97,7 @@ impl Shared {
         layers.find(|&layer| self.places.layers[layer].is_some())
     }
 
-    /// Counts hits, and lets guesses that came true change their pool.
+    /// Counts hits, and what was guessed of them.
     fn count(&self, state: &mut State, layer: usize) {
         for i in 0..state.need.ids.len() {
             let id = state.need.ids[i];
@@ -111,9 +113,6 @@ impl Shared {
                 state.stats.late += 1;
             }
             if let Some(slot) = slot {
-                if state.info[slot].pool == Pool::Foreground {
-                    state.order.put(slot, state.worth.of(id), id);
-                }
                 for part in parts {
                     // What failed before is tried again, once nothing of it is on its way any more.
                     let n_reading = state.info[slot].n_reading[part as usize];
@@ -121,7 +120,8 @@ impl Shared {
                         self.slots.set_progress(slot, part, Progress::Empty);
                     }
                 }
-                self.promote(state, slot);
+                state.came_true(slot, layer);
+                state.order.put(slot, state.worth.of(id), id);
             }
             if let Some(tracing) = &mut state.trace {
                 tracing.hits.push(is_hit);
@@ -129,30 +129,6 @@ impl Shared {
             }
         }
         state.trace(layer);
-    }
-
-    /// A guess came true: its slot goes over to the foreground, and one from there is for guesses.
-    fn promote(&self, state: &mut State, slot: usize) {
-        if let Some(place) = state.info[slot].guess.take() {
-            state.stats.guessed_needed += 1;
-            state.ahead.note(place, true);
-        }
-        if state.info[slot].pool == Pool::Foreground {
-            return;
-        }
-        let other = match state.free[Pool::Foreground as usize].pop() {
-            Some(free) => Some(free),
-            None => self.victim(state, None),
-        };
-        if let (Some(other), Some(id)) = (other, self.slots.id(slot)) {
-            state.info[slot].pool = Pool::Foreground;
-            state.order.put(slot, state.worth.of(id), id);
-            state.info[other].pool = Pool::Guessed;
-            state.free[Pool::Guessed as usize].push(other);
-            if let Some(place) = state.guessed.iter_mut().find(|place| **place == slot) {
-                *place = other;
-            }
-        }
     }
 
     /// Asks for what the layer needs and nobody has asked for yet, as far as there is room; then for guesses.
@@ -173,7 +149,8 @@ impl Shared {
                 state.need.n_asked[which] += 1;
             }
         }
-        if state.need.is_asked() {
+        // Where not even what the layer needs fits, nothing leaves for a guess.
+        if state.need.is_asked() && state.need.all_fit {
             self.ask_for_guesses(state);
         }
         self.flush();
@@ -216,43 +193,36 @@ impl Shared {
     pub(super) fn fill(&self, state: &mut State, slot: usize, id: u32) {
         self.slots.take(slot, id);
         state.worth.inserted(id);
-        if state.info[slot].pool == Pool::Foreground {
-            state.order.put(slot, state.worth.of(id), id);
-        }
-        state.info[slot].filled = state.need.turn;
-        state.info[slot].guess = None;
+        state.order.put(slot, state.worth.of(id), id);
     }
 
-    /// An empty slot of the foreground.
+    /// An empty slot: of an expert that the layer does not need; else of one that all workers have done with; else, for a
+    /// worker that can do nothing without `awaited`, of one that comes later.
     fn room(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
-        match state.free[Pool::Foreground as usize].pop() {
-            Some(slot) => Some(slot),
-            None => self.victim(state, awaited),
+        if let Some(slot) = self.spare_room(state) {
+            return Some(slot);
         }
+        let slots = (0..self.slots.len()).filter(|&slot| self.is_spent(state, slot, awaited));
+        // Downs are read in ascending order, so the last is wanted last.
+        let slot = slots.max_by_key(|&slot| self.slots.id(slot))?;
+        if !self.slots.evict(slot) {
+            return None;
+        }
+        state.order.remove(slot);
+        state.stats.evictions += 1;
+        Some(slot)
     }
 
-    /// Empties the slot of the foreground that is missed least: of an expert that the layer does not need; else of one
-    /// that all workers have done with; else, for a worker that can do nothing without `awaited`, of one that comes later.
-    fn victim(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
+    /// An empty slot, perhaps that of the expert that is missed least among those that the layer does not need.
+    pub(super) fn spare_room(&self, state: &mut State) -> Option<usize> {
+        if let Some(slot) = state.free.pop() {
+            return Some(slot);
+        }
         let (need, info) = (&state.need, &state.info);
-        let may_go = |slot: usize| {
+        let slot = state.order.pop(|slot| {
             let is_needed = self.slots.id(slot).is_some_and(|id| need.has(id));
             !is_needed && info[slot].n_reading == [0; 2] && self.slots.evict(slot)
-        };
-        let slot = match state.order.pop(may_go) {
-            Some(slot) => slot,
-            None => {
-                let slots =
-                    (0..self.slots.len()).filter(|&slot| self.is_spent(state, slot, awaited));
-                // Downs are read in ascending order, so the last is wanted last.
-                let slot = slots.max_by_key(|&slot| self.slots.id(slot))?;
-                if !self.slots.evict(slot) {
-                    return None;
-                }
-                state.order.remove(slot);
-                slot
-            }
-        };
+        })?;
         state.stats.evictions += 1;
         Some(slot)
     }
@@ -264,7 +234,7 @@ impl Shared {
         let Some(id) = self
             .slots
             .id(slot)
-            .filter(|_| info.pool == Pool::Foreground && !is_busy)
+            .filter(|_| info.guess.is_none() && !is_busy)
         else {
             return false;
         };

@@ -12,7 +12,7 @@ use super::fetch::{Flights, N_READS};
 use super::need::Need;
 use super::order::Order;
 use super::slots::Slots;
-use super::{ExpertError, ExpertStore, Info, Pool, Shared, State, Tracing};
+use super::{ExpertError, ExpertStore, Info, Shared, State, Tracing};
 use crate::file::ModelFile;
 use crate::host::drives::Drives;
 use crate::host::memory::AlignedMemory;
@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Most memory for rows on their way to panels, unless one expert takes more.
 const STAGING_BYTES: usize = 48 << 20;
-/// Slots for guesses are at most one in so many: each is one less for what was needed before.
-const GUESSES_SHARE: usize = 8;
+/// Slots with guesses are at most one in so many: each is one less for what was needed before.
+const GUESSES_SHARE: usize = 16;
 
 impl ExpertStore {
     /// Opens the experts of a model's file, whose header is `gguf` and whose shape is `config`, to be read as `options` say;
@@ -88,16 +88,11 @@ impl Shared {
         }
         let reads_ahead = options.prefetch && n_slots < places.n_experts;
         let n_guesses = match reads_ahead {
-            // Those of a layer to come, and of the one that is at work.
-            true => (n_slots / GUESSES_SHARE).min(2 * (places.n_used_max + N_MORE)),
+            true => (n_slots / GUESSES_SHARE).min(places.n_used_max + N_MORE),
             false => 0,
         };
         let slots = Slots::new(&places, n_slots);
         let slots = slots.map_err(|error| ExpertError::Memory(Arc::new(error)))?;
-        let pool = |slot| match slot < n_guesses {
-            true => Pool::Guessed,
-            false => Pool::Foreground,
-        };
         let n_in_layer = places.n_in_layer_max as usize;
         let profile = options
             .profile
@@ -105,16 +100,13 @@ impl Shared {
             .map(|profile| profile.for_slots(n_slots));
         let state = State {
             worth: Worth::new(options.policy, places.n_ids(), n_slots, profile.as_ref()),
-            info: (0..n_slots).map(|slot| Info::new(pool(slot))).collect(),
-            free: [
-                (n_guesses..n_slots).rev().collect(),
-                (0..n_guesses).collect(),
-            ],
+            info: vec![Info::default(); n_slots].into(),
+            free: (0..n_slots).rev().collect(),
             order: Order::new(n_slots),
-            guessed: (0..n_guesses).collect(),
+            guessed: Vec::with_capacity(n_guesses),
             need: Need::new(places.n_ids(), n_in_layer),
             flights: flights(&places, files, copies)?,
-            ahead: Ahead::new(places.layers.len(), n_guesses > 0),
+            ahead: Ahead::new(places.layers.len(), n_guesses),
             stats: super::ExpertStats {
                 n_slots,
                 slot_bytes,
