@@ -235,7 +235,9 @@ impl Opened {
             }
         };
         let experts = options.experts.map(|experts| match options.source {
-            None => ExpertStore::open(file, gguf, config, experts).map(Arc::new),
+            None => beside_ranks(&team.cpus_before(), || {
+                ExpertStore::open(file, gguf, config, experts).map(Arc::new)
+            }),
             Some(_) => Err(ExpertError::OtherSource {
                 name: self.name().to_owned(),
             }),
@@ -403,4 +405,20 @@ impl fmt::Debug for LoadOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoadOptions").finish_non_exhaustive()
     }
+}
+
+/// What `make` makes with threads of its own, which may then run on `cpus`, or where the caller may if there are none.
+fn beside_ranks<T: Send>(cpus: &[usize], make: impl FnOnce() -> T + Send) -> T {
+    if cpus.is_empty() {
+        return make();
+    }
+    let made = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // A thread that may not be bound stays where the caller is.
+            let _bound = crate::host::topology::bind_current_thread(cpus);
+            make()
+        });
+        thread.join()
+    });
+    made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -59,7 +59,8 @@ impl Found<'_> {
 pub(crate) fn head_with_experts(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<ModelConfig> {
     let head = ModelConfig::next_token_head(gguf).ok()??;
     let is_trunk = config.next_token.is_none();
-    (is_trunk && config.has_experts() && head.has_experts()).then_some(head)
+    let is_whole = || ModelPlan::experts(gguf, &head, |_| ()).is_ok();
+    (is_trunk && config.has_experts() && head.has_experts() && is_whole()).then_some(head)
 }
 
 /// Experts of a layer.

@@ -63,6 +63,8 @@ pub enum LinkProblem {
         offset: u64,
         file: PathBuf,
     },
+    /// The matrices in a file are together longer than it is.
+    Overlap { name: String, file: PathBuf },
     /// The file has another length than it had when the model was made of it.
     Changed { found: u64, expected: u64 },
     /// The model lies in parts, too, is packed, or is in memory.
@@ -175,6 +177,8 @@ impl<'g> Header<'g> {
         let indices = self.numbers(FILE_INDEX, n_matrices)?;
         let offsets = self.numbers(OFFSETS, n_matrices)?;
         let (mut next, mut total_bytes, mut pieces) = (0, 0u64, Vec::new());
+        // Else a small file could be a model of any size.
+        let mut left: Vec<u64> = files.iter().map(|file| file.len_bytes).collect();
         for (index, name) in (0..).zip(names) {
             let tensor = self.tensor(index, name, (&dims, &types))?;
             total_bytes = total_bytes.saturating_add(tensor.matrix_bytes * tensor.dims[2]);
@@ -198,6 +202,13 @@ impl<'g> Header<'g> {
                         file: file.path.clone(),
                     }));
                 }
+                let Some(fewer) = left[number].checked_sub(tensor.matrix_bytes) else {
+                    return Err(self.error(LinkProblem::Overlap {
+                        name: tensor.name.to_owned(),
+                        file: file.path.clone(),
+                    }));
+                };
+                left[number] = fewer;
                 // The GGUF file is part 0.
                 pieces.push((number + 1, offset));
             }
@@ -357,6 +368,12 @@ impl fmt::Display for LinkProblem {
                 "expert {expert} of {} lies at byte {offset} of {}, which ends before its end",
                 name.escape_debug(),
                 file.display()
+            ),
+            Self::Overlap { name, file } => write!(
+                f,
+                "the matrices in {} up to {} are together longer than the file",
+                file.display(),
+                name.escape_debug()
             ),
             Self::Changed { found, expected } => write!(
                 f,

@@ -128,7 +128,7 @@ fn routes_tell_how_experts_are_read() {
     let server = Running::start(options);
     let before = told(&server);
     assert_eq!(before["io"], "simulated");
-    assert_eq!(before["policy"], "lru");
+    assert_eq!(before["policy"], "aged");
     assert_eq!(before["hit_rate"], Value::Null);
     let number = |all: &Value, name: &str| {
         let found = all[name].as_f64();

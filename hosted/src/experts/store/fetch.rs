@@ -94,6 +94,19 @@ impl Flights {
         N_READS - self.free.len()
     }
 
+    /// Reads into a slot are no guess's any more. How many they are.
+    pub(super) fn await_guess(&mut self, slot: usize) -> usize {
+        let mut n = 0;
+        for flight in self.flights.iter_mut().flatten() {
+            if flight.slot == slot && flight.is_guess {
+                flight.is_guess = false;
+                n += 1;
+            }
+        }
+        self.n_guesses -= n;
+        n
+    }
+
     /// Reads that a layer waits for.
     pub(super) fn n_awaited(&self) -> usize {
         self.len() - self.n_guesses
@@ -170,7 +183,7 @@ impl Shared {
                     flights.n_guesses += 1;
                     state.ahead.n_reading += 1;
                 }
-                false => state.ahead.has_to_read(),
+                false => state.ahead.governor.has_to_read(),
             }
             self.go_on(state, token);
         }
@@ -262,12 +275,15 @@ impl Shared {
         if flight.is_guess {
             flights.n_guesses -= 1;
             state.ahead.n_reading -= 1;
-            if state.ahead.n_reading == 0 {
+            // What was tried again, or given up, says nothing of the time that a read takes.
+            let was_plain = flight.n_tries == 1 && flight.done >= flight.needed;
+            if state.ahead.n_reading == 0 && was_plain {
                 let is_alone = flights.n_awaited() == 0;
-                state.ahead.has_read(flight.begun.elapsed(), is_alone);
+                let time = flight.begun.elapsed();
+                state.ahead.governor.has_read(time, is_alone);
             }
         } else if flights.n_awaited() == 0 {
-            state.ahead.is_idle(Instant::now());
+            state.ahead.governor.is_idle(Instant::now());
         }
         let left = &mut state.info[flight.slot].n_reading[flight.part as usize];
         *left -= 1;

@@ -12,6 +12,7 @@
 mod ahead;
 mod check;
 mod fetch;
+mod governor;
 mod head;
 mod need;
 mod open;
@@ -342,6 +343,7 @@ impl Shared {
         state.need.end();
         state.need.next = self.next_with_experts(0);
         self.drop_guesses(&mut state, None);
+        state.ahead.governor.end_step();
         if let Some(tracing) = &mut state.trace {
             tracing.n_steps += 1;
             let flushed = tracing.writer.flush().map_err(|error| error.to_string());

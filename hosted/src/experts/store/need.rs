@@ -5,6 +5,7 @@ use super::slots::Progress;
 use super::{Shared, State};
 use core::sync::atomic::Ordering;
 use sluice_core::engine::{ExpertPart, NeededExperts};
+use std::time::Instant;
 
 /// What the layer at work needs.
 #[derive(Debug)]
@@ -84,9 +85,10 @@ impl Shared {
         let n_foreground = self.slots.len() - state.guessed.len();
         state.need.all_fit = state.need.ids.len() <= n_foreground;
         self.layer.store(needed.layer + 1, Ordering::SeqCst);
+        state.ahead.governor.begin_turn(Instant::now());
         self.ask_for_more(&mut state);
         let waits = state.flights.n_awaited() > 0;
-        state.ahead.turn(waits);
+        state.ahead.governor.has_asked(waits);
         drop(state);
         self.wake();
     }
