@@ -14,7 +14,7 @@ use pyo3::wrap_pyfunction;
 use sluice::Team;
 use sluice::core::team::StopFlag;
 use sluice_cli::server_setup;
-use sluice_serve::{Call, Making, Part, ServeError, VectorSlot};
+use sluice_serve::{Call, Making, Part, ServeError, VectorKind, VectorSlot};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -133,13 +133,14 @@ impl Service {
     }
 
     /// Begins to embed the texts of a request to `/v1/embeddings`, which is JSON: its answer has no vectors, `vectors`
-    /// of the reply does. With `scores` they are those of a reranker's head, and have one number.
-    #[pyo3(signature = (body, scores=false))]
-    fn embed(&self, body: Vec<u8>, scores: bool) -> PyResult<Reply> {
-        let slot = match scores {
-            true => VectorSlot::of_scores(),
-            false => VectorSlot::default(),
-        };
+    /// of the reply does. They are of each of the `texts` or `tokens`, or a reranker's `scores`, of one number.
+    #[pyo3(signature = (body, kind="texts"))]
+    fn embed(&self, body: Vec<u8>, kind: &str) -> PyResult<Reply> {
+        let slot = VectorSlot::new(match kind {
+            "tokens" => VectorKind::Tokens,
+            "scores" => VectorKind::Scores,
+            _ => VectorKind::Texts,
+        });
         let call = Call {
             path: "/v1/embeddings".to_owned(),
             body: Some(body),

@@ -12,7 +12,7 @@ TALK = [
 ]
 
 PROMPTS = {
-    "alpaca": "S\n\n### Instruction:\nU1\n\n### Response:\nA1</s>### Instruction:\nU2\n\n### Response:\n",
+    "alpaca": "S\n\n### Instruction:\nU1\n\n### Response:\nA1</s>### Instruction:\nU2\n\n### Response:",
     "baichuan": "S<reserved_102>U1<reserved_103>A1<reserved_102>U2<reserved_103>",
     "baichuan-2": "S<reserved_106>U1<reserved_107>A1<reserved_106>U2<reserved_107>",
     "chatglm3": "<|system|>\n S<|user|>\n U1<|assistant|>\n A1<|user|>\n U2<|assistant|>",
@@ -37,14 +37,14 @@ PROMPTS = {
     "qwen": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n"
     "<|im_start|>user\nU2<|im_end|>\n<|im_start|>assistant\n",
     "redpajama-incite": "S\n<human>: U1\n<bot>: A1\n<human>: U2\n<bot>:",
-    "saiga": "<s>system\nS</s><s>user\nU1</s><s>bot\nA1</s><s>user\nU2</s><s>bot\n",
+    "saiga": "<s>system\nS</s><s>user\nU1</s><s>bot\nA1</s><s>user\nU2</s><s>bot",
     "snoozy": "### Instruction:\nS\n### Prompt: U1\n### Response: A1\n### Prompt: U2\n### Response:",
     "vicuna": "S USER: U1 ASSISTANT: A1</s>USER: U2 ASSISTANT:",
 }
 
 WITHOUT_SYSTEM = {
     "alpaca": "Below is an instruction that describes a task. Write a response that appropriately completes the "
-    "request.\n\n### Instruction:\nU1\n\n### Response:\n",
+    "request.\n\n### Instruction:\nU1\n\n### Response:",
     "llama-2": "<s>[INST] U1 [/INST]",
     "mistral-instruct": "[INST] U1 [/INST]",
     "openchat": "GPT4 Correct User: U1<|end_of_turn|>GPT4 Correct Assistant:",
@@ -72,6 +72,16 @@ def test_prompts(tale, name):
         assert begun.endswith("A1")
         answer = llama.create_chat_completion(TALK[1:2], max_tokens=4, temperature=0)
         assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_each_system_message_is_there(tale):
+    later = [TALK[1], TALK[0], {"role": "system", "content": "S2"}, TALK[3]]
+    with sluice.Llama(tale, n_ctx=512, chat_format="mistral-instruct") as llama:
+        assert prompt(llama, later) == "[INST] U1 [/INST][INST] S\n\nS2\n\nU2 [/INST]"
+        with pytest.raises(sluice.RequestError, match="needs one of the user"):
+            prompt(llama, TALK[:1])
+    with sluice.Llama(tale, n_ctx=512, chat_format="vicuna") as llama:
+        assert prompt(llama, later) == "USER: U1 S S2 USER: U2 ASSISTANT:"
 
 
 def test_all_formats_have_a_prompt():

@@ -23,7 +23,9 @@ mod routes;
 
 pub use adapters::{AdaptersOptions, NamedAdapter};
 pub use api::request::Defaults;
-pub use http::{Call, Loading, Making, Part, Reply, Service, VectorSlot, Vectors, WrapSampler};
+pub use http::{
+    Call, Loading, Making, Part, Reply, Service, VectorKind, VectorSlot, Vectors, WrapSampler,
+};
 pub use http::{Ended, HttpOptions, Listen, ServeError, Server, ServerOptions, serve};
 pub use models::{ModelsOptions, NamedModel};
 

@@ -43,7 +43,7 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
         team,
         copy,
     } = match ServerSetup::new(args, &mut |_, make| make(), stop) {
-        Err(_) if stop.is_set() => return Ok(Ending::Interrupted),
+        _ if stop.is_set() => return Ok(Ending::Interrupted),
         made => made?,
     };
     let ready = |address: &str| tell(format_args!("listening on {address}"));

@@ -29,7 +29,7 @@ class Prompt:
 
     tokens: list[int]
     text: str | None = None
-    stop: str | None = None
+    stop: tuple[str, ...] = ()
     salt: str | None = None
 
 
@@ -139,8 +139,7 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
         body["cache_salt"] = prompt.salt
     body["max_tokens"] = room if params.max_tokens is None else min(params.max_tokens, room)
     body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
-    if prompt.stop is not None:
-        body["stop"].append(prompt.stop)
+    body["stop"] += [text for text in prompt.stop if text not in body["stop"]]
     if counts_written(params):
         work.processors.append(Penalties(params, n_prompt))
     words = bad_words(params.bad_words or (), model)

@@ -103,16 +103,16 @@ class Client:
         """
         return _whole(self.call(path, body, processors, stopping))
 
-    def embed(self, body: Json, *, scores: bool = False) -> NDArray[np.float32]:
+    def embed(self, body: Json, kind: str = "texts") -> NDArray[np.float32]:
         """Vectors of the texts in a request to `/v1/embeddings`.
 
-        They are float32 (n_texts, n_embd) in the engine's own memory; without pooling (n_tokens, n_embd) of all
-        texts, with `scores` (n_texts, 1) of a reranker's head.
+        They are float32 (n_texts, n_embd) in the engine's own memory; of kind `tokens`, without pooling, (n_tokens,
+        n_embd) of all texts; of kind `scores` (n_texts, 1) of a reranker's head.
 
         Raises:
             RequestError, ServiceError: it was refused, or failed.
         """
-        reply = self.service.embed(_encoded(body), scores)
+        reply = self.service.embed(_encoded(body), kind)
         _whole(reply)
         return reply.vectors()
 

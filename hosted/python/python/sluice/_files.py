@@ -66,7 +66,7 @@ def placed(cached: Path, folder: str | os.PathLike[str]) -> Path:
         OSError: it cannot be written there.
     """
     # models--USER--NAME/snapshots/COMMIT/PATH
-    at = next(i for i, name in enumerate(cached.parts) if name.startswith("models--")) + 3
+    at = max(i for i, name in enumerate(cached.parts) if name.startswith("models--")) + 3
     parts = [cached]
     if split := PART.fullmatch(cached.name):
         parts = sorted(cached.parent.glob(f"{glob.escape(split[1])}-[0-9]*-of-{split[2]}.gguf"))

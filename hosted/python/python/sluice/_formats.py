@@ -31,18 +31,22 @@ class Format:
         inner, outer = any(self.first), self.system
         before, behind = self.first if inner else outer
         system = f"{_text(before)} + message.content + {_text(behind)}"
-        text = "{% set ns = namespace(first='') %}"
+        text = "{% set ns = namespace(first='', told=false) %}"
         if self.default:
             default = _text(before + self.default + behind)
-            text += "{% if not messages or messages[0].role != 'system' %}{{ " + default + " }}{% endif %}"
+            text += "{% for message in messages %}{% if message.role == 'system' %}{% set ns.told = true %}{% endif %}"
+            text += "{% endfor %}{% if not ns.told %}{{ " + default + " }}{% endif %}"
         text += "{% for message in messages %}{% if message.role == 'system' %}"
-        text += "{% set ns.first = " + system + " %}" if inner else "{{ " + system + " }}"
+        text += "{% set ns.first = ns.first + " + system + " %}" if inner else "{{ " + system + " }}"
         for role, (before, behind) in (("user", self.user), ("assistant", self.assistant)):
             text += "{% elif message.role == '" + role + "' %}{{ " + _text(before) + " + "
             text += "ns.first + " if inner and role == "user" else ""
             text += "message.content + " + _text(behind) + " }}"
             text += "{% set ns.first = '' %}" if inner and role == "user" else ""
         text += "{% else %}{{ raise_exception('this chat format has no ' + message.role) }}{% endif %}{% endfor %}"
+        if inner:
+            left = "a system message needs one of the user behind it"
+            text += "{% if ns.first %}{{ raise_exception('" + left + "') }}{% endif %}"
         return text + "{% if add_generation_prompt %}{{ " + _text(self.start) + " }}{% endif %}"
 
 
@@ -54,7 +58,7 @@ FORMATS: Mapping[str, Format] = {
     "alpaca": Format(
         user=("### Instruction:\n", "\n\n"),
         assistant=("### Response:\n", "</s>"),
-        start="### Response:\n",
+        start="### Response:",
         system=("", "\n\n"),
         default="Below is an instruction that describes a task. Write a response that appropriately completes the "
         "request.",
@@ -140,7 +144,7 @@ FORMATS: Mapping[str, Format] = {
     "saiga": Format(
         user=("<s>user\n", "</s>"),
         assistant=("<s>bot\n", "</s>"),
-        start="<s>bot\n",
+        start="<s>bot",
         system=("<s>system\n", "</s>"),
         stop=("</s>",),
     ),

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from sluice._client import Client
 from sluice._native import Model
 
+AT_ONCE = 2048
+"""Most texts of a request: what is written of one is held in memory, and Ctrl-C waits for it."""
+
 
 def embed(
     client: Client,
@@ -22,23 +25,33 @@ def embed(
     normalize: bool,
     truncate: bool,
     adapter: str | None = None,
-    ranks: bool = False,
+    kind: str = "texts",
 ) -> tuple[NDArray[np.float32], list[int]]:
     """The embeddings of texts, float32 (n_texts, n_embd), and how many tokens each has.
 
-    With `ranks` they are scores, (n_texts, 1). Without pooling there is one for each token of all texts.
+    Of kind `scores` they are (n_texts, 1), and marks in texts are marks. Of kind `tokens` there is one for each token
+    of all texts.
     """
+    ranks = kind == "scores"
     each: Sequence[str | Sequence[int]] = [texts] if isinstance(texts, str) else texts
-    tokens = [model.encode(text) if isinstance(text, str) else list(map(index, text)) for text in each]
+    tokens = [
+        model.encode(text, parse_special=ranks) if isinstance(text, str) else list(map(index, text))
+        for text in each
+    ]
     if truncate:
         n_ctx = int(client.get("/props")["default_generation_settings"]["n_ctx"])
         tokens = [text[:n_ctx] for text in tokens]
     if not tokens:
         return np.empty((0, 1 if ranks else model.n_embd), np.float32), []
-    body: dict[str, Any] = {"input": tokens, "embd_normalize": 2 if normalize else -1}
+    body: dict[str, Any] = {"embd_normalize": 2 if normalize else -1}
     if adapter is not None:
         body["model"] = adapter
-    return client.embed(body, scores=ranks), [len(text) for text in tokens]
+    parts = [
+        client.embed({**body, "input": tokens[start : start + AT_ONCE]}, kind)
+        for start in range(0, len(tokens), AT_ONCE)
+    ]
+    vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return vectors, [len(text) for text in tokens]
 
 
 def of_each(vectors: NDArray[np.float32], lengths: list[int], pooled: bool) -> list[Any]:

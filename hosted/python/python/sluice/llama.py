@@ -96,7 +96,7 @@ class Llama(Completions, Stepwise):
             expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
                 that are larger than memory. None has all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Which makes room for another: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
+            expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
             expert_profile: A file of experts to hold, for `static`.
             expert_prefetch: Read experts before their layer is reached, by a guess.
             expert_dirs: Folders with copies of the model's file on other drives.
@@ -313,7 +313,7 @@ class Llama(Completions, Stepwise):
             return_count: Return their number of tokens, too.
 
         Raises:
-            RequestError: a text is empty or does not fit, or the model has no pooling.
+            RequestError: a text is empty or does not fit, or the model has no pooling and `pooling_type` is not 0.
         """
         vectors, count = self._embedded(input, normalize, truncate)
         found = vectors[0] if isinstance(input, str) else vectors
@@ -330,10 +330,13 @@ class Llama(Completions, Stepwise):
         With `pooling_type=0` those of all tokens, text by text: (n_tokens, n_embd). With `pooling_type=4` scores:
         (n_texts, 1).
         """
-        ranks = self._pooling == _options.RANK
         return _vectors.embed(
-            self.client, self._model, texts, normalize=normalize, truncate=truncate, ranks=ranks
+            self.client, self._model, texts, normalize=normalize, truncate=truncate, kind=self._vector_kind()
         )[0]
+
+    def _vector_kind(self) -> str:
+        """What vectors are of."""
+        return {_options.UNPOOLED: "tokens", _options.RANK: "scores"}.get(self._pooling, "texts")
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Json:  # noqa: A002
         """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised.
@@ -364,7 +367,7 @@ class Llama(Completions, Stepwise):
             normalize=normalize,
             truncate=truncate,
             adapter=adapter,
-            ranks=self._pooling == _options.RANK,
+            kind=self._vector_kind(),
         )
         return _vectors.of_each(vectors, lengths, self._pooling != _options.UNPOOLED), sum(lengths)
 

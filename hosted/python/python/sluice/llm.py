@@ -9,7 +9,7 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from sluice import _llm_options, _options
+from sluice import _formats, _llm_options, _options
 from sluice._batch import (
     Prompt,
     Work,
@@ -109,7 +109,7 @@ class LLM:
             expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
                 that are larger than memory. None has all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Which makes room for another: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
+            expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
             expert_profile: A file of experts to hold, for `static`.
             expert_prefetch: Read experts before their layer is reached, by a guess.
             expert_dirs: Folders with copies of the model's file on other drives.
@@ -144,6 +144,7 @@ class LLM:
         self._client = Client(made, log)
         self._model = self._client.model()
         self._max_model_len = options.text_len(self._model.n_ctx_train)
+        self._stops = _formats.stops_of(chat_template)
         self._caches = options.enable_prefix_caching
         self._enable_lora = enable_lora
         # As many again wait at the engine's door, so that a place that becomes free is taken at once.
@@ -215,7 +216,8 @@ class LLM:
 
         def prompt(conversation: Sequence[Json]) -> Prompt:
             made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
-            return Prompt(made["tokens"], made["prompt"], made["stop"])
+            own = (made["stop"],) if made["stop"] is not None else ()
+            return Prompt(made["tokens"], made["prompt"], own + self._stops)
 
         given = map(prompt, conversations)
         return self._generate(given, len(conversations), sampling_params, use_tqdm, lora_request, None)

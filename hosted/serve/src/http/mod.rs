@@ -18,4 +18,4 @@ pub use making::Making;
 pub use options::{HttpOptions, Listen, ServerOptions};
 pub use server::{Ended, ServeError, Server, serve};
 pub use service::{Call, Loading, Part, Reply, Service, WrapSampler};
-pub use vectors::{VectorSlot, Vectors};
+pub use vectors::{VectorKind, VectorSlot, Vectors};

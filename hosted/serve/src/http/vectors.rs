@@ -4,13 +4,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where the vectors of a request to `/v1/embeddings` go instead of into its answer, whose list of them is empty.
 ///
-/// Clones are the same place. How many texts a request has is not limited then, and without pooling each token has a
-/// vector.
-#[derive(Clone, Debug, Default)]
+/// Clones are the same place. How many texts a request has is not limited then.
+#[derive(Clone, Debug)]
 pub struct VectorSlot {
-    /// Whether the score of the head that ranks is wanted, in place of a text's vector.
-    scores: bool,
+    kind: VectorKind,
     found: Arc<Mutex<Option<Vectors>>>,
+}
+
+/// What the vectors are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorKind {
+    /// Of each text one.
+    Texts,
+    /// Of each token of all texts one; without pooling.
+    Tokens,
+    /// Scores of pairs of texts, as rerankers read them: vectors of length 1.
+    Scores,
 }
 
 /// Vectors of the same length.
@@ -23,13 +32,11 @@ pub struct Vectors {
 }
 
 impl VectorSlot {
-    /// For scores of pairs of texts, as rerankers read them: vectors of length 1.
+    /// An empty one.
     #[must_use]
-    pub fn of_scores() -> Self {
-        Self {
-            scores: true,
-            ..Self::default()
-        }
+    pub fn new(kind: VectorKind) -> Self {
+        let found = Arc::default();
+        Self { kind, found }
     }
 
     /// What was put here, once; `None` before the answer has begun, or if it is an error.
@@ -39,8 +46,8 @@ impl VectorSlot {
         found.take()
     }
 
-    pub(crate) const fn takes_scores(&self) -> bool {
-        self.scores
+    pub(crate) const fn kind(&self) -> VectorKind {
+        self.kind
     }
 
     pub(crate) fn put(&self, vectors: Vectors) {

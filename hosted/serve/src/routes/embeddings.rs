@@ -4,7 +4,7 @@ use super::prompts::text_of;
 use crate::api::error::{ApiError, json_reply};
 use crate::api::fields::{Fields, token, wrong};
 use crate::engine::EmbedJob;
-use crate::http::{Context, VectorSlot, Vectors, body};
+use crate::http::{Context, VectorKind, VectorSlot, Vectors, body};
 use crate::models::{Lease, Loaded};
 use axum::Extension;
 use axum::extract::Request;
@@ -87,14 +87,15 @@ fn read(posted: &body::Posted, lease: &Lease, slot: Option<&VectorSlot>) -> Resu
         TEXTS_MAX
     };
     let texts = texts(fields, name, lease, n_max)?;
-    let scores = slot.is_some_and(VectorSlot::takes_scores);
+    let kind = slot.map_or(VectorKind::Texts, VectorSlot::kind);
+    let scores = kind == VectorKind::Scores;
     let pooling = if scores {
         let pooling = lease.model().rank_pooling();
         pooling.ok_or_else(|| ApiError::field("model", NO_HEAD))?
     } else {
         lease.pooling()
     };
-    if pooling == Pooling::None && slot.is_none() {
+    if pooling == Pooling::None && kind == VectorKind::Texts {
         let what = "embeddings of texts need a pooling (--pooling mean, cls or last)";
         return Err(ApiError::field("model", what));
     }
@@ -109,7 +110,10 @@ fn read(posted: &body::Posted, lease: &Lease, slot: Option<&VectorSlot>) -> Resu
         texts,
         is_base64: format == Some("base64"),
         dimensions: fields.count("dimensions", 1..=n_embd)?,
-        normalization: normalization(fields)?,
+        normalization: match scores {
+            true => Normalization::None,
+            false => normalization(fields)?,
+        },
         pooling,
         scores,
     })
@@ -285,7 +289,7 @@ mod tests {
         assert_eq!([found(0), found(1)], [[0.6, 0.8], [0.8, 0.6]]);
         assert_eq!(answer["usage"]["prompt_tokens"], 5);
         // In a slot they are the same buffer.
-        let (slot, at) = (VectorSlot::default(), vectors.floats.as_ptr());
+        let (slot, at) = (VectorSlot::new(VectorKind::Texts), vectors.floats.as_ptr());
         let answer = reply(&asked, vectors, Some(slot.clone()), "m", 5);
         assert_eq!(answer["data"], json!([]));
         let taken = slot.take().unwrap();

@@ -20,6 +20,14 @@ pub(super) async fn tokenize(
     request: Request,
 ) -> Result<Response> {
     super::tell(context, request, |lease, fields, _| {
+        for name in ["messages", "return_token_strs"] {
+            if fields
+                .value(name)
+                .is_some_and(|value| value != &Value::Bool(false))
+            {
+                return Err(ApiError::field(name, "is not supported"));
+            }
+        }
         let name = fields.first(&["content", "prompt"]).unwrap_or("content");
         let text = fields
             .str(name)?

@@ -4,8 +4,9 @@
 //! every schema must be rewritten before it is compiled. So such a grammar stays a list of
 //! [`Part`]s until the vocabulary is known.
 
-use super::{GrammarError, Vocabulary, json_schema};
+use super::{GrammarError, Vocabulary, json_schema, shorten};
 use core::fmt::Write as _;
+use core::ops::Range;
 use llguidance::api::TopLevelGrammar;
 use llguidance::derivre::RegexAst;
 
@@ -16,8 +17,22 @@ pub enum Part {
     Lark(String),
     /// Exactly this: the control token of that name, or else the text.
     Mark(String),
-    /// Any text up to the first mark of this name, and the mark.
+    /// Any text up to the first mark of this name, and the mark. Of marks that begin with `<|` the text has none.
     Until(String),
+    /// Any text at all up to the first of these marks, which may begin with a control token, and the mark.
+    Find {
+        /// A user's, so it may be anything.
+        mark: String,
+        /// Whether the text may end before it, too.
+        may_end: bool,
+    },
+    /// What of a mark stands behind its first bytes, with the control tokens in it.
+    Rest {
+        /// All of it.
+        mark: String,
+        /// How many bytes stand before.
+        from: usize,
+    },
     /// A JSON value of this schema.
     Json(String),
     /// Nothing, but a schema that is refused elsewhere is refused here too.
@@ -30,6 +45,8 @@ impl Part {
         let (Self::Lark(text)
         | Self::Mark(text)
         | Self::Until(text)
+        | Self::Find { mark: text, .. }
+        | Self::Rest { mark: text, .. }
         | Self::Json(text)
         | Self::Check(text)) = self;
         text.len()
@@ -61,13 +78,23 @@ pub(super) fn joined(
                     let mark = mark.replace('|', "\\|");
                     write_to(&mut text, format_args!(" /{NO_MARK}{mark}/ "));
                 } else {
-                    let known = rules.iter().position(|rule| rule == mark);
-                    let number = known.unwrap_or(rules.len());
-                    if number == rules.len() {
-                        rules.push(mark);
-                    }
+                    let number = number_of(mark, &mut rules);
                     write_to(&mut text, format_args!(" until_{number} "));
                 }
+            }
+            Part::Find { mark, may_end } => {
+                let pieces = pieces(mark, vocabulary);
+                if pieces.iter().all(|(_, control)| control.is_none()) {
+                    let number = number_of(mark, &mut rules);
+                    write_to(&mut text, format_args!(" until_{number} "));
+                } else {
+                    check_begin(mark, &pieces, *may_end, vocabulary)?;
+                    write_to(&mut text, format_args!(" /{ANY_TEXT}/ "));
+                    write_rest(&mut text, mark, &pieces, 0)?;
+                }
+            }
+            Part::Rest { mark, from } => {
+                write_rest(&mut text, mark, &pieces(mark, vocabulary), *from)?;
             }
             Part::Json(schema) => {
                 let schema = patterns.rewritten(schema)?;
@@ -87,6 +114,99 @@ pub(super) fn joined(
     Ok((TopLevelGrammar::from_lark(text), patterns.into_all()))
 }
 
+/// The number of the rule for the text before a mark.
+fn number_of<'m>(mark: &'m str, rules: &mut Vec<&'m str>) -> usize {
+    let known = rules.iter().position(|rule| *rule == mark);
+    known.unwrap_or_else(|| {
+        rules.push(mark);
+        rules.len() - 1
+    })
+}
+
+/// Where the texts and the control tokens of a mark stand in it.
+type Pieces = Vec<(Range<usize>, Option<u32>)>;
+
+fn pieces(mark: &str, vocabulary: &Vocabulary) -> Pieces {
+    if let Some(id) = vocabulary.special(mark) {
+        return vec![(0..mark.len(), Some(id))];
+    }
+    let mut pieces = Pieces::new();
+    let (mut begin, mut at) = (0, 0);
+    while at < mark.len() {
+        let Some((end, id)) = control_at(mark, at, vocabulary) else {
+            at += 1;
+            continue;
+        };
+        if begin < at {
+            pieces.push((begin..at, None));
+        }
+        pieces.push((at..end, Some(id)));
+        (begin, at) = (end, end);
+    }
+    if begin < at {
+        pieces.push((begin..at, None));
+    }
+    pieces
+}
+
+/// The end of the longest control token that begins there, and its number. Within a mark such tokens are known by
+/// their brackets.
+fn control_at(mark: &str, at: usize, vocabulary: &Vocabulary) -> Option<(usize, u32)> {
+    let bytes = mark.as_bytes();
+    if !matches!(bytes[at], b'<' | b'[') {
+        return None;
+    }
+    let ends = at + 1..=mark.len().min(at + CONTROL_BYTES_MAX);
+    let mut ends = ends
+        .rev()
+        .filter(|&end| matches!(bytes[end - 1], b'>' | b']'));
+    ends.find_map(|end| Some((end, vocabulary.special(&mark[at..end])?)))
+}
+
+/// Free text has no control token, so one that begins a mark ends that text. One behind text is found too late.
+fn check_begin(
+    mark: &str,
+    pieces: &Pieces,
+    may_end: bool,
+    vocabulary: &Vocabulary,
+) -> Result<(), GrammarError> {
+    let ends = vocabulary.factory().tok_env().tok_trie().eos_tokens();
+    let why = match pieces.first() {
+        Some((_, Some(id))) if may_end && ends.contains(id) => {
+            "begins with a token that ends texts"
+        }
+        Some((_, Some(_))) => return Ok(()),
+        _ => "has a control token behind text",
+    };
+    let mark = shorten(&quoted(mark));
+    Err(GrammarError::Compile(format!("{mark} {why}")))
+}
+
+fn write_rest(
+    text: &mut String,
+    mark: &str,
+    pieces: &Pieces,
+    from: usize,
+) -> Result<(), GrammarError> {
+    for (place, control) in pieces {
+        match control {
+            _ if place.end <= from => {}
+            Some(id) if place.start >= from => write_to(text, format_args!(" <[{id}]> ")),
+            Some(_) => {
+                let trigger = shorten(&quoted(&mark[..from]));
+                let control = quoted(&mark[place.clone()]);
+                let why = format!("{trigger} ends within the control token {control}");
+                return Err(GrammarError::Compile(why));
+            }
+            None => {
+                let literal = quoted(&mark[place.start.max(from)..place.end]);
+                write_to(text, format_args!(" {literal} "));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A text in the notation.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
@@ -97,6 +217,8 @@ fn write_to(text: &mut String, arguments: core::fmt::Arguments<'_>) {
     let _ = text.write_fmt(arguments);
 }
 
-const ANY_TEXT: &str = "(?s:.*)";
+pub(super) const ANY_TEXT: &str = "(?s:.*)";
 /// Text without `<|`. Vocabularies have some such marks as text, which is not for what is free.
 const NO_MARK: &str = "([^<]|<+[^<|])*";
+/// Of the name of a control token within a mark.
+const CONTROL_BYTES_MAX: usize = 64;

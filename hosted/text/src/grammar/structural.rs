@@ -2,7 +2,14 @@
 //!
 //! A tag is what it begins with (a trigger is the beginning of that), a JSON value of a schema or any text, and what
 //! it ends with. Then the text is free again. The shape is that of vLLM's `structural_tag`.
+//!
+//! Free text has no control tokens, and no trigger: the first one ends it. What cannot be kept to so is refused by
+//! name, here or where the vocabulary is known.
+//!
+//! Free text has no control tokens, and no trigger: the first one ends it. What cannot be kept to so is refused by
+//! name, here or where the vocabulary is known.
 
+use super::composed::ANY_TEXT;
 use super::{GrammarSource, Part, quoted};
 
 /// A text whose inside is constrained.
@@ -33,14 +40,12 @@ impl Structure {
     /// The grammar of such texts.
     ///
     /// # Errors
-    /// There is no tag, or one that cannot be told from free text.
+    /// There is no tag, one that cannot be told from free text, a trigger that hides another or has no tag, or too
+    /// many of them.
     pub fn grammar(&self) -> Result<GrammarSource, String> {
-        if self.tags.is_empty() || self.triggers.is_empty() {
-            return Err("a tag and a trigger are needed".to_owned());
-        }
-        if self.triggers.iter().any(String::is_empty) {
-            return Err("a trigger is empty".to_owned());
-        }
+        self.check_sizes()?;
+        let triggers = self.distinct_triggers()?;
+        let tags = self.tags_by_trigger(&triggers)?;
         let count = match (self.at_least_one, self.stop_after_first) {
             (true, true) => "tag",
             (true, false) => "tag+ free",
@@ -48,55 +53,114 @@ impl Structure {
             (false, false) => "tag* free",
         };
         let lark = |text: String| Part::Lark(text);
-        let mut parts = vec![lark(format!("start: {count}\nfree: /(?s:.*)/\n"))];
-        let triggers = self.triggers.iter().enumerate();
-        let used =
-            triggers.filter(|(n, _)| self.tags.iter().any(|tag| self.trigger(tag) == Some(*n)));
-        let used: Vec<_> = used.collect();
-        let names: Vec<_> = used.iter().map(|(n, _)| format!("tag_{n}")).collect();
-        parts.push(lark(format!("tag: {}\n", names.join(" | "))));
-        for (number, trigger) in used {
+        let names: Vec<_> = (0..triggers.len()).map(|n| format!("tag_{n}")).collect();
+        let names = names.join(" | ");
+        let mut parts = vec![lark(format!(
+            "start: {count}\nfree: /{ANY_TEXT}/\ntag: {names}\n"
+        ))];
+        for (number, (trigger, tags)) in triggers.iter().zip(&tags).enumerate() {
             parts.push(lark(format!("tag_{number}: ")));
-            parts.push(Part::Until(trigger.clone()));
-            parts.push(lark(" (".to_owned()));
-            let tags = self
-                .tags
-                .iter()
-                .filter(|tag| self.trigger(tag) == Some(number));
-            for (i, tag) in tags.enumerate() {
-                parts.push(lark(if i == 0 { " " } else { " | " }.to_owned()));
-                inside(&mut parts, tag, trigger.len())?;
+            parts.push(Part::Find {
+                mark: (*trigger).to_owned(),
+                may_end: true,
+            });
+            for (i, tag) in tags.iter().enumerate() {
+                parts.push(lark(if i == 0 { " ( " } else { " | " }.to_owned()));
+                inside(&mut parts, tag, trigger.len());
             }
-            parts.push(lark(")\n".to_owned()));
+            parts.push(lark(" )\n".to_owned()));
         }
-        match self.tags.iter().position(|tag| self.trigger(tag).is_none()) {
-            None => Ok(GrammarSource::Composed(parts)),
-            Some(i) => Err(format!("tag {i} begins with no trigger")),
-        }
+        Ok(GrammarSource::Composed(parts))
     }
 
-    /// The number of the trigger that a tag begins with.
-    fn trigger(&self, tag: &Tag) -> Option<usize> {
-        let begins = |trigger: &String| tag.begin.starts_with(trigger.as_str());
-        self.triggers.iter().position(begins)
+    /// Everything after it takes time that follows from these sizes.
+    fn check_sizes(&self) -> Result<(), String> {
+        if self.tags.is_empty() || self.triggers.is_empty() {
+            return Err("a tag and a trigger are needed".to_owned());
+        }
+        for (name, n, most) in [
+            ("tags", self.tags.len(), TAGS_MAX),
+            ("triggers", self.triggers.len(), TRIGGERS_MAX),
+        ] {
+            if n > most {
+                return Err(format!("{n} {name} are more than {most}"));
+            }
+        }
+        let of_tags = self.tags.iter().flat_map(|tag| [&tag.begin, &tag.end]);
+        let mut marks = of_tags.chain(&self.triggers);
+        if let Some(mark) = marks.find(|mark| mark.len() > MARK_BYTES_MAX) {
+            let begin = quoted(&mark[..mark.floor_char_boundary(SHOWN_BYTES)]);
+            let what = format!("what begins with {begin} is longer than {MARK_BYTES_MAX} bytes");
+            return Err(what);
+        }
+        Ok(())
+    }
+
+    /// Each once. None is within another, which would end free text at the same place or later.
+    fn distinct_triggers(&self) -> Result<Vec<&str>, String> {
+        let mut triggers: Vec<&str> = Vec::with_capacity(self.triggers.len());
+        for trigger in self.triggers.iter().map(String::as_str) {
+            if trigger.is_empty() {
+                return Err("a trigger is empty".to_owned());
+            }
+            if !triggers.contains(&trigger) {
+                triggers.push(trigger);
+            }
+        }
+        for outer in &triggers {
+            let is_within = |inner: &&&str| *inner != outer && outer.contains(**inner);
+            if let Some(inner) = triggers.iter().find(is_within) {
+                let (outer, inner) = (quoted(outer), quoted(inner));
+                return Err(format!("the trigger {outer} contains the trigger {inner}"));
+            }
+        }
+        Ok(triggers)
+    }
+
+    /// The tags of each trigger.
+    fn tags_by_trigger(&self, triggers: &[&str]) -> Result<Vec<Vec<&Tag>>, String> {
+        let mut tags = vec![Vec::new(); triggers.len()];
+        for (i, tag) in self.tags.iter().enumerate() {
+            let begun = triggers
+                .iter()
+                .position(|trigger| tag.begin.starts_with(trigger));
+            let number = begun.ok_or_else(|| format!("tag {i} begins with no trigger"))?;
+            if tag.schema.is_none() && tag.end.is_empty() {
+                return Err(format!("tag {i}: any text needs an end"));
+            }
+            tags[number].push(tag);
+        }
+        match tags.iter().position(Vec::is_empty) {
+            None => Ok(tags),
+            Some(n) => Err(format!(
+                "no tag begins with the trigger {}",
+                quoted(triggers[n])
+            )),
+        }
     }
 }
 
 /// What of a tag stands behind its trigger.
-fn inside(parts: &mut Vec<Part>, tag: &Tag, trigger_len: usize) -> Result<(), String> {
-    let rest = &tag.begin[trigger_len..];
-    if !rest.is_empty() {
-        parts.push(Part::Lark(quoted(rest)));
-    }
+fn inside(parts: &mut Vec<Part>, tag: &Tag, trigger_len: usize) {
+    parts.push(Part::Rest {
+        mark: tag.begin.clone(),
+        from: trigger_len,
+    });
+    let mark = tag.end.clone();
     match &tag.schema {
         Some(schema) => {
             parts.push(Part::Json(schema.clone()));
-            if !tag.end.is_empty() {
-                parts.push(Part::Mark(tag.end.clone()));
-            }
+            parts.push(Part::Rest { mark, from: 0 });
         }
-        None if tag.end.is_empty() => return Err("a tag of any text needs an end".to_owned()),
-        None => parts.push(Part::Until(tag.end.clone())),
+        None => parts.push(Part::Find {
+            mark,
+            may_end: false,
+        }),
     }
-    Ok(())
 }
+
+const TAGS_MAX: usize = 1024;
+const TRIGGERS_MAX: usize = 128;
+/// Of a trigger, of what a tag begins with and of what it ends with.
+const MARK_BYTES_MAX: usize = 256;
+const SHOWN_BYTES: usize = 40;

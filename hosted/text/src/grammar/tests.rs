@@ -1,7 +1,9 @@
 //! Grammars with the vocabulary of the project's own model: what they accept and refuse, and how
 //! hostile ones end.
 
-use super::{Grammar, GrammarError, GrammarSource, Structure, Tag};
+mod structural;
+
+use super::{Grammar, GrammarError, GrammarSource};
 use core::time::Duration;
 use sluice_core::gguf::Gguf;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
@@ -680,72 +682,3 @@ fn hostile_grammars_end_soon() {
 
 /// Generous: builds without optimisation on a busy machine keep to it.
 const BOUND: Duration = Duration::from_secs(30);
-
-#[test]
-fn behind_a_trigger_stands_a_tag() {
-    let tag = |begin: &str, schema: Option<&str>, end: &str| Tag {
-        begin: begin.to_owned(),
-        schema: schema.map(str::to_owned),
-        end: end.to_owned(),
-    };
-    let number = r#"{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
-        "additionalProperties": false}"#;
-    let structure = Structure {
-        tags: vec![
-            tag("<f=add>", Some(number), "</f>"),
-            tag("<f=say>", None, "</f>"),
-            tag("[!]", Some(r#"{"enum": ["yes"]}"#), ""),
-        ],
-        triggers: vec!["<f=".to_owned(), "[!]".to_owned()],
-        ..Structure::default()
-    };
-    let add = r#"<f=add>{"n": 1}</f>"#;
-    with_tokenizer(|tokenizer| {
-        let check = |structure: &Structure, good: &[&str], bad: &[&str]| {
-            let source = structure.grammar().expect("tags with triggers");
-            let mut grammar = Grammar::new(&source, tokenizer).expect("a grammar");
-            for text in good {
-                assert!(accepts(&mut grammar, tokenizer, text), "{text}");
-            }
-            for text in bad {
-                assert!(!accepts(&mut grammar, tokenizer, text), "{text}");
-            }
-        };
-        let twice = format!("A sum: {add}, and {add} <f and\n[!]\"yes\" more");
-        let good = [
-            "",
-            "Free text < f=",
-            add,
-            &twice,
-            "<f=say>what <it> is</f> then",
-        ];
-        let bad = [
-            "<f=sub>{}</f>",
-            "a <f=add>{\"n\": \"x\"}</f>",
-            "<f=add>{\"n\": 1}",
-            "so [!]\"no\"",
-            "<f=",
-        ];
-        check(&structure, &good, &bad);
-        let one = Structure {
-            at_least_one: true,
-            ..structure.clone()
-        };
-        check(&one, &[add, &twice], &["", "Free text"]);
-        let first = Structure {
-            stop_after_first: true,
-            ..one
-        };
-        let (led, more) = (format!("So: {add}"), format!("{add} more"));
-        check(&first, &[add, &led], &["", &more, &twice]);
-    });
-    for (change, what) in [
-        (tag("<g>", None, "</g>"), "tag 3 begins with no trigger"),
-        (tag("<f=x>", None, ""), "a tag of any text needs an end"),
-    ] {
-        let mut wrong = structure.clone();
-        wrong.tags.push(change);
-        assert_eq!(wrong.grammar().expect_err("a wrong tag"), what);
-    }
-    assert!(Structure::default().grammar().is_err());
-}
