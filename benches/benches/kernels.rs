@@ -12,6 +12,7 @@ use sluice_benches::limits::{Work, kv_peak, weight_peak};
 use sluice_benches::{AttentionSplit, Noise, Product, Quantization, bits, random_row, tables};
 use sluice_kernels::activation::ActivationKinds;
 use sluice_kernels::blocks::dequantize_row;
+use sluice_kernels::panel::PanelLayout;
 use sluice_kernels::table::{Rope, RopePairing};
 use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
 use std::time::Instant;
@@ -190,6 +191,35 @@ fn rows(criterion: &mut Criterion) {
     }
 }
 
+/// Rows of a GGUF file become panels, as when a model is loaded; no table has a part in that.
+fn pack(criterion: &mut Criterion) {
+    const ROWS: usize = 768;
+    const COLS: usize = 2048;
+    for ty in WeightType::ALL {
+        let layout = PanelLayout::new(ty.ggml(), ROWS, COLS).expect("whole blocks");
+        let row = random_row(ty, COLS);
+        let mut panels = vec![0; layout.bytes()];
+        let mut group = criterion.benchmark_group(format!("pack/{}", ty.ggml()));
+        group.throughput(Throughput::Bytes((ROWS * row.len()) as u64));
+        group.bench_function(format!("{ROWS}x{COLS}"), |bencher| {
+            bencher.iter(|| {
+                for index in 0..ROWS {
+                    let band = layout.byte_range(layout.band(index));
+                    layout.pack_row(index, black_box(&row), &mut panels[band]);
+                }
+            });
+        });
+        group.finish();
+        let mut back = vec![0; row.len()];
+        layout.unpack_row(
+            ROWS - 1,
+            &panels[layout.byte_range(layout.band(ROWS - 1))],
+            &mut back,
+        );
+        assert!(back == row, "{} does not come back", ty.ggml());
+    }
+}
+
 /// Few and short samples: kernels repeat well, and there are many of them.
 fn short() -> Criterion {
     Criterion::default()
@@ -202,6 +232,6 @@ fn short() -> Criterion {
 criterion_group! {
     name = benches;
     config = short();
-    targets = matmul, attention, quantize, dequantize, rows
+    targets = matmul, attention, quantize, dequantize, rows, pack
 }
 criterion_main!(benches);
