@@ -1,23 +1,24 @@
 //! From a model file to a model in memory, with all workers.
 #![forbid(unsafe_code)]
 
-use crate::experts::{ExpertError, head_with_experts};
+mod in_place;
+
+pub(crate) use in_place::{load_head_in_place, longest_beside_experts};
+
+use crate::experts::ExpertError;
 use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{
-    ExpertMatrices, LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency,
-    Tables,
+    LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency, Tables,
 };
-use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
@@ -103,6 +104,23 @@ impl LoadError {
             error: Box::new(error),
         }
     }
+
+    /// The error of a read from a model that lies in several files names the one that could not be read.
+    pub(crate) fn of_part(self, file: &ModelFile) -> Self {
+        let part = match &self {
+            Self::Model { error, .. } => match **error {
+                ModelError::Source { error, .. } => file.at_fault(error),
+                _ => None,
+            },
+            _ => None,
+        };
+        match (self, part) {
+            (Self::Model { error, .. }, Some(part)) => {
+                Self::unusable(&part.display().to_string(), *error)
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 impl ModelMemory {
@@ -167,13 +185,14 @@ pub(crate) fn load<'m>(
 ) -> Result<Model<'m>, LoadError> {
     if let Some(slc) = file.slc()? {
         let config = (config, residency);
-        return load_in_place(file, &slc, config, memory, team, stop, progress);
+        return in_place::load(file, &slc, config, memory, team, stop, progress);
     }
     if memory.tables_stay {
         advise(file, gguf, config);
     }
     let weights = (file.name(), file.source(), file.mapped());
     load_from(weights, gguf, (config, None), memory, team, stop, progress)
+        .map_err(|error| error.of_part(file))
 }
 
 /// Rows of tables that stay in the map are read alone, without their neighbours.
@@ -184,189 +203,6 @@ fn advise(file: &ModelFile, gguf: &Gguf<'_>, config: &ModelConfig) {
         file.advise_random(tensor.offset, tensor.len_bytes);
     });
 }
-
-/// The head `config` that predicts a token further, of the `.slc` file that `trunk` lies in.
-///
-/// # Errors
-/// As [`load()`].
-pub(crate) fn load_head_in_place<'m>(
-    file: &ModelFile,
-    slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
-    trunk: &Model<'m>,
-    memory: &'m mut ModelMemory,
-) -> Result<Model<'m>, LoadError> {
-    let make = match residency {
-        Residency::All => Model::head_in_place,
-        Residency::WithoutExperts => Model::head_in_place_without_experts,
-    };
-    let head = make(slc, config, trunk, &mut memory.tables);
-    head.map_err(|error| LoadError::unusable(file.name(), error))
-}
-
-/// The model of a `.slc` file, in its map or copied as it is.
-fn load_in_place<'m>(
-    file: &'m ModelFile,
-    slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
-    memory: &'m mut ModelMemory,
-    team: &Team,
-    stop: &StopFlag,
-    mut progress: impl FnMut(LoadProgress) + Send,
-) -> Result<Model<'m>, LoadError> {
-    let named = |error| LoadError::Model {
-        name: file.name().to_owned(),
-        error: Box::new(error),
-    };
-    let start = slc.header().payload_offset();
-    let total_bytes = slc.header().file_len - start;
-    let payload_len = usize::try_from(total_bytes)
-        .map_err(|_| named(sluice_core::memory::MemoryError::TooLarge.into()))?;
-    let mapped = file
-        .mapped()
-        .and_then(|bytes| bytes.get(bytes.len() - payload_len..));
-    // What the plan of the GGUF file asked for is not needed.
-    memory.staging = reserve("loading", 0)?;
-    if mapped.is_some() {
-        memory.weights = reserve("the weights", 0)?;
-    } else if memory.weights.len() < payload_len {
-        memory.weights = reserve("the weights", payload_len)?;
-    }
-    let parts = parts(slc, (config, residency), payload_len).map_err(named)?;
-    if policy().locks {
-        for part in &parts {
-            if let Some(locked) = file.lock_map(part.start..part.end) {
-                note_lock(locked, part.len());
-            }
-        }
-    }
-    let ModelMemory {
-        weights, tables, ..
-    } = memory;
-    let payloads: &'m [u8] = match mapped {
-        Some(payloads) => payloads,
-        None => {
-            let room = &mut weights[..payload_len];
-            copy(file, start, (room, &parts), team, stop, &mut progress)?;
-            room
-        }
-    };
-    progress(LoadProgress {
-        done_bytes: total_bytes,
-        total_bytes,
-    });
-    match residency {
-        Residency::All => Model::in_place(slc, config, payloads, tables),
-        Residency::WithoutExperts => Model::in_place_without_experts(slc, config, payloads, tables),
-    }
-    .map_err(named)
-}
-
-/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
-fn parts(
-    slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
-    payload_len: usize,
-) -> Result<Vec<Range<usize>>, ModelError> {
-    let first = slc.header().payload_offset();
-    let tensors: Vec<_> = slc.gguf().tensors().collect();
-    let mut of_experts = Vec::new();
-    let mut note = |matrices: ExpertMatrices| {
-        let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
-        of_experts.extend(header.map(|header| {
-            let start = header.offset - first;
-            let stride = header.matrix_stride_bytes();
-            let last = start + stride * (header.n_matrices() - 1);
-            start..last + matrices.layout.bytes() as u64
-        }));
-    };
-    if residency == Residency::WithoutExperts {
-        ModelPlan::experts(slc.gguf(), config, &mut note)?;
-        if let Some(head) = head_with_experts(slc.gguf(), config) {
-            ModelPlan::experts(slc.gguf(), &head, &mut note)?;
-        }
-    }
-    of_experts.sort_by_key(|range| range.start);
-    let (mut parts, mut end) = (Vec::new(), 0);
-    let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);
-    for range in of_experts {
-        if at(range.start) > end {
-            parts.push(end..at(range.start));
-        }
-        end = end.max(at(range.end));
-    }
-    parts.extend((end < payload_len).then_some(end..payload_len));
-    Ok(parts)
-}
-
-/// The longest range of a `.slc` file's payloads that is no experts'.
-pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
-    let header = slc.header();
-    let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
-    let parts = parts(slc, (config, Residency::WithoutExperts), payload_len).ok()?;
-    parts.into_iter().max_by_key(Range::len)
-}
-
-/// Fills `parts` of `room` with the bytes from `start` of a file on, with all workers.
-fn copy(
-    file: &ModelFile,
-    start: u64,
-    (room, parts): (&mut [u8], &[Range<usize>]),
-    team: &Team,
-    stop: &StopFlag,
-    progress: &mut (impl FnMut(LoadProgress) + Send),
-) -> Result<(), LoadError> {
-    let total_bytes = room.len() as u64;
-    let (mut pieces, mut rest, mut at) = (Vec::new(), room, 0);
-    for part in parts {
-        let (_, behind) = rest.split_at_mut(part.start - at);
-        let (part_room, behind) = behind.split_at_mut(part.len());
-        let offsets = (part.start as u64..).step_by(COPY_BYTES);
-        pieces.extend(offsets.zip(part_room.chunks_mut(COPY_BYTES)));
-        (rest, at) = (behind, part.end);
-    }
-    let pieces = Mutex::new(pieces.into_iter());
-    let progress = Mutex::new(progress);
-    let first_error = Mutex::new(None);
-    team.run(|rank| {
-        loop {
-            let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((at, piece)) = next.filter(|_| !stop.is_set()) else {
-                break;
-            };
-            if let Err(error) = file.contents().read(start + at, piece) {
-                let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert(error);
-                break;
-            }
-            if rank == 0 {
-                let mut report = progress.lock().unwrap_or_else(PoisonError::into_inner);
-                let done_bytes = at + piece.len() as u64;
-                report(LoadProgress {
-                    done_bytes,
-                    total_bytes,
-                });
-            }
-        }
-    })?;
-    let error = first_error
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    match error {
-        Some(error) => Err(LoadError::Model {
-            name: file.name().to_owned(),
-            error: Box::new(ModelError::Source {
-                name: "payloads".into(),
-                error,
-            }),
-        }),
-        None if stop.is_set() => Err(LoadError::Stopped),
-        None => Ok(()),
-    }
-}
-
-/// Bytes of a `.slc` file that a worker copies at once.
-const COPY_BYTES: usize = 8 << 20;
 
 /// As [`load()`], with the weights from `source`, which is called `name` in messages; of a head that predicts a
 /// token further, with its trunk.

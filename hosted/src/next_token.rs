@@ -68,7 +68,11 @@ impl Model {
             }
             let from = (file.name(), options.source.unwrap_or(file.source()), None);
             let config = (&config, trunk);
-            load_from(from, opened.gguf(), config, memory, team, stop, progress)
+            let loaded = load_from(from, opened.gguf(), config, memory, team, stop, progress);
+            loaded.map_err(|error| match options.source {
+                Some(_) => error,
+                None => error.of_part(file),
+            })
         })?;
         Ok(Some(Self {
             experts: experts.as_ref().map(|experts| experts.store().clone()),

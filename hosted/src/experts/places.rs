@@ -54,13 +54,23 @@ impl Found<'_> {
     }
 }
 
-/// The head that predicts a token further behind the model `config` of a file, if both have experts. One that cannot be
-/// run has none: that is for who loads it.
+/// The head that predicts a token further behind the model `config` of a file, if both have experts and the head's take
+/// no larger slots. One that cannot be run has none: that is for who loads it.
 pub(crate) fn head_with_experts(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<ModelConfig> {
     let head = ModelConfig::next_token_head(gguf).ok()??;
     let is_trunk = config.next_token.is_none();
-    let is_whole = || ModelPlan::experts(gguf, &head, |_| ()).is_ok();
-    (is_trunk && config.has_experts() && head.has_experts() && is_whole()).then_some(head)
+    let fits = || Some(slot_bytes(gguf, &head)? <= slot_bytes(gguf, config)?);
+    (is_trunk && config.has_experts() && head.has_experts() && fits()?).then_some(head)
+}
+
+/// Bytes of the largest expert of a model in memory.
+fn slot_bytes(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<usize> {
+    let mut of_layers = vec![0; config.n_layer()];
+    let add = |matrices: ExpertMatrices| {
+        of_layers[matrices.layer] += matrices.layout.bytes().next_multiple_of(DIRECT_ALIGN);
+    };
+    ModelPlan::experts(gguf, config, add).ok()?;
+    of_layers.into_iter().max()
 }
 
 /// Experts of a layer.

@@ -7,6 +7,7 @@ use sluice_core::gguf::TensorInfo;
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::GgmlType;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The file that parts make together.
 pub(super) struct JoinedFile {
@@ -15,6 +16,8 @@ pub(super) struct JoinedFile {
     /// In the order of the joined file, disjoint. What is between them is zero.
     segments: Vec<Segment>,
     len_bytes: u64,
+    /// The last error of a read, which has offsets of the part that it comes from.
+    failed: Mutex<Option<(SourceError, usize)>>,
 }
 
 /// A file, and where it was opened.
@@ -86,6 +89,7 @@ impl Joining {
             segments: self.segments,
             len_bytes: data_offset + self.header.data_bytes(),
             header,
+            failed: Mutex::default(),
         }
     }
 }
@@ -113,6 +117,13 @@ impl JoinedFile {
         let within = segment.joined.start <= offset && end <= segment.joined.end;
         let at = segment.offset + offset.checked_sub(segment.joined.start)?;
         within.then_some((segment.part, at))
+    }
+
+    /// The part that an error of [`Self::read`] comes from, if it is the last one.
+    pub(super) fn at_fault(&self, error: SourceError) -> Option<&Path> {
+        let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, part) = failed.filter(|&(last, _)| last == error)?;
+        self.path(part)
     }
 
     fn inside(&self, offset: u64, len: usize) -> Option<(&dyn TensorSource, u64)> {
@@ -158,11 +169,18 @@ impl TensorSource for JoinedFile {
             into[place].copy_from_slice(bytes);
         }
         for segment in &self.segments[self.behind(offset)..] {
-            let Some((at, place)) = target(segment.joined.clone()) else {
+            if segment.joined.start >= end {
                 break;
+            }
+            let Some((at, place)) = target(segment.joined.clone()) else {
+                continue;
             };
             let at = segment.offset + (at - segment.joined.start);
-            self.parts[segment.part].source.read(at, &mut into[place])?;
+            let read = self.parts[segment.part].source.read(at, &mut into[place]);
+            read.inspect_err(|&error| {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                *failed = Some((error, segment.part));
+            })?;
         }
         Ok(())
     }

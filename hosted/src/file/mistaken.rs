@@ -32,7 +32,9 @@ pub fn mistaken(head: &[u8]) -> Option<&'static str> {
         return Some("it is compressed by gzip: `gunzip` it first");
     }
     if is_tiktoken(text) {
-        return Some("it is a vocabulary of tiktoken (base64 and ranks), which is not read");
+        return Some(
+            "it is a vocabulary of tiktoken (base64 and ranks): `sluice convert` reads one that is called tiktoken.model",
+        );
     }
     None
 }

@@ -156,6 +156,11 @@ impl ModelFile {
         }
     }
 
+    /// Where the model's files were opened: one, unless it lies in parts or its experts lie in other files.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        (0..self.n_parts()).filter_map(|part| self.part_path(part))
+    }
+
     /// The whole file, if it is mapped: aligned to a page.
     pub fn mapped(&self) -> Option<&[u8]> {
         self.contents.map().map(MappedFile::bytes)
@@ -174,6 +179,14 @@ impl ModelFile {
         match &self.contents {
             Contents::File(file) => file.path(),
             Contents::Joined(file) => file.path(part),
+        }
+    }
+
+    /// Which of the model's files an error of [`Self::source`] comes from, where there are several.
+    pub(crate) fn at_fault(&self, error: SourceError) -> Option<&Path> {
+        match &self.contents {
+            Contents::File(_) => None,
+            Contents::Joined(file) => file.at_fault(error),
         }
     }
 

@@ -52,6 +52,32 @@ impl Drives {
         Ok(Self::below(Path::new("/"), &path, device))
     }
 
+    /// Those of several files or folders; nodes only if they are known of all.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_all<'p>(paths: impl IntoIterator<Item = &'p Path>) -> io::Result<Self> {
+        let (mut devices, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        let (mut is_known, mut seen) = (true, BTreeSet::new());
+        for path in paths {
+            // Of thousands of files on a file system one is enough.
+            if !seen.insert(path.metadata()?.dev()) {
+                continue;
+            }
+            let found = Self::of(path)?;
+            is_known &= !found.nodes.is_empty();
+            devices.extend(found.devices);
+            nodes.extend(found.nodes);
+        }
+        if !is_known {
+            nodes.clear();
+        }
+        Ok(Self {
+            devices: devices.into_iter().collect(),
+            nodes: nodes.into_iter().collect(),
+        })
+    }
+
     /// As [`of`](Self::of), with `sys`, `proc` and `dev` below `root`: of the file at `path`, which
     /// is absolute and free of links, on the device of this major and minor number.
     #[must_use]

@@ -1,18 +1,31 @@
 //! The drives that a model is on: where they are attached, and how they can be read.
 
 use super::report::{Finding, Section};
+use sluice::file::{LoadMode, ModelFile};
 use sluice::host::cpus::CpuList;
 use sluice::host::drives::Drives;
 use sluice::host::reads;
 use std::path::Path;
 
-/// Of a file, or of a folder.
+/// Of a model, or of a folder.
 pub(super) fn section(path: &Path) -> Section {
     let shown = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mut findings = Vec::new();
-    match Drives::of(path) {
+    // What is no model is a file like any other here.
+    let model = match path.is_file() {
+        true => ModelFile::open(path, LoadMode::Read).ok(),
+        false => None,
+    };
+    let drives = match &model {
+        Some(model) => Drives::of_all(model.paths()),
+        None => Drives::of(path),
+    };
+    match drives {
         Ok(drives) => {
             findings.push(Finding::new("of", shown.display().to_string()));
+            if let Some(n) = model.map(|model| model.n_parts()).filter(|&n| n > 1) {
+                findings.push(Finding::new("files", n.to_string()));
+            }
             findings.extend(described(&drives, &drives.cpus()));
             let tried = reads::direct_reads(&shown);
             findings.push(tried.as_ref().map_or_else(

@@ -117,9 +117,12 @@ impl Shared {
             if let Some(slot) = slot {
                 for part in parts {
                     // What failed before is tried again, once nothing of it is on its way any more.
-                    let n_reading = state.info[slot].n_reading[part as usize];
-                    if self.slots.progress(slot, part) == Progress::Failed && n_reading == 0 {
-                        self.slots.set_progress(slot, part, Progress::Empty);
+                    if self.slots.progress(slot, part) != Progress::Failed {
+                        continue;
+                    }
+                    match state.info[slot].n_reading[part as usize] {
+                        0 => self.slots.set_progress(slot, part, Progress::Empty),
+                        _ => self.needs_silent(state, slot),
                     }
                 }
                 state.came_true(slot, layer);

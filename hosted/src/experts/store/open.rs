@@ -21,7 +21,7 @@ use crate::host::process::allow_files;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -53,7 +53,8 @@ impl ExpertStore {
         let mut notes = Vec::new();
         let (files, copies) = files(&places, &options.dirs, &mut notes)?;
         let shared = Arc::new(Shared::new(places, &options, &files, copies)?);
-        let drives = drives(&files);
+        let paths = files.iter().map(|file| file.path.as_path());
+        let drives = Drives::of_all(paths).unwrap_or_default();
         if !drives.nodes.is_empty() {
             shared.bind(&drives.nodes, &mut notes);
         }
@@ -231,33 +232,6 @@ fn files(
         ));
     }
     Ok((files, copies))
-}
-
-/// The drives of all files; their nodes only if they are known of all.
-fn drives(files: &[DeviceFile]) -> Drives {
-    let mut all = Drives::default();
-    let mut is_known = true;
-    let mut seen = Vec::new();
-    for file in files {
-        // Of thousands of files on a file system one is enough.
-        let device = file.file.metadata().map(|metadata| metadata.dev()).ok();
-        if device.is_some() && seen.contains(&device) {
-            continue;
-        }
-        seen.push(device);
-        let found = Drives::of(&file.path).unwrap_or_default();
-        is_known &= !found.nodes.is_empty();
-        all.devices.extend(found.devices);
-        all.nodes.extend(found.nodes);
-    }
-    if !is_known {
-        all.nodes.clear();
-    }
-    all.devices.sort();
-    all.devices.dedup();
-    all.nodes.sort_unstable();
-    all.nodes.dedup();
-    all
 }
 
 /// Compares a copy with one of the model's `n_files` files: the header's first bytes, and a page here and there.

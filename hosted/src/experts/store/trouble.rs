@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::super::error::ExpertError;
+use super::fetch::Flight;
 use super::slots::Progress;
 use super::{Shared, State};
 use core::sync::atomic::Ordering;
@@ -141,13 +142,29 @@ impl Shared {
         let is_awaited = !flight.is_guess || state.need.has(flight.id);
         self.slots
             .set_progress(flight.slot, flight.part, Progress::Failed);
-        if !is_awaited {
-            return;
+        if is_awaited {
+            self.tell_silence(state, token);
         }
-        state.stats.failures += 1;
+    }
+
+    /// A layer needs what has been given up already, because no answer came to a guess.
+    pub(super) fn needs_silent(&self, state: &mut State, slot: usize) {
+        let is_silent = |flight: &Option<Flight>| {
+            flight.is_some_and(|flight| flight.slot == slot && flight.is_overdue)
+        };
+        if let Some(token) = state.flights.flights.iter().position(is_silent) {
+            self.tell_silence(state, token);
+        }
+    }
+
+    fn tell_silence(&self, state: &mut State, token: usize) {
+        let Some(flight) = &state.flights.flights[token] else {
+            return;
+        };
         let (layer, expert) = self.places.of_id(flight.id);
+        state.stats.failures += 1;
         state.error = Some(ExpertError::NoAnswer {
-            path: flights.drives[flight.file].path.clone(),
+            path: state.flights.drives[flight.file].path.clone(),
             layer,
             expert,
             after: PATIENCE,

@@ -123,7 +123,10 @@ fn a_file_that_has_changed_is_named() {
     fs::write(&blob, [0; 50]).unwrap();
     error(&["data/a.bin: it has 50 bytes, and had 64", "import it again"]);
     let read = || file.source().read(at, &mut [0; 16]);
-    assert_eq!(read(), Err(SourceError::EndOfFile { offset: 50 }));
+    let ended = SourceError::EndOfFile { offset: 50 };
+    assert_eq!(read(), Err(ended));
+    assert_eq!(file.at_fault(ended), Some(blob.as_path()));
+    assert_eq!(file.at_fault(SourceError::EndOfFile { offset: 49 }), None);
     fs::write(&blob, [0; 65]).unwrap();
     error(&["data/a.bin: it has 65 bytes"]);
     fs::write(&blob, []).unwrap();

@@ -58,6 +58,8 @@ fn parts_of_other_alignments_are_one_file() {
         let mut header = aligned(other);
         header.set("general.name", "a model");
         header.set("later.key", MetaValue::u32s(&[1, 2]));
+        // One without bytes hides none behind it.
+        header.add_tensor("none", &[0], GgmlType::F32);
         folder.part(1, header, &["c"], 2);
         for mode in [LoadMode::Read, LoadMode::Map] {
             let file = ModelFile::open(&path, mode).unwrap();

@@ -1,0 +1,198 @@
+//! Weights of a `.slc` file: used in its map, or copied as they are.
+#![forbid(unsafe_code)]
+
+use super::{LoadError, ModelMemory, reserve};
+use crate::experts::head_with_experts;
+use crate::file::ModelFile;
+use crate::host::memory::{note_lock, policy};
+use crate::team::Team;
+use core::ops::Range;
+use sluice_core::model::{
+    ExpertMatrices, LoadProgress, Model, ModelConfig, ModelError, ModelPlan, Residency,
+};
+use sluice_core::slc::Slc;
+use sluice_core::team::StopFlag;
+use std::sync::{Mutex, PoisonError};
+
+/// The head `config` that predicts a token further, of the `.slc` file that `trunk` lies in.
+///
+/// # Errors
+/// As [`load()`].
+pub(crate) fn load_head_in_place<'m>(
+    file: &ModelFile,
+    slc: &Slc<'_>,
+    (config, residency): (&ModelConfig, Residency),
+    trunk: &Model<'m>,
+    memory: &'m mut ModelMemory,
+) -> Result<Model<'m>, LoadError> {
+    let make = match residency {
+        Residency::All => Model::head_in_place,
+        Residency::WithoutExperts => Model::head_in_place_without_experts,
+    };
+    let head = make(slc, config, trunk, &mut memory.tables);
+    head.map_err(|error| LoadError::unusable(file.name(), error))
+}
+
+/// The model of a `.slc` file, in its map or copied as it is.
+pub(super) fn load<'m>(
+    file: &'m ModelFile,
+    slc: &Slc<'_>,
+    (config, residency): (&ModelConfig, Residency),
+    memory: &'m mut ModelMemory,
+    team: &Team,
+    stop: &StopFlag,
+    mut progress: impl FnMut(LoadProgress) + Send,
+) -> Result<Model<'m>, LoadError> {
+    let named = |error| LoadError::Model {
+        name: file.name().to_owned(),
+        error: Box::new(error),
+    };
+    let start = slc.header().payload_offset();
+    let total_bytes = slc.header().file_len - start;
+    let payload_len = usize::try_from(total_bytes)
+        .map_err(|_| named(sluice_core::memory::MemoryError::TooLarge.into()))?;
+    let mapped = file
+        .mapped()
+        .and_then(|bytes| bytes.get(bytes.len() - payload_len..));
+    // What the plan of the GGUF file asked for is not needed.
+    memory.staging = reserve("loading", 0)?;
+    if mapped.is_some() {
+        memory.weights = reserve("the weights", 0)?;
+    } else if memory.weights.len() < payload_len {
+        memory.weights = reserve("the weights", payload_len)?;
+    }
+    let parts = parts(slc, (config, residency), payload_len).map_err(named)?;
+    if policy().locks {
+        for part in &parts {
+            if let Some(locked) = file.lock_map(part.start..part.end) {
+                note_lock(locked, part.len());
+            }
+        }
+    }
+    let ModelMemory {
+        weights, tables, ..
+    } = memory;
+    let payloads: &'m [u8] = match mapped {
+        Some(payloads) => payloads,
+        None => {
+            let room = &mut weights[..payload_len];
+            copy(file, start, (room, &parts), team, stop, &mut progress)?;
+            room
+        }
+    };
+    progress(LoadProgress {
+        done_bytes: total_bytes,
+        total_bytes,
+    });
+    match residency {
+        Residency::All => Model::in_place(slc, config, payloads, tables),
+        Residency::WithoutExperts => Model::in_place_without_experts(slc, config, payloads, tables),
+    }
+    .map_err(named)
+}
+
+/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
+fn parts(
+    slc: &Slc<'_>,
+    (config, residency): (&ModelConfig, Residency),
+    payload_len: usize,
+) -> Result<Vec<Range<usize>>, ModelError> {
+    let first = slc.header().payload_offset();
+    let tensors: Vec<_> = slc.gguf().tensors().collect();
+    let mut of_experts = Vec::new();
+    let mut note = |matrices: ExpertMatrices| {
+        let header = slc.tensor_header(matrices.tensor, &tensors[matrices.tensor]);
+        of_experts.extend(header.map(|header| {
+            let start = header.offset - first;
+            let stride = header.matrix_stride_bytes();
+            let last = start + stride * (header.n_matrices() - 1);
+            start..last + matrices.layout.bytes() as u64
+        }));
+    };
+    if residency == Residency::WithoutExperts {
+        ModelPlan::experts(slc.gguf(), config, &mut note)?;
+        if let Some(head) = head_with_experts(slc.gguf(), config) {
+            ModelPlan::experts(slc.gguf(), &head, &mut note)?;
+        }
+    }
+    of_experts.sort_by_key(|range| range.start);
+    let (mut parts, mut end) = (Vec::new(), 0);
+    let at = |n: u64| usize::try_from(n).unwrap_or(payload_len).min(payload_len);
+    for range in of_experts {
+        if at(range.start) > end {
+            parts.push(end..at(range.start));
+        }
+        end = end.max(at(range.end));
+    }
+    parts.extend((end < payload_len).then_some(end..payload_len));
+    Ok(parts)
+}
+
+/// The longest range of a `.slc` file's payloads that is no experts'.
+pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
+    let header = slc.header();
+    let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
+    let parts = parts(slc, (config, Residency::WithoutExperts), payload_len).ok()?;
+    parts.into_iter().max_by_key(Range::len)
+}
+
+/// Fills `parts` of `room` with the bytes from `start` of a file on, with all workers.
+fn copy(
+    file: &ModelFile,
+    start: u64,
+    (room, parts): (&mut [u8], &[Range<usize>]),
+    team: &Team,
+    stop: &StopFlag,
+    progress: &mut (impl FnMut(LoadProgress) + Send),
+) -> Result<(), LoadError> {
+    let total_bytes = room.len() as u64;
+    let (mut pieces, mut rest, mut at) = (Vec::new(), room, 0);
+    for part in parts {
+        let (_, behind) = rest.split_at_mut(part.start - at);
+        let (part_room, behind) = behind.split_at_mut(part.len());
+        let offsets = (part.start as u64..).step_by(COPY_BYTES);
+        pieces.extend(offsets.zip(part_room.chunks_mut(COPY_BYTES)));
+        (rest, at) = (behind, part.end);
+    }
+    let pieces = Mutex::new(pieces.into_iter());
+    let progress = Mutex::new(progress);
+    let first_error = Mutex::new(None);
+    team.run(|rank| {
+        loop {
+            let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((at, piece)) = next.filter(|_| !stop.is_set()) else {
+                break;
+            };
+            if let Err(error) = file.contents().read(start + at, piece) {
+                let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert(error);
+                break;
+            }
+            if rank == 0 {
+                let mut report = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                let done_bytes = at + piece.len() as u64;
+                report(LoadProgress {
+                    done_bytes,
+                    total_bytes,
+                });
+            }
+        }
+    })?;
+    let error = first_error
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Some(error) => Err(LoadError::Model {
+            name: file.name().to_owned(),
+            error: Box::new(ModelError::Source {
+                name: "payloads".into(),
+                error,
+            }),
+        }),
+        None if stop.is_set() => Err(LoadError::Stopped),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of a `.slc` file that a worker copies at once.
+const COPY_BYTES: usize = 8 << 20;
