@@ -11,6 +11,7 @@ use sluice::sequence::Choose;
 use sluice_text::assistant::Triggers;
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingError};
+use std::sync::Arc;
 
 /// What a reply begins with.
 pub(super) fn head(lease: &Lease, prefix: &str) -> Head {
@@ -109,6 +110,10 @@ pub(super) fn sampler(
     };
     if asked.stops.n_min > 0 {
         sampler = sampler.with_min_tokens(asked.stops.n_min, &asked.stops.tokens, tokenizer);
+    }
+    // Where masks take long, these threads make them while the engine's read the token.
+    if let Ok(threads) = tokio::runtime::Handle::try_current() {
+        sampler = sampler.with_helper(Arc::new(move |work| drop(threads.spawn_blocking(work))));
     }
     Ok(Box::new(sampler))
 }

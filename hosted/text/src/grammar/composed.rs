@@ -4,11 +4,11 @@
 //! every schema must be rewritten before it is compiled. So such a grammar stays a list of
 //! [`Part`]s until the vocabulary is known.
 
-use super::{GrammarError, Vocabulary, json_schema, shorten};
+use super::json_schema::{self, Marked, Shared};
+use super::{GrammarError, Vocabulary, shorten};
 use core::fmt::Write as _;
 use core::ops::Range;
 use llguidance::api::TopLevelGrammar;
-use llguidance::derivre::RegexAst;
 
 /// A part of a grammar. All parts, one behind the other, are rules, of which `start` is the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,15 @@ pub enum Part {
     },
     /// A JSON value of this schema.
     Json(String),
+    /// A text of this schema as it is, and the end behind it.
+    Text {
+        /// Of a text.
+        schema: String,
+        /// What is not in the text.
+        mark: String,
+        /// What follows it, with the mark in it.
+        end: String,
+    },
     /// Nothing, but a schema that is refused elsewhere is refused here too.
     Check(String),
 }
@@ -48,18 +57,19 @@ impl Part {
         | Self::Find { mark: text, .. }
         | Self::Rest { mark: text, .. }
         | Self::Json(text)
+        | Self::Text { schema: text, .. }
         | Self::Check(text)) = self;
         text.len()
     }
 }
 
-/// The grammar, ready to be compiled, and what [`json_schema::put_in`] takes.
+/// The grammar, ready to be compiled, and the patterns whose marks it has.
 pub(super) fn joined(
     parts: &[Part],
     vocabulary: &Vocabulary,
-) -> Result<(TopLevelGrammar, Vec<RegexAst>), GrammarError> {
+) -> Result<(TopLevelGrammar, Marked), GrammarError> {
     let mut text = String::new();
-    let mut patterns = json_schema::Shared::default();
+    let mut patterns = Shared::default();
     // Of marks that are texts, the rules for what precedes them.
     let mut rules: Vec<&str> = Vec::new();
     for part in parts {
@@ -100,6 +110,11 @@ pub(super) fn joined(
                 let schema = patterns.rewritten(schema)?;
                 write_to(&mut text, format_args!(" %json {schema} "));
             }
+            Part::Text { schema, mark, end } => {
+                let pattern = json_schema::before_mark(schema, mark, end)?;
+                let text_mark = quoted(&patterns.text(pattern)?);
+                write_to(&mut text, format_args!(" {text_mark} "));
+            }
             Part::Check(schema) => {
                 json_schema::rewritten(schema)?;
             }
@@ -111,7 +126,7 @@ pub(super) fn joined(
         write_to(&mut text, rule);
     }
     text.push('\n');
-    Ok((TopLevelGrammar::from_lark(text), patterns.into_all()))
+    Ok((TopLevelGrammar::from_lark(text), patterns.into_marked()))
 }
 
 /// The number of the rule for the text before a mark.

@@ -25,12 +25,15 @@ pub(crate) use composed::quoted;
 pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;
 
+use core::time::Duration;
 use gbnf::GbnfError;
+use json_schema::Marked;
 use keys::Keys;
 use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher};
 use sluice_core::tokenizer::Tokenizer;
+use std::time::Instant;
 
 /// A grammar as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,9 @@ pub struct Grammar {
     fresh: Matcher,
     /// One bit per token.
     words: Vec<u64>,
+    /// Whether they are those of the text as it is.
+    is_made: bool,
+    mask_time: Duration,
     vocabulary: Vocabulary,
     /// Of a JSON document.
     keys: Option<Keys>,
@@ -80,6 +86,8 @@ impl Clone for Grammar {
             matcher: self.matcher.deep_clone(),
             fresh: self.fresh.deep_clone(),
             words: self.words.clone(),
+            is_made: self.is_made,
+            mask_time: self.mask_time,
             vocabulary: self.vocabulary.clone(),
             keys: self.keys.clone(),
         }
@@ -114,6 +122,8 @@ impl Grammar {
             fresh: matcher.deep_clone(),
             matcher,
             words: vec![0; vocabulary.n_words().div_ceil(64)],
+            is_made: false,
+            mask_time: Duration::ZERO,
             vocabulary: vocabulary.clone(),
             keys,
         };
@@ -131,15 +141,33 @@ impl Grammar {
     /// Begins another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();
+        self.is_made = false;
         self.keys = self.keys.take().map(|_| Keys::default());
     }
 
     /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
-    /// Where the text may end, those that end it are among them; where it must, they alone.
+    /// Where the text may end, those that end it are among them; where it must, they alone. Made
+    /// once for each place of a text.
     ///
     /// # Errors
     /// A bound is exceeded.
     pub fn mask(&mut self) -> Result<&[u64], GrammarError> {
+        if !self.is_made {
+            let start = Instant::now();
+            self.make_mask()?;
+            self.is_made = true;
+            self.mask_time = start.elapsed();
+        }
+        Ok(&self.words)
+    }
+
+    /// How long the last mask took.
+    #[must_use]
+    pub const fn mask_time(&self) -> Duration {
+        self.mask_time
+    }
+
+    fn make_mask(&mut self) -> Result<(), GrammarError> {
         let mask = self.matcher.compute_mask_or_eos();
         let mask = mask.map_err(|error| run_error(&error))?;
         let halves = mask.as_slice().chunks(2);
@@ -159,7 +187,7 @@ impl Grammar {
         if self.words.iter().all(|&word| word == 0) && !self.is_complete() {
             return Err(GrammarError::Run(NO_TOKEN.to_owned()));
         }
-        Ok(&self.words)
+        Ok(())
     }
 
     /// Takes `token`, which [`Self::mask`] allowed, as the next of the text.
@@ -171,6 +199,7 @@ impl Grammar {
             // Only the end of the text is allowed now, and that changes nothing.
             return Ok(());
         }
+        self.is_made = false;
         if let Some(keys) = &mut self.keys {
             let piece = self.vocabulary.word(token);
             let is_new = piece.is_none_or(|piece| keys.push(piece));
@@ -192,6 +221,7 @@ impl Grammar {
         if env.tok_trie().decode(&tokens) != bytes {
             return false;
         }
+        self.is_made = false;
         let before = self.matcher.deep_clone();
         let taken = self.matcher.try_consume_tokens(&tokens);
         let keys = self.keys.clone();
@@ -257,14 +287,16 @@ fn on_large_stack<T: Send>(
 }
 
 fn compile(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Matcher, GrammarError> {
-    let (top, digits) = match source {
+    let (top, marked) = match source {
         GrammarSource::Gbnf(text) => {
             let lark = gbnf::to_lark(plain(text))?;
-            (TopLevelGrammar::from_lark(lark), Vec::new())
+            (TopLevelGrammar::from_lark(lark), Marked::default())
         }
         GrammarSource::JsonSchema(text) => {
             let (schema, digits) = json_schema::rewritten(plain(text))?;
-            (TopLevelGrammar::from_json_schema(schema), digits)
+            let texts = Vec::new();
+            let top = TopLevelGrammar::from_json_schema(schema);
+            (top, Marked { digits, texts })
         }
         GrammarSource::Composed(parts) => composed::joined(parts, vocabulary)?,
     };
@@ -278,10 +310,11 @@ fn compile(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Matcher, G
         ..ParserLimits::default()
     };
     let mut init = GrammarInit::Serialized(top);
-    if !digits.is_empty() {
+    if !marked.is_empty() {
         let compiled = init.to_internal(Some(factory.tok_env().clone()), limits.clone());
         let (grammar, mut lexer) = compiled.map_err(|error| compile_error(&error))?;
-        json_schema::put_in(&mut lexer, digits).map_err(GrammarError::Compile)?;
+        let put = marked.put_in(&mut lexer);
+        put.map_err(GrammarError::Compile)?;
         init = GrammarInit::Internal(grammar, lexer);
     }
     let (quiet, nothing) = (Logger::new(0, 0), InferenceCapabilities::default());

@@ -16,23 +16,29 @@
 
 mod breakers;
 mod budget;
+mod error;
+mod guide;
 mod lazy;
 mod scan;
 #[cfg(test)]
 mod tests;
 
 pub use breakers::DrySequenceBreakers;
+pub use error::SamplingError;
+pub use guide::Helper;
 
 use crate::assistant::{Dialect, Triggers};
-use crate::grammar::{Grammar, GrammarError, Vocabulary};
+use crate::grammar::{Grammar, Vocabulary};
 use budget::Budget;
+use guide::Guide;
 use lazy::Lazy;
 use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
-    Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SampleError, SamplerChain,
-    SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
+    Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SamplerChain, SamplerConfig,
+    TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
 };
-use sluice_core::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
+use std::sync::MutexGuard;
 
 /// What is asked of a [`Sampler`]. The default is llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +89,7 @@ pub struct Sampler {
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
-    grammar: Option<Grammar>,
+    grammar: Option<Guide>,
     /// Of a grammar that waits for a trigger.
     lazy: Option<Lazy>,
     budget: Option<Budget>,
@@ -165,7 +171,7 @@ impl Sampler {
     /// The sampler that chooses only what `grammar` allows; the grammar begins with the text.
     #[must_use]
     pub fn with_grammar(mut self, grammar: Grammar) -> Self {
-        self.grammar = Some(grammar);
+        self.grammar = Some(Guide::new(grammar));
         self.lazy = None;
         self
     }
@@ -175,8 +181,18 @@ impl Sampler {
     #[must_use]
     pub fn with_lazy_grammar(mut self, grammar: Grammar, triggers: Triggers) -> Self {
         self.vocabulary = Some(grammar.vocabulary().clone());
-        self.grammar = Some(grammar);
+        self.grammar = Some(Guide::new(grammar));
         self.lazy = Some(Lazy::new(triggers));
+        self
+    }
+
+    /// The sampler whose grammar's masks `helper` makes while the model reads a token, where they take long. A
+    /// mask that has not been begun when it is needed is made by who needs it.
+    #[must_use]
+    pub fn with_helper(mut self, helper: Helper) -> Self {
+        if let Some(grammar) = &mut self.grammar {
+            grammar.set_helper(helper);
+        }
         self
     }
 
@@ -205,7 +221,7 @@ impl Sampler {
     /// Whether nothing may follow the token chosen last: a grammar has come to its end.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.grammar.as_ref().is_some_and(Grammar::is_complete)
+        self.grammar.as_ref().is_some_and(Guide::is_complete)
     }
 
     /// Begins another text: forgets what was learnt from the last one.
@@ -216,7 +232,8 @@ impl Sampler {
         self.mirostat = Mirostat::new(version, tau, eta);
         self.n_taken = 0;
         if let Some(grammar) = &mut self.grammar {
-            grammar.restart();
+            // A grammar that is lost says so when it is asked for a mask.
+            let _restarted = grammar.change(self.lazy.is_none(), Grammar::restart);
         }
         if let Some(lazy) = &mut self.lazy {
             lazy.restart();
@@ -255,7 +272,9 @@ impl Sampler {
         let mut bias = LogitBiases(biases);
         let mut mask = VocabMask { words: &[] };
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
-        if let Some(grammar) = self.grammar.as_mut().filter(|_| is_awake) {
+        let grammar = self.grammar.as_ref().filter(|_| is_awake);
+        let mut grammar = grammar.map(Guide::lock).transpose()?;
+        if let Some(grammar) = &mut grammar {
             mask.words = grammar.mask()?;
         }
         let mut forced = self.budget.as_ref().and_then(Budget::forced);
@@ -279,6 +298,7 @@ impl Sampler {
             )?,
         };
         self.mirostat = chain.mirostat();
+        drop(grammar);
         self.n_taken += 1;
         self.take(token, forced.is_some())?;
         if let Some(report) = &mut self.report {
@@ -293,11 +313,11 @@ impl Sampler {
     }
 
     /// The grammar that holds now.
-    fn awake(&self) -> Option<&Grammar> {
+    fn awake(&self) -> Option<MutexGuard<'_, Grammar>> {
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
-        self.grammar
-            .as_ref()
-            .filter(|grammar| is_awake && !grammar.is_complete())
+        let grammar = self.grammar.as_ref();
+        let grammar = grammar.filter(|grammar| is_awake && !grammar.is_complete())?;
+        grammar.lock().ok()
     }
 
     /// What follows the text goes on by `token`.
@@ -310,8 +330,10 @@ impl Sampler {
             return Ok(());
         };
         match (&mut self.lazy, piece) {
-            (Some(lazy), Some(piece)) if !lazy.is_awake() => lazy.push(piece, grammar),
-            _ => grammar.accept(token)?,
+            (Some(lazy), Some(piece)) if !lazy.is_awake() => {
+                grammar.change(false, |grammar| lazy.push(piece, grammar))?;
+            }
+            _ => grammar.change(true, |grammar| grammar.accept(token))??,
         }
         Ok(())
     }
@@ -378,7 +400,8 @@ impl Choose for Sampler {
         {
             return closing.to_vec();
         }
-        self.awake().map_or_else(Vec::new, Grammar::forced)
+        self.awake()
+            .map_or_else(Vec::new, |grammar| grammar.forced())
     }
 
     fn n_allowed(&mut self, tokens: &[u32]) -> usize {
@@ -392,42 +415,4 @@ impl Choose for Sampler {
             ..self.clone()
         }))
     }
-}
-
-/// Why a sampler could not be made, or no token be chosen.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SamplingError {
-    /// Core's samplers refuse.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
-    /// A bias for a token that does not exist.
-    #[error("there is no token {id} to bias: the vocabulary has {n_vocab}")]
-    UnknownToken {
-        /// The token.
-        id: u32,
-        /// Size of the vocabulary.
-        n_vocab: u32,
-    },
-    /// The grammar cannot go on.
-    #[error(transparent)]
-    Grammar(#[from] GrammarError),
-    /// The vocabulary cannot write a mark.
-    #[error("cannot write the mark {text:?} in tokens")]
-    Mark {
-        /// The text.
-        text: String,
-        /// What the tokenizer says.
-        #[source]
-        source: Box<TokenizerError>,
-    },
-    /// A sequence breaker has characters that the vocabulary cannot write.
-    #[error("cannot write the sequence breaker {text:?} in tokens")]
-    Breaker {
-        /// The text.
-        text: String,
-        /// What the tokenizer says.
-        #[source]
-        source: Box<TokenizerError>,
-    },
 }

@@ -1,14 +1,17 @@
 //! Grammars behind triggers, and budgets for reasoning: with logits that write a given text as far
 //! as that is allowed.
 
-use super::{Sampler, SamplingSettings};
+use super::{Helper, Sampler, SamplingSettings};
 use crate::assistant::tests::vocabulary::{MARKS, encode, with_tokenizer};
 use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
 use crate::grammar::{Grammar, GrammarSource, Vocabulary};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use serde_json::json;
 use sluice::sequence::Choose as _;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::tokenizer::Tokenizer;
+use std::sync::Arc;
 
 fn sampler(tokenizer: &Tokenizer<'_>) -> Sampler {
     let settings = SamplingSettings {
@@ -286,5 +289,51 @@ fn triggers_may_end_within_tokens() {
         let (free, rest) = text.split_once(" once ").expect("it is free until then");
         assert_eq!(free, "one tone of stone");
         assert_eq!(rest.len(), 3, "{text}");
+    });
+}
+
+/// Who makes a mask changes no token; a helper that never comes to it is not waited for, and one that fails fails the
+/// text.
+#[test]
+fn masks_may_be_made_by_a_helper() {
+    with_tokenizer(&[], |tokenizer| {
+        let source = GrammarSource::Gbnf("root ::= (\"once \" | \"upon \"){2,20} \"a\"".into());
+        let grammar = Grammar::new(&source, tokenizer).expect("well formed");
+        let wanted = encode(tokenizer, "once upon upon a time");
+        let n_asked = Arc::new(AtomicUsize::new(0));
+        let text = |help: fn(Box<dyn FnOnce() + Send>)| {
+            let mut sampler = sampler(tokenizer).with_grammar(grammar.clone());
+            let asked = Arc::clone(&n_asked);
+            let helper: Helper = Arc::new(move |work| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                help(work);
+            });
+            sampler = sampler.with_helper(helper);
+            if let Some(grammar) = &mut sampler.grammar {
+                grammar.worth = Duration::ZERO;
+            }
+            written(&mut sampler, tokenizer, &wanted, 80)
+        };
+        let alone = written(
+            &mut sampler(tokenizer).with_grammar(grammar.clone()),
+            tokenizer,
+            &wanted,
+            80,
+        );
+        assert!(alone.0.starts_with("once upon upon "), "{}", alone.0);
+        assert_eq!(text(|work| work()), alone);
+        assert_eq!(text(|work| drop(std::thread::spawn(work))), alone);
+        assert_eq!(text(drop), alone);
+        assert!(n_asked.load(Ordering::Relaxed) >= 3 * (alone.1.len() - 1));
+        let mut broken = sampler(tokenizer).with_grammar(grammar.clone());
+        let guide = broken.grammar.as_ref().expect("it has one");
+        let panicked = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+            let _held = guide.lock();
+            panic!("in the midst of a mask");
+        }));
+        assert!(panicked.is_err());
+        let logits = vec![0.0; tokenizer.n_vocab() as usize];
+        let error = broken.sample(&logits, &[], 0, 0).expect_err("it is lost");
+        assert!(error.to_string().contains("could not be made"), "{error}");
     });
 }

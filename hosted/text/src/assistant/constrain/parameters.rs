@@ -52,7 +52,7 @@ pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
         }
         lark(parts, &(quoted(&format!("<parameter={name}>\n")) + " "));
         if schema.is_none_or(is_text) {
-            text(parts, schema.unwrap_or(&any));
+            text(parts, schema.unwrap_or(&any), tool);
         } else {
             parts.push(Part::Json(on_its_own(schema.unwrap_or(&any), tool)));
             lark(parts, "\"\\n</parameter>\\n\" ");
@@ -64,7 +64,15 @@ pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
 }
 
 /// A text as it is, with the closing tag.
-fn text(parts: &mut Vec<Part>, schema: &Value) {
+fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool) {
+    let says_more = |keys: &Map<String, Value>| keys.keys().any(|key| !ANY_TEXT.contains(&&**key));
+    if schema.as_object().is_some_and(says_more) {
+        return parts.push(Part::Text {
+            schema: on_its_own(schema, tool),
+            mark: "</parameter>".into(),
+            end: "\n</parameter>\n".into(),
+        });
+    }
     let values = match (schema.get("enum"), schema.get("const")) {
         (_, Some(value)) => core::slice::from_ref(value),
         (Some(Value::Array(values)), None) => values,
@@ -116,5 +124,20 @@ fn is_writable(name: &str) -> bool {
     !name.is_empty() && name.trim() == name && !name.contains(['>', '<', '\n'])
 }
 
+/// Keywords of texts that are any, or one of those that are named.
+const ANY_TEXT: [&str; 12] = [
+    "type",
+    "enum",
+    "const",
+    "format",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$comment",
+];
 /// Keywords that add no properties.
 const PLAIN: [&str; 5] = ["type", "properties", "description", "title", "$schema"];

@@ -42,6 +42,14 @@ fn tools() -> Vec<Tool> {
             "required": ["city", "id"]
         }}},
         {"type": "function", "function": {"name": "clock"}},
+        {"type": "function", "function": {"name": "find", "parameters": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "pattern": "^[a-z]{2}[0-9]$"},
+                "word": {"type": "string", "pattern": "o", "minLength": 3, "maxLength": 9}
+            },
+            "required": ["code", "word"]
+        }}},
         {"type": "function", "function": {"name": "seek", "parameters": {
             "type": "object",
             "properties": {
@@ -75,7 +83,20 @@ fn is_valid(name: &str, arguments: &Value) -> bool {
                 && arguments.len() == 2 + usize::from(exact.is_some())
         }
         "weather_at" => {
-            is_id && arguments.get("city").is_some_and(Value::is_string) && arguments.len() == 2
+            let city = arguments.get("city").and_then(Value::as_str);
+            is_id && city.is_some_and(|city| city.chars().count() <= 12) && arguments.len() == 2
+        }
+        "find" => {
+            let text = |key: &str| arguments.get(key).and_then(Value::as_str);
+            let is_code = |code: &str| {
+                let bytes = code.as_bytes();
+                code.len() == 3
+                    && bytes[..2].iter().all(u8::is_ascii_lowercase)
+                    && bytes[2].is_ascii_digit()
+            };
+            let is_word =
+                |word: &str| word.contains('o') && (3..=9).contains(&word.chars().count());
+            text("code").is_some_and(is_code) && text("word").is_some_and(is_word)
         }
         "clock" => arguments.is_empty(),
         "seek" => {

@@ -1,13 +1,10 @@
 //! Whole numbers as patterns of digits, where the compiler of schemas would round them.
 //!
-//! Such a pattern cannot be said in a schema. So the schema has a mark in its place, a number of
-//! 19 digits that no other part of it is, and [`put_in`] exchanges what the compiler made of the
-//! mark for the pattern.
+//! Such a pattern cannot be said in a schema. So the schema has a mark in its place ([`super::marks`]), a number of
+//! 19 digits that no other part of it is.
 
 use super::exact::Integer;
-use crate::grammar::GrammarError;
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
-use llguidance::earley::lexerspec::LexerSpec;
 use std::collections::HashMap;
 
 /// The whole numbers between two bounds that are multiples of a step.
@@ -204,81 +201,6 @@ impl Patterns {
     }
 }
 
-/// What stands in the schema for the pattern of that number: from 2^60 on, where every 256th
-/// number is a double, and beyond what any other part of a schema is compiled from.
-pub(super) fn mark(number: usize) -> u64 {
-    (1 << 60) + 256 * number as u64
-}
-
-/// The patterns of several schemas that one grammar has.
-#[derive(Default)]
-pub(in crate::grammar) struct Shared {
-    builder: RegexBuilder,
-    compiled: HashMap<ExprRef, usize>,
-    all: Vec<RegexAst>,
-    /// Of the first schema. Patterns must be where the same white space is allowed.
-    guidance: Option<serde_json::Value>,
-}
-
-impl Shared {
-    /// A schema as [`super::rewritten`] has it, but that its marks are none of another schema's.
-    ///
-    /// # Errors
-    /// Those of [`super::rewritten`].
-    pub(in crate::grammar) fn rewritten(
-        &mut self,
-        source: &str,
-    ) -> Result<serde_json::Value, GrammarError> {
-        let (mut schema, patterns) = super::rewritten(source)?;
-        if let Some(own) = schema.get_mut("x-guidance") {
-            *own = self.guidance.get_or_insert_with(|| own.clone()).clone();
-        }
-        for (number, pattern) in patterns.into_iter().enumerate() {
-            let expr = self.builder.mk(&pattern);
-            let expr = expr.map_err(|error| GrammarError::Compile(error.to_string()))?;
-            let shared = *self.compiled.entry(expr).or_insert(self.all.len());
-            if shared == self.all.len() {
-                self.all.push(pattern);
-            }
-            if let Some(place) = schema.pointer_mut(&format!("/$defs/d{number}/const")) {
-                *place = mark(shared).into();
-            }
-        }
-        Ok(schema)
-    }
-
-    pub(in crate::grammar) fn into_all(self) -> Vec<RegexAst> {
-        self.all
-    }
-}
-
-/// Exchanges the marks for the patterns that they stand for.
-///
-/// # Errors
-/// A pattern is too large.
-pub(in crate::grammar) fn put_in(
-    lexer: &mut LexerSpec,
-    patterns: Vec<RegexAst>,
-) -> Result<(), String> {
-    for (number, pattern) in patterns.into_iter().enumerate() {
-        let mark = mark(number).to_string();
-        let is_mark = |lexeme| lexer.has_forced_bytes(lexeme, mark.as_bytes());
-        // What cannot be reached was not compiled.
-        let Some(at) = lexer.lexemes.iter().position(is_mark) else {
-            continue;
-        };
-        // A lexeme is known by its place, and a new one gets the first that is free.
-        let mut rest = lexer.lexemes.split_off(at);
-        let added = lexer.add_greedy_lexeme(String::new(), pattern, false, None, usize::MAX);
-        added.map_err(|error| error.to_string())?;
-        if lexer.lexemes.len() != at + 1 {
-            return Err("a number means what another lexeme does".to_owned());
-        }
-        lexer.lexemes.extend(rest.drain(1..));
-    }
-    Ok(())
-}
-
 /// Every remainder is a state of the lexer: compiling 65521 took 44 s.
 pub(super) const STEP_MAX: u128 = 10_000;
-const PATTERNS_MAX: usize = 1_000;
+pub(super) const PATTERNS_MAX: usize = 1_000;

@@ -1,8 +1,8 @@
 //! Places written as a schema again, with nothing left to put together.
 
-use super::digits::mark;
 use super::exact::Exact;
 use super::keywords::{is_of, of_name};
+use super::marks::mark;
 use super::numeric::{Numeric, Part};
 use super::place::Places;
 use super::read::Reader;

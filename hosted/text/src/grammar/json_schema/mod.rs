@@ -23,20 +23,23 @@ mod emit;
 mod exact;
 mod keywords;
 mod literals;
+mod marks;
 mod numeric;
 mod place;
+mod raw;
 mod read;
 mod reference;
 mod shape;
 mod text;
 
 use super::GrammarError;
-pub(super) use digits::{Shared, put_in};
 use llguidance::derivre::RegexAst;
+pub(super) use marks::{Marked, Shared};
+pub(super) use raw::before_mark;
 use read::Reader;
 use serde_json::Value;
 
-/// The schema in `source` rewritten, ready to be compiled, and what [`put_in`] takes.
+/// The schema in `source` rewritten, ready to be compiled, and the patterns whose marks it has ([`Marked`]).
 ///
 /// # Errors
 /// It is no JSON or no schema, it uses what is not supported, or no document satisfies it: the

@@ -1,0 +1,83 @@
+//! Texts that stand as they are before a mark, not as JSON.
+
+use super::keywords::is_of;
+use super::read::Reader;
+use super::shape::{Shape, Text};
+use super::{place, text};
+use crate::grammar::GrammarError;
+use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
+use llguidance::regex_to_lark;
+use serde_json::Value;
+
+/// A text of the schema in `source`, then `end`; the text has no `mark` in it. What is said of other types than texts
+/// does not count, and neither do formats, which are remarks.
+///
+/// # Errors
+/// As [`super::rewritten`]; no text can stand there.
+pub(in crate::grammar) fn before_mark(
+    source: &str,
+    mark: &str,
+    end: &str,
+) -> Result<RegexAst, GrammarError> {
+    let schema: Value = serde_json::from_str(source)
+        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
+    let made = || {
+        let mut reader = Reader::new(source, &schema)?;
+        let places = place::all(&mut reader)?;
+        let mut texts = Vec::new();
+        for shape in &places.all[0].shapes {
+            if let Shape::Text(text) = shape {
+                texts.push(of(text)?);
+            }
+        }
+        let any = || RegexAst::Regex(ANY_TEXT.to_owned());
+        let with_mark = RegexAst::Concat(vec![any(), RegexAst::Literal(mark.to_owned()), any()]);
+        let texts = RegexAst::And(vec![
+            RegexAst::Or(texts),
+            RegexAst::Not(Box::new(with_mark)),
+        ]);
+        if is_empty(&texts)? {
+            let name = reader.name_of(&places.all[0].together);
+            return Err(format!("no text without {mark} is of {name}"));
+        }
+        Ok(RegexAst::Concat(vec![
+            texts,
+            RegexAst::Literal(end.to_owned()),
+        ]))
+    };
+    made().map_err(|what: String| GrammarError::Schema(crate::grammar::shorten(&what)))
+}
+
+fn of(shape: &Text) -> Result<RegexAst, String> {
+    if let Some(literals) = &shape.literals {
+        let mut left = Vec::new();
+        for literal in literals {
+            if is_of(shape, literal)? {
+                left.push(RegexAst::Literal(literal.clone()));
+            }
+        }
+        return Ok(RegexAst::Or(left));
+    }
+    let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let any = RegexAst::Regex("(?s:.)".to_owned());
+    let most = shape.most.map_or(u32::MAX, count);
+    let mut all = vec![RegexAst::Repeat(Box::new(any), count(shape.least), most)];
+    for pattern in &shape.patterns {
+        // Named, if it cannot be used.
+        text::regex(&[pattern], &[])?;
+        all.push(RegexAst::SearchRegex(regex_to_lark(pattern, "dw")));
+    }
+    Ok(RegexAst::And(all))
+}
+
+/// Whether nothing is of it, as far as that is soon found.
+fn is_empty(texts: &RegexAst) -> Result<bool, String> {
+    let mut builder = RegexBuilder::new();
+    let whole = builder.mk(texts);
+    let whole = whole.map_err(|error| format!("a text cannot be kept to: {error}"))?;
+    let regex = builder.into_regex_limited(whole, FUEL);
+    Ok(regex.is_ok_and(|mut regex: Regex| regex.always_empty()))
+}
+
+const ANY_TEXT: &str = "(?s:.*)";
+const FUEL: u64 = 100_000;
