@@ -4,8 +4,9 @@
 //! 68 are numbered in ascending order from U+0100. So every character takes one or two bytes of
 //! UTF-8. Source: `bytes_to_unicode` in the GPT-2 encoder.
 
-/// The character that stands for `byte`: U+0021 to U+0143.
-pub(super) fn char_of(byte: u8) -> char {
+/// The character that stands for `byte` in GPT-2's byte-level alphabet: U+0021 to U+0143.
+#[must_use]
+pub fn char_of(byte: u8) -> char {
     let code = u32::from(byte);
     let code = match byte {
         0x00..=0x20 => 0x100 + code,

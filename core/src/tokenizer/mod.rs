@@ -64,6 +64,7 @@ mod window;
 mod wordpiece;
 
 pub use build::{TokenizerPlan, plan};
+pub use byte_level::char_of as byte_level_char;
 pub use detokenize::Detokenizer;
 pub use encode::EncodeOptions;
 pub use error::{Name, TokenizerError};

@@ -5,6 +5,7 @@ mod chat;
 mod constraints;
 mod convert;
 mod convert_says;
+mod convert_tiktoken;
 mod embed;
 mod experts;
 mod families;

@@ -20,12 +20,12 @@ impl Vocabulary {
         check_byte_decoder(&json.decoder).map_err(error)?;
         check_model(&json.model).map_err(error)?;
         let ignores = json.model.ignore_merges == Some(true);
-        let pre = match rules.pre {
+        let pre = match rules.pre.or(files.pre) {
             Some(pre) => pre.to_owned(),
             None => {
                 let name = pre_tokenizer_name(&json.normalizer, &json.pre_tokenizer, ignores);
                 let unknown = |rules| ConvertError::UnknownPre {
-                    path: files.folder.join("tokenizer.json"),
+                    path: files.path.clone(),
                     rules,
                 };
                 name.map_err(unknown)?.to_owned()

@@ -9,6 +9,7 @@ mod bpe;
 mod pieces;
 mod spaced;
 mod table;
+mod tiktoken;
 mod unigram;
 mod wordpiece;
 
@@ -27,7 +28,12 @@ use std::path::{Path, PathBuf};
 /// What the tokenizer's files say, read once.
 #[derive(Debug)]
 pub(super) struct TokenizerFiles {
+    /// `tokenizer.json`, or what another file says in its place.
     pub(super) json: Option<TokenizerJson>,
+    /// Where that is.
+    path: PathBuf,
+    /// The name of the rules by which text is cut, where they are in no file.
+    pre: Option<&'static str>,
     /// `tokenizer_config.json`; empty where it is absent.
     pub(super) about: Config,
     /// Tokens that have a role, or are called special, in `tokenizer_config.json` or
@@ -78,20 +84,29 @@ pub(super) struct Rules<'a> {
 
 impl TokenizerFiles {
     pub(super) fn read(folder: &Path) -> Result<Self, ConvertError> {
-        let path = folder.join("tokenizer.json");
-        let json = if exists(&path) {
-            let parsed = parse_tokenizer(&read_text_bytes(&path)?);
-            Some(parsed.map_err(|error| ConvertError::Json { path, error })?)
-        } else {
-            None
-        };
-        let path = folder.join("tokenizer_config.json");
-        let map = read_object_if_there(&path)?;
+        let about = folder.join("tokenizer_config.json");
+        let map = read_object_if_there(&about)?;
         let roles = read_object_if_there(&folder.join("special_tokens_map.json"))?;
         let specials = texts_with_a_role(map.iter().chain(&roles));
+        let about = Config::new(&about, map);
+        let (mut path, mut json, mut pre) = (folder.join("tokenizer.json"), None, None);
+        let ranks = folder.join(tiktoken::NAME);
+        if exists(&path) {
+            let parsed = parse_tokenizer(&read_text_bytes(&path)?);
+            json = Some(parsed.map_err(|error| {
+                let path = path.clone();
+                ConvertError::Json { path, error }
+            })?);
+        } else if exists(&ranks) {
+            json = Some(tiktoken::read(&ranks, &about)?);
+            pre = tiktoken::pre(&about);
+            path = ranks;
+        }
         Ok(Self {
             json,
-            about: Config::new(&path, map),
+            path,
+            pre,
+            about,
             specials,
             folder: folder.into(),
         })
@@ -129,7 +144,7 @@ impl TokenizerFiles {
     }
 
     fn json_error(&self, what: String) -> ConvertError {
-        let path = self.folder.join("tokenizer.json");
+        let path = self.path.clone();
         ConvertError::Tokenizer { path, what }
     }
 }

@@ -114,7 +114,7 @@ impl UnigramText {
 }
 
 /// The bytes that a text of the usual alphabet stands for.
-fn base64(text: &str) -> Option<Vec<u8>> {
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut n_bits) = (0u32, 0);
     for byte in text.trim_end_matches('=').bytes() {

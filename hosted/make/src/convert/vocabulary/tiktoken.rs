@@ -1,0 +1,204 @@
+//! Vocabularies of tiktoken, as Kimi's models have: a token in base64 and its rank a line. How text is cut before is
+//! in their Python code, so such models are known by their tokenizer's class.
+//!
+//! A pair is merged if a token is the two together, the lowest rank first. So the merges of a GGUF file are, in the
+//! order of ranks, the two parts that each token is made of at last: those that lower ranks leave of its bytes.
+
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::folder::{mistaken_text, read_bytes};
+use super::super::tokenizer_json::{AddedToken, Merge, TokenModel, TokenizerJson, Vocab};
+use super::token_text;
+use super::unigram::base64;
+use serde_json::{Value, json};
+use sluice_core::tokenizer::byte_level_char;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// The file, in a model's folder.
+pub(super) const NAME: &str = "tiktoken.model";
+/// Kimi's class, which has [`N_RESERVED`] tokens behind the ranks.
+const KIMI: &str = "TikTokenTokenizer";
+const N_RESERVED: u64 = 256;
+/// Longer tokens are no words; making their parts would take long.
+const TOKEN_BYTES_MAX: usize = 1024;
+
+/// The name of the rules by which text is cut, where the class is known.
+pub(super) fn pre(about: &Config) -> Option<&'static str> {
+    (about.str("tokenizer_class") == Some(KIMI)).then_some("kimi-k2")
+}
+
+/// The vocabulary as a `tokenizer.json` would have it.
+pub(super) fn read(path: &Path, about: &Config) -> Result<TokenizerJson, ConvertError> {
+    let bytes = read_bytes(path)?;
+    let error = |what: String| ConvertError::Tokenizer {
+        path: path.into(),
+        what,
+    };
+    let ranks = match ranks(&bytes) {
+        Ok(ranks) => ranks,
+        Err(what) => {
+            return Err(match mistaken_text(&bytes) {
+                Some(other) if !other.contains("tiktoken") => ConvertError::Mistaken {
+                    path: path.into(),
+                    what: other,
+                },
+                _ => error(what),
+            });
+        }
+    };
+    let mut tokens: Vec<(&[u8], u64)> = ranks.iter().map(|(t, rank)| (&**t, *rank)).collect();
+    tokens.sort_unstable_by_key(|(_, rank)| *rank);
+    if let Some(pair) = tokens.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        return Err(error(format!("two tokens have the rank {}", pair[0].1)));
+    }
+    let n_ranks = tokens.last().map_or(0, |(_, rank)| rank + 1);
+    let merges = tokens.iter().filter_map(|(token, rank)| {
+        let at = last_cut(token, *rank, &ranks)?;
+        let (left, right) = token.split_at(at);
+        let (left, right) = (written(left), written(right));
+        Some(Merge { left, right })
+    });
+    let model = TokenModel {
+        kind: Some("BPE".to_owned()),
+        vocab: Vocab {
+            tokens: tokens.iter().map(|(t, rank)| (written(t), *rank)).collect(),
+            scores: Vec::new(),
+        },
+        merges: merges.collect(),
+        // A word that is a token is taken whole.
+        ignore_merges: Some(true),
+        dropout: None,
+        unk_token: None,
+        unk_id: None,
+        continuing_subword_prefix: None,
+        end_of_word_suffix: None,
+        fuse_unk: None,
+        byte_fallback: None,
+        max_input_chars_per_word: None,
+        rest: serde_json::Map::new(),
+    };
+    Ok(TokenizerJson {
+        added_tokens: added_tokens(about, n_ranks)?,
+        normalizer: Value::Null,
+        pre_tokenizer: Value::Null,
+        post_processor: Value::Null,
+        decoder: json!({"type": "ByteLevel"}),
+        model,
+        rest: serde_json::Map::new(),
+    })
+}
+
+/// Tokens with their ranks.
+fn ranks(bytes: &[u8]) -> Result<HashMap<Vec<u8>, u64>, String> {
+    let text = core::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let mut ranks = HashMap::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let parsed = line.trim_end().split_once(' ').and_then(|(token, rank)| {
+            let token = base64(token).filter(|token| !token.is_empty())?;
+            Some((token, u64::from(rank.parse::<u32>().ok()?)))
+        });
+        let malformed = || format!("line {number} is no token in base64 and its rank");
+        let (token, rank) = parsed.ok_or_else(malformed)?;
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(format!("the token of line {number} is too long"));
+        }
+        if ranks.insert(token, rank).is_some() {
+            return Err(format!("the token of line {number} is there twice"));
+        }
+    }
+    match ranks.is_empty() {
+        true => Err("it has no tokens".to_owned()),
+        false => Ok(ranks),
+    }
+}
+
+/// Where the two parts meet that lower ranks make of a token; `None` where they make more, or it is a byte.
+fn last_cut(token: &[u8], rank: u64, ranks: &HashMap<Vec<u8>, u64>) -> Option<usize> {
+    let mut cuts: Vec<usize> = (0..=token.len()).collect();
+    while cuts.len() > 3 {
+        let pairs = cuts.windows(3).enumerate();
+        let known = pairs.filter_map(|(at, cut)| {
+            let rank = *ranks.get(&token[cut[0]..cut[2]])?;
+            Some((rank, at))
+        });
+        let (_, at) = known.min().filter(|(lower, _)| *lower < rank)?;
+        cuts.remove(at + 1);
+    }
+    (cuts.len() == 3).then(|| cuts[1])
+}
+
+/// Bytes in GPT-2's alphabet.
+fn written(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| byte_level_char(byte)).collect()
+}
+
+/// Tokens behind the ranks: those that `added_tokens_decoder` names, and reserved ones.
+fn added_tokens(about: &Config, n_ranks: u64) -> Result<Vec<AddedToken>, ConvertError> {
+    let mut all = BTreeMap::new();
+    let is_kimi = pre(about).is_some();
+    let reserved = n_ranks..n_ranks + N_RESERVED;
+    for id in reserved.filter(|_| is_kimi) {
+        all.insert(id, (format!("<|reserved_token_{id}|>"), true));
+    }
+    let decoder = about.find(&["added_tokens_decoder"]);
+    for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
+        let malformed = || ConvertError::Tokenizer {
+            path: about.path().into(),
+            what: format!("added_tokens_decoder has the malformed entry {id:?}"),
+        };
+        let number: u64 = id.parse().map_err(|_| malformed())?;
+        let text = token_text(token).ok_or_else(malformed)?;
+        let is_special = token.get("special").and_then(Value::as_bool) == Some(true);
+        all.insert(number, (text.to_owned(), is_special));
+    }
+    let added = all.into_iter().map(|(id, (content, special))| AddedToken {
+        id,
+        content,
+        special,
+        single_word: false,
+        lstrip: false,
+        rstrip: false,
+        normalized: false,
+    });
+    Ok(added.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merges_are_what_lower_ranks_leave() {
+        // a b c d; bc, ab, abc, abcd, and a token that lower ranks do not come to.
+        let file =
+            b"YQ== 0\nYg== 1\nYw== 2\nZA== 3\nYmM= 4\nYWI= 5\r\nYWJj 6\nYWJjZA== 7\nYWRk 8\n";
+        let ranks = ranks(file).expect("well formed");
+        let cut = |token: &str| last_cut(token.as_bytes(), ranks[token.as_bytes()], &ranks);
+        assert_eq!(cut("a"), None);
+        assert_eq!(cut("ab"), Some(1));
+        // bc is made before ab.
+        assert_eq!(cut("abc"), Some(1));
+        assert_eq!(cut("abcd"), Some(3));
+        assert_eq!(cut("add"), None);
+    }
+
+    #[test]
+    fn what_is_no_vocabulary_is_named() {
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "no tokens"),
+            (b"YQ== 0\nYQ==\n", "line 2"),
+            (b"YQ== 0\nYQ== 1\n", "twice"),
+            (b"Y!== 0\n", "line 1"),
+            (b"YQ== -1\n", "line 1"),
+            (b"\xff", "utf-8"),
+        ];
+        for (bytes, expected) in cases {
+            let error = ranks(bytes).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
