@@ -104,8 +104,8 @@ fn compare(path: &Path, team: &Team, io: f64, misses: &[u32]) {
         };
         Runner::new(path, team, Some(options))
     };
-    let mut runners = [Runner::new(path, team, None), runner(true), runner(false)];
-    let before = runners.each_ref().map(Runner::stats);
+    let mut runners = vec![Runner::new(path, team, None), runner(true), runner(false)];
+    let before: Vec<_> = runners.iter().map(Runner::stats).collect();
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..N_STEPS {
         for (runner, times) in runners.iter_mut().zip(&mut times) {

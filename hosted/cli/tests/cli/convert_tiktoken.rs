@@ -90,6 +90,29 @@ fn tokens_are_those_of_tiktoken() {
 }
 
 #[test]
+fn a_class_has_its_own_tokens_behind_the_ranks() {
+    let folder = kimi("HYTokenizer");
+    let model = folder.0.join("kimi");
+    fs::rename(model.join("tiktoken.model"), model.join("hy.tiktoken")).unwrap();
+    folder.edit(
+        "kimi/tokenizer_config.json",
+        &json!({"added_tokens_decoder": {},
+        "bos_token": "<|startoftext|>", "eos_token": "<|eos|>"}),
+    );
+    let out = folder.path("out.gguf");
+    run_to(0, &["convert", &folder.path("kimi"), &out]);
+    let file = fs::read(&out).unwrap();
+    let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
+    assert_eq!(gguf.str("tokenizer.ggml.pre"), Ok("hunyuan"));
+    assert_eq!(gguf.bool("tokenizer.ggml.normalizer.nfc"), Ok(true));
+    assert_eq!(gguf.u64("tokenizer.ggml.bos_token_id"), Ok(641));
+    assert_eq!(gguf.u64("tokenizer.ggml.eos_token_id"), Ok(643));
+    let tokens: Vec<_> = gguf.strings("tokenizer.ggml.tokens").unwrap().collect();
+    assert_eq!(tokens[644..646], [&b"<|pad|>"[..], b"<|extra_0|>"]);
+    assert_eq!(tokens[849..851], [&b"<|extra_204|>"[..], b"[PAD850]"]);
+}
+
+#[test]
 fn rules_that_no_file_says_are_asked_for() {
     let folder = kimi("AnotherTokenizer");
     let (model, out) = (folder.path("kimi"), folder.path("out.gguf"));

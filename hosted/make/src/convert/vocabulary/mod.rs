@@ -90,14 +90,14 @@ impl TokenizerFiles {
         let specials = texts_with_a_role(map.iter().chain(&roles));
         let about = Config::new(&about, map);
         let (mut path, mut json, mut pre) = (folder.join("tokenizer.json"), None, None);
-        let ranks = folder.join(tiktoken::NAME);
+        let ranks = tiktoken::NAMES.map(|name| folder.join(name));
         if exists(&path) {
             let parsed = parse_tokenizer(&read_text_bytes(&path)?);
             json = Some(parsed.map_err(|error| {
                 let path = path.clone();
                 ConvertError::Json { path, error }
             })?);
-        } else if exists(&ranks) {
+        } else if let Some(ranks) = ranks.into_iter().find(|path| exists(path)) {
             json = Some(tiktoken::read(&ranks, &about)?);
             pre = tiktoken::pre(&about);
             path = ranks;

@@ -1,5 +1,5 @@
-//! Vocabularies of tiktoken, as Kimi's models have: a token in base64 and its rank a line. How text is cut before is
-//! in their Python code, so such models are known by their tokenizer's class.
+//! Vocabularies of tiktoken, as Kimi's and Hunyuan's models have: a token in base64 and its rank a line. How text is cut
+//! before, and what tokens come behind, is in their Python code, so such models are known by their tokenizer's class.
 //!
 //! A pair is merged if a token is the two together, the lowest rank first. So the merges of a GGUF file are, in the
 //! order of ranks, the two parts that each token is made of at last: those that lower ranks leave of its bytes.
@@ -15,17 +15,53 @@ use sluice_core::tokenizer::byte_level_char;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// The file, in a model's folder.
-pub(super) const NAME: &str = "tiktoken.model";
-/// Kimi's class, which has [`N_RESERVED`] tokens behind the ranks.
-const KIMI: &str = "TikTokenTokenizer";
-const N_RESERVED: u64 = 256;
+/// Files in models' folders.
+pub(super) const NAMES: [&str; 2] = ["tiktoken.model", "hy.tiktoken"];
+
+/// What the code of a tokenizer's class says.
+struct Class {
+    name: &'static str,
+    /// The name of the rules by which text is cut.
+    pre: &'static str,
+    /// Whether texts are composed (NFC).
+    composes: bool,
+    /// How many special tokens come behind the ranks, and their texts by id and by number.
+    n_special: u64,
+    special: fn(u64, usize) -> String,
+}
+
+const CLASSES: [Class; 2] = [
+    // Kimi.
+    Class {
+        name: "TikTokenTokenizer",
+        pre: "kimi-k2",
+        composes: false,
+        n_special: 256,
+        special: |id, _| format!("<|reserved_token_{id}|>"),
+    },
+    // Hunyuan-A13B.
+    Class {
+        name: "HYTokenizer",
+        pre: "hunyuan",
+        composes: true,
+        n_special: 5 + 205,
+        special: |_, number| match ["endoftext", "startoftext", "bos", "eos", "pad"].get(number) {
+            Some(name) => format!("<|{name}|>"),
+            None => format!("<|extra_{}|>", number - 5),
+        },
+    },
+];
 /// Longer tokens are no words; making their parts would take long.
 const TOKEN_BYTES_MAX: usize = 1024;
 
 /// The name of the rules by which text is cut, where the class is known.
 pub(super) fn pre(about: &Config) -> Option<&'static str> {
-    (about.str("tokenizer_class") == Some(KIMI)).then_some("kimi-k2")
+    class(about).map(|class| class.pre)
+}
+
+fn class(about: &Config) -> Option<&'static Class> {
+    let name = about.str("tokenizer_class")?;
+    CLASSES.iter().find(|class| class.name == name)
 }
 
 /// The vocabulary as a `tokenizer.json` would have it.
@@ -80,7 +116,10 @@ pub(super) fn read(path: &Path, about: &Config) -> Result<TokenizerJson, Convert
     };
     Ok(TokenizerJson {
         added_tokens: added_tokens(about, n_ranks)?,
-        normalizer: Value::Null,
+        normalizer: match class(about) {
+            Some(Class { composes: true, .. }) => json!({"type": "NFC"}),
+            _ => Value::Null,
+        },
         pre_tokenizer: Value::Null,
         post_processor: Value::Null,
         decoder: json!({"type": "ByteLevel"}),
@@ -136,13 +175,15 @@ fn written(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| byte_level_char(byte)).collect()
 }
 
-/// Tokens behind the ranks: those that `added_tokens_decoder` names, and reserved ones.
+/// Tokens behind the ranks: the class's, by other names where `added_tokens_decoder` has them.
 fn added_tokens(about: &Config, n_ranks: u64) -> Result<Vec<AddedToken>, ConvertError> {
     let mut all = BTreeMap::new();
-    let is_kimi = pre(about).is_some();
-    let reserved = n_ranks..n_ranks + N_RESERVED;
-    for id in reserved.filter(|_| is_kimi) {
-        all.insert(id, (format!("<|reserved_token_{id}|>"), true));
+    if let Some(class) = class(about) {
+        let ids = n_ranks..n_ranks + class.n_special;
+        all.extend(
+            ids.enumerate()
+                .map(|(number, id)| (id, ((class.special)(id, number), true))),
+        );
     }
     let decoder = about.find(&["added_tokens_decoder"]);
     for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
