@@ -349,7 +349,8 @@ fn what_an_architecture_takes_for_granted_is_checked() {
         ),
         (
             "deepseek2-lite",
-            json!({"topk_method": "group_limited_greedy"}),
+            json!({"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1,
+                "scoring_func": "sigmoid"}),
             "topk_method",
         ),
         (

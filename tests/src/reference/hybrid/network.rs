@@ -218,7 +218,9 @@ impl Router {
             add(&mut wishes, bias);
         }
         let group_len = wishes.len() / self.n_group;
-        let groups: Vec<f64> = wishes.chunks_exact(group_len).map(two_greatest).collect();
+        let best = |group: &[f64]| group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let value = if self.is_sigmoid { two_greatest } else { best };
+        let groups: Vec<f64> = wishes.chunks_exact(group_len).map(value).collect();
         let groups = greatest(&groups, self.n_group_used);
         for (expert, wish) in wishes.iter_mut().enumerate() {
             if !groups.contains(&(expert / group_len)) {

@@ -63,8 +63,8 @@ pub(super) fn rank(
     choose(choice.room, experts);
 }
 
-/// Takes the experts of all but the best groups out of the choice. A group counts as the sum of its two best; of equal
-/// ones the earlier is better.
+/// Takes the experts of all but the best groups out of the choice. A group counts as the sum of its two best, of softmaxes
+/// as its best (DeepSeek-V2; llama.cpp adds two there, too); of equal ones the earlier is better.
 fn leave_out_groups(router: &Router, scores: &mut [f32]) {
     let Router {
         n_group,
@@ -85,7 +85,10 @@ fn leave_out_groups(router: &Router, scores: &mut [f32]) {
                 second = score;
             }
         }
-        first + second
+        match router.score {
+            Score::Softmax => first,
+            Score::Sigmoid | Score::SoftmaxOfChosen => first + second,
+        }
     };
     // Groups are few: the worst of those left, again and again.
     while n_left_out > 0 {
@@ -245,6 +248,24 @@ mod tests {
         let (experts, weights) = routed(&router, &logits, Some(&[0.9, 0.0, 0.0, 0.0]));
         assert_eq!((experts, weights[0]), (vec![0, 1], 1.0));
         assert_eq!(routed(&router, &logits, None).0, [1, 3]);
+    }
+
+    /// As `DeepseekV2TopkRouter` of transformers 5.24 has it.
+    #[test]
+    fn of_softmaxes_a_group_counts_as_its_best() {
+        let router = Router {
+            is_normalized: false,
+            n_group: 3,
+            n_group_used: 1,
+            ..Router::SOFTMAX
+        };
+        let logits = [3.0, -9.0, 2.5, 2.5, 1.0, 1.0];
+        assert_eq!(routed(&router, &logits, None).0, [0, 1]);
+        let two = Router {
+            n_group_used: 2,
+            ..router
+        };
+        assert_eq!(routed(&two, &logits, None).0, [0, 2]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use super::super::ConvertError;
 use super::parameters::{context, narrow};
 use super::traits::{ExpertSizes, Parts};
+use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// A key of a GGUF file that one family has.
@@ -191,15 +192,29 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), Conve
             header.set(&key(to), n);
         }
     }
+    let has_groups = config.maybe_count(&["n_group"])?.is_some_and(|n| n > 1);
+    let method = config.find(&["topk_method"]).and_then(Value::as_str);
     for (from, to) in [
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
     ] {
-        if let Some(n) = config.maybe_count(&[from])? {
+        // The method that chooses of all experts has no groups, whatever their number.
+        let n = config.maybe_count(&[from])?;
+        if let Some(n) = n.filter(|_| !has_groups || method != Some("greedy")) {
             header.set(&key(to), n);
         }
     }
-    let Some(scores) = config.find(&["scoring_func", "score_func"]) else {
+    let wanted = match method {
+        Some("group_limited_greedy") => "softmax",
+        _ => "sigmoid",
+    };
+    let scores = config.find(&["scoring_func", "score_func"]);
+    let is_other = scores.is_some_and(|own| own != wanted);
+    if has_groups && method.is_some_and(|method| method != "greedy") && is_other {
+        let what = format!("means groups of experts by {wanted}, and scoring_func is another");
+        return Err(config.error(&["topk_method"], &what));
+    }
+    let Some(scores) = scores else {
         return Ok(());
     };
     let number: u32 = match scores.as_str() {

@@ -123,7 +123,10 @@ pub(super) const DEEPSEEK2: Traits = Traits {
     is_wrapped: true,
     means: &[
         means("rope_interleave", Neutral::On),
-        means("topk_method", Neutral::Text(&["greedy", "noaux_tc"])),
+        means(
+            "topk_method",
+            Neutral::Text(&["greedy", "group_limited_greedy", "noaux_tc"]),
+        ),
     ],
     ..Traits::TABLES
 };
