@@ -173,7 +173,7 @@ pub(crate) fn sampler(
 ) -> Result<Box<dyn Choose + Send>, ApiError> {
     let fields = Fields::of_body(body)?;
     let asked = Asked::read(fields, Kind::Native, app.defaults(), lease, Instant::now())?;
-    prepare::sampler(lease, &asked, &Constraint::default())
+    prepare::sampler(lease, &asked, &Constraint::default(), None)
 }
 
 /// Answers a request about a model that needs no step of it.

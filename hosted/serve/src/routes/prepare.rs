@@ -10,8 +10,7 @@ use crate::models::{Lease, Loaded};
 use sluice::sequence::Choose;
 use sluice_text::assistant::Triggers;
 use sluice_text::grammar::{Grammar, GrammarSource};
-use sluice_text::sampling::{Sampler, SamplingError};
-use std::sync::Arc;
+use sluice_text::sampling::{Helper, Sampler, SamplingError};
 
 /// What a reply begins with.
 pub(super) fn head(lease: &Lease, prefix: &str) -> Head {
@@ -34,7 +33,7 @@ pub(super) fn prompted(
 ) -> Result<Prompted, ApiError> {
     check_length(loaded, tokens.len())?;
     let samplers = (0..asked.n).map(|_| {
-        let sampler = sampler(loaded, asked, constraint)?;
+        let sampler = sampler(loaded, asked, constraint, context.app.work().helper())?;
         Ok(match &context.wrap {
             Some(wrap) => wrap(sampler, loaded.model()),
             None => sampler,
@@ -61,6 +60,7 @@ pub(super) fn sampler(
     loaded: &Loaded,
     asked: &Asked,
     constraint: &Constraint,
+    helper: Option<Helper>,
 ) -> Result<Box<dyn Choose + Send>, ApiError> {
     let tokenizer = loaded.model().tokenizer();
     let sampler = Sampler::new(&asked.settings, tokenizer, loaded.n_ctx());
@@ -111,9 +111,8 @@ pub(super) fn sampler(
     if asked.stops.n_min > 0 {
         sampler = sampler.with_min_tokens(asked.stops.n_min, &asked.stops.tokens, tokenizer);
     }
-    // Where masks take long, these threads make them while the engine's read the token.
-    if let Ok(threads) = tokio::runtime::Handle::try_current() {
-        sampler = sampler.with_helper(Arc::new(move |work| drop(threads.spawn_blocking(work))));
+    if let Some(helper) = helper {
+        sampler = sampler.with_helper(helper);
     }
     Ok(Box::new(sampler))
 }
