@@ -17,6 +17,11 @@ use sluice_core::kernels::blocks::dequantize_row;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+/// Whether a file that was opened is an adapter.
+pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), LoraError> {
+    check_kind(&file.parse()?, path)
+}
+
 /// Reads a file that was opened.
 pub(super) fn read(file: &ModelFile, path: &Path) -> Result<AdapterFile, LoraError> {
     let gguf = file.parse()?;

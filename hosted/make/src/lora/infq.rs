@@ -91,10 +91,16 @@ pub(super) const RECORD_BYTES: u64 = 8;
 /// Outliers begin at multiples of it.
 pub(super) const ALIGN: u64 = 64;
 
-/// Reads a directory. It may have several adapters; `name` chooses one.
-pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, LoraError> {
-    let path = folder.join("manifest.json");
-    let manifest: Manifest = read_json(&path)?;
+/// The names of a directory's adapters.
+pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, LoraError> {
+    let manifest = manifest(&folder.join("manifest.json"))?;
+    let names = manifest.adapters.iter();
+    let names = names.filter_map(|entry| Some(parse_name(&entry.name)?.0.to_owned()));
+    Ok(names.collect())
+}
+
+fn manifest(path: &Path) -> Result<Manifest, LoraError> {
+    let manifest: Manifest = read_json(path)?;
     if manifest.version != 1 {
         let what = format!("is {}; only 1 is known", manifest.version);
         return Err(LoraError::key(path, "version", what));
@@ -103,6 +109,13 @@ pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, Lor
         let what = format!("is {:?}; only LE is known", manifest.endianness);
         return Err(LoraError::key(path, "endianness", what));
     }
+    Ok(manifest)
+}
+
+/// Reads a directory. It may have several adapters; `name` chooses one.
+pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, LoraError> {
+    let path = folder.join("manifest.json");
+    let manifest = manifest(&path)?;
     let mut warnings = Vec::new();
     if !manifest.tensors.is_empty() {
         warnings.push(format!(

@@ -75,6 +75,26 @@ pub fn read_for(
     }
 }
 
+/// The adapters at `path`, each as [`read()`] takes it: a folder of PEFT's and a GGUF file are one, an INFQ directory may have
+/// several. No numbers are read.
+///
+/// # Errors
+/// [`LoraError`]: there is none.
+pub fn all_at(path: &Path) -> Result<Vec<PathBuf>, LoraError> {
+    match Format::of(path)? {
+        Format::Peft => {}
+        Format::Gguf => gguf::check(&ModelFile::open(path, LoadMode::Read)?, path)?,
+        Format::Infq => {
+            let names = infq::names(path)?;
+            if names.len() > 1 {
+                let of = |name| PathBuf::from(format!("{}#{name}", path.display()));
+                return Ok(names.into_iter().map(of).collect());
+            }
+        }
+    }
+    Ok(vec![path.to_owned()])
+}
+
 /// Reads a folder of PEFT's as it is: tensors have Hugging Face's names, rows are in Hugging Face's order. For looking at
 /// an adapter whose model is not at hand; an engine cannot use it.
 ///

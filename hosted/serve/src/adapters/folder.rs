@@ -18,23 +18,31 @@ const EVERY: Duration = Duration::from_secs(1);
 /// being written.
 type Seen = BTreeMap<PathBuf, u64>;
 
+/// The adapters of each place in the folder, as it looked then; or why there are none.
+type Listed = BTreeMap<PathBuf, (u64, Result<Vec<PathBuf>, String>)>;
+
 impl Adapters {
     /// Follows the folder until the server ends. Its adapters are for model `model`.
     pub(crate) async fn watch(self: Arc<Self>, model: usize, is_model: impl Fn(&str) -> bool) {
         let Some(folder) = self.options.folder.clone() else {
             return;
         };
-        let mut seen = Seen::new();
-        let (mut is_told, mut left_out) = (false, BTreeSet::new());
+        let (mut listed, mut seen) = (Listed::new(), Seen::new());
+        let (mut is_told, mut left_out) = (false, BTreeSet::<PathBuf>::new());
         loop {
-            let path = folder.clone();
-            let found = tokio::task::spawn_blocking(move || look(&path)).await;
-            match found {
-                Ok(Ok(found)) => {
-                    self.follow(model, &found, &seen);
-                    left_out.retain(|path| found.contains_key(path));
-                    self.welcome(model, (&found, &seen), &mut left_out, &is_model);
-                    seen = found;
+            let (path, before) = (folder.clone(), core::mem::take(&mut listed));
+            let last = core::mem::take(&mut seen);
+            let looked = move || {
+                let found = look(&path)?;
+                let listed = list(&found, &last, before);
+                Ok::<_, std::io::Error>((found, listed))
+            };
+            match tokio::task::spawn_blocking(looked).await {
+                Ok(Ok((found, now))) => {
+                    self.follow(model, &found, &now);
+                    left_out.retain(|path: &PathBuf| place_of(path, &found).is_some());
+                    self.welcome(model, &now, &mut left_out, &is_model);
+                    (seen, listed) = (found, now);
                     is_told = false;
                 }
                 Ok(Err(error)) if !is_told => {
@@ -48,35 +56,41 @@ impl Adapters {
     }
 
     /// Replaces what has changed, withdraws what is gone.
-    fn follow(&self, model: usize, found: &Seen, before: &Seen) {
+    fn follow(&self, model: usize, found: &Seen, listed: &Listed) {
         for entry in self.all() {
-            let Origin::Folder(stamp) = entry.origin else {
+            let (Origin::Folder(stamp), Some((path, _))) = (entry.origin, entry.parts.first())
+            else {
                 continue;
             };
-            let path = entry.parts.first().map(|(path, _)| path);
-            let now = path.and_then(|path| Some((path, *found.get(path)?)));
+            let place = place_of(path, found);
+            let now = place.and_then(|place| listed.get(place));
+            let is_in = |all: &Result<Vec<_>, _>| all.as_ref().is_ok_and(|all| all.contains(path));
             match now {
-                None => {
-                    self.remove(&entry);
-                    (self.log)(&format!("adapter {:?} withdrawn", &*entry.name));
-                }
-                Some((path, now)) if now != stamp && before.get(path) == Some(&now) => {
+                // It is there, and being written.
+                None if place.is_some() => {}
+                Some((now, all)) if is_in(all) => {
+                    if *now == stamp {
+                        continue;
+                    }
                     let (id, parts) = (entry.id, entry.parts.clone());
-                    let new = Entry::new(id, &entry.name, parts, model, Origin::Folder(now));
+                    let new = Entry::new(id, &entry.name, parts, model, Origin::Folder(*now));
                     if self.replace(&entry, &Arc::new(new)) {
                         (self.log)(&format!("adapter {:?} replaced", &*entry.name));
                     }
                 }
-                Some(_) => {}
+                _ => {
+                    self.remove(&entry);
+                    (self.log)(&format!("adapter {:?} withdrawn", &*entry.name));
+                }
             }
         }
     }
 
-    /// Publishes what is new, and tells once of what has a name that is taken.
+    /// Publishes what is new, and tells once of what is no adapter or has a name that is taken.
     fn welcome(
         &self,
         model: usize,
-        (found, before): (&Seen, &Seen),
+        listed: &Listed,
         left_out: &mut BTreeSet<PathBuf>,
         is_model: &impl Fn(&str) -> bool,
     ) {
@@ -86,31 +100,65 @@ impl Adapters {
             let mut own = all.iter().filter(|entry| of_folder(entry));
             own.any(|entry| entry.parts.iter().any(|(own, _)| own == path))
         };
-        for (path, stamp) in found {
-            if before.get(path) != Some(stamp) || is_published(path) {
-                continue;
+        let mut leave_out = |path: &Path, why: &str| {
+            if left_out.insert(path.to_owned()) {
+                (self.log)(&format!("{} is left out: {why}", path.display()));
             }
-            let name = super::stem(path);
-            let added = match is_model(&name) {
-                true => Err(format!("a model is called {name:?}")),
-                false => self.add(
-                    &name,
-                    vec![(path.clone(), 1.0)],
-                    model,
-                    Origin::Folder(*stamp),
-                ),
+        };
+        for (place, (stamp, adapters)) in listed {
+            let adapters = match adapters {
+                Ok(adapters) => adapters,
+                Err(why) => {
+                    leave_out(place, why);
+                    continue;
+                }
             };
-            match added {
-                Ok(_) => {
-                    left_out.remove(path);
-                    (self.log)(&format!("adapter {name:?} published"));
+            for path in adapters.iter().filter(|path| !is_published(path)) {
+                let name = name_of(path, place);
+                let parts = vec![(path.clone(), 1.0)];
+                let added = match is_model(&name) {
+                    true => Err(format!("a model is called {name:?}")),
+                    false => self.add(&name, parts, model, Origin::Folder(*stamp)),
+                };
+                match added {
+                    Ok(_) => (self.log)(&format!("adapter {name:?} published")),
+                    Err(why) => leave_out(path, &why),
                 }
-                Err(why) if left_out.insert(path.clone()) => {
-                    (self.log)(&format!("{} is left out: {why}", path.display()));
-                }
-                Err(_) => {}
             }
         }
+    }
+}
+
+/// What is at the places that look as they did before: the places that were listed then are not read again.
+fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
+    let still = found
+        .iter()
+        .filter(|(path, stamp)| last.get(*path) == Some(stamp));
+    let all = still.map(|(path, stamp)| {
+        let known = before.remove(path).filter(|(then, _)| then == stamp);
+        let listed = known.unwrap_or_else(|| {
+            let all = sluice_make::lora::all_at(path);
+            (*stamp, all.map_err(|error| error.to_string()))
+        });
+        (path.clone(), listed)
+    });
+    all.collect()
+}
+
+/// The place in the folder that an adapter is at: its own, or the directory of several before `#`.
+fn place_of<'f>(path: &Path, found: &'f Seen) -> Option<&'f Path> {
+    let several = || Some(Path::new(path.to_str()?.rsplit_once('#')?.0));
+    let place = found.get_key_value(path);
+    let place = place.or_else(|| found.get_key_value(several()?));
+    place.map(|(place, _)| place.as_path())
+}
+
+/// What an adapter is called: as its file or folder, or as its directory of several calls it.
+fn name_of(path: &Path, place: &Path) -> String {
+    let of_several = path.to_str().filter(|_| path != place);
+    match of_several.and_then(|text| text.rsplit_once('#')) {
+        Some((_, name)) => name.to_owned(),
+        None => super::stem(path),
     }
 }
 
@@ -120,14 +168,18 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
-        let files: Vec<PathBuf> = if is_file {
-            vec![path.clone()]
-        } else {
-            let parts = ["adapter_config.json", "adapter_model.safetensors"];
-            parts.map(|name| path.join(name)).to_vec()
+        let parts: &[[&str; 2]] = match is_file {
+            true => &[],
+            false => &FOLDERS,
         };
-        let looks: Option<Vec<_>> = files.iter().map(|path| looks(path)).collect();
-        if let Some(looks) = looks {
+        let of_file = is_file
+            .then(|| looks(&path).map(|looks| vec![looks]))
+            .flatten();
+        let of_folder = parts.iter().find_map(|names| {
+            let looks = names.iter().map(|name| looks(&path.join(name)));
+            looks.collect::<Option<Vec<_>>>()
+        });
+        if let Some(looks) = of_file.or(of_folder) {
             let mut hash = DefaultHasher::new();
             looks.hash(&mut hash);
             found.insert(path, hash.finish());
@@ -135,6 +187,12 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
     }
     Ok(found)
 }
+
+/// Files of a folder of PEFT's, and of an INFQ directory.
+const FOLDERS: [[&str; 2]; 2] = [
+    ["adapter_config.json", "adapter_model.safetensors"],
+    ["manifest.json", "adapters.bin"],
+];
 
 /// Length and time of a file that is there.
 fn looks(path: &Path) -> Option<(u64, Option<SystemTime>)> {

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::OutputFile;
 use sluice_make::convert::FloatType;
-use sluice_make::lora::{GgufOptions, write_gguf};
+use sluice_make::lora::{GgufOptions, InfqOptions, write_gguf, write_infq};
 use sluice_serve::{AdaptersOptions, NamedAdapter, ServerOptions};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A folder for a test's files.
@@ -19,8 +20,16 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// Writes an adapter of the small model, whose numbers follow from `seed`.
-fn write(path: &Path, seed: u64, rank: usize) {
+fn until(what: &str, is_so: &dyn Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+/// An adapter of the small model, whose numbers follow from `seed`.
+fn made(seed: u64, rank: usize) -> AdapterFile {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = || {
         state ^= state << 13;
@@ -40,11 +49,15 @@ fn write(path: &Path, seed: u64, rank: usize) {
         b: vector(n * rank),
         scale: 1.0,
     });
-    let file = AdapterFile {
+    AdapterFile {
         architecture: "llama".to_owned(),
         factors: factors.collect(),
         ..AdapterFile::default()
-    };
+    }
+}
+
+fn write(path: &Path, seed: u64, rank: usize) {
+    let file = made(seed, rank);
     let output = OutputFile::create_model(path, true, *b"GGUF").unwrap();
     let options = GgufOptions {
         float: FloatType::F32,
@@ -319,13 +332,6 @@ fn a_folder_is_followed() {
     let mut options = with(&[], 4);
     options.models.adapters.folder = Some(folder.clone());
     let server = Running::start(options);
-    let until = |what: &str, is_so: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-            std::thread::park_timeout(Duration::from_millis(50));
-        }
-    };
     let path = folder.join("x.gguf");
     write(&path, 1, 4);
     let status = || server.get("/v1/models/x").status;
@@ -340,6 +346,51 @@ fn a_folder_is_followed() {
     assert_eq!(status(), 200);
     std::fs::remove_file(&path).unwrap();
     until("withdrawn", &|| status() == 404);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// An INFQ directory has several adapters, and a model's file is none.
+#[test]
+fn a_folder_has_what_its_places_have() {
+    let folder = folder("places");
+    std::fs::copy(crate::client::TALE, folder.join("model.gguf")).unwrap();
+    let both = folder.join("both");
+    let written = InfqOptions {
+        name: "y",
+        is_int4: false,
+        outlier_threshold: 0.0,
+        overwrite: false,
+    };
+    write_infq(&made(5, 4), written, &both).unwrap();
+    let manifest = both.join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("y/blk.0.", "z/blk.0.")).unwrap();
+    let (mut options, said) = (with(&[], 4), Arc::new(Mutex::new(String::new())));
+    options.models.adapters.folder = Some(folder.clone());
+    let log = Arc::clone(&said);
+    options.log = Arc::new(move |line| {
+        let mut said = log.lock().unwrap();
+        said.push_str(line);
+        said.push('\n');
+    });
+    let server = Running::start(options);
+    let status = |name: &str| server.get(&format!("/v1/models/{name}")).status;
+    until("published", &|| status("y") == 200 && status("z") == 200);
+    assert_ne!(answer(&server, &ask("y", 1)), answer(&server, &ask("z", 1)));
+    assert_eq!([status("both"), status("model")], [404, 404]);
+    until("left out", &|| {
+        let said = said.lock().unwrap();
+        said.matches("model.gguf is left out").count() == 1
+    });
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("z/blk.0.", "y/blk.0.")).unwrap();
+    // One alone is called as its directory.
+    until("renamed", &|| {
+        [status("y"), status("z"), status("both")] == [404, 404, 200]
+    });
+    let said = said.lock().unwrap();
+    assert_eq!(said.matches("left out").count(), 1, "{said}");
+    drop(said);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -56,12 +56,15 @@ impl Reply {
     }
 }
 
+/// The small model.
+pub(crate) const TALE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../models/tale-5.8m-Q4_K_M.gguf"
+);
+
 /// Options of a server with the small model, twice: as `tale` and as `other`, one in memory at a time.
 pub(crate) fn options() -> ServerOptions {
-    let path = PathBuf::from(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../models/tale-5.8m-Q4_K_M.gguf"
-    ));
+    let path = PathBuf::from(TALE);
     let named = |alias: &str| NamedModel {
         alias: Some(alias.to_owned()),
         path: path.clone(),
