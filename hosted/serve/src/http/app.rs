@@ -45,15 +45,15 @@ impl App {
     pub(super) fn new(models: Arc<Models>, options: &ServerOptions) -> Self {
         let http = options.http.clone();
         Self {
-            models,
             defaults: options.defaults.clone(),
             keys: Keys::new(&http.keys),
-            work: Work::new(http.threads),
+            work: Work::new(http.threads, models.team()),
             room: Arc::new(Semaphore::new(kib(http.body_max.saturating_mul(BODIES)))),
             stopping: watch::Sender::new(false),
             log: options.log.clone(),
             started: crate::api::reply::unix_time(),
             options: http,
+            models,
         }
     }
 

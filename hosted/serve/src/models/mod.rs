@@ -67,6 +67,11 @@ pub(crate) enum State {
 }
 
 impl Models {
+    /// Whose threads compute.
+    pub(crate) const fn team(&self) -> &Team {
+        &self.team
+    }
+
     /// # Errors
     /// The folder of models cannot be read, or two models have the same name.
     pub(crate) fn new(
