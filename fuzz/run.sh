@@ -15,7 +15,8 @@ fi
 failed=()
 for target in "${targets[@]}"; do
     printf '==== %s\n' "$target"
-    options=(-max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=30)
+    # A template may take a second of a processor; with the sanitizer and counters it is many.
+    options=(-max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=60)
     options+=(-max_len=65536 -print_final_stats=1)
     if [[ -f dict/$target.dict ]]; then
         options+=(-dict="dict/$target.dict")
