@@ -104,8 +104,8 @@ fn compare(path: &Path, team: &Team, io: f64, misses: &[u32]) {
         };
         Runner::new(path, team, Some(options))
     };
-    let mut runners = vec![Runner::new(path, team, None), runner(true), runner(false)];
-    let before: Vec<_> = runners.iter().map(Runner::stats).collect();
+    let mut runners = [Runner::new(path, team, None), runner(true), runner(false)];
+    let before = runners.each_ref().map(Runner::stats);
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..N_STEPS {
         for (runner, times) in runners.iter_mut().zip(&mut times) {
@@ -176,7 +176,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 /// A model with a text in each sequence.
 struct Runner {
     model: Model,
-    session: Session,
+    session: Box<Session>,
     position: usize,
 }
 
@@ -196,7 +196,7 @@ impl Runner {
             table: Some(kernel_table(Some("scalar")).expect("always there")),
             ..Limits::default()
         };
-        let session = model.session_on(team, limits).expect("memory");
+        let session = Box::new(model.session_on(team, limits).expect("memory"));
         let mut runner = Self {
             model,
             session,
