@@ -48,7 +48,6 @@ def ranks():
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=N_RANKS - 1, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([(ROOT / "README.md").read_text()] * 2, trainer)
-    byte_of = {}
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     byte_of = {chr(byte): byte for byte in printable}

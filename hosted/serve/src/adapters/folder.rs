@@ -100,7 +100,7 @@ impl Adapters {
             let mut own = all.iter().filter(|entry| of_folder(entry));
             own.any(|entry| entry.parts.iter().any(|(own, _)| own == path))
         };
-        let mut leave_out = |path: &Path, why: &str| {
+        let leave_out = |left_out: &mut BTreeSet<PathBuf>, path: &Path, why: &str| {
             if left_out.insert(path.to_owned()) {
                 (self.log)(&format!("{} is left out: {why}", path.display()));
             }
@@ -109,7 +109,7 @@ impl Adapters {
             let adapters = match adapters {
                 Ok(adapters) => adapters,
                 Err(why) => {
-                    leave_out(place, why);
+                    leave_out(left_out, place, why);
                     continue;
                 }
             };
@@ -121,8 +121,13 @@ impl Adapters {
                     false => self.add(&name, parts, model, Origin::Folder(*stamp)),
                 };
                 match added {
-                    Ok(_) => (self.log)(&format!("adapter {name:?} published")),
-                    Err(why) => leave_out(path, &why),
+                    Ok(_) => {
+                        // What goes wrong with it later is told again.
+                        left_out.remove(path);
+                        left_out.remove(place);
+                        (self.log)(&format!("adapter {name:?} published"));
+                    }
+                    Err(why) => leave_out(left_out, path, &why),
                 }
             }
         }
@@ -168,18 +173,15 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
-        let parts: &[[&str; 2]] = match is_file {
-            true => &[],
-            false => &FOLDERS,
-        };
-        let of_file = is_file
-            .then(|| looks(&path).map(|looks| vec![looks]))
-            .flatten();
-        let of_folder = parts.iter().find_map(|names| {
+        let of_folder = |names: &[&str; 2]| {
             let looks = names.iter().map(|name| looks(&path.join(name)));
             looks.collect::<Option<Vec<_>>>()
-        });
-        if let Some(looks) = of_file.or(of_folder) {
+        };
+        let looks = match is_file {
+            true => looks(&path).map(|looks| vec![looks]),
+            false => FOLDERS.iter().find_map(of_folder),
+        };
+        if let Some(looks) = looks {
             let mut hash = DefaultHasher::new();
             looks.hash(&mut hash);
             found.insert(path, hash.finish());

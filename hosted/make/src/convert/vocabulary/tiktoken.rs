@@ -51,6 +51,7 @@ const CLASSES: [Class; 2] = [
         },
     },
 ];
+
 /// Longer tokens are no words; making their parts would take long.
 const TOKEN_BYTES_MAX: usize = 1024;
 
