@@ -108,6 +108,19 @@ impl Served {
         }
     }
 
+    /// Sends what happened. Where readers have not yet seen what was sent before, they wait for a CPU, and the
+    /// scheduler might let them wait for milliseconds: it is offered this one.
+    pub(super) fn send_events(&self) {
+        let mut is_late = false;
+        for running in &self.running {
+            is_late |= running.request.is_reader_late();
+            running.request.flush();
+        }
+        if is_late {
+            std::thread::yield_now();
+        }
+    }
+
     fn tell_progress(&mut self, i: usize) {
         let running = &self.running[i];
         let (processed, total) = (

@@ -92,6 +92,13 @@ impl Request {
         self.post.borrow_mut().flush()
     }
 
+    /// Whether there is something to send while its reader has not seen all that was sent before. One that does not
+    /// read at all, until there is no more room, does not count.
+    pub(super) fn is_reader_late(&self) -> bool {
+        let post = self.post.borrow();
+        post.is_due && (1..post.events.max_capacity()).contains(&post.events.capacity())
+    }
+
     /// Whether nobody listens any more.
     pub(super) fn is_closed(&self) -> bool {
         self.post.borrow().events.is_closed()

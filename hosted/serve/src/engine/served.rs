@@ -200,9 +200,7 @@ impl Served {
         self.take_out();
         // Who hears of a token can see it in the slots and the counters, too.
         self.show();
-        self.running.iter().for_each(|running| {
-            running.request.flush();
-        });
+        self.send_events();
         let has_more =
             self.embedding.turn(&self.entry, &self.log) | self.scoring.turn(&self.entry, &self.log);
         if has_more {
