@@ -63,13 +63,15 @@ fn gguf(name: &str) -> PathBuf {
     fixture("models").join(format!("{name}.gguf"))
 }
 
-/// Small mixtures, each of another kind: biases, gates and ups in one tensor, an expert for all tokens, groups, another type.
-const MODELS: [&str; 5] = [
+/// Small mixtures, each of another kind: biases, gates and ups in one tensor, an expert for all tokens, groups, another type,
+/// a space of their own.
+const MODELS: [&str; 6] = [
     "gpt-oss",
     "gpt-oss-MXFP4_MOE",
     "gemma4-moe",
     "deepseek2-glm",
     "granitehybrid-moe",
+    "nemotron_h_moe-latent",
 ];
 
 const N_TOKENS: u32 = 24;

@@ -12,7 +12,7 @@ use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
 /// Those that run here, with the hash of the logits of their ids, KV cache in f16: as in `bits.rs`.
-const RECORDED: [(&str, u64); 19] = [
+const RECORDED: [(&str, u64); 20] = [
     ("qwen35", 0xfb51_565b_f667_c90a),
     ("qwen35-mtp", 0xe1df_dc73_43e1_e8c6),
     ("qwen35moe", 0xcff1_88f5_2f9f_2f99),
@@ -32,6 +32,7 @@ const RECORDED: [(&str, u64); 19] = [
     ("gemma4-moe", 0xa982_bb21_4f76_c571),
     ("gemma4-wide", 0x4e06_12c2_2027_507b),
     ("nemotron_h_moe", 0x1c93_e89f_5cb0_e8f4),
+    ("nemotron_h_moe-latent", 0x846e_4e06_5b31_39fd),
 ];
 
 fn models() -> impl Iterator<Item = &'static Golden> {

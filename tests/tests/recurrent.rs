@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Convolutions first and last, and around attention, taps of 3 and of 4; delta nets and Mamba 2 in the same
 /// places, and a network alone in the last layer.
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 8] = [
     "lfm2",
     "lfm2-Q4_K_M",
     "qwen35",
@@ -22,6 +22,7 @@ const MODELS: [&str; 7] = [
     "qwen3next",
     "granitehybrid",
     "nemotron_h",
+    "nemotron_h_moe-latent",
 ];
 
 fn ids(n: usize) -> Vec<u32> {

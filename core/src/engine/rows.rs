@@ -18,7 +18,7 @@ pub(super) enum Order {
 }
 
 /// Rows of f32 that strips write to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rows<'a> {
     pub(super) memory: Shared<'a, f32>,
     pub(super) stride: usize,

@@ -34,6 +34,7 @@ fn shapes() -> Vec<ModelConfig> {
             is_gated: true,
             shared: None,
             has_norms: false,
+            n_latent: 0,
             activation: Activation::Silu,
         }),
         ..KIND

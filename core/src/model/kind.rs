@@ -84,6 +84,14 @@ impl LayerKind {
         }
     }
 
+    /// Elements of the rows that its feed-forward network, or one of its experts, reads and gives.
+    pub const fn channel_width(&self, n_embd: usize) -> usize {
+        match &self.channel {
+            Channel::Experts(shape) => shape.width(n_embd),
+            Channel::Ffn(_) | Channel::None => n_embd,
+        }
+    }
+
     /// Floats of a sequence's recurrent state in a layer; 0 where there is none.
     pub const fn state_len(&self, n_embd: usize) -> usize {
         match &self.mixer {

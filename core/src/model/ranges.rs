@@ -315,6 +315,10 @@ impl ModelConfig {
         if shape.has_norms && shape.shared.is_none() {
             return Err(self.fail("expert_count", shape.n_expert, "0 without a network beside"));
         }
+        if shape.n_latent > DIM_MAX || shape.has_norms && shape.n_latent > 0 {
+            let expected = "at most 2^24, 0 where norms stand behind experts";
+            return Err(self.fail("moe_latent_size", shape.n_latent, expected));
+        }
         if let Some(shared) = shape.shared {
             self.check_dims(&[("expert_shared_feed_forward_length", shared.n_ff)])?;
         }

@@ -232,6 +232,20 @@ pub struct Experts {
     /// Whether router, experts and the expert for all tokens have norms of their own, before them and, but for the router,
     /// behind them (Gemma 4).
     pub has_norms: bool,
+    /// Elements of the rows that they alone read and give, between two matrices that all of them share (Nemotron 3
+    /// Super); 0 where those are the stream's.
+    pub n_latent: usize,
+}
+
+impl Experts {
+    /// Elements of the rows that experts read and give, in a stream of `n_embd`.
+    pub const fn width(&self, n_embd: usize) -> usize {
+        if self.n_latent > 0 {
+            self.n_latent
+        } else {
+            n_embd
+        }
+    }
 }
 
 /// How a token's experts follow from the router's logits.

@@ -25,7 +25,8 @@ pub enum Site {
     FfnUp,
     /// (n_embd, n_ff)
     FfnDown,
-    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert.
+    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert, and n_embd stands for
+    /// [`Experts::width`].
     FfnGateInp,
     /// The first third of `shortconv.in_proj`, (n_embd, n_embd): what gates the convolution's input.
     ShortConvB,
@@ -72,6 +73,10 @@ pub enum Site {
     LayerInputGate,
     /// (n_embd, n_embd_layer)
     LayerInputProj,
+    /// What experts read of the stream where they have a space of their own, (n_latent, n_embd).
+    FfnLatentDown,
+    /// From there back to the stream, (n_embd, n_latent).
+    FfnLatentUp,
     /// The output layer, (n_vocab, n_embd): outside of layers.
     Output,
 }
@@ -81,7 +86,8 @@ pub enum Site {
 pub enum Input {
     /// The residual stream after a norm.
     Stream,
-    /// What the mixer made of it: attention's output, the convolution's, rows within latent attention.
+    /// What the mixer made of it: attention's output, the convolution's, rows within latent attention. Or what experts
+    /// made of rows of their own space.
     Mixed,
     /// The neurons of a feed-forward network.
     Neurons,
@@ -89,7 +95,7 @@ pub enum Input {
 
 impl Site {
     /// All of a layer's: all but the output layer.
-    pub const IN_LAYER: [Self; 30] = [
+    pub const IN_LAYER: [Self; 32] = [
         Self::AttnQ,
         Self::AttnK,
         Self::AttnV,
@@ -120,6 +126,8 @@ impl Site {
         Self::AttnVB,
         Self::LayerInputGate,
         Self::LayerInputProj,
+        Self::FfnLatentDown,
+        Self::FfnLatentUp,
     ];
 
     /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
@@ -149,11 +157,13 @@ impl Site {
             {
                 None
             }
-            Self::FfnUp => Some([kind.n_ff(), n_embd]),
-            Self::FfnDown => Some([n_embd, kind.n_ff()]),
+            Self::FfnUp => Some([kind.n_ff(), kind.channel_width(n_embd)]),
+            Self::FfnDown => Some([kind.channel_width(n_embd), kind.n_ff()]),
             Self::FfnGate => match &kind.channel {
                 Channel::Ffn(Ffn { is_gated: true, .. })
-                | Channel::Experts(Experts { is_gated: true, .. }) => Some([kind.n_ff(), n_embd]),
+                | Channel::Experts(Experts { is_gated: true, .. }) => {
+                    Some([kind.n_ff(), kind.channel_width(n_embd)])
+                }
                 _ => None,
             },
             Self::FfnGateInp => match &kind.channel {
@@ -181,6 +191,13 @@ impl Site {
                     None => None,
                 }
             }
+            Self::FfnLatentDown | Self::FfnLatentUp => match kind.experts() {
+                Some(shape) if shape.n_latent > 0 && matches!(self, Self::FfnLatentDown) => {
+                    Some([shape.n_latent, n_embd])
+                }
+                Some(shape) if shape.n_latent > 0 => Some([n_embd, shape.n_latent]),
+                _ => None,
+            },
             Self::LayerInputGate if kind.n_embd_layer > 0 => Some([kind.n_embd_layer, n_embd]),
             Self::LayerInputProj if kind.n_embd_layer > 0 => Some([n_embd, kind.n_embd_layer]),
             Self::LayerInputGate | Self::LayerInputProj | Self::Output => None,
@@ -257,7 +274,8 @@ impl Site {
             | Self::AttnQB
             | Self::AttnKB
             | Self::AttnVB
-            | Self::SsmOut => Input::Mixed,
+            | Self::SsmOut
+            | Self::FfnLatentUp => Input::Mixed,
             Self::FfnDown | Self::FfnDownShexp | Self::LayerInputProj => Input::Neurons,
             _ => Input::Stream,
         }

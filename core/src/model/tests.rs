@@ -370,6 +370,7 @@ fn every_number_of_experts_is_checked() {
                 activation: ffn.activation,
                 shared: None,
                 has_norms: false,
+                n_latent: 0,
             });
         }
         match &mut c.kinds[0].channel {

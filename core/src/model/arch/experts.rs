@@ -68,6 +68,7 @@ pub(super) fn read_experts(
         activation: draft.ffn.activation,
         shared: None,
         has_norms: false,
+        n_latent: 0,
     });
     Ok(())
 }

@@ -66,6 +66,8 @@ const NEMOTRON: &[&[Tensor]] = &[
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
         Tensor::Matrix("ffn_gate_inp", &[S::FfnGateInp]),
         Tensor::Named("exp_probs_b.bias", V::ChoiceBias),
+        Tensor::Matrix("ffn_latent_down", &[S::FfnLatentDown]),
+        Tensor::Matrix("ffn_latent_up", &[S::FfnLatentUp]),
         Tensor::Experts("ffn_up_exps", S::FfnUp),
         Tensor::Experts("ffn_down_exps", S::FfnDown),
         Tensor::Matrix("ffn_up_shexp", &[S::FfnUpShexp]),
@@ -114,12 +116,6 @@ fn adjust_nemotron<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(),
     draft.is_mixer_or_channel = true;
     draft.rope_layers = RopeLayers::Never;
     draft.instead = Some(read_mamba(keys)?);
-    if keys.size_or("moe_latent_size", 0)? > 0 {
-        return Err(ModelError::NotImplemented {
-            what: "experts between two projections that they share",
-            name: keys.name("moe_latent_size"),
-        });
-    }
     if keys.size_or("expert_count", 0)? > 0 {
         let router = Router {
             score: Score::Sigmoid,
@@ -128,6 +124,9 @@ fn adjust_nemotron<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(),
         };
         let n_ff = n_ff_of_experts(keys, draft, None)?;
         read_experts(keys, draft, read_router(keys, router)?, Some(n_ff))?;
+        if let Some(experts) = &mut draft.experts {
+            experts.n_latent = keys.size_or("moe_latent_size", 0)?;
+        }
         let n_ff = keys.size_or("expert_shared_feed_forward_length", 0)?;
         share_expert(draft, n_ff, false);
     }

@@ -64,6 +64,7 @@ fn layers_of_every_kind_are_packed() {
         "qwen3next",
         "granitehybrid",
         "nemotron_h",
+        "nemotron_h_moe-latent",
     ] {
         let model = fixture(&format!("models/{name}.gguf"));
         let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));

@@ -25,7 +25,7 @@ struct Sums {
     count: u64,
 }
 
-const IN_LAYER: [Site; 30] = Site::IN_LAYER;
+const IN_LAYER: [Site; Site::IN_LAYER.len()] = Site::IN_LAYER;
 
 impl Collector {
     /// Nothing yet, for such a model; with the output layer if `output`.

@@ -8,6 +8,8 @@
 //! down, weighted, added to the residual stream  strips, over all experts        |
 //! ```
 //!
+//! Experts with a space of their own ([`latent`]) have a matrix before their rows are gathered, and one behind.
+//!
 //! Up to 8 tokens (`s`) every worker routes all of them for itself, and an expert takes its tokens'
 //! rows where they are: two barriers a layer, three where one expert works on all tokens (`e`). Longer batches are sorted by expert, so that each
 //! expert's weights are read once for all of its tokens. A strip of the residual stream is one
@@ -16,6 +18,7 @@
 //! expert is shared by all workers; down goes expert by expert, over all strips of a worker in one call.
 
 mod ahead;
+mod latent;
 mod room;
 mod route;
 mod routing;
@@ -30,7 +33,7 @@ use crate::engine::epilogue::{Epilogue, Gated};
 use crate::engine::linear::{Linear, STRIP_ROWS};
 use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
-use crate::engine::rows::{Buckets, Entries, Order, Pairs, SMALL_BATCH};
+use crate::engine::rows::{Buckets, Entries, Order, Pairs, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;
 use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
 use crate::engine::stream::Target;
@@ -121,6 +124,8 @@ pub(super) fn run<'p>(
         }
         let norm = pass.model.stream_norm(at.weights, Vector::ExpertsNorm);
         gathers = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
+    } else if shape.n_latent > 0 {
+        gathers = block.enter_latent(runner, input)?;
     }
     let routed = block.route(runner, choices, gathers)?;
     if runner.member.rank() == 0 {
@@ -128,10 +133,10 @@ pub(super) fn run<'p>(
     }
     let sites = [Site::FfnGate, Site::FfnUp];
     block.adapt(runner, &routed, &sites[usize::from(!shape.is_gated)..])?;
-    if !shape.has_norms {
+    if !shape.has_norms && shape.n_latent == 0 {
         block.shared_gate_up(runner, input)?;
     }
-    let [shared, stream] = block.targets(runner);
+    let [shared, experts] = block.targets(runner);
     block.gate_up(runner, &routed)?;
     block.shared_down(runner, shared)?;
     // SAFETY: the rows were written before the last barrier.
@@ -142,7 +147,11 @@ pub(super) fn run<'p>(
         ..routed
     };
     block.adapt(runner, &neurons, &[Site::FfnDown])?;
-    block.down(runner, &neurons, stream)
+    block.down(runner, &neurons, experts)?;
+    match shape.n_latent {
+        0 => Ok(()),
+        _ => block.leave_latent(runner),
+    }
 }
 
 /// The experts of tokens and their weights, (n_rows, n_expert_used) each.
@@ -151,6 +160,10 @@ type Choices<'p> = (Shared<'p, u32>, Shared<'p, f32>);
 impl<'p> Block<'p> {
     /// Where the expert for all tokens and the others add: to the stream, or beside it.
     fn targets(&self, runner: &mut Runner<'p, '_>) -> [Target<'p>; 2] {
+        if self.shape.n_latent > 0 {
+            let sums = self.room.latent.sums;
+            return [runner.stream.add(None), self.zeroed(runner, sums)];
+        }
         if !self.shape.has_norms {
             let stream = runner.stream.add(None);
             return [stream, stream];
@@ -161,13 +174,23 @@ impl<'p> Block<'p> {
         };
         let norms = [norm(Vector::SharedPostNorm), norm(Vector::ExpertsPostNorm)];
         let [shared, experts] = runner.stream.add_two(norms, norm(Vector::ChannelPostNorm));
-        let n = experts.stride;
+        [Target::Store(shared), self.zeroed(runner, experts)]
+    }
+
+    /// Rows that experts add their parts to, zeros so far.
+    fn zeroed(&self, runner: &mut Runner<'p, '_>, sums: Rows<'p>) -> Target<'p> {
+        let n = sums.stride;
         runner.share(Phase::FfnRouter, self.at.index, runner.n_rows, |_, row| {
             // SAFETY: a row is one worker's; its last readers passed a barrier, and its next writers come behind one.
-            unsafe { experts.memory.write(row * n..(row + 1) * n) }.fill(0.0);
+            unsafe { sums.memory.write(row * n..(row + 1) * n) }.fill(0.0);
             0
         });
-        [Target::Store(shared), Target::Add(experts, 1.0)]
+        Target::Add(sums, 1.0)
+    }
+
+    /// Elements of the rows that experts read and give.
+    const fn width(&self) -> usize {
+        self.shape.width(self.pass.config().n_embd)
     }
 
     /// Layout of the neurons of the expert that works on every token.
@@ -187,7 +210,7 @@ impl<'p> Block<'p> {
             experts: routed.buckets.active(),
             readers: [
                 readers(self.shape.n_ff.div_ceil(GROUP)),
-                readers(self.pass.config().n_embd.div_ceil(STRIP_ROWS)),
+                readers(self.width().div_ceil(STRIP_ROWS)),
             ],
             n_tokens: routed.buckets.len() / self.shape.n_expert_used,
         });
@@ -313,19 +336,19 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Down projections of all experts, added to the residual stream; `routed` has the neurons of all pairs.
+    /// Down projections of all experts, added to the residual stream or beside it; `routed` has the neurons of all pairs.
     fn down(
         &self,
         runner: &mut Runner<'p, '_>,
         routed: &Routed<'p>,
         target: Target<'p>,
     ) -> Result<(), Stop> {
-        let Target::Add(stream, _) = target else {
+        let Target::Add(sums, _) = target else {
             unreachable!("experts add their parts one by one");
         };
         let (pass, index, order) = (self.pass, self.at.index, runner.order);
         let start = runner.now();
-        let n_strips = pass.config().n_embd.div_ceil(STRIP_ROWS);
+        let n_strips = self.width().div_ceil(STRIP_ROWS);
         let mut bytes = 0;
         let mut waiter = Waiter::new(self.source, index, ExpertPart::Down);
         let mut work = |rank, member: &mut _, strips: Range<usize>| {
@@ -344,7 +367,7 @@ impl<'p> Block<'p> {
                     input: some_rows(&routed.input, &places),
                     n_rows_in: places.len(),
                     weight: model.expert_matrix(self.at.weights, Site::FfnDown, expert, panels),
-                    epilogue: Epilogue::AddWeighted(stream, pairs),
+                    epilogue: Epilogue::AddWeighted(sums, pairs),
                     entries: Entries::Pairs(pairs, order),
                     adapted: adapted(pass, places.start),
                 };

@@ -1,5 +1,6 @@
 //! Memory of experts.
 
+use super::latent::LatentRoom;
 use crate::engine::limits::Limits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
 use crate::engine::rows::{Buckets, SMALL_BATCH, TILE_TOKENS};
@@ -28,6 +29,7 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) left: PerWorker<'m, u32>,
     /// A row and the experts that a guess at a layer to come is made of.
     pub(super) ahead: (RowsRoom<'m>, Shared<'m, u32>),
+    pub(super) latent: LatentRoom<'m>,
     /// A worker's own room for buckets.
     pub(super) buckets: PerWorker<'m, u32>,
     pub(in crate::engine::blocks) needs: Needs,
@@ -57,7 +59,10 @@ impl<'m> ExpertsRoom<'m> {
         let n_pairs = n_pairs.ok_or(MemoryError::TooLarge)?;
         // Rows of small batches stay where they are.
         let n_gathered = if n_batch > SMALL_BATCH { n_pairs } else { 0 };
-        let gathered = ActivationLayout::new(config.n_embd, kinds.experts);
+        let width = config.experts().map(|shape| shape.width(config.n_embd));
+        let width = width.max().unwrap_or(config.n_embd);
+        let gathered = ActivationLayout::new(width, kinds.experts);
+        let latent = LatentRoom::new(config, limits, room)?;
         let ahead = ActivationLayout::new(config.n_embd, kinds.stream | kinds.experts);
         let words = match n_expert {
             0 => 0,
@@ -85,9 +90,10 @@ impl<'m> ExpertsRoom<'m> {
                 },
                 room.buffer(1, n_expert)?,
             ),
+            latent,
             buckets: room.of_workers(n_workers, words)?,
             needs: Needs {
-                row_bytes: row_bytes.max(shared_bytes),
+                row_bytes: row_bytes.max(shared_bytes).max(latent.row_bytes()),
                 n_rows: n_pairs,
                 ..Needs::default()
             },

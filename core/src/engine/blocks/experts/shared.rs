@@ -2,6 +2,7 @@
 
 use super::Block;
 use crate::engine::epilogue::{Epilogue, Gated};
+use crate::engine::linear::Linear;
 use crate::engine::pass::activations;
 use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
@@ -10,6 +11,7 @@ use crate::kernels::table::Activations;
 use crate::model::Site;
 use crate::team::Stop;
 use crate::trace::Phase;
+use heapless::Vec;
 
 impl<'p> Block<'p> {
     /// Its gate and up, and what its output will be multiplied by, if there is one; without a barrier behind them.
@@ -18,8 +20,18 @@ impl<'p> Block<'p> {
         runner: &mut Runner<'p, '_>,
         input: Activations<'p>,
     ) -> Result<(), Stop> {
+        let mut linears = self.shared_linears(runner, input);
+        runner.linears_open(Phase::FfnGateUp, self.at.index, &mut linears)
+    }
+
+    /// The same as linear layers, none where there is no such expert; with room for one more.
+    pub(super) fn shared_linears(
+        &self,
+        runner: &Runner<'p, '_>,
+        input: Activations<'p>,
+    ) -> Vec<Linear<'p>, 3, u8> {
         let Some(shared) = self.shape.shared else {
-            return Ok(());
+            return Vec::new();
         };
         let (model, n, index) = (self.pass.model, runner.n_rows, self.at.index);
         let matrix = |site| model.matrix(self.at.weights, site);
@@ -38,7 +50,7 @@ impl<'p> Block<'p> {
         };
         let gate_up = runner.linear((index, site), (input, n), weight, Epilogue::Gated(gated));
         if !shared.has_gate {
-            return runner.linears_open(Phase::FfnGateUp, index, &mut [gate_up]);
+            return Vec::from_array([gate_up]);
         }
         let site = Site::FfnGateInpShexp;
         let scales = Rows {
@@ -47,7 +59,7 @@ impl<'p> Block<'p> {
         };
         let epilogue = Epilogue::Sigmoid(scales);
         let scale = runner.linear((index, site), (input, n), matrix(site), epilogue);
-        runner.linears_open(Phase::FfnGateUp, index, &mut [scale, gate_up])
+        Vec::from_array([scale, gate_up])
     }
 
     /// Its down, added to the stream or stored beside it.
