@@ -14,3 +14,4 @@ pub use blend::Blend;
 pub use error::AdapterError;
 pub use factors::{AdapterFile, Factors};
 pub use loaded::{Adapter, Precision};
+pub use places::{RowsInFile, rows_in_file};

@@ -1,5 +1,6 @@
 //! From the names of tensors to the matrices of a model.
 
+use core::ops::Range;
 use sluice_core::model::{ModelConfig, Site};
 
 /// A matrix that a tensor, or some of its rows, holds.
@@ -43,6 +44,40 @@ pub(super) fn places(config: &ModelConfig, tensor: &str, part: Option<u32>) -> V
         true => in_order(config, layer, other_way(name), part),
         false => found,
     }
+}
+
+/// Some rows of a matrix that an adapter names, and where the model's file has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowsInFile {
+    /// Rows of the matrix as the adapter names it.
+    pub rows: Range<usize>,
+    /// The tensor of the file; in a stack, rows are counted in one of its matrices.
+    pub tensor: String,
+    /// Where they begin there.
+    pub first_row: usize,
+    /// Columns of both.
+    pub n_cols: usize,
+}
+
+/// Where the file of a model has the rows of the matrix `tensor`, number `part` of a stack: files may hold queries, keys and
+/// values, or gates and ups, in one tensor or apart, and an adapter may name them either way. None where the model has
+/// no such matrix.
+#[must_use]
+pub fn rows_in_file(config: &ModelConfig, tensor: &str, part: Option<u32>) -> Vec<RowsInFile> {
+    let found = places(config, tensor, part).into_iter();
+    let found = found.map(|place| {
+        let name = place.site.tensor(config, place.layer)?;
+        let tensor = format!("blk.{}.{name}.weight", place.layer);
+        let mut there = places(config, &tensor, part).into_iter();
+        let there = there.find(|other| other.site == place.site)?;
+        Some(RowsInFile {
+            rows: place.first_row..place.first_row + place.n_rows,
+            tensor,
+            first_row: there.first_row,
+            n_cols: place.n_cols,
+        })
+    });
+    found.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Whether files have this tensor and the model never reads it: keys and values of a layer that takes another's.

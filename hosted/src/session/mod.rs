@@ -176,7 +176,8 @@ impl Session {
     }
 
     /// Computes with these adapters what is begun from now on and names none of its own
-    /// ([`Settings::adapter`](crate::Settings)).
+    /// ([`Settings::adapter`](crate::Settings)). A step refuses those that need a larger
+    /// [`Limits::adapter_rank`](crate::Limits).
     pub fn set_adapter(&mut self, adapter: Option<Blend>) {
         self.adapter = adapter;
     }

@@ -118,6 +118,13 @@ impl Matrices {
     /// # Errors
     /// [`LoraError::Family`], [`LoraError::Shape`], [`LoraError::Tensor`].
     pub fn check(&self, file: &AdapterFile) -> Result<(), LoraError> {
+        self.check_family(file)?;
+        file.factors
+            .iter()
+            .try_for_each(|factors| self.check_one(&file.path, factors))
+    }
+
+    pub(super) fn check_family(&self, file: &AdapterFile) -> Result<(), LoraError> {
         if !file.architecture.is_empty() && file.architecture != self.architecture {
             return Err(LoraError::Family {
                 path: (&file.path).into(),
@@ -125,12 +132,10 @@ impl Matrices {
                 expected: self.architecture.clone(),
             });
         }
-        file.factors
-            .iter()
-            .try_for_each(|factors| self.check_one(&file.path, factors))
+        Ok(())
     }
 
-    fn check_one(&self, path: &str, factors: &Factors) -> Result<(), LoraError> {
+    pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), LoraError> {
         let Some(matrix) = self.find(&factors.tensor) else {
             let what = "is adapted, and the model has no such matrix";
             return Err(LoraError::tensor(path, &*factors.tensor, what));

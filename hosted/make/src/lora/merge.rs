@@ -7,13 +7,13 @@
 //! an output matrix of its own.
 #![forbid(unsafe_code)]
 
+use super::LoraError;
+use super::added::{Added, EMBEDDING, by_tensor};
 use super::numbers::usize_of;
-use super::turn::turned;
-use super::{LoraError, Matrices};
 use crate::convert::{can_encode, encode};
 use crate::pieces::{Ended, share};
 use crate::quantize::is_read;
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::AdapterFile;
 use sluice::file::{
     COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
 };
@@ -23,7 +23,6 @@ use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
 use sluice_core::team::StopFlag;
-use std::borrow::Cow;
 
 /// What becomes of each tensor of a model.
 #[derive(Debug)]
@@ -43,18 +42,7 @@ struct Merged<'m> {
     added: Vec<Added<'m>>,
 }
 
-/// A pair with all that it is multiplied with. B: (rows, rank), A: (rank, columns).
-#[derive(Debug)]
-struct Added<'m> {
-    part: u64,
-    rank: usize,
-    a: Cow<'m, [f32]>,
-    b: Cow<'m, [f32]>,
-    scale: f32,
-}
-
 const OUTPUT: &str = "output.weight";
-const EMBEDDING: &str = "token_embd.weight";
 
 /// Numbers of a piece: a few MiB on either side, and a few ms of work.
 const PIECE_LEN: u64 = 1 << 18;
@@ -70,10 +58,7 @@ impl<'m> MergePlan<'m> {
         adapters: &'m [(AdapterFile, f32)],
         ty: Option<GgmlType>,
     ) -> Result<Self, LoraError> {
-        let matrices = Matrices::of_gguf(gguf);
-        for (file, _) in adapters {
-            matrices.check(file)?;
-        }
+        let mut added = by_tensor(gguf, adapters)?;
         let mut header = GgufHeader::with_layout_of(gguf);
         for key in [INDEX_KEY, COUNT_KEY, TENSORS_KEY] {
             header.remove(key);
@@ -85,10 +70,11 @@ impl<'m> MergePlan<'m> {
             source,
         };
         for info in gguf.tensors() {
-            plan.add(info, info.name, adapters, ty)?;
+            let own = added.remove(info.name).unwrap_or_default();
+            plan.add(info, info.name, own, ty)?;
         }
         plan.check_scales(gguf)?;
-        plan.untie(gguf, adapters, ty)?;
+        plan.untie(gguf, added.remove(OUTPUT), ty)?;
         Ok(plan)
     }
 
@@ -96,14 +82,9 @@ impl<'m> MergePlan<'m> {
         &mut self,
         info: TensorInfo<'m>,
         name: &str,
-        adapters: &'m [(AdapterFile, f32)],
+        added: Vec<Added<'m>>,
         ty: Option<GgmlType>,
     ) -> Result<(), LoraError> {
-        let own = adapters.iter().flat_map(|(file, factor)| {
-            let own = file.factors.iter().filter(|own| own.tensor == name);
-            own.map(|own| Added::new(own, *factor))
-        });
-        let added: Vec<_> = own.collect();
         let target = match ty.filter(|_| !added.is_empty()) {
             Some(ty) => ty,
             None => info.ty,
@@ -155,17 +136,16 @@ impl<'m> MergePlan<'m> {
     fn untie(
         &mut self,
         gguf: &Gguf<'m>,
-        adapters: &'m [(AdapterFile, f32)],
+        of_output: Option<Vec<Added<'m>>>,
         ty: Option<GgmlType>,
     ) -> Result<(), LoraError> {
-        let is_adapted = |name: &str| {
-            let mut factors = adapters.iter().flat_map(|(file, _)| &file.factors);
-            factors.any(|own| own.tensor == name)
-        };
+        let mut tensors = self.tensors.iter();
+        let is_adapted =
+            tensors.any(|tensor| tensor.info.name == EMBEDDING && !tensor.added.is_empty());
         let architecture = gguf.str("general.architecture").unwrap_or_default();
         let is_causal = optional(gguf.bool(&format!("{architecture}.attention.causal")));
         let is_encoder = is_causal == Ok(Some(false));
-        let is_asked = is_adapted(OUTPUT) || (is_adapted(EMBEDDING) && !is_encoder);
+        let is_asked = of_output.is_some() || is_adapted && !is_encoder;
         let (None, Some(embedding), true) = (gguf.tensor(OUTPUT), gguf.tensor(EMBEDDING), is_asked)
         else {
             return Ok(());
@@ -174,7 +154,7 @@ impl<'m> MergePlan<'m> {
             "the embedding of tokens is the model's output matrix too, and one of the two is adapted: the new file has \
              {OUTPUT} beside {EMBEDDING}"
         ));
-        self.add(embedding, OUTPUT, adapters, ty)
+        self.add(embedding, OUTPUT, of_output.unwrap_or_default(), ty)
     }
 
     /// What is particular about the new file, a sentence each.
@@ -248,24 +228,6 @@ impl<'m> MergePlan<'m> {
     }
 }
 
-impl<'m> Added<'m> {
-    fn new(factors: &'m Factors, factor: f32) -> Self {
-        let (mut a, mut b) = (Cow::from(&factors.a), Cow::from(&factors.b));
-        if factors.tensor == EMBEDDING {
-            // A token's row is a column of A.
-            a = turned(&factors.b, factors.n_rows()).into();
-            b = turned(&factors.a, factors.rank).into();
-        }
-        Self {
-            part: factors.part.unwrap_or(0).into(),
-            rank: factors.rank,
-            a,
-            b,
-            scale: factors.scale * factor,
-        }
-    }
-}
-
 /// Some rows of a matrix.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -295,8 +257,8 @@ impl Room {
     ) -> Result<u64, LoraError> {
         let merged = &plan.tensors[piece.tensor];
         let (info, target) = (&merged.info, merged.target);
-        let [row_len, rows, ..] = info.dims;
-        let first = piece.part * rows + piece.row;
+        let [row_len, n_rows, ..] = info.dims;
+        let first = piece.part * n_rows + piece.row;
         self.bytes
             .resize(usize_of(piece.n_rows * info.row_bytes()), 0);
         let read = plan
@@ -307,20 +269,22 @@ impl Room {
             tensor: info.name.into(),
             error,
         })?;
-        let own = merged.added.iter().filter(|added| added.part == piece.part);
+        let rows = usize_of(piece.row)..usize_of(piece.row + piece.n_rows);
+        let own = merged.added.iter();
+        let own = own.filter(|added| added.part == piece.part && added.meets(&rows));
         let mut own = own.peekable();
-        // A matrix of a stack that nobody adapts keeps its bytes too.
+        // Rows that nobody adapts keep their bytes, too.
         if own.peek().is_none() && target == info.ty {
             writer.write(piece.tensor, first * info.row_bytes(), &self.bytes)?;
             return Ok(self.bytes.len() as u64);
         }
         self.numbers.resize(usize_of(piece.n_rows * row_len), 0.0);
         dequantize_row(info.ty, &self.bytes, &mut self.numbers);
+        let row_len = usize_of(row_len);
         for added in own {
-            self.add(added, usize_of(piece.row), usize_of(row_len));
+            added.add(&mut self.numbers, (rows.start, row_len), &mut self.product);
         }
         self.encoded.clear();
-        let row_len = usize_of(row_len);
         encode(quantizer, target, &self.numbers, row_len, &mut self.encoded).map_err(|error| {
             LoraError::Numbers {
                 tensor: writer.tensors()[piece.tensor].name.clone(),
@@ -328,24 +292,20 @@ impl Room {
             }
         })?;
         let row_bytes = self.encoded.len() as u64 / piece.n_rows;
+        if target == info.ty {
+            self.keep_rows(merged, piece, usize_of(row_bytes));
+        }
         writer.write(piece.tensor, first * row_bytes, &self.encoded)?;
         Ok(self.encoded.len() as u64)
     }
 
-    /// Adds rows of a product, from `row` on, to the numbers.
-    fn add(&mut self, added: &Added<'_>, row: usize, row_len: usize) {
-        self.product.resize(row_len, 0.0);
-        let (rank, product) = (added.rank, &mut self.product);
-        let coefficients = added.b[row * rank..].chunks_exact(rank);
-        for (numbers, own) in self.numbers.chunks_exact_mut(row_len).zip(coefficients) {
-            product.fill(0.0);
-            for (coefficient, a) in own.iter().zip(added.a.chunks_exact(row_len)) {
-                for (sum, x) in product.iter_mut().zip(a) {
-                    *sum += coefficient * x;
-                }
-            }
-            for (number, sum) in numbers.iter_mut().zip(&*product) {
-                *number += added.scale * sum;
+    /// Of a type that stays the same, rows that nobody adapts are as they were: encoding them again may change them.
+    fn keep_rows(&mut self, merged: &Merged<'_>, piece: Piece, row_bytes: usize) {
+        let rows = (usize_of(piece.row)..).zip(self.encoded.chunks_exact_mut(row_bytes));
+        for ((row, encoded), before) in rows.zip(self.bytes.chunks_exact(row_bytes)) {
+            let mut own = merged.added.iter();
+            if !own.any(|added| added.part == piece.part && added.meets(&(row..row + 1))) {
+                encoded.copy_from_slice(before);
             }
         }
     }

@@ -13,6 +13,7 @@
 //! What a file says is honoured or refused by name; what changes nothing that is computed and is not known is a warning.
 #![forbid(unsafe_code)]
 
+mod added;
 mod base;
 mod blend;
 mod config;

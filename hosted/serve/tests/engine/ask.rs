@@ -35,6 +35,11 @@ pub(crate) fn lfm2() -> Model {
         .clone()
 }
 
+/// A tiny model with random weights.
+pub(crate) fn tiny(name: &str) -> Model {
+    open(&format!("../../tests/fixtures/models/{name}.gguf"))
+}
+
 fn open(path: &str) -> Model {
     Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale};
+use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale, tiny};
 use core::time::Duration;
 use sluice::Model;
 use sluice::speculate::SpeculationOptions;
@@ -22,6 +22,28 @@ fn mixes_of_attention() {
 #[test]
 fn mixes_of_a_recurrent_model() {
     mixes(&lfm2(), 2);
+}
+
+#[test]
+fn mixes_of_a_delta_net() {
+    mixes(&tiny("qwen35"), 8);
+}
+
+/// Windows, heads of two sizes, layers that read the keys of others.
+#[test]
+fn mixes_of_shared_keys() {
+    mixes(&tiny("gemma4"), 4);
+}
+
+/// Mamba 2, and experts in a space of their own.
+#[test]
+fn mixes_of_experts() {
+    mixes(&tiny("nemotron_h_moe-latent"), 8);
+}
+
+#[test]
+fn mixes_of_latent_attention() {
+    mixes(&tiny("deepseek2"), 6);
 }
 
 #[expect(clippy::print_stdout, reason = "what was tried is worth knowing")]
