@@ -211,11 +211,10 @@ fn scale(panel: &[u8], lane: usize) -> f32 {
 
 /// Writes a row into its lane of a panel; `None` if a number is not finite then.
 fn pack_row(ty: LoraType, row: &[f32], lane: usize, panel: &mut [u8]) -> Option<()> {
-    // 0 · x is NaN for a NaN and for an infinity, and stays in a sum; a maximum would lose a NaN.
-    let (largest, sum) = row.iter().fold((0f32, 0f32), |(max, sum), x| {
-        (max.max(x.abs()), sum + 0.0 * x)
-    });
-    if sum.is_nan() {
+    // As whole numbers, which are as ordered as the floats are: NaN is above infinity.
+    let magnitudes = row.iter().map(|x| x.abs().to_bits());
+    let largest = f32::from_bits(magnitudes.max().unwrap_or(0));
+    if !largest.is_finite() {
         return None;
     }
     match ty {
@@ -260,17 +259,21 @@ fn pack_codes(row: &[f32], largest: f32, lane: usize, panel: &mut [u8]) {
     let (lines, scales) = panel.split_at_mut(n);
     scales[2 * lane..][..2].copy_from_slice(&f32_to_bf16(d).to_le_bytes());
     let words = lines.as_chunks_mut::<4>().0.iter_mut();
-    for (word, four) in words.skip(lane).step_by(LANES).zip(row.chunks(4)) {
+    let places = words.skip(lane).step_by(LANES).zip(row.chunks(4));
+    // Of the smallest scales the inverse is beyond f32.
+    let is_finite = inverse.is_finite();
+    for (word, four) in places {
         for (code, &x) in word.iter_mut().zip(four) {
-            // Of the smallest scales the inverse is beyond f32.
-            let x = if inverse.is_finite() {
-                x * inverse
-            } else {
-                x / d
-            };
-            *code = round(x).cast_unsigned() ^ 0x80;
+            let x = if is_finite { x * inverse } else { x / d };
+            *code = low_byte(x) ^ 0x80;
         }
     }
+}
+
+/// [`round`], of which the last bits of the sum are the code's.
+#[inline(always)]
+fn low_byte(x: f32) -> u8 {
+    (x + ROUNDS).to_bits().to_le_bytes()[0]
 }
 
 /// The nearest integer of a number within ±127, the even one of two: adding and taking off 1.5 · 2^23 leaves it.
