@@ -59,9 +59,8 @@ pub struct RowsInFile {
     pub n_cols: usize,
 }
 
-/// Where the file of a model has the rows of the matrix `tensor`, number `part` of a stack: files may hold queries, keys and
-/// values, or gates and ups, in one tensor or apart, and an adapter may name them either way. None where the model has
-/// no such matrix.
+/// Where the file of a model has the rows of the matrix `tensor`, number `part` of a stack, under the names that its
+/// own tensors have: an adapter may name them otherwise. None where the model has no such matrix.
 #[must_use]
 pub fn rows_in_file(config: &ModelConfig, tensor: &str, part: Option<u32>) -> Vec<RowsInFile> {
     let found = places(config, tensor, part).into_iter();

@@ -39,21 +39,60 @@ pub(super) fn by_tensor<'m>(
     for (file, factor) in adapters {
         matrices.check_family(file)?;
         for factors in &file.factors {
-            let added = Added::new(factors, *factor);
             if matrices.find(&factors.tensor).is_none() {
                 // A model that this program does not run has the names of its file alone.
                 let config = config.get_or_init(|| ModelConfig::from_gguf(gguf).ok());
                 if let Some(config) = config
-                    && added.put(file, factors, config, &mut found)?
+                    && put_elsewhere(file, (factors, *factor), (&matrices, config), &mut found)?
                 {
                     continue;
                 }
             }
             matrices.check_one(&file.path, factors)?;
+            let added = Added::new(factors, *factor);
             found.entry(factors.tensor.clone()).or_default().push(added);
         }
     }
     Ok(found)
+}
+
+/// Puts a pair's rows where the model's file has them, under other names; whether it has them all.
+fn put_elsewhere<'m>(
+    file: &AdapterFile,
+    (factors, factor): (&'m Factors, f32),
+    (matrices, config): (&Matrices, &ModelConfig),
+    found: &mut ByTensor<'m>,
+) -> Result<bool, LoraError> {
+    let places = rows_in_file(config, &factors.tensor, factors.part);
+    let Some(last) = places.last() else {
+        return Ok(false);
+    };
+    if places
+        .iter()
+        .any(|place| matrices.find(&place.tensor).is_none())
+    {
+        return Ok(false);
+    }
+    let expected = [last.rows.end, last.n_cols];
+    let shape = [factors.n_rows(), factors.n_cols()];
+    if shape != expected {
+        return Err(LoraError::Shape {
+            path: (&file.path).into(),
+            tensor: factors.tensor.clone(),
+            found: shape.map(|n| n as u64),
+            expected: expected.map(|n| n as u64),
+        });
+    }
+    for place in places {
+        let rows = place.rows.start * factors.rank..place.rows.end * factors.rank;
+        let added = Added {
+            first_row: place.first_row,
+            b: factors.b[rows].into(),
+            ..Added::new(factors, factor)
+        };
+        found.entry(place.tensor).or_default().push(added);
+    }
+    Ok(true)
 }
 
 impl<'m> Added<'m> {
@@ -72,40 +111,6 @@ impl<'m> Added<'m> {
             b,
             scale: factors.scale * factor,
         }
-    }
-
-    /// Puts its rows where the model's file has them, under other names; whether it has them.
-    fn put(
-        &self,
-        file: &AdapterFile,
-        factors: &Factors,
-        config: &ModelConfig,
-        found: &mut ByTensor<'m>,
-    ) -> Result<bool, LoraError> {
-        let places = rows_in_file(config, &factors.tensor, factors.part);
-        let Some(last) = places.last() else {
-            return Ok(false);
-        };
-        let expected = [last.rows.end, last.n_cols];
-        let shape = [factors.n_rows(), factors.n_cols()];
-        if shape != expected {
-            return Err(LoraError::Shape {
-                path: (&file.path).into(),
-                tensor: factors.tensor.clone(),
-                found: shape.map(|n| n as u64),
-                expected: expected.map(|n| n as u64),
-            });
-        }
-        for place in places {
-            let b = &self.b[place.rows.start * self.rank..place.rows.end * self.rank];
-            let added = Self {
-                first_row: place.first_row,
-                b: b.to_vec().into(),
-                ..self.clone()
-            };
-            found.entry(place.tensor).or_default().push(added);
-        }
-        Ok(true)
     }
 
     /// The rows of the matrix that it changes.
