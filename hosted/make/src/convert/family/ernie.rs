@@ -90,6 +90,7 @@ const ERNIE_EXPERTS: Experts = Experts {
         ("up", "up_proj"),
         ("down", "down_proj"),
     ],
+    width: n_embd,
 };
 
 fn n_ff_ernie(shape: &Shape) -> u64 {

@@ -191,6 +191,7 @@ pub(super) const LFM2_MOE: Traits = Traits {
             Experts {
                 from: "feed_forward.experts",
                 parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
+                width: n_embd,
             },
         ),
     ],

@@ -355,6 +355,10 @@ const NEMOTRON_ROUTER: &[Row] = &[
 const NEMOTRON_EXPERTS: Experts = Experts {
     from: "mixer.experts",
     parts: &[("down", "down_proj"), ("up", "up_proj")],
+    width: |shape| match n_latent(shape) {
+        0 => n_embd(shape),
+        n => n,
+    },
 };
 
 const NEMOTRON_LATENT: &[Row] = &[

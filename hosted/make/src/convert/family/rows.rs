@@ -55,6 +55,8 @@ pub(super) struct Experts {
     pub(super) from: &'static str,
     /// GGUF's and Hugging Face's names, in the order in which they are written.
     pub(super) parts: &'static [(&'static str, &'static str)],
+    /// What goes in, and comes out.
+    pub(super) width: Size,
 }
 
 /// Gate, down and up, as most families name them.
@@ -65,6 +67,7 @@ pub(super) const EXPERTS: Experts = Experts {
         ("gate", "gate_proj"),
         ("up", "up_proj"),
     ],
+    width: n_embd,
 };
 
 pub(super) const fn row(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
@@ -161,7 +164,7 @@ impl Row {
 impl Experts {
     fn add(&self, [to, from]: [&str; 2], model: &Model<'_>, all: &mut Vec<Wanted>) {
         let shape = model.shape;
-        let (n_expert, n_embd, n_ff) = (n_expert(shape), n_embd(shape), n_ff_exp(shape));
+        let (n_expert, width, n_ff) = (n_expert(shape), (self.width)(shape), n_ff_exp(shape));
         let from = format!("{from}{}", self.from);
         let end = |name: String| match (model.has)(&name) {
             true => name,
@@ -171,8 +174,8 @@ impl Experts {
         let is_stacked = (model.has)(&fused);
         for (part, projection) in self.parts {
             let [rows, columns] = match *part {
-                "down" => [n_embd, n_ff],
-                _ => [n_ff, n_embd],
+                "down" => [width, n_ff],
+                _ => [n_ff, width],
             };
             let name = format!("{to}ffn_{part}_exps.weight");
             let mut wanted = one(&name, "", &[rows, columns]);

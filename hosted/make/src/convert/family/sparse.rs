@@ -169,4 +169,5 @@ pub(super) const MINIMAX_M2: Traits = Traits {
 const MIXTRAL_EXPERTS: Experts = Experts {
     from: "block_sparse_moe.experts",
     parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
+    width: n_embd,
 };
