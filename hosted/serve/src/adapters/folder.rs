@@ -10,34 +10,51 @@ use std::hash::DefaultHasher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::sync::oneshot;
 
 /// How often the folder is looked at.
 const EVERY: Duration = Duration::from_secs(1);
+/// Who has not written to a file for so long has ended.
+const OLD: Duration = Duration::from_secs(10);
 
-/// What was seen at the last look: an adapter counts when it looks the same twice, so that none is read while it is
-/// being written.
-type Seen = BTreeMap<PathBuf, u64>;
+/// What was seen at a look. An adapter counts when it looks the same twice, or is old, so that none is read while it
+/// is being written.
+type Seen = BTreeMap<PathBuf, Looks>;
+
+/// A hash over lengths and times of files, and whether all were written some looks ago.
+#[derive(Clone, Copy)]
+struct Looks {
+    stamp: u64,
+    is_old: bool,
+}
 
 /// The adapters of each place in the folder, as it looked then; or why there are none.
 type Listed = BTreeMap<PathBuf, (u64, Result<Vec<PathBuf>, String>)>;
 
 impl Adapters {
-    /// Follows the folder until the server ends. Its adapters are for model `model`.
-    pub(crate) async fn watch(self: Arc<Self>, model: usize, is_model: impl Fn(&str) -> bool) {
+    /// Follows the folder until the server ends. Its adapters are for model `model`. After the first look, `looked` is
+    /// told.
+    pub(crate) async fn watch(
+        self: Arc<Self>,
+        model: usize,
+        is_model: impl Fn(&str) -> bool,
+        looked: oneshot::Sender<()>,
+    ) {
         let Some(folder) = self.options.folder.clone() else {
             return;
         };
         let (mut listed, mut seen) = (Listed::new(), Seen::new());
         let (mut is_told, mut left_out) = (false, BTreeSet::<PathBuf>::new());
+        let mut looked = Some(looked);
         loop {
             let (path, before) = (folder.clone(), core::mem::take(&mut listed));
             let last = core::mem::take(&mut seen);
-            let looked = move || {
+            let look = move || {
                 let found = look(&path)?;
                 let listed = list(&found, &last, before);
                 Ok::<_, std::io::Error>((found, listed))
             };
-            match tokio::task::spawn_blocking(looked).await {
+            match tokio::task::spawn_blocking(look).await {
                 Ok(Ok((found, now))) => {
                     self.follow(model, &found, &now);
                     left_out.retain(|path: &PathBuf| place_of(path, &found).is_some());
@@ -51,6 +68,8 @@ impl Adapters {
                 }
                 _ => {}
             }
+            // Nobody waits where only the folder is followed.
+            let _told = looked.take().map(|looked| looked.send(()));
             tokio::time::sleep(EVERY).await;
         }
     }
@@ -134,16 +153,19 @@ impl Adapters {
     }
 }
 
-/// What is at the places that look as they did before: the places that were listed then are not read again.
+/// What is at the places that look as they did before, or are old: those that were listed then are not read again.
 fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
-    let still = found
-        .iter()
-        .filter(|(path, stamp)| last.get(*path) == Some(stamp));
-    let all = still.map(|(path, stamp)| {
-        let known = before.remove(path).filter(|(then, _)| then == stamp);
+    let is_whole = |path: &PathBuf, looks: &Looks| {
+        let last = last.get(path).map(|last| last.stamp);
+        looks.is_old || last == Some(looks.stamp)
+    };
+    let whole = found.iter().filter(|(path, looks)| is_whole(path, looks));
+    let all = whole.map(|(path, looks)| {
+        let stamp = looks.stamp;
+        let known = before.remove(path).filter(|(then, _)| *then == stamp);
         let listed = known.unwrap_or_else(|| {
             let all = sluice_make::lora::all_at(path);
-            (*stamp, all.map_err(|error| error.to_string()))
+            (stamp, all.map_err(|error| error.to_string()))
         });
         (path.clone(), listed)
     });
@@ -184,7 +206,12 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
         if let Some(looks) = looks {
             let mut hash = DefaultHasher::new();
             looks.hash(&mut hash);
-            found.insert(path, hash.finish());
+            let is_old = |(_, time): &(u64, Option<SystemTime>)| {
+                let age = time.and_then(|time| time.elapsed().ok());
+                age.is_some_and(|age| age > OLD)
+            };
+            let (stamp, is_old) = (hash.finish(), looks.iter().all(is_old));
+            found.insert(path, Looks { stamp, is_old });
         }
     }
     Ok(found)

@@ -149,8 +149,14 @@ impl Server {
         let models = self.app.models().clone();
         let adapters = Arc::clone(models.adapters());
         let known = Arc::clone(&models);
-        let watch = tokio::spawn(adapters.watch(0, move |name| known.find(name).is_ok()));
-        let named = tokio::spawn(async move { models.load_named().await });
+        let (looked, first_look) = oneshot::channel();
+        let is_model = move |name: &str| known.find(name).is_ok();
+        let watch = tokio::spawn(adapters.watch(0, is_model, looked));
+        let named = tokio::spawn(async move {
+            // Whoever sees that models are there can ask for the adapters, too. Without a folder there is no look.
+            let _looked = first_look.await;
+            models.load_named().await
+        });
         let named = async {
             match named.await {
                 Ok(Err(why)) => ServeError::Model(why),

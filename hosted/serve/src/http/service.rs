@@ -125,8 +125,11 @@ impl Service {
         let models = Arc::clone(self.app.models());
         let (adapters, known) = (Arc::clone(models.adapters()), Arc::clone(&models));
         let runtime = self.handle();
-        runtime.spawn(adapters.watch(0, move |name| known.find(name).is_ok()));
+        let (looked, first_look) = oneshot::channel();
+        let is_model = move |name: &str| known.find(name).is_ok();
+        runtime.spawn(adapters.watch(0, is_model, looked));
         runtime.spawn(async move {
+            let _looked = first_look.await;
             loaded.send_replace(Some(models.load_named().await));
         });
         Loading(waiting, runtime)

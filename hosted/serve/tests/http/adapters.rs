@@ -10,7 +10,7 @@ use sluice_make::lora::{GgufOptions, InfqOptions, write_gguf, write_infq};
 use sluice_serve::{AdaptersOptions, NamedAdapter, ServerOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// A folder for a test's files.
 fn folder(name: &str) -> PathBuf {
@@ -346,6 +346,25 @@ fn a_folder_is_followed() {
     assert_eq!(status(), 200);
     std::fs::remove_file(&path).unwrap();
     until("withdrawn", &|| status() == 404);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What lay in the folder before is there as soon as the server says that it is ready.
+#[test]
+fn adapters_of_a_folder_are_ready_with_the_models() {
+    let folder = folder("ready");
+    let path = folder.join("old.gguf");
+    write(&path, 1, 4);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    file.set_modified(an_hour_ago).unwrap();
+    let mut options = with(&[], 4);
+    options.models.adapters.folder = Some(folder.clone());
+    let server = Running::start(options);
+    until("ready", &|| server.get("/health").status == 200);
+    let listed = server.get("/v1/models").body;
+    assert!(listed.contains("\"old\""), "{listed}");
+    assert_eq!(server.get("/v1/models/old").status, 200);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
