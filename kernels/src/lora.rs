@@ -209,11 +209,17 @@ fn scale(panel: &[u8], lane: usize) -> f32 {
     bf16_to_f32(u16::from_le_bytes([at[0], at[1]]))
 }
 
+/// The largest magnitude of numbers: NaN where one is NaN, 0 of none.
+#[inline(never)]
+pub fn largest_magnitude(values: &[f32]) -> f32 {
+    // As whole numbers, which are as ordered as the floats are: NaN is above infinity.
+    let magnitudes = values.iter().map(|x| x.abs().to_bits().cast_signed());
+    f32::from_bits(magnitudes.fold(0, i32::max).cast_unsigned())
+}
+
 /// Writes a row into its lane of a panel; `None` if a number is not finite then.
 fn pack_row(ty: LoraType, row: &[f32], lane: usize, panel: &mut [u8]) -> Option<()> {
-    // As whole numbers, which are as ordered as the floats are: NaN is above infinity.
-    let magnitudes = row.iter().map(|x| x.abs().to_bits());
-    let largest = f32::from_bits(magnitudes.max().unwrap_or(0));
+    let largest = largest_magnitude(row);
     if !largest.is_finite() {
         return None;
     }
@@ -259,14 +265,16 @@ fn pack_codes(row: &[f32], largest: f32, lane: usize, panel: &mut [u8]) {
     let (lines, scales) = panel.split_at_mut(n);
     scales[2 * lane..][..2].copy_from_slice(&f32_to_bf16(d).to_le_bytes());
     let words = lines.as_chunks_mut::<4>().0.iter_mut();
-    let places = words.skip(lane).step_by(LANES).zip(row.chunks(4));
+    let mut places = words.skip(lane).step_by(LANES);
     // Of the smallest scales the inverse is beyond f32.
     let is_finite = inverse.is_finite();
-    for (word, four) in places {
-        for (code, &x) in word.iter_mut().zip(four) {
-            let x = if is_finite { x * inverse } else { x / d };
-            *code = low_byte(x) ^ 0x80;
-        }
+    let code = |x: f32| low_byte(if is_finite { x * inverse } else { x / d }) ^ 0x80;
+    let (fours, rest) = row.as_chunks::<4>();
+    for (four, word) in fours.iter().zip(places.by_ref()) {
+        *word = four.map(code);
+    }
+    if let Some(word) = places.next() {
+        word.iter_mut().zip(rest).for_each(|(to, &x)| *to = code(x));
     }
 }
 

@@ -9,6 +9,7 @@ use core::ptr;
 use sluice::Session;
 use sluice::adapter::{self, AdapterError, Blend, Precision};
 use sluice::core::kernels::lora::LoraType;
+use sluice_make::lora::LoraError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::ffi::CString;
 use std::path::Path;
@@ -93,13 +94,13 @@ impl Adapter {
             unsafe { (c_text("dtype", params.dtype)?, c_text("base", params.base)?) };
         let precision = precision(dtype.unwrap_or("auto"))?;
         let model = &model.model;
-        let file = sluice_make::lora::read(Path::new(path), base.map(Path::new), Some(model));
-        let file = file.map_err(|error| Failure::new(Status::SLUICE_INVALID_ADAPTER, error))?;
-        let adapter = adapter::Adapter::load(model.config(), &file, precision);
-        let mut warnings = file.warnings.join("\n").into_bytes();
+        let (path, base) = (Path::new(path), base.map(Path::new));
+        let loaded = sluice_make::lora::load(path, base, model, precision);
+        let (adapter, warnings) = loaded.map_err(adapter_failure)?;
+        let mut warnings = warnings.join("\n").into_bytes();
         warnings.retain(|&byte| byte != 0);
         Ok(Self {
-            adapter: adapter.map_err(adapter_failure)?,
+            adapter,
             model: model.fingerprint(),
             warnings: CString::new(warnings).unwrap_or_default(),
         })
@@ -123,9 +124,9 @@ fn precision(dtype: &str) -> Result<Precision, Failure> {
     }
 }
 
-fn adapter_failure(error: AdapterError) -> Failure {
+fn adapter_failure(error: LoraError) -> Failure {
     let status = match error {
-        AdapterError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        LoraError::Adapter(AdapterError::Memory { .. }) => Status::SLUICE_OUT_OF_MEMORY,
         _ => Status::SLUICE_INVALID_ADAPTER,
     };
     Failure::new(status, error)

@@ -55,11 +55,12 @@ impl AdapterLoadArgs {
     /// # Errors
     /// It cannot be read, or does not go with the model.
     pub(super) fn load(&self, model: &Opened, path: &Path) -> anyhow::Result<Adapter> {
-        let file = sluice_make::lora::read(path, self.base(), Some(model))?;
-        for warning in &file.warnings {
+        let loaded = sluice_make::lora::load(path, self.base(), model, self.precision());
+        let (adapter, warnings) = loaded?;
+        for warning in &warnings {
             note(format_args!("warning: {warning}"));
         }
-        Ok(Adapter::load(model.config(), &file, self.precision())?)
+        Ok(adapter)
     }
 }
 

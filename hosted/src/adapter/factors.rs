@@ -17,7 +17,7 @@ pub struct AdapterFile {
 }
 
 /// The matrices of an adapter for one matrix of a model: `y += scale · B · (A · x)`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Factors {
     /// The adapted tensor, such as `blk.0.attn_q.weight`, `output.weight` or `token_embd.weight`.
     pub tensor: String,

@@ -1,17 +1,15 @@
-//! Adapters in memory: checked against a model and packed for the engine.
+//! Adapters in memory, packed for the engine.
 
 use super::error::AdapterError;
-use super::factors::{AdapterFile, Factors};
-use super::places::{Place, TOKEN_EMBD, is_idle, places};
 use crate::host::memory::AlignedMemory;
 use crate::owned::{Borrower, Owned};
+use core::convert::Infallible;
 use core::fmt;
-use core::ops::Range;
 use sluice_core::engine::{self, AdapterEmbedding, AdapterPair};
 use sluice_core::hash::Hash64;
+use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
-use sluice_core::memory::ALIGN;
-use sluice_core::model::{ModelConfig, Site};
+use sluice_core::model::ModelConfig;
 use std::sync::Arc;
 
 /// How the numbers of an adapter are packed.
@@ -25,8 +23,18 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// The kinds of rows that adapters packed so multiply.
+    #[must_use]
+    pub const fn kinds(self) -> ActivationKinds {
+        match self {
+            Self::Type(ty) => ty.activations(),
+            // Never int8.
+            Self::Exact => ActivationKinds::F32,
+        }
+    }
+
     /// The type that `values` are packed in.
-    fn of(self, values: &[f32]) -> LoraType {
+    pub(super) fn of(self, values: &[f32]) -> LoraType {
         match self {
             Self::Type(ty) => ty,
             Self::Exact if LoraType::Bf16.holds(values) => LoraType::Bf16,
@@ -42,41 +50,33 @@ pub struct Adapter(Arc<Loaded>);
 
 struct Loaded {
     path: String,
-    packed: Owned<Packed, Owned<Pairs, AlignedMemory>>,
+    packed: Owned<Packed, Owned<Pairs, Vec<AlignedMemory>>>,
     n_bytes: usize,
     hash: u64,
 }
 
 impl Adapter {
-    /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time.
-    ///
-    /// # Errors
-    /// [`AdapterError`], which names the tensor.
-    pub fn load(
-        config: &ModelConfig,
-        file: &AdapterFile,
-        precision: Precision,
+    /// Of what was packed; `view` says where its pairs lie in memory of `n_bytes`.
+    pub(super) fn new(
+        (config, path): (&ModelConfig, String),
+        (memory, n_bytes): (Vec<AlignedMemory>, usize),
+        view: impl for<'m> FnOnce(&'m [AlignedMemory]) -> PairsIn<'m>,
     ) -> Result<Self, AdapterError> {
-        let plan = Plan::new(config, file, precision)?;
-        let path = || file.path.clone();
-        let memory = AlignedMemory::zeroed(plan.n_bytes).map_err(|error| AdapterError::Memory {
-            path: path(),
-            error,
-        })?;
-        let pairs = Owned::<Pairs, _>::new(memory, |memory| plan.pack(memory))?;
+        let pairs = Owned::<Pairs, _>::new(memory, |memory| Ok::<_, Infallible>(view(memory)));
+        let Ok(pairs) = pairs;
         let packed = Owned::new(pairs, |pairs| {
             let both = pairs.get();
             let adapter = engine::Adapter::new(config, &both.0, both.1);
             adapter.map_err(|error| AdapterError::Engine {
-                path: path(),
+                path: path.clone(),
                 error,
             })
         })?;
         let hash = hash(packed.get());
         Ok(Self(Arc::new(Loaded {
-            path: path(),
+            path,
             packed,
-            n_bytes: plan.n_bytes,
+            n_bytes,
             hash,
         })))
     }
@@ -148,271 +148,14 @@ fn hash(adapter: &engine::Adapter<'_>) -> u64 {
     hash.finish()
 }
 
-/// Where the matrices of an adapter will lie.
-struct Plan<'f> {
-    path: &'f str,
-    pairs: Vec<PlannedPair<'f>>,
-    embedding: Option<PlannedPair<'f>>,
-    n_bytes: usize,
-}
-
-struct PlannedPair<'f> {
-    factors: &'f Factors,
-    /// The matrix; of the embedding, the output layer's, whose shape is the same turned.
-    place: Place,
-    /// Types and places in memory of A and B.
-    a: (LoraType, Range<usize>),
-    b: (LoraType, Range<usize>),
-}
-
-impl<'f> Plan<'f> {
-    fn new(
-        config: &ModelConfig,
-        file: &'f AdapterFile,
-        precision: Precision,
-    ) -> Result<Self, AdapterError> {
-        let path = || file.path.clone();
-        let architecture = config.architecture.name();
-        if !file.architecture.is_empty() && file.architecture != architecture {
-            return Err(AdapterError::Family {
-                path: path(),
-                expected: architecture.into(),
-                found: file.architecture.clone(),
-            });
-        }
-        let mut plan = Self {
-            path: &file.path,
-            pairs: Vec::new(),
-            embedding: None,
-            n_bytes: 0,
-        };
-        for factors in &file.factors {
-            plan.check(factors)?;
-            if factors.tensor == TOKEN_EMBD {
-                plan.add_embedding(factors, [config.n_vocab, config.n_embd], precision)?;
-                continue;
-            }
-            if is_idle(config, &factors.tensor) {
-                continue;
-            }
-            let places = places(config, &factors.tensor, factors.part);
-            if places.is_empty() {
-                return Err(AdapterError::NoMatrix {
-                    path: path(),
-                    tensor: told(factors),
-                });
-            }
-            plan.add(factors, &places, precision)?;
-        }
-        plan.sort()?;
-        match plan.pairs.is_empty() && plan.embedding.is_none() {
-            true => Err(AdapterError::Empty { path: path() }),
-            false => Ok(plan),
-        }
-    }
-
-    /// Whether the matrices are matrices of one rank.
-    fn check(&self, factors: &Factors) -> Result<(), AdapterError> {
-        let rank = factors.rank;
-        let is_whole = |values: &[f32]| !values.is_empty() && values.len().is_multiple_of(rank);
-        if rank > 0 && is_whole(&factors.a) && is_whole(&factors.b) && factors.scale.is_finite() {
-            return Ok(());
-        }
-        Err(AdapterError::Rank {
-            path: self.path.into(),
-            tensor: told(factors),
-        })
-    }
-
-    /// Pairs for the matrices that are a tensor's rows, one after the other.
-    fn add(
-        &mut self,
-        factors: &'f Factors,
-        places: &[Place],
-        precision: Precision,
-    ) -> Result<(), AdapterError> {
-        let n_rows: usize = places.iter().map(|place| place.n_rows).sum();
-        let expected = [n_rows, places[0].n_cols];
-        self.check_shape(factors, expected, [factors.n_rows(), factors.n_cols()])?;
-        // All of them read the same A.
-        let a = self.reserve(
-            precision.of(&factors.a),
-            [factors.rank, expected[1]],
-            factors,
-        )?;
-        for &place in places {
-            let rows = place.first_row * factors.rank..;
-            let rows = &factors.b[rows][..place.n_rows * factors.rank];
-            let b = self.reserve(precision.of(rows), [place.n_rows, factors.rank], factors)?;
-            self.pairs.push(PlannedPair {
-                factors,
-                place,
-                a: a.clone(),
-                b,
-            });
-        }
-        Ok(())
-    }
-
-    fn add_embedding(
-        &mut self,
-        factors: &'f Factors,
-        [n_vocab, n_embd]: [usize; 2],
-        precision: Precision,
-    ) -> Result<(), AdapterError> {
-        let path = self.path;
-        if factors.part.is_some() {
-            return Err(AdapterError::NoMatrix {
-                path: path.into(),
-                tensor: told(factors),
-            });
-        }
-        if self.embedding.is_some() {
-            return Err(AdapterError::Twice {
-                path: path.into(),
-                tensor: told(factors),
-            });
-        }
-        let found = [factors.n_cols(), factors.n_rows()];
-        self.check_shape(factors, [n_vocab, n_embd], found)?;
-        let rank = factors.rank;
-        let place = Place {
-            layer: 0,
-            site: Site::Output,
-            first_row: 0,
-            n_rows: n_embd,
-            n_cols: n_vocab,
-        };
-        let a = self.reserve(precision.of(&factors.a), [rank, n_vocab], factors)?;
-        let b = self.reserve(precision.of(&factors.b), [n_embd, rank], factors)?;
-        self.embedding = Some(PlannedPair {
-            factors,
-            place,
-            a,
-            b,
-        });
-        Ok(())
-    }
-
-    fn check_shape(
-        &self,
-        factors: &Factors,
-        expected: [usize; 2],
-        found: [usize; 2],
-    ) -> Result<(), AdapterError> {
-        if expected == found {
-            return Ok(());
-        }
-        Err(AdapterError::Shape {
-            path: self.path.into(),
-            tensor: told(factors),
-            expected,
-            found,
-        })
-    }
-
-    /// Room for a matrix.
-    fn reserve(
-        &mut self,
-        ty: LoraType,
-        [n_rows, n_cols]: [usize; 2],
-        factors: &Factors,
-    ) -> Result<(LoraType, Range<usize>), AdapterError> {
-        let start = self.n_bytes;
-        let n = LoraMatrix::bytes_of(ty, n_rows, n_cols);
-        let end = n.and_then(|n| start.checked_add(n));
-        let end = end.filter(|end| *end < usize::MAX - ALIGN);
-        let end = end.ok_or_else(|| self.number(factors, ty))?;
-        self.n_bytes = end.next_multiple_of(ALIGN);
-        Ok((ty, start..end))
-    }
-
-    fn number(&self, factors: &Factors, ty: LoraType) -> AdapterError {
-        AdapterError::Number {
-            path: self.path.into(),
-            tensor: told(factors),
-            ty: ty.name(),
-        }
-    }
-
-    /// In the engine's order.
-    fn sort(&mut self) -> Result<(), AdapterError> {
-        let key = |pair: &PlannedPair<'_>| (pair.place.layer, pair.place.site, pair.factors.part);
-        self.pairs.sort_by_key(key);
-        let twice = self
-            .pairs
-            .windows(2)
-            .find(|pair| key(&pair[0]) == key(&pair[1]));
-        match twice {
-            Some(pair) => Err(AdapterError::Twice {
-                path: self.path.into(),
-                tensor: told(pair[1].factors),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Packs all matrices into memory of `n_bytes`.
-    fn pack<'m>(
-        &self,
-        memory: &'m mut AlignedMemory,
-    ) -> Result<(Vec<AdapterPair<'m>>, Option<AdapterEmbedding<'m>>), AdapterError> {
-        for pair in self.pairs.iter().chain(&self.embedding) {
-            let (factors, place) = (pair.factors, pair.place);
-            let rank = factors.rank;
-            let first = place.first_row * rank;
-            let b = &factors.b[first..][..place.n_rows * rank];
-            let matrices = [
-                (&pair.a, [rank, place.n_cols], &factors.a[..]),
-                (&pair.b, [place.n_rows, rank], b),
-            ];
-            for ((ty, range), shape, values) in matrices {
-                LoraMatrix::pack(*ty, shape, values, &mut memory[range.clone()])
-                    .ok_or_else(|| self.number(factors, *ty))?;
-            }
-        }
-        let memory: &'m AlignedMemory = memory;
-        let matrix = |(ty, range): &(LoraType, Range<usize>), shape| {
-            LoraMatrix::new(*ty, shape, &memory[range.clone()]).expect("as it was packed")
-        };
-        let both = |pair: &PlannedPair<'_>| {
-            let (place, rank) = (pair.place, pair.factors.rank);
-            let a = matrix(&pair.a, [rank, place.n_cols]);
-            (a, matrix(&pair.b, [place.n_rows, rank]))
-        };
-        let pairs = self.pairs.iter().map(|pair| {
-            let (a, b) = both(pair);
-            AdapterPair {
-                layer: pair.place.layer,
-                site: pair.place.site,
-                part: pair.factors.part,
-                a,
-                b,
-                scale: pair.factors.scale,
-            }
-        });
-        let embedding = self.embedding.as_ref().map(|pair| {
-            let (a, b) = both(pair);
-            let scale = pair.factors.scale;
-            AdapterEmbedding { a, b, scale }
-        });
-        Ok((pairs.collect(), embedding))
-    }
-}
-
-/// A tensor, with its part if it has several.
-fn told(factors: &Factors) -> String {
-    match factors.part {
-        Some(part) => format!("{} (part {part})", factors.tensor),
-        None => factors.tensor.clone(),
-    }
-}
+/// The pairs of an adapter in its memory.
+pub(super) type PairsIn<'m> = (Vec<AdapterPair<'m>>, Option<AdapterEmbedding<'m>>);
 
 /// The pairs of an adapter, over its memory.
 struct Pairs;
 
 impl Borrower for Pairs {
-    type Of<'a> = (Vec<AdapterPair<'a>>, Option<AdapterEmbedding<'a>>);
+    type Of<'a> = PairsIn<'a>;
 
     fn shorten<'s, 'a: 's>(value: &'s Self::Of<'a>) -> &'s Self::Of<'s> {
         value

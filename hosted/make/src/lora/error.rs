@@ -3,6 +3,7 @@
 
 use crate::convert::ConvertError;
 use crate::convert::safetensors::Dtype;
+use sluice::adapter::AdapterError;
 use sluice::file::{FileError, OutputError};
 use sluice_core::gguf::source::SourceError;
 use sluice_core::kernels::GgmlType;
@@ -66,6 +67,9 @@ pub enum LoraError {
     /// Nothing says how large the model is that the adapter is for.
     #[error("{}: {what}", path.display())]
     NoBase { path: PathBuf, what: String },
+    /// An adapter that does not go with the model.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     /// Reading numbers failed.
     #[error("{}: reading {tensor}: {error}", path.display())]
     Data {

@@ -32,8 +32,11 @@ use sluice::adapter::Factors;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// A pair, behind the place of its tensor and the number of its part: an order.
-pub(super) type Placed = ((usize, usize), Factors);
+/// The place of a tensor and the number of its part.
+pub(super) type Order = (usize, usize);
+
+/// A pair behind its order.
+pub(super) type Placed = (Order, Factors);
 
 /// A parameter that holds a matrix for each expert.
 #[derive(Clone, Debug)]

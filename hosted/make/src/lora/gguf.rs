@@ -7,9 +7,10 @@
 
 use super::LoraError;
 use super::numbers::{check_copies, check_finite, usize_of};
+use super::taker::{About, Taker};
 use super::turn::turned;
 use crate::quantize::is_read;
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::Factors;
 use sluice::file::ModelFile;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
@@ -22,8 +23,12 @@ pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), LoraError> {
     check_kind(&file.parse()?, path)
 }
 
-/// Reads a file that was opened.
-pub(super) fn read(file: &ModelFile, path: &Path) -> Result<AdapterFile, LoraError> {
+/// Reads a file that was opened; returns warnings.
+pub(super) fn read(
+    file: &ModelFile,
+    path: &Path,
+    taker: &mut dyn Taker,
+) -> Result<Vec<String>, LoraError> {
     let gguf = file.parse()?;
     check_kind(&gguf, path)?;
     let mut warnings = Vec::new();
@@ -42,25 +47,26 @@ pub(super) fn read(file: &ModelFile, path: &Path) -> Result<AdapterFile, LoraErr
         let what = format!("is {alpha}, which is not finite");
         return Err(LoraError::key(path, "adapter.lora.alpha", what));
     }
-    let reader = Reader {
-        path,
-        source: file.source(),
-        alpha,
-    };
-    let mut factors = Vec::new();
-    for pair in pairs(&gguf, path)? {
-        reader.add(&pair, &mut factors)?;
-    }
     let text = |key: &str| gguf.str(key).ok().filter(|text| !text.is_empty());
     let base_model =
         text("general.base_model.0.name").or_else(|| text("general.base_model.0.repo_url"));
-    Ok(AdapterFile {
-        path: path.display().to_string(),
+    let mut reader = Reader {
+        path,
+        source: file.source(),
+        alpha,
+        bytes: Vec::new(),
+        all: [const { Vec::new() }; 2],
+        own: Factors::default(),
+    };
+    let pairs = pairs(&gguf, path)?;
+    taker.begin(About {
         architecture: text("general.architecture").unwrap_or_default().into(),
         base_model: base_model.map(str::to_owned),
-        factors,
-        warnings,
-    })
+    })?;
+    for (i, pair) in pairs.iter().enumerate() {
+        reader.hand_over(i, pair, taker)?;
+    }
+    Ok(warnings)
 }
 
 /// Whether the file is an adapter, and one of LoRA.
@@ -169,17 +175,62 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
     }
 }
 
+/// Reads pairs. Its memory is used again for each.
 struct Reader<'r> {
     path: &'r Path,
     source: &'r dyn TensorSource,
     alpha: f32,
+    bytes: Vec<u8>,
+    /// A and B of a whole stack.
+    all: [Vec<f32>; 2],
+    /// Of one matrix.
+    own: Factors,
 }
 
 impl Reader<'_> {
-    /// Reads a pair: one for each matrix of a stack.
-    fn add(&self, pair: &PairInfo<'_>, factors: &mut Vec<Factors>) -> Result<(), LoraError> {
+    /// Hands pair number `i` over: one for each matrix of a stack.
+    fn hand_over(
+        &mut self,
+        i: usize,
+        pair: &PairInfo<'_>,
+        taker: &mut dyn Taker,
+    ) -> Result<(), LoraError> {
+        let PairInfo { tensor, a, b } = pair;
+        let n_parts = self.check(pair)?;
+        let is_stack = a.n_dims == 3 || b.n_dims == 3;
+        let counts = [a.dims[2], b.dims[2]];
+        self.read(a, 0)?;
+        self.read(b, 1)?;
+        for (all, n) in self.all.iter().zip(counts) {
+            // One for all of a stack.
+            let copies = if n == 1 { n_parts } else { 1 };
+            check_copies(self.path, tensor, copies, all.len() / usize_of(n))?;
+        }
+        let rank = usize_of(b.dims[0]);
+        self.own.tensor.clear();
+        self.own.tensor.push_str(tensor);
+        (self.own.rank, self.own.scale) = (rank, self.scale(rank));
+        for part in 0..usize_of(n_parts) {
+            let own = [&mut self.own.a, &mut self.own.b];
+            for ((own, all), n) in own.into_iter().zip(&self.all).zip(counts) {
+                let len = all.len() / usize_of(n);
+                let place = if n == 1 { 0 } else { part };
+                own.clear();
+                own.extend_from_slice(&all[place * len..][..len]);
+            }
+            if *tensor == EMBEDDING {
+                self.own.a = turned(&self.own.a, self.own.a.len() / rank);
+            }
+            self.own.part = is_stack.then(|| u32::try_from(part).unwrap_or(u32::MAX));
+            taker.take((i, part), &self.own)?;
+        }
+        Ok(())
+    }
+
+    /// Whether two tensors go together; says how many matrices they are for.
+    fn check(&self, pair: &PairInfo<'_>) -> Result<u64, LoraError> {
         let PairInfo { tensor, a, b } = *pair;
-        let is_embedding = tensor == "token_embd.weight";
+        let is_embedding = tensor == EMBEDDING;
         let rank = b.dims[0];
         let rank_of_a = if is_embedding { a.dims[0] } else { a.dims[1] };
         let error = |what| Err(LoraError::tensor(self.path, tensor, what));
@@ -199,38 +250,7 @@ impl Reader<'_> {
                 a.dims, b.dims
             ));
         }
-        let is_stack = a.n_dims == 3 || b.n_dims == 3;
-        let (all_a, all_b) = (self.numbers(&a)?, self.numbers(&b)?);
-        let (len_a, len_b) = (
-            all_a.len() / usize_of(counts[0]),
-            all_b.len() / usize_of(counts[1]),
-        );
-        for (n, len) in [(counts[0], len_a), (counts[1], len_b)] {
-            // One for all of a stack.
-            let n = if n == 1 { n_parts } else { 1 };
-            check_copies(self.path, tensor, n, len)?;
-        }
-        let rank = usize_of(rank);
-        for part in 0..usize_of(n_parts) {
-            let own = |numbers: &[f32], len: usize, n: u64| {
-                let place = if n == 1 { 0 } else { part };
-                numbers[place * len..][..len].to_vec()
-            };
-            let a = own(&all_a, len_a, counts[0]);
-            factors.push(Factors {
-                tensor: tensor.into(),
-                part: is_stack.then(|| u32::try_from(part).unwrap_or(u32::MAX)),
-                rank,
-                a: if is_embedding {
-                    turned(&a, a.len() / rank)
-                } else {
-                    a
-                },
-                b: own(&all_b, len_b, counts[1]),
-                scale: self.scale(rank),
-            });
-        }
-        Ok(())
+        Ok(n_parts)
     }
 
     /// As llama.cpp computes it.
@@ -244,22 +264,25 @@ impl Reader<'_> {
         }
     }
 
-    fn numbers(&self, info: &TensorInfo<'_>) -> Result<Vec<f32>, LoraError> {
+    /// Reads A (0) or B (1) of a whole stack.
+    fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), LoraError> {
         if !is_read(info.ty) {
             let what = format!("is of type {}, which are no weights", info.ty);
             return Err(LoraError::tensor(self.path, info.name, what));
         }
-        let mut bytes = vec![0; usize_of(info.len_bytes)];
+        self.bytes.resize(usize_of(info.len_bytes), 0);
         self.source
-            .read(info.offset, &mut bytes)
+            .read(info.offset, &mut self.bytes)
             .map_err(|error| LoraError::Data {
                 path: PathBuf::from(self.path),
                 tensor: info.name.into(),
                 error,
             })?;
-        let mut numbers = vec![0.0; usize_of(info.n_elements())];
-        dequantize_row(info.ty, &bytes, &mut numbers);
-        check_finite(self.path, info.name, &numbers)?;
-        Ok(numbers)
+        let numbers = &mut self.all[half];
+        numbers.resize(usize_of(info.n_elements()), 0.0);
+        dequantize_row(info.ty, &self.bytes, numbers);
+        check_finite(self.path, info.name, numbers)
     }
 }
+
+const EMBEDDING: &str = "token_embd.weight";

@@ -14,9 +14,10 @@
 
 use super::LoraError;
 use super::numbers::usize_of;
+use super::taker::{About, Taker};
 use crate::convert::read_json;
 use serde::Deserialize;
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::Factors;
 use sluice::file::ReadFile;
 use sluice_core::gguf::source::TensorSource as _;
 use sluice_core::kernels::half::f16_to_f32;
@@ -113,7 +114,11 @@ fn manifest(path: &Path) -> Result<Manifest, LoraError> {
 }
 
 /// Reads a directory. It may have several adapters; `name` chooses one.
-pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, LoraError> {
+pub(super) fn read(
+    folder: &Path,
+    name: Option<&str>,
+    taker: &mut dyn Taker,
+) -> Result<Vec<String>, LoraError> {
     let path = folder.join("manifest.json");
     let manifest = manifest(&path)?;
     let mut warnings = Vec::new();
@@ -129,17 +134,12 @@ pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<AdapterFile, Lor
         manifest: &path,
         files: HashMap::new(),
     };
-    let mut factors = Vec::new();
-    for (entry, place) in chosen(&manifest.adapters, name, &path)? {
-        factors.push(reader.factors(entry, place)?);
+    let chosen = chosen(&manifest.adapters, name, &path)?;
+    taker.begin(About::default())?;
+    for (i, (entry, place)) in chosen.into_iter().enumerate() {
+        taker.take((i, 0), &reader.factors(entry, place)?)?;
     }
-    Ok(AdapterFile {
-        path: folder.display().to_string(),
-        architecture: String::new(),
-        base_model: None,
-        factors,
-        warnings,
-    })
+    Ok(warnings)
 }
 
 /// Whether a folder is such a directory.

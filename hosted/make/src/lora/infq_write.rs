@@ -181,7 +181,7 @@ fn push_codes(out: &mut Vec<u8>, codes: impl Iterator<Item = i8>, is_int4: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lora::infq;
+    use crate::lora::read_for;
     use sluice::adapter::Factors;
     use std::fs;
     use std::path::PathBuf;
@@ -237,7 +237,7 @@ mod tests {
             let folder = Folder::new(&format!("round-{is_int4}"));
             let file = file();
             write_infq(&file, options(is_int4), &folder.0).expect("it can be written");
-            let read = infq::read(&folder.0, None).expect("it can be read");
+            let read = read_for(&folder.0, None, None).expect("it can be read");
             assert_eq!(read.factors.len(), 2);
             for (own, read) in file.factors.iter().zip(&read.factors) {
                 assert_eq!((own.key(), own.rank), (read.key(), read.rank));
@@ -318,7 +318,9 @@ mod tests {
         ] {
             assert!(sound.contains(from), "{from}");
             fs::write(&path, sound.replacen(from, to, 1)).expect("it can be written");
-            let error = infq::read(&folder.0, None).expect_err(expected).to_string();
+            let error = read_for(&folder.0, None, None)
+                .expect_err(expected)
+                .to_string();
             assert!(error.contains(expected), "{from} {to}: {error}");
         }
     }
@@ -337,7 +339,7 @@ mod tests {
             many["adapters"].as_array_mut().expect("a list").push(entry);
         }
         fs::write(&path, many.to_string()).expect("it can be written");
-        let error = infq::read(&folder.0, None)
+        let error = read_for(&folder.0, None, None)
             .expect_err("too much")
             .to_string();
         assert!(error.contains("lies over other matrices"), "{error}");
@@ -350,7 +352,7 @@ mod tests {
         file.factors[0].a = vec![1e-6; 10];
         let folder = Folder::new("small");
         write_infq(&file, options(false), &folder.0).expect("it can be written");
-        let read = infq::read(&folder.0, None).expect("it can be read");
+        let read = read_for(&folder.0, None, None).expect("it can be read");
         assert!(read.factors[0].a.iter().all(|x| (x - 1e-6).abs() < 5e-8));
     }
 }

@@ -6,7 +6,7 @@
 //! | llama.cpp's GGUF | [`read()`] | [`write_gguf`] |
 //! | a directory of INFQ v1 | [`read()`] | [`write_infq`] |
 //!
-//! All become an [`AdapterFile`]: pairs of matrices by the GGUF names of what they adapt. PEFT's names and orders of
+//! All become an [`AdapterFile`], or are packed for a model at once ([`load`]): pairs of matrices by the GGUF names of what they adapt. PEFT's names and orders of
 //! rows are Hugging Face's; they are turned as `sluice convert` turns the model's weights, for which the sizes of
 //! the model are needed, from its `config.json` or from its GGUF file.
 //!
@@ -30,6 +30,7 @@ mod merge;
 mod numbers;
 mod peft;
 mod peft_write;
+mod taker;
 mod turn;
 
 pub use blend::{interpolate, stack};
@@ -40,11 +41,12 @@ pub use matrices::Matrices;
 pub use merge::MergePlan;
 pub use peft_write::{PeftOptions, write_peft};
 
-use sluice::adapter::AdapterFile;
+use sluice::adapter::{Adapter, AdapterFile, Precision};
 use sluice::file::{LoadMode, ModelFile};
 use sluice::model::Opened;
 use std::fs;
 use std::path::{Path, PathBuf};
+use taker::{Collected, Packed, Taker};
 
 /// Reads an adapter: a folder of PEFT's, a GGUF file or an INFQ directory. `base` is the folder of the model that it is for, `model` its
 /// GGUF file; a folder of PEFT's needs one of them, unless it names a folder itself.
@@ -68,11 +70,39 @@ pub fn read_for(
     base: Option<&Path>,
     model: Option<&ModelFile>,
 ) -> Result<AdapterFile, LoraError> {
+    let mut all = Collected::default();
+    let warnings = take_each(path, base, model, &mut all)?;
+    Ok(all.into_file(&place_and_name(path).0, warnings))
+}
+
+/// Reads an adapter as [`read()`] does and packs it for `model`, a pair of matrices at a time: that takes less memory and
+/// time. Beside it, what the file says that has no effect, a sentence each.
+///
+/// # Errors
+/// [`LoraError`]; of what does not go with the model, [`LoraError::Adapter`].
+pub fn load(
+    path: &Path,
+    base: Option<&Path>,
+    model: &Opened,
+    precision: Precision,
+) -> Result<(Adapter, Vec<String>), LoraError> {
+    let mut packed = Packed::new(model.config(), &place_and_name(path).0, precision);
+    let warnings = take_each(path, base, Some(model.file()), &mut packed)?;
+    Ok((packed.finish()?, warnings))
+}
+
+/// Hands the pairs of an adapter over; returns warnings.
+fn take_each(
+    path: &Path,
+    base: Option<&Path>,
+    model: Option<&ModelFile>,
+    taker: &mut dyn Taker,
+) -> Result<Vec<String>, LoraError> {
     let (place, name) = place_and_name(path);
     match Format::of(path)? {
-        Format::Peft => peft::read(path, base, model),
-        Format::Infq => infq::read(&place, name.as_deref()),
-        Format::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path),
+        Format::Peft => peft::read(path, base, model, taker),
+        Format::Infq => infq::read(&place, name.as_deref(), taker),
+        Format::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path, taker),
     }
 }
 

@@ -2,13 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::LoraError;
+use sluice_core::kernels::lora::largest_magnitude;
 use std::path::Path;
 
 /// Whether all numbers are finite.
 pub(super) fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), LoraError> {
-    // All of them without a branch for each: there are millions, and they are finite.
-    let largest = numbers.iter().map(|x| x.abs().to_bits()).max();
-    if largest.is_none_or(|largest| f32::from_bits(largest).is_finite()) {
+    if largest_magnitude(numbers).is_finite() {
         return Ok(());
     }
     match numbers.iter().position(|x| !x.is_finite()) {

@@ -14,6 +14,7 @@ use super::config::AdapterConfig;
 use super::experts::{Placed, Sizes};
 use super::keys::{Half, Key};
 use super::numbers::{check_copies, check_finite, usize_of};
+use super::taker::{About, Taker};
 use super::turn::Pair;
 use crate::convert::safetensors::{Dtype, TensorEntry};
 use crate::convert::{Map, Wanted, decode, read_header};
@@ -22,15 +23,16 @@ use places::Places;
 use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::{ModelFile, ReadFile};
 use sluice_core::gguf::source::TensorSource as _;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Reads a folder.
+/// Reads a folder; returns warnings.
 pub(super) fn read(
     folder: &Path,
     base: Option<&Path>,
     model: Option<&ModelFile>,
-) -> Result<AdapterFile, LoraError> {
+    taker: &mut dyn Taker,
+) -> Result<Vec<String>, LoraError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
     let names: Vec<_> = weights.modules.iter().map(Module::weight).collect();
@@ -42,20 +44,18 @@ pub(super) fn read(
     };
     let bases = hints.bases(&names)?;
     let places = Places::best(&bases, &weights.modules);
+    taker.begin(About {
+        architecture: places.base.architecture().into(),
+        base_model: config.base_model.clone(),
+    })?;
     let mut warnings = config.warnings.clone();
-    let factors = weights.factors(&config, &places, &mut warnings)?;
-    if factors.is_empty() {
+    let n = weights.hand_over(&config, &places, &mut warnings, taker)?;
+    if n == 0 {
         let what = "it has no matrices for the text model".into();
         let path = folder.into();
         return Err(LoraError::NotAnAdapter { path, what });
     }
-    Ok(AdapterFile {
-        path: folder.display().to_string(),
-        architecture: places.base.architecture().into(),
-        base_model: config.base_model,
-        factors,
-        warnings,
-    })
+    Ok(warnings)
 }
 
 /// Reads a folder without turning anything.
@@ -173,24 +173,32 @@ impl Weights {
         Ok(())
     }
 
-    /// The pairs in the order of the model's tensors.
-    fn factors(
+    /// Hands the pairs over, which stand in the order of the model's tensors; says how many.
+    fn hand_over(
         &self,
         config: &AdapterConfig,
         places: &Places<'_>,
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<Factors>, LoraError> {
-        let mut others = Vec::new();
-        let mut found = Vec::new();
+        taker: &mut dyn Taker,
+    ) -> Result<usize, LoraError> {
+        let (mut others, mut seen) = (Vec::new(), HashSet::new());
         for nest in self.nests() {
             let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
                 others.push(nest.name);
                 continue;
             };
-            found.extend(match places.stacks(&name) {
+            let found = match places.stacks(&name) {
                 Some(stacks) => self.of_experts(config, places, &nest, stacks)?,
                 None => self.of_module(config, places, &nest, &name)?,
-            });
+            };
+            for (order, factors) in found {
+                // Two modules are not one tensor.
+                if !seen.insert((factors.tensor.clone(), factors.part)) {
+                    let what = "is adapted twice";
+                    return Err(LoraError::tensor(&self.path, factors.tensor, what));
+                }
+                taker.take(order, &factors)?;
+            }
         }
         if let Some(first) = others.first() {
             warnings.push(format!(
@@ -200,10 +208,7 @@ impl Weights {
             ));
         }
         self.check_bases(places, warnings)?;
-        found.sort_by_key(|(place, _)| *place);
-        let factors: Vec<_> = found.into_iter().map(|(_, factors)| factors).collect();
-        self.check_twice(&factors)?;
-        Ok(factors)
+        Ok(seen.len())
     }
 
     /// The pairs for the tensors that a module's weight becomes, with their places.
@@ -230,19 +235,6 @@ impl Weights {
             found.extend(factors.into_iter().map(|own| ((tensor, part), own)));
         }
         Ok(found)
-    }
-
-    /// Two modules are not one tensor.
-    fn check_twice(&self, factors: &[Factors]) -> Result<(), LoraError> {
-        let mut seen = std::collections::HashSet::new();
-        match factors.iter().find(|factors| !seen.insert(factors.key())) {
-            Some(twice) => Err(LoraError::tensor(
-                &self.path,
-                &*twice.tensor,
-                "is adapted twice",
-            )),
-            None => Ok(()),
-        }
     }
 
     /// The tensors that a module becomes.

@@ -5,7 +5,7 @@ use super::entry::{Entry, Pin, State};
 use crate::api::error::ApiError;
 use core::sync::atomic::Ordering;
 use sluice::Model;
-use sluice::adapter::{Adapter, Blend};
+use sluice::adapter::Blend;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -113,13 +113,12 @@ impl Adapters {
     fn read(&self, parts: &[(std::path::PathBuf, f32)], model: &Model) -> Result<Blend, String> {
         let (base, precision) = (self.options.base.as_deref(), self.options.precision);
         let parts = parts.iter().map(|(path, scale)| {
-            let file = sluice_make::lora::read(path, base, Some(model));
-            let file = file.map_err(|error| error.to_string())?;
-            for warning in &file.warnings {
+            let loaded = sluice_make::lora::load(path, base, model, precision);
+            let (adapter, warnings) = loaded.map_err(|error| error.to_string())?;
+            for warning in &warnings {
                 (self.log)(&format!("{}: warning: {warning}", path.display()));
             }
-            let adapter = Adapter::load(model.config(), &file, precision);
-            Ok((adapter.map_err(|error| error.to_string())?, *scale))
+            Ok((adapter, *scale))
         });
         Ok(Blend::new(parts.collect::<Result<_, String>>()?))
     }

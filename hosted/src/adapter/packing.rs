@@ -1,0 +1,333 @@
+//! Pairs of matrices, checked against a model and packed as they come.
+//!
+//! Only the pair at hand is there as f32: what it takes is used again for the next one.
+
+use super::error::AdapterError;
+use super::factors::{AdapterFile, Factors};
+use super::loaded::{Adapter, PairsIn, Precision};
+use super::places::{Place, TOKEN_EMBD, is_idle, places};
+use crate::host::memory::{AlignedMemory, OutOfMemory};
+use core::ops::Range;
+use sluice_core::engine::{AdapterEmbedding, AdapterPair};
+use sluice_core::kernels::lora::{LoraMatrix, LoraType};
+use sluice_core::memory::ALIGN;
+use sluice_core::model::{ModelConfig, Site};
+
+impl Adapter {
+    /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time.
+    ///
+    /// # Errors
+    /// [`AdapterError`], which names the tensor.
+    pub fn load(
+        config: &ModelConfig,
+        file: &AdapterFile,
+        precision: Precision,
+    ) -> Result<Self, AdapterError> {
+        let mut packing = Packing::new(config, &file.path, &file.architecture, precision)?;
+        for factors in &file.factors {
+            packing.add(factors)?;
+        }
+        packing.finish()
+    }
+}
+
+/// An adapter whose pairs come one after the other, in any order.
+#[derive(Debug)]
+pub struct Packing<'c> {
+    config: &'c ModelConfig,
+    path: String,
+    precision: Precision,
+    memory: Chunks,
+    pairs: Vec<PackedPair>,
+    embedding: Option<PackedPair>,
+}
+
+/// A pair in memory.
+#[derive(Debug)]
+struct PackedPair {
+    tensor: String,
+    part: Option<u32>,
+    /// The matrix; of the embedding, the output layer's, whose shape is the same turned.
+    place: Place,
+    rank: usize,
+    scale: f32,
+    a: Packed,
+    b: Packed,
+}
+
+/// A matrix in memory.
+#[derive(Clone, Debug)]
+struct Packed {
+    ty: LoraType,
+    chunk: usize,
+    bytes: Range<usize>,
+}
+
+impl<'c> Packing<'c> {
+    /// Of the adapter at `path`, made for models of `architecture`: an empty one is any.
+    ///
+    /// # Errors
+    /// [`AdapterError::Family`].
+    pub fn new(
+        config: &'c ModelConfig,
+        path: &str,
+        architecture: &str,
+        precision: Precision,
+    ) -> Result<Self, AdapterError> {
+        let expected = config.architecture.name();
+        if !architecture.is_empty() && architecture != expected {
+            return Err(AdapterError::Family {
+                path: path.into(),
+                expected: expected.into(),
+                found: architecture.into(),
+            });
+        }
+        Ok(Self {
+            config,
+            path: path.into(),
+            precision,
+            memory: Chunks::default(),
+            pairs: Vec::new(),
+            embedding: None,
+        })
+    }
+
+    /// Packs a pair. What the model never reads is left out.
+    ///
+    /// # Errors
+    /// [`AdapterError`], which names the tensor.
+    pub fn add(&mut self, factors: &Factors) -> Result<(), AdapterError> {
+        self.check(factors)?;
+        if factors.tensor == TOKEN_EMBD {
+            return self.add_embedding(factors);
+        }
+        if is_idle(self.config, &factors.tensor) {
+            return Ok(());
+        }
+        let places = places(self.config, &factors.tensor, factors.part);
+        if places.is_empty() {
+            return Err(self.no_matrix(factors));
+        }
+        let n_rows: usize = places.iter().map(|place| place.n_rows).sum();
+        let n_cols = places[0].n_cols;
+        let found = [factors.n_rows(), factors.n_cols()];
+        self.check_shape(factors, [n_rows, n_cols], found)?;
+        let rank = factors.rank;
+        // All of them read the same A.
+        let a = self.pack(&factors.a, [rank, n_cols], factors)?;
+        for place in places {
+            let rows = &factors.b[place.first_row * rank..][..place.n_rows * rank];
+            let b = self.pack(rows, [place.n_rows, rank], factors)?;
+            let pair = PackedPair::new(factors, place, (a.clone(), b));
+            self.pairs.push(pair);
+        }
+        Ok(())
+    }
+
+    /// The adapter of all pairs.
+    ///
+    /// # Errors
+    /// [`AdapterError`]: there are none, two are for one matrix, or the engine does not take them.
+    pub fn finish(mut self) -> Result<Adapter, AdapterError> {
+        if self.pairs.is_empty() && self.embedding.is_none() {
+            return Err(AdapterError::Empty { path: self.path });
+        }
+        // In the engine's order.
+        let key = |pair: &PackedPair| (pair.place.layer, pair.place.site, pair.part);
+        self.pairs.sort_by_key(key);
+        let mut neighbours = self.pairs.windows(2);
+        if let Some(pair) = neighbours.find(|pair| key(&pair[0]) == key(&pair[1])) {
+            return Err(AdapterError::Twice {
+                path: self.path,
+                tensor: told(&pair[1].tensor, pair[1].part),
+            });
+        }
+        let (pairs, embedding, memory) = (self.pairs, self.embedding, self.memory);
+        Adapter::new(
+            (self.config, self.path),
+            (memory.all, memory.n_bytes),
+            |memory| view(memory, &pairs, embedding.as_ref()),
+        )
+    }
+
+    fn add_embedding(&mut self, factors: &Factors) -> Result<(), AdapterError> {
+        let ModelConfig {
+            n_vocab, n_embd, ..
+        } = *self.config;
+        if factors.part.is_some() {
+            return Err(self.no_matrix(factors));
+        }
+        if self.embedding.is_some() {
+            return Err(AdapterError::Twice {
+                path: self.path.clone(),
+                tensor: factors.tensor.clone(),
+            });
+        }
+        let found = [factors.n_cols(), factors.n_rows()];
+        self.check_shape(factors, [n_vocab, n_embd], found)?;
+        let place = Place {
+            layer: 0,
+            site: Site::Output,
+            first_row: 0,
+            n_rows: n_embd,
+            n_cols: n_vocab,
+        };
+        let a = self.pack(&factors.a, [factors.rank, n_vocab], factors)?;
+        let b = self.pack(&factors.b, [n_embd, factors.rank], factors)?;
+        self.embedding = Some(PackedPair::new(factors, place, (a, b)));
+        Ok(())
+    }
+
+    /// Whether the matrices are matrices of one rank.
+    fn check(&self, factors: &Factors) -> Result<(), AdapterError> {
+        let rank = factors.rank;
+        let is_whole = |values: &[f32]| !values.is_empty() && values.len().is_multiple_of(rank);
+        if rank > 0 && is_whole(&factors.a) && is_whole(&factors.b) && factors.scale.is_finite() {
+            return Ok(());
+        }
+        Err(AdapterError::Rank {
+            path: self.path.clone(),
+            tensor: told(&factors.tensor, factors.part),
+        })
+    }
+
+    fn check_shape(
+        &self,
+        factors: &Factors,
+        expected: [usize; 2],
+        found: [usize; 2],
+    ) -> Result<(), AdapterError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(AdapterError::Shape {
+            path: self.path.clone(),
+            tensor: told(&factors.tensor, factors.part),
+            expected,
+            found,
+        })
+    }
+
+    fn no_matrix(&self, factors: &Factors) -> AdapterError {
+        AdapterError::NoMatrix {
+            path: self.path.clone(),
+            tensor: told(&factors.tensor, factors.part),
+        }
+    }
+
+    /// Packs a matrix, (rows, columns).
+    fn pack(
+        &mut self,
+        values: &[f32],
+        shape: [usize; 2],
+        factors: &Factors,
+    ) -> Result<Packed, AdapterError> {
+        let ty = self.precision.of(values);
+        let number = |path: &String| AdapterError::Number {
+            path: path.clone(),
+            tensor: told(&factors.tensor, factors.part),
+            ty: ty.name(),
+        };
+        let n = LoraMatrix::bytes_of(ty, shape[0], shape[1]).ok_or_else(|| number(&self.path))?;
+        let room = self.memory.reserve(n);
+        let (chunk, bytes) = room.map_err(|error| AdapterError::Memory {
+            path: self.path.clone(),
+            error,
+        })?;
+        let memory = &mut self.memory.all[chunk][bytes.clone()];
+        LoraMatrix::pack(ty, shape, values, memory).ok_or_else(|| number(&self.path))?;
+        Ok(Packed { ty, chunk, bytes })
+    }
+}
+
+impl PackedPair {
+    fn new(factors: &Factors, place: Place, (a, b): (Packed, Packed)) -> Self {
+        Self {
+            tensor: factors.tensor.clone(),
+            part: factors.part,
+            place,
+            rank: factors.rank,
+            scale: factors.scale,
+            a,
+            b,
+        }
+    }
+
+    /// A and B in `memory`.
+    fn matrices<'m>(&self, memory: &'m [AlignedMemory]) -> [LoraMatrix<'m>; 2] {
+        let matrix = |packed: &Packed, shape| {
+            let bytes = &memory[packed.chunk][packed.bytes.clone()];
+            LoraMatrix::new(packed.ty, shape, bytes).expect("as it was packed")
+        };
+        [
+            matrix(&self.a, [self.rank, self.place.n_cols]),
+            matrix(&self.b, [self.place.n_rows, self.rank]),
+        ]
+    }
+}
+
+/// As the engine takes them.
+fn view<'m>(
+    memory: &'m [AlignedMemory],
+    pairs: &[PackedPair],
+    embedding: Option<&PackedPair>,
+) -> PairsIn<'m> {
+    let pairs = pairs.iter().map(|pair| {
+        let [a, b] = pair.matrices(memory);
+        AdapterPair {
+            layer: pair.place.layer,
+            site: pair.place.site,
+            part: pair.part,
+            a,
+            b,
+            scale: pair.scale,
+        }
+    });
+    let embedding = embedding.map(|pair| {
+        let [a, b] = pair.matrices(memory);
+        let scale = pair.scale;
+        AdapterEmbedding { a, b, scale }
+    });
+    (pairs.collect(), embedding)
+}
+
+/// Memory that is taken a large piece at a time. What is not used of a piece costs nothing.
+#[derive(Debug, Default)]
+struct Chunks {
+    all: Vec<AlignedMemory>,
+    /// Bytes of the last that are used.
+    n_used: usize,
+    /// Bytes that were asked for.
+    n_bytes: usize,
+}
+
+impl Chunks {
+    /// `n` bytes: in which piece, and where.
+    fn reserve(&mut self, n: usize) -> Result<(usize, Range<usize>), OutOfMemory> {
+        let start = self.n_used.next_multiple_of(ALIGN);
+        let left = self
+            .all
+            .last()
+            .map_or(0, |last| last.len().saturating_sub(start));
+        let start = match n <= left {
+            true => start,
+            false => {
+                self.all.push(AlignedMemory::zeroed(n.max(CHUNK_BYTES))?);
+                0
+            }
+        };
+        self.n_used = start + n;
+        self.n_bytes += n;
+        Ok((self.all.len() - 1, start..self.n_used))
+    }
+}
+
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// A tensor, with its part if it has several.
+fn told(tensor: &str, part: Option<u32>) -> String {
+    match part {
+        Some(part) => format!("{tensor} (part {part})"),
+        None => tensor.into(),
+    }
+}
