@@ -121,7 +121,9 @@ impl Engine<'_> {
             });
         }
         let has_experts = options.experts.is_some() || self.model.has_experts();
+        let has_kinds = |blend: &Blend<'_>| limits.adapter_kinds.contains(blend.kinds());
         let missing = [
+            ("adapter_kinds", !options.adapters.iter().all(has_kinds)),
             ("observes", options.observer.is_some() && !limits.observes),
             ("selects", options.selector.is_some() && !limits.selects),
             ("experts", !has_experts && self.model.config().has_experts()),

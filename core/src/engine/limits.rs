@@ -2,6 +2,7 @@
 
 use super::batch::EngineError;
 use crate::kernels::KvType;
+use crate::kernels::activation::ActivationKinds;
 use crate::model::ModelConfig;
 use crate::state::{StateConfig, StateLimits};
 use crate::team::WORKERS_MAX;
@@ -32,6 +33,9 @@ pub struct Limits {
     pub n_workers: usize,
     /// Largest rank of the blends of adapters that steps may carry ([`super::Blend::rank`]); 0 for none.
     pub adapter_rank: usize,
+    /// In which kinds inputs of linear layers are kept for them: those of their matrices A
+    /// ([`super::Blend::kinds`]). Without adapters they are kept in none.
+    pub adapter_kinds: ActivationKinds,
     /// Whether steps may have an observer: inputs of linear layers are then kept in f32, too.
     pub observes: bool,
     /// Whether steps may have a selector of neurons.
@@ -46,6 +50,8 @@ pub struct Limits {
     pub windows_give_back: bool,
 }
 
+/// What matrices of any type multiply.
+const ANY_ADAPTER: ActivationKinds = ActivationKinds::F32.union(ActivationKinds::INT8_256);
 /// Largest rank of a blend.
 const RANK_MAX: usize = 4096;
 
@@ -64,6 +70,7 @@ impl Limits {
             kv_rotation: true,
             n_workers,
             adapter_rank: 0,
+            adapter_kinds: ANY_ADAPTER,
             observes: false,
             selects: false,
             n_behind: 0,

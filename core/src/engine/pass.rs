@@ -92,11 +92,14 @@ pub(super) fn activations_of(config: &ModelConfig, limits: &Limits) -> LayerActi
 
 /// What adapters and observers read.
 pub(super) fn activations_of_sites(limits: &Limits) -> ActivationKinds {
-    match (limits.observes, limits.adapter_rank > 0) {
-        (_, true) => ActivationKinds::F32 | ActivationKinds::INT8_256,
-        (true, false) => ActivationKinds::F32,
-        (false, false) => ActivationKinds::empty(),
-    }
+    let of = |is_on, kinds| {
+        if is_on {
+            kinds
+        } else {
+            ActivationKinds::empty()
+        }
+    };
+    of(limits.observes, ActivationKinds::F32) | of(limits.adapter_rank > 0, limits.adapter_kinds)
 }
 
 impl<'m> Common<'m> {

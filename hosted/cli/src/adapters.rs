@@ -97,6 +97,7 @@ impl AdapterArgs {
         let blend = self.blend(model)?;
         let limits = Limits {
             adapter_rank: blend.as_ref().map_or(0, Blend::rank),
+            adapter_kinds: blend.iter().map(Blend::kinds).collect(),
             ..limits
         };
         let mut session = engine.session(model, team, limits)?;

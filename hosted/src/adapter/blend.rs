@@ -6,6 +6,7 @@ use core::convert::Infallible;
 use core::fmt;
 use sluice_core::engine::{self, BlendPart};
 use sluice_core::hash::Hash64;
+use sluice_core::kernels::activation::ActivationKinds;
 use std::sync::Arc;
 
 /// Adapters whose products are added, each times a factor: `y += Σ scale · B · (A · x)`, which is the exact blend of
@@ -72,6 +73,12 @@ impl Blend {
     #[must_use]
     pub fn rank(&self) -> usize {
         self.parts().rank()
+    }
+
+    /// The kinds that [`Limits::adapter_kinds`](crate::Limits) must have.
+    #[must_use]
+    pub fn kinds(&self) -> ActivationKinds {
+        self.parts().kinds()
     }
 
     /// A hash over adapters and factors: equal for blends that compute the same.

@@ -2,6 +2,7 @@
 
 use crate::model::Model;
 use sluice_core::engine;
+use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::state::StateConfig;
 
@@ -30,6 +31,8 @@ pub struct Limits {
     /// Room for the ranks of a text's adapters: the largest of their [`Blend::rank`](crate::adapter::Blend::rank); 0 for
     /// no adapters.
     pub adapter_rank: usize,
+    /// In which kinds inputs of layers are kept for adapters ([`engine::Limits::adapter_kinds`]): less is faster.
+    pub adapter_kinds: ActivationKinds,
     /// Whether steps may have an observer.
     pub observes: bool,
     /// Whether steps may have a selector of neurons.
@@ -60,6 +63,7 @@ impl Default for Limits {
             types: None,
             kv_rotation: true,
             adapter_rank: 0,
+            adapter_kinds: ActivationKinds::F32 | ActivationKinds::INT8_256,
             observes: false,
             selects: false,
             n_behind: 1,
@@ -102,6 +106,7 @@ impl Limits {
             type_v,
             kv_rotation: self.kv_rotation,
             adapter_rank: self.adapter_rank,
+            adapter_kinds: self.adapter_kinds,
             observes: self.observes,
             selects: self.selects,
             n_behind: self.n_behind + n_draft,

@@ -177,7 +177,7 @@ impl Session {
 
     /// Computes with these adapters what is begun from now on and names none of its own
     /// ([`Settings::adapter`](crate::Settings)). A step refuses those that need a larger
-    /// [`Limits::adapter_rank`](crate::Limits).
+    /// [`Limits::adapter_rank`](crate::Limits), or other `adapter_kinds`.
     pub fn set_adapter(&mut self, adapter: Option<Blend>) {
         self.adapter = adapter;
     }

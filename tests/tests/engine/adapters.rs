@@ -7,6 +7,7 @@ use sluice_core::engine::{
     EngineError, Limits, StepOptions, Wants,
 };
 use sluice_core::kernels::KvType;
+use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
 use sluice_core::model::Site;
 use sluice_core::team::StopFlag;
@@ -381,6 +382,47 @@ fn room_for_adapters_changes_no_bit() {
         let error = EngineError::NotMadeFor { what: "selects" };
         assert_eq!(engine.step(&batch, options).map(drop).unwrap_err(), error);
     });
+}
+
+/// Inputs kept in just the kind that adapters multiply give the bits of inputs in all kinds, and adapters of
+/// another kind are refused.
+#[test]
+fn inputs_are_kept_for_the_adapters_that_there_are() {
+    let of = |ty, kinds: Option<ActivationKinds>| {
+        let mut limits = Limits {
+            adapter_rank: 16,
+            ..limits(2)
+        };
+        limits.adapter_kinds = kinds.unwrap_or(limits.adapter_kinds);
+        let pairs = SITES.map(|(site, _, n_cols, n_rows)| {
+            (layer_of(site), site, Pair::of(ty, 7, 4, n_cols, n_rows))
+        });
+        let mut pairs = pairs
+            .each_ref()
+            .map(|(layer, site, pair)| pair.at(*layer, *site, None));
+        pairs.sort_by_key(|pair| (pair.layer, pair.site));
+        Bench::new(&Q8_0).with(&limits, |engine| {
+            let adapter = Adapter::new(engine.model().config(), &pairs, None).unwrap();
+            let parts = alone(&adapter);
+            let adapters = [Blend { parts: &parts }];
+            let mut batch = entries(&ids(20), 0, 0);
+            batch.iter_mut().for_each(|entry| entry.adapter = Some(0));
+            let stop = StopFlag::new();
+            let mut options = StepOptions::new(&YieldWait, &stop);
+            options.adapters = &adapters;
+            if !limits.adapter_kinds.contains(adapters[0].kinds()) {
+                return Err(engine.step(&batch, options).map(drop).unwrap_err());
+            }
+            let rows = step_with(engine, &batch, |options| options.adapters = &adapters);
+            Ok(logits(&rows))
+        })
+    };
+    for ty in LoraType::ALL {
+        assert_eq!(of(ty, Some(ty.activations())), of(ty, None));
+        let others = ActivationKinds::all().difference(ty.activations());
+        let what = "adapter_kinds";
+        assert_eq!(of(ty, Some(others)), Err(EngineError::NotMadeFor { what }));
+    }
 }
 
 /// Blends add the products of their adapters, one after the other.

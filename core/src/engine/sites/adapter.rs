@@ -1,5 +1,6 @@
 //! Adapters as data: pairs of small matrices that add to the outputs of linear layers (LoRA).
 
+use crate::kernels::activation::ActivationKinds;
 use crate::kernels::lora::LoraMatrix;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::model::{LAYERS_MAX, ModelConfig, Site};
@@ -71,6 +72,7 @@ pub struct Adapter<'a> {
     starts: [u32; LAYERS_MAX + 1],
     /// The largest rank.
     rank: usize,
+    kinds: ActivationKinds,
 }
 
 /// Why pairs are no adapter of a model; `index` is that of the first bad one.
@@ -160,6 +162,7 @@ impl<'a> Adapter<'a> {
             embedding,
             starts,
             rank: rank.unwrap_or(0),
+            kinds: pairs.iter().map(|pair| pair.a.ty().activations()).collect(),
         })
     }
 
@@ -176,6 +179,11 @@ impl<'a> Adapter<'a> {
     /// The largest rank of its pairs.
     pub const fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// The kinds of rows that its matrices A multiply.
+    pub const fn kinds(&self) -> ActivationKinds {
+        self.kinds
     }
 
     /// The place of one of its pairs, and of those whose matrices come next in a pass. A guess: only memory is asked
@@ -244,5 +252,10 @@ impl Blend<'_> {
     pub fn rank(&self) -> usize {
         let ranks = self.parts.iter().map(|part| part.adapter.rank());
         ranks.map(|rank| rank.next_multiple_of(PANEL_ROWS)).sum()
+    }
+
+    /// The kinds of rows that [`crate::engine::Limits::adapter_kinds`] must have.
+    pub fn kinds(&self) -> ActivationKinds {
+        self.parts.iter().map(|part| part.adapter.kinds()).collect()
     }
 }

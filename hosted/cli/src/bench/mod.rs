@@ -153,6 +153,7 @@ impl Bench<'_> {
             table: Some(self.tables[setting.isa]),
             kv_rotation: !self.args.no_kv_rotation,
             adapter_rank: subject.adapters.iter().map(Blend::rank).max().unwrap_or(0),
+            adapter_kinds: subject.adapters.iter().map(Blend::kinds).collect(),
             ..limits(subject, tests)?
         };
         let model = &subject.model;

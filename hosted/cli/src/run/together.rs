@@ -95,13 +95,14 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
 fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> Limits {
     let (n_seq, n_ctx) = at_once(model, texts, asked(args, texts.len()), limits.n_ctx);
     let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
-    let blends = texts.iter().filter_map(|text| text.blend.as_ref());
+    let blends = || texts.iter().filter_map(|text| text.blend.as_ref());
     Limits {
         n_ctx,
         n_seq,
         // A text that is being written has a token in each step.
         n_batch: args.engine.n_batch().min(n_tokens).max(n_seq),
-        adapter_rank: blends.map(Blend::rank).max().unwrap_or(0),
+        adapter_rank: blends().map(Blend::rank).max().unwrap_or(0),
+        adapter_kinds: blends().map(Blend::kinds).collect(),
         ..limits
     }
 }

@@ -5,6 +5,8 @@ use super::job::{EmbedJob, JobError};
 use crate::Log;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use sluice::core::engine;
+use sluice::core::kernels::activation::ActivationKinds;
 use sluice::embed::{EmbedGroup, EmbedOptions, Normalization};
 use sluice::evaluate::EvaluateError;
 use sluice::{Limits, Model, Session, Team};
@@ -50,6 +52,7 @@ pub(super) struct Embedding {
     longest: usize,
     turn: Duration,
     adapter_rank: usize,
+    adapter_kinds: ActivationKinds,
     /// Tokens of a decoder that fit into a turn, about. An encoder's text is one piece.
     n_tokens: usize,
     /// Made when it is first needed.
@@ -60,15 +63,16 @@ pub(super) struct Embedding {
 impl Embedding {
     pub(super) fn new(
         (model, team): (Model, Team),
-        (longest, adapter_rank): (usize, usize),
+        limits: &engine::Limits,
         turn: Duration,
     ) -> Self {
         Self {
             model,
             team,
-            longest,
+            longest: limits.n_ctx,
             turn,
-            adapter_rank,
+            adapter_rank: limits.adapter_rank,
+            adapter_kinds: limits.adapter_kinds,
             n_tokens: 64,
             session: None,
             jobs: VecDeque::new(),
@@ -122,6 +126,7 @@ impl Embedding {
         if self.session.is_none() {
             let limits = Limits {
                 adapter_rank: self.adapter_rank,
+                adapter_kinds: self.adapter_kinds,
                 ..Limits::for_embedding(&self.model, self.longest, GROUP_TOKENS)
             };
             let session = self.model.session_on(&self.team, limits);

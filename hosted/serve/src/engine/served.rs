@@ -113,7 +113,7 @@ impl Served {
             base: hash.finalize().into(),
             embedding: Embedding::new(
                 (session.model().clone(), session.team().clone()),
-                (limits.n_ctx, limits.adapter_rank),
+                &limits,
                 turn,
             ),
             scoring: Scoring::new(

@@ -89,6 +89,7 @@ impl Loaded {
         let speculation = speculation.filter(|_| !opened.embeds());
         let limits = Limits {
             adapter_rank: options.adapters.rank,
+            adapter_kinds: options.adapters.precision.kinds(),
             ..limits_of(&opened, &options.limits)
         };
         let limits = match &speculation {
