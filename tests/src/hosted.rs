@@ -1,7 +1,7 @@
 //! The text that a model generates through the std shell, and a hash over its logits. Every other
 //! way of running the model has to give the same.
 
-use sluice::adapter::{Adapter, Blend, Precision};
+use sluice::adapter::{Blend, Precision};
 use sluice::core::engine::Wants;
 use sluice::core::hash::Hash64;
 use sluice::file::LoadMode;
@@ -61,14 +61,15 @@ pub fn adapted_story(
     let team = Team::new(2, &Cores::detect()).expect("threads");
     let model = opened.load(&team).expect("weights");
     let parts = adapters.iter().map(|(path, scale)| {
-        let file = sluice_make::lora::read(path, None, Some(&model)).expect("an adapter");
-        let adapter = Adapter::load(model.config(), &file, Precision::Exact);
-        (adapter.expect("an adapter of the model"), *scale)
+        let loaded = sluice_make::lora::load(path, None, &model, Precision::Exact);
+        let (adapter, _warnings) = loaded.expect("an adapter of the model");
+        (adapter, *scale)
     });
     let blend = Blend::new(parts.collect());
     let limits = Limits {
         n_ctx: 512,
         adapter_rank: blend.rank(),
+        adapter_kinds: blend.kinds(),
         ..Limits::default()
     };
     let mut session = model.session_on(&team, limits).expect("memory");

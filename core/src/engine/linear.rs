@@ -250,9 +250,9 @@ impl<'a> Linear<'a> {
         let skip = usize::from(site != self.site);
         let Some(selection) = selection else {
             // What adapters need is asked for a little at a time, where it is much.
-            let step = match self.n_rows_in > FEW_STREAMS {
-                true => PANEL_ROWS,
-                false => tile.rows.len(),
+            let step = match tile.tokens.len() {
+                n if n > FEW_STREAMS => pass.table.rows_at_once(weight.layout.ty(), n),
+                _ => tile.rows.len(),
             };
             if let Some(Adapted::Listed { slot }) = self.adapted {
                 for start in tile.rows.clone().step_by(step) {

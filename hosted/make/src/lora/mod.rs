@@ -6,9 +6,9 @@
 //! | llama.cpp's GGUF | [`read()`] | [`write_gguf`] |
 //! | a directory of INFQ v1 | [`read()`] | [`write_infq`] |
 //!
-//! All become an [`AdapterFile`], or are packed for a model at once ([`load`]): pairs of matrices by the GGUF names of what they adapt. PEFT's names and orders of
-//! rows are Hugging Face's; they are turned as `sluice convert` turns the model's weights, for which the sizes of
-//! the model are needed, from its `config.json` or from its GGUF file.
+//! All become an [`AdapterFile`], or are packed for a model at once ([`load`]): pairs of matrices by the GGUF names of
+//! what they adapt. PEFT's names and orders of rows are Hugging Face's; they are turned as `sluice convert` turns the
+//! model's weights, for which the sizes of the model are needed, from its `config.json` or from its GGUF file.
 //!
 //! What a file says is honoured or refused by name; what changes nothing that is computed and is not known is a warning.
 #![forbid(unsafe_code)]
