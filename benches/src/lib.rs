@@ -182,6 +182,7 @@ impl Product {
             out_stride: self.layout.n_rows(),
             store: Store::Set,
             prefetch: Prefetch::Near,
+            beside: &[],
         };
         // SAFETY: `out` has tokens × rows elements and is exclusively borrowed.
         unsafe { table.matmul(&args) };

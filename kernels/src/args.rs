@@ -4,7 +4,8 @@
 //! cannot check is in the safety section of the call.
 
 use crate::activation::{ActivationKinds, ActivationLayout};
-use crate::panel::PanelLayout;
+use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelLayout};
+use crate::prefetch::prefetch_to_l2;
 use core::ops::Range;
 
 /// What to do with a product.
@@ -72,6 +73,50 @@ pub struct Matmul<'a> {
     pub store: Store,
     /// How weights are prefetched for few tokens.
     pub prefetch: Prefetch,
+    /// What is prefetched beside them.
+    pub beside: &'a [Beside],
+}
+
+/// Memory that is read behind a product, such as an adapter's matrix: prefetched a little with each panel of weights, as
+/// a CPU has room for a few dozen lines at once and forgets what is asked for beyond.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    /// Where it begins. It may point anywhere.
+    pub start: *const u8,
+    /// Bytes for each 16 rows of the product.
+    pub panel_bytes: usize,
+}
+
+impl Beside {
+    /// Prefetches the part for `n` panels from number `first` of the product on.
+    #[inline(always)]
+    fn prefetch(&self, first: usize, n: usize) {
+        let bytes = n * self.panel_bytes;
+        let start = self.start.wrapping_add(first * self.panel_bytes);
+        // Lines that it touches, not as many as it is long.
+        let before = start.addr() % LINE_BYTES;
+        prefetch_to_l2(start.wrapping_sub(before), before + bytes);
+    }
+}
+
+impl Matmul<'_> {
+    /// Prefetches part `part` of `n_parts` of what is beside the `n` panels from row `row` on.
+    #[inline(always)]
+    pub(crate) fn prefetch_beside(&self, row: usize, n: usize, part: usize, n_parts: usize) {
+        if !self.beside.is_empty() {
+            self.prefetch_part_beside(row, n, part, n_parts);
+        }
+    }
+
+    /// Not in each of the many kernels.
+    #[inline(never)]
+    fn prefetch_part_beside(&self, row: usize, n: usize, part: usize, n_parts: usize) {
+        let first = (row - self.rows.start) / PANEL_ROWS;
+        let len = self.beside.len();
+        for beside in &self.beside[part * len / n_parts..(part + 1) * len / n_parts] {
+            beside.prefetch(first, n);
+        }
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]

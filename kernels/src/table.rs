@@ -29,7 +29,7 @@ use reference::SCALAR;
 use reference::{AVX2, AVX512};
 
 pub use crate::args::{
-    Activations, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,
+    Activations, Beside, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,
 };
 pub use crate::attention::{Attention, AttentionRow, AttentionState};
 pub use crate::recurrent::{ConvSilu, Recurrence, RecurrentToken, Rule, STATE_LANES};
@@ -86,6 +86,9 @@ static VECTOR_TABLES: &[&KernelTable] = &[
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     &x86_64::AMX,
 ];
+
+/// Activations of types without exact sums.
+const FLOATS: ActivationKinds = ActivationKinds::F32.union(ActivationKinds::BF16);
 
 impl KernelTable {
     /// Every table that needs only features in `cpu`, slowest first; never empty.
@@ -174,6 +177,11 @@ impl KernelTable {
         assert!(bytes.is_some_and(|bytes| bytes <= acts.bytes.len()));
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
+        if ActivationKinds::for_weights(args.layout.ty()).intersects(FLOATS) {
+            // Kernels of floats go over rows more than once.
+            let n_panels = (args.rows.end - args.rows.start).div_ceil(PANEL_ROWS);
+            args.prefetch_beside(args.rows.start, n_panels, 0, 1);
+        }
         // As most are: nothing of the arguments is copied. Rows may be none.
         if args.rows.end <= args.layout.tail_start() {
             // SAFETY: holding the table proves the features; the tile is within its operands;

@@ -246,6 +246,7 @@ impl Matrix {
             out_stride: self.layout.n_rows(),
             store: Store::Set,
             prefetch: Prefetch::Near,
+            beside: &[],
         }
     }
 

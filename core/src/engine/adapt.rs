@@ -5,6 +5,8 @@
 
 mod few;
 
+pub(super) use few::BesideList;
+
 use super::lora::{FEW, Found};
 use super::pass::Pass;
 use super::rows::Entries;

@@ -7,14 +7,14 @@
 
 mod finish;
 
-use super::adapt::{Adapted, At};
+use super::adapt::{Adapted, At, BesideList};
 use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
 use super::rows::{Entries, Rows, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::prefetch;
-use crate::kernels::table::{Activations, Matmul, Store};
+use crate::kernels::table::{Activations, Beside, Matmul, Store};
 use crate::memory::Shared;
 use crate::model::{Site, Weight};
 use core::fmt;
@@ -22,8 +22,6 @@ use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
-/// Rows with adapters of their own whose memory is asked for at once.
-const FEW_STREAMS: usize = 4;
 /// Rows of outputs that are prefetched before they are needed: long ones lie far apart.
 const ROWS_AHEAD: usize = 8;
 
@@ -249,19 +247,13 @@ impl<'a> Linear<'a> {
         // Up is beside its gate.
         let skip = usize::from(site != self.site);
         let Some(selection) = selection else {
-            // What adapters need is asked for a little at a time, where it is much.
-            let step = match tile.tokens.len() {
-                n if n > FEW_STREAMS => pass.table.rows_at_once(weight.layout.ty(), n),
-                _ => tile.rows.len(),
-            };
+            let rows = tile.rows.clone();
             if let Some(Adapted::Listed { slot }) = self.adapted {
-                for start in tile.rows.clone().step_by(step) {
-                    let rows = start..(start + step).min(tile.rows.end);
-                    pass.prefetch_adapters(rank, slot + skip, &rows, weight.n_rows);
-                    self.multiply_rows(pass, weight, tile, rows);
-                }
+                let (mut beside, outputs) = (BesideList::new(), (&rows, weight.n_rows));
+                pass.list_beside(rank, slot + skip, outputs, &mut beside);
+                self.multiply_rows(pass, weight, tile, rows, beside.get());
             } else {
-                self.multiply_rows(pass, weight, tile, tile.rows.clone());
+                self.multiply_rows(pass, weight, tile, rows, &[]);
             }
             return self.add_to_product((pass, rank), weight, site, tile);
         };
@@ -270,7 +262,7 @@ impl<'a> Linear<'a> {
             tile.tokens.clone().any(of_row)
         };
         for rows in panels(&tile.rows).filter(is_active) {
-            self.multiply_rows(pass, weight, tile, rows);
+            self.multiply_rows(pass, weight, tile, rows, &[]);
         }
         self.add_to_product((pass, rank), weight, site, tile);
         // Last, so that neither adapters nor biases wake a neuron that is left out.
@@ -324,6 +316,7 @@ impl<'a> Linear<'a> {
         weight: &Weight<'_>,
         tile: &Tile<'_>,
         rows: Range<usize>,
+        beside: &[Beside],
     ) {
         let out = tile.memory.pointer(rows.start - tile.rows.start);
         let args = Matmul {
@@ -336,6 +329,7 @@ impl<'a> Linear<'a> {
             out_stride: tile.rows.len(),
             store: Store::Set,
             prefetch: pass.options.prefetch,
+            beside,
         };
         // SAFETY: the tile is this worker's own and holds tokens × rows floats.
         unsafe { pass.table.matmul(&args) };

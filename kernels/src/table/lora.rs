@@ -1,25 +1,10 @@
 //! Products of adapters.
 
 use super::KernelTable;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use super::reference::AVX512;
 use crate::lora::{LoraDown, LoraUp, PART};
-use crate::panel::{PANEL_ROWS, WeightType};
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use crate::{tuning::Tuning, x86_64::avx512::tile::STRIP_PANELS};
+use crate::panel::PANEL_ROWS;
 
 impl KernelTable {
-    /// Rows of weights of type `ty` that [`Self::matmul`] takes at once with so many tokens: fewer take as long. What
-    /// is asked of memory between two calls, as adapters' matrices are, waits that long.
-    pub fn rows_at_once(&self, ty: WeightType, n_tokens: usize) -> usize {
-        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-        if self.requires.contains(AVX512.requires) && n_tokens > Tuning::detect().few_max.of(ty) {
-            return STRIP_PANELS * PANEL_ROWS;
-        }
-        let _whatever = (ty, n_tokens);
-        PANEL_ROWS
-    }
-
     /// `A · x` of an adapter.
     ///
     /// # Safety

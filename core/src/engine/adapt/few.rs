@@ -7,8 +7,7 @@ use crate::engine::rows::Entries;
 use crate::engine::sites::Adapter;
 use crate::kernels::lora::{LoraDown, PART};
 use crate::kernels::panel::PANEL_ROWS;
-use crate::kernels::prefetch_to_l2;
-use crate::kernels::table::{Activations, TileRange};
+use crate::kernels::table::{Activations, Beside, TileRange};
 use core::ops::Range;
 
 impl<'s> Pass<'s> {
@@ -113,25 +112,24 @@ impl<'s> Pass<'s> {
         })
     }
 
-    /// Asks memory for the rows of B that some outputs of few rows need, and for as much of the A of the phase
-    /// behind as these outputs are of all `n`: its rows cannot be computed before, and its workers would wait.
-    pub(in crate::engine) fn prefetch_adapters(
+    /// Lists what is asked of memory while some outputs of few rows are computed: their rows of B, and as much of the A
+    /// of the phase behind as they are of all `n`. Its rows cannot be computed before, and its workers would wait.
+    pub(in crate::engine) fn list_beside(
         &self,
         rank: usize,
         slot: usize,
-        outputs: &Range<usize>,
-        n: usize,
+        (outputs, n): (&Range<usize>, usize),
+        list: &mut BesideList,
     ) {
         for (found, adapter) in self.listed(rank, slot) {
             let pairs = adapter.pairs();
-            let panels = outputs.start / PANEL_ROWS..outputs.end.div_ceil(PANEL_ROWS);
-            let bytes = pairs[found.pair].b.panels(panels);
-            prefetch_to_l2(bytes.as_ptr(), bytes.len());
+            let first = outputs.start / PANEL_ROWS;
+            let panel = pairs[found.pair].b.panels(first..first + 1);
+            list.push(panel, panel.len());
             for next in &pairs[found.next..found.next + found.n_next] {
                 let bytes = next.a.bytes();
-                let part = |at: usize| bytes.len() / n * at;
-                let part = &bytes[part(outputs.start)..part(outputs.end)];
-                prefetch_to_l2(part.as_ptr(), part.len());
+                let part = &bytes[bytes.len() * outputs.start / n..];
+                list.push(part, bytes.len() * PANEL_ROWS / n);
             }
         }
     }
@@ -153,6 +151,40 @@ impl<'s> Pass<'s> {
             let out = out.wrapping_add(found.row * outputs.len());
             self.up(pair, found.start, &t, (outputs, found.n_rows), out);
         }
+    }
+}
+
+/// What is asked of memory beside a product. What is beyond its length is left out.
+pub(in crate::engine) struct BesideList {
+    len: usize,
+    all: [Beside; BESIDE_MAX],
+}
+
+/// B and three matrices A for each pair of a list.
+const BESIDE_MAX: usize = 4 * LISTED;
+
+impl BesideList {
+    pub(in crate::engine) const fn new() -> Self {
+        let nothing = Beside {
+            start: core::ptr::null(),
+            panel_bytes: 0,
+        };
+        Self {
+            len: 0,
+            all: [nothing; _],
+        }
+    }
+
+    fn push(&mut self, from: &[u8], panel_bytes: usize) {
+        if let Some(place) = self.all.get_mut(self.len) {
+            let start = from.as_ptr();
+            *place = Beside { start, panel_bytes };
+            self.len += 1;
+        }
+    }
+
+    pub(in crate::engine) fn get(&self) -> &[Beside] {
+        &self.all[..self.len]
     }
 }
 

@@ -65,6 +65,7 @@ fn tiles_outside_their_operands_are_refused() {
         out_stride: 40,
         store: Store::Set,
         prefetch: Prefetch::Near,
+        beside: &[],
     };
     let refused = |args: Matmul<'_>| {
         // SAFETY: `out` has room for every tile below that is not refused.

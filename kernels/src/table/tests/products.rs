@@ -3,7 +3,7 @@
 use crate::WeightType;
 use crate::activation::ActivationKinds;
 use crate::contract::GROUP;
-use crate::table::{Matmul, Prefetch, Store};
+use crate::table::{Beside, Matmul, Prefetch, Store};
 use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
 extern crate std;
 use std::vec::Vec;
@@ -298,6 +298,11 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
     const ROWS: usize = 120;
     const STRIDE: usize = 127;
     let mut noise = Noise(8);
+    // What is prefetched beside may lie anywhere.
+    let anywhere = [1, usize::MAX - 99].map(|at| Beside {
+        start: core::ptr::without_provenance(at),
+        panel_bytes: 288,
+    });
     for ty in WeightType::ALL {
         let n_cols = if ty.ggml().block_len() == 1 { 257 } else { 256 };
         let matrix = Matrix::random(ty, ROWS, n_cols, &mut noise);
@@ -316,6 +321,11 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
                     let mut out = [f32::INFINITY; TOKENS * STRIDE];
                     let args = Matmul {
                         prefetch,
+                        beside: if prefetch == Prefetch::Far {
+                            &anywhere
+                        } else {
+                            &[]
+                        },
                         rows: (rows_start..rows_end).into(),
                         tokens: (first..last).into(),
                         out: out.as_mut_ptr(),

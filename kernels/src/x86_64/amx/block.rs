@@ -54,6 +54,7 @@ unsafe fn strips<B: Block, T: Tiles>(args: &Matmul<'_>) {
     let mut strip = unsafe { Strip::<T>::new(&mut room, args.tokens.end - args.tokens.start) };
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
+        args.prefetch_beside(row, n_panels, 0, 1);
         // SAFETY: the strip is done with the outputs of other rows; no reference into the room lives.
         unsafe { (*strip.room).near.fill(Square::<f32>::ZERO) };
         for g in 0..n_cols.div_ceil(GROUP) {

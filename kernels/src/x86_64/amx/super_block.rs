@@ -90,6 +90,7 @@ unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
     let mut planes = [Planes::EMPTY; PANELS];
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
+        args.prefetch_beside(row, n_panels, 0, 1);
         for g in 0..n_cols / GROUP {
             for (p, planes) in planes[..n_panels].iter_mut().enumerate() {
                 let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];

@@ -43,6 +43,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
     let ones = [_mm256_set1_epi16(1); 2];
     let ahead = Stream::new(1, B::BYTES, args.prefetch);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm256_setzero_ps(); 2];
         for index in 0..n_cols / 32 {
@@ -126,6 +127,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
     let (mut w, mut halves) = (UnpackedBlocks::EMPTY, Halves::EMPTY);
     let splits = kind.max == SIGNED && n_tokens >= AVX2_SPLIT_TOKENS;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * panel_bytes..].as_ptr();
         let out = Out::new(args, row);
         for g in 0..n_cols.div_ceil(GROUP) {

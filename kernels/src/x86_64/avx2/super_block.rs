@@ -56,6 +56,7 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
     let mut of_sub_blocks = [SubBlockBytes::EMPTY; 2];
     let ahead = Stream::new(1, B::BYTES / 8, args.prefetch);
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
         let mut acc = [_mm256_setzero_ps(); 2];
         for g in 0..n_cols / GROUP {
@@ -237,6 +238,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
     let n_tokens = args.tokens.end - args.tokens.start;
     let mut w = UnpackedSuperBlock::EMPTY;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * panel_bytes..];
         let out = Out::new(args, row);
         for g in 0..n_cols / GROUP {

@@ -30,6 +30,7 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
     let ahead = Stream::new(T, B::BYTES, args.prefetch);
     let mut scales = BlockScales::EMPTY;
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
         let mut acc = [_mm512_setzero_ps(); T];
         for g in 0..n_cols.div_ceil(GROUP) {
@@ -199,6 +200,8 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &BlockKind, strip
     for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
         if i < n_parts {
             ahead.part(i, n_parts);
+            let n_groups = n_cols.div_ceil(GROUP);
+            args.prefetch_beside(row, STRIP_PANELS, g * n_parts + i, n_groups * n_parts);
         }
         let next = token + tile::TOKENS;
         (group.tokens(next)).prefetch((n_tokens - next).min(tile::TOKENS));

@@ -28,7 +28,7 @@ mod products;
 pub(crate) mod quantize;
 pub(crate) mod recurrent;
 mod super_block;
-pub(crate) mod tile;
+mod tile;
 
 #[cfg(test)]
 pub(crate) use block::matmul_split_otherwise as block_matmul_split_otherwise;

@@ -42,7 +42,10 @@ impl Products {
             unsafe { (self.many)(&args.part(start..tiled)) };
         }
         for first in (tiled..end).step_by(FEW) {
-            let rest = args.part(first..(first + FEW).min(end));
+            let mut rest = args.part(first..(first + FEW).min(end));
+            if first > start {
+                rest.beside = &[];
+            }
             let n = rest.tokens.end - rest.tokens.start;
             // SAFETY: by the caller; there are n tokens, 1 to `FEW`.
             unsafe { self.few[n - 1](&rest) };

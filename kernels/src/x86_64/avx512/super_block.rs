@@ -29,6 +29,7 @@ unsafe fn few_tokens<B: SuperBlock, const T: usize>(args: &Matmul<'_>) {
     let ahead = Stream::new(T, B::BYTES / 8, args.prefetch);
     let mut scales_and_mins = [SubBlockBytes::EMPTY; 2];
     for row in (args.rows.start..args.rows.end).step_by(PANEL_ROWS) {
+        args.prefetch_beside(row, 1, 0, 1);
         let panel = &args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..];
         let mut acc = [_mm512_setzero_ps(); T];
         for g in 0..n_cols / GROUP {
@@ -292,7 +293,7 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
     let group = Int8Rows::new(args, args.tokens.start, false).skip_groups(g);
     let outs: [_; STRIP_PANELS] = core::array::from_fn(|p| Out::new(args, row + p * PANEL_ROWS));
     let ahead = Ahead::<STRIP_PANELS>::new(args, row, g, |g| (kind.start)(args.layout.n_cols(), g));
-    let n_tokens = args.tokens.end - args.tokens.start;
+    let (n_tokens, n_cols) = (args.tokens.end - args.tokens.start, args.layout.n_cols());
     // Not all at once: the CPU has room for a dozen or two.
     let n_parts = (n_tokens / tile::TOKENS).min(8);
     let mut corrections: Corrections = [[0; _]; _];
@@ -316,6 +317,8 @@ unsafe fn tiles(args: &Matmul<'_>, row: usize, g: usize, kind: &SuperBlockKind, 
     for (i, token) in (0..n_tokens).step_by(tile::TOKENS).enumerate() {
         if i < n_parts {
             ahead.part(i, n_parts);
+            let n_groups = n_cols.div_ceil(GROUP);
+            args.prefetch_beside(row, STRIP_PANELS, g * n_parts + i, n_groups * n_parts);
         }
         let x = core::array::from_fn(|t| group.tokens(token + t));
         let next = token + tile::TOKENS;

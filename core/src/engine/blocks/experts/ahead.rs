@@ -69,6 +69,7 @@ impl Guess<'_, '_> {
             out_stride: n_expert,
             store: Store::Set,
             prefetch: pass.options.prefetch,
+            beside: &[],
         };
         // SAFETY: this worker's own memory, for a row of scores.
         unsafe { pass.table.matmul(&args) };

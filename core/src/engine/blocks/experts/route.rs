@@ -124,6 +124,7 @@ impl<'p> Block<'p> {
                 out_stride: n_expert,
                 store: Store::Set,
                 prefetch: pass.options.prefetch,
+                beside: &[],
             };
             // SAFETY: this worker's own memory, for a tile of tokens × experts.
             unsafe { pass.table.matmul(&args) };

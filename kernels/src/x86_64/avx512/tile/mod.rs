@@ -19,7 +19,7 @@ pub(super) const TOKENS: usize = 4;
 pub(super) const PANELS: usize = 2;
 /// Panels that are unpacked at once: a tile's tokens are multiplied with all of them while they are
 /// in the first-level cache, and so are the panels, at most 21 KiB of it.
-pub(crate) const STRIP_PANELS: usize = 4;
+pub(super) const STRIP_PANELS: usize = 4;
 
 /// What dots start with: where it is for the first token, how far on for each, and the token's
 /// register for either panel.
