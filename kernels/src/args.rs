@@ -78,7 +78,7 @@ pub struct Matmul<'a> {
 }
 
 /// Memory that is read behind a product, such as an adapter's matrix: prefetched a little with each panel of weights, as
-/// a CPU has room for a few dozen lines at once and forgets what is asked for beyond.
+/// a CPU has room for a few dozen lines at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
     /// Where it begins. It may point anywhere.

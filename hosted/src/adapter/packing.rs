@@ -291,7 +291,7 @@ fn view<'m>(
     (pairs.collect(), embedding)
 }
 
-/// Memory that is taken a large piece at a time. What is not used of a piece costs nothing.
+/// Memory that is taken in pieces. Pages of a piece that are not used cost nothing.
 #[derive(Debug, Default)]
 struct Chunks {
     all: Vec<AlignedMemory>,
@@ -312,7 +312,9 @@ impl Chunks {
         let start = match n <= left {
             true => start,
             false => {
-                self.all.push(AlignedMemory::zeroed(n.max(CHUNK_BYTES))?);
+                // As large again as all before: a small adapter must not hold a huge page.
+                let len = n.max(self.n_bytes).max(CHUNK_BYTES);
+                self.all.push(AlignedMemory::zeroed(len)?);
                 0
             }
         };
@@ -322,7 +324,7 @@ impl Chunks {
     }
 }
 
-const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// A tensor, with its part if it has several.
 fn told(tensor: &str, part: Option<u32>) -> String {
