@@ -148,9 +148,14 @@ impl<'a> LoraMatrix<'a> {
         self.n_rows.div_ceil(LANES)
     }
 
+    /// Bytes of a panel.
+    pub(crate) const fn panel_bytes(&self) -> usize {
+        panel_bytes(self.ty, self.n_cols)
+    }
+
     /// The bytes of panels `panels`.
     pub fn panels(&self, panels: core::ops::Range<usize>) -> &'a [u8] {
-        let n = panel_bytes(self.ty, self.n_cols);
+        let n = self.panel_bytes();
         &self.bytes[panels.start * n..panels.end * n]
     }
 

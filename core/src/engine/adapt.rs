@@ -10,7 +10,7 @@ pub(super) use few::BesideList;
 use super::lora::{FEW, Found};
 use super::pass::Pass;
 use super::rows::Entries;
-use super::sites::{Adapter, AdapterPair, Blend, Seen};
+use super::sites::{AdapterPair, Blend, Seen};
 use crate::kernels::lora::{LoraDown, LoraType, LoraUp, quantize_factors};
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::table::Activations;
@@ -60,7 +60,8 @@ struct Factor<'s> {
     pair: &'s AdapterPair<'s>,
     /// The adapter's place in its blend.
     part: usize,
-    adapter: &'s Adapter<'s>,
+    /// The pair's place in its adapter.
+    index: usize,
     start: usize,
     scale: f32,
 }
@@ -73,16 +74,13 @@ impl Factor<'_> {
 
     /// Where to find it again, for some rows with blend number `blend`.
     fn found(&self, blend: usize, rows: Range<usize>) -> Found {
-        let (pair, next) = self.adapter.place(self.pair);
         Found {
             blend,
             part: self.part,
-            pair,
+            pair: self.index,
             row: rows.start,
             n_rows: rows.len(),
             start: self.start,
-            next: next.start,
-            n_next: next.len(),
         }
     }
 
@@ -99,11 +97,12 @@ impl Factor<'_> {
 fn factors<'s>(blend: Blend<'s>, at: At) -> impl Iterator<Item = Factor<'s>> {
     let mut start = 0;
     blend.parts.iter().enumerate().filter_map(move |(i, part)| {
-        let pair = part.adapter.find(at.layer, at.site, at.part)?;
+        let index = part.adapter.find(at.layer, at.site, at.part)?;
+        let pair = &part.adapter.pairs()[index];
         let factor = Factor {
             pair,
             part: i,
-            adapter: part.adapter,
+            index,
             start,
             scale: part.scale * pair.scale,
         };

@@ -249,8 +249,8 @@ impl<'a> Linear<'a> {
         let Some(selection) = selection else {
             let rows = tile.rows.clone();
             if let Some(Adapted::Listed { slot }) = self.adapted {
-                let (mut beside, outputs) = (BesideList::new(), (&rows, weight.n_rows));
-                pass.list_beside(rank, slot + skip, outputs, &mut beside);
+                let mut beside = BesideList::new();
+                pass.list_beside(rank, slot + skip, rows.start, &mut beside);
                 self.multiply_rows(pass, weight, tile, rows, beside.get());
             } else {
                 self.multiply_rows(pass, weight, tile, rows, &[]);

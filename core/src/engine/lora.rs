@@ -87,7 +87,7 @@ pub(super) const LISTED: usize = 2 * FEW;
 /// Words of a list.
 const LIST: usize = 1 + LISTED * Found::WORDS;
 
-/// A pair that some rows have, and the pairs that will be next: places in lists.
+/// A pair that some rows have: places in lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     /// Of the step's blends.
@@ -101,13 +101,10 @@ pub(super) struct Found {
     pub(super) n_rows: usize,
     /// Where the factors begin in a row's room.
     pub(super) start: usize,
-    /// The pairs of the phase behind, and how many.
-    pub(super) next: usize,
-    pub(super) n_next: usize,
 }
 
 impl Found {
-    pub(super) const WORDS: usize = 8;
+    pub(super) const WORDS: usize = 6;
 
     pub(super) fn to_words(self) -> [u32; Self::WORDS] {
         let all = [
@@ -117,14 +114,12 @@ impl Found {
             self.row,
             self.n_rows,
             self.start,
-            self.next,
-            self.n_next,
         ];
         all.map(|n| u32::try_from(n).expect("counts are below 2^32"))
     }
 
     pub(super) fn of_words(words: &[u32; Self::WORDS]) -> Self {
-        let [blend, part, pair, row, n_rows, start, next, n_next] = words.map(|n| n as usize);
+        let [blend, part, pair, row, n_rows, start] = words.map(|n| n as usize);
         Self {
             blend,
             part,
@@ -132,8 +127,6 @@ impl Found {
             row,
             n_rows,
             start,
-            next,
-            n_next,
         }
     }
 }

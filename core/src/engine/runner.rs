@@ -241,7 +241,13 @@ impl<'p, 't> Runner<'p, 't> {
 
     /// Lets adapters work on the rows of linear layers that they have matrices for.
     fn project(&mut self, linears: &mut [Linear<'p>]) {
-        let (pass, workers) = (self.pass, (self.member.rank(), self.member.size()));
+        let pass = self.pass;
+        let few = linears.iter().filter(|linear| linear.n_rows_in <= FEW);
+        let jobs = few.flat_map(|linear| {
+            let rows = (linear.entries, linear.n_rows_in);
+            linear.matrices().map(move |at| pass.n_jobs(at, rows))
+        });
+        let mine = self.member.home_range(jobs.sum());
         let (mut slot, mut job) = (0, 0);
         for linear in linears {
             let first = slot;
@@ -252,7 +258,7 @@ impl<'p, 't> Runner<'p, 't> {
             let (input, entries, n) = (&linear.input, linear.entries, linear.n_rows_in);
             if n <= FEW {
                 for (at, slot) in linear.matrices().zip(first..) {
-                    pass.project_parts(workers, at, (input, entries, n), slot, &mut job);
+                    pass.project_parts(&mine, at, (input, entries, n), slot, &mut job);
                 }
                 linear.adapted = Some(Adapted::Few { slot: first });
                 continue;

@@ -70,26 +70,27 @@ trait Kind {
         out: *mut f32,
     ) -> usize;
 
-    /// `B · t` of `T` tokens from `token` on, of which `n` rows are added to `out`; says how many.
+    /// `B · t` of `T` tokens from `token` on and `P` panels, whose first `n` rows are added to `out`: all
+    /// of several panels.
     ///
     /// # Safety
     /// - As [`up`].
-    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize, const P: usize>(
         args: &LoraUp<'_>,
-        panel: *const u8,
+        panels: *const u8,
         token: usize,
         to: (*mut f32, usize),
-    ) -> usize;
+    );
 }
 
 /// Calls `$f` for the matrix's type.
 macro_rules! by_type {
-    ($args:ident, $f:ident::<$v:ty, $n:ident, $t:ident>) => {
+    ($args:ident, $f:ident::<$v:ty, $($n:ident),+>) => {
         match $args.matrix.ty() {
-            LoraType::Int8 => $f::<$v, Int8, $n, $t>($args),
-            LoraType::Bf16 => $f::<$v, Bf16, $n, $t>($args),
-            LoraType::F16 => $f::<$v, F16, $n, $t>($args),
-            LoraType::F32 => $f::<$v, F32, $n, $t>($args),
+            LoraType::Int8 => $f::<$v, Int8, $($n),+>($args),
+            LoraType::Bf16 => $f::<$v, Bf16, $($n),+>($args),
+            LoraType::F16 => $f::<$v, F16, $($n),+>($args),
+            LoraType::F32 => $f::<$v, F32, $($n),+>($args),
         }
     };
 }
@@ -105,15 +106,17 @@ pub(crate) unsafe fn down<V: Vector, const N: usize, const T: usize>(args: &Lora
     unsafe { by_type!(args, down_of::<V, N, T>) }
 }
 
-/// `out += B · t`.
+/// `out += B · t`; `N` vectors are a panel's rows, `T` tokens or `P` panels go together.
 ///
 /// # Safety
 /// - The CPU has what `V` needs.
 /// - As [`crate::KernelTable::lora_up`] asks.
 #[inline(always)]
-pub(crate) unsafe fn up<V: Vector, const N: usize, const T: usize>(args: &LoraUp<'_>) {
+pub(crate) unsafe fn up<V: Vector, const N: usize, const T: usize, const P: usize>(
+    args: &LoraUp<'_>,
+) {
     // SAFETY: by the caller.
-    unsafe { by_type!(args, up_of::<V, N, T>) }
+    unsafe { by_type!(args, up_of::<V, N, T, P>) }
 }
 
 /// # Safety
@@ -141,23 +144,33 @@ unsafe fn down_of<V: Vector, K: Kind, const N: usize, const T: usize>(args: &Lor
 /// # Safety
 /// - As [`up`].
 #[inline(always)]
-unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize>(args: &LoraUp<'_>) {
+unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize, const P: usize>(
+    args: &LoraUp<'_>,
+) {
     const { assert!(N * V::WIDTH == LANES) }
-    for first in (args.rows.start..args.rows.end).step_by(LANES) {
-        let panel = first / LANES;
-        let from = args.matrix.panels(panel..panel + 1).as_ptr();
-        let n = (args.rows.end - first).min(LANES);
-        let out = args.out.wrapping_add(first - args.rows.start);
-        let mut token = 0;
-        while token < args.n_tokens {
+    let panel_bytes = args.matrix.panel_bytes();
+    let all = args.matrix.bytes().as_ptr();
+    let mut token = 0;
+    while token < args.n_tokens {
+        let is_one = T == 1 || args.n_tokens - token < T;
+        let mut row = args.rows.start;
+        while row < args.rows.end {
+            let from = all.wrapping_add(row / LANES * panel_bytes);
+            let n = args.rows.end - row;
+            let is_whole = is_one && n >= P * LANES;
+            let n = n.min(if is_whole { P * LANES } else { LANES });
+            let to = (args.out.wrapping_add(row - args.rows.start), n);
             // SAFETY: by the caller.
-            token += unsafe {
-                match args.n_tokens - token {
-                    left if left >= T => K::tokens_up::<V, N, T>(args, from, token, (out, n)),
-                    _ => K::tokens_up::<V, N, 1>(args, from, token, (out, n)),
+            unsafe {
+                match is_one {
+                    true if is_whole => K::tokens_up::<V, N, 1, P>(args, from, token, to),
+                    true => K::tokens_up::<V, N, 1, 1>(args, from, token, to),
+                    false => K::tokens_up::<V, N, T, 1>(args, from, token, to),
                 }
-            };
+            }
+            row += n;
         }
+        token += if is_one { 1 } else { T };
     }
 }
 
@@ -199,40 +212,49 @@ impl<E: Element> Kind for E {
     }
 
     #[inline(always)]
-    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize, const P: usize>(
         args: &LoraUp<'_>,
-        panel: *const u8,
+        panels: *const u8,
         token: usize,
         (out, n): (*mut f32, usize),
-    ) -> usize {
-        let rank = args.matrix.n_cols();
+    ) {
+        let (rank, panel_bytes) = (args.matrix.n_cols(), args.matrix.panel_bytes());
         let t: [*const f32; T] =
             core::array::from_fn(|t| args.t[(token + t) * args.t_stride..][..rank].as_ptr());
-        // SAFETY: all columns of the panel, and as many factors.
-        let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };
-        for (i, sums) in sums.iter().enumerate() {
-            for (v, sum) in sums.iter().enumerate() {
-                let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
-                let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
+        for p in 0..P {
+            let panel = panels.wrapping_add(p * panel_bytes);
+            // SAFETY: all columns of the panel, and as many factors.
+            let sums = unsafe { product::<V, E, N, T>(panel, t, rank) };
+            for (i, sums) in sums.iter().enumerate() {
+                let out = out.wrapping_add((token + i) * args.out_stride + p * LANES);
                 // SAFETY: outputs of a token, as many as there are, by the caller.
-                unsafe { change::<V>(out, left, |y| V::add(y, *sum)) };
+                unsafe { change::<V, N>(out, n - p * LANES, |v, y| V::add(y, sums[v])) };
             }
         }
-        T
     }
 }
 
-/// Changes `n` outputs, at most a vector.
+/// Changes the first `n` outputs of a panel, or all.
 ///
 /// # Safety
 /// - The CPU has what `V` needs; they are readable and writable.
 #[inline(always)]
-unsafe fn change<V: Vector>(out: *mut f32, n: usize, with: impl Fn(V::F) -> V::F) {
-    // SAFETY: by the caller.
-    unsafe {
-        match n == V::WIDTH {
-            true => V::store(with(V::load(out)), out),
-            false => V::store_part(with(V::load_part(out, n)), out, n),
+unsafe fn change<V: Vector, const N: usize>(
+    out: *mut f32,
+    n: usize,
+    with: impl Fn(usize, V::F) -> V::F,
+) {
+    for v in 0..N {
+        let (out, left) = (
+            out.wrapping_add(v * V::WIDTH),
+            n.saturating_sub(v * V::WIDTH),
+        );
+        // SAFETY: by the caller.
+        unsafe {
+            match left >= V::WIDTH {
+                true => V::store(with(v, V::load(out)), out),
+                false => V::store_part(with(v, V::load_part(out, left)), out, left),
+            }
         }
     }
 }

@@ -11,10 +11,26 @@ use crate::kernels::table::{Activations, Beside, TileRange};
 use core::ops::Range;
 
 impl<'s> Pass<'s> {
-    /// Sums of parts of `A · x` of few rows: those that are this worker's, of jobs that are numbered from `job` on.
+    /// Sums of parts of `A · x` that a matrix and few rows take.
+    pub(in crate::engine) fn n_jobs(
+        &self,
+        at: At,
+        (entries, n_rows): (Entries<'_>, usize),
+    ) -> usize {
+        let of_factor = |factor: Factor<'_>| {
+            let a = factor.pair.a;
+            a.n_panels() * parts(a.n_cols()).count()
+        };
+        let runs = self.runs(entries, 0..n_rows);
+        let of_run = |(blend, _)| factors(blend, at).map(of_factor).sum::<usize>();
+        runs.map(of_run).sum()
+    }
+
+    /// Those sums whose numbers are in `mine`; the first has number `job`. Neighbours are one worker's, as they lie side by
+    /// side in memory.
     pub(in crate::engine) fn project_parts(
         &self,
-        (rank, size): (usize, usize),
+        mine: &Range<usize>,
         at: At,
         (input, entries, n_rows): (&Activations<'_>, Entries<'_>, usize),
         slot: usize,
@@ -24,10 +40,10 @@ impl<'s> Pass<'s> {
         for (blend, run) in self.runs(entries, 0..n_rows) {
             for factor in factors(blend, at) {
                 let a = factor.pair.a;
-                for (part, columns) in parts(a.n_cols()) {
-                    for panel in 0..a.n_panels() {
+                for panel in 0..a.n_panels() {
+                    for (part, columns) in parts(a.n_cols()) {
                         *job += 1;
-                        if *job % size != rank {
+                        if !mine.contains(&(*job - 1)) {
                             continue;
                         }
                         let first = run.start * room.stride() + factor.start + panel * PANEL_ROWS;
@@ -112,25 +128,17 @@ impl<'s> Pass<'s> {
         })
     }
 
-    /// Lists what is asked of memory while some outputs of few rows are computed: their rows of B, and as much of the A
-    /// of the phase behind as they are of all `n`. Its rows cannot be computed before, and its workers would wait.
+    /// Lists what is asked of memory while outputs from number `first` on of few rows are computed: their rows of B.
     pub(in crate::engine) fn list_beside(
         &self,
         rank: usize,
         slot: usize,
-        (outputs, n): (&Range<usize>, usize),
+        first: usize,
         list: &mut BesideList,
     ) {
+        let first = first / PANEL_ROWS;
         for (found, adapter) in self.listed(rank, slot) {
-            let pairs = adapter.pairs();
-            let first = outputs.start / PANEL_ROWS;
-            let panel = pairs[found.pair].b.panels(first..first + 1);
-            list.push(panel, panel.len());
-            for next in &pairs[found.next..found.next + found.n_next] {
-                let bytes = next.a.bytes();
-                let part = &bytes[bytes.len() * outputs.start / n..];
-                list.push(part, bytes.len() * PANEL_ROWS / n);
-            }
+            list.push(adapter.pairs()[found.pair].b.panels(first..first + 1));
         }
     }
 
@@ -154,14 +162,11 @@ impl<'s> Pass<'s> {
     }
 }
 
-/// What is asked of memory beside a product. What is beyond its length is left out.
+/// What is asked of memory beside a product: B for each pair of a list.
 pub(in crate::engine) struct BesideList {
     len: usize,
-    all: [Beside; BESIDE_MAX],
+    all: [Beside; LISTED],
 }
-
-/// B and three matrices A for each pair of a list.
-const BESIDE_MAX: usize = 4 * LISTED;
 
 impl BesideList {
     pub(in crate::engine) const fn new() -> Self {
@@ -175,10 +180,12 @@ impl BesideList {
         }
     }
 
-    fn push(&mut self, from: &[u8], panel_bytes: usize) {
+    fn push(&mut self, panel: &[u8]) {
         if let Some(place) = self.all.get_mut(self.len) {
-            let start = from.as_ptr();
-            *place = Beside { start, panel_bytes };
+            *place = Beside {
+                start: panel.as_ptr(),
+                panel_bytes: panel.len(),
+            };
             self.len += 1;
         }
     }

@@ -5,7 +5,6 @@ use crate::kernels::lora::LoraMatrix;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::model::{LAYERS_MAX, ModelConfig, Site};
 use core::fmt;
-use core::ops::Range;
 
 /// The matrices of an adapter for one matrix of the model: `y += scale · B · (A · x)` (Hu et al. 2021). Added before
 /// bias and activation.
@@ -186,47 +185,17 @@ impl<'a> Adapter<'a> {
         self.kinds
     }
 
-    /// The place of one of its pairs, and of those whose matrices come next in a pass. A guess: only memory is asked
-    /// for by it.
-    pub(in crate::engine) fn place(&self, pair: &AdapterPair<'_>) -> (usize, Range<usize>) {
-        let same = |other: &AdapterPair<'_>| other.key() == pair.key();
-        let start = self.starts[pair.layer] as usize;
-        let at = self.pairs[start..].iter().position(same).unwrap_or(0) + start;
-        let phase = |pair: &AdapterPair<'_>| (pair.layer, phase(pair.site));
-        let rest = self.pairs[at..].iter();
-        // The output layer is kept with the first, and far away from it.
-        let is_same =
-            |other: &&AdapterPair<'_>| phase(other) == phase(pair) || other.site == Site::Output;
-        let first = at + rest.take_while(is_same).count();
-        let next = self.pairs.get(first).map(phase);
-        let rest = self.pairs[first..].iter();
-        let n = rest.take_while(|other| Some(phase(other)) == next && other.part.is_none());
-        (at, first..first + n.count())
-    }
-
-    /// The pair for a matrix, if there is one.
+    /// Which of its pairs is for a matrix, if there is one.
     pub(in crate::engine) fn find(
         &self,
         layer: usize,
         site: Site,
         part: Option<u32>,
-    ) -> Option<&'a AdapterPair<'a>> {
-        let [start, end] = [self.starts[layer], self.starts[layer + 1]];
-        let pairs = &self.pairs[start as usize..end as usize];
-        let at = pairs.binary_search_by(|pair| (pair.site, pair.part).cmp(&(site, part)));
-        Some(&pairs[at.ok()?])
-    }
-}
-
-/// Matrices that are computed side by side have one number.
-const fn phase(site: Site) -> usize {
-    match site {
-        Site::AttnQ | Site::AttnK | Site::AttnV | Site::AttnQA | Site::AttnKvA => 0,
-        Site::FfnGate | Site::FfnUp => 1,
-        Site::ShortConvB | Site::ShortConvC | Site::ShortConvX => 2,
-        Site::SsmQkv | Site::SsmGate | Site::SsmBeta | Site::SsmAlpha | Site::SsmBa => 3,
-        Site::FfnGateInpShexp | Site::FfnGateShexp | Site::FfnUpShexp => 4,
-        other => 5 + other as usize,
+    ) -> Option<usize> {
+        let [start, end] = [self.starts[layer], self.starts[layer + 1]].map(|at| at as usize);
+        let at = self.pairs[start..end]
+            .binary_search_by(|pair| (pair.site, pair.part).cmp(&(site, part)));
+        Some(start + at.ok()?)
     }
 }
 

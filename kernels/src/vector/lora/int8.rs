@@ -76,38 +76,42 @@ impl Kind for Int8 {
     }
 
     #[inline(always)]
-    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize>(
+    unsafe fn tokens_up<V: Vector, const N: usize, const T: usize, const P: usize>(
         args: &LoraUp<'_>,
-        panel: *const u8,
+        panels: *const u8,
         token: usize,
         (out, n): (*mut f32, usize),
-    ) -> usize {
-        let rank = args.matrix.n_cols();
+    ) {
+        let (rank, panel_bytes) = (args.matrix.n_cols(), args.matrix.panel_bytes());
         let t: [&[f32]; T] = core::array::from_fn(|t| {
             &args.t[(token + t) * args.t_stride..][..rank.next_multiple_of(LANES)]
         });
         let n_lines = rank.div_ceil(4);
         let numbers = t.map(factor_numbers);
         let q = t.map(|t| t.as_ptr().cast::<u32>());
-        // One chain: neighbouring panels fill its gaps.
-        let mut dots = numbers.map(|(_, sum)| [V::splat_int(less(sum)); N]);
+        // A chain for each panel and token: they fill each other's gaps.
+        let mut dots = [numbers.map(|(_, sum)| [V::splat_int(less(sum)); N]); P];
         for line in 0..n_lines {
-            // SAFETY: lines of the panel, and as many words of codes.
-            unsafe { add_line::<V, N, T>(panel, q, line, &mut dots) };
-        }
-        // SAFETY: the scales of a panel lie behind its lines.
-        let d_w = unsafe { elements::<V, Bf16, N>(panel.wrapping_add(n_lines * LINE_BYTES)) };
-        for (i, (dots, (d_t, _))) in dots.into_iter().zip(numbers).enumerate() {
-            for (v, (dot, d_w)) in dots.into_iter().zip(d_w).enumerate() {
-                let dot = V::to_float(dot);
-                let d = V::mul(d_w, V::splat(d_t));
-                let out = out.wrapping_add((token + i) * args.out_stride + v * V::WIDTH);
-                let left = n.saturating_sub(v * V::WIDTH).min(V::WIDTH);
-                // SAFETY: outputs of a token, as many as there are, by the caller.
-                unsafe { change::<V>(out, left, |y| V::fma(d, dot, y)) };
+            for (p, dots) in dots.iter_mut().enumerate() {
+                let panel = panels.wrapping_add(p * panel_bytes);
+                // SAFETY: lines of the panel, and as many words of codes.
+                unsafe { add_line::<V, N, T>(panel, q, line, dots) };
             }
         }
-        T
+        for (p, dots) in dots.into_iter().enumerate() {
+            let scales = panels.wrapping_add(p * panel_bytes + n_lines * LINE_BYTES);
+            // SAFETY: the scales of a panel lie behind its lines.
+            let d_w = unsafe { elements::<V, Bf16, N>(scales) };
+            for (i, (dots, (d_t, _))) in dots.into_iter().zip(numbers).enumerate() {
+                let add = |v: usize, y| {
+                    let d = V::mul(d_w[v], V::splat(d_t));
+                    V::fma(d, V::to_float(dots[v]), y)
+                };
+                let out = out.wrapping_add((token + i) * args.out_stride + p * LANES);
+                // SAFETY: outputs of a token, as many as there are, by the caller.
+                unsafe { change::<V, N>(out, n - p * LANES, add) };
+            }
+        }
     }
 }
 

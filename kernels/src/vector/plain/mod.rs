@@ -45,7 +45,7 @@ pub(crate) unsafe fn lora_down(args: &crate::lora::LoraDown<'_>) {
 /// - As [`crate::KernelTable::lora_up`] asks.
 pub(crate) unsafe fn lora_up(args: &crate::lora::LoraUp<'_>) {
     // SAFETY: as in `lora_down`.
-    unsafe { super::lora::up::<Plain, 2, 2>(args) }
+    unsafe { super::lora::up::<Plain, 2, 2, 2>(args) }
 }
 
 /// Words of 16 bits of each integer, signed.

@@ -23,5 +23,5 @@ pub(crate) unsafe fn down(args: &LoraDown<'_>) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn up(args: &LoraUp<'_>) {
     // SAFETY: by the caller.
-    unsafe { lora::up::<Avx2, 2, 1>(args) }
+    unsafe { lora::up::<Avx2, 2, 1, 4>(args) }
 }

@@ -23,5 +23,5 @@ pub(crate) unsafe fn down(args: &LoraDown<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(crate) unsafe fn up(args: &LoraUp<'_>) {
     // SAFETY: by the caller.
-    unsafe { lora::up::<Avx512, 1, 4>(args) }
+    unsafe { lora::up::<Avx512, 1, 4, 4>(args) }
 }
