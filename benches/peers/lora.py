@@ -11,8 +11,9 @@ Needs the packages numpy and gguf. Adapters have random numbers, lie outside of 
 end (--keep, --adapters DIR). Models: TinyLlama's shape with random weights, made where missing. Builds llama-server
 and llama-quantize as run.py does, or takes a build with --llama DIR or $LLAMA_BIN.
 
-A run with adapters is compared with the runs without before and after it, and made again where these two differ
-too much (--unsteady); a tax is the median of the rounds. Exit code: 0 every bar is met, 1 one is missed or could
+In a run of Sluice every other token is without adapters, and a step is compared with those beside it (bench --in-turn).
+A run of llama-server is compared with the runs without before and after it, and made again where these two differ too
+much (--unsteady). A tax is the median of the rounds. Exit code: 0 every bar is met, 1 one is missed or could
 not be measured, 2 wrong usage, 130 interrupted.
 """
 import argparse, json, os, pathlib, signal, statistics, sys, time, urllib.request
@@ -54,10 +55,10 @@ class Setup(Programs):
     def adapters_for(self, model, count, args):
         return adapters.folder_of(self.adapters, self.keep, model, count, args.rank, args.modules, self.seed)
 
-    def bench(self, model, flags):
-        """Tokens per second of `sluice bench`."""
+    def bench(self, model, *flags):
+        """What `sluice bench` measures."""
         command = [self.sluice, "bench", "-m", model.path, "-t", self.threads, "-p", 0, "-r", 1, "-o", "json"]
-        return json.loads(run([*command, *flags]).stdout)[0]["avg_ts"]
+        return json.loads(run([*command, *flags]).stdout)[0]
 
     def quiet(self, measure, servers=None):
         """What is measured, once other processes leave the machine alone or patience is over."""
@@ -77,9 +78,27 @@ class Taxes:
     def __init__(self):
         self.rates, self.bases = [], []
 
+    def add(self, base, rate):
+        self.bases.append(base)
+        self.rates.append(rate)
+
     @property
     def every(self):
         return [100 * (base / rate - 1) for base, rate in zip(self.bases, self.rates)]
+
+
+def in_turn(setup, model, tests):
+    """Each of `tests`, flags of adapters by name, in every round. In a run steps with and without take turns; those
+    without among themselves are `none`."""
+    found = {name: Taxes() for name in ["none", *tests]}
+    for _ in range(setup.rounds):
+        for name, flags in tests.items():
+            row = setup.quiet(lambda: setup.bench(model, "--in-turn", *flags))
+            base, tax, none = row["bare_ts"], row["adapter_tax_percent"], row["bare_tax_percent"]
+            found[name].add(base, base / (1 + tax / 100))
+            found["none"].add(base, base / (1 + none / 100))
+            say(f"  {name}: without {base:.2f} t/s, tax {tax:.1f}%; without against without {none:.1f}%")
+    return found
 
 
 def alternate(setup, base, others, servers=None):
@@ -95,8 +114,7 @@ def alternate(setup, base, others, servers=None):
                 before = setup.quiet(base, servers)
             rate, after = setup.quiet(others[name], servers), setup.quiet(base, servers)
             if max(before, after) < setup.unsteady * min(before, after):
-                found[name].rates.append(rate)
-                found[name].bases.append((before + after) / 2)
+                found[name].add((before + after) / 2, rate)
                 say(f"  {name}: without {found[name].bases[-1]:.2f}, with {rate:.2f} t/s, "
                     f"tax {found[name].every[-1]:.1f}%")
             before = after
@@ -131,10 +149,9 @@ def tax(setup, args):
     n_missed = 0
     for name, model in setup.all_models(args.types):
         with setup.adapters_for(model, 1, args) as (path,):
-            rate = lambda *more: lambda: setup.bench(model, ["-n", args.n_gen, *more])
-            others = {"none": rate()} | {dtype: rate("--lora", path, "--lora-dtype", dtype) for dtype in args.dtypes}
-            found = alternate(setup, rate(), others)
-            n_missed += line(f"{name}, without again", found.pop("none"))
+            tests = {dtype: ["-n", args.n_gen, "--lora", path, "--lora-dtype", dtype] for dtype in args.dtypes}
+            found = in_turn(setup, model, tests)
+            line(f"{name}, without again", found.pop("none"))
             for dtype, taxes in found.items():
                 floor = 100 * adapters.packed_bytes(path, dtype) / model.bytes_per_token
                 n_missed += line(f"{name}, {dtype}", taxes, floor, floor + ABOVE_FLOOR)
@@ -182,15 +199,14 @@ def mixed(setup, args):
     n_missed = 0
     for name, model in setup.all_models(args.types):
         with setup.adapters_for(model, max(args.distinct), args) as paths:
-            rate = lambda *more: lambda: setup.bench(model, ["-n", args.n_gen, "-npl", ROWS, *more])
             each = lambda n: ",".join(map(str, paths[:n]))
-            tests = {f"{dtype}, {n} different": (dtype, n) for dtype in args.dtypes for n in args.distinct}
-            others = {"none": rate()} | {
-                text: rate("--lora-each", each(n), "--lora-dtype", dtype) for text, (dtype, n) in tests.items()}
-            found = alternate(setup, rate(), others)
-            n_missed += line(f"{name}, without again", found.pop("none"))
+            kinds = {f"{dtype}, {n} different": (dtype, n) for dtype in args.dtypes for n in args.distinct}
+            tests = {text: ["-n", args.n_gen, "-npl", ROWS, "--lora-each", each(n), "--lora-dtype", dtype]
+                     for text, (dtype, n) in kinds.items()}
+            found = in_turn(setup, model, tests)
+            line(f"{name}, without again", found.pop("none"))
             for text, taxes in found.items():
-                dtype, n = tests[text]
+                dtype, n = kinds[text]
                 share = 100 * n * adapters.packed_bytes(paths[0], dtype) / model.bytes_per_token
                 bar = MIXED_BAR_PCT if (dtype, n) == ("int8", ROWS) else None
                 n_missed += line(f"{name}, {text}", taxes, share, bar)
@@ -298,14 +314,14 @@ def arguments():
                    ["", "--types Q8_0 --dtypes int8 --only sluice", "--rounds 1 -n 8 --patience 0 --unsteady 9"])
     part.add_argument("--types", type=types, default=["Q4_K_M", "Q8_0"], help="of the model [Q4_K_M,Q8_0]")
     part.add_argument("--only", choices=["sluice"], help="leave llama-server out")
-    turns(part, 64)
+    turns(part, 256)
     shape_options(part, 16, "all")
 
     part = command("mixed", mixed, f"{ROWS} sequences side by side, with different adapters and without.",
                    ["", "--distinct 16 --dtypes int8", "--modules q,k,v,o -r 32"])
     part.add_argument("--types", type=types, default=["Q4_K_M"], help="of the model [Q4_K_M]")
     part.add_argument("--distinct", type=numbers, default=[16, 4, 1], help="different adapters [16,4,1]")
-    turns(part, 32)
+    turns(part, 64)
     shape_options(part, 16, "all")
 
     part = command("zipf", traffic.zipf, traffic.__doc__, [

@@ -87,10 +87,20 @@ pub struct Beside {
     pub panel_bytes: usize,
 }
 
+/// Bytes, about, that are asked for at once beside single panels: a page.
+const STRETCH_BYTES: usize = 4096;
+
 impl Beside {
-    /// Prefetches the part for `n` panels from number `first` of the product on.
+    /// Prefetches the part for `n` panels from number `first` of the product on. Single panels' come in stretches,
+    /// which memory answers faster.
     #[inline(always)]
     fn prefetch(&self, first: usize, n: usize) {
+        let stretch = (STRETCH_BYTES / self.panel_bytes.max(1)).next_power_of_two();
+        let n = match n {
+            1 if !first.is_multiple_of(stretch) => return,
+            1 => stretch,
+            n => n,
+        };
         let bytes = n * self.panel_bytes;
         let start = self.start.wrapping_add(first * self.panel_bytes);
         // Lines that it touches, not as many as it is long.

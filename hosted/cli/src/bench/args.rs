@@ -29,6 +29,7 @@ Examples:
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,2,4,8 -npos 4 --plot out.svg
   sluice bench -m model.gguf --strict -r 10
   sluice bench -m model.gguf -p 0 -n 64 -npl 1,4 --lora-each a,b --lora-dtype int8
+  sluice bench -m model.gguf -p 0 -n 256 -r 1 --lora a --in-turn
   sluice bench -m model.gguf -p 0 --prefetch far -o jsonl
   sluice bench -m mixture.slc -p 512 -n 64 --expert-cache 8192 -o jsonl
 
@@ -135,6 +136,9 @@ pub(in super::super) struct BenchArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
         conflicts_with_all = ["lora", "lora_scaled"])]
     pub(super) lora_each: Vec<PathBuf>,
+    /// Every other step of generation leaves the adapters out, and by how much longer the others take is said
+    #[arg(long, conflicts_with = "told")]
+    pub(super) in_turn: bool,
     /// Instead of tests: texts that are written with draft tokens and without, in turns. Files of JSON objects with a
     /// prompt, an answer that is told (else the model's own, n_predict tokens of it) and a schema
     #[arg(long, value_name = "FILE", value_delimiter = ',', action = ArgAction::Append)]
@@ -404,6 +408,29 @@ impl BenchArgs {
             ));
         }
         Ok(tests)
+    }
+
+    /// What `--in-turn` needs.
+    ///
+    /// # Errors
+    /// There is no adapter, or a test has too few steps of generation.
+    pub(super) fn check_in_turn(&self, tests: &[Test]) -> Result<(), UsageError> {
+        if !self.in_turn {
+            return Ok(());
+        }
+        if self.adapters.parts()?.is_empty() && self.lora_each.is_empty() {
+            return Err(UsageError(
+                "--in-turn compares steps with adapters and without: give --lora or --lora-each"
+                    .into(),
+            ));
+        }
+        match tests.iter().find(|test| test.n_gen / test.n_positions < 3) {
+            Some(test) => Err(UsageError(format!(
+                "--in-turn: {} has fewer than three steps of generation (-p 0 -n 64)",
+                test.name()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The adapters of sequences, in turn.

@@ -1,6 +1,7 @@
 //! Running tests on an engine and taking the time of every step.
 
 use super::args::Test;
+use super::in_turn::{Turn, turns};
 use super::roofline::{ModelCost, Pass, PassCost, Roofline};
 use anyhow::Context as _;
 use core::time::Duration;
@@ -48,6 +49,10 @@ pub(super) struct Samples {
     /// Steps of few tokens, and those of them that asked far ahead for weights.
     pub(super) n_few: u64,
     pub(super) n_far: u64,
+    /// With `--in-turn`.
+    pub(super) turns: Vec<Turn>,
+    /// The same of its steps without adapters among themselves.
+    pub(super) bare_turns: Vec<Turn>,
 }
 
 impl Samples {
@@ -61,6 +66,8 @@ impl Samples {
             tokens_hash: None,
             n_few: 0,
             n_far: 0,
+            turns: Vec::new(),
+            bare_turns: Vec::new(),
         }
     }
 }
@@ -74,6 +81,8 @@ struct StepPlan {
     /// Whether the last position wants logits, or all do.
     outputs: Outputs,
     is_generation: bool,
+    /// Without adapters.
+    is_bare: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +103,8 @@ pub(super) struct Runner {
     pub(super) batch: Vec<BatchEntry>,
     /// Adapters of sequences, in turn; none for the model alone.
     pub(super) adapters: Vec<Blend>,
+    /// Whether every other step of generation leaves the adapters out.
+    pub(super) in_turn: bool,
     /// Tokens of the KV cache that earlier tests have left and that later ones may use.
     pub(super) depth: Vec<u32>,
 }
@@ -153,8 +164,9 @@ impl Runner {
         self.tokens = Tokens::of(u32::MAX);
         let mut total = Duration::ZERO;
         let mut hash = Hash64::new();
-        let mut last = None;
-        for step in steps(test) {
+        let (mut last, mut generated_ns) = (None, Vec::new());
+        for mut step in steps(test) {
+            step.is_bare = self.in_turn && step.is_generation && generated_ns.len() % 2 == 0;
             let (time, likeliest) = self.step(&step, 0, last)?;
             total += time;
             if self.batch.len() <= FEW_TOKENS {
@@ -164,6 +176,7 @@ impl Runner {
             if step.is_generation {
                 let recorded = samples.latency_ns.record(nanoseconds(time));
                 recorded.context("a step took centuries")?;
+                generated_ns.push(nanoseconds(time));
             }
             if let Some(token) = likeliest.filter(|_| self.greedy) {
                 hash.write(&token.to_le_bytes());
@@ -171,6 +184,11 @@ impl Runner {
             }
         }
         samples.ns.push(nanoseconds(total));
+        if self.in_turn {
+            samples.turns.extend(turns(&generated_ns));
+            let bare: Vec<u64> = generated_ns.iter().copied().step_by(2).collect();
+            samples.bare_turns.extend(turns(&bare));
+        }
         samples.tokens_hash = self.greedy.then(|| hash.finish());
         for sequence in 0..test.n_parallel {
             self.keep(sequence, test.n_depth)?;
@@ -221,7 +239,7 @@ impl Runner {
                 };
                 let position = u32::try_from(start).context("a context beyond 2³² tokens")? + i;
                 self.batch.push(BatchEntry {
-                    adapter: sequence.checked_rem(n_adapters),
+                    adapter: sequence.checked_rem(n_adapters).filter(|_| !plan.is_bare),
                     ..BatchEntry::new(token, sequence, position, wants)
                 });
             }
@@ -266,6 +284,7 @@ fn steps(test: &Test) -> impl Iterator<Item = StepPlan> {
             n_sequences,
             outputs: Outputs::All,
             is_generation: true,
+            is_bare: false,
         });
     prompt.chain(generation)
 }
@@ -288,6 +307,7 @@ fn prompt_steps(n: u32, test: &Test) -> impl Iterator<Item = StepPlan> + use<> {
                     Outputs::None
                 },
                 is_generation: false,
+                is_bare: false,
             }
         })
     })

@@ -1,6 +1,7 @@
 //! `sluice bench`: how fast a model runs here, and what part of the machine's limit that is.
 
 pub(super) mod args;
+mod in_turn;
 mod measure;
 mod plot;
 mod print;
@@ -42,6 +43,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     let tables = tables(args)?;
     let cores = args.placement.cores(args.load_mode.ends_with("mlock"));
     let tests = args.tests(tables.len(), cores.default_workers())?;
+    args.check_in_turn(&tests)?;
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
@@ -169,6 +171,7 @@ impl Bench<'_> {
             batch: Vec::with_capacity(limits.n_batch),
             depth: Vec::new(),
             adapters: subject.adapters.clone(),
+            in_turn: self.args.in_turn,
         };
         let cost = ModelCost::new(model.gguf(), model.config(), setting.kv);
         for test in tests {
@@ -303,6 +306,9 @@ impl Bench<'_> {
                     strict::report(row, self.args.repetitions)
                 ));
             }
+        }
+        for line in self.rows.iter().filter_map(in_turn::report) {
+            note(format_args!("{line}"));
         }
         match &self.args.plot {
             Some(path) if !self.rows.is_empty() => plot::write(path, &self.rows),

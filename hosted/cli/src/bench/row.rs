@@ -3,6 +3,7 @@
 use super::super::expert_cache::stall_percent;
 use super::super::placement::PlacementArgs;
 use super::args::{Setting, Test};
+use super::in_turn::percentile;
 use super::measure::Samples;
 use super::roofline::Roofline;
 use core::time::Duration;
@@ -170,6 +171,15 @@ impl Row {
         stall_percent(&experts, self.test.setting.n_threads as usize, time)
     }
 
+    /// Tokens per second of steps without adapters, with `--in-turn`.
+    fn bare_rate(&self) -> f64 {
+        let tokens = f64::from(self.test.n_parallel * self.test.n_positions);
+        match percentile(&self.samples.turns, 50, |turn| turn.bare_ns) {
+            ns if ns > 0.0 => 1e9 * tokens / ns,
+            _ => 0.0,
+        }
+    }
+
     /// How steps of few tokens asked for weights: `60 of 128 far`; empty where there were none.
     fn prefetch(&self) -> String {
         match (self.samples.n_far, self.samples.n_few) {
@@ -241,6 +251,7 @@ impl Row {
         };
         let limit = self.limit_percent();
         let experts = self.experts.unwrap_or_default();
+        let tax = |turns| percentile(turns, 50, |turn| turn.tax_percent);
         vec![
             text("isa", self.isa),
             int("n_parallel", self.test.n_parallel),
@@ -266,6 +277,9 @@ impl Row {
             float("expert_cache_hit", experts.hit_rate()),
             int("expert_read_bytes", experts.read_bytes),
             float("expert_stall_percent", self.stall_percent()),
+            float("bare_ts", self.bare_rate()),
+            float("adapter_tax_percent", tax(&self.samples.turns)),
+            float("bare_tax_percent", tax(&self.samples.bare_turns)),
         ]
     }
 }

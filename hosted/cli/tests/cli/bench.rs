@@ -1,8 +1,11 @@
 //! `sluice bench` and the flags of placement.
 
+use crate::convert::Folder;
 use crate::interrupt::{interrupt, interruptible};
+use crate::lora::write_adapter;
+use crate::lora_says::Q;
 use crate::support::{Ran, TemporaryFile, fails, fixture, ran, run_to, sluice};
-use serde_json::Value;
+use serde_json::{Value, json as object};
 use std::os::unix::process::CommandExt as _;
 
 const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
@@ -99,6 +102,27 @@ fn rows_say_how_weights_were_asked_for() {
     assert!((2..=126).contains(&far.parse::<u32>().unwrap()), "{auto:?}");
 }
 
+/// Every other step is without adapters, and each with them is compared with those beside it.
+#[test]
+fn steps_with_adapters_and_without_take_turns() {
+    let folder = Folder::new("in-turn");
+    write_adapter(&folder.0, &[(Q.into(), [256, 256])], &object!({}));
+    let path = folder.path("");
+    let args = [
+        "bench", "-p", "0", "-n", "9", "-r", "2", "-o", "json", "--lora", &path,
+    ];
+    let ran = run_to(0, &[&args[..], &["--in-turn"]].concat());
+    let rows: Vec<Value> = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert!(rows[0]["bare_ts"].as_f64().unwrap() > 0.0, "{ran:?}");
+    assert!(rows[0]["adapter_tax_percent"].as_f64().unwrap() > -100.0);
+    let line = "tg9: steps with adapters take ";
+    assert!(ran.stderr.contains(line), "{ran:?}");
+    // Four of nine steps have them, in each of two repetitions.
+    assert!(ran.stderr.contains("(median of 8, "), "{ran:?}");
+    let no_turns = json(&["--lora", &path]);
+    assert_eq!(no_turns[1]["bare_ts"], 0.0, "{no_turns:?}");
+}
+
 #[test]
 fn strict_runs_generate_the_same_everywhere() {
     let hash = |isa: &str, threads: &str| {
@@ -127,7 +151,7 @@ fn strict_runs_generate_the_same_everywhere() {
 
 #[test]
 fn wrong_values_are_named() {
-    let cases: [(&[&str], &[&str]); 18] = [
+    let cases: [(&[&str], &[&str]); 20] = [
         (&["-p", "x"], &["\"x\"", "number"]),
         (&["-n", "1-5*1"], &["does not reach its end"]),
         (&["-p", "0", "-n", "0"], &["nothing to measure"]),
@@ -146,6 +170,11 @@ fn wrong_values_are_named() {
         (&["--poll", "101"], &["101"]),
         (&["--cores", "fast"], &["fast", "performance", "efficiency"]),
         (&["--numa", "spread"], &["distribute, isolate or numactl"]),
+        (&["-p", "0", "--in-turn"], &["--in-turn", "--lora-each"]),
+        (
+            &["--in-turn", "--lora", "x"],
+            &["pp512", "fewer than three steps of generation"],
+        ),
     ];
     for (args, expected) in cases {
         let ran = run_to(2, &[&["bench"], args].concat());

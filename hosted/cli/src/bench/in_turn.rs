@@ -1,0 +1,68 @@
+//! `--in-turn`: what adapters cost, from steps without and with them in turn.
+
+use super::row::Row;
+
+/// A step with adapters beside two without.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Turn {
+    /// The mean of those without, in ns.
+    pub(super) bare_ns: f64,
+    /// By how much longer the step with them took, in percent.
+    pub(super) tax_percent: f64,
+}
+
+/// The steps of a repetition, of which the first is without.
+pub(super) fn turns(ns: &[u64]) -> impl Iterator<Item = Turn> {
+    let threes = ns.windows(3).step_by(2);
+    threes.map(|three| {
+        let [before, with, after] = [three[0], three[1], three[2]].map(|ns| ns.max(1) as f64);
+        let bare_ns = f64::midpoint(before, after);
+        Turn {
+            bare_ns,
+            tax_percent: 100.0 * (with / bare_ns - 1.0),
+        }
+    })
+}
+
+/// The value that so many percent of all are below, 0 of none.
+pub(super) fn percentile(turns: &[Turn], percent: usize, of: fn(&Turn) -> f64) -> f64 {
+    let mut sorted: Vec<f64> = turns.iter().map(of).collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = sorted.len() * percent / 100;
+    sorted.get(at).copied().unwrap_or(0.0)
+}
+
+/// The line after the results; `None` where no step was compared.
+pub(super) fn report(row: &Row) -> Option<String> {
+    let turns = &row.samples.turns;
+    let [low, middle, high] =
+        [25, 50, 75].map(|percent| percentile(turns, percent, |turn| turn.tax_percent));
+    (!turns.is_empty()).then(|| {
+        format!(
+            "{}: steps with adapters take {middle:.1}% longer (median of {}, half of them within {low:.1} to {high:.1}%)",
+            row.test.name(),
+            turns.len(),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_compared_with_those_beside_it() {
+        let taxes = |ns: &[u64]| -> Vec<f64> {
+            let taxes = turns(ns).map(|turn| turn.tax_percent.round());
+            taxes.collect()
+        };
+        assert_eq!(taxes(&[100, 110, 100, 260, 300]), [10.0, 30.0]);
+        assert_eq!(taxes(&[100, 110, 100, 500]), [10.0]);
+        assert!(taxes(&[100, 110]).is_empty());
+        let all: Vec<_> = turns(&[100, 110, 100, 260, 300]).collect();
+        assert_eq!(all[1].bare_ns.to_bits(), 200f64.to_bits());
+        let bare = |percent| percentile(&all, percent, |turn| turn.bare_ns);
+        let bare = [0, 50].map(|percent| format!("{}", bare(percent)));
+        assert_eq!(bare, ["100", "200"]);
+    }
+}
