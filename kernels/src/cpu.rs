@@ -5,7 +5,7 @@
 //! about who enabled the state.
 
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 bitflags! {
     /// Instruction-set extensions that a [`crate::KernelTable`] may require.
@@ -70,6 +70,43 @@ impl CpuFeatures {
     }
 }
 
+/// Whether this CPU runs AVX2. Asked once.
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_feature = "sse2")),
+    expect(dead_code, reason = "there is nothing to choose elsewhere")
+)]
+pub(crate) fn has_avx2() -> bool {
+    /// 0 before the first call, else 1 (no) or 2 (yes).
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    match ANSWER.load(Ordering::Relaxed) {
+        0 => {
+            let has = detect().contains(CpuFeatures::AVX2);
+            ANSWER.store(1 + u8::from(has), Ordering::Relaxed);
+            has
+        }
+        answer => answer == 2,
+    }
+}
+
+/// Calls `$f` as it is compiled for AVX2 where the CPU has it: for loops that the compiler makes vectors of.
+macro_rules! with_avx2 {
+    ($f:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?) => {{
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        {
+            #[target_feature(enable = "avx2")]
+            fn with_avx2($($arg: $ty),*) $(-> $out)? {
+                $f($($arg),*)
+            }
+            if crate::cpu::has_avx2() {
+                // SAFETY: the CPU has AVX2.
+                return unsafe { with_avx2($($arg),*) };
+            }
+        }
+        $f($($arg),*)
+    }};
+}
+pub(crate) use with_avx2;
+
 /// Whether somebody has called [`CpuFeatures::detect_with_tiles`].
 static TILES_ARE_PERMITTED: AtomicBool = AtomicBool::new(false);
 
@@ -112,9 +149,9 @@ impl Maker {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
+    use super::{AtomicU8, Ordering};
     use super::{CpuFeatures, Maker};
     use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-    use core::sync::atomic::{AtomicU8, Ordering};
 
     /// CPUID.7.0:EBX bits of F, DQ, CD, BW, VL.
     const AVX512_EBX: u32 = 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31;

@@ -157,6 +157,19 @@ mod tests {
         }
     }
 
+    /// A row has the numbers that it has one by one, whatever the CPU's vectors are.
+    #[test]
+    fn rows_of_halves_are_converted_one_by_one() {
+        extern crate std;
+        let halves: std::vec::Vec<u16> = (0..=u16::MAX).step_by(STEP).collect();
+        let row: std::vec::Vec<u8> = halves.iter().flat_map(|h| h.to_le_bytes()).collect();
+        let mut out = std::vec![0f32; halves.len()];
+        crate::blocks::dequantize_row(crate::GgmlType::F16, &row, &mut out);
+        for (x, h) in out.iter().zip(halves) {
+            assert_eq!(x.to_bits(), f16_to_f32(h).to_bits(), "{h:#06x}");
+        }
+    }
+
     #[test]
     fn halves_round_to_nearest_even() {
         // Between neighbours a < b: below the middle gives a, above gives b, the middle the even.

@@ -7,6 +7,7 @@
 
 use crate::activation::ActivationKinds;
 use crate::contract::LANES;
+use crate::cpu::with_avx2;
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::panel::LINE_BYTES;
 use crate::table::{Activations, TileRange};
@@ -115,11 +116,7 @@ impl<'a> LoraMatrix<'a> {
             return None;
         }
         memory.fill(0);
-        let panel_bytes = panel_bytes(ty, n_cols);
-        for (i, row) in values.chunks_exact(n_cols.max(1)).enumerate() {
-            let panel = &mut memory[i / LANES * panel_bytes..][..panel_bytes];
-            pack_row(ty, row, i % LANES, panel)?;
-        }
+        pack_rows(ty, n_cols, values, memory)?;
         Self::new(ty, [n_rows, n_cols], memory)
     }
 
@@ -215,16 +212,43 @@ fn scale(panel: &[u8], lane: usize) -> f32 {
 }
 
 /// The largest magnitude of numbers: NaN where one is NaN, 0 of none.
-#[inline(never)]
 pub fn largest_magnitude(values: &[f32]) -> f32 {
+    with_avx2!(largest(values: &[f32]) -> f32)
+}
+
+#[inline(always)]
+fn largest(values: &[f32]) -> f32 {
     // As whole numbers, which are as ordered as the floats are: NaN is above infinity.
     let magnitudes = values.iter().map(|x| x.abs().to_bits().cast_signed());
     f32::from_bits(magnitudes.fold(0, i32::max).cast_unsigned())
 }
 
+/// Writes all rows into panels; `None` if a number is not finite then.
+fn pack_rows(ty: LoraType, n_cols: usize, values: &[f32], memory: &mut [u8]) -> Option<()> {
+    with_avx2!(
+        pack_each(ty: LoraType, n_cols: usize, values: &[f32], memory: &mut [u8]) -> Option<()>
+    )
+}
+
+#[inline(always)]
+pub(crate) fn pack_each(
+    ty: LoraType,
+    n_cols: usize,
+    values: &[f32],
+    memory: &mut [u8],
+) -> Option<()> {
+    let panel_bytes = panel_bytes(ty, n_cols);
+    for (i, row) in values.chunks_exact(n_cols.max(1)).enumerate() {
+        let panel = &mut memory[i / LANES * panel_bytes..][..panel_bytes];
+        pack_row(ty, row, i % LANES, panel)?;
+    }
+    Some(())
+}
+
 /// Writes a row into its lane of a panel; `None` if a number is not finite then.
+#[inline(always)]
 fn pack_row(ty: LoraType, row: &[f32], lane: usize, panel: &mut [u8]) -> Option<()> {
-    let largest = largest_magnitude(row);
+    let largest = largest(row);
     if !largest.is_finite() {
         return None;
     }
@@ -248,6 +272,7 @@ fn pack_row(ty: LoraType, row: &[f32], lane: usize, panel: &mut [u8]) -> Option<
 }
 
 /// Writes the elements of a row of floats, of `N` bytes each.
+#[inline(always)]
 fn put<const N: usize>(
     row: &[f32],
     lane: usize,
@@ -261,6 +286,7 @@ fn put<const N: usize>(
 }
 
 /// Writes the codes of a row, four at a time, and its scale.
+#[inline(always)]
 fn pack_codes(row: &[f32], largest: f32, lane: usize, panel: &mut [u8]) {
     // The scale is rounded up, so that no code is above 127.
     let up = (largest / 127.0).to_bits().saturating_add(0xffff) & 0xffff_0000;

@@ -15,6 +15,7 @@ pub use small::{iq4_nl, mxfp4, nvfp4, q4_0, q4_1, q5_0, q5_1, q8_0};
 
 use crate::GgmlType;
 use crate::bytes::u16_at;
+use crate::cpu::with_avx2;
 use crate::half::{bf16_to_f32, f16_to_f32};
 use static_assertions::const_assert_eq;
 
@@ -39,6 +40,7 @@ macro_rules! value_functions {
             assert!(out.len().is_multiple_of(ty.block_len()));
             assert_eq!(out.len() / ty.block_len() * ty.block_bytes(), row.len());
             match ty {
+                GgmlType::F16 => halves(row, out),
                 $(GgmlType::$ty => each::<
                     { GgmlType::$ty.block_bytes() },
                     { GgmlType::$ty.block_len() },
@@ -53,7 +55,6 @@ value_functions! {
     F32 |block, out| {
         out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
     };
-    F16 |block, out| out[0] = f16_at(block, 0);
     BF16 |block, out| out[0] = bf16_to_f32(u16_at(block, 0));
     Q8_0 q8_0::values;
     Q4_0 q4_0::values;
@@ -92,6 +93,17 @@ fn each<const BYTES: usize, const LEN: usize>(
     for (block, out) in blocks.zip(out.as_chunks_mut::<LEN>().0) {
         values(block, out);
     }
+}
+
+/// Of numbers in half precision, which may be many: adapters' files have them.
+fn halves(row: &[u8], out: &mut [f32]) {
+    #[inline(always)]
+    fn convert(row: &[u8], out: &mut [f32]) {
+        for (half, out) in row.as_chunks::<2>().0.iter().zip(out) {
+            *out = f16_to_f32(u16::from_le_bytes(*half));
+        }
+    }
+    with_avx2!(convert(row: &[u8], out: &mut [f32]))
 }
 
 /// The half-precision number at `at`.

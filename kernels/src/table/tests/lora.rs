@@ -2,7 +2,7 @@
 
 use crate::KernelTable;
 use crate::activation::{ActivationKinds, ActivationLayout};
-use crate::lora::{LoraDown, LoraMatrix, LoraType, LoraUp, PART, quantize_factors};
+use crate::lora::{LoraDown, LoraMatrix, LoraType, LoraUp, PART, pack_each, quantize_factors};
 use crate::table::{Activations, Quantize};
 use crate::test_support::{Aligned, Noise, bits, scalar, tables};
 extern crate std;
@@ -173,6 +173,20 @@ fn products_are_the_references_however_they_are_cut() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// What is packed with AVX2 are the bytes that are packed without.
+#[test]
+fn matrices_are_packed_the_same_everywhere() {
+    let noise = &mut Noise(0x10d);
+    for ty in LoraType::ALL {
+        for shape in SHAPES {
+            let case = Case::new(ty, shape, noise);
+            let mut memory = vec![0; case.memory.len()];
+            pack_each(ty, shape[1], &case.values, &mut memory).expect("sound");
+            assert_eq!(memory, case.memory, "{ty:?} {shape:?}");
         }
     }
 }
