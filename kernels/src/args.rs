@@ -87,25 +87,23 @@ pub struct Beside {
     pub panel_bytes: usize,
 }
 
-/// Bytes, about, that are asked for at once beside single panels: a page.
+/// Bytes, about, that are asked for at once beside single panels: a page, which memory answers faster than lines.
 const STRETCH_BYTES: usize = 4096;
 
 impl Beside {
-    /// Prefetches the part for `n` panels from number `first` of the product on. Single panels' come in stretches,
-    /// which memory answers faster.
+    /// Prefetches the part for `n` panels from number `first` of the product on.
     #[inline(always)]
     fn prefetch(&self, first: usize, n: usize) {
-        let stretch = (STRETCH_BYTES / self.panel_bytes.max(1)).next_power_of_two();
-        let n = match n {
-            1 if !first.is_multiple_of(stretch) => return,
-            1 => stretch,
-            n => n,
-        };
         let bytes = n * self.panel_bytes;
         let start = self.start.wrapping_add(first * self.panel_bytes);
         // Lines that it touches, not as many as it is long.
         let before = start.addr() % LINE_BYTES;
         prefetch_to_l2(start.wrapping_sub(before), before + bytes);
+    }
+
+    /// Panels of a stretch.
+    const fn stretch(&self) -> usize {
+        (STRETCH_BYTES / (self.panel_bytes + 1)).next_power_of_two()
     }
 }
 
@@ -123,8 +121,19 @@ impl Matmul<'_> {
     fn prefetch_part_beside(&self, row: usize, n: usize, part: usize, n_parts: usize) {
         let first = (row - self.rows.start) / PANEL_ROWS;
         let len = self.beside.len();
-        for beside in &self.beside[part * len / n_parts..(part + 1) * len / n_parts] {
-            beside.prefetch(first, n);
+        for i in part * len / n_parts..(part + 1) * len / n_parts {
+            let beside = &self.beside[i];
+            if n > 1 {
+                beside.prefetch(first, n);
+                continue;
+            }
+            // Single panels' come in stretches, each place of the list at another panel.
+            let n_panels = (self.rows.end - self.rows.start).div_ceil(PANEL_ROWS);
+            let stretch = beside.stretch();
+            let turn = i * stretch.min(n_panels) / len;
+            if first % stretch == turn {
+                beside.prefetch(first - turn, stretch);
+            }
         }
     }
 }
