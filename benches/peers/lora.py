@@ -290,8 +290,6 @@ def common():
 
 def turns(parser, n_gen):
     parser.add_argument("--rounds", type=number(1), default=5, help="medians are of these [5]")
-    parser.add_argument("--unsteady", type=number(1, float), default=1.1, metavar="X",
-                        help="factor between the runs before and after from which a round is repeated [1.1]")
     parser.add_argument("-n", "--n-gen", type=number(1), default=n_gen, help=f"tokens of a run [{n_gen}]")
     parser.add_argument("--dtypes", type=names(["int8", "bf16", "f16", "f32"]), default=["bf16", "int8"],
                         help="how adapters lie in memory [bf16,int8]")
@@ -314,6 +312,8 @@ def arguments():
                    ["", "--types Q8_0 --dtypes int8 --only sluice", "--rounds 1 -n 8 --patience 0 --unsteady 9"])
     part.add_argument("--types", type=types, default=["Q4_K_M", "Q8_0"], help="of the model [Q4_K_M,Q8_0]")
     part.add_argument("--only", choices=["sluice"], help="leave llama-server out")
+    part.add_argument("--unsteady", type=number(1, float), default=1.1, metavar="X",
+                      help="of llama-server: factor between the runs before and after from which a round is repeated [1.1]")
     turns(part, 256)
     shape_options(part, 16, "all")
 

@@ -77,8 +77,8 @@ pub struct Matmul<'a> {
     pub beside: &'a [Beside],
 }
 
-/// Memory that is read behind a product, such as an adapter's matrix: prefetched a little with each panel of weights, as
-/// a CPU has room for a few dozen lines at once.
+/// Memory that is read behind a product, such as an adapter's matrix: prefetched in small pieces between the panels of
+/// weights, as a CPU waits for few lines at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
     /// Where it begins. It may point anywhere.

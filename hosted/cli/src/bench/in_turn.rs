@@ -25,8 +25,8 @@ pub(super) fn turns(ns: &[u64]) -> impl Iterator<Item = Turn> {
 }
 
 /// The value that so many percent of all are below, 0 of none.
-pub(super) fn percentile(turns: &[Turn], percent: usize, of: fn(&Turn) -> f64) -> f64 {
-    let mut sorted: Vec<f64> = turns.iter().map(of).collect();
+pub(super) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
     let at = sorted.len() * percent / 100;
     sorted.get(at).copied().unwrap_or(0.0)
@@ -35,8 +35,8 @@ pub(super) fn percentile(turns: &[Turn], percent: usize, of: fn(&Turn) -> f64) -
 /// The line after the results; `None` where no step was compared.
 pub(super) fn report(row: &Row) -> Option<String> {
     let turns = &row.samples.turns;
-    let [low, middle, high] =
-        [25, 50, 75].map(|percent| percentile(turns, percent, |turn| turn.tax_percent));
+    let taxes = || turns.iter().map(|turn| turn.tax_percent);
+    let [low, middle, high] = [25, 50, 75].map(|percent| percentile(taxes(), percent));
     (!turns.is_empty()).then(|| {
         format!(
             "{}: steps with adapters take {middle:.1}% longer (median of {}, half of them within {low:.1} to {high:.1}%)",
@@ -61,7 +61,7 @@ mod tests {
         assert!(taxes(&[100, 110]).is_empty());
         let all: Vec<_> = turns(&[100, 110, 100, 260, 300]).collect();
         assert_eq!(all[1].bare_ns.to_bits(), 200f64.to_bits());
-        let bare = |percent| percentile(&all, percent, |turn| turn.bare_ns);
+        let bare = |percent| percentile(all.iter().map(|turn| turn.bare_ns), percent);
         let bare = [0, 50].map(|percent| format!("{}", bare(percent)));
         assert_eq!(bare, ["100", "200"]);
     }

@@ -3,7 +3,7 @@
 use super::super::expert_cache::stall_percent;
 use super::super::placement::PlacementArgs;
 use super::args::{Setting, Test};
-use super::in_turn::percentile;
+use super::in_turn::{Turn, percentile};
 use super::measure::Samples;
 use super::roofline::Roofline;
 use core::time::Duration;
@@ -174,7 +174,8 @@ impl Row {
     /// Tokens per second of steps without adapters, with `--in-turn`.
     fn bare_rate(&self) -> f64 {
         let tokens = f64::from(self.test.n_parallel * self.test.n_positions);
-        match percentile(&self.samples.turns, 50, |turn| turn.bare_ns) {
+        let ns = self.samples.turns.iter().map(|turn| turn.bare_ns);
+        match percentile(ns, 50) {
             ns if ns > 0.0 => 1e9 * tokens / ns,
             _ => 0.0,
         }
@@ -251,7 +252,7 @@ impl Row {
         };
         let limit = self.limit_percent();
         let experts = self.experts.unwrap_or_default();
-        let tax = |turns| percentile(turns, 50, |turn| turn.tax_percent);
+        let tax = |turns: &[Turn]| percentile(turns.iter().map(|turn| turn.tax_percent), 50);
         vec![
             text("isa", self.isa),
             int("n_parallel", self.test.n_parallel),

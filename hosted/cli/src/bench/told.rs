@@ -5,6 +5,7 @@
 //! written greedily.
 
 use super::args::{BenchArgs, Format};
+use super::in_turn::percentile;
 use crate::open::load;
 use crate::output::TextOutput;
 use crate::{Ending, UsageError, input};
@@ -291,8 +292,8 @@ fn line(
         bail!("{}: drafting ended: {failure}", ready.told.name);
     }
     let all = figures(drafting).since(&before);
-    let [plain_rate, drafted_rate] = rates.map(median);
-    let (ratio, name) = (median(ratios), &ready.told.name);
+    let [plain_rate, drafted_rate] = rates.map(|rates| percentile(rates.into_iter(), 50));
+    let (ratio, name) = (percentile(ratios.into_iter(), 50), &ready.told.name);
     let model = plain.model().name();
     Ok(Some(match args.output {
         Format::Md => format!(
@@ -322,10 +323,4 @@ fn line(
 #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
 fn per_second(n: usize, time: Duration) -> f64 {
     n as f64 / time.as_secs_f64().max(1e-9)
-}
-
-/// The middle one; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
