@@ -7,7 +7,7 @@ fn parsed(args: &[&str]) -> Result<Cli, String> {
     parse(all.iter().map(OsString::from).collect()).map_err(|error| error.to_string())
 }
 
-fn run_args(args: &[&str]) -> args::RunArgs {
+fn run_args(args: &[&str]) -> commands::run::RunArgs {
     match parsed(args).expect("the arguments are right").command {
         Command::Run(args) => *args,
         _ => panic!("not run"),
@@ -16,13 +16,13 @@ fn run_args(args: &[&str]) -> args::RunArgs {
 
 #[test]
 fn the_command_is_well_formed() {
-    command().debug_assert();
+    commands::tree().debug_assert();
 }
 
 /// `debug_assert` looks at this only where debug assertions are on.
 #[test]
 fn no_command_has_a_flag_twice() {
-    let mut all = command();
+    let mut all = commands::tree();
     all.build();
     for command in all.get_subcommands() {
         let mut seen = std::collections::HashSet::new();
@@ -40,7 +40,7 @@ fn no_command_has_a_flag_twice() {
 
 #[test]
 fn every_command_has_examples_that_parse() {
-    let mut all = command();
+    let mut all = commands::tree();
     all.build();
     let mut checked = 0;
     for sub in all.get_subcommands().filter(|sub| sub.get_name() != "help") {

@@ -3,7 +3,7 @@
 mod own;
 mod table;
 
-use crate::output::note;
+use crate::ui::output::note;
 use clap::Error;
 use clap::error::ErrorKind;
 use core::iter::Peekable;

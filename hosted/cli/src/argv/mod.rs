@@ -1,0 +1,247 @@
+//! Two- and three-letter flags with one dash, as llama.cpp has them (`-ub`, `-ctk`).
+//!
+//! clap knows a dash and one letter. The longer ones are replaced by their long names before
+//! clap sees them, except where they are the value of another flag.
+
+mod foreign;
+mod hint;
+
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
+use std::ffi::{OsStr, OsString};
+
+/// Short names of more than one letter.
+const ALIASES: &[(&str, &str)] = &[
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-md", "--model-draft"),
+    ("-td", "--threads-draft"),
+    ("-cd", "--ctx-size-draft"),
+    ("-ctkd", "--cache-type-k-draft"),
+    ("-ctvd", "--cache-type-v-draft"),
+    ("-lm", "--load-mode"),
+    ("-pg", "--n-prompt-gen"),
+    ("-npl", "--n-parallel"),
+    ("-npos", "--n-positions"),
+    ("-oe", "--output-err"),
+    ("-fa", "--flash-attn"),
+    ("-Cr", "--cpu-range"),
+    ("-jf", "--json-schema-file"),
+    ("-sys", "--system-prompt"),
+    ("-sysf", "--system-prompt-file"),
+    ("-st", "--single-turn"),
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
+    ("-np", "--parallel"),
+    ("-cram", "--cache-ram"),
+    ("-to", "--timeout"),
+    ("--output-file", "--output"),
+];
+
+/// Flags that llama.cpp has given up, and what it has instead.
+const OLD: &[(&str, &str, &str)] = &[
+    ("--no-mmap", "--load-mode", "none"),
+    ("--mmap", "--load-mode", "mmap"),
+    ("--mlock", "--load-mode", "mmap+mlock"),
+];
+
+/// Flags of llama.cpp's that say what a command does anyway.
+const NEEDLESS: &[(&str, &[&str])] = &[
+    (
+        "chat",
+        &[
+            "-cnv",
+            "--conversation",
+            "-i",
+            "--interactive",
+            "-if",
+            "--interactive-first",
+            "--jinja",
+            "-e",
+            "--escape",
+        ],
+    ),
+    ("serve", &["--jinja"]),
+    (
+        "run",
+        &["-no-cnv", "--no-conversation", "--simple-io", "--no-jinja"],
+    ),
+];
+
+/// Flags of llama.cpp's that are another command here, and what to type.
+const ELSEWHERE: &[(&str, &[&str], &str)] = &[
+    (
+        "run",
+        &[
+            "-cnv",
+            "--conversation",
+            "-i",
+            "--interactive",
+            "-if",
+            "--interactive-first",
+            "--jinja",
+        ],
+        "`sluice run` continues a text as it is; `sluice chat` talks, by the model's template",
+    ),
+    (
+        "chat",
+        &["-no-cnv", "--no-conversation"],
+        "`sluice chat` talks; `sluice run` continues a text as it is",
+    ),
+    (
+        "chat",
+        &["--no-jinja"],
+        "chat templates are Jinja here; --chat-template chatml takes a plain one",
+    ),
+];
+
+/// `args` with the long names; the first is the program, the second the command.
+///
+/// # Errors
+/// A flag that belongs to another command.
+pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    let name = args
+        .get(1)
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let program = command;
+    let Some(command) = program.find_subcommand(name) else {
+        return hint::no_command(name).map_or(Ok(args), Err);
+    };
+    let needless = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
+    let needless: Vec<_> = needless.flat_map(|(_, flags)| *flags).collect();
+    let elsewhere = |arg: &OsString| {
+        let mut of_this = ELSEWHERE
+            .iter()
+            .filter(|(of, ..)| *of == command.get_name());
+        let found = of_this.find(|(_, flags, _)| flags.iter().any(|flag| arg == flag));
+        found.map(|(_, _, why)| *why)
+    };
+    let mut expanded = Vec::with_capacity(args.len());
+    let mut args = args.into_iter().peekable();
+    expanded.extend(args.by_ref().take(2));
+    while let Some(arg) = args.next() {
+        let arg = with_dashes(command, arg);
+        if arg == "--" {
+            expanded.push(arg);
+            break;
+        }
+        let is_foreign = !is_ours(command, &arg);
+        if is_foreign && foreign::settle(command.get_name(), &arg, &mut args)? {
+            continue;
+        }
+        let old = OLD.iter().find(|(old, flag, _)| {
+            arg == *old && find(command, &arg).is_none() && find(command, &(*flag).into()).is_some()
+        });
+        if let Some((old, flag, value)) = old {
+            crate::ui::output::note(format_args!("note: {old} is now {flag} {value}"));
+            expanded.extend([flag.into(), value.into()]);
+            continue;
+        }
+        if needless.iter().any(|flag| arg == **flag) {
+            continue;
+        }
+        if let Some(why) = elsewhere(&arg) {
+            let message = format!("{}: {why}\n", arg.display());
+            return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
+        }
+        check_elsewhere(program, command, &arg)?;
+        // Only where the command has the flag: elsewhere the message should name what was typed.
+        let is_known = |long: &str| find(command, &long.into()).is_some();
+        let alias = ALIASES
+            .iter()
+            .find(|(short, long)| arg == *short && is_known(long));
+        let arg = alias.map_or(arg, |(_, long)| long.into());
+        let has_value = takes_value(command, &arg);
+        expanded.push(arg);
+        if has_value {
+            expanded.extend(args.next());
+        }
+    }
+    expanded.extend(args);
+    Ok(expanded)
+}
+
+/// What clap found wrong in `args`, in the words of who gave it.
+pub(super) fn blame(error: clap::Error, command: &Command, args: &[OsString]) -> clap::Error {
+    hint::blame(error, command, args)
+}
+
+/// # Errors
+/// `arg` is a flag of other commands: the message names them.
+fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<(), clap::Error> {
+    let text = arg.to_str().unwrap_or_default();
+    let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
+    let alias = ALIASES.iter().find(|(short, _)| *short == flag);
+    let long = alias.map_or(flag, |(_, long)| long);
+    let is_flag = long.starts_with('-') && !matches!(long, "-" | "--");
+    // What stands behind a command's own commands is theirs to judge.
+    if !is_flag || command.has_subcommands() || find(command, &long.into()).is_some() {
+        return Ok(());
+    }
+    let others = program
+        .get_subcommands()
+        .filter(|other| find(other, &long.into()).is_some());
+    let names: Vec<_> = others
+        .map(|other| format!("`sluice {}`", other.get_name()))
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{flag}: `sluice {}` has no such flag, {} has\n",
+        command.get_name(),
+        names.join(", ")
+    );
+    Err(clap::Error::raw(ErrorKind::UnknownArgument, message))
+}
+
+/// Long flags may be written with underscores, as llama.cpp allows it.
+fn with_dashes(command: &Command, arg: OsString) -> OsString {
+    let text = arg.to_str().unwrap_or_default();
+    let (flag, value) = match text.split_once('=') {
+        Some((flag, value)) => (flag, Some(value)),
+        None => (text, None),
+    };
+    if !flag.starts_with("--") || !flag.contains('_') || find(command, &flag.into()).is_some() {
+        return arg;
+    }
+    let flag = flag.replace('_', "-");
+    value
+        .map_or(flag.clone(), |value| format!("{flag}={value}"))
+        .into()
+}
+
+/// Whether the command has the flag itself, or by a short name.
+fn is_ours(command: &Command, arg: &OsString) -> bool {
+    let is_alias =
+        |(short, long): &(&str, &str)| arg == *short && find(command, &(*long).into()).is_some();
+    // What stands behind a command's own commands is theirs.
+    let mut inner = command.get_subcommands();
+    find(command, arg).is_some()
+        || ALIASES.iter().any(is_alias)
+        || inner.any(|inner| find(inner, arg).is_some())
+}
+
+/// Whether the next argument is the value of `flag`.
+fn takes_value(command: &Command, flag: &OsString) -> bool {
+    find(command, flag).is_some_and(|arg| arg.get_action().takes_values())
+}
+
+/// The argument that is called `flag`.
+fn find<'c>(command: &'c Command, flag: &OsString) -> Option<&'c Arg> {
+    let flag = flag.to_str()?;
+    let is_it = |arg: &&Arg| match flag.strip_prefix("--") {
+        Some(long) => {
+            arg.get_long() == Some(long)
+                || arg.get_all_aliases().is_some_and(|all| all.contains(&long))
+        }
+        None => arg
+            .get_short()
+            .is_some_and(|short| flag == format!("-{short}")),
+    };
+    command.get_arguments().find(is_it)
+}

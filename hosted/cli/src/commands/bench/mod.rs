@@ -1,0 +1,377 @@
+//! `sluice bench`: how fast a model runs here, and what part of the machine's limit that is.
+
+pub(super) mod args;
+mod in_turn;
+mod measure;
+mod plot;
+mod print;
+mod roofline;
+mod row;
+mod strict;
+mod told;
+
+use crate::flags::embedded;
+use crate::flags::open::load;
+use crate::outcome::{Ending, UsageError};
+use crate::ui::output::{TextOutput, note};
+use anyhow::{Context as _, bail};
+use args::{BenchArgs, Format, Test};
+use core::time::Duration;
+use measure::{Halt, Runner, Tokens};
+use print::Printer;
+use roofline::{ModelCost, Roofline};
+use row::{ModelFacts, Row, RowPlacement};
+use sluice::adapter::Blend;
+use sluice::core::gguf::{Gguf, optional};
+use sluice::core::kernels::KernelTable;
+use sluice::core::team::StopFlag;
+use sluice::experts::ExpertStore;
+use sluice::file::ModelFile;
+use sluice::host::topology::Cores;
+use sluice::host::{interrupt, isa};
+use sluice::model::Opened;
+use sluice::{Limits, Model, Team};
+use sluice_make::quantize::FILE_TYPES;
+use std::path::PathBuf;
+use std::time::Instant;
+use told::Told;
+
+pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
+    if !args.told.is_empty() {
+        return told::bench(args, &Told::read(&args.told)?);
+    }
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let tables = tables(args)?;
+    let cores = args.placement.cores(args.load_mode.ends_with("mlock"));
+    let tests = args.tests(tables.len(), cores.default_workers())?;
+    args.check_in_turn(&tests)?;
+    if let Some(path) = &args.plot {
+        plot::check(path)?;
+    }
+    // All files are looked at before the first is measured.
+    let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
+    let paths = args.model.iter().cloned().map(Ok).chain(fetched);
+    let open = |path: anyhow::Result<PathBuf>| Ok(Opened::open(&path?, args.mode())?);
+    let mut files: Vec<Opened> = paths.map(open).collect::<anyhow::Result<_>>()?;
+    if files.is_empty() {
+        files.push(Opened::of_file(embedded::open()?)?);
+    }
+    let mut bench = Bench {
+        args,
+        tables,
+        cores,
+        stop,
+        out: TextOutput::new(),
+        printer: Printer::new(args.output, &tests),
+        err: args.output_err.map(|format| Printer::new(format, &tests)),
+        rows: Vec::new(),
+        n_done: 0,
+        n_tests: tests.len() * files.len(),
+    };
+    bench.print(Printer::header)?;
+    let mut ending = Ok(());
+    for file in &files {
+        ending = bench.model(file, &tests);
+        if ending.is_err() {
+            break;
+        }
+    }
+    // What is done is printed and drawn, however the rest ended.
+    bench.print(|printer| printer.footer())?;
+    bench.finish()?;
+    match ending {
+        Ok(()) => Ok(Ending::Done),
+        Err(Halt::Interrupted) => Ok(Ending::Interrupted),
+        Err(Halt::Failed(error)) => Err(error),
+    }
+}
+
+/// The kernel tables asked for.
+fn tables(args: &BenchArgs) -> Result<Vec<&'static KernelTable>, UsageError> {
+    let names: Vec<Option<&str>> = match args.isa.iter().filter(|name| !name.is_empty()).count() {
+        0 => vec![None],
+        _ => args.isa.iter().map(|name| Some(name.as_str())).collect(),
+    };
+    let found = names.into_iter().map(isa::kernel_table);
+    found
+        .collect::<Result<_, _>>()
+        .map_err(|error| UsageError(error.to_string()))
+}
+
+/// A run of the program.
+struct Bench<'b> {
+    args: &'b BenchArgs,
+    tables: Vec<&'static KernelTable>,
+    cores: Cores,
+    stop: &'static StopFlag,
+    out: TextOutput,
+    printer: Printer,
+    err: Option<Printer>,
+    rows: Vec<Row>,
+    n_done: usize,
+    n_tests: usize,
+}
+
+/// A model and what its rows say of it.
+struct Subject {
+    model: Model,
+    /// Adapters of sequences, in turn; none for the model alone.
+    adapters: Vec<Blend>,
+    facts: ModelFacts,
+}
+
+impl Bench<'_> {
+    /// All tests of a model.
+    fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
+        let facts = facts(opened.file(), opened.gguf());
+        let team = self.team(self.cores.default_workers())?;
+        let on_disk = (&self.args.experts, self.args.gather_tables);
+        let loaded = load(opened, on_disk, &team, self.stop).context("loading")?;
+        // Its threads would go on spinning beside those that are measured.
+        drop(team);
+        let model = loaded.ok_or(Halt::Interrupted)?;
+        let adapters = self.args.blends(&model)?;
+        let subject = Subject {
+            model,
+            adapters,
+            facts,
+        };
+        let mut rest = tests;
+        while let Some(first) = rest.first() {
+            let same = |test: &&Test| test.setting == first.setting;
+            let (group, others) = rest.split_at(rest.iter().take_while(same).count());
+            self.group(&subject, group)?;
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Tests of one setting, on one engine.
+    fn group(&mut self, subject: &Subject, tests: &[Test]) -> Result<(), Halt> {
+        let setting = tests[0].setting;
+        let n_workers = setting.n_threads as usize;
+        let team = self.team(n_workers)?;
+        let n_pinned = team.pinned_count();
+        let limits = Limits {
+            table: Some(self.tables[setting.isa]),
+            kv_rotation: !self.args.no_kv_rotation,
+            adapter_rank: subject.adapters.iter().map(Blend::rank).max().unwrap_or(0),
+            adapter_kinds: subject.adapters.iter().map(Blend::kinds).collect(),
+            ..limits(subject, tests)?
+        };
+        let model = &subject.model;
+        let mut session = model
+            .session_on(&team, limits)
+            .context("making the session")?;
+        session.set_stop(self.stop);
+        session.set_prefetch(self.args.prefetch());
+        let mut runner = Runner {
+            session,
+            greedy: self.args.strict,
+            tokens: Tokens::of(0),
+            batch: Vec::with_capacity(limits.n_batch),
+            depth: Vec::new(),
+            adapters: subject.adapters.clone(),
+            in_turn: self.args.in_turn,
+        };
+        let cost = ModelCost::new(model.gguf(), model.config(), setting.kv);
+        for test in tests {
+            self.n_done += 1;
+            let row = self.test(subject, test, &mut runner, &cost, n_pinned)?;
+            let write = |printer: &mut Printer| printer.row(&row);
+            let text = write(&mut self.printer);
+            self.out.write(&text)?;
+            if let Some(printer) = &mut self.err {
+                eprint_all(&write(printer));
+            }
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn test(
+        &mut self,
+        subject: &Subject,
+        test: &Test,
+        runner: &mut Runner,
+        cost: &ModelCost,
+        n_pinned: usize,
+    ) -> Result<Row, Halt> {
+        self.wait()?;
+        let (n_done, n_tests, name) = (self.n_done, self.n_tests, test.name());
+        let progress = |what: core::fmt::Arguments<'_>| {
+            if self.args.progress {
+                note(format_args!(
+                    "sluice bench: benchmark {n_done}/{n_tests} {name}: {what}"
+                ));
+            }
+        };
+        if test.n_depth > 0 {
+            progress(format_args!("depth run"));
+        }
+        runner.fill(test)?;
+        if !self.args.no_warmup {
+            progress(format_args!("warmup run"));
+            runner.warm_up(test)?;
+        }
+        progress(format_args!("roofline probe"));
+        let session = &runner.session;
+        let memory = subject.model.probe_memory();
+        let roofline = Roofline::measure(session.table(), session.team(), memory)
+            .context("measuring the roofline")?;
+        let repetitions = self.args.repetitions;
+        let time = row::now();
+        let before = subject.model.experts().map(ExpertStore::stats);
+        let samples = runner.measure(test, repetitions, |i| {
+            progress(format_args!("run {}/{repetitions}", i + 1));
+        })?;
+        let experts = subject.model.experts().zip(before);
+        let experts = experts.map(|(experts, before)| experts.stats().since(&before));
+        let (sum, limit_ns) = measure::limit(test, cost, &roofline);
+        Ok(Row {
+            test: *test,
+            model: subject.facts.clone(),
+            isa: runner.session.table().name(),
+            load_mode: self.args.load_mode.clone(),
+            time,
+            samples,
+            experts,
+            roofline,
+            limit_ns,
+            bytes: sum.bytes,
+            ops: sum.ops(),
+            n_pinned,
+            placement: RowPlacement::of(&self.args.placement),
+        })
+    }
+
+    /// `--delay`, in slices short enough for Ctrl-C.
+    fn wait(&self) -> Result<(), Halt> {
+        let until = Instant::now() + Duration::from_secs(self.args.delay.into());
+        loop {
+            if self.stop.is_set() {
+                return Err(Halt::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::park_timeout(left.min(Duration::from_millis(100)));
+        }
+    }
+
+    /// Threads as asked for, this one among them.
+    fn team(&self, n: usize) -> anyhow::Result<Team> {
+        self.cores.release_current_thread();
+        let team = self.args.placement.team(n, &self.cores)?;
+        let n_pinned = team.pinned_count();
+        if self.args.strict && n_pinned < n {
+            bail!(
+                "--strict wants every thread on a core of its own, and only {n_pinned} of {n} are: \
+                 give fewer threads (-t) or more cores (taskset -c)"
+            );
+        }
+        Ok(team)
+    }
+
+    fn print(&mut self, part: impl Fn(&Printer) -> String) -> anyhow::Result<()> {
+        self.out.write(&part(&self.printer))?;
+        if let Some(printer) = &self.err {
+            eprint_all(&part(printer));
+        }
+        Ok(())
+    }
+
+    /// What comes after the results: probes, the strict run's report, the picture.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        if self.args.output == Format::Md
+            && let Some(row) = self.rows.last()
+        {
+            let Roofline {
+                read_gb_per_s,
+                int8_gops,
+                bf16_gops,
+                f32_gops,
+            } = row.roofline;
+            self.out.write(&format!(
+                "probe: {read_gb_per_s:.1} GB/s read; int8 {int8_gops:.0}, bf16 {bf16_gops:.0}, \
+                 f32 {f32_gops:.0} GOP/s ({}, {} threads, last row)\n",
+                row.isa, row.test.setting.n_threads
+            ))?;
+        }
+        self.args.placement.say_memory();
+        if self.args.strict {
+            for row in &self.rows {
+                note(format_args!(
+                    "{}",
+                    strict::report(row, self.args.repetitions)
+                ));
+            }
+        }
+        for line in self.rows.iter().filter_map(in_turn::report) {
+            note(format_args!("{line}"));
+        }
+        match &self.args.plot {
+            Some(path) if !self.rows.is_empty() => plot::write(path, &self.rows),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn eprint_all(text: &str) {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    note(format_args!("{text}"));
+}
+
+/// A session that fits all of `tests`.
+fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
+    /// The KV cache is shared out in pages of so many positions.
+    const PAGE: u64 = 64;
+    let most = |of: fn(&Test) -> u64| tests.iter().map(of).max().unwrap_or(1);
+    let n_ctx = most(|test| {
+        let each = test.n_ctx_each().next_multiple_of(PAGE) + PAGE;
+        each * u64::from(test.n_parallel)
+    });
+    let positions = most(Test::n_ctx_each);
+    let trained = subject.model.config().n_ctx_train as u64;
+    if positions > trained {
+        note(format_args!(
+            "warning: {}: {positions} positions, and the model was trained on {trained}",
+            subject.model.name()
+        ));
+    }
+    let size = |n: u64| usize::try_from(n).context("a test larger than memory");
+    let n_seq = size(most(|test| test.n_parallel.into()))?;
+    let has_depth = tests.iter().any(|test| test.n_depth > 0);
+    Ok(Limits {
+        n_batch: size(most(|test| measure::step_sizes(test).0.into()))?,
+        n_outputs: size(most(|test| measure::step_sizes(test).1.into()))?,
+        n_seq,
+        n_checkpoints: if has_depth { n_seq } else { 0 },
+        types: Some(tests[0].setting.kv),
+        n_ctx: size(n_ctx)?,
+        ..Limits::default()
+    })
+}
+
+fn facts(file: &ModelFile, gguf: &Gguf<'_>) -> ModelFacts {
+    let n_params: u64 = gguf
+        .tensors()
+        .map(|tensor| tensor.dims.iter().product::<u64>())
+        .sum();
+    let arch = gguf.str("general.architecture").unwrap_or("unknown");
+    let number = optional(gguf.u32("general.file_type")).ok().flatten();
+    let file_type = FILE_TYPES.iter().find(|known| Some(known.number) == number);
+    let file_type = file_type.map_or("", |known| known.name);
+    let params = print::n_params(n_params).replace(' ', "");
+    let description = format!(
+        "{} {params} {file_type}",
+        crate::ui::format::shown(arch.as_bytes(), 20)
+    );
+    ModelFacts {
+        filename: file.name().to_owned(),
+        description: description.trim_end().to_owned(),
+        size: gguf.tensors().map(|tensor| tensor.len_bytes).sum(),
+        n_params,
+    }
+}

@@ -1,0 +1,446 @@
+//! `sluice chat`: a conversation, typed or piped.
+
+mod command;
+mod input;
+
+use crate::flags::adapters::AdapterArgs;
+use crate::flags::engine::EngineArgs;
+use crate::flags::experts;
+use crate::flags::model::ModelArgs;
+use crate::flags::open::Opened;
+use crate::flags::prompt_cache::PromptCacheArgs;
+use crate::flags::sampling::SamplingArgs;
+use crate::flags::speculation::{self, SpeculationArgs};
+use crate::outcome::{Ending, UsageError};
+use crate::ui::footer::{self, Setup};
+use crate::ui::output::{TextOutput, note, tell};
+use anyhow::{Context as _, bail};
+use clap::parser::ValueSource;
+use clap::{Args, value_parser};
+use command::{Command, HELP};
+use input::{Heard, Input};
+use serde_json::json;
+use sluice::file::OutputFile;
+use sluice::generate::Ended;
+use sluice::host::{interrupt, isa};
+use sluice::{Generator, Limits};
+use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, end_of_turn, template};
+use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The first message
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the first message, - for stdin (UTF-8; one newline at its end does not count)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// System message [short: -sys]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system_prompt: Option<String>,
+    /// File with it (UTF-8) [short: -sysf]
+    #[arg(long, value_name = "FILE", conflicts_with = "system_prompt")]
+    system_prompt_file: Option<PathBuf>,
+    /// Leave after the first answer [short: -st]
+    #[arg(long)]
+    single_turn: bool,
+    /// Template instead of the model's own: chatml, gemma, llama3, phi3, zephyr, or Jinja text
+    #[arg(long, value_name = "NAME|TEXT")]
+    chat_template: Option<String>,
+    /// The same from a file
+    #[arg(long, value_name = "FILE")]
+    chat_template_file: Option<PathBuf>,
+    /// More variables for the template, as a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON")]
+    chat_template_kwargs: Option<String>,
+    /// Most tokens of an answer; -1 as many as the context has
+    #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
+        default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+    n_predict: i64,
+    /// When the context is full, say so instead of forgetting its older half
+    #[arg(long, overrides_with = "context_shift")]
+    no_context_shift: bool,
+    /// Forget the older half of a full context (the default)
+    #[arg(long)]
+    context_shift: bool,
+    /// Tokens at the beginning that are never forgotten; by default those before the first message
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1 << 24))]
+    keep: Option<u32>,
+    /// Let the terminal itself edit lines: no history, lines of at most 4095 bytes
+    #[arg(long)]
+    simple_io: bool,
+    /// Take \n and the like in texts on the command line as written
+    #[arg(long)]
+    no_escape: bool,
+    #[command(flatten)]
+    prompt_cache: PromptCacheArgs,
+    #[command(flatten)]
+    adapters: AdapterArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
+}
+
+impl ChatArgs {
+    /// One template: the last flag, else what the environment says.
+    pub(super) fn settle_templates(&mut self, given: &clap::ArgMatches) {
+        // Where on the command line a flag is, if it is there.
+        let place = |name| match given.value_source(name) {
+            Some(ValueSource::CommandLine) => given.indices_of(name).and_then(Iterator::max),
+            _ => None,
+        };
+        let (text, file) = (place("chat_template"), place("chat_template_file"));
+        if text > file {
+            self.chat_template_file = None;
+        }
+    }
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice chat -m model.gguf
+  sluice chat -m model.gguf -sys \"Answer in one sentence.\" -p \"What is a panel?\" -st
+  echo \"Tell me about dogs\" | sluice chat -m model.gguf --temp 0 > answer.txt
+
+/help in a chat names its commands. SLUICE_HISTORY names the file of the history; empty is none.";
+
+pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
+    let start = Instant::now();
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let table =
+        isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+    let settings = args.sampling.settings(!args.no_escape)?;
+    args.speculation.check()?;
+    let (mut stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
+    let path = args.model.path()?;
+    let opened = Opened::open(path.as_deref(), &args.engine)?;
+    opened.check_decoder()?;
+    let (template, name) = own_template(args, &opened)?;
+    if let Some(end) = name.and_then(end_of_turn) {
+        stops.add(end, false);
+    }
+    let n_ctx = args.engine.n_ctx(opened.config());
+    let limits = Limits {
+        n_ctx,
+        n_batch: args.engine.n_batch().min(n_ctx),
+        types: Some(args.engine.cache_types()),
+        kv_rotation: !args.engine.no_kv_rotation,
+        n_checkpoints: 1,
+        table: Some(table),
+        ..Limits::default()
+    };
+    let limits = args.speculation.limits(&opened, limits)?;
+    let sampler = args
+        .sampling
+        .sampler(&settings, opened.tokenizer(), n_ctx)?;
+    let options = ChatOptions {
+        render: RenderOptions {
+            extra,
+            ..RenderOptions::default()
+        },
+        n_predict: usize::try_from(args.n_predict).ok(),
+        ignore_eos: settings.ignore_eos,
+        shift: !args.no_context_shift,
+        keep: args.keep.map(|n| n as usize),
+        stops,
+    };
+    let n_workers = args.engine.n_workers(opened.cores.default_workers());
+    let Some((model, team)) = opened.load(n_workers, stop)? else {
+        return Ok(Ending::Interrupted);
+    };
+    let setup = Setup::pinned(&team, table.name());
+    let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
+    session.set_stop(stop);
+    let parts = (&*opened, args.engine.load_mode());
+    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+        return Ok(Ending::Interrupted);
+    }
+    let mut generator = Generator::new(session, Box::new(sampler))?;
+    generator.timings.load = start.elapsed();
+    args.prompt_cache.restore(&mut generator)?;
+    let mut chat = Chat::new(generator, template, options);
+    let ending = converse(args, &mut chat)?;
+    let generator = chat.generator();
+    let n_tokens = generator.tokens().len();
+    args.prompt_cache.save(generator, n_tokens)?;
+    generator.timings.total = start.elapsed();
+    footer::print(&generator.timings, &setup);
+    experts::say_end(&model, &setup, &generator.timings);
+    speculation::say(generator.session_mut(), false);
+    Ok(ending)
+}
+
+/// The variables of `--chat-template-kwargs`.
+fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>, UsageError> {
+    let Some(text) = &args.chat_template_kwargs else {
+        return Ok(serde_json::Map::new());
+    };
+    serde_json::from_str(text)
+        .map_err(|error| UsageError(format!("--chat-template-kwargs is no JSON object: {error}")))
+}
+
+/// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
+fn own_template<'a>(
+    args: &'a ChatArgs,
+    opened: &Opened<'_>,
+) -> anyhow::Result<(ChatTemplate, Option<&'a str>)> {
+    if let Some(path) = &args.chat_template_file {
+        let name = path.display();
+        let text = crate::ui::input::text("file", path).context("chat template")?;
+        let parsed = ChatTemplate::parse(&text);
+        return Ok((
+            parsed.with_context(|| format!("chat template {name}"))?,
+            None,
+        ));
+    }
+    if let Some(text) = &args.chat_template {
+        if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
+            let names = TEMPLATES.map(|(name, _)| name).join(", ");
+            let message = format!(
+                "there is no chat template {text:?}: {names}, or Jinja text \
+                 (--chat-template-file reads a file)"
+            );
+            return Err(UsageError(message).into());
+        }
+        let parsed = ChatTemplate::parse(template(text).unwrap_or(text))?;
+        return Ok((parsed, Some(text)));
+    }
+    match ChatTemplate::from_gguf(opened.gguf(), None) {
+        Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
+            note(format_args!(
+                "{} has no chat template; chatml is used (--chat-template)",
+                opened.name()
+            ));
+            let parsed = ChatTemplate::parse(template("chatml").unwrap_or_default())?;
+            Ok((parsed, Some("chatml")))
+        }
+        result => Ok((result.with_context(|| opened.name().to_owned())?, None)),
+    }
+}
+
+/// A text of the command line, or of a file that is called `what`.
+fn given(
+    what: &str,
+    text: Option<&String>,
+    path: Option<&PathBuf>,
+) -> anyhow::Result<Option<String>> {
+    let Some(path) = path else {
+        return Ok(text.cloned());
+    };
+    let text = crate::ui::input::text(what, path)?;
+    Ok(Some(
+        crate::ui::input::without_last_newline(&text).to_owned(),
+    ))
+}
+
+/// Messages and answers until one side has enough.
+fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
+    let mut input = Input::new(args.simple_io);
+    let system = given(
+        "system prompt",
+        args.system_prompt.as_ref(),
+        args.system_prompt_file.as_ref(),
+    )?;
+    chat.set_system(system.as_deref());
+    let prompt = given("prompt file", args.prompt.as_ref(), args.file.as_ref())?;
+    if input.is_terminal() && prompt.is_none() {
+        note(format_args!("/help names commands, Ctrl-D leaves"));
+    }
+    let mut first = prompt.as_deref();
+    let mut interrupted = false;
+    // Nobody sees a failure in a script but by the exit code.
+    let mut failed = false;
+    loop {
+        let given = first.take();
+        let heard = match given {
+            Some(text) => Heard::Message(text.to_owned()),
+            None => input.next()?,
+        };
+        let done = if failed { Ending::Failed } else { Ending::Done };
+        let line = match heard {
+            Heard::Message(line) => line,
+            Heard::End => return Ok(done),
+            Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
+            Heard::Interrupted => {
+                interrupted = true;
+                tell(format_args!("(Ctrl-C again leaves)"));
+                continue;
+            }
+        };
+        interrupted = false;
+        if line.trim().is_empty() {
+            continue;
+        }
+        // What a flag says is a message; in a pipe, what is no known command is one.
+        let asked = match given {
+            Some(_) => None,
+            None => Command::parse(&line, input.is_terminal()),
+        };
+        let turn = match asked {
+            None => answer(chat, |chat, each| chat.say(&line, each))?,
+            Some(Ok(command)) => obey(chat, command)?,
+            Some(Err(problem)) => {
+                tell(format_args!("error: {problem}"));
+                Turn::Failed
+            }
+        };
+        match turn {
+            Turn::Left => return Ok(done),
+            Turn::Other => {}
+            Turn::Failed => {
+                failed |= !input.is_terminal();
+                if args.single_turn {
+                    return Ok(Ending::Failed);
+                }
+            }
+            Turn::Interrupted => {
+                if !input.is_terminal() {
+                    return Ok(Ending::Interrupted);
+                }
+                interrupted = true;
+                interrupt::rearm().context("cannot handle Ctrl-C")?;
+                input.go_on();
+            }
+            Turn::Answered if args.single_turn => return Ok(done),
+            Turn::Answered => {}
+        }
+    }
+}
+
+/// How a line was dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Answered,
+    Interrupted,
+    Other,
+    /// It could not be done, and why was said.
+    Failed,
+    Left,
+}
+
+/// Prints an answer as it comes.
+fn answer(
+    chat: &mut Chat,
+    make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
+) -> anyhow::Result<Turn> {
+    let mut output = TextOutput::new();
+    let mut written = Ok(());
+    let made = make(chat, &mut |piece| {
+        written = output.write(piece);
+        written.is_ok() && !output.is_closed()
+    });
+    written?;
+    output.end_line()?;
+    let ended = match made {
+        Ok(ended) => ended,
+        // What the person can correct does not end the chat.
+        Err(
+            error @ (ChatError::Full { .. }
+            | ChatError::Nothing
+            | ChatError::Encode(_)
+            | ChatError::Template(_)),
+        ) => {
+            tell(format_args!("error: {error}"));
+            return Ok(Turn::Failed);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match ended {
+        Ended::Interrupted => {
+            tell(format_args!("(stopped; /continue goes on)"));
+            return Ok(Turn::Interrupted);
+        }
+        Ended::ContextFull => note(format_args!(
+            "(the context is full: /clear begins anew, -c makes it larger)"
+        )),
+        Ended::Length => note(format_args!("(as long as -n allows; /continue goes on)")),
+        _ if output.is_closed() => return Ok(Turn::Left),
+        _ => {}
+    }
+    Ok(Turn::Answered)
+}
+
+fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
+    let done = match command {
+        Command::Exit => return Ok(Turn::Left),
+        Command::Regenerate => return answer(chat, |chat, each| chat.regenerate(each)),
+        Command::Continue => return answer(chat, |chat, each| chat.resume(each)),
+        Command::Read(path) => match crate::ui::input::text("file", Path::new(&path)) {
+            Ok(text) => {
+                note(format_args!("({path}: {} bytes)", text.len()));
+                return answer(chat, |chat, each| {
+                    chat.say(text.trim_end_matches(['\r', '\n']), each)
+                });
+            }
+            Err(error) => Err(error),
+        },
+        Command::Help => Ok(HELP.to_owned()),
+        Command::Clear => {
+            chat.clear();
+            Ok("(a new conversation)".to_owned())
+        }
+        Command::System(text) => {
+            let given = Some(&*text).filter(|text| !text.is_empty());
+            chat.set_system(given);
+            let what = given.map_or("taken away", |_| "set");
+            Ok(format!("(the system message is {what})"))
+        }
+        Command::Tokens => {
+            let generator = chat.generator();
+            let (n, n_ctx) = (generator.tokens().len(), generator.n_ctx());
+            Ok(format!("{n} of {n_ctx} tokens"))
+        }
+        Command::Save(path) => save(chat, Path::new(&path)),
+        Command::Load(path) => load(chat, Path::new(&path)),
+    };
+    match done {
+        Ok(text) => {
+            tell(format_args!("{text}"));
+            Ok(Turn::Other)
+        }
+        Err(error) => {
+            tell(format_args!("error: {error:#}"));
+            Ok(Turn::Failed)
+        }
+    }
+}
+
+/// Such files begin so; others are not replaced.
+const SAVED: &str = "{\"sluice_chat\":";
+
+fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
+    let object = json!({"sluice_chat": 1, "messages": chat.messages()});
+    let text = format!("{object}\n");
+    let output = OutputFile::replacing(path, SAVED.as_bytes())?;
+    output.write_at(0, text.as_bytes())?;
+    output.finish()?;
+    let n = chat.messages().len();
+    Ok(format!("({n} messages written to {})", path.display()))
+}
+
+/// Takes up what [`save`] wrote, or `{"messages": [...]}` of another program.
+fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
+    #[derive(serde::Deserialize)]
+    struct Saved {
+        messages: Vec<Message>,
+    }
+    let name = path.display();
+    let text = crate::ui::input::text("file", path)?;
+    let saved: Saved =
+        serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
+    if saved.messages.is_empty() {
+        bail!("{name} has no messages");
+    }
+    let n = saved.messages.len();
+    chat.set_messages(saved.messages);
+    Ok(format!("({n} messages)"))
+}

@@ -1,0 +1,148 @@
+//! `sluice convert`: a folder of Hugging Face's to a GGUF file.
+
+use crate::outcome::Ending;
+use crate::ui::format::{Bytes, Count};
+use crate::ui::output::note;
+use crate::ui::progress::WorkBar;
+use anyhow::Context as _;
+use clap::{Args, value_parser};
+use core::str::FromStr;
+use sluice::core::gguf::Gguf;
+use sluice::core::kernels::GgmlType;
+use sluice::core::team::WORKERS_MAX;
+use sluice::file::OutputFile;
+use sluice::host::interrupt;
+use sluice::host::topology::Cores;
+use sluice_make::convert::{Conversion, Ended, FloatType, Options};
+use sluice_make::quantize::{FileType, Plan, Request};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Reads config.json, the tokenizer's files and safetensors; writes what llama.cpp's
+/// convert_hf_to_gguf.py writes. The file appears under its name when it is complete.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ConvertArgs {
+    /// Folder with config.json, tokenizer.json or tokenizer.model, and *.safetensors
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// Type of the weights: auto keeps the folder's, else f32, f16, bf16, q8_0 or any type that `sluice
+    /// quantize` names (vectors, norms and routers are F32 always)
+    #[arg(
+        long = "type",
+        visible_alias = "outtype",
+        value_name = "TYPE",
+        default_value = "auto"
+    )]
+    ty: TypeArg,
+    /// Name of the pre-tokenizer to write, where tokenizer.json's rules are not known
+    #[arg(long, value_name = "NAME")]
+    pre: Option<String>,
+    /// Name of the model to write; by default the folder's
+    #[arg(long, value_name = "NAME")]
+    model_name: Option<String>,
+    /// Replace OUT if it is there
+    #[arg(long)]
+    overwrite: bool,
+    /// Threads; by default one per physical core that this process may use
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TypeArg {
+    Auto,
+    /// As llama.cpp's converter gives it.
+    Float(FloatType),
+    /// As `sluice quantize` gives it.
+    Mix(FileType),
+}
+
+impl FromStr for TypeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(Self::Auto);
+        }
+        let file_type = FileType::from_str(text).map_err(|error| format!("{error} auto"))?;
+        Ok(match file_type.name {
+            "F32" => Self::Float(FloatType::F32),
+            "F16" => Self::Float(FloatType::F16),
+            "BF16" => Self::Float(FloatType::Bf16),
+            "Q8_0" => Self::Float(FloatType::Q8_0),
+            _ => Self::Mix(file_type),
+        })
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice convert Qwen3-0.6B qwen3-0.6b.gguf
+  sluice convert Llama-3.2-1B llama.gguf --type Q4_K_M && sluice run -m llama.gguf -p \"The sea\"";
+
+impl ConvertArgs {
+    fn plan(&self) -> anyhow::Result<Conversion> {
+        let plan = |types| {
+            let (pre, name) = (self.pre.as_deref(), self.model_name.as_deref());
+            Conversion::plan(&self.dir, &Options { types, pre, name })
+        };
+        match self.ty {
+            TypeArg::Auto => Ok(plan(None)?),
+            TypeArg::Float(float) => {
+                let type_of = |name: &str, dims: &[u64]| float.type_of(name, dims);
+                Ok(plan(Some((float.file_type(), &type_of)))?)
+            }
+            TypeArg::Mix(file_type) => {
+                // A mix depends on the whole model, so it is planned on the file in F32.
+                let f32 = |_: &str, _: &[u64]| GgmlType::F32;
+                let whole = plan(Some((0, &f32)))?;
+                let (header, len) = (whole.header().bytes(), whole.header().file_bytes());
+                let gguf = Gguf::parse(&header, len).context("the converted file")?;
+                let request = Request::new(file_type);
+                let mix = Plan::new(&gguf, &request)?;
+                mix.check(&request, None)?;
+                let tensors = mix.tensors.into_iter();
+                let types: HashMap<_, _> = tensors.map(|t| (t.name, t.target)).collect();
+                let type_of = |name: &str, _: &[u64]| types[name];
+                Ok(plan(Some((file_type.number, &type_of)))?)
+            }
+        }
+    }
+}
+
+pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
+    let since = Instant::now();
+    let stop = interrupt::install()?;
+    let conversion = args.plan()?;
+    for warning in conversion.warnings() {
+        note(format_args!("warning: {warning}"));
+    }
+    let header = conversion.header();
+    let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
+    let parameters = header.tensors().iter();
+    let parameters = parameters.map(|t| t.dims.iter().product::<u64>()).sum();
+    let output = OutputFile::create_model(&args.out, args.overwrite, *b"GGUF")?;
+    let threads = args.threads.map(usize::from);
+    let threads = threads.unwrap_or_else(|| Cores::detect().default_workers());
+    let data_bytes = header.tensors().iter().map(|t| t.len_bytes).sum();
+    let mut bar = WorkBar::of_bytes("converting", data_bytes);
+    let ended = conversion.write(output, threads, stop, &mut |done| bar.update(done))?;
+    drop(bar);
+    if ended == Ended::Stopped {
+        note(format_args!("interrupted; nothing was written"));
+        return Ok(Ending::Interrupted);
+    }
+    note(format_args!(
+        "{}: {n_tensors} tensors, {} parameters, {}, in {:.2} s",
+        args.out.display(),
+        Count(parameters),
+        Bytes(file_bytes),
+        since.elapsed().as_secs_f64()
+    ));
+    Ok(Ending::Done)
+}

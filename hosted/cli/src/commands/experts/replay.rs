@@ -1,0 +1,341 @@
+//! `sluice experts replay`: caches and predictions on a trace.
+
+use super::table::Table;
+use super::{TraceArgs, percent};
+use crate::outcome::{Ending, UsageError};
+use crate::ui::output::TextOutput;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, value_parser};
+use core::fmt::Write as _;
+use core::str::FromStr;
+use serde_json::{Value, json};
+use sluice::experts::policy::{Policy, Profile};
+use sluice::experts::replay::{
+    ArmReport, CacheReport, CacheSetup, Hits, Pool, Rate, Recall, Steps, predict, predictions,
+    replay as run,
+};
+use sluice::experts::trace::IDS_MAX;
+use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice experts replay trace.jsonl
+  sluice experts replay trace.jsonl --slots 768,1536 --policy lru,heat
+  sluice experts replay trace.jsonl --share 25% --policy static --profile profile.json --layers
+  sluice experts replay trace.jsonl --share 10%,50% --json > replay.json
+
+A number in brackets is the part of the optimum, which knows the future: of those that a layer does not need, it
+evicts the expert that is needed last. With bypass an expert may be used without a slot. The share of all experts
+that fit is the hit rate of any cache where experts are chosen alike and at random.
+
+Predictions are measured as they would be in a run: each step is predicted before it is seen.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// Slots of the caches [default: 10%, 25%, 50% and 75% of all experts]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "share",
+        value_parser = value_parser!(u32).range(1..=i64::from(IDS_MAX)))]
+    slots: Vec<u32>,
+    /// The same as shares of all experts
+    #[arg(long, value_name = "N%,..", value_delimiter = ',')]
+    share: Vec<Share>,
+    /// Policies to run: aged, lru, lfu, heat, static
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = Policy::ALL)]
+    policy: Vec<Policy>,
+    /// What the policy static holds in half the slots [default: the trace's own, which looks ahead]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// What shares the slots: all layers, as in a run, or each has its part
+    #[arg(long, value_name = "WHAT", default_value = "all",
+        value_parser = PossibleValuesParser::new(["all", "layer"]))]
+    pool: String,
+    /// Print figures of each layer, too
+    #[arg(long)]
+    layers: bool,
+    /// Print JSON; figures of each layer are in it
+    #[arg(long)]
+    json: bool,
+}
+
+/// A part of all experts, above 0 and at most 1.
+#[derive(Clone, Copy, Debug)]
+struct Share(f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|text| text.parse().ok());
+        let percent = number.filter(|n| *n > 0.0 && *n <= 100.0);
+        let share = percent.map(|percent: f64| Self(percent / 100.0));
+        share.ok_or_else(|| "a number above 0 and up to 100, and a per cent sign: 25%".into())
+    }
+}
+
+impl Share {
+    #[expect(clippy::cast_precision_loss, reason = "counts of experts are small")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of a count of experts"
+    )]
+    fn of(self, n_experts: usize) -> usize {
+        (self.0 * n_experts as f64).ceil() as usize
+    }
+}
+
+pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Ending> {
+    if args.profile.is_some() && !args.policy.contains(&Policy::Static) {
+        let message = "--profile is what the policy static holds: --policy static";
+        return Err(UsageError(message.into()).into());
+    }
+    let profile = args.profile.as_deref().map(Profile::read).transpose()?;
+    let steps = args.trace.read()?;
+    let pool = match &*args.pool {
+        "layer" => Pool::Layer,
+        _ => Pool::All,
+    };
+    let mut caches = Vec::new();
+    for n_slots in slots(args, &steps, pool) {
+        let setup = CacheSetup { n_slots, pool };
+        caches.push(run(&steps, setup, &args.policy, profile.as_ref())?);
+    }
+    let arms = predictions(&steps);
+    let text = match args.json {
+        true => format!("{:#}\n", object(args, &steps, &caches, &arms)),
+        false => described(args, &steps, &caches, &arms),
+    };
+    TextOutput::new().write(&text)?;
+    Ok(Ending::Done)
+}
+
+/// The sizes of the caches.
+fn slots(args: &ReplayArgs, steps: &Steps, pool: Pool) -> Vec<usize> {
+    let n_experts = steps.n_experts();
+    if !args.slots.is_empty() {
+        return args.slots.iter().map(|&n| n as usize).collect();
+    }
+    if !args.share.is_empty() {
+        return args.share.iter().map(|share| share.of(n_experts)).collect();
+    }
+    // None that is too small, as nobody asked for it.
+    let n_pools = if pool == Pool::Layer {
+        steps.layers().len()
+    } else {
+        1
+    };
+    let least = steps.widest() * n_pools;
+    let all = SHARES.map(|share| Share(share).of(n_experts));
+    let mut slots: Vec<usize> = all.into_iter().filter(|&n| n >= least).collect();
+    if slots.is_empty() {
+        slots.push(least);
+    }
+    slots.dedup();
+    slots
+}
+
+const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
+
+fn object(args: &ReplayArgs, steps: &Steps, caches: &[CacheReport], arms: &[ArmReport]) -> Value {
+    json!({
+        "trace": args.trace.trace,
+        "n_steps": steps.len(),
+        "top_k": steps.top_k(),
+        "n_layers": steps.layers().len(),
+        "n_expert": steps.n_expert(),
+        "n_experts": steps.n_experts(),
+        "pool": args.pool,
+        "profile": args.profile,
+        "caches": caches.iter().map(|cache| cache_object(steps, cache)).collect::<Vec<_>>(),
+        "predictions": {
+            "n_predicted": predict::cuts(steps.top_k()),
+            "arms": arms.iter().map(|arm| arm_object(steps, arm)).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn cache_object(steps: &Steps, cache: &CacheReport) -> Value {
+    let best = cache.optimum.total();
+    let hits = |hits: &Hits| {
+        let layers = steps.layers().iter().zip(&hits.layers);
+        let layers = layers.map(|(layer, rate)| json!({"layer": layer, "hit_rate": rate.value()}));
+        let total = hits.total();
+        json!({
+            "hit_rate": total.value(),
+            "of_optimum": of_optimum(total, best),
+            "n_hits": total.n_hits,
+            "n_uses": total.n_uses,
+            "layers": layers.collect::<Vec<_>>(),
+        })
+    };
+    let policies = cache.policies.iter();
+    let policies = policies.map(|(policy, found)| (policy.to_string(), hits(found)));
+    json!({
+        "n_slots": cache.setup.n_slots,
+        "slots_per_expert": cache.slots_per_expert,
+        "optimum": hits(&cache.optimum),
+        "optimum_with_bypass": hits(&cache.bypass),
+        "policies": policies.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+fn arm_object(steps: &Steps, arm: &ArmReport) -> Value {
+    let figures = |recall: &Recall| {
+        let cuts = 0..predict::CUTS;
+        let all = cuts.clone().map(|cut| recall.recall(cut));
+        json!({
+            "recall": all.collect::<Vec<_>>(),
+            "precision": cuts.map(|cut| recall.precision(cut)).collect::<Vec<_>>(),
+        })
+    };
+    let layers = steps.layers().iter().zip(&arm.layers);
+    let layers = layers.map(|(layer, recall)| {
+        let mut object = figures(recall);
+        object["layer"] = json!(layer);
+        object
+    });
+    let mut object = figures(&arm.total());
+    object["name"] = json!(arm.name);
+    object["layers"] = layers.collect();
+    object
+}
+
+fn described(
+    args: &ReplayArgs,
+    steps: &Steps,
+    caches: &[CacheReport],
+    arms: &[ArmReport],
+) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<14} {value}");
+    };
+    let (n_layers, n_expert) = (steps.layers().len(), steps.n_expert());
+    line("trace", &args.trace.name());
+    let size = format!("{}, of {} experts", steps.len(), steps.top_k());
+    line("steps", &format!("{size}; {n_layers} layers of {n_expert}"));
+    let shared = match &*args.pool {
+        "layer" => "a part of the slots for each layer",
+        _ => "one pool of slots for all layers",
+    };
+    line(
+        "cache",
+        &format!("{shared}; the experts of a step are needed together"),
+    );
+    if args.policy.contains(&Policy::Static) {
+        let from = match &args.profile {
+            Some(path) => format!("those of {}", path.display()),
+            None => "the trace's own, so it looks ahead".to_owned(),
+        };
+        line(
+            "static",
+            &format!("half the slots hold the most used experts: {from}"),
+        );
+    }
+    text += "\nhit rate\n";
+    text += &cache_table(args, caches).text();
+    text += "\npredictions, by how many there are\n";
+    text += &arm_table(steps, arms).text();
+    if args.layers {
+        for cache in caches {
+            let _ = write!(text, "\nhit rate by layer, {} slots\n", cache.setup.n_slots);
+            text += &cache_layers(steps, cache).text();
+        }
+        let _ = write!(text, "\nrecall by layer, {} predictions\n", steps.top_k());
+        text += &arm_layers(steps, arms).text();
+    }
+    text
+}
+
+fn cache_table(args: &ReplayArgs, caches: &[CacheReport]) -> Table {
+    let mut table = Table::default();
+    let first = ["slots", "of all", "optimum", "with bypass"].map(str::to_owned);
+    table.row(
+        first
+            .into_iter()
+            .chain(args.policy.iter().map(Policy::to_string)),
+    );
+    for cache in caches {
+        let best = cache.optimum.total();
+        let first = [
+            cache.setup.n_slots.to_string(),
+            percent(cache.slots_per_expert),
+            percent(best.value()),
+            percent(cache.bypass.total().value()),
+        ];
+        let policies = cache.policies.iter().map(|(_, hits)| {
+            let (rate, part) = (hits.total(), of_optimum(hits.total(), best));
+            let part = part.map_or_else(|| "-".to_owned(), |part| format!("{part:.3}"));
+            format!("{} ({part})", percent(rate.value()))
+        });
+        table.row(first.into_iter().chain(policies));
+    }
+    table
+}
+
+/// None where the optimum has no hits either.
+fn of_optimum(rate: Rate, best: Rate) -> Option<f64> {
+    (best.n_hits > 0).then(|| rate.value() / best.value())
+}
+
+fn cache_layers(steps: &Steps, cache: &CacheReport) -> Table {
+    let mut table = Table::default();
+    let names = cache.policies.iter().map(|(policy, _)| policy.to_string());
+    table.row(
+        ["layer".to_owned(), "optimum".to_owned()]
+            .into_iter()
+            .chain(names),
+    );
+    for (i, layer) in steps.layers().iter().enumerate() {
+        let policies = cache.policies.iter().map(|(_, hits)| hits);
+        let all = core::iter::once(&cache.optimum).chain(policies);
+        let rates = all.map(|hits| percent(hits.layers[i].value()));
+        table.row(core::iter::once(layer.to_string()).chain(rates));
+    }
+    table
+}
+
+fn arm_table(steps: &Steps, arms: &[ArmReport]) -> Table {
+    let mut table = Table::default();
+    let cuts = predict::cuts(steps.top_k());
+    let recalls = cuts.map(|n| format!("recall@{n}"));
+    let precisions = cuts.map(|n| format!("precision@{n}"));
+    let names = recalls.into_iter().chain(precisions);
+    table.row(core::iter::once("arm".to_owned()).chain(names));
+    for arm in arms {
+        let total = arm.total();
+        let cuts = 0..predict::CUTS;
+        let recalls = cuts.clone().map(|cut| percent(total.recall(cut)));
+        let precisions = cuts.map(|cut| percent(total.precision(cut)));
+        let figures = recalls.chain(precisions);
+        table.row(core::iter::once(arm.name.to_owned()).chain(figures));
+    }
+    table
+}
+
+fn arm_layers(steps: &Steps, arms: &[ArmReport]) -> Table {
+    let mut table = Table::default();
+    table.row(core::iter::once("layer").chain(arms.iter().map(|arm| arm.name)));
+    for (i, layer) in steps.layers().iter().enumerate() {
+        let recalls = arms.iter().map(|arm| percent(arm.layers[i].recall(0)));
+        table.row(core::iter::once(layer.to_string()).chain(recalls));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_up() {
+        for (text, n) in [("25%", 3), ("100%", 10), ("0.1%", 1), ("12.5%", 2)] {
+            assert_eq!(text.parse::<Share>().unwrap().of(10), n, "{text}");
+        }
+        for text in ["25", "0%", "101%", "-1%", "%", "nan%", "x%"] {
+            assert!(text.parse::<Share>().unwrap_err().contains("25%"), "{text}");
+        }
+    }
+}

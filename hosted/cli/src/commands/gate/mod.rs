@@ -1,0 +1,406 @@
+//! `sluice gate`: which frames of a stream are worth waking a model for.
+
+mod args;
+mod bench;
+mod decisions;
+mod passed;
+mod watch;
+
+use crate::outcome::{Ending, UsageError};
+use crate::ui::output::note;
+use anyhow::{Context as _, bail};
+use args::{InputArgs, OutputArgs, PolicyArgs, WorkerArgs};
+use clap::{Args, Subcommand};
+use core::ops::ControlFlow;
+use decisions::Decisions;
+use passed::PassedFile;
+use sluice::core::gate::{Decision, GateConfig, Measure, NoiseFloor, Policy, Sense, Verdict};
+use sluice::core::kernels::{FrameKernels, KernelTable};
+use sluice::core::team::StopFlag;
+use sluice::host::{interrupt, isa};
+use sluice_gate::isolation::IsolationRequest;
+use sluice_gate::plot::Plot;
+use sluice_gate::source::{Channel, Format, Interruptible, Source, SourceError};
+use sluice_gate::{Backpressure, Intake, Observer, ObserverConfig, Sink};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use watch::Watch;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice gate speech.wav --frame-len 320 --threshold 0.02 --hang-over 15 --plot speech.svg
+  sluice gate speech.wav --noise-floor 3 --hang-over 15 --out passed.wav --decisions none
+  arecord -f S16_LE -r 16000 -t raw | sluice gate - --format i16 --watch --threshold 0.02
+  sluice gate 100.dat --format 212 --channels 2 --frame-len 36 --measure peak_to_peak --threshold 0.08
+  sluice gate bench
+
+How to find a policy: docs/gate.md. `sluice gate ./bench` reads a file of that name.";
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct GateArgs {
+    #[command(subcommand)]
+    command: Option<GateCommand>,
+    /// File or pipe to read; - is stdin
+    #[arg(value_name = "FILE", required = true)]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum GateCommand {
+    /// Measure frames per second and core cycles per frame, in cache and from memory
+    Bench(bench::BenchArgs),
+}
+
+pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
+    if let Some(GateCommand::Bench(args)) = &args.command {
+        return bench::bench(args);
+    }
+    let path = args.file.as_deref().unwrap_or_else(|| Path::new("-"));
+    if let Some(plot) = &args.output.plot
+        && !has_ending(plot, &["svg"])
+    {
+        let message = format!("--plot {}: it is an SVG; name it .svg", plot.display());
+        return Err(UsageError(message).into());
+    }
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let kernels = kernels(args.worker.isa.as_deref())?;
+    let config = config(args)?;
+    sluice::core::gate::Gate::new(config.gate, kernels)
+        .map_err(|error| UsageError(error.to_string()))?;
+    let mut source = open(path, args, stop)?;
+    let sink = FrameSink {
+        decisions: Decisions::new(decisions_format(&args.output), args.policy.measure.clone()),
+        passed: args
+            .output
+            .out
+            .as_deref()
+            .map(|path| PassedFile::create(path, args.output.overwrite, source.rate()))
+            .transpose()?,
+        plot: args
+            .output
+            .plot
+            .as_deref()
+            .map(|path| Plot::create(path, args.output.overwrite, args.input.frame_len))
+            .transpose()?,
+        tally: [0; 3],
+        error: None,
+    };
+    let (observer, mut intake) = Observer::start(&config, kernels, sink)?;
+    if args.worker.isolate {
+        note(format_args!(
+            "{}",
+            observer.isolation().to_string().trim_end()
+        ));
+    }
+    let watch = args.output.watch.then(Watch::new);
+    let fed = feed(&mut source, &mut intake, &observer, stop, watch);
+    let finished = observer.finish();
+    let mut sink = finished.sink.context("the gate's thread panicked")?;
+    if let Some(error) = sink.error.take() {
+        return Err(error);
+    }
+    let n_samples = fed.with_context(|| display(path))?;
+    sink.end(args)?;
+    summary(
+        &sink.tally,
+        &finished.counts,
+        n_samples,
+        source.rate(),
+        args,
+    );
+    Ok(if stop.is_set() {
+        Ending::Interrupted
+    } else {
+        Ending::Done
+    })
+}
+
+/// Whether the name of `path` ends with a point and one of these, in any case.
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let ending = ending.unwrap_or_default();
+    endings
+        .iter()
+        .any(|known| ending.eq_ignore_ascii_case(known))
+}
+
+/// The frame kernels of the instruction set `name`; the fastest for none.
+fn kernels(name: Option<&str>) -> Result<&'static FrameKernels, UsageError> {
+    let cpu = isa::features();
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        return Ok(FrameKernels::best(cpu));
+    };
+    if let Some(kernels) = FrameKernels::by_name(name, cpu) {
+        return Ok(kernels);
+    }
+    let table = isa::kernel_table(Some(name));
+    table
+        .map(KernelTable::frame)
+        .map_err(|error| UsageError(error.to_string()))
+}
+
+fn display(path: &Path) -> String {
+    if path == Path::new("-") {
+        "stdin".into()
+    } else {
+        path.display().to_string()
+    }
+}
+
+fn config(args: &GateArgs) -> Result<ObserverConfig, UsageError> {
+    let policy = &args.policy;
+    let unknown = || UsageError(format!("there is no measure {:?}", policy.measure));
+    Ok(ObserverConfig {
+        gate: GateConfig {
+            wall: policy.wall,
+            policy: Policy {
+                measure: Measure::by_name(&policy.measure).ok_or_else(unknown)?,
+                sense: if policy.below {
+                    Sense::AtMost
+                } else {
+                    Sense::AtLeast
+                },
+                threshold: policy.threshold,
+                hysteresis: policy.hysteresis,
+                hang_over_frames: policy.hang_over,
+                noise_floor: policy.noise_floor.map(|ratio| NoiseFloor {
+                    ratio,
+                    fall: policy.floor_fall,
+                    rise: policy.floor_rise,
+                }),
+            },
+            score: !policy.no_score,
+            num_bins: policy.num_bins,
+            l1_threshold: policy.l1_threshold,
+            ema_alpha: policy.ema_alpha,
+        },
+        frame_len: args.input.frame_len as usize,
+        capacity_frames: args.worker.capacity as usize,
+        backpressure: match args.worker.on_full.as_str() {
+            "drop-newest" => Backpressure::DropNewest,
+            "drop-oldest" => Backpressure::DropOldest,
+            _ => Backpressure::Block,
+        },
+        isolation: if args.worker.isolate {
+            IsolationRequest::all()
+        } else {
+            IsolationRequest::none()
+        },
+        ..ObserverConfig::default()
+    })
+}
+
+fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result<Source> {
+    let input = &args.input;
+    let extension = path
+        .extension()
+        .and_then(|ext| ext.to_str())
+        .unwrap_or_default();
+    let extension = extension.to_ascii_lowercase();
+    let channels = usize::from(input.channels.unwrap_or(1));
+    let format = match input.format.as_deref().unwrap_or(&extension) {
+        "wav" => Format::Wav,
+        "f32" => Format::F32 { channels },
+        "i16" => Format::I16 { channels },
+        "212" => Format::Wfdb212 { channels },
+        "csv" => Format::Csv {
+            column: input.column.clone(),
+        },
+        _ => {
+            let name = display(path);
+            let error =
+                format!("the name {name:?} does not say what format the samples have: --format");
+            return Err(UsageError(error).into());
+        }
+    };
+    check_input_flags(input, &format)?;
+    let channel = input.channel.map_or(Channel::Mean, Channel::One);
+    let file = if path == Path::new("-") {
+        // A copy of its own: the standard library's handle is locked and buffered.
+        File::from(io::stdin().as_fd().try_clone_to_owned().context("stdin")?)
+    } else {
+        File::open(path).with_context(|| format!("cannot open {}", path.display()))?
+    };
+    if file.metadata().is_ok_and(|found| found.is_dir()) {
+        bail!("{} is a directory", path.display());
+    }
+    let reader = Interruptible::new(file, stop);
+    Source::new(Box::new(reader), &format, channel).with_context(|| display(path))
+}
+
+/// # Errors
+/// A flag means nothing for samples of this format.
+fn check_input_flags(input: &InputArgs, format: &Format) -> Result<(), UsageError> {
+    let is_csv = matches!(format, Format::Csv { .. });
+    let needless = [
+        (
+            input.channels.is_some() && (is_csv || *format == Format::Wav),
+            "--channels is for raw samples: a WAV file says how many it has, a CSV file has columns",
+        ),
+        (
+            input.channel.is_some() && is_csv,
+            "--channel is for WAV and raw samples: --column takes one of a CSV file",
+        ),
+        (
+            input.column.is_some() && !is_csv,
+            "--column is for CSV files: --channel takes one of several channels",
+        ),
+    ];
+    match needless.iter().find(|(is_given, _)| *is_given) {
+        Some((_, why)) => Err(UsageError((*why).to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Everything from `source` to the gate. Returns the samples taken.
+fn feed<S: Sink>(
+    source: &mut Source,
+    intake: &mut Intake,
+    observer: &Observer<S>,
+    stop: &StopFlag,
+    mut watch: Option<Watch>,
+) -> Result<u64, SourceError> {
+    let (mut samples, mut n) = (Vec::new(), 0);
+    loop {
+        samples.clear();
+        let result = source.read(&mut samples);
+        for part in samples.chunks(intake.recommended_push_size()) {
+            match intake.push(part) {
+                Ok(taken) => n += taken as u64,
+                // Its sink has said why, or the reader has left.
+                Err(stopped) => return Ok(n + stopped.taken as u64),
+            }
+            if let Some(watch) = &mut watch {
+                watch.update(&observer.snapshot());
+            }
+        }
+        match result {
+            // What an interruption cut off within a sample is not a mistake.
+            Err(_) if stop.is_set() => return Ok(n),
+            Err(error) => return Err(error),
+            Ok(more) if !more || stop.is_set() => return Ok(n),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Everything that is written per frame, on the gate's thread.
+#[derive(Debug)]
+struct FrameSink {
+    decisions: Decisions,
+    passed: Option<PassedFile>,
+    plot: Option<Plot>,
+    /// Frames per verdict.
+    tally: [u64; 3],
+    /// What ended it.
+    error: Option<anyhow::Error>,
+}
+
+impl FrameSink {
+    fn frame(&mut self, index: u64, frame: &[f32], decision: &Decision) -> anyhow::Result<()> {
+        self.tally[decision.verdict as usize] += 1;
+        if let Some(plot) = &mut self.plot {
+            plot.add(frame, decision);
+        }
+        if let Some(passed) = &mut self.passed
+            && decision.verdict.passes()
+        {
+            passed.write(frame)?;
+        }
+        self.decisions.write(index, decision)
+    }
+
+    fn go_on(&mut self, result: anyhow::Result<()>) -> ControlFlow<()> {
+        if let Err(error) = result {
+            self.error = Some(error);
+            return ControlFlow::Break(());
+        }
+        if self.decisions.is_closed() && self.passed.is_none() && self.plot.is_none() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Completes the files.
+    fn end(&mut self, args: &GateArgs) -> anyhow::Result<()> {
+        self.decisions.end()?;
+        if let Some(passed) = self.passed.take() {
+            passed.finish()?;
+        }
+        if let Some(plot) = self.plot.take() {
+            plot.finish(&args.policy.measure)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for FrameSink {
+    fn passed(&mut self, index: u64, frame: &[f32], decision: &Decision) -> ControlFlow<()> {
+        let result = self.frame(index, frame, decision);
+        self.go_on(result)
+    }
+
+    fn silent(&mut self, index: u64, frame: &[f32], decision: &Decision) -> ControlFlow<()> {
+        self.passed(index, frame, decision)
+    }
+}
+
+fn decisions_format(output: &OutputArgs) -> &str {
+    let default = if output.watch { "none" } else { "csv" };
+    output.decisions.as_deref().unwrap_or(default)
+}
+
+fn summary(
+    tally: &[u64; 3],
+    counts: &sluice::core::gate::Telemetry,
+    n_samples: u64,
+    rate: Option<u32>,
+    args: &GateArgs,
+) {
+    let of = |verdict: Verdict| tally[verdict as usize];
+    let (active, hang_over) = (of(Verdict::Active), of(Verdict::HangOver));
+    let (passed, silent) = (active + hang_over, of(Verdict::Silent));
+    #[expect(clippy::cast_precision_loss, reason = "for people to read")]
+    let percent = |n: u64| 100.0 * n as f64 / (passed + silent).max(1) as f64;
+    #[expect(clippy::cast_precision_loss, reason = "for people to read")]
+    let seconds = |n: u64| match rate {
+        Some(rate) if rate > 0 => format!(" ({:.2} s)", n as f64 / f64::from(rate)),
+        _ => String::new(),
+    };
+    let frame_len = u64::from(args.input.frame_len);
+    note(format_args!(
+        "{n_samples} samples{}, {} frames of {frame_len}",
+        seconds(n_samples),
+        passed + silent
+    ));
+    note(format_args!(
+        "passed {passed} ({:.1}%){}: {active} active, {hang_over} of hang-over; skipped {silent} ({:.1}%){}",
+        percent(passed),
+        seconds(passed * frame_len),
+        percent(silent),
+        seconds(silent * frame_len)
+    ));
+    note(format_args!(
+        "pushed {} = processed {} + queued {} + dropped {}{}",
+        counts.pushed,
+        counts.processed,
+        counts.queued,
+        counts.dropped,
+        match counts.queued_samples {
+            0 => String::new(),
+            n if (n as u64) < frame_len => format!("; the last {n} samples are no whole frame"),
+            n => format!("; it stopped with {n} samples left"),
+        }
+    ));
+}

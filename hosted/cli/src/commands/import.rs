@@ -1,0 +1,119 @@
+//! `sluice import`: a GGUF file from a data directory of expert blobs.
+
+use crate::commands::quantize::overrides;
+use crate::outcome::Ending;
+use crate::ui::output::note;
+use crate::ui::progress::WorkBar;
+use anyhow::Context as _;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use sluice::core::model::LoadProgress;
+use sluice::file::{GgufHeader, LoadMode, ModelFile, OutputFile};
+use sluice::host::interrupt;
+use sluice_make::import::{Directory, Float, ImportError, import as import_directory, link};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice import data/ experts.gguf
+  sluice import data/ model.gguf --metadata-from original.gguf
+  sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe --override-kv qwen3moe.attention.head_count=int:32
+  sluice import /ssd0/data,/ssd1/data model.gguf --metadata-from original.gguf --leave-experts
+
+DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
+whole model the other tensors, with dense_manifest.json or by their usual names. Head counts, rope
+and the tokenizer are in none of these: they come from --metadata-from and --override-kv.
+
+Of several directories, expert id is looked for first in number id modulo their number, from 0.
+With --leave-experts the file says where experts lie instead of having them: they must stay there.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Data directory to read, or several that hold one model
+    #[arg(value_name = "DIR[,DIR...]")]
+    directory: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT.gguf")]
+    output: PathBuf,
+    /// GGUF file, a vocabulary alone perhaps, whose metadata is taken
+    #[arg(long, visible_alias = "tokenizer-from", value_name = "FILE")]
+    metadata_from: Option<PathBuf>,
+    /// Architecture, where metadata.json has none or another one
+    #[arg(long, value_name = "NAME")]
+    arch: Option<String>,
+    /// Type of int8 weights, where their scale is no f16 and Q8_0 would round
+    #[arg(long = "type", value_name = "TYPE",
+        value_parser = PossibleValuesParser::new(["f16", "f32"]))]
+    float: Option<String>,
+    /// Set a key of the metadata; TYPE is int, float, bool or str
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<String>,
+    /// Leave experts in their files, and write where they are there. Not for int8 and mxfp4
+    #[arg(long, conflicts_with = "float")]
+    leave_experts: bool,
+    /// Replace the output file, if there is one
+    #[arg(long)]
+    overwrite: bool,
+}
+
+pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let overrides = overrides(&args.override_kv)?;
+    let output = OutputFile::create_model(&args.output, args.overwrite, *b"GGUF")?;
+    let directory = Directory::open_all(&directories(&args.directory), args.arch.as_deref())?;
+    let mut header = match &args.metadata_from {
+        Some(path) => {
+            let file = ModelFile::open(path, LoadMode::Read)?;
+            GgufHeader::with_metadata_of(&file.parse()?)
+        }
+        None => GgufHeader::new(),
+    };
+    for (key, value) in overrides {
+        header.set(&key, value);
+    }
+    let float = args.float.as_deref().map(|name| match name {
+        "f16" => Float::F16,
+        _ => Float::F32,
+    });
+    let mut bar = None;
+    let progress = |progress: LoadProgress| {
+        let bar = bar.get_or_insert_with(|| WorkBar::of_bytes("importing", progress.total_bytes));
+        bar.update(progress.done_bytes);
+    };
+    let imported = match args.leave_experts {
+        true => link(&directory, header, output, stop, progress),
+        false => import_directory(&directory, header, float, output, stop, progress),
+    };
+    drop(bar);
+    let imported = match imported {
+        Err(ImportError::Stopped) => return Ok(Ending::Interrupted),
+        result => result.with_context(|| args.directory.display().to_string())?,
+    };
+    let (n_layer, n_expert) = (imported.n_layer, imported.n_expert);
+    let dense = match imported.n_dense {
+        0 => {
+            "no other tensors: the directory holds experts alone, so the file cannot be run".into()
+        }
+        n => format!("{n} other tensors"),
+    };
+    let path = args.output.display();
+    let left = match args.leave_experts {
+        true => ", which stay in their files",
+        false => "",
+    };
+    note(format_args!(
+        "{path}: {n_layer} layers of {n_expert} experts{left}, {dense}"
+    ));
+    Ok(Ending::Done)
+}
+
+/// One or several, between commas. A directory may have a comma in its name.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    if path.exists() {
+        return vec![path.to_owned()];
+    }
+    let names = path.as_os_str().as_bytes().split(|&byte| byte == b',');
+    names.map(|name| OsStr::from_bytes(name).into()).collect()
+}

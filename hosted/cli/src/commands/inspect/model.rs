@@ -1,0 +1,165 @@
+//! What the model of a file is and needs.
+
+use crate::flags::engine::EngineArgs;
+use crate::ui::format::{Bytes, CacheTypes};
+use core::fmt::Write as _;
+use sluice::core::engine::{EnginePlan, Limits};
+use sluice::core::gguf::Gguf;
+use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
+use sluice::host::topology::Cores;
+
+/// What the model is and needs, or why it cannot be run.
+pub(super) fn describe(
+    report: &mut String,
+    gguf: &Gguf<'_>,
+    args: &EngineArgs,
+) -> core::fmt::Result {
+    let config = match ModelConfig::from_gguf(gguf) {
+        Ok(config) => config,
+        Err(error) => return writeln!(report, "model       cannot be run: {error}"),
+    };
+    writeln!(
+        report,
+        "model       {}: n_layer {}, n_embd {}, n_vocab {}, n_ctx_train {}",
+        config.architecture.name(),
+        config.n_layer(),
+        config.n_embd,
+        config.n_vocab,
+        config.n_ctx_train
+    )?;
+    for (index, kind) in config.kinds.iter().enumerate() {
+        let n_layer = config
+            .layers
+            .iter()
+            .filter(|layer| usize::from(**layer) == index);
+        write!(report, "layers      {} of ", n_layer.count())?;
+        kind_of_layer(report, kind)?;
+    }
+    let n_workers = args.n_workers(Cores::detect().default_workers());
+    let (type_k, type_v) = args.cache_types();
+    let limits = Limits {
+        n_batch: args.n_batch(),
+        type_k,
+        type_v,
+        kv_rotation: !args.no_kv_rotation,
+        ..Limits::single(args.n_ctx(&config), n_workers)
+    };
+    let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());
+    let plans = plans.and_then(|model| {
+        let engine = EnginePlan::new(&config, &limits).map_err(|error| error.to_string())?;
+        Ok((model, engine))
+    });
+    let (model, engine) = match plans {
+        Ok(plans) => plans,
+        Err(error) => return writeln!(report, "memory      cannot be run: {error}"),
+    };
+    let weights = (model.weight_bytes as u64).saturating_add(model.table_bytes as u64);
+    let (kv, scratch) = (engine.kv_bytes as u64, engine.scratch_bytes as u64);
+    writeln!(
+        report,
+        "memory      {} = weights {} + KV {} ({} tokens, {}) + scratch {} (batch {}, {} threads)",
+        Bytes(weights.saturating_add(kv).saturating_add(scratch)),
+        Bytes(weights),
+        Bytes(kv),
+        limits.n_ctx,
+        CacheTypes(limits.type_k, limits.type_v),
+        Bytes(scratch),
+        limits.n_batch,
+        limits.n_workers
+    )?;
+    next_token(report, gguf, &limits)
+}
+
+/// The head that predicts a token further, if the file has one: what it is, and needs beside the model.
+fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &Limits) -> core::fmt::Result {
+    let planned = |config: &ModelConfig| {
+        let model = ModelPlan::new(gguf, config).map_err(|error| error.to_string())?;
+        let engine = EnginePlan::new(config, limits).map_err(|error| error.to_string())?;
+        Ok::<_, String>((model, engine))
+    };
+    let config = match ModelConfig::next_token_head(gguf) {
+        Ok(Some(config)) => config,
+        Ok(None) => return Ok(()),
+        Err(error) => return writeln!(report, "head        cannot be run: {error}"),
+    };
+    let (model, engine) = match planned(&config) {
+        Ok(plans) => plans,
+        Err(error) => return writeln!(report, "head        cannot be run: {error}"),
+    };
+    write!(
+        report,
+        "head        block {} predicts a token further, of ",
+        config.block(0)
+    )?;
+    kind_of_layer(report, config.kind(0))?;
+    let weights = (model.weight_bytes as u64).saturating_add(model.table_bytes as u64);
+    let shared = match config.next_token {
+        Some(head) if head.has_embedding && head.has_output => "",
+        _ => ", without what it shares with the model",
+    };
+    writeln!(
+        report,
+        "            weights {}{shared}; KV {}, scratch {}",
+        Bytes(weights),
+        Bytes(engine.kv_bytes as u64),
+        Bytes(engine.scratch_bytes as u64)
+    )
+}
+
+/// What a kind of layer is made of, on a line.
+fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
+    if let Some(shape) = kind.attention() {
+        write!(
+            report,
+            "attention: n_head {}, n_head_kv {}, head_dim {}",
+            shape.n_head, shape.n_head_kv, shape.head_dim_k
+        )?;
+        if let Some(window) = shape.window {
+            write!(report, ", window {window}")?;
+        }
+        if shape.max_alibi_bias > 0.0 {
+            write!(report, ", ALiBi")?;
+        }
+        if shape.has_sink {
+            write!(report, ", sinks")?;
+        }
+        if shape.has_gate {
+            write!(report, ", gates")?;
+        }
+    }
+    if let Mixer::ShortConv(shape) = &kind.mixer {
+        write!(report, "short convolution: {} taps", shape.n_taps)?;
+    }
+    if kind.mixer == Mixer::None {
+        write!(report, "no mixer")?;
+    }
+    if let Mixer::DeltaNet(shape) = &kind.mixer {
+        write!(
+            report,
+            "delta net: n_head {}, n_head_k {}, head_dim {}, {} taps",
+            shape.n_head_v, shape.n_head_k, shape.head_dim_v, shape.n_taps
+        )?;
+    }
+    if let Mixer::Mamba2(shape) = &kind.mixer {
+        write!(
+            report,
+            "Mamba 2: n_head {}, head_dim {}, n_state {}, n_group {}, {} taps",
+            shape.n_head, shape.head_dim, shape.n_state, shape.n_group, shape.n_taps
+        )?;
+    }
+    match kind.experts() {
+        Some(shape) => {
+            write!(
+                report,
+                "; experts: n_ff {}, {} of {} used",
+                shape.n_ff, shape.n_expert_used, shape.n_expert
+            )?;
+            if let Some(shared) = shape.shared {
+                write!(report, ", n_ff {} for all tokens", shared.n_ff)?;
+            }
+            writeln!(report)
+        }
+        None if kind.n_ff() == 0 => writeln!(report),
+        None => writeln!(report, "; n_ff {}", kind.n_ff()),
+    }
+}

@@ -1,0 +1,182 @@
+//! `sluice lora convert`: an adapter in another format.
+
+use super::{BaseArgs, n_parameters, warn};
+use crate::outcome::{Ending, UsageError};
+use crate::ui::format::Count;
+use crate::ui::output::note;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use sluice::adapter::AdapterFile;
+use sluice::file::{ModelFile, OutputFile};
+use sluice_make::convert::FloatType;
+use sluice_make::lora::{
+    GgufOptions, InfqOptions, Matrices, OUTLIER_THRESHOLD, PeftOptions, read_for, write_gguf,
+    write_infq, write_peft,
+};
+use std::path::{Path, PathBuf};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice lora convert my-adapter -o my-adapter.gguf --base Llama-3.2-1B
+  sluice lora convert my-adapter -m model.gguf --outtype f16
+  sluice lora convert my-adapter.gguf --to peft -m model.gguf -o my-adapter
+  sluice lora convert my-adapter.gguf --to infq --int4 -o my-adapter.infq
+
+The GGUF file is one that llama.cpp reads.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// Adapter to read
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// What to write; by default IN with the ending .gguf, -peft or .infq
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    base: BaseArgs,
+    /// Format to write
+    #[arg(long, value_name = "FORMAT", default_value = "gguf",
+        value_parser = PossibleValuesParser::new(["gguf", "peft", "infq"]))]
+    to: String,
+    /// INFQ: numbers of 4 bits instead of 8
+    #[arg(long)]
+    int4: bool,
+    /// INFQ: numbers beyond X are kept in 16 bits beside the others; 0 for none
+    #[arg(long, value_name = "X")]
+    outlier_threshold: Option<f32>,
+    #[command(flatten)]
+    gguf: GgufArgs,
+}
+
+/// How a GGUF file of an adapter is written.
+#[derive(Debug, Args)]
+pub(crate) struct GgufArgs {
+    /// Type of the matrices, f32 by default; with q8_0, rows that are no whole number of 32 are F16
+    #[arg(long = "type", visible_alias = "outtype", value_name = "TYPE",
+        value_parser = PossibleValuesParser::new(["f32", "f16", "bf16", "q8_0"]))]
+    ty: Option<String>,
+    /// Replace OUT if it is there
+    #[arg(long)]
+    overwrite: bool,
+}
+
+pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
+    args.check()?;
+    let model = args.base.model()?;
+    let file = read_for(&args.input, args.base.base(), model.as_ref())?;
+    warn(&file);
+    if let Some(model) = &model {
+        Matrices::of_model(model)?.check(&file)?;
+    }
+    let path = args.output();
+    match args.to.as_str() {
+        "infq" => write_infq(&file, args.infq(&path)?, &path)?,
+        "peft" => write_peft(&file, args.peft(model.as_ref()), &path)?,
+        _ => write(
+            &file,
+            &args.input,
+            &path,
+            &args.base,
+            model.as_ref(),
+            &args.gguf,
+        )?,
+    }
+    note(format_args!(
+        "{}: {} matrices, {} parameters",
+        path.display(),
+        file.factors.len(),
+        Count(n_parameters(&file))
+    ));
+    Ok(Ending::Done)
+}
+
+/// Writes a GGUF file. What is known of the model is compared with the adapter, and says how high stacks are.
+pub(super) fn write(
+    file: &AdapterFile,
+    input: &Path,
+    path: &Path,
+    base: &BaseArgs,
+    model: Option<&ModelFile>,
+    args: &GgufArgs,
+) -> anyhow::Result<()> {
+    let matrices = match model {
+        Some(model) => Some(Matrices::of_model(model)?),
+        None => Matrices::of_base(input, file.base_model.as_deref(), base.base())?,
+    };
+    if let Some(matrices) = matrices.as_ref().filter(|_| model.is_some()) {
+        matrices.check(file)?;
+    }
+    let output = OutputFile::create_model(path, args.overwrite, *b"GGUF")?;
+    let options = GgufOptions {
+        float: float(args.ty.as_deref()),
+        matrices: matrices.as_ref(),
+        name: None,
+    };
+    Ok(write_gguf(file, options, output)?)
+}
+
+impl ConvertArgs {
+    /// # Errors
+    /// A flag of another format.
+    fn check(&self) -> Result<(), UsageError> {
+        let is_infq = self.to == "infq";
+        let of_other = [
+            (self.int4 && !is_infq, "--int4"),
+            (
+                self.outlier_threshold.is_some() && !is_infq,
+                "--outlier-threshold",
+            ),
+            (self.gguf.ty.is_some() && is_infq, "--type"),
+        ];
+        match of_other.into_iter().find(|(is_given, _)| *is_given) {
+            Some((_, flag)) => Err(UsageError(format!("--to {} has no {flag}", self.to))),
+            None => Ok(()),
+        }
+    }
+
+    fn infq<'p>(&self, path: &'p Path) -> Result<InfqOptions<'p>, UsageError> {
+        let threshold = self.outlier_threshold.unwrap_or(OUTLIER_THRESHOLD);
+        if !(threshold >= 0.0 && threshold.is_finite()) {
+            let what = format!("--outlier-threshold is {threshold}, not a number from 0 on");
+            return Err(UsageError(what));
+        }
+        let name = path.file_stem().and_then(|name| name.to_str());
+        Ok(InfqOptions {
+            name: name.unwrap_or("adapter"),
+            is_int4: self.int4,
+            outlier_threshold: threshold,
+            overwrite: self.gguf.overwrite,
+        })
+    }
+
+    fn peft<'o>(&'o self, model: Option<&'o ModelFile>) -> PeftOptions<'o> {
+        PeftOptions {
+            float: float(self.gguf.ty.as_deref()),
+            base: self.base.base(),
+            model,
+            overwrite: self.gguf.overwrite,
+        }
+    }
+
+    fn output(&self) -> PathBuf {
+        let default = || {
+            let mut name = self.input.file_name().unwrap_or_default().to_owned();
+            name.push(match self.to.as_str() {
+                "infq" => ".infq",
+                "peft" => "-peft",
+                _ => ".gguf",
+            });
+            self.input.with_file_name(name)
+        };
+        self.output.clone().unwrap_or_else(default)
+    }
+}
+
+fn float(name: Option<&str>) -> FloatType {
+    match name.unwrap_or("f32") {
+        "f16" => FloatType::F16,
+        "bf16" => FloatType::Bf16,
+        "q8_0" => FloatType::Q8_0,
+        _ => FloatType::F32,
+    }
+}

@@ -1,0 +1,63 @@
+//! `sluice pull`: a model from Hugging Face into the cache.
+
+use crate::flags::hub::{AccessArgs, request, usage};
+use crate::outcome::{Ending, UsageError};
+use crate::ui::output::TextOutput;
+use clap::Args;
+use sluice_pull::Choice;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice pull ggml-org/gemma-3-1b-it-GGUF
+  sluice pull Qwen/Qwen2.5-7B-Instruct-GGUF:Q4_0 --revision main
+  sluice pull TinyLlama/TinyLlama-1.1B-Chat-v1.0 --folder
+
+Prints where it lies: the first file of the model, or the folder. Files are kept as huggingface_hub and
+llama.cpp keep them, in HF_HUB_CACHE (~/.cache/huggingface/hub). HF_ENDPOINT names another server,
+HTTPS_PROXY and NO_PROXY a proxy, SSL_CERT_FILE other certificates than Mozilla's.";
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Repository, and the type of its model: Q4_K_M, else Q8_0, else its first one
+    #[arg(value_name = "USER/NAME[:QUANT]")]
+    repo: String,
+    /// File in the repository, or a pattern such as '*Q8_0.gguf', instead of a type [short: -hff]
+    #[arg(
+        long = "hf-file",
+        visible_alias = "file",
+        value_name = "PATH",
+        env = "LLAMA_ARG_HF_FILE",
+        hide_env_values = true
+    )]
+    file: Option<String>,
+    /// Fetch what `sluice convert` reads: safetensors, tokenizer, configuration
+    #[arg(long, conflicts_with = "file")]
+    folder: bool,
+    /// Branch, tag or commit
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    revision: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+pub(super) fn pull(args: &PullArgs) -> anyhow::Result<Ending> {
+    let request = request(&args.repo)?;
+    let mut request = request.at(&args.revision).map_err(usage)?;
+    if args.folder {
+        if matches!(request.choice, Choice::Quant(_)) {
+            let message = "--folder fetches a whole model: leave the :QUANT out";
+            return Err(UsageError(message.to_owned()).into());
+        }
+        request.choice = Choice::Folder;
+    }
+    if let Some(file) = &args.file {
+        request.choice = Choice::File(file.clone());
+    }
+    let pulled = args.access.fetch(&request)?;
+    let path = match pulled.files.first() {
+        Some(first) if !args.folder => first,
+        _ => &pulled.folder,
+    };
+    TextOutput::new().write(&format!("{}\n", path.display()))?;
+    Ok(Ending::Done)
+}

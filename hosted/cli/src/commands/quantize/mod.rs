@@ -1,0 +1,435 @@
+//! `sluice quantize`: the same model in fewer bits.
+
+mod budget;
+
+use crate::flags::engine::EngineArgs;
+use crate::outcome::{Ending, UsageError};
+use crate::ui::format::{Bytes, shown};
+use crate::ui::input;
+use crate::ui::output::{TextOutput, note};
+use crate::ui::progress::WorkBar;
+use anyhow::{Context as _, bail};
+use budget::Chooser;
+use clap::{Args, value_parser};
+use core::fmt::Write as _;
+use core::str::FromStr as _;
+use regex_lite::Regex;
+use sluice::Team;
+use sluice::core::kernels::GgmlType;
+use sluice::core::team::{StopFlag, WORKERS_MAX};
+use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
+use sluice::host::interrupt;
+use sluice::host::topology::Cores;
+use sluice_make::quantize::{
+    FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeError, Request,
+    quantize as run,
+};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(crate) struct QuantizeArgs {
+    /// GGUF file to read, file to write (default: ggml-model-TYPE.gguf beside it), the type (by name or
+    /// number), threads
+    #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
+    words: Vec<String>,
+    /// Weigh columns by this importance matrix (`sluice imatrix`, or llama.cpp's)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Use the importance matrix for weights whose names contain this only
+    #[arg(long, value_name = "NAME", conflicts_with = "exclude_weights")]
+    include_weights: Vec<String>,
+    /// Do not use the importance matrix for weights whose names contain this
+    #[arg(long, value_name = "NAME")]
+    exclude_weights: Vec<String>,
+    /// Type of the tensors in whose names REGEX is found; may be given more than once
+    #[arg(long, value_name = "REGEX=TYPE")]
+    tensor_type: Vec<String>,
+    /// File of such REGEX=TYPE, separated by white space
+    #[arg(long, value_name = "FILE")]
+    tensor_type_file: Option<PathBuf>,
+    /// Type of output.weight
+    #[arg(long, value_name = "TYPE")]
+    output_tensor_type: Option<String>,
+    /// Type of token_embd.weight
+    #[arg(long, value_name = "TYPE")]
+    token_embedding_type: Option<String>,
+    /// Leave output.weight as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// One type for all weights, no mix
+    #[arg(long)]
+    pure: bool,
+    /// Quantise weights that are quantised already; this loses more than quantising once
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Choose each weight's type by measured error, so that all tensors together take at most so many bits per
+    /// weight; TYPE is left out
+    #[arg(long, value_name = "BITS", value_parser = bits)]
+    bits_per_weight: Option<f64>,
+    /// Types to choose among, separated by commas; by default those with the least error at
+    /// each size, of which IQ2 and IQ3 types are slow to run
+    #[arg(
+        long,
+        value_name = "TYPES",
+        requires = "bits_per_weight",
+        value_delimiter = ','
+    )]
+    pub(super) budget_types: Vec<String>,
+    /// Text on which to measure what each weight's error does to the model's answers (and the
+    /// importance of columns, without --imatrix); for --bits-per-weight
+    #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
+    pub(super) calibrate: Option<PathBuf>,
+    /// Chunks of 256 tokens of that text to read for each weight; the importance of columns is
+    /// collected from eight times as many
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
+        value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub(super) calibrate_chunks: u32,
+    /// Set a key of the metadata; TYPE is int, float, bool or str
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<String>,
+    /// Print what each tensor would become and how large the file would be, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace the output file, if there is one
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+}
+
+/// The words of the command line, in their places.
+struct Words {
+    input: PathBuf,
+    output: PathBuf,
+    file_type: FileType,
+    threads: Option<usize>,
+}
+
+pub(super) fn types_help() -> String {
+    let mut text = String::from("Types (name or number, bits per weight of most tensors):\n");
+    for file_type in FILE_TYPES {
+        let FileType {
+            name,
+            number,
+            description,
+            ..
+        } = file_type;
+        let _ = writeln!(text, "  {name:<10} {number:>3}  {description}");
+    }
+    text
+}
+
+pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let words = Words::new(args)?;
+    let request = request(args, words.file_type)?;
+    let overrides = overrides(&args.override_kv)?;
+    let mut importance = match &args.imatrix {
+        Some(path) => Some(filtered(ImportanceMatrix::open(path)?, args)?),
+        None => None,
+    };
+    let create = || OutputFile::create_model(&words.output, args.overwrite, *b"GGUF");
+    let output = (!args.dry_run).then(create).transpose()?;
+    let file = ModelFile::open(&words.input, LoadMode::Read)?;
+    let gguf = file.parse()?;
+    let cores = Cores::detect();
+    let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
+    let team = Team::new(n_workers, &cores).context("cannot start threads")?;
+
+    let request = match args.bits_per_weight {
+        None => request,
+        Some(bits) => {
+            let chooser = Chooser {
+                args,
+                file: &file,
+                gguf: &gguf,
+                stop,
+                team: &team,
+            };
+            match chooser.choose(&request, bits, &mut importance)? {
+                Some(request) => request,
+                None => return Ok(Ending::Interrupted),
+            }
+        }
+    };
+    let plan = Plan::new(&gguf, &request).with_context(|| file.name().to_owned())?;
+    let feasible = plan.check(&request, importance.as_ref());
+    let feasible = feasible.with_context(|| file.name().to_owned());
+    check_patterns(&args.tensor_type, &request, &plan);
+    if let Some(importance) = &importance {
+        note_unknown(&plan, importance);
+    }
+    let Some(output) = output else {
+        describe(&plan)?;
+        if let Err(error) = feasible {
+            note(format_args!(
+                "warning: without --dry-run this is an error: {error:#}"
+            ));
+        }
+        summary(&plan, &words, true);
+        return Ok(Ending::Done);
+    };
+    feasible?;
+    describe(&plan)?;
+    let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
+    let writer = header.start(output)?;
+    match stream(&file, &plan, importance.as_ref(), &writer, &team, stop) {
+        Err(QuantizeError::Stopped) => {
+            let name = words.output.display();
+            note(format_args!("interrupted; {name} was not written"));
+            return Ok(Ending::Interrupted);
+        }
+        result => result?,
+    }
+    writer.finish()?;
+    summary(&plan, &words, false);
+    Ok(Ending::Done)
+}
+
+/// Says which patterns of `--tensor-type` match nothing.
+fn check_patterns(texts: &[String], request: &Request, plan: &Plan) {
+    for (text, (pattern, _)) in texts.iter().zip(&request.tensor_types) {
+        if !plan
+            .tensors
+            .iter()
+            .any(|tensor| pattern.is_match(&tensor.name))
+        {
+            note(format_args!(
+                "warning: --tensor-type {text} matches no tensor"
+            ));
+        }
+    }
+}
+
+/// Says which weights the importance matrix lacks.
+fn note_unknown(plan: &Plan, importance: &ImportanceMatrix) {
+    let unknown = plan.unknown_to(importance);
+    let (few, more) = unknown.split_at(unknown.len().min(8));
+    if !few.is_empty() {
+        let names: Vec<_> = few.iter().map(|name| shown(name.as_bytes(), 127)).collect();
+        let and_more = if more.is_empty() {
+            String::new()
+        } else {
+            format!(" and {} more", more.len())
+        };
+        note(format_args!(
+            "warning: the importance matrix has no entry for {}{and_more}: their columns count alike",
+            names.join(", ")
+        ));
+    }
+}
+
+/// Quantises, with a bar.
+fn stream(
+    file: &ModelFile,
+    plan: &Plan,
+    importance: Option<&ImportanceMatrix>,
+    writer: &GgufWriter,
+    team: &Team,
+    stop: &StopFlag,
+) -> Result<(), QuantizeError> {
+    let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
+    let update = |done| bar.update(done);
+    run(file, plan, importance, writer, team, stop, update)
+}
+
+impl Words {
+    /// As llama.cpp reads them: the output and the number of threads may be left out.
+    fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
+        let usage = |what: String| Err(UsageError(what));
+        let is_type = |word: &String| FileType::from_str(word).is_ok();
+        let (input, rest) = args.words.split_first().expect("clap wants one at least");
+        let (output, file_type, rest) = if args.bits_per_weight.is_some() {
+            if let Some(word) = rest.iter().take(2).find(|word| is_type(word)) {
+                let what = "--bits-per-weight chooses the types: leave";
+                return usage(format!("{what} {word} out"));
+            }
+            // In the file's metadata: what llama.cpp calls a mix.
+            (rest.first(), "Q4_K_M", rest.get(1..).unwrap_or_default())
+        } else {
+            match rest {
+                [] => {
+                    return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+                }
+                [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
+                    (Some(output), ty.as_str(), rest)
+                }
+                [ty, output, ..] if output.parse::<usize>().is_err() => {
+                    return usage(format!(
+                        "{output} stands behind the type {ty}: sluice quantize IN OUT {ty}"
+                    ));
+                }
+                [ty, rest @ ..] => (None, ty.as_str(), rest),
+            }
+        };
+        let file_type = match FileType::from_str(file_type) {
+            Ok(file_type) => file_type,
+            Err(error) => return usage(format!("{file_type}: {error}")),
+        };
+        let threads = match rest {
+            [] => None,
+            [word] => match word.parse() {
+                Ok(n @ 1..=WORKERS_MAX) => Some(n),
+                _ => {
+                    return usage(format!(
+                        "{word} is not a number of threads from 1 to {WORKERS_MAX}"
+                    ));
+                }
+            },
+            [_, word, ..] => return usage(format!("{word} is one argument too many")),
+        };
+        let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
+        let input = PathBuf::from(input);
+        let name = args
+            .bits_per_weight
+            .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
+        let beside = || input.with_file_name(format!("ggml-model-{name}.gguf"));
+        Ok(Self {
+            output: output.map_or_else(beside, PathBuf::from),
+            input,
+            file_type,
+            threads: threads.or(asked.filter(|&n| n > 0)),
+        })
+    }
+}
+
+fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> {
+    let mut patterns = args.tensor_type.clone();
+    if let Some(path) = &args.tensor_type_file {
+        let text = input::text("file", path)?;
+        patterns.extend(text.split_whitespace().map(str::to_owned));
+    }
+    let pattern = |text: &String| -> anyhow::Result<(Regex, GgmlType)> {
+        let (regex, ty) = text
+            .rsplit_once('=')
+            .ok_or_else(|| UsageError(format!("{text} is not REGEX=TYPE")))?;
+        let regex = Regex::new(regex).map_err(|error| UsageError(format!("{regex}: {error}")))?;
+        Ok((regex, tensor_type(ty)?))
+    };
+    let named = |ty: &Option<String>| ty.as_deref().map(tensor_type).transpose();
+    Ok(Request {
+        pure: args.pure,
+        leave_output: args.leave_output_tensor,
+        allow_requantize: args.allow_requantize,
+        output_type: named(&args.output_tensor_type)?,
+        embedding_type: named(&args.token_embedding_type)?,
+        tensor_types: patterns.iter().map(pattern).collect::<Result<_, _>>()?,
+        has_importance: args.imatrix.is_some(),
+        ..Request::new(file_type)
+    })
+}
+
+/// A tensor's type by ggml's name, in any case.
+pub(super) fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
+    let same = |ty: &&GgmlType| ty.name().eq_ignore_ascii_case(name);
+    let found = GgmlType::ALL.iter().find(same).copied();
+    found.ok_or_else(|| {
+        let names: Vec<_> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
+        UsageError(format!(
+            "{name} is no tensor type; known are {}",
+            names.join(" ")
+        ))
+    })
+}
+
+fn bits(text: &str) -> Result<f64, String> {
+    let bits: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let sensible = bits.is_finite() && bits > 0.0 && bits <= 32.0;
+    sensible
+        .then_some(bits)
+        .ok_or_else(|| "not between 0 and 32".into())
+}
+
+pub(super) fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, UsageError> {
+    let parse = |text: &String| {
+        let wrong = || {
+            UsageError(format!(
+                "{text} is not KEY=TYPE:VALUE (int, float, bool, str)"
+            ))
+        };
+        let (key, rest) = text.split_once('=').ok_or_else(wrong)?;
+        let (ty, value) = rest.split_once(':').ok_or_else(wrong)?;
+        let value: MetaValue = match ty {
+            "int" => value.parse::<u32>().map_err(|_| wrong())?.into(),
+            "float" => value.parse::<f32>().map_err(|_| wrong())?.into(),
+            "bool" => value.parse::<bool>().map_err(|_| wrong())?.into(),
+            "str" => value.into(),
+            _ => return Err(wrong()),
+        };
+        Ok((key.to_owned(), value))
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Only the weights that the flags name.
+pub(super) fn filtered(
+    mut matrix: ImportanceMatrix,
+    args: &QuantizeArgs,
+) -> anyhow::Result<ImportanceMatrix> {
+    let named = |name: &str, parts: &[String]| parts.iter().any(|part| name.contains(part));
+    let (include, exclude) = (&args.include_weights, &args.exclude_weights);
+    matrix
+        .weights
+        .retain(|name, _| (include.is_empty() || named(name, include)) && !named(name, exclude));
+    if matrix.weights.is_empty() {
+        bail!("the importance matrix has none of the weights that are named");
+    }
+    Ok(matrix)
+}
+
+/// A line for each tensor.
+fn table(plan: &Plan) -> String {
+    let mut text = String::new();
+    let n = plan.tensors.len();
+    for (i, tensor) in plan.tensors.iter().enumerate() {
+        let dims: Vec<_> = tensor.dims.iter().map(u64::to_string).collect();
+        let (name, dims) = (shown(tensor.name.as_bytes(), 127), dims.join(", "));
+        let (source, size) = (tensor.source.name(), Bytes(tensor.len_bytes));
+        let _ = write!(
+            text,
+            "[{:>4}/{n:>4}] {name:<32} [{dims:<14}] {source:>7}",
+            i + 1
+        );
+        let _ = if tensor.is_copied() {
+            writeln!(text, "            {size:>12}")
+        } else {
+            let (target, less) = (tensor.target.name(), Bytes(tensor.target_bytes()));
+            writeln!(text, " -> {target:<7} {size:>12} -> {less:>12}")
+        };
+    }
+    text
+}
+
+/// Prints what becomes of each tensor, and warns of types that do not fit.
+fn describe(plan: &Plan) -> anyhow::Result<()> {
+    TextOutput::new().write(&table(plan))?;
+    let fell = |tensor: &&PlannedTensor| tensor.wanted.is_some();
+    for tensor in plan.tensors.iter().filter(fell) {
+        if let Some(wanted) = tensor.wanted {
+            note(format_args!(
+                "warning: {}: rows of {} are no whole number of blocks of {wanted} ({}): {} instead",
+                shown(tensor.name.as_bytes(), 127),
+                tensor.row_len(),
+                wanted.block_len(),
+                tensor.target
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn summary(plan: &Plan, words: &Words, dry_run: bool) {
+    let (before, after) = plan.total_bytes();
+    #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+    let bits = |bytes: u64| 8.0 * bytes as f64 / plan.n_elements() as f64;
+    let verb = if dry_run { "would be" } else { "is" };
+    note(format_args!(
+        "{}: {} ({:.2} bits per weight) {verb} {} ({:.2} bits per weight)",
+        words.output.display(),
+        Bytes(before),
+        bits(before),
+        Bytes(after),
+        bits(after)
+    ));
+}

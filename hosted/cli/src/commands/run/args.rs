@@ -1,0 +1,105 @@
+//! The flags of `sluice run`, and its prompt.
+
+use super::prompts::PromptsArgs;
+use crate::flags::adapters::AdapterArgs;
+use crate::flags::embedded::DEFAULT_PROMPT;
+use crate::flags::engine::EngineArgs;
+use crate::flags::model::ModelArgs;
+use crate::flags::prompt::unescaped;
+use crate::flags::prompt_cache::PromptCacheArgs;
+use crate::flags::sampling::SamplingArgs;
+use crate::flags::speculation::SpeculationArgs;
+use crate::ui::input;
+use crate::ui::output::note;
+use clap::{Args, value_parser};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Text to continue; empty text starts from the beginning-of-sequence token
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// File with the text to continue, - for stdin (UTF-8; one newline at its end does not count; escapes are
+    /// replaced as in -p: --no-escape takes it as it is)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) prompts: PromptsArgs,
+    /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)
+    #[arg(short, long)]
+    pub(crate) escape: bool,
+    /// Take the prompt as it is written
+    #[arg(long, conflicts_with = "escape")]
+    pub(crate) no_escape: bool,
+    /// Tokens to generate; -1 until the model ends the text or the context is full
+    #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
+        default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+    pub(crate) n_predict: i64,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) speculation: SpeculationArgs,
+    /// Go on when the context is full: the older half of it goes
+    #[arg(long, overrides_with = "no_context_shift")]
+    pub(crate) context_shift: bool,
+    /// End the text when the context is full (the default)
+    #[arg(long)]
+    pub(crate) no_context_shift: bool,
+    /// Tokens of the prompt that stay when the context is shifted; -1 all
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=1 << 24))]
+    pub(crate) keep: i64,
+    #[command(flatten)]
+    pub(crate) prompt_cache: PromptCacheArgs,
+    /// Print only what is generated
+    #[arg(long, overrides_with = "display_prompt")]
+    pub(crate) no_display_prompt: bool,
+    /// Print the prompt, too (the default)
+    #[arg(long)]
+    pub(crate) display_prompt: bool,
+    /// Print one JSON object with the text and what it took, at the end
+    #[arg(long, conflicts_with = "logprobs")]
+    pub(crate) json: bool,
+    /// Print the time per operator
+    #[arg(long)]
+    pub(crate) profile: bool,
+}
+
+/// Text to continue, with the escapes that llama.cpp's `-e` processes.
+///
+/// # Errors
+/// The prompt file cannot be read, or is not UTF-8; escapes that make no UTF-8.
+pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
+    let text = written(args)?;
+    Ok(unescaped("the prompt", &text, !args.no_escape)?)
+}
+
+/// The prompt as it was written.
+fn written(args: &RunArgs) -> anyhow::Result<String> {
+    if let Some(prompt) = &args.prompt {
+        return Ok(prompt.clone());
+    }
+    if let Some(path) = &args.file {
+        let text = input::text("prompt file", path)?;
+        return Ok(input::without_last_newline(&text).to_owned());
+    }
+    // The story of the program itself asks nobody.
+    if args.model.is_named() && input::is_piped() {
+        note(format_args!("reading the prompt from stdin"));
+        let text = input::stdin()?;
+        return Ok(input::without_last_newline(&text).to_owned());
+    }
+    let default = if args.model.is_named() {
+        ""
+    } else {
+        DEFAULT_PROMPT
+    };
+    Ok(default.to_owned())
+}

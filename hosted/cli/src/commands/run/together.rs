@@ -1,0 +1,412 @@
+//! Several prompts in one session: each step of the model moves all of them on.
+
+use super::args::RunArgs;
+use super::prompts::{self, Prompt};
+use super::{describe, prompt};
+use crate::flags::adapters::LoadedAdapters;
+use crate::flags::open::Opened;
+use crate::flags::speculation;
+use crate::outcome::{Ending, UsageError};
+use crate::ui::format::Bytes;
+use crate::ui::output::{TextOutput, note};
+use anyhow::{Context as _, anyhow, bail};
+use core::time::Duration;
+use serde_json::{Value, json};
+use sluice::adapter::Blend;
+use sluice::generate::{Ended, GenerateError};
+use sluice::host::process::peak_memory_bytes;
+use sluice::host::profile::Profile;
+use sluice::host::{interrupt, isa};
+use sluice::sequence::{Sequence, StopStrings};
+use sluice::session::Event;
+use sluice::{Limits, Model, Session, Settings};
+use sluice_text::sampling::SamplingSettings;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let table =
+        isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+    let settings = args.sampling.settings(!args.no_escape)?;
+    args.speculation.check()?;
+    let prompts = prompts::read(path)?;
+    let model_path = args.model.path()?;
+    let opened = Opened::open(model_path.as_deref(), &args.engine)?;
+    opened.check_decoder()?;
+    let texts = Text::all(args, &opened, path, prompts)?;
+    let n_ctx = args.engine.n_ctx(opened.config());
+    // Whether there is one: each text gets its own.
+    args.sampling
+        .sampler(&settings, opened.tokenizer(), n_ctx)?;
+    let limits = Limits {
+        n_ctx,
+        types: Some(args.engine.cache_types()),
+        kv_rotation: !args.engine.no_kv_rotation,
+        table: Some(table),
+        ..Limits::default()
+    };
+    let limits = args.speculation.limits(&opened, limits)?;
+    describe(&opened, args, &limits, &settings);
+    let n_workers = args.engine.n_workers(opened.cores.default_workers());
+    let Some((model, team)) = opened.load(n_workers, stop)? else {
+        return Ok(Ending::Interrupted);
+    };
+    let limits = limits_for(args, &model, &texts, limits);
+    let session = args.engine.session(&model, &team, limits);
+    let mut session = session.with_context(|| {
+        let n_seq = limits.n_seq;
+        format!("no room for {n_seq} texts at once: fewer (-np), or shorter ones (-n)")
+    })?;
+    session.set_stop(stop);
+    let parts = (&*opened, args.engine.load_mode());
+    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+        return Ok(Ending::Interrupted);
+    }
+    if args.profile {
+        session.set_profile(Some(Profile::new(model.config().n_layer(), n_workers)));
+    }
+    let mut work = Together {
+        args,
+        settings: &settings,
+        n_ctx,
+        output: TextOutput::new(),
+        session,
+        running: Vec::new(),
+        results: vec![None; texts.len()],
+        texts,
+        n_begun: 0,
+        n_shown: 0,
+        n_written: 0,
+    };
+    let start = Instant::now();
+    let is_interrupted = work.write_all()?;
+    work.say(start.elapsed());
+    if let Some(profile) = work.session.profile() {
+        note(format_args!("\n{profile}"));
+    }
+    speculation::say(&mut work.session, args.profile);
+    Ok(match is_interrupted {
+        true => Ending::Interrupted,
+        false => Ending::Done,
+    })
+}
+
+/// How large the session is made, of `limits` for one text.
+fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> Limits {
+    let (n_seq, n_ctx) = at_once(model, texts, asked(args, texts.len()), limits.n_ctx);
+    let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
+    let blends = || texts.iter().filter_map(|text| text.blend.as_ref());
+    Limits {
+        n_ctx,
+        n_seq,
+        // A text that is being written has a token in each step.
+        n_batch: args.engine.n_batch().min(n_tokens).max(n_seq),
+        adapter_rank: blends().map(Blend::rank).max().unwrap_or(0),
+        adapter_kinds: blends().map(Blend::kinds).collect(),
+        ..limits
+    }
+}
+
+/// Texts at once, as asked for.
+fn asked(args: &RunArgs, n_texts: usize) -> usize {
+    let asked = usize::try_from(args.prompts.parallel).unwrap_or(0);
+    let asked = if asked == 0 { DEFAULT_AT_ONCE } else { asked };
+    asked.min(n_texts)
+}
+
+/// Without `--parallel`.
+const DEFAULT_AT_ONCE: usize = 16;
+
+/// A prompt, ready to be continued.
+struct Text {
+    prompt: Prompt,
+    tokens: Vec<u32>,
+    /// Adapters and their factors.
+    lora: Vec<(PathBuf, f32)>,
+    blend: Option<Blend>,
+    /// Tokens that it may have; `None` for as many as fit.
+    n_predict: Option<usize>,
+    /// Tokens that fit behind its prompt: the last one is not entered.
+    n_room: usize,
+    stops: StopStrings,
+}
+
+impl Text {
+    /// What the file and the flags ask for, checked.
+    ///
+    /// # Errors
+    /// An adapter that cannot be used, a prompt that cannot be continued: the message names its line.
+    fn all(
+        args: &RunArgs,
+        opened: &Opened<'_>,
+        path: &Path,
+        prompts: Vec<Prompt>,
+    ) -> anyhow::Result<Vec<Self>> {
+        let own = args.adapters.parts()?;
+        let mut adapters = LoadedAdapters::new(&args.adapters.load, opened);
+        let name = prompts::name(path);
+        let texts = prompts.into_iter().map(|prompt| {
+            let line = prompt.line;
+            Self::new(args, opened, (&own, &mut adapters), prompt)
+                .with_context(|| format!("{name}, line {line}"))
+        });
+        texts.collect()
+    }
+
+    fn new(
+        args: &RunArgs,
+        opened: &Opened<'_>,
+        (own, adapters): (&[(PathBuf, f32)], &mut LoadedAdapters<'_>),
+        prompt: Prompt,
+    ) -> anyhow::Result<Self> {
+        let lora = prompt.lora.as_deref().unwrap_or(own).to_vec();
+        let blend = adapters.blend(&lora)?;
+        let tokens = prompt::encode(opened, &prompt.text)?;
+        let n_ctx = args.engine.n_ctx(opened.config());
+        let Some(n_room) = (n_ctx + 1).checked_sub(tokens.len()).filter(|n| *n > 0) else {
+            bail!(
+                "the prompt has {} tokens, more than the context of {n_ctx}: \
+                 give a shorter one or a larger -c",
+                tokens.len()
+            );
+        };
+        let stops = match &prompt.stop {
+            None => args.sampling.stops(!args.no_escape)?,
+            Some(texts) => {
+                let mut stops = StopStrings::new();
+                texts.iter().for_each(|text| stops.add(text, false));
+                stops
+            }
+        };
+        let n_predict = prompt.n_predict.unwrap_or(args.n_predict);
+        Ok(Self {
+            tokens,
+            lora,
+            blend,
+            n_predict: usize::try_from(n_predict).ok(),
+            n_room,
+            stops,
+            prompt,
+        })
+    }
+
+    /// Most tokens that it can have.
+    fn n_max(&self) -> usize {
+        self.n_predict.unwrap_or(self.n_room).min(self.n_room)
+    }
+
+    /// Tokens of the KV cache that it takes at most.
+    fn n_needed(&self) -> usize {
+        self.tokens.len() + self.n_max().saturating_sub(1)
+    }
+
+    /// The result, by llama.cpp's names.
+    fn line(&self, index: usize, content: &str, ended: Ended, n_predicted: usize) -> String {
+        let lora = self.lora.iter().map(|(path, scale)| {
+            // As it was written, which an f64 of the same value is not.
+            let scale: Value = serde_json::from_str(&format!("{scale:?}")).unwrap_or_default();
+            json!({"path": path.display().to_string(), "scale": scale})
+        });
+        let object = json!({
+            "index": index,
+            "prompt": self.prompt.text,
+            "content": content,
+            "stop_type": ended.name(),
+            "tokens_evaluated": self.tokens.len(),
+            "tokens_predicted": n_predicted,
+            "lora": lora.collect::<Vec<_>>(),
+        });
+        format!("{object}\n")
+    }
+}
+
+/// How many texts there is to be room for, and the tokens of a KV cache that none of them fills for another.
+///
+/// A model whose rotation depends on the context's size is used as with `n_ctx`, the context of one text:
+/// else a text would not be what it is alone.
+fn at_once(model: &Model, texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
+    let mut needs: Vec<_> = texts.iter().map(Text::n_needed).collect();
+    needs.sort_unstable_by(|a, b| b.cmp(a));
+    let with = |n_ctx| model.weights().clone().for_context(n_ctx).fingerprint();
+    let fits = |n: &usize| *n <= N_CTX_MAX && with(*n) == with(n_ctx);
+    let sizes = (1..=n_asked).rev().filter_map(|n| {
+        let all = needs[..n].iter().sum::<usize>();
+        let size = [all, all.max(n_ctx)].into_iter().find(fits)?;
+        Some((n, size))
+    });
+    let found = sizes.into_iter().next().unwrap_or((1, n_ctx));
+    if found.0 < n_asked {
+        note(format_args!(
+            "texts at once: {}, as more would take another context than one alone has (-c, -n)",
+            found.0
+        ));
+    }
+    found
+}
+
+/// Most tokens of a KV cache, as core has it.
+const N_CTX_MAX: usize = 1 << 24;
+
+/// A text at work.
+struct Running {
+    index: usize,
+    sequence: Sequence,
+    stops: StopStrings,
+    content: String,
+    n_predicted: usize,
+    /// Why it ended.
+    ended: Option<Ended>,
+}
+
+/// All texts.
+struct Together<'t> {
+    args: &'t RunArgs,
+    settings: &'t SamplingSettings,
+    /// The context of one text.
+    n_ctx: usize,
+    output: TextOutput,
+    session: Session,
+    texts: Vec<Text>,
+    running: Vec<Running>,
+    /// The lines of texts that are done and not shown.
+    results: Vec<Option<String>>,
+    n_begun: usize,
+    n_shown: usize,
+    /// Tokens that were made.
+    n_written: usize,
+}
+
+impl Together<'_> {
+    /// Continues all prompts. Returns whether Ctrl-C ended that.
+    ///
+    /// # Errors
+    /// A step failed, or no token could be chosen for a text.
+    fn write_all(&mut self) -> anyhow::Result<bool> {
+        loop {
+            self.begin()?;
+            self.show()?;
+            if self.running.is_empty() || self.output.is_closed() {
+                return Ok(false);
+            }
+            let mut sequences: Vec<_> = self.running.iter_mut().map(|r| &mut r.sequence).collect();
+            let events = match self.session.step(&mut sequences) {
+                Ok(events) => events,
+                Err(GenerateError::Step(error)) if error.is_cancelled() => return Ok(true),
+                Err(error) => return Err(error.into()),
+            };
+            for event in events {
+                self.take(&event);
+            }
+            self.finish()?;
+        }
+    }
+
+    /// Begins texts as long as there is room.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        while self.n_begun < self.texts.len() && self.running.len() < self.session.limits().n_seq {
+            let (index, text) = (self.n_begun, &self.texts[self.n_begun]);
+            self.n_begun += 1;
+            if text.n_max() == 0 {
+                self.results[index] = Some(text.line(index, "", Ended::Length, 0));
+                continue;
+            }
+            let tokenizer = self.session.model().tokenizer();
+            let sampling = &self.args.sampling;
+            let sampler = sampling.sampler(self.settings, tokenizer, self.n_ctx)?;
+            let settings = Settings {
+                n_predict: Some(text.n_max()),
+                ignore_eos: sampling.ignore_eos,
+                adapter: text.blend.clone(),
+                ..Settings::default()
+            };
+            let mut sequence = self.session.add_with(&settings, Box::new(sampler))?;
+            sequence.push(&text.tokens, 1);
+            self.running.push(Running {
+                index,
+                sequence,
+                stops: text.stops.clone(),
+                content: String::new(),
+                n_predicted: 0,
+                ended: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Adds a token to its text.
+    fn take(&mut self, event: &Event) {
+        let running = &mut self.running[event.sequence];
+        if running.ended.is_some() {
+            // Its stop text was found in what was drafted: this comes behind it.
+            return;
+        }
+        let text = &self.texts[running.index];
+        let tokenizer = self.session.model().tokenizer();
+        let ends = tokenizer.is_end_of_generation(event.token) && !self.args.sampling.ignore_eos;
+        running.n_predicted += usize::from(!ends);
+        self.n_written += usize::from(!ends);
+        let content = &mut running.content;
+        let is_stopped = running
+            .stops
+            .push(&event.piece, |part| content.push_str(part));
+        running.ended = match event.ended {
+            _ if is_stopped => Some(Ended::EndOfText),
+            // It was as long as the context lets it be.
+            Some(Ended::Length) if text.n_predict.is_none_or(|n| n > text.n_room) => {
+                Some(Ended::ContextFull)
+            }
+            ended => ended,
+        };
+    }
+
+    /// Takes the texts out that have ended.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let (done, running) = core::mem::take(&mut self.running)
+            .into_iter()
+            .partition::<Vec<_>, _>(|r| r.ended.or(r.sequence.ended()).is_some());
+        self.running = running;
+        for mut done in done {
+            let text = &self.texts[done.index];
+            if let Some(error) = done.sequence.failure() {
+                let line = text.prompt.line;
+                return Err(anyhow!(
+                    "the prompt of line {line}: no token could be chosen: {error}"
+                ));
+            }
+            let content = &mut done.content;
+            done.stops.finish(|part| content.push_str(part));
+            let ended = done.ended.unwrap_or(Ended::EndOfText);
+            let line = text.line(done.index, &done.content, ended, done.n_predicted);
+            self.results[done.index] = Some(line);
+            self.session.remove(done.sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Says what was done.
+    fn say(&self, time: Duration) {
+        let (n_texts, n_written) = (self.texts.len(), self.n_written);
+        let (session, seconds) = (&self.session, time.as_secs_f64());
+        #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
+        let rate = n_written as f64 / seconds.max(1e-9);
+        note(format_args!(
+            "{} of {n_texts} prompts done, {} at once: {n_written} tokens in {seconds:.2} s, {rate:.2} per second; \
+             {} threads, isa {}, peak memory {}",
+            self.n_shown,
+            session.limits().n_seq,
+            session.team().count(),
+            session.table().name(),
+            Bytes(peak_memory_bytes().unwrap_or(0))
+        ));
+    }
+
+    /// Shows what is done of texts behind which all are shown.
+    fn show(&mut self) -> anyhow::Result<()> {
+        while let Some(line) = self.results.get_mut(self.n_shown).and_then(Option::take) {
+            self.output.write(&line)?;
+            self.n_shown += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! The flags of adapters, as llama-server and vLLM spell them.
+
+use crate::flags::adapters::{AdapterLoadArgs, scaled};
+use crate::outcome::UsageError;
+use clap::builder::FalseyValueParser;
+use clap::{Args, value_parser};
+use core::str::FromStr;
+use serde::Deserialize;
+use sluice_make::lora::Format;
+use sluice_serve::{AdaptersOptions, NamedAdapter};
+use std::path::{Path, PathBuf};
+
+/// Which adapters there are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapters (LoRA)")]
+pub(crate) struct ServeAdapterArgs {
+    /// Adapter of the first model that all requests are computed with, unless they say otherwise; several are added up
+    #[arg(long, value_name = "PATH", value_delimiter = ',', action = clap::ArgAction::Append)]
+    lora: Vec<PathBuf>,
+    /// The same with a factor each: --lora-scaled a:0.5,b:1.5
+    #[arg(long, value_name = "PATH:SCALE", value_delimiter = ',', action = clap::ArgAction::Append)]
+    lora_scaled: Vec<String>,
+    /// Compute without the adapters of --lora until POST /lora-adapters turns them on
+    #[arg(long)]
+    lora_init_without_apply: bool,
+    /// Adapters that requests name as their model: NAME=PATH, or {"name": …, "path": …, "base_model_name": …}
+    #[arg(long, value_name = "NAME=PATH|JSON", num_args = 1.., action = clap::ArgAction::Append)]
+    lora_modules: Vec<Module>,
+    /// Folder whose adapters are published while they are there: folders of PEFT's, and GGUF files
+    #[arg(long, value_name = "DIR")]
+    lora_dir: Option<PathBuf>,
+    /// Have room for adapters although none is named
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    enable_lora: bool,
+    /// Most different adapters in a step, a sum of several counting as one; 0 is no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) max_loras: usize,
+    /// Most adapters in memory; the one used longest ago goes first
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = value_parser!(u32).range(1..=1 << 20))]
+    max_cpu_loras: u32,
+    /// Room for ranks, over all adapters of a request, each rounded up to 16
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = value_parser!(u32).range(1..=4096))]
+    max_lora_rank: u32,
+    /// Let requests load and unload adapters: POST /v1/load_lora_adapter, /v1/unload_lora_adapter
+    #[arg(long, env = "VLLM_ALLOW_RUNTIME_LORA_UPDATING", hide_env_values = true,
+        value_parser = FalseyValueParser::new())]
+    allow_lora_updates: bool,
+    #[command(flatten)]
+    load: AdapterLoadArgs,
+}
+
+/// An adapter of `--lora-modules`.
+#[derive(Clone, Debug)]
+struct Module(NamedAdapter);
+
+/// The same as JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModuleJson {
+    name: String,
+    path: PathBuf,
+    base_model_name: Option<String>,
+}
+
+impl FromStr for Module {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let module = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text).map_err(|error| error.to_string())?,
+            false => {
+                let (name, path) = text
+                    .split_once('=')
+                    .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+                    .ok_or("NAME=PATH, or a JSON object, is needed")?;
+                ModuleJson {
+                    name: name.to_owned(),
+                    path: path.into(),
+                    base_model_name: None,
+                }
+            }
+        };
+        Ok(Self(NamedAdapter {
+            name: module.name,
+            parts: vec![(module.path, 1.0)],
+            model: module.base_model_name,
+            scale: None,
+        }))
+    }
+}
+
+impl ServeAdapterArgs {
+    /// As the server takes them.
+    ///
+    /// # Errors
+    /// A scale that is no number; a path without an adapter.
+    pub(crate) fn options(&self) -> Result<AdaptersOptions, UsageError> {
+        let mut named = Vec::new();
+        let plain = self.lora.iter().map(|path| Ok((path.clone(), 1.0)));
+        let parts = plain.chain(self.lora_scaled.iter().map(|text| scaled(text)));
+        for part in parts {
+            let (path, scale) = part?;
+            let applies = !self.lora_init_without_apply;
+            named.push(NamedAdapter {
+                name: stem(&path),
+                parts: vec![(path, 1.0)],
+                model: None,
+                scale: applies.then_some(scale),
+            });
+        }
+        named.extend(self.lora_modules.iter().map(|Module(named)| named.clone()));
+        for (path, _) in named.iter().flat_map(|named: &NamedAdapter| &named.parts) {
+            Format::of(path).map_err(|error| UsageError(error.to_string()))?;
+        }
+        let is_on = self.enable_lora
+            || self.allow_lora_updates
+            || self.lora_dir.is_some()
+            || !named.is_empty();
+        if let Some(folder) = self.lora_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            let message = format!("--lora-dir {} is not a folder", folder.display());
+            return Err(UsageError(message));
+        }
+        Ok(AdaptersOptions {
+            named,
+            folder: self.lora_dir.clone(),
+            max_in_memory: self.max_cpu_loras as usize,
+            rank: if is_on {
+                (self.max_lora_rank as usize).next_multiple_of(16)
+            } else {
+                0
+            },
+            precision: self.load.precision(),
+            base: self.load.base().map(Path::to_path_buf),
+            updates: self.allow_lora_updates,
+        })
+    }
+}
+
+/// What an adapter is called that has no name: as its file or folder.
+fn stem(path: &Path) -> String {
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
+    };
+    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}

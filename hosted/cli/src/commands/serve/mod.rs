@@ -1,0 +1,301 @@
+//! `sluice serve`: the flags become a server.
+
+mod adapters;
+mod args;
+mod memory;
+
+pub(super) use args::ServeArgs;
+
+use crate::flags::speculation::Copy;
+use crate::outcome::{Ending, UsageError};
+use crate::ui::input;
+use crate::ui::output::{note, tell};
+use anyhow::Context as _;
+use core::any::Any;
+use core::time::Duration;
+use sluice::core::pooling::Pooling;
+use sluice::core::team::StopFlag;
+use sluice::host::{interrupt, isa};
+use sluice::{Limits, Team};
+use sluice_serve::engine::EngineOptions;
+use sluice_serve::{
+    Defaults, Ended, HttpOptions, Listen, ModelsOptions, NamedModel, ServerOptions, serve as run,
+};
+use sluice_text::chat::{TEMPLATES, template};
+use std::sync::Arc;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice serve -m model.gguf
+  sluice serve -m small=a.gguf -m large=b.gguf --port 8000 --api-key-file keys.txt --metrics
+  sluice serve --models-dir models --models-max 2 -np 8 -c 32768 --cache-dir cache
+  sluice serve -m model.gguf --host /run/sluice.sock
+  sluice serve -m mixture.slc --expert-cache 65536
+  sluice serve -m model.gguf --lora-modules support=adapters/support sql=adapters/sql.gguf --lora-dtype int8
+
+The routes are OpenAI's and llama-server's; docs/serve.md lists them.
+Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
+
+pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
+    // Until the server has its own handlers.
+    let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+    let ServerSetup {
+        options,
+        team,
+        copy,
+    } = match ServerSetup::new(args, &mut |_, make| make(), stop) {
+        _ if stop.is_set() => return Ok(Ending::Interrupted),
+        made => made?,
+    };
+    let ready = |address: &str| tell(format_args!("listening on {address}"));
+    match run(options, team, ready)? {
+        Ended::Drained => Ok(Ending::Done),
+        // The engine may be in the middle of a step, which nobody waits for any more.
+        Ended::AtOnce => {
+            drop(copy);
+            std::process::exit(crate::outcome::EXIT_INTERRUPTED.into())
+        }
+    }
+}
+
+/// What the flags of `sluice serve` ask for.
+#[derive(Debug)]
+pub struct ServerSetup {
+    /// The server.
+    pub options: ServerOptions,
+    /// Its threads.
+    pub team: Team,
+    copy: Option<Copy>,
+}
+
+impl ServerSetup {
+    pub(crate) fn new(args: &ServeArgs, team: TeamOf<'_>, stop: &StopFlag) -> anyhow::Result<Self> {
+        let table =
+            isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
+        let cores = args.engine.placement.cores(args.engine.locks());
+        let n_workers = args.engine.n_workers(cores.default_workers());
+        let placement = format!("{n_workers} {:?}", args.engine.placement);
+        let team = team(&placement, &|| {
+            args.engine.placement.team(n_workers, &cores)
+        })?;
+        let mut models = models(args, table)?;
+        models.speculation = args.speculation.setup(args.engine.load_mode())?;
+        let copy = args.speculation.copy_of_first(&mut models, &team, stop)?;
+        let options = ServerOptions {
+            listen: Listen::new(&args.host, args.port),
+            models,
+            engine: scheduling(args),
+            defaults: defaults(args)?,
+            http: http(args, table.name(), n_workers)?,
+            log: Arc::new(|line: &str| note(format_args!("{line}"))),
+        };
+        Ok(Self {
+            options,
+            team,
+            copy,
+        })
+    }
+
+    /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
+    pub fn take_copy(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.copy.take().map(|copy| Box::new(copy) as _)
+    }
+}
+
+/// Gives the threads for flags of placement, which the first argument tells apart: those that the second makes, or
+/// others that were made for the same flags.
+pub type TeamOf<'t> =
+    &'t mut dyn FnMut(&str, &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team>;
+
+fn models(
+    args: &ServeArgs,
+    table: &'static sluice::core::kernels::KernelTable,
+) -> anyhow::Result<ModelsOptions> {
+    let mut named: Vec<_> = args.model.iter().map(|text| named(text)).collect();
+    if let Some(request) = args.hub.repo()? {
+        let path = args.hub.fetch(&request)?;
+        named.push(NamedModel { alias: None, path });
+    }
+    if let Some(alias) = &args.alias {
+        let first = named.first_mut().filter(|model| model.alias.is_none());
+        let message = "--alias names the first model: -m FILE, without a name of its own";
+        let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
+        first.alias = Some(alias.clone());
+    }
+    if named.is_empty() && args.models_dir.is_none() {
+        let message = "a model is needed: -m FILE, -hf USER/NAME or --models-dir DIR";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    Ok(ModelsOptions {
+        named,
+        folder: args.models_dir.clone(),
+        max: args.models_max,
+        limits: Limits {
+            n_ctx: args.engine.ctx_size as usize,
+            n_seq: usize::try_from(args.parallel)
+                .ok()
+                .filter(|&n| n > 0)
+                .unwrap_or(PARALLEL),
+            n_batch: args.engine.n_batch(),
+            types: Some(args.engine.cache_types()),
+            kv_rotation: !args.engine.no_kv_rotation,
+            table: Some(table),
+            ..Limits::default()
+        },
+        context_shift: args.context_shift && !args.no_context_shift,
+        load_mode: args.engine.load_mode(),
+        chat_template: chat_template(args)?,
+        pooling: args.pooling.as_deref().and_then(Pooling::from_name),
+        adapters: args.adapters.options()?,
+        speculation: None,
+        experts: args.engine.experts.options()?,
+    })
+}
+
+/// `NAME=FILE`, or a file alone, whose path may have an `=`.
+fn named(text: &str) -> NamedModel {
+    let split = text.split_once('=').filter(|(name, path)| {
+        let is_name = !name.is_empty() && !name.contains('/');
+        is_name && !path.is_empty() && !std::path::Path::new(text).exists()
+    });
+    match split {
+        Some((name, path)) => NamedModel {
+            alias: Some(name.to_owned()),
+            path: path.into(),
+        },
+        None => NamedModel {
+            alias: None,
+            path: text.into(),
+        },
+    }
+}
+
+fn chat_template(args: &ServeArgs) -> anyhow::Result<Option<String>> {
+    if let Some(path) = &args.chat_template_file {
+        return Ok(Some(input::text("file", path).context("chat template")?));
+    }
+    let Some(text) = &args.chat_template else {
+        return Ok(None);
+    };
+    if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
+        let names = TEMPLATES.map(|(name, _)| name).join(", ");
+        let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
+        return Err(UsageError(message).into());
+    }
+    Ok(Some(text.clone()))
+}
+
+fn scheduling(args: &ServeArgs) -> EngineOptions {
+    let given = &args.scheduling;
+    let quarter = || memory::available() / 4;
+    EngineOptions {
+        turn: Duration::from_millis(given.turn_ms),
+        prompt_share: given.prompt_share,
+        max_queue: given.max_queue,
+        cache_ram: match given.cache_ram.map(u64::try_from) {
+            Some(Ok(mib)) => mib.saturating_mul(MIB),
+            Some(Err(_)) => quarter(),
+            None => quarter().min(CACHE_RAM),
+        },
+        cache_dir: given.cache_dir.clone(),
+        cache_disk: given.cache_disk.saturating_mul(MIB),
+        checkpoint_every: given.checkpoint_every as usize,
+        max_adapters: args.adapters.max_loras,
+        telemetry: given.telemetry_csv.clone(),
+    }
+}
+
+fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
+    let sampling = &args.sampling;
+    let is_of_requests = sampling.grammar.is_some()
+        || sampling.grammar_file.is_some()
+        || sampling.json_schema.is_some()
+        || sampling.json_schema_file.is_some()
+        || sampling.logprobs.is_some()
+        || !sampling.stop.is_empty()
+        || !sampling.reverse_prompt.is_empty();
+    if is_of_requests {
+        let message = "grammars, stop texts and log-probabilities are asked for in requests";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let kwargs = args.chat_template_kwargs.as_deref().unwrap_or("{}");
+    let kwargs = serde_json::from_str(kwargs).map_err(|error| {
+        UsageError(format!("--chat-template-kwargs is no JSON object: {error}"))
+    })?;
+    Ok(Defaults {
+        sampling: sampling.settings(true)?,
+        seed: u64::try_from(sampling.seed).ok(),
+        n_predict: usize::try_from(args.n_predict).ok(),
+        context_shift: args.context_shift && !args.no_context_shift,
+        template_kwargs: kwargs,
+        reasoning_format: Some(args.reasoning_format.clone()),
+        reasoning_budget: usize::try_from(args.reasoning_budget).ok(),
+    })
+}
+
+fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOptions> {
+    let limits = &args.limits;
+    Ok(HttpOptions {
+        keys: keys(args)?,
+        connections_max: limits.connections_max as usize,
+        body_max: (limits.body_max as usize) << 20,
+        stall_timeout: Duration::from_secs(limits.timeout),
+        ping: Duration::from_secs(limits.sse_ping_interval),
+        patience: Duration::from_secs(limits.drain),
+        threads: usize::try_from(limits.threads_http)
+            .ok()
+            .filter(|&n| n > 0)
+            .unwrap_or(n_workers),
+        cors: limits.cors_origins.clone(),
+        metrics: args.metrics,
+        slots: args.slots || !args.no_slots,
+        slot_save_path: args.slot_save_path.clone(),
+        log_prompts: args.log_prompts,
+        isa: isa.to_owned(),
+        max_adapters: args.adapters.max_loras,
+        ..HttpOptions::default()
+    })
+}
+
+/// The keys of the command line, and those of the file.
+fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
+    let given = args.api_key.as_deref().unwrap_or_default().split(',');
+    let mut keys: Vec<_> = given.map(|key| key.trim().to_owned()).collect();
+    if let Some(path) = &args.api_key_file {
+        let text = input::text("file", path).context("--api-key-file")?;
+        keys.extend(text.lines().map(|key| key.trim().to_owned()));
+        if keys.iter().all(String::is_empty) {
+            // Without a key all would be let in, which is not what the flag asks for.
+            let message = format!("--api-key-file {}: there is no key in it", path.display());
+            return Err(UsageError(message).into());
+        }
+    }
+    keys.retain(|key| !key.is_empty());
+    Ok(keys)
+}
+
+/// As llama-server.
+const PARALLEL: usize = 4;
+const MIB: u64 = 1 << 20;
+const CACHE_RAM: u64 = 8192 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_may_have_names() {
+        for (text, alias, path) in [
+            ("a.gguf", None, "a.gguf"),
+            ("small=a.gguf", Some("small"), "a.gguf"),
+            ("/m/x=y.gguf", None, "/m/x=y.gguf"),
+            ("=a.gguf", None, "=a.gguf"),
+        ] {
+            let model = named(text);
+            assert_eq!(
+                (model.alias.as_deref(), model.path.to_str()),
+                (alias, Some(path))
+            );
+        }
+    }
+}

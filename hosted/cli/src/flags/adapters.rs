@@ -1,0 +1,160 @@
+//! `--lora` and its kin: adapters that a command computes with.
+
+use crate::flags::engine::EngineArgs;
+use crate::outcome::UsageError;
+use crate::ui::output::note;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use sluice::adapter::{Adapter, Blend, Precision};
+use sluice::core::kernels::lora::LoraType;
+use sluice::model::Opened;
+use sluice::{Limits, Model, Session, Team};
+use std::path::{Path, PathBuf};
+
+/// Adapters of all that a command computes.
+#[derive(Debug, Args)]
+pub(crate) struct AdapterArgs {
+    /// Adapter to compute with: a folder of PEFT's, or llama.cpp's GGUF file; several are added up: --lora a,b
+    #[arg(long, value_name = "PATH", value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub(crate) lora: Vec<PathBuf>,
+    /// The same with a factor each: --lora-scaled a:0.5,b:1.5
+    #[arg(long, value_name = "PATH:SCALE", value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub(crate) lora_scaled: Vec<String>,
+    #[command(flatten)]
+    pub(crate) load: AdapterLoadArgs,
+}
+
+/// How adapters are read and packed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AdapterLoadArgs {
+    /// How adapters lie in memory: int8, bf16, f16, f32, or auto, which is the smallest of the last three that holds
+    /// a matrix exactly
+    #[arg(long, value_name = "TYPE", default_value = "auto",
+        value_parser = PossibleValuesParser::new(["auto", "int8", "bf16", "f16", "f32"]))]
+    lora_dtype: String,
+    /// Folder of the Hugging Face model that PEFT's adapters are for; config.json is enough. By default the sizes are
+    /// those of the GGUF model
+    #[arg(long, value_name = "DIR")]
+    lora_base: Option<PathBuf>,
+}
+
+impl AdapterLoadArgs {
+    pub(crate) fn precision(&self) -> Precision {
+        let mut types = LoraType::ALL.into_iter();
+        types
+            .find(|ty| ty.name() == self.lora_dtype)
+            .map_or(Precision::Exact, Precision::Type)
+    }
+
+    pub(crate) fn base(&self) -> Option<&Path> {
+        self.lora_base.as_deref()
+    }
+
+    /// The adapter at `path`, packed for the model; says what of its file has no effect.
+    ///
+    /// # Errors
+    /// It cannot be read, or does not go with the model.
+    pub(crate) fn load(&self, model: &Opened, path: &Path) -> anyhow::Result<Adapter> {
+        let loaded = sluice_make::lora::load(path, self.base(), model, self.precision());
+        let (adapter, warnings) = loaded?;
+        for warning in &warnings {
+            note(format_args!("warning: {warning}"));
+        }
+        Ok(adapter)
+    }
+}
+
+impl AdapterArgs {
+    /// The paths and their factors.
+    ///
+    /// # Errors
+    /// A scale that is no number.
+    pub(crate) fn parts(&self) -> Result<Vec<(PathBuf, f32)>, UsageError> {
+        let plain = self.lora.iter().map(|path| Ok((path.clone(), 1.0)));
+        let scaled = self.lora_scaled.iter().map(|text| scaled(text));
+        plain.chain(scaled).collect()
+    }
+
+    /// What is computed with; `None` without adapters.
+    ///
+    /// # Errors
+    /// As [`AdapterLoadArgs::load`] and [`Self::parts`].
+    pub(crate) fn blend(&self, model: &Opened) -> anyhow::Result<Option<Blend>> {
+        LoadedAdapters::new(&self.load, model).blend(&self.parts()?)
+    }
+
+    /// A session over `model` that computes all with the adapters.
+    ///
+    /// # Errors
+    /// As [`EngineArgs::session`] and [`Self::blend`].
+    pub(crate) fn session(
+        &self,
+        engine: &EngineArgs,
+        model: &Model,
+        team: &Team,
+        limits: Limits,
+    ) -> anyhow::Result<Session> {
+        let blend = self.blend(model)?;
+        let limits = Limits {
+            adapter_rank: blend.as_ref().map_or(0, Blend::rank),
+            adapter_kinds: blend.iter().map(Blend::kinds).collect(),
+            ..limits
+        };
+        let mut session = engine.session(model, team, limits)?;
+        session.set_adapter(blend);
+        Ok(session)
+    }
+}
+
+/// Adapters of a model by their paths: each is read and packed once, however often it is named.
+pub(crate) struct LoadedAdapters<'l> {
+    args: &'l AdapterLoadArgs,
+    model: &'l Opened,
+    known: Vec<(PathBuf, Adapter)>,
+}
+
+impl<'l> LoadedAdapters<'l> {
+    /// None yet.
+    pub(crate) const fn new(args: &'l AdapterLoadArgs, model: &'l Opened) -> Self {
+        Self {
+            args,
+            model,
+            known: Vec::new(),
+        }
+    }
+
+    /// Those of `parts`, each times its factor; `None` for none.
+    ///
+    /// # Errors
+    /// As [`AdapterLoadArgs::load`].
+    pub(crate) fn blend(&mut self, parts: &[(PathBuf, f32)]) -> anyhow::Result<Option<Blend>> {
+        let parts = parts
+            .iter()
+            .map(|(path, scale)| Ok((self.adapter(path)?, *scale)));
+        let parts: Vec<_> = parts.collect::<anyhow::Result<_>>()?;
+        Ok((!parts.is_empty()).then(|| Blend::new(parts)))
+    }
+
+    fn adapter(&mut self, path: &Path) -> anyhow::Result<Adapter> {
+        // Where the path leads nowhere, loading says so.
+        let real = path.canonicalize().unwrap_or_else(|_| path.into());
+        if let Some((_, adapter)) = self.known.iter().find(|(known, _)| *known == real) {
+            return Ok(adapter.clone());
+        }
+        let adapter = self.args.load(self.model, path)?;
+        self.known.push((real, adapter.clone()));
+        Ok(adapter)
+    }
+}
+
+/// A path and a factor, of `PATH:SCALE`.
+pub(crate) fn scaled(text: &str) -> Result<(PathBuf, f32), UsageError> {
+    let parts = text.rsplit_once(':');
+    let scale = parts.and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
+    match scale.filter(|(path, scale)| !path.is_empty() && scale.is_finite()) {
+        Some((path, scale)) => Ok((path.into(), scale)),
+        None => Err(UsageError(format!(
+            "--lora-scaled: {text:?} is not PATH:SCALE, such as adapter.gguf:0.5"
+        ))),
+    }
+}

@@ -1,0 +1,136 @@
+//! The flags of the engine: its sizes, its threads and how weights are read.
+
+use crate::flags::experts::ExpertArgs;
+use crate::flags::placement::PlacementArgs;
+use clap::builder::{FalseyValueParser, PossibleValuesParser};
+use clap::{Args, value_parser};
+use sluice::core::kernels::KvType;
+use sluice::core::model::ModelConfig;
+use sluice::core::team::WORKERS_MAX;
+use sluice::file::LoadMode;
+use sluice::session::SessionError;
+use sluice::{Limits, Model, Session, Team};
+
+/// What sizes and places the engine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Context in tokens; 0 is the model's own
+    #[arg(short, long, value_name = "N", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=1 << 24))]
+    pub(crate) ctx_size: u32,
+    /// Most tokens handed to the engine at once
+    #[arg(short, long, value_name = "N", default_value_t = 2048,
+        value_parser = value_parser!(u32).range(1..=1 << 24))]
+    pub(crate) batch_size: u32,
+    /// Most tokens computed at once [short: -ub]
+    #[arg(long, value_name = "N", default_value_t = 512,
+        value_parser = value_parser!(u32).range(1..=1 << 24))]
+    pub(crate) ubatch_size: u32,
+    /// Threads; by default one per physical core that is used (--cores)
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=WORKERS_MAX as i64))]
+    pub(crate) threads: Option<i64>,
+    /// Type of keys in the KV cache; q8_0 takes half the room of f16: -ctk q8_0 -ctv q8_0
+    /// [short: -ctk]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    pub(crate) cache_type_k: String,
+    /// Type of values in the KV cache [short: -ctv]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    pub(crate) cache_type_v: String,
+    /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    pub(crate) no_kv_rotation: bool,
+    /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
+    #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
+    pub(crate) isa: Option<String>,
+    /// How weights are read: none (plain reads), mmap, or auto, which is mmap; mlock and mmap+mlock
+    /// lock them in memory as well [short: -lm]
+    #[arg(long, value_name = "MODE", default_value = "auto",
+        value_parser = PossibleValuesParser::new(LOAD_MODES))]
+    pub(crate) load_mode: String,
+    /// Read rows of embeddings from the file as tokens name them, instead of loading them: per-layer embeddings take most
+    /// of some models' bytes. Those of a .slc file stay there anyway
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    pub(crate) gather_tables: bool,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
+    #[command(flatten)]
+    pub(crate) experts: ExpertArgs,
+}
+
+impl EngineArgs {
+    /// The types of keys and of values in the KV cache.
+    pub(crate) fn cache_types(&self) -> (KvType, KvType) {
+        let ty = |name| KvType::from_name(name).expect("clap accepts only names of types");
+        (ty(&self.cache_type_k), ty(&self.cache_type_v))
+    }
+
+    /// Tokens per step.
+    pub(crate) fn n_batch(&self) -> usize {
+        self.ubatch_size.min(self.batch_size) as usize
+    }
+
+    /// Tokens of context: as asked for, or the model's own.
+    pub(crate) fn n_ctx(&self, config: &ModelConfig) -> usize {
+        match self.ctx_size {
+            0 => config.n_ctx_train.max(1),
+            n => n as usize,
+        }
+    }
+
+    /// The name of the kernels; an empty variable is none.
+    pub(crate) fn isa(&self) -> Option<&str> {
+        self.isa.as_deref().filter(|name| !name.is_empty())
+    }
+
+    pub(crate) fn load_mode(&self) -> LoadMode {
+        load_mode(&self.load_mode)
+    }
+
+    /// Whether the load mode locks weights.
+    pub(crate) fn locks(&self) -> bool {
+        self.load_mode.ends_with("mlock")
+    }
+
+    /// A session over `model`.
+    ///
+    /// # Errors
+    /// There is no memory for it, or a limit is out of its range.
+    #[expect(
+        clippy::unused_self,
+        reason = "the flags that a refusal names are these"
+    )]
+    pub(crate) fn session(
+        &self,
+        model: &Model,
+        team: &Team,
+        limits: Limits,
+    ) -> anyhow::Result<Session> {
+        match model.session_on(team, limits) {
+            Err(error @ SessionError::Memory { .. }) => Err(anyhow::anyhow!("{error} (-c)")),
+            session => Ok(session?),
+        }
+    }
+
+    /// Threads: as asked for, or `default`.
+    pub(crate) fn n_workers(&self, default: usize) -> usize {
+        let asked = self.threads.and_then(|n| usize::try_from(n).ok());
+        asked.filter(|&n| n > 0).unwrap_or(default).min(WORKERS_MAX)
+    }
+}
+
+/// llama.cpp's load modes that there are here.
+pub(crate) const LOAD_MODES: [&str; 5] = ["auto", "none", "mmap", "mlock", "mmap+mlock"];
+
+/// How a mode reads weights.
+pub(crate) fn load_mode(mode: &str) -> LoadMode {
+    match mode {
+        "none" | "mlock" => LoadMode::Read,
+        _ => LoadMode::Map,
+    }
+}
+
+pub(crate) fn kv_types() -> PossibleValuesParser {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name))
+}

@@ -1,0 +1,143 @@
+//! A model on Hugging Face: `-hf` and how the hub is reached.
+
+use crate::outcome::UsageError;
+use crate::ui::output::note;
+use crate::ui::progress::WorkBar;
+use anyhow::Context as _;
+use clap::Args;
+use sluice::core::team::StopFlag;
+use sluice::host::interrupt;
+use sluice_pull::{Cache, Choice, Hub, Progress, PullError, Pulled, Request, Watch};
+use std::path::PathBuf;
+
+/// A model on Hugging Face, beside `-m`.
+#[derive(Debug, Args)]
+pub(crate) struct HubArgs {
+    /// Model on Hugging Face, fetched where it is not here yet: Q4_K_M, else Q8_0, else its first
+    /// [short: -hf]
+    #[arg(
+        long,
+        value_name = "USER/NAME[:QUANT]",
+        env = "LLAMA_ARG_HF_REPO",
+        hide_env_values = true
+    )]
+    hf_repo: Option<String>,
+    /// File in that repository, or a pattern, instead of a type [short: -hff]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "LLAMA_ARG_HF_FILE",
+        hide_env_values = true
+    )]
+    hf_file: Option<String>,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl HubArgs {
+    /// Whether a repository is named.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.hf_repo.is_some()
+    }
+
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// [`UsageError`]: no name of a repository, or a file of none.
+    pub(crate) fn repo(&self) -> anyhow::Result<Option<Request>> {
+        let Some(repo) = &self.hf_repo else {
+            if self.hf_file.is_some() {
+                let message = "--hf-file is a file of a repository: -hf USER/NAME";
+                return Err(UsageError(message.to_owned()).into());
+            }
+            return Ok(None);
+        };
+        let mut request = request(repo)?;
+        if let Some(file) = &self.hf_file {
+            request.choice = Choice::File(file.clone());
+        }
+        Ok(Some(request))
+    }
+
+    /// The model's file.
+    ///
+    /// # Errors
+    /// [`PullError`].
+    pub(crate) fn fetch(&self, request: &Request) -> anyhow::Result<PathBuf> {
+        let pulled = self.access.fetch(request)?;
+        Ok(pulled.files.into_iter().next().unwrap_or(pulled.folder))
+    }
+}
+
+/// How the hub is reached.
+#[derive(Debug, Args)]
+pub(crate) struct AccessArgs {
+    /// Access token; else that of `hf auth login` [short: -hft]
+    #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
+    hf_token: Option<String>,
+    /// Use what is in the cache; ask no server (also HF_HUB_OFFLINE=1)
+    #[arg(long, env = "LLAMA_ARG_OFFLINE", hide_env_values = true)]
+    offline: bool,
+}
+
+/// What `-hf` says.
+///
+/// # Errors
+/// [`UsageError`].
+pub(crate) fn request(repo: &str) -> anyhow::Result<Request> {
+    Ok(Request::parse(repo).map_err(usage)?)
+}
+
+pub(crate) fn usage(error: PullError) -> UsageError {
+    UsageError(error.to_string())
+}
+
+impl AccessArgs {
+    /// Fetches what `request` names.
+    ///
+    /// # Errors
+    /// [`PullError`].
+    pub(crate) fn fetch(&self, request: &Request) -> anyhow::Result<Pulled> {
+        let cache = Cache::from_env()?;
+        let hub = match self.is_offline() {
+            true => None,
+            false => Some(Hub::from_env(self.hf_token.as_deref())?),
+        };
+        let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+        let mut shown = Shown { bar: None, stop };
+        Ok(sluice_pull::pull(
+            request,
+            hub.as_ref(),
+            &cache,
+            &mut shown,
+        )?)
+    }
+
+    fn is_offline(&self) -> bool {
+        let set = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
+        let words = ["1", "on", "yes", "true"];
+        self.offline || words.iter().any(|word| set.eq_ignore_ascii_case(word))
+    }
+}
+
+/// A bar on a terminal, notes on stderr.
+struct Shown {
+    bar: Option<WorkBar>,
+    stop: &'static StopFlag,
+}
+
+impl Watch for Shown {
+    fn progress(&mut self, progress: Progress) {
+        let bar = &mut self.bar;
+        let bar = bar.get_or_insert_with(|| WorkBar::of_bytes("fetching", progress.total_bytes));
+        bar.update(progress.done_bytes);
+    }
+
+    fn note(&mut self, text: &str) {
+        note(format_args!("note: {text}"));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.is_set()
+    }
+}

@@ -1,0 +1,180 @@
+//! From a model's path to a model in memory: what `run`, `chat` and `perplexity` begin with.
+
+use crate::flags::embedded;
+use crate::flags::engine::EngineArgs;
+use crate::flags::experts::{self, ExpertArgs};
+use crate::flags::placement::PlacementArgs;
+use crate::ui::footer::Setup;
+use crate::ui::format;
+use crate::ui::output::note;
+use crate::ui::progress::LoadBar;
+use anyhow::bail;
+use core::ops::Deref;
+use sluice::core::gguf::Gguf;
+use sluice::core::model::ModelPlan;
+use sluice::core::team::StopFlag;
+use sluice::core::tokenizer::Tokenizer;
+use sluice::host::topology::Cores;
+use sluice::model::{self, LoadError, LoadOptions};
+use sluice::{Model, Team};
+use std::path::Path;
+
+/// A model's file, read as far as its tokenizer, and where it is to run.
+#[derive(Debug)]
+pub(crate) struct Opened<'o> {
+    file: model::Opened,
+    pub(crate) cores: Cores,
+    placement: &'o PlacementArgs,
+    engine: &'o EngineArgs,
+}
+
+impl Deref for Opened<'_> {
+    type Target = model::Opened;
+
+    fn deref(&self) -> &model::Opened {
+        &self.file
+    }
+}
+
+impl<'o> Opened<'o> {
+    /// Opens the model at `path`, or the one that is part of the program.
+    ///
+    /// # Errors
+    /// It is not a model that can be run.
+    pub(crate) fn open(path: Option<&Path>, engine: &'o EngineArgs) -> anyhow::Result<Self> {
+        let file = match path {
+            Some(path) => model::Opened::open(path, engine.load_mode())?,
+            None => model::Opened::of_file(embedded::open()?)?,
+        };
+        Ok(Self {
+            file,
+            cores: engine.placement.cores(engine.locks()),
+            placement: &engine.placement,
+            engine,
+        })
+    }
+
+    /// # Errors
+    /// The model is an encoder, which cannot continue or predict a text.
+    pub(crate) fn check_decoder(&self) -> anyhow::Result<()> {
+        if self.embeds() {
+            let name = self.name();
+            bail!("{name} is an encoder: it gives embeddings (sluice embed), no text");
+        }
+        Ok(())
+    }
+
+    /// Loads the weights with `n_workers` threads. `None` if `stop` was set meanwhile.
+    ///
+    /// # Errors
+    /// There is no memory, or the file is broken.
+    pub(crate) fn load(
+        &self,
+        n_workers: usize,
+        stop: &StopFlag,
+    ) -> anyhow::Result<Option<(Model, Team)>> {
+        let team = self.placement.team(n_workers, &self.cores)?;
+        note_unused(&self.file);
+        note_unread(&self.file);
+        note_default_rules(self.file.gguf());
+        let on_disk = (&self.engine.experts, self.engine.gather_tables);
+        let loaded = load(&self.file, on_disk, &team, stop);
+        if loaded.is_ok() {
+            self.placement.say_memory();
+        }
+        Ok(loaded?.map(|model| (model, team)))
+    }
+}
+
+/// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
+pub(crate) fn load(
+    opened: &model::Opened,
+    (experts, tables_stay): (&ExpertArgs, bool),
+    team: &Team,
+    stop: &StopFlag,
+) -> anyhow::Result<Option<Model>> {
+    let mut bar = LoadBar::new();
+    let mut progress = |progress| bar.update(progress);
+    let options = LoadOptions {
+        stop: Some(stop),
+        progress: Some(&mut progress),
+        experts: experts.options()?,
+        tables_stay,
+        ..LoadOptions::default()
+    };
+    let model = match opened.load_with(team, options) {
+        Err(LoadError::Stopped) => return Ok(None),
+        loaded => loaded?,
+    };
+    experts::say(&model);
+    Ok(Some(model))
+}
+
+impl Setup {
+    /// Of threads that were placed.
+    pub(crate) fn pinned(team: &Team, isa: &'static str) -> Self {
+        Self {
+            n_workers: team.count(),
+            n_pinned: team.pinned_count(),
+            isa,
+        }
+    }
+}
+
+/// Says that a file from before May 2024 does not name the rules that its words are split by, as
+/// llama.cpp does.
+fn note_default_rules(gguf: &Gguf<'_>) {
+    let text = |key| gguf.str(key).unwrap_or_default();
+    if text("tokenizer.ggml.model") == "gpt2" && text("tokenizer.ggml.pre").is_empty() {
+        note(format_args!(
+            "warning: the file does not name its pre-tokenizer (tokenizer.ggml.pre), so words are split by \
+             default rules, which may not be the model's; `sluice quantize --override-kv` writes it, or \
+             convert the model again"
+        ));
+    }
+}
+
+/// Names the tensors that the model does without, as llama.cpp does: a file may hold more than its
+/// architecture says.
+fn note_unused(opened: &model::Opened) {
+    let (gguf, config) = (opened.gguf(), opened.config());
+    let mut names: Vec<_> = gguf.tensors().map(|tensor| Some(tensor.name)).collect();
+    let used = ModelPlan::used_tensors(gguf, config, |index| names[index] = None);
+    let unused: Vec<_> = names.into_iter().flatten().collect();
+    if used.is_err() || unused.is_empty() {
+        return;
+    }
+    note(format_args!(
+        "warning: the model does not use {} of the file's tensors: {}",
+        unused.len(),
+        listed(&unused)
+    ));
+}
+
+/// Names what the metadata say that nothing reads.
+fn note_unread(opened: &model::Opened) {
+    let gguf = opened.gguf();
+    let unread = opened.config().unread_keys(gguf);
+    let unread: Vec<_> = unread.chain(Tokenizer::unread_keys(gguf)).collect();
+    if !unread.is_empty() {
+        note(format_args!(
+            "warning: metadata that is not known, and has no effect: {}",
+            listed(&unread)
+        ));
+    }
+}
+
+/// The first of some names from a file.
+fn listed(names: &[&str]) -> String {
+    let (first, rest) = names.split_at(names.len().min(NAMES_SHOWN));
+    let mut list: Vec<_> = first
+        .iter()
+        .map(|name| format::shown(name.as_bytes(), 60))
+        .collect();
+    if !rest.is_empty() {
+        list.push(format!("and {} more", rest.len()));
+    }
+    list.join(", ")
+}
+
+const NAMES_SHOWN: usize = 8;

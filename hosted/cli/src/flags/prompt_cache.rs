@@ -1,0 +1,68 @@
+//! `--prompt-cache`: what was read stays on disk.
+
+use crate::ui::output::note;
+use clap::Args;
+use sluice::generate::Generator;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prompt cache")]
+pub(crate) struct PromptCacheArgs {
+    /// Keep what the model has read in this file, and begin with what is in it
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
+    /// Keep what it has written, too
+    #[arg(long, requires = "prompt_cache")]
+    prompt_cache_all: bool,
+    /// Only begin with the file; do not write it
+    #[arg(long, requires = "prompt_cache")]
+    prompt_cache_ro: bool,
+}
+
+impl PromptCacheArgs {
+    /// Begins with what is in the file.
+    pub(crate) fn restore(&self, generator: &mut Generator) -> anyhow::Result<()> {
+        let Some(path) = &self.prompt_cache else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        let shown = path.display();
+        match generator.restore(path)? {
+            Some(n) => note(format_args!(
+                "prompt cache {shown}: {n} tokens in {:.1} ms",
+                1e3 * start.elapsed().as_secs_f64()
+            )),
+            None if self.prompt_cache_ro => note(format_args!("prompt cache {shown} is not there")),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether what was written is to be kept.
+    pub(crate) const fn keeps_all(&self) -> bool {
+        self.prompt_cache_all
+    }
+
+    /// Writes the context, or as much of it as is to be kept: the first `n_prompt` tokens.
+    pub(crate) fn save(&self, generator: &mut Generator, n_prompt: usize) -> anyhow::Result<()> {
+        let Some(path) = &self.prompt_cache else {
+            return Ok(());
+        };
+        if self.prompt_cache_ro {
+            return Ok(());
+        }
+        if generator.n_shifted() > 0 {
+            note(format_args!(
+                "prompt cache {} is not written: the context has been shifted",
+                path.display()
+            ));
+            return Ok(());
+        }
+        if !self.prompt_cache_all {
+            generator.truncate(n_prompt.min(generator.tokens().len()))?;
+        }
+        generator.save(path)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! How a command ended, and the exit code for it.
+
+use core::fmt;
+
+/// How a command ended, other than by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Done,
+    /// Something could not be done, and why was said.
+    Failed,
+    Interrupted,
+}
+
+/// The arguments do not go together: exit code 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for UsageError {}
+
+pub(crate) const EXIT_DONE: u8 = 0;
+pub(crate) const EXIT_ERROR: u8 = 1;
+pub(crate) const EXIT_USAGE: u8 = 2;
+/// 128 + SIGINT, as shells say it.
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
