@@ -39,7 +39,7 @@ const PANELS: usize = 2;
 const TOKENS: usize = 2 * ROWS;
 /// Squares of a chunk of tokens, whose outputs lie close together until they are complete: where
 /// they end up they are far apart, and each group would fetch them anew.
-const NEAR: usize = 8;
+const NEAR: usize = 4;
 
 /// Outputs, or sums, of two panels × 32 tokens.
 #[derive(Clone, Copy)]
