@@ -128,10 +128,6 @@ struct Room {
 }
 
 impl Room {
-    #[expect(
-        clippy::large_stack_arrays,
-        reason = "a kernel has no other memory; stack depths are tested"
-    )]
     const EMPTY: Self = Self {
         near: [Square::<f32>::ZERO; _],
         sums: Square::<i32>::ZERO,
