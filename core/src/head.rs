@@ -108,7 +108,7 @@ impl Head {
                 check(gguf, weight(CLS_NORM), [1, n])?;
                 head.push(Stage::LayerNorm {
                     name: CLS_NORM,
-                    eps: config.rms_eps,
+                    eps: config.norm_eps,
                 });
             }
         }

@@ -4,7 +4,7 @@ use super::rows::{Pairs, Rows};
 use super::sites::Unit;
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::Shared;
-use crate::model::{Activation, Temperature, Weight};
+use crate::model::{Activation, Norm, Temperature, Weight};
 use crate::state::PagesView;
 
 /// Heads of attention that a strip makes, whole.
@@ -15,7 +15,7 @@ pub(super) struct Heads<'a> {
     /// Rows of a head.
     pub(super) head_dim: usize,
     /// Normalises each head.
-    pub(super) norm: Option<&'a [f32]>,
+    pub(super) norm: Option<Norm<'a>>,
     /// The rotation of queries and keys.
     pub(super) rope: Option<usize>,
     /// Whether the norm comes behind the rotation.

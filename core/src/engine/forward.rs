@@ -86,7 +86,7 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
     };
     let input = runner.rows(Phase::OutputNorm, 0, &room.rows, n, |runner, i, row| {
         let x = runner.stream_row(pass.common.entry(order, i));
-        let normed = runner.norm(x, Some(norm));
+        let normed = runner.norm(x, norm);
         if wants(i).has_hidden() && (n > SMALL_BATCH || runner.member.rank() == 0) {
             // SAFETY: output i is one worker's: the one that has the row, or rank 0 where each
             // worker quantises all rows.

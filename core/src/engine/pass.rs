@@ -13,7 +13,7 @@ use crate::kernels::contract::{GROUP, double};
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize, Rope};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig, NormWeights, Temperature};
+use crate::model::{LayerActivations, Model, ModelConfig, Norm, Temperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -326,16 +326,9 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// The norm of a row of the residual stream.
-    pub(super) fn norm(&self, x: &[f32], weights: NormWeights<'_>, out: &mut [f32]) {
-        let (NormWeights { weight, bias }, eps) = (weights, self.config().rms_eps);
-        match self.config().has_layer_norms {
-            true => {
-                let bias = bias.unwrap_or_default();
-                self.table.layer_norm(x, weight, bias, eps, out);
-            }
-            false => self.table.rms_norm(x, weight, eps, out),
-        }
+    /// The norm of a row.
+    pub(super) fn norm(&self, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+        norm.apply(self.table, x, self.config().norm_eps, out);
     }
 
     /// Multiplies the queries of entry `entry` by what they grow to with their position.
@@ -350,27 +343,16 @@ impl<'s> Pass<'s> {
 
     /// The norm of each piece of `x` that is as long as the weights (a head, or all heads), in
     /// place.
-    pub(super) fn norm_in_place(&self, rank: usize, x: &mut [f32], weight: Option<&[f32]>) {
-        let Some(weight) = weight else {
+    pub(super) fn norm_in_place(&self, rank: usize, x: &mut [f32], norm: Option<Norm<'_>>) {
+        let Some(norm) = norm else {
             return;
         };
         // SAFETY: this rank's own row, whose last use is over.
-        let out = unsafe { self.common.norms.of(rank).write(0..weight.len()) };
-        for x in x.chunks_exact_mut(weight.len()) {
-            self.table.rms_norm(x, weight, self.config().rms_eps, out);
+        let out = unsafe { self.common.norms.of(rank).write(0..norm.len()) };
+        for x in x.chunks_exact_mut(norm.len()) {
+            self.norm(x, norm, out);
             x.copy_from_slice(out);
         }
-    }
-
-    /// A norm of the stream's kind over all heads of a row, in place.
-    pub(super) fn norm_row(&self, rank: usize, x: &mut [f32], weights: Option<NormWeights<'_>>) {
-        let Some(weights) = weights else {
-            return;
-        };
-        // SAFETY: this rank's own row, whose last use is over.
-        let out = unsafe { self.common.norms.of(rank).write(0..x.len()) };
-        self.norm(x, weights, out);
-        x.copy_from_slice(out);
     }
 
     /// Stores the keys of whole heads of an entry, from head `first` on, in a layer of its group; `keys` are

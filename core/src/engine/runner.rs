@@ -8,7 +8,7 @@ use super::pass::{Pass, RowsRoom, activations};
 use super::rows::{Entries, Order, SMALL_BATCH};
 use super::stream::{Stream, Target};
 use crate::kernels::table::Activations;
-use crate::model::{NormWeights, Site, Weight};
+use crate::model::{Norm, Site, Weight};
 use crate::team::{Member, Stop};
 use crate::trace::{Event, Phase};
 use core::ops::Range;
@@ -72,7 +72,7 @@ impl<'p, 't> Runner<'p, 't> {
         &mut self,
         phase: Phase,
         layer: usize,
-        weight: Option<NormWeights<'_>>,
+        norm: Option<Norm<'_>>,
         order: Order,
     ) -> Result<Activations<'p>, Stop> {
         let (pass, n) = (self.pass, self.n_rows);
@@ -82,7 +82,7 @@ impl<'p, 't> Runner<'p, 't> {
         let result = self.rows(phase, layer, &common.normed, n, |runner, i, row| {
             let at = common.entry(order, i);
             let x = runner.stream_row(at);
-            let normed = runner.norm(x, weight);
+            let normed = runner.norm(x, norm);
             if moves && (n > SMALL_BATCH || runner.member.rank() == 0) {
                 // SAFETY: a row of the other buffer is one worker's: the one that has it, or rank 0
                 // where each worker makes all rows. Its last readers passed a barrier.
@@ -101,7 +101,7 @@ impl<'p, 't> Runner<'p, 't> {
     /// Row `i` of the residual stream, with what is stored beside it.
     pub(super) fn stream_row(&self, i: usize) -> &'p [f32] {
         let pass = self.pass;
-        let eps = pass.config().rms_eps;
+        let eps = pass.config().norm_eps;
         self.stream.row(pass.table, eps, self.member.rank(), i)
     }
 
@@ -123,14 +123,14 @@ impl<'p, 't> Runner<'p, 't> {
     }
 
     /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
-    pub(super) fn norm(&self, x: &'p [f32], weights: Option<NormWeights<'_>>) -> &'p [f32] {
-        let Some(weights) = weights else {
+    pub(super) fn norm(&self, x: &'p [f32], norm: Option<Norm<'_>>) -> &'p [f32] {
+        let Some(norm) = norm else {
             return x;
         };
         let pass = self.pass;
         // SAFETY: this rank's own row, whose last use is over.
         let out = unsafe { pass.common.norms.of(self.member.rank()).write(0..x.len()) };
-        pass.norm(x, weights, out);
+        pass.norm(x, norm, out);
         out
     }
 

@@ -10,7 +10,7 @@ use super::rows::Rows;
 use super::scratch::{PerWorker, Room};
 use crate::kernels::KernelTable;
 use crate::memory::{MemoryError, Shared};
-use crate::model::{ModelConfig, NormWeights};
+use crate::model::{ModelConfig, Norm};
 use core::ops::Range;
 
 /// Buffers of the residual stream.
@@ -83,13 +83,13 @@ pub(super) struct Stream<'p> {
 #[derive(Clone, Copy)]
 enum Pending<'p> {
     /// They go through a norm.
-    Norm(&'p [f32]),
+    Norm(Norm<'p>),
     /// So does the sum of two, each of which goes through a norm of its own first.
-    Sum([&'p [f32]; 2], &'p [f32]),
+    Sum([Norm<'p>; 2], Norm<'p>),
     /// They are multiplied by the stream's factor.
     Plain,
-    /// The sum goes through a layer norm, and the stream is added to that once more.
-    Again(NormWeights<'p>),
+    /// The sum goes through a norm, and the stream is added to that once more.
+    Again(Norm<'p>),
 }
 
 impl<'p> Stream<'p> {
@@ -138,21 +138,20 @@ impl<'p> Stream<'p> {
         let (first, second) = rest.split_at_mut(n_embd);
         match pending {
             Pending::Norm(post) => {
-                table.rms_norm(branch(0), post, eps, sum);
+                post.apply(table, branch(0), eps, sum);
                 sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             }
             Pending::Sum([norm, other], post) => {
-                table.rms_norm(branch(0), norm, eps, first);
-                table.rms_norm(branch(1), other, eps, second);
+                norm.apply(table, branch(0), eps, first);
+                other.apply(table, branch(1), eps, second);
                 first.iter_mut().zip(&*second).for_each(|(x, y)| *x += y);
-                table.rms_norm(first, post, eps, sum);
+                post.apply(table, first, eps, sum);
                 sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             }
             Pending::Again(norm) => {
                 first.copy_from_slice(x);
                 table.add_scaled(self.room.scale, branch(0), first);
-                let bias = norm.bias.unwrap_or_default();
-                table.layer_norm(first, norm.weight, bias, eps, sum);
+                norm.apply(table, first, eps, sum);
                 sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
             }
             Pending::Plain => {
@@ -187,7 +186,7 @@ impl<'p> Stream<'p> {
     }
 
     /// Where the next block adds: at once, or at the next norm where it goes through the norm `post` before.
-    pub(super) const fn add(&mut self, post: Option<&'p [f32]>) -> Target<'p> {
+    pub(super) const fn add(&mut self, post: Option<Norm<'p>>) -> Target<'p> {
         // The channel beside a mixer: what that has stored is to be seen from now on.
         if self.is_hidden {
             self.is_hidden = false;
@@ -203,7 +202,7 @@ impl<'p> Stream<'p> {
     }
 
     /// Where a mixer adds, if the stream is added once more behind the norm `first`.
-    pub(super) const fn add_again(&mut self, first: NormWeights<'p>) -> Target<'p> {
+    pub(super) const fn add_again(&mut self, first: Norm<'p>) -> Target<'p> {
         self.pending = Some(Pending::Again(first));
         self.beside()
     }
@@ -220,11 +219,7 @@ impl<'p> Stream<'p> {
     }
 
     /// Where two networks side by side add, each behind a norm of its own, and both behind a third.
-    pub(super) const fn add_two(
-        &mut self,
-        norms: [&'p [f32]; 2],
-        post: &'p [f32],
-    ) -> [Rows<'p>; 2] {
+    pub(super) const fn add_two(&mut self, norms: [Norm<'p>; 2], post: Norm<'p>) -> [Rows<'p>; 2] {
         self.pending = Some(Pending::Sum(norms, post));
         let stride = self.room.n_embd;
         let [first, second] = self.room.branches;

@@ -30,9 +30,7 @@ pub struct ModelConfig {
     /// Context length in training, in tokens.
     pub n_ctx_train: usize,
     /// Added to the mean square in norms.
-    pub rms_eps: f32,
-    /// Whether the norms over the residual stream are layer norms, rather than RMSNorms.
-    pub has_layer_norms: bool,
+    pub norm_eps: f32,
     /// The kinds of layers.
     pub kinds: Vec<LayerKind, KINDS_MAX>,
     /// The kind of each layer, as an index into `kinds`.

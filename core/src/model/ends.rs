@@ -2,9 +2,10 @@
 
 use super::config::ModelConfig;
 use super::error::ModelError;
-use super::refs::{Embedding, RowsRef, VectorRef};
+use super::norm::Norm;
+use super::refs::{Embedding, RowsRef};
 use super::weight::Weight;
-use super::weights::{Model, NormWeights};
+use super::weights::Model;
 use crate::kernels::contract::{Portable, soft_cap};
 use crate::kernels::panel::dequantize_gguf_row;
 
@@ -13,21 +14,13 @@ impl<'w> Model<'w> {
         self.ends.output.weight(self.output_memory)
     }
 
-    pub(crate) fn output_norm(&self) -> NormWeights<'w> {
-        let bias = &self.ends.output_norm_bias;
-        NormWeights {
-            weight: self.floats(&self.ends.output_norm),
-            bias: self.norm_bias(bias),
-        }
+    pub(crate) fn output_norm(&self) -> Option<Norm<'w>> {
+        self.ends.output_norm.get(self.memory)
     }
 
     /// The norm that embeddings go through before the first layer, if there is one.
-    pub(crate) fn embedding_norm(&self) -> Option<NormWeights<'w>> {
-        let weight = &self.ends.embedding_norm;
-        (weight.len > 0).then(|| NormWeights {
-            weight: self.floats(weight),
-            bias: self.norm_bias(&VectorRef::EMPTY),
-        })
+    pub(crate) fn embedding_norm(&self) -> Option<Norm<'w>> {
+        self.ends.embedding_norm.get(self.memory)
     }
 
     /// Positions that have an embedding, where they are learned.
@@ -53,9 +46,9 @@ impl<'w> Model<'w> {
 
     /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have
     /// one.
-    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, &'w [f32])> {
+    pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, Norm<'w>)> {
         let input = self.ends.layer_input.as_ref()?;
-        Some((self.weight(&input.proj), self.floats(&input.norm)))
+        Some((self.weight(&input.proj), input.norm.get(self.memory)?))
     }
 
     /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
@@ -104,14 +97,11 @@ impl<'w> Model<'w> {
 
     /// What a head that predicts a token further makes its stream with: the projection, (n_embd, 2 * n_embd), and
     /// the norms of the embedding and of the hidden state before it.
-    pub(crate) fn next_token(&self) -> Option<(Weight<'w>, [NormWeights<'w>; 2])> {
+    pub(crate) fn next_token(&self) -> Option<(Weight<'w>, [Norm<'w>; 2])> {
         let input = self.ends.next_token.as_ref()?;
-        let norm = |weight| NormWeights {
-            weight: self.floats(weight),
-            bias: None,
-        };
-        let norms = [&input.embedding_norm, &input.hidden_norm].map(norm);
-        Some((self.weight(&input.proj), norms))
+        let embedding = input.embedding_norm.get(self.memory)?;
+        let hidden = input.hidden_norm.get(self.memory)?;
+        Some((self.weight(&input.proj), [embedding, hidden]))
     }
 
     /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer,

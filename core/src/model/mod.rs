@@ -28,6 +28,7 @@ mod in_place;
 mod job;
 mod kind;
 mod load;
+mod norm;
 mod place;
 mod plan;
 mod ranges;
@@ -46,6 +47,7 @@ pub use config::{
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};
 pub use load::{LoadProgress, Loader};
+pub(crate) use norm::Norm;
 pub use place::{Residency, Tables};
 pub use plan::{ExpertMatrices, ModelPlan};
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
@@ -61,7 +63,6 @@ pub use site::{Input, Site};
 pub use weight::Weight;
 pub(crate) use weights::Layer;
 pub use weights::Model;
-pub(crate) use weights::NormWeights;
 
 #[cfg(test)]
 pub(crate) mod tests;

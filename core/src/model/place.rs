@@ -7,6 +7,7 @@ use super::arch::{Family, NextTokenName, Tensor};
 use super::check::check_shape;
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
+use super::norm::{NormKind, NormRef};
 use super::refs::{MatrixRef, RowsRef, VectorRef};
 use super::site::Site;
 use crate::gguf::{Gguf, TensorInfo};
@@ -250,16 +251,31 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(vector)
     }
 
-    /// A layer norm (`name` without `.weight`).
+    /// An RMSNorm of one row.
+    fn rms_norm(
+        &mut self,
+        name: Name,
+        len: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<NormRef, ModelError> {
+        Ok(NormRef {
+            weight: self.vector(name, len, placed)?,
+            kind: NormKind::RMS,
+        })
+    }
+
+    /// A layer norm (`name` without `.weight`) with its optional bias.
     fn layer_norm(
         &mut self,
         stem: &Name,
-        len: usize,
+        shape: [usize; 2],
         placed: Placed<'_, 'a>,
-    ) -> Result<[VectorRef; 2], ModelError> {
-        let name = |part: &str| Name::format(format_args!("{}.{part}", stem.as_str()));
-        let weight = self.vector(name("weight"), len, placed)?;
-        Ok([weight, self.vector(name("bias"), len, placed)?])
+    ) -> Result<NormRef, ModelError> {
+        let name = Name::format(format_args!("{}.weight", stem.as_str()));
+        Ok(NormRef {
+            weight: self.table(name, shape, placed)?,
+            kind: NormKind::layer(self.bias(stem, shape, placed)?),
+        })
     }
 
     /// The matrices of all experts at a site, or of all heads (`name` without `.weight`); the first of them. Their
@@ -382,7 +398,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(matrix)
     }
 
-    /// The bias of a matrix, or of every expert's (experts, rows), if the file has one.
+    /// The bias of a norm, of a matrix, or of every expert's (experts, rows), if the file has one.
     fn bias(
         &mut self,
         stem: &Name,

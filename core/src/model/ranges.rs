@@ -367,9 +367,9 @@ impl ModelConfig {
         ] {
             check(key, value, positive(value), "above 0")?;
         }
-        let is_eps = self.rms_eps > 0.0 && self.rms_eps < 1.0;
+        let is_eps = self.norm_eps > 0.0 && self.norm_eps < 1.0;
         let key = "attention.layer_norm_rms_epsilon";
-        check(key, self.rms_eps, is_eps, "between 0 and 1")?;
+        check(key, self.norm_eps, is_eps, "between 0 and 1")?;
         for shape in self.attentions() {
             let key = "attn_logit_softcapping";
             check(key, shape.soft_cap, cap(shape.soft_cap), "0 or above")?;

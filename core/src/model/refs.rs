@@ -1,5 +1,6 @@
 //! Where weights lie: offsets in weight memory, as plain numbers.
 
+use super::norm::NormRef;
 use super::weight::Weight;
 use crate::kernels::bytes::cast;
 use crate::kernels::panel::{PanelLayout, WeightType};
@@ -50,7 +51,7 @@ pub(crate) struct MatrixRef {
 }
 
 /// Where there is no such vector.
-pub(super) const ABSENT: usize = usize::MAX;
+const ABSENT: usize = usize::MAX;
 
 impl MatrixRef {
     /// A matrix of nothing, to fill tables with.
@@ -170,11 +171,6 @@ pub(crate) struct VectorRef {
 
 impl VectorRef {
     pub(super) const EMPTY: Self = Self { offset: 0, len: 0 };
-
-    /// Where a bias of known length lies, or [`ABSENT`].
-    pub(super) const fn as_bias(self) -> usize {
-        if self.len > 0 { self.offset } else { ABSENT }
-    }
 }
 
 pub(super) fn floats<'w>(memory: &'w [u8], vector: &VectorRef) -> &'w [f32] {
@@ -193,11 +189,9 @@ pub(crate) struct RowsRef {
 /// What is outside of layers, but for tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
-    pub(super) output_norm: VectorRef,
-    /// Of length 0 in an RMSNorm.
-    pub(super) output_norm_bias: VectorRef,
-    /// Of length 0 where embeddings begin the residual stream as they are.
-    pub(super) embedding_norm: VectorRef,
+    pub(super) output_norm: NormRef,
+    /// Empty where embeddings begin the residual stream as they are.
+    pub(super) embedding_norm: NormRef,
     pub(super) output: MatrixRef,
     pub(super) embedding: Embedding,
     /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
@@ -214,9 +208,9 @@ pub(crate) struct NextTokenInput {
     /// (n_embd, 2 * n_embd): columns of the embedding, then of the hidden state.
     pub(super) proj: MatrixRef,
     /// (n_embd)
-    pub(super) embedding_norm: VectorRef,
+    pub(super) embedding_norm: NormRef,
     /// (n_embd)
-    pub(super) hidden_norm: VectorRef,
+    pub(super) hidden_norm: NormRef,
 }
 
 /// The embedding that layers have of their own.
@@ -227,7 +221,7 @@ pub(crate) struct LayerInput {
     /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
     pub(super) proj: MatrixRef,
     /// The norm of each layer's part of that, (n_embd_layer).
-    pub(super) norm: VectorRef,
+    pub(super) norm: NormRef,
 }
 
 /// How token embeddings are read.

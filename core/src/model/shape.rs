@@ -11,8 +11,10 @@ pub(crate) const SLOPES_MAX: usize = 64;
 pub enum QkNorm {
     /// There are none.
     None,
-    /// Each head for itself.
+    /// Each head for itself, all of them with the same weights.
     Head,
+    /// Each head for itself, with weights of its own.
+    EachHead,
     /// All heads of a token.
     Row,
 }

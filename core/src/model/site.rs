@@ -323,9 +323,9 @@ impl Site {
 pub(crate) enum Vector {
     /// The norm before the mixer, (n_embd).
     MixerNorm,
-    /// The norm of queries: (head_dim_k) or (n_head * head_dim_k).
+    /// The norm of queries: (head_dim_k), (n_head, head_dim_k) or (n_head * head_dim_k).
     QueryNorm,
-    /// The norm of keys: (head_dim_k) or (n_head_kv * head_dim_k).
+    /// The norm of keys: (head_dim_k), (n_head_kv, head_dim_k) or (n_head_kv * head_dim_k).
     KeyNorm,
     /// The norm of what the mixer adds, (n_embd).
     MixerPostNorm,
@@ -393,6 +393,7 @@ impl Vector {
             (Self::QueryNorm, Mixer::Attention(shape)) => match shape.qk_norm {
                 QkNorm::Row => shape.n_query(),
                 QkNorm::Head => shape.head_dim_k,
+                QkNorm::EachHead => return [shape.n_head, shape.head_dim_k],
                 QkNorm::None => 0,
             },
             (Self::KeyNorm, Mixer::Attention(shape)) => match shape.qk_norm {
@@ -400,6 +401,7 @@ impl Vector {
                 _ if shape.keys_of.is_some() => 0,
                 QkNorm::Row => shape.n_key(),
                 QkNorm::Head => shape.head_dim_k,
+                QkNorm::EachHead => return [shape.n_head_kv, shape.head_dim_k],
                 QkNorm::None => 0,
             },
             (Self::QueryANorm, Mixer::Attention(shape)) => match &shape.latent {

@@ -70,7 +70,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         n_embd: 64,
         n_vocab: 100,
         n_ctx_train: 128,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         kinds: heapless::Vec::new(),
         layers: heapless::Vec::new(),
         ropes: heapless::Vec::from_slice(&[ROPE]).unwrap(),
@@ -79,7 +79,6 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
         logit_scale: 1.0,
         residual_scale: 1.0,
         n_embd_layer: 0,
-        has_layer_norms: false,
         embedding_scale: 1.0,
         is_causal: true,
         norms_replace_stream: false,
@@ -313,8 +312,10 @@ fn every_number_of_a_configuration_is_checked() {
         }),
         ("rope.freq_base", |c| c.ropes[0].freq_base = 0.5),
         ("rope.freq_base", |c| c.ropes[0].freq_base = f32::INFINITY),
-        ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = 0.0),
-        ("attention.layer_norm_rms_epsilon", |c| c.rms_eps = f32::NAN),
+        ("attention.layer_norm_rms_epsilon", |c| c.norm_eps = 0.0),
+        ("attention.layer_norm_rms_epsilon", |c| {
+            c.norm_eps = f32::NAN
+        }),
         ("rope.scaling.factor", |c| c.rope_scaling.factor = -1.0),
         ("rope.scaling.attn_factor", |c| {
             c.rope_scaling.attn_factor = f32::INFINITY;

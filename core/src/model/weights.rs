@@ -1,29 +1,21 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
 use super::config::ModelConfig;
-use super::refs::{ABSENT, Ends, MatrixRef, VectorRef, floats};
+use super::norm::{Norm, NormKind, NormRef};
+use super::refs::{Ends, MatrixRef, VectorRef, floats};
 use super::rope::Rope;
 use super::site::{Site, Vector};
 use super::weight::Weight;
 use crate::kernels::bytes::Pod;
 use core::fmt;
 
-/// The weights of a norm.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NormWeights<'w> {
-    /// (n_embd)
-    pub(crate) weight: &'w [f32],
-    /// (n_embd) in a layer norm, or an empty slice; none in an RMSNorm.
-    pub(crate) bias: Option<&'w [f32]>,
-}
-
 /// One layer: what its family's table found.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Layer {
     pub(super) vectors: [VectorRef; Vector::COUNT],
-    /// Offsets of the biases of vectors that are layer norms, as long as those, or [`ABSENT`].
-    pub(super) biases: [usize; Vector::COUNT],
+    /// The kinds of those vectors that are norms.
+    pub(super) norms: [NormKind; Vector::COUNT],
     pub(super) matrices: [MatrixRef; Site::IN_LAYER.len()],
 }
 
@@ -38,7 +30,7 @@ impl Layer {
     /// A layer without tensors: what tables hold before they are filled.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],
-        biases: [ABSENT; Vector::COUNT],
+        norms: [NormKind::RMS; Vector::COUNT],
         matrices: [MatrixRef::EMPTY; Site::IN_LAYER.len()],
     };
 }
@@ -138,30 +130,17 @@ impl<'w> Model<'w> {
         self.weight(&layer.matrices[site as usize])
     }
 
-    /// A vector of a layer, if it has it.
+    /// A vector of a layer that is not a norm, if it has it.
     pub(crate) fn vector(&self, layer: &Layer, vector: Vector) -> Option<&'w [f32]> {
+        debug_assert!(layer.norms[vector as usize] == NormKind::RMS);
         let vector = &layer.vectors[vector as usize];
         (vector.len > 0).then(|| self.floats(vector))
     }
 
-    /// A norm over the residual stream with its bias, if the layer has it.
-    pub(crate) fn stream_norm(&self, layer: &Layer, norm: Vector) -> Option<NormWeights<'w>> {
-        let bias = match layer.biases[norm as usize] {
-            ABSENT => VectorRef::EMPTY,
-            offset => VectorRef {
-                offset,
-                ..layer.vectors[norm as usize]
-            },
-        };
-        Some(NormWeights {
-            weight: self.vector(layer, norm)?,
-            bias: self.norm_bias(&bias),
-        })
-    }
-
-    /// The bias of a norm: in a layer norm it may have no elements.
-    pub(super) fn norm_bias(&self, bias: &VectorRef) -> Option<&'w [f32]> {
-        self.config.has_layer_norms.then(|| self.floats(bias))
+    /// A norm of a layer, if it has it.
+    pub(crate) fn norm(&self, layer: &Layer, norm: Vector) -> Option<Norm<'w>> {
+        let (weight, kind) = (layer.vectors[norm as usize], layer.norms[norm as usize]);
+        NormRef { weight, kind }.get(self.memory)
     }
 
     /// A matrix of an expert in memory at `panels`.

@@ -51,7 +51,7 @@ pub(super) fn run<'p>(
     shape: &Ffn,
 ) -> Result<(), Stop> {
     let (model, n) = (runner.pass.model, runner.n_rows);
-    let norm = model.stream_norm(at.weights, super::channel_norm(at.kind));
+    let norm = model.norm(at.weights, super::channel_norm(at.kind));
     let input = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
     let layout = ActivationLayout::new(shape.n_ff, runner.pass.activations().neurons);
     let up = model.matrix(at.weights, Site::FfnUp);
@@ -75,7 +75,7 @@ pub(super) fn run<'p>(
     let input = unsafe { activations(&room.rows, &layout, n) };
     let add = runner
         .stream
-        .add(model.vector(at.weights, Vector::ChannelPostNorm));
+        .add(model.norm(at.weights, Vector::ChannelPostNorm));
     let down = model.matrix(at.weights, Site::FfnDown);
     let down = runner.linear((at.index, Site::FfnDown), (input, n), down, add.into());
     runner.linears(Phase::FfnDown, at.index, &mut [down])

@@ -135,7 +135,7 @@ pub(super) fn run<'p>(
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate])?;
     // SAFETY: the rows were written before the last barrier.
     let rows = unsafe { activations(&room.rows, &room.layout, n) };
-    let post = model.vector(at.weights, Vector::LayerInputPostNorm);
+    let post = model.norm(at.weights, Vector::LayerInputPostNorm);
     let add = runner.stream.add(post);
     let site = Site::LayerInputProj;
     let proj = runner.linear((at.index, site), (rows, n), weight(site), add.into());

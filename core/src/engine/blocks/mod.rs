@@ -95,7 +95,7 @@ pub(super) fn mixer<'p>(
     if leaves_out {
         runner.order = Order::OutputsFirst;
     }
-    let norm = runner.pass.model.stream_norm(at.weights, Vector::MixerNorm);
+    let norm = runner.pass.model.norm(at.weights, Vector::MixerNorm);
     let input = runner.normed(Phase::AttentionNorm, at.index, norm, runner.order)?;
     if leaves_out {
         runner.keep_outputs(at.index);
@@ -128,11 +128,11 @@ fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> 
     }
     let model = runner.pass.model;
     if at.kind.has_second_norm
-        && let Some(first) = model.stream_norm(at.weights, Vector::ChannelNorm)
+        && let Some(first) = model.norm(at.weights, Vector::ChannelNorm)
     {
         return runner.stream.add_again(first);
     }
-    let post = model.vector(at.weights, Vector::MixerPostNorm);
+    let post = model.norm(at.weights, Vector::MixerPostNorm);
     runner.stream.add(post)
 }
 

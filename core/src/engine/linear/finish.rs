@@ -22,16 +22,16 @@ impl Linear<'_> {
             let first = tile.rows.start / 2;
             for (i, y) in y.chunks_exact_mut(2 * heads.head_dim).enumerate() {
                 let (query, gate) = y.split_at_mut(heads.head_dim);
-                Self::turn(pass, (rank, entry), heads, query);
                 let start = first + i * heads.head_dim;
+                Self::turn(pass, (rank, entry), heads, (start / heads.head_dim, query));
                 let columns = start..start + heads.head_dim;
                 self.target(queries, token, &columns).copy_from_slice(query);
                 self.target(gates, token, &columns).copy_from_slice(gate);
             }
             return;
         }
-        Self::turn(pass, (rank, entry), heads, y);
         let first_head = tile.rows.start / heads.head_dim;
+        Self::turn(pass, (rank, entry), heads, (first_head, y));
         match &heads.target {
             HeadTarget::Queries(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
             HeadTarget::GatedQueries(..) => unreachable!("handled above"),
@@ -44,16 +44,30 @@ impl Linear<'_> {
         }
     }
 
-    /// Whole heads of an entry, normalised and rotated.
-    fn turn(pass: &Pass<'_>, (rank, entry): (usize, usize), heads: &Heads<'_>, y: &mut [f32]) {
+    /// Whole heads of an entry from head `first` on, normalised and rotated.
+    fn turn(
+        pass: &Pass<'_>,
+        (rank, entry): (usize, usize),
+        heads: &Heads<'_>,
+        (first, y): (usize, &mut [f32]),
+    ) {
+        let norm = |y: &mut [f32]| {
+            let Some(norm) = heads.norm else {
+                return;
+            };
+            for (head, y) in y.chunks_exact_mut(heads.head_dim).enumerate() {
+                let norm = norm.of_piece(first + head, heads.head_dim);
+                pass.norm_in_place(rank, y, Some(norm));
+            }
+        };
         if !heads.norms_rotated {
-            pass.norm_in_place(rank, y, heads.norm);
+            norm(y);
         }
         if let Some(rope) = heads.rope {
             pass.rotate(rope, entry, heads.head_dim, y);
         }
         if heads.norms_rotated {
-            pass.norm_in_place(rank, y, heads.norm);
+            norm(y);
         }
         if let Some(temperature) = &heads.temperature {
             pass.heat(temperature, entry, y);

@@ -16,7 +16,6 @@ pub(super) static BERT: Family = Family {
     architecture: Architecture::Bert,
     layer: LAYER,
     beside: Beside::TypesAndPositions,
-    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &["attention.causal"],
     adjust: |keys, draft| {

@@ -4,16 +4,21 @@
 //! Source: llama.cpp, `src/models/cohere2.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
-use super::{Architecture, Family, Keys, layers};
+use super::{Architecture, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 
 pub(super) static COHERE2: Family = Family {
     name: "cohere2",
     architecture: Architecture::Cohere2,
-    layer: &[layers::ATTENTION, layers::NETWORK],
+    layer: &[
+        &[Tensor::LayerNorm("attn_norm", V::MixerNorm)],
+        layers::QKV,
+        &[Tensor::Matrix("attn_output", &[S::AttnOutput])],
+        layers::NETWORK,
+    ],
+    output_norm: EndNorm::Layer("output_norm"),
     rope_pairing: RopePairing::Interleaved,
-    has_layer_norms: true,
     keys: &[
         "attention.sliding_window",
         "attention.sliding_window_pattern",

@@ -13,7 +13,9 @@
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
-use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
+use super::{
+    Architecture, Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers,
+};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, QkNorm, Router};
@@ -23,7 +25,6 @@ pub(super) static NOMIC_BERT: Family = Family {
     architecture: Architecture::NomicBert,
     layer: &[bert::BEFORE, layers::QKV, bert::OUTPUT, layers::NETWORK],
     beside: Beside::Types,
-    has_layer_norms: true,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
         post_norm(keys, draft);
@@ -48,7 +49,6 @@ pub(super) static NOMIC_BERT_MOE: Family = Family {
         ],
     ],
     beside: Beside::Types,
-    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &["attention.causal", EVERY],
     adjust: |keys, draft| {
@@ -72,7 +72,6 @@ pub(super) static JINA_BERT_V3: Family = Family {
     architecture: Architecture::JinaBertV3,
     layer: bert::LAYER,
     beside: Beside::Types,
-    has_layer_norms: true,
     activation: Activation::Gelu,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
@@ -98,7 +97,6 @@ pub(super) static JINA_BERT_V2: Family = Family {
         layers::NETWORK,
     ],
     beside: Beside::Types,
-    has_layer_norms: true,
     qk_norm: QkNorm::Row,
     activation: Activation::Gelu,
     keys: &["attention.causal", "attention.max_alibi_bias"],
@@ -138,15 +136,15 @@ pub(super) static MODERN_BERT: Family = Family {
     name: "modern-bert",
     architecture: Architecture::ModernBert,
     layer: &[&[
-        Tensor::VectorBehindFirst("attn_norm", V::MixerNorm),
+        Tensor::LayerNormAfterFirst("attn_norm", V::MixerNorm),
         Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),
         Tensor::Matrix("attn_output", &[S::AttnOutput]),
-        Tensor::Vector("ffn_norm", V::ChannelNorm),
+        Tensor::LayerNorm("ffn_norm", V::ChannelNorm),
         Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ]],
-    embedding_norm: Some("token_embd_norm.weight"),
-    has_layer_norms: true,
+    output_norm: EndNorm::Layer("output_norm"),
+    embedding_norm: Some(EndNorm::Layer("token_embd_norm")),
     activation: Activation::Gelu,
     keys: &[
         "attention.causal",

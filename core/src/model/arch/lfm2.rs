@@ -6,7 +6,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
+use super::{Architecture, EndNorm, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
@@ -16,7 +16,7 @@ pub(super) static LFM2: Family = Family {
     name: "lfm2",
     architecture: Architecture::Lfm2,
     layer: LAYER,
-    output_norm: "token_embd_norm.weight",
+    output_norm: EndNorm::Rms("token_embd_norm"),
     qk_norm: QkNorm::Head,
     keys: &[
         "attention.causal",
@@ -47,7 +47,7 @@ pub(super) static LFM2MOE: Family = Family {
     name: "lfm2moe",
     architecture: Architecture::Lfm2Moe,
     layer: LAYER,
-    output_norm: "token_embd_norm.weight",
+    output_norm: EndNorm::Rms("token_embd_norm"),
     qk_norm: QkNorm::Head,
     keys: &[
         "attention.causal",

@@ -135,10 +135,10 @@ pub(super) struct Family {
     /// The tensors of the expert for all tokens, in layers with experts, where other layers have them as their
     /// feed-forward network.
     pub(super) beside_experts: &'static [(&'static str, Site)],
-    /// The output norm.
-    pub(super) output_norm: &'static str,
+    /// The output norm, unless a layer's norm is it ([`Tensor::OutputNormBefore`]).
+    pub(super) output_norm: EndNorm,
     /// The norm of embeddings, where it begins the residual stream.
-    pub(super) embedding_norm: Option<&'static str>,
+    pub(super) embedding_norm: Option<EndNorm>,
     /// What is added to the embeddings of tokens.
     pub(super) beside: Beside,
     /// Which dimensions rotate together.
@@ -147,8 +147,6 @@ pub(super) struct Family {
     pub(super) qk_norm: QkNorm,
     /// What the gate of the feed-forward network goes through.
     pub(super) activation: Activation,
-    /// Whether norms are layer norms, with a bias or without.
-    pub(super) has_layer_norms: bool,
     /// Whether the first block behind its layers is run as a head that predicts a token further ([`next_token`]).
     has_next_token: bool,
     /// Metadata keys that it alone reads, without its name before them.
@@ -167,13 +165,18 @@ pub(super) enum Beside {
     TypesAndPositions,
 }
 
+/// A norm outside of layers: its kind, and the tensor's name without `.weight`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EndNorm {
+    Rms(&'static str),
+    Layer(&'static str),
+}
+
 /// A tensor of a layer, `blk.N.NAME`.
 #[derive(Debug)]
 pub(super) enum Tensor {
-    /// `NAME.weight`, f32.
+    /// `NAME.weight`, f32: an RMSNorm, or a vector that is not a norm.
     Vector(&'static str, Vector),
-    /// The same; in the first layer only if the file has it.
-    VectorBehindFirst(&'static str, Vector),
     /// `NAME`, f32.
     Named(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
@@ -184,8 +187,10 @@ pub(super) enum Tensor {
     Experts(&'static str, Site),
     /// `NAME.weight` of three dimensions: the matrix of every head, one after the other.
     Heads(&'static str, Site),
-    /// `NAME.weight` and `NAME.bias`, f32: a layer norm.
+    /// `NAME.weight`, and `NAME.bias` if the file has it, f32: a layer norm.
     LayerNorm(&'static str, Vector),
+    /// The same; in the first layer only if the file has it.
+    LayerNormAfterFirst(&'static str, Vector),
     /// A layer norm that files count to the layer before (the second name); the first layer's is
     /// outside of layers (the first name). The last layer's is the model's output norm.
     OutputNormBefore(&'static str, &'static str, Vector),
@@ -298,13 +303,12 @@ impl Family {
         architecture: Architecture::Llama,
         layer: &[],
         beside_experts: &[],
-        output_norm: "output_norm.weight",
+        output_norm: EndNorm::Rms("output_norm"),
         embedding_norm: None,
         beside: Beside::Nothing,
         rope_pairing: RopePairing::Halves,
         qk_norm: QkNorm::None,
         activation: Activation::Silu,
-        has_layer_norms: false,
         has_next_token: false,
         keys: &[],
         adjust: |_, _| Ok(()),
@@ -317,8 +321,28 @@ impl Family {
 
     /// Whether layers have this norm.
     fn has(&self, norm: Vector) -> bool {
-        let is_it = |tensor: &Tensor| matches!(tensor, Tensor::Vector(_, other) if *other == norm);
-        self.tensors().any(is_it)
+        self.tensors().any(|tensor| match tensor {
+            Tensor::Vector(_, other) | Tensor::LayerNorm(_, other) => *other == norm,
+            _ => false,
+        })
+    }
+
+    /// Whether `blk.N.NAME.weight` is a norm or another vector.
+    fn has_vector(&self, name: &str) -> bool {
+        self.tensors().any(|tensor| match tensor {
+            Tensor::Vector(other, _)
+            | Tensor::LayerNorm(other, _)
+            | Tensor::LayerNormAfterFirst(other, _) => *other == name,
+            _ => false,
+        })
+    }
+
+    /// The key of what is added to the mean square in norms: by the kind of its output norm.
+    fn eps_key(&self) -> &'static str {
+        match (self.output_norm, self.output_norm_of_layer()) {
+            (EndNorm::Rms(_), None) => "attention.layer_norm_rms_epsilon",
+            _ => "attention.layer_norm_epsilon",
+        }
     }
 
     /// The matrix, or the first of several, in the tensor `blk.N.NAME.weight`, and whether every expert
@@ -393,9 +417,9 @@ mod tests {
             let mut seen = [0; Vector::COUNT];
             for tensor in family.tensors() {
                 if let Tensor::Vector(_, norm)
-                | Tensor::VectorBehindFirst(_, norm)
                 | Tensor::Named(_, norm)
                 | Tensor::LayerNorm(_, norm)
+                | Tensor::LayerNormAfterFirst(_, norm)
                 | Tensor::OutputNormBefore(_, _, norm) = tensor
                 {
                     seen[*norm as usize] += 1;

@@ -144,10 +144,7 @@ fn read_ends(
     let tied_output = keys.gguf().tensor(OUTPUT).is_none();
     let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
     let n_ctx_train = keys.size("context_length")?;
-    let eps = match family.has_layer_norms {
-        true => "attention.layer_norm_epsilon",
-        false => "attention.layer_norm_rms_epsilon",
-    };
+    let eps = family.eps_key();
     let mut ropes = Vec::new();
     let rope = RopeConfig {
         n_rot,
@@ -162,7 +159,7 @@ fn read_ends(
         n_embd: keys.size("embedding_length")?,
         n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
         n_ctx_train,
-        rms_eps: match optional(keys.f32(eps))? {
+        norm_eps: match optional(keys.f32(eps))? {
             Some(eps) => eps,
             // Files of Nemotron may have the other key alone.
             None => match optional(keys.f32("attention.layer_norm_epsilon"))? {
@@ -170,7 +167,6 @@ fn read_ends(
                 None => keys.f32(eps)?,
             },
         },
-        has_layer_norms: family.has_layer_norms,
         kinds: Vec::new(),
         layers: Vec::new(),
         ropes,
@@ -212,10 +208,7 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
         else {
             continue;
         };
-        let is_vector = family
-            .tensors()
-            .any(|other| matches!(other, super::Tensor::Vector(other, _) if *other == name));
-        if is_vector {
+        if family.has_vector(name) {
             continue;
         }
         let kinds = ActivationKinds::for_weights(ty);

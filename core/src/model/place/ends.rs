@@ -2,12 +2,13 @@
 
 use super::{Placed, Placer};
 use crate::model::arch::{
-    Beside, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, NextTokenName, OUTPUT,
+    Beside, EndNorm, LAYER_MODEL_PROJ, LAYER_PROJ_NORM, LAYER_TOKEN_EMBD, NextTokenName, OUTPUT,
     POSITION_EMBD, TOKEN_EMBD, TOKEN_TYPES,
 };
 use crate::model::config::{ModelConfig, NextToken};
 use crate::model::error::{ModelError, Name};
-use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput, VectorRef};
+use crate::model::norm::NormRef;
+use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput};
 
 impl<'a> Placer<'_, 'a> {
     /// What is outside of layers: output norm, output layer, embeddings.
@@ -20,15 +21,12 @@ impl<'a> Placer<'_, 'a> {
             return self.ends_of_head(c, head, placed);
         }
         let family = c.architecture.family();
-        let [output_norm, output_norm_bias] = match family.output_norm_of_layer() {
+        let output_norm = match family.output_norm_of_layer() {
             Some(part) => {
                 let stem = Name::format(format_args!("blk.{}.{part}", c.n_layer() - 1));
-                self.layer_norm(&stem, c.n_embd, placed)?
+                self.layer_norm(&stem, [1, c.n_embd], placed)?
             }
-            None => {
-                let weight = self.vector(family.output_norm.into(), c.n_embd, placed)?;
-                [weight, VectorRef::EMPTY]
-            }
+            None => self.end_norm(family.output_norm, c.n_embd, placed)?,
         };
         let shape = [c.n_vocab, c.n_embd];
         let (output, embedding) = if c.tied_output {
@@ -43,8 +41,8 @@ impl<'a> Placer<'_, 'a> {
             )
         };
         let embedding_norm = match family.embedding_norm {
-            Some(name) => self.vector(name.into(), c.n_embd, placed)?,
-            None => VectorRef::EMPTY,
+            Some(norm) => self.end_norm(norm, c.n_embd, placed)?,
+            None => NormRef::EMPTY,
         };
         let (mut positions, mut types) = (None, None);
         if family.beside == Beside::TypesAndPositions {
@@ -64,7 +62,6 @@ impl<'a> Placer<'_, 'a> {
         };
         Ok(Ends {
             output_norm,
-            output_norm_bias,
             embedding_norm,
             output,
             embedding,
@@ -96,20 +93,19 @@ impl<'a> Placer<'_, 'a> {
             false => MatrixRef::EMPTY,
         };
         let output_norm = match head.has_output_norm {
-            true => NextTokenName::OutputNorm.weight(block),
-            false => c.architecture.family().output_norm.into(),
+            true => self.rms_norm(NextTokenName::OutputNorm.weight(block), n_embd, placed)?,
+            false => self.end_norm(c.architecture.family().output_norm, n_embd, placed)?,
         };
         let proj = NextTokenName::Proj.stem(block);
-        let mut norm = |name: NextTokenName| self.vector(name.weight(block), n_embd, placed);
+        let mut norm = |name: NextTokenName| self.rms_norm(name.weight(block), n_embd, placed);
         let input = NextTokenInput {
             embedding_norm: norm(NextTokenName::EmbeddingNorm)?,
             hidden_norm: norm(NextTokenName::HiddenNorm)?,
             proj: self.matrix(&proj, [n_embd, 2 * n_embd], placed)?,
         };
         Ok(Ends {
-            output_norm: self.vector(output_norm, n_embd, placed)?,
-            output_norm_bias: VectorRef::EMPTY,
-            embedding_norm: VectorRef::EMPTY,
+            output_norm,
+            embedding_norm: NormRef::EMPTY,
             output,
             embedding: Embedding::Panels(embedding),
             positions: None,
@@ -117,6 +113,21 @@ impl<'a> Placer<'_, 'a> {
             layer_input: None,
             next_token: Some(input),
         })
+    }
+
+    fn end_norm(
+        &mut self,
+        norm: EndNorm,
+        len: usize,
+        placed: Placed<'_, 'a>,
+    ) -> Result<NormRef, ModelError> {
+        match norm {
+            EndNorm::Rms(stem) => {
+                let name = Name::format(format_args!("{stem}.weight"));
+                self.rms_norm(name, len, placed)
+            }
+            EndNorm::Layer(stem) => self.layer_norm(&stem.into(), [1, len], placed),
+        }
     }
 
     /// The embedding that layers have of their own, `n` values of a token in all.
@@ -131,7 +142,7 @@ impl<'a> Placer<'_, 'a> {
         Ok(LayerInput {
             rows: self.rows(LAYER_TOKEN_EMBD.into(), [c.n_vocab, n], placed)?,
             proj: self.matrix(&stem.into(), [n, c.n_embd], placed)?,
-            norm: self.vector(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
+            norm: self.rms_norm(LAYER_PROJ_NORM.into(), c.n_embd_layer, placed)?,
         })
     }
 }

@@ -5,6 +5,7 @@ use crate::kernels::panel::PANEL_ROWS;
 use crate::model::arch::{GATE_UP_EXPS, Tensor, UP_EXPS};
 use crate::model::config::ModelConfig;
 use crate::model::error::{ModelError, Name};
+use crate::model::norm::NormRef;
 use crate::model::site::{Site, Vector};
 use crate::model::weights::Layer;
 
@@ -18,12 +19,9 @@ impl<'a> Placer<'_, 'a> {
         let (mut layer, block) = (Layer::EMPTY, c.block(i));
         for tensor in c.architecture.family().tensors() {
             match *tensor {
-                Tensor::Vector(part, vector) | Tensor::VectorBehindFirst(part, vector) => {
+                Tensor::Vector(part, vector) => {
                     let name = Name::format(format_args!("blk.{block}.{part}.weight"));
-                    let may_lack = i == 0 && matches!(tensor, Tensor::VectorBehindFirst(..));
-                    if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
-                        self.vector_of(name, vector, (c, i), &mut layer, placed)?;
-                    }
+                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
                 }
                 Tensor::Named(part, vector) => {
                     let name = Name::format(format_args!("blk.{block}.{part}"));
@@ -49,11 +47,12 @@ impl<'a> Placer<'_, 'a> {
                         layer.matrices[site as usize] = first;
                     }
                 }
-                Tensor::LayerNorm(part, norm) => {
+                Tensor::LayerNorm(part, norm) | Tensor::LayerNormAfterFirst(part, norm) => {
                     let stem = Name::format(format_args!("blk.{block}.{part}"));
-                    let [n, len] = norm.shape(c.kind(i), c.n_embd);
-                    if n > 0 {
-                        self.norm(&stem, norm, len, &mut layer, placed)?;
+                    let name = Name::format(format_args!("{}.weight", stem.as_str()));
+                    let may_lack = i == 0 && matches!(tensor, Tensor::LayerNormAfterFirst(..));
+                    if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
+                        self.norm_of(&stem, norm, (c, i), &mut layer, placed)?;
                     }
                 }
                 Tensor::OutputNormBefore(first, part, norm) => {
@@ -61,7 +60,7 @@ impl<'a> Placer<'_, 'a> {
                         0 => Name::from(first),
                         _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
                     };
-                    self.norm(&stem, norm, c.n_embd, &mut layer, placed)?;
+                    self.norm_of(&stem, norm, (c, i), &mut layer, placed)?;
                 }
             }
         }
@@ -146,18 +145,20 @@ impl<'a> Placer<'_, 'a> {
         Ok(())
     }
 
-    /// A layer norm of a layer.
-    fn norm(
+    /// A layer norm of a layer, if its kind has it.
+    fn norm_of(
         &mut self,
         stem: &Name,
         norm: Vector,
-        len: usize,
+        (c, i): (&ModelConfig, usize),
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
-        let [weight, bias] = self.layer_norm(stem, len, placed)?;
-        layer.vectors[norm as usize] = weight;
-        layer.biases[norm as usize] = bias.as_bias();
+        let shape = norm.shape(c.kind(i), c.n_embd);
+        if shape[0] > 0 {
+            let NormRef { weight, kind } = self.layer_norm(stem, shape, placed)?;
+            (layer.vectors[norm as usize], layer.norms[norm as usize]) = (weight, kind);
+        }
         Ok(())
     }
 

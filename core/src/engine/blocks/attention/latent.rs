@@ -219,11 +219,8 @@ impl<'p> Block<'p> {
         let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
         let entry = pass.common.entry(order, row);
         let (value, turned) = key.split_at_mut(latent.kv_rank);
-        pass.norm_in_place(
-            rank,
-            value,
-            pass.model.vector(self.at.weights, Vector::LatentNorm),
-        );
+        let norm = pass.model.norm(self.at.weights, Vector::LatentNorm);
+        pass.norm_in_place(rank, value, norm);
         if let Some(rope) = self.shape.rope {
             pass.rotate(rope, entry, latent.head_dim_rope, turned);
         }
@@ -240,7 +237,7 @@ impl<'p> Block<'p> {
         let room = &self.room.latent;
         // SAFETY: as in `store_latent`.
         let x = unsafe { room.q_a.write(row * n..(row + 1) * n) };
-        let norm = pass.model.vector(self.at.weights, Vector::QueryANorm);
+        let norm = pass.model.norm(self.at.weights, Vector::QueryANorm);
         pass.norm_in_place(rank, x, norm);
         pass.quantize(x, layout, room.rows.pointer(row * layout.row_bytes()));
     }

@@ -28,7 +28,7 @@ use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize};
-use crate::model::{Attention, HEAD_DIM_NORMED_MAX, QkNorm, Site, Vector};
+use crate::model::{Attention, HEAD_DIM_NORMED_MAX, Norm, QkNorm, Site, Vector};
 use crate::state::PagesView;
 use crate::team::Stop;
 use crate::trace::Phase;
@@ -122,15 +122,17 @@ impl<'p> Block<'p> {
         let rows = (input.input, input.n_all);
         let key = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(self.whole_keys()),
-            QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
-                norm: model.vector(self.at.weights, Vector::KeyNorm),
+            QkNorm::Head | QkNorm::EachHead | QkNorm::None => Epilogue::Heads(Heads {
+                norm: model.norm(self.at.weights, Vector::KeyNorm),
                 rope: shape.rope,
                 ..self.heads(shape.head_dim_k, HeadTarget::Keys(*self.pages, self.layer))
             }),
         };
         let value = HeadTarget::Values(*self.pages, self.layer);
         let value = Epilogue::Heads(Heads {
-            norm: shape.norms_values.then(|| &ONES[..shape.head_dim_v]),
+            norm: shape
+                .norms_values
+                .then(|| Norm::Rms(&ONES[..shape.head_dim_v])),
             norms_rotated: false,
             ..self.heads(shape.head_dim_v, value)
         });
@@ -158,9 +160,9 @@ impl<'p> Block<'p> {
         };
         let query = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(rows),
-            QkNorm::Head | QkNorm::None => Epilogue::Heads(Heads {
+            QkNorm::Head | QkNorm::EachHead | QkNorm::None => Epilogue::Heads(Heads {
                 strip_rows: rows_of_head * self.head_strip,
-                norm: model.vector(self.at.weights, Vector::QueryNorm),
+                norm: model.norm(self.at.weights, Vector::QueryNorm),
                 rope: shape.rope,
                 temperature: shape.temperature,
                 rotation: self.pages.config.rotation.k,
@@ -261,11 +263,8 @@ impl<'p> Block<'p> {
         let (pass, n) = (self.pass, self.shape.n_query());
         // SAFETY: a row is one worker's, and its query was written before the last barrier.
         let query = unsafe { self.room.q.write(row * n..(row + 1) * n) };
-        pass.norm_row(
-            rank,
-            query,
-            pass.model.stream_norm(self.at.weights, Vector::QueryNorm),
-        );
+        let norm = pass.model.norm(self.at.weights, Vector::QueryNorm);
+        pass.norm_in_place(rank, query, norm);
         if let Some(rope) = self.shape.rope {
             let entry = pass.common.entry(order, row);
             pass.rotate(rope, entry, self.shape.head_dim_k, query);
@@ -283,11 +282,8 @@ impl<'p> Block<'p> {
         // SAFETY: as in `norm_query`.
         let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
         let entry = pass.common.entry(order, row);
-        pass.norm_row(
-            rank,
-            key,
-            pass.model.stream_norm(self.at.weights, Vector::KeyNorm),
-        );
+        let norm = pass.model.norm(self.at.weights, Vector::KeyNorm);
+        pass.norm_in_place(rank, key, norm);
         if let Some(rope) = self.shape.rope {
             pass.rotate(rope, entry, self.shape.head_dim_k, key);
         }

@@ -87,7 +87,7 @@ impl<'m> AttentionRoom<'m> {
                 most(|shape| match shape.qk_norm {
                     _ if shape.latent.is_some() => shape.n_key(),
                     QkNorm::Row => shape.n_key(),
-                    QkNorm::None | QkNorm::Head => 0,
+                    QkNorm::None | QkNorm::Head | QkNorm::EachHead => 0,
                 }),
             )?,
             gates: room.buffer(
@@ -107,7 +107,7 @@ impl<'m> AttentionRoom<'m> {
                 norm_row: most(|shape| match shape.qk_norm {
                     _ if shape.latent.is_some() => shape.n_key().max(shape.n_query()),
                     QkNorm::Row => shape.n_query(),
-                    QkNorm::Head => shape.head_dim_k.max(shape.head_dim_v),
+                    QkNorm::Head | QkNorm::EachHead => shape.head_dim_k.max(shape.head_dim_v),
                     QkNorm::None => shape.head_dim_v,
                 }),
                 n_rows: 0,

@@ -52,7 +52,7 @@ impl Guess<'_, '_> {
             true => Vector::RouterNorm,
             false => channel_norm(kind),
         };
-        let normed = runner.norm(runner.stream_row(row), model.stream_norm(weights, norm));
+        let normed = runner.norm(runner.stream_row(row), model.norm(weights, norm));
         let (rows, chosen) = &self.room.ahead;
         pass.quantize(normed, &rows.layout, rows.memory.pointer(0));
         let router = model.matrix(weights, Site::FfnGateInp);

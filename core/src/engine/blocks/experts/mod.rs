@@ -122,7 +122,7 @@ pub(super) fn run<'p>(
         if runner.n_rows > SMALL_BATCH {
             runner.barrier(at.index)?;
         }
-        let norm = pass.model.stream_norm(at.weights, Vector::ExpertsNorm);
+        let norm = pass.model.norm(at.weights, Vector::ExpertsNorm);
         gathers = runner.normed(Phase::FfnNorm, at.index, norm, Order::Batch)?;
     } else if shape.n_latent > 0 {
         gathers = block.enter_latent(runner, input)?;
@@ -169,7 +169,7 @@ impl<'p> Block<'p> {
             return [stream, stream];
         }
         let norm = |vector| {
-            let norm = self.pass.model.vector(self.at.weights, vector);
+            let norm = self.pass.model.norm(self.at.weights, vector);
             norm.expect("loaded with every such layer")
         };
         let norms = [norm(Vector::SharedPostNorm), norm(Vector::ExpertsPostNorm)];

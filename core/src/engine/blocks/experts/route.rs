@@ -24,7 +24,7 @@ impl<'p> Block<'p> {
         let index = self.at.index;
         let channel_norm = channel_norm(self.at.kind);
         let normed = |runner: &mut Runner<'p, '_>, norm| {
-            let norm = pass.model.stream_norm(self.at.weights, norm);
+            let norm = pass.model.norm(self.at.weights, norm);
             runner.normed(Phase::FfnNorm, index, norm, Order::Batch)
         };
         let input = match self.shape.has_norms {

@@ -11,7 +11,7 @@ use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
 use crate::kernels::contract::sqrt;
 use crate::kernels::table::Rule;
-use crate::model::{DeltaKeys, DeltaNet, Site, Vector};
+use crate::model::{DeltaKeys, DeltaNet, Norm, Site, Vector};
 use crate::team::Stop;
 use crate::trace::Phase;
 use heapless::Vec;
@@ -55,7 +55,9 @@ pub(in crate::engine::blocks) fn run<'p>(
         block: &block,
         shape,
         steps: [vector(Vector::SsmDt), vector(Vector::SsmA)],
-        norm: vector(Vector::SsmNorm),
+        norm: model
+            .norm(at.weights, Vector::SsmNorm)
+            .expect("loaded with every delta net"),
     };
     net.prepare(runner, at.index)?;
     block.recur(runner, at.index, |head| Columns {
@@ -139,7 +141,7 @@ struct Net<'b, 'p> {
     /// What is added to steps, and what they are multiplied by.
     steps: [&'p [f32]; 2],
     /// (head_dim_v)
-    norm: &'p [f32],
+    norm: Norm<'p>,
 }
 
 impl<'p> Net<'_, 'p> {
@@ -175,7 +177,7 @@ impl<'p> Net<'_, 'p> {
                 false => 1.0,
             };
             let pass = self.block.pass;
-            pass.table.l2_norm(head, pass.config().rms_eps, scale);
+            pass.table.l2_norm(head, pass.config().norm_eps, scale);
         }
     }
 
@@ -221,8 +223,7 @@ impl<'p> Net<'_, 'p> {
         let heads = normed.chunks_exact_mut(dim).zip(y.chunks_exact_mut(dim));
         for (head, (x, (normed, y))) in block.output(entry).chunks_exact(dim).zip(heads).enumerate()
         {
-            let eps = pass.config().rms_eps;
-            pass.table.rms_norm(x, self.norm, eps, normed);
+            pass.norm(x, self.norm, normed);
             let (memory, start) = match self.shape.is_joint {
                 true => {
                     let start = entry * self.shape.n_in() + self.shape.gate_column(head);

@@ -8,7 +8,7 @@ use crate::engine::epilogue::Epilogue;
 use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
 use crate::kernels::table::Rule;
-use crate::model::{Mamba2, Site, Vector};
+use crate::model::{Mamba2, Norm, Site, Vector};
 use crate::team::Stop;
 use crate::trace::Phase;
 
@@ -65,7 +65,7 @@ pub(in crate::engine::blocks) fn run<'p>(
         shape,
         steps: [vector(Vector::SsmDt), vector(Vector::SsmA)],
         around: vector(Vector::SsmD),
-        norm: model.vector(at.weights, Vector::SsmNorm),
+        norm: model.norm(at.weights, Vector::SsmNorm),
     };
     mamba.prepare(runner, at.index)?;
     block.recur(runner, at.index, |head| {
@@ -100,7 +100,7 @@ struct Mamba<'b, 'p> {
     /// How much of a head's input goes around its state, (n_head).
     around: &'p [f32],
     /// (n_group, n_inner / n_group)
-    norm: Option<&'p [f32]>,
+    norm: Option<Norm<'p>>,
 }
 
 impl<'p> Mamba<'_, 'p> {
@@ -163,9 +163,9 @@ impl<'p> Mamba<'_, 'p> {
             return gated;
         };
         let len = n / shape.n_group;
-        let groups = gated.chunks_exact(len).zip(norm.chunks_exact(len));
-        for ((x, weight), out) in groups.zip(sum.chunks_exact_mut(len)) {
-            pass.table.rms_norm(x, weight, pass.config().rms_eps, out);
+        let groups = gated.chunks_exact(len).zip(sum.chunks_exact_mut(len));
+        for (group, (x, out)) in groups.enumerate() {
+            pass.norm(x, norm.of_piece(group, len), out);
         }
         sum
     }
