@@ -8,7 +8,7 @@
 
 use crate::gguf::{Gguf, optional};
 use crate::kernels::contract::{Portable, double, gelu, tanh};
-use crate::model::{Architecture, ModelConfig, ModelError, Name};
+use crate::model::{ModelConfig, ModelError, Name};
 use crate::pooling::Pooling;
 use heapless::Vec;
 
@@ -69,7 +69,7 @@ impl Head {
         gguf: &Gguf<'_>,
         config: &ModelConfig,
     ) -> Result<Option<Self>, ModelError> {
-        if config.architecture != Architecture::GemmaEmbedding {
+        if config.architecture.name() != "gemma-embedding" {
             return Ok(None);
         }
         let mut head = Self::empty(None);
@@ -98,7 +98,7 @@ impl Head {
         if !has(gguf, CLS) && !has(gguf, CLS_OUTPUT) {
             return Ok(None);
         }
-        let is_modern = config.architecture == Architecture::ModernBert;
+        let is_modern = config.architecture.name() == "modern-bert";
         let mut head = Self::empty(Some(pooling(gguf, config)?));
         let mut n = config.n_embd;
         if has(gguf, CLS) {
@@ -115,7 +115,7 @@ impl Head {
         if has(gguf, CLS_OUTPUT) {
             head.dense(gguf, CLS_OUTPUT, n)?;
         }
-        if config.architecture == Architecture::Qwen3 {
+        if config.architecture.name() == "qwen3" {
             head.push(Stage::Softmax);
         }
         Ok(Some(head))
@@ -213,7 +213,7 @@ fn pooling(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Pooling, ModelError>
     if config.is_causal {
         return Ok(Pooling::Last);
     }
-    if config.architecture != Architecture::ModernBert {
+    if config.architecture.name() != "modern-bert" {
         return Ok(Pooling::Cls);
     }
     let name = config.architecture.name();

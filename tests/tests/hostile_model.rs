@@ -429,7 +429,7 @@ fn refused_tensors_are_named() {
 fn refused_settings_are_named() {
     let set = |key: &str, value: u32| refusal(|file| file.set(key, value));
     let mut names = Vec::new();
-    for architecture in Architecture::ALL {
+    for architecture in Architecture::all() {
         // Mixtral's is llama's.
         if !names.contains(&architecture.name()) {
             names.push(architecture.name());

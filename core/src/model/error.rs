@@ -151,14 +151,14 @@ impl fmt::Display for ModelError {
             Self::Gguf(error) => error.fmt(f),
             Self::UnknownArchitecture { name } => {
                 write!(f, "architecture \"{name}\" is not supported yet (")?;
-                for (i, other) in Architecture::ALL.iter().enumerate() {
+                let names = Architecture::all().map(Architecture::name);
+                for (i, name) in names.clone().enumerate() {
                     // Two may share a name.
-                    let known = |earlier: &Architecture| earlier.name() == other.name();
-                    if Architecture::ALL[..i].iter().any(known) {
+                    if names.clone().take(i).any(|earlier| earlier == name) {
                         continue;
                     }
                     let comma = if i > 0 { ", " } else { "" };
-                    write!(f, "{comma}{}", other.name())?;
+                    write!(f, "{comma}{name}")?;
                 }
                 f.write_str(" are)")
             }

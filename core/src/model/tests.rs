@@ -1,4 +1,4 @@
-use super::architecture::Architecture;
+use super::Architecture;
 use super::config::{Fused, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
@@ -66,7 +66,7 @@ pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
             gate_up: false,
             gate_up_exps: false,
         },
-        architecture: Architecture::Llama,
+        architecture: Architecture::all().next().unwrap(),
         n_embd: 64,
         n_vocab: 100,
         n_ctx_train: 128,

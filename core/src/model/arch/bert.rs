@@ -8,12 +8,11 @@
 //! norm. The type of every token is that of sentence A, as in llama.cpp.
 
 use super::draft::Draft;
-use super::{Architecture, Beside, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{Beside, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::model::shape::Activation;
 
 pub(super) static BERT: Family = Family {
     name: "bert",
-    architecture: Architecture::Bert,
     layer: LAYER,
     beside: Beside::TypesAndPositions,
     activation: Activation::Gelu,

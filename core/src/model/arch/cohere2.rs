@@ -4,13 +4,12 @@
 //! Source: llama.cpp, `src/models/cohere2.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
-use super::{Architecture, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{EndNorm, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 
 pub(super) static COHERE2: Family = Family {
     name: "cohere2",
-    architecture: Architecture::Cohere2,
     layer: &[
         &[Tensor::LayerNorm("attn_norm", V::MixerNorm)],
         layers::QKV,

@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
 };
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::{double, sqrt};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
@@ -15,7 +15,6 @@ use crate::model::shape::{Latent, Router, Score, Temperature};
 
 pub(super) static DEEPSEEK2: Family = Family {
     name: "deepseek2",
-    architecture: Architecture::DeepSeek2,
     layer: &[
         &[
             Tensor::Vector("attn_norm", V::MixerNorm),

@@ -13,16 +13,13 @@
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
-use super::{
-    Architecture, Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers,
-};
+use super::{Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, QkNorm, Router};
 
 pub(super) static NOMIC_BERT: Family = Family {
     name: "nomic-bert",
-    architecture: Architecture::NomicBert,
     layer: &[bert::BEFORE, layers::QKV, bert::OUTPUT, layers::NETWORK],
     beside: Beside::Types,
     keys: &["attention.causal"],
@@ -35,7 +32,6 @@ pub(super) static NOMIC_BERT: Family = Family {
 
 pub(super) static NOMIC_BERT_MOE: Family = Family {
     name: "nomic-bert-moe",
-    architecture: Architecture::NomicBertMoe,
     layer: &[
         bert::BEFORE,
         layers::QKV,
@@ -69,7 +65,6 @@ const EVERY: &str = "moe_every_n_layers";
 
 pub(super) static JINA_BERT_V3: Family = Family {
     name: "jina-bert-v3",
-    architecture: Architecture::JinaBertV3,
     layer: bert::LAYER,
     beside: Beside::Types,
     activation: Activation::Gelu,
@@ -83,7 +78,6 @@ pub(super) static JINA_BERT_V3: Family = Family {
 
 pub(super) static JINA_BERT_V2: Family = Family {
     name: "jina-bert-v2",
-    architecture: Architecture::JinaBertV2,
     layer: &[
         bert::BEFORE,
         layers::QKV,
@@ -122,7 +116,6 @@ fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelE
 
 pub(super) static EUROBERT: Family = Family {
     name: "eurobert",
-    architecture: Architecture::EuroBert,
     layer: layers::DENSE,
     keys: &["attention.causal"],
     adjust: |keys, draft| {
@@ -134,7 +127,6 @@ pub(super) static EUROBERT: Family = Family {
 
 pub(super) static MODERN_BERT: Family = Family {
     name: "modern-bert",
-    architecture: Architecture::ModernBert,
     layer: &[&[
         Tensor::LayerNormAfterFirst("attn_norm", V::MixerNorm),
         Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),
@@ -184,7 +176,6 @@ fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), Mod
 
 pub(super) static GEMMA_EMBEDDING: Family = Family {
     name: "gemma-embedding",
-    architecture: Architecture::GemmaEmbedding,
     layer: gemma::LAYER_WITH_QK_NORMS,
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,

@@ -4,14 +4,13 @@
 
 use super::draft::Draft;
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, share_expert};
-use super::{Architecture, Family, Keys, layers};
+use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::shape::Router;
 
 pub(super) static ERNIE4_5: Family = Family {
     name: "ernie4_5",
-    architecture: Architecture::Ernie45,
     layer: layers::DENSE,
     rope_pairing: RopePairing::Interleaved,
     ..Family::PLAIN
@@ -19,7 +18,6 @@ pub(super) static ERNIE4_5: Family = Family {
 
 pub(super) static ERNIE4_5_MOE: Family = Family {
     name: "ernie4_5-moe",
-    architecture: Architecture::Ernie45Moe,
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     keys: &[

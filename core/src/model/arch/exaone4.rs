@@ -2,13 +2,12 @@
 //! windows turns queries and keys in their layers alone. Source: llama.cpp, `src/models/exaone4.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
-use super::{Architecture, Family, Keys, layers};
+use super::{Family, Keys, layers};
 use crate::model::error::ModelError;
 use crate::model::shape::QkNorm;
 
 pub(super) static EXAONE4: Family = Family {
     name: "exaone4",
-    architecture: Architecture::Exaone4,
     layer: layers::POST_NORMS_QK,
     qk_norm: QkNorm::Head,
     keys: &[

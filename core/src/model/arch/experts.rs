@@ -3,14 +3,13 @@
 //! weights that add up to 1). Every layer has experts, and nothing beside them.
 
 use super::draft::{Draft, PerLayer, optional_size};
-use super::{Architecture, Family, Keys, layers};
+use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::shape::{Experts, QkNorm, Router, Score, SharedExpert};
 
 pub(super) static MIXTRAL: Family = Family {
     name: "llama",
-    architecture: Architecture::Mixtral,
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     adjust: |keys, draft| read_experts(keys, draft, NORMALIZED, None),
@@ -19,7 +18,6 @@ pub(super) static MIXTRAL: Family = Family {
 
 pub(super) static OLMOE: Family = Family {
     name: "olmoe",
-    architecture: Architecture::Olmoe,
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Row,
     adjust: |keys, draft| read_experts(keys, draft, Router::SOFTMAX, None),
@@ -28,7 +26,6 @@ pub(super) static OLMOE: Family = Family {
 
 pub(super) static QWEN3MOE: Family = Family {
     name: "qwen3moe",
-    architecture: Architecture::Qwen3Moe,
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Head,
     keys: &["expert_feed_forward_length"],

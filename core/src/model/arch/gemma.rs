@@ -4,7 +4,7 @@
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
 
 use super::draft::{Draft, Pattern};
-use super::{Architecture, Family, Keys, Tensor, Vector as V, layers};
+use super::{Family, Keys, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
@@ -12,7 +12,6 @@ use crate::model::shape::{Activation, QkNorm};
 
 pub(super) static GEMMA2: Family = Family {
     name: "gemma2",
-    architecture: Architecture::Gemma2,
     layer: &[
         layers::ATTENTION,
         &[Tensor::Vector("post_attention_norm", V::MixerPostNorm)],
@@ -33,7 +32,6 @@ pub(super) static GEMMA2: Family = Family {
 
 pub(super) static GEMMA3: Family = Family {
     name: "gemma3",
-    architecture: Architecture::Gemma3,
     layer: LAYER_WITH_QK_NORMS,
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,

@@ -5,7 +5,7 @@
 
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
@@ -13,7 +13,6 @@ use crate::model::shape::{Activation, QkNorm};
 
 pub(super) static GEMMA4: Family = Family {
     name: "gemma4",
-    architecture: Architecture::Gemma4,
     layer: &[
         layers::ATTENTION_QK,
         &[Tensor::Vector("post_attention_norm", V::MixerPostNorm)],

@@ -8,14 +8,13 @@ use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
 };
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::shape::{QkNorm, Router, Score};
 
 pub(super) static GLM4: Family = Family {
     name: "glm4",
-    architecture: Architecture::Glm4,
     layer: &[
         layers::ATTENTION,
         &[
@@ -32,7 +31,6 @@ pub(super) static GLM4: Family = Family {
 
 pub(super) static GLM4_MOE: Family = Family {
     name: "glm4moe",
-    architecture: Architecture::Glm4Moe,
     layer: &[
         layers::ATTENTION_QK,
         &[Tensor::Vector("post_attention_norm", V::ChannelNorm)],

@@ -7,13 +7,12 @@
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, Router, Score};
 
 pub(super) static GPT_OSS: Family = Family {
     name: "gpt-oss",
-    architecture: Architecture::GptOss,
     layer: &[
         &[Tensor::Vector("attn_norm", V::MixerNorm)],
         layers::QKV,

@@ -5,13 +5,12 @@
 
 use super::draft::{Draft, Pattern, RopeLayers};
 use super::experts::{NORMALIZED, read_experts, share_expert};
-use super::{Architecture, Family, Keys, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 
 pub(super) static GRANITE: Family = Family {
     name: "granite",
-    architecture: Architecture::Granite,
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     keys: KEYS,
@@ -27,7 +26,6 @@ pub(super) static GRANITE: Family = Family {
 
 pub(super) static GRANITE_MOE: Family = Family {
     name: "granitemoe",
-    architecture: Architecture::GraniteMoe,
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     keys: KEYS,
@@ -37,7 +35,6 @@ pub(super) static GRANITE_MOE: Family = Family {
 
 pub(super) static GRANITE_SWA: Family = Family {
     name: "granite_swa",
-    architecture: Architecture::GraniteSwa,
     layer: &[
         &[Tensor::Vector("attn_norm", V::MixerNorm)],
         layers::QKV,

@@ -3,12 +3,11 @@
 //! Source: llama.cpp, `src/models/hunyuan-dense.cpp`, `hunyuan-moe.cpp`.
 
 use super::experts::{NORMALIZED, read_experts, share_expert};
-use super::{Architecture, Family, layers};
+use super::{Family, layers};
 use crate::model::shape::QkNorm;
 
 pub(super) static HUNYUAN_DENSE: Family = Family {
     name: "hunyuan-dense",
-    architecture: Architecture::HunyuanDense,
     layer: layers::DENSE_QK,
     qk_norm: QkNorm::Head,
     adjust: |_, draft| {
@@ -20,7 +19,6 @@ pub(super) static HUNYUAN_DENSE: Family = Family {
 
 pub(super) static HUNYUAN_MOE: Family = Family {
     name: "hunyuan-moe",
-    architecture: Architecture::HunyuanMoe,
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Head,
     keys: &["expert_shared_count", "expert_shared_feed_forward_length"],

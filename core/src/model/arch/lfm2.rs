@@ -6,7 +6,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
-use super::{Architecture, EndNorm, Family, Site as S, Tensor, Vector as V, layers};
+use super::{EndNorm, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
@@ -14,7 +14,6 @@ use crate::model::shape::{QkNorm, Router, Score, ShortConv};
 
 pub(super) static LFM2: Family = Family {
     name: "lfm2",
-    architecture: Architecture::Lfm2,
     layer: LAYER,
     output_norm: EndNorm::Rms("token_embd_norm"),
     qk_norm: QkNorm::Head,
@@ -45,7 +44,6 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
 
 pub(super) static LFM2MOE: Family = Family {
     name: "lfm2moe",
-    architecture: Architecture::Lfm2Moe,
     layer: LAYER,
     output_norm: EndNorm::Rms("token_embd_norm"),
     qk_norm: QkNorm::Head,

@@ -1,12 +1,11 @@
 //! The `llama` family (Llama 1–3, TinyLlama, SmolLM and many more), as llama.cpp writes it:
 //! Q and K rows are permuted so that rotary pairs are adjacent.
 
-use super::{Architecture, Family, layers};
+use super::{Family, layers};
 use crate::kernels::table::RopePairing;
 
 pub(super) static LLAMA: Family = Family {
     name: "llama",
-    architecture: Architecture::Llama,
     layer: layers::DENSE,
     rope_pairing: RopePairing::Interleaved,
     ..Family::PLAIN

@@ -8,7 +8,7 @@ use super::draft::{Draft, RopeLayers};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, read_router, share_expert};
 use super::granite::read_scales;
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
@@ -17,7 +17,6 @@ use crate::model::shape::{Activation, Mamba2, Router, Score};
 
 pub(super) static GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",
-    architecture: Architecture::GraniteHybrid,
     layer: &[
         layers::ATTENTION,
         layers::MAMBA2,
@@ -77,7 +76,6 @@ const NEMOTRON: &[&[Tensor]] = &[
 
 pub(super) static NEMOTRON_H: Family = Family {
     name: "nemotron_h",
-    architecture: Architecture::NemotronH,
     layer: NEMOTRON,
     activation: Activation::ReluSquared,
     keys: NEMOTRON_KEYS,
@@ -87,7 +85,6 @@ pub(super) static NEMOTRON_H: Family = Family {
 
 pub(super) static NEMOTRON_H_MOE: Family = Family {
     name: "nemotron_h_moe",
-    architecture: Architecture::NemotronHMoe,
     layer: NEMOTRON,
     activation: Activation::ReluSquared,
     keys: NEMOTRON_KEYS,

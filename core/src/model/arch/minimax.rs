@@ -3,12 +3,11 @@
 //! Source: llama.cpp, `src/models/minimax-m2.cpp`.
 
 use super::experts::{NORMALIZED, read_experts, read_router};
-use super::{Architecture, Family, layers};
+use super::{Family, layers};
 use crate::model::shape::{QkNorm, Router, Score};
 
 pub(super) static MINIMAX_M2: Family = Family {
     name: "minimax-m2",
-    architecture: Architecture::MiniMaxM2,
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Row,
     keys: &["expert_gating_func"],

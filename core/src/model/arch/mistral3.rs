@@ -4,14 +4,13 @@
 
 use super::draft::Draft;
 use super::experts::{NORMALIZED, read_experts, share_expert};
-use super::{Architecture, Family, Keys, layers};
+use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::shape::Temperature;
 
 pub(super) static MISTRAL3: Family = Family {
     name: "mistral3",
-    architecture: Architecture::Mistral3,
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     keys: &[

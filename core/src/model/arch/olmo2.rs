@@ -2,14 +2,13 @@
 //! queries and keys. In layers with a window the rotation is not scaled. Source: llama.cpp, `src/models/olmo2.cpp`.
 
 use super::draft::{Draft, Pattern};
-use super::{Architecture, Family, Keys, layers};
+use super::{Family, Keys, layers};
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
 use crate::model::shape::QkNorm;
 
 pub(super) static OLMO2: Family = Family {
     name: "olmo2",
-    architecture: Architecture::Olmo2,
     layer: layers::POST_NORMS_QK,
     qk_norm: QkNorm::Row,
     keys: &[

@@ -4,11 +4,10 @@
 //! `attention.sliding_window` is ignored, as llama.cpp does: files state windows that the models
 //! were not trained with.
 
-use super::{Architecture, Family, Site as S, Tensor, Vector as V};
+use super::{Family, Site as S, Tensor, Vector as V};
 
 pub(super) static PHI3: Family = Family {
     name: "phi3",
-    architecture: Architecture::Phi3,
     layer: &[&[
         Tensor::Vector("attn_norm", V::MixerNorm),
         Tensor::Matrix("attn_qkv", &[S::AttnQ, S::AttnK, S::AttnV]),

@@ -2,19 +2,17 @@
 //! (Qwen 1.5 and 2 with experts, beside one for all tokens behind a gate). Halves of a head rotate together.
 
 use super::experts::{n_ff_of_experts, read_experts, share_expert};
-use super::{Architecture, Family, layers};
+use super::{Family, layers};
 use crate::model::shape::{QkNorm, Router};
 
 pub(super) static QWEN2: Family = Family {
     name: "qwen2",
-    architecture: Architecture::Qwen2,
     layer: layers::DENSE,
     ..Family::PLAIN
 };
 
 pub(super) static QWEN3: Family = Family {
     name: "qwen3",
-    architecture: Architecture::Qwen3,
     layer: layers::DENSE_QK,
     qk_norm: QkNorm::Head,
     ..Family::PLAIN
@@ -22,7 +20,6 @@ pub(super) static QWEN3: Family = Family {
 
 pub(super) static QWEN2MOE: Family = Family {
     name: "qwen2moe",
-    architecture: Architecture::Qwen2Moe,
     layer: layers::EXPERTS,
     keys: &[
         "expert_feed_forward_length",

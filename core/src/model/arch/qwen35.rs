@@ -9,14 +9,13 @@
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::keys::Keys;
-use super::{Architecture, Family, Site as S, Tensor, Vector as V, layers};
+use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{DeltaKeys, DeltaNet, QkNorm};
 
 pub(super) static QWEN35: Family = Family {
     name: "qwen35",
-    architecture: Architecture::Qwen35,
     layer: LAYER,
     qk_norm: QkNorm::Head,
     has_next_token: true,
@@ -27,7 +26,6 @@ pub(super) static QWEN35: Family = Family {
 
 pub(super) static QWEN35_MOE: Family = Family {
     name: "qwen35moe",
-    architecture: Architecture::Qwen35Moe,
     layer: LAYER,
     qk_norm: QkNorm::Head,
     has_next_token: true,
@@ -41,7 +39,6 @@ pub(super) static QWEN35_MOE: Family = Family {
 
 pub(super) static QWEN3_NEXT: Family = Family {
     name: "qwen3next",
-    architecture: Architecture::Qwen3Next,
     layer: LAYER,
     qk_norm: QkNorm::Head,
     has_next_token: true,

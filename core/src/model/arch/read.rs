@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, ExpertLayers, Pattern, PerLayer, RopeLayers, optional_size};
 use super::unread::refuse_unread;
-use super::{FAMILIES, Family, Keys, OUTPUT, TOKEN_EMBD};
+use super::{Architecture, Family, Keys, OUTPUT, TOKEN_EMBD};
 use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
@@ -35,29 +35,31 @@ impl<'a> Draft<'a> {
         if gguf.tensor_count() == 0 {
             return Err(ModelError::NoTensors);
         }
-        let mut families = FAMILIES.iter().filter(|family| family.name == name);
-        let Some(family) = families.next() else {
+        let mut known = Architecture::all().filter(|known| known.name() == name);
+        let Some(architecture) = known.next() else {
             return Err(ModelError::UnknownArchitecture { name: name.into() });
         };
-        let keys = Keys::new(gguf, family.name);
+        let keys = Keys::new(gguf, architecture.name());
         let n_expert = keys.size_or("expert_count", 0)?;
-        let family = match n_expert {
-            0 => family,
+        let architecture = match n_expert {
+            0 => architecture,
             // One name may stand for layers with experts and without.
-            _ if family.has_experts() => family,
-            _ => families.next().ok_or(ModelError::NotImplemented {
+            _ if architecture.family().has_experts() => architecture,
+            _ => known.next().ok_or(ModelError::NotImplemented {
                 what: "mixture of experts in this architecture",
                 name: keys.name("expert_count"),
             })?,
         };
-        let mut draft = Self::read(family, &keys)?;
+        let family = architecture.family();
+        let mut draft = Self::read(architecture, &keys)?;
         (family.adjust)(&keys, &mut draft)?;
         refuse_unread(&keys, family.keys)?;
         Ok((family, draft))
     }
 
     /// What all families have.
-    fn read(family: &Family, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
+    fn read(architecture: Architecture, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
+        let family = architecture.family();
         let n_block = keys.size("block_count")?;
         // The blocks at the end that predict further tokens are models of their own.
         let n_layer = n_block.saturating_sub(keys.size_or("nextn_predict_layers", 0)?);
@@ -75,7 +77,7 @@ impl<'a> Draft<'a> {
         let heads = Some(n_head.of(0));
         let n_head_kv = PerLayer::read(keys, "attention.head_count_kv", heads, n_block)?;
         let n_rot = optional_size(keys, "rope.dimension_count")?.unwrap_or(head_dim_k);
-        let config = read_ends(family, keys, n_rot, n_ff.of(0))?;
+        let config = read_ends(architecture, keys, n_rot, n_ff.of(0))?;
         #[expect(clippy::cast_precision_loss, reason = "heads are at most 2^24 long")]
         let scale = 1.0 / sqrt(head_dim_k as f32);
         Ok(Self {
@@ -132,11 +134,12 @@ impl<'a> Draft<'a> {
 
 /// Everything outside of layers.
 fn read_ends(
-    family: &Family,
+    architecture: Architecture,
     keys: &Keys<'_, '_>,
     n_rot: usize,
     n_ff: usize,
 ) -> Result<ModelConfig, ModelError> {
+    let family = architecture.family();
     let token_embd = keys.gguf().tensor(TOKEN_EMBD);
     let token_embd = token_embd.ok_or(ModelError::MissingTensor {
         name: TOKEN_EMBD.into(),
@@ -154,7 +157,7 @@ fn read_ends(
     };
     ropes.push(rope).expect("there is room for one");
     Ok(ModelConfig {
-        architecture: family.architecture,
+        architecture,
         fused: Fused::of(family, keys, n_ff),
         n_embd: keys.size("embedding_length")?,
         n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),

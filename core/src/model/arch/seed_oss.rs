@@ -2,11 +2,10 @@
 //!
 //! `post_attention_norm` is the norm before the feed-forward network. Source: llama.cpp, `src/models/seed-oss.cpp`.
 
-use super::{Architecture, Family, Tensor, Vector as V, layers};
+use super::{Family, Tensor, Vector as V, layers};
 
 pub(super) static SEED_OSS: Family = Family {
     name: "seed_oss",
-    architecture: Architecture::SeedOss,
     layer: &[
         layers::ATTENTION,
         &[Tensor::Vector("post_attention_norm", V::ChannelNorm)],

@@ -1,12 +1,11 @@
 //! `smollm3`: llama, whose every fourth layer turns nothing. Source: llama.cpp, `src/models/smollm3.cpp`.
 
 use super::draft::RopeLayers;
-use super::{Architecture, Family, layers};
+use super::{Family, layers};
 use crate::kernels::table::RopePairing;
 
 pub(super) static SMOLLM3: Family = Family {
     name: "smollm3",
-    architecture: Architecture::SmolLm3,
     layer: layers::DENSE,
     rope_pairing: RopePairing::Interleaved,
     adjust: |_, draft| {
