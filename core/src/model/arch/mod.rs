@@ -4,7 +4,7 @@
 //! Loader, forward pass, packed files and quantisation all follow from the table.
 
 mod bert;
-mod cohere2;
+mod cohere;
 mod deepseek2;
 mod draft;
 mod encoders;
@@ -117,7 +117,7 @@ static FAMILIES: &[&Family] = &[
     &ernie::ERNIE4_5,
     &ernie::ERNIE4_5_MOE,
     &seed_oss::SEED_OSS,
-    &cohere2::COHERE2,
+    &cohere::COHERE2,
     &exaone4::EXAONE4,
     &minimax::MINIMAX_M2,
     &hunyuan::HUNYUAN_DENSE,
