@@ -29,9 +29,20 @@ impl Bench {
     /// If it is not a model.
     #[must_use]
     pub fn of(file: &File) -> Self {
-        let file = file.bytes();
-        let weights = Weights::plan(&file).expect("a sound model");
-        Self { file, weights }
+        Self::of_bytes(&file.bytes())
+    }
+
+    /// For a file's bytes.
+    ///
+    /// # Panics
+    /// If they are not a model.
+    #[must_use]
+    pub fn of_bytes(file: &[u8]) -> Self {
+        let weights = Weights::plan(file).expect("a sound model");
+        Self {
+            file: file.to_vec(),
+            weights,
+        }
     }
 
     /// An engine in memory full of `garbage`, while `act` runs.

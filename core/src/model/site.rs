@@ -387,7 +387,12 @@ impl Vector {
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
         let len = match (self, &kind.mixer) {
             (Self::MixerNorm, Mixer::None) => 0,
-            (Self::ChannelNorm, _) if matches!(&kind.channel, Channel::None) => 0,
+            // A channel beside its mixer reads the mixer's norm.
+            (Self::ChannelNorm, _)
+                if kind.is_parallel || matches!(&kind.channel, Channel::None) =>
+            {
+                0
+            }
             (Self::MixerNorm | Self::ChannelNorm, _) => n_embd,
             (Self::MixerPostNorm | Self::ChannelPostNorm, _) if kind.has_post_norms => n_embd,
             (Self::QueryNorm, Mixer::Attention(shape)) => match shape.qk_norm {

@@ -5,7 +5,7 @@ use crate::gguf::{Array, Value, optional};
 use crate::model::ModelError;
 use crate::model::config::{LAYERS_MAX, ModelConfig};
 use crate::model::kind::{Channel, LayerKind, Mixer};
-use crate::model::shape::{Attention, Experts, Ffn};
+use crate::model::shape::{Attention, Experts, Ffn, QkNorm};
 
 /// A number of the file that may differ from layer to layer.
 #[derive(Clone, Copy, Debug)]
@@ -277,6 +277,13 @@ impl Draft<'_> {
         (first..self.n_layer)
             .contains(&layer)
             .then(|| (0..first).rev().find(is_alike))?
+    }
+
+    /// Leaves out the norms of queries and keys where the file has none.
+    pub(super) fn qk_norm_if_there(&mut self, keys: &Keys<'_, '_>) {
+        if keys.gguf().tensor("blk.0.attn_q_norm.weight").is_none() {
+            self.attention.qk_norm = QkNorm::None;
+        }
     }
 
     /// The configuration with its layers.

@@ -107,9 +107,7 @@ fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelE
     let attention = &mut draft.attention;
     attention.rope = None;
     attention.max_alibi_bias = keys.f32_or("attention.max_alibi_bias", 8.0)?;
-    if !has("blk.0.attn_q_norm.weight") {
-        attention.qk_norm = QkNorm::None;
-    }
+    draft.qk_norm_if_there(keys);
     draft.ffn.is_gated = has("blk.0.ffn_gate.weight") || draft.config.fused.gate_up;
     Ok(())
 }

@@ -66,8 +66,6 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     let n_shared = keys.size_or("expert_shared_count", 0)?;
     share_expert(draft, n_ff.saturating_mul(n_shared), false);
     // The larger models have norms of queries and keys.
-    if keys.gguf().tensor("blk.0.attn_q_norm.weight").is_none() {
-        draft.attention.qk_norm = QkNorm::None;
-    }
+    draft.qk_norm_if_there(keys);
     Ok(())
 }

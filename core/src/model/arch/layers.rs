@@ -54,6 +54,12 @@ pub(super) const QKV: &[Tensor] = &[
     Tensor::Matrix("attn_v", &[S::AttnV]),
 ];
 
+/// A layer norm for every head of queries and keys.
+pub(super) const HEAD_LAYER_NORMS: &[Tensor] = &[
+    Tensor::LayerNorm("attn_q_norm", V::QueryNorm),
+    Tensor::LayerNorm("attn_k_norm", V::KeyNorm),
+];
+
 /// A gated feed-forward network behind a norm.
 pub(super) const FFN: &[Tensor] = &[
     Tensor::Vector("ffn_norm", V::ChannelNorm),

@@ -32,6 +32,7 @@ mod qwen35;
 mod read;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
 mod unread;
 
 pub(in crate::model) use keys::Keys;
@@ -138,6 +139,8 @@ static FAMILIES: &[&Family] = &[
     &encoders::EUROBERT,
     &encoders::MODERN_BERT,
     &encoders::GEMMA_EMBEDDING,
+    &cohere::COMMAND_R,
+    &stablelm::STABLELM,
 ];
 
 /// What makes a family: where its layers' weights are, and how they are used.
