@@ -111,6 +111,7 @@
 //! ```
 #![no_std]
 
+pub use model::{head, pooling};
 pub use sluice_kernels as kernels;
 
 pub mod costs;
@@ -118,11 +119,8 @@ pub mod engine;
 pub mod gate;
 pub mod gguf;
 pub mod hash;
-pub mod head;
-
 pub mod memory;
 pub mod model;
-pub mod pooling;
 pub mod ring;
 pub mod sampler;
 pub mod slc;

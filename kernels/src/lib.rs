@@ -32,11 +32,13 @@ pub mod half;
 pub mod kv;
 pub mod lora;
 pub mod panel;
+mod peak;
 mod prefetch;
 pub mod probe;
 pub mod quantize;
 pub mod recurrent;
 mod scalar;
+mod statistics;
 pub mod table;
 #[cfg(test)]
 mod test_support;

@@ -6,11 +6,11 @@
 //! the rows, 16 bf16.
 
 use crate::activation::ActivationKinds;
+use crate::args::{Activations, TileRange};
 use crate::contract::LANES;
 use crate::cpu::with_avx2;
 use crate::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::panel::LINE_BYTES;
-use crate::table::{Activations, TileRange};
 
 /// Columns of `A` that are summed by themselves: sums of parts are added in their order. Several workers can share
 /// a row.

@@ -26,7 +26,7 @@ use core::fmt;
 use core::iter;
 use reference::SCALAR;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use reference::{AVX2, AVX512};
+use x86_64::{AVX2, AVX512};
 
 pub use crate::args::{
     Activations, Beside, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,

@@ -1,8 +1,7 @@
 //! Reading forward through header bytes, with every bound checked before use.
 
+use super::HEADER_BYTES_MAX;
 use super::error::{GgufError, GgufErrorKind, GgufPlace};
-use super::value::{Array, Value, ValueType};
-use super::{ARRAY_DEPTH_MAX, ARRAY_LEN_MAX, HEADER_BYTES_MAX, STRING_LEN_MAX};
 
 /// A position in the header's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -128,109 +127,14 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A value type and the value after it, checked to the last nested element.
-    pub(super) fn value(&mut self) -> Result<Value<'a>, GgufError> {
-        let value_type = self.value_type()?;
-        self.value_of(value_type, 0)
-    }
-
-    /// As [`Self::value`], for a value that was checked before and is known to end at `end`:
-    /// does not walk the elements of an array.
-    pub(super) fn value_until(&mut self, end: u32) -> Result<Value<'a>, GgufError> {
-        let value_type = self.value_type()?;
-        if value_type != ValueType::Array {
-            return self.value_of(value_type, 0);
-        }
-        let (element_type, len) = self.array_head()?;
-        let data = self.take(u64::from(end).saturating_sub(self.position as u64))?;
-        Ok(Value::Array(Array::new(element_type, len, data)))
-    }
-
-    /// A value of type `value_type` inside `depth` arrays.
-    pub(super) fn value_of(
-        &mut self,
-        value_type: ValueType,
-        depth: u32,
-    ) -> Result<Value<'a>, GgufError> {
-        Ok(match value_type {
-            ValueType::U8 => Value::U8(self.bytes::<1>()?[0]),
-            ValueType::I8 => Value::I8(i8::from_le_bytes(self.bytes()?)),
-            ValueType::U16 => Value::U16(u16::from_le_bytes(self.bytes()?)),
-            ValueType::I16 => Value::I16(i16::from_le_bytes(self.bytes()?)),
-            ValueType::U32 => Value::U32(self.u32()?),
-            ValueType::I32 => Value::I32(i32::from_le_bytes(self.bytes()?)),
-            ValueType::F32 => Value::F32(f32::from_le_bytes(self.bytes()?)),
-            ValueType::Bool => Value::Bool(self.bools(1)? == [1]),
-            ValueType::String => Value::String(self.string("string length", STRING_LEN_MAX)?),
-            ValueType::Array => Value::Array(self.array(depth)?),
-            ValueType::U64 => Value::U64(self.u64()?),
-            ValueType::I64 => Value::I64(i64::from_le_bytes(self.bytes()?)),
-            ValueType::F64 => Value::F64(f64::from_le_bytes(self.bytes()?)),
-        })
-    }
-
-    fn value_type(&mut self) -> Result<ValueType, GgufError> {
-        let at = self.position;
-        let id = self.u32()?;
-        ValueType::from_id(id).ok_or_else(|| self.error(at, GgufErrorKind::UnknownValueType { id }))
-    }
-
-    fn bools(&mut self, len: u64) -> Result<&'a [u8], GgufError> {
-        let at = self.position;
-        let bools = self.take(len)?;
-        match bools.iter().position(|&value| value > 1) {
-            Some(i) => Err(self.error(at + i, GgufErrorKind::InvalidBool { value: bools[i] })),
-            None => Ok(bools),
-        }
-    }
-
-    fn array(&mut self, depth: u32) -> Result<Array<'a>, GgufError> {
-        let at = self.position;
-        if depth == ARRAY_DEPTH_MAX {
-            let (value, max) = (u64::from(depth) + 1, ARRAY_DEPTH_MAX.into());
-            let what = "array nesting";
-            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
-        }
-        let (element_type, len) = self.array_head()?;
-        // At most 2^30 elements of at most 12 bytes: no overflow.
-        let len_bytes_min = len * element_type.len_bytes_min();
-        self.room(len_bytes_min)?;
-        let start = self.position;
-        match element_type {
-            ValueType::String => {
-                for _ in 0..len {
-                    self.string("string length", STRING_LEN_MAX)?;
-                }
-            }
-            ValueType::Array => {
-                for _ in 0..len {
-                    self.array(depth + 1)?;
-                }
-            }
-            ValueType::Bool => drop(self.bools(len)?),
-            _ => drop(self.take(len_bytes_min)?),
-        }
-        Ok(Array::new(
-            element_type,
-            len,
-            &self.bytes[start..self.position],
-        ))
-    }
-
-    fn array_head(&mut self) -> Result<(ValueType, u64), GgufError> {
-        let element_type = self.value_type()?;
-        let at = self.position;
-        let (value, max) = (self.u64()?, ARRAY_LEN_MAX);
-        if value > max {
-            let what = "array length";
-            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
-        }
-        Ok((element_type, value))
-    }
-
     /// Everything read so far.
     pub(super) fn taken(&self) -> &'a [u8] {
         &self.bytes[..self.position]
+    }
+
+    /// What was read from `start` on.
+    pub(super) fn taken_from(&self, start: usize) -> &'a [u8] {
+        &self.bytes[start..self.position]
     }
 
     pub(super) fn position(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-use super::value::ValueType;
+use super::value_type::ValueType;
 use crate::kernels::GgmlType;
 use static_assertions::const_assert;
 

@@ -45,13 +45,15 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 mod value;
+mod value_type;
 
 use core::fmt;
 
 use cursor::Cursor;
 pub use error::{GgufError, GgufErrorKind, GgufPlace, optional};
 pub use tensor::{TensorInfo, Tensors};
-pub use value::{Array, ArrayIter, Strings, Value, ValueType};
+pub use value::{Array, ArrayIter, Strings, Value};
+pub use value_type::ValueType;
 
 /// A validated view of a GGUF header. Copying it copies about 600 bytes, never the file.
 #[derive(Clone, Copy)]

@@ -2,8 +2,10 @@
 
 use core::fmt;
 
-use super::STRING_LEN_MAX;
 use super::cursor::Cursor;
+use super::error::{GgufError, GgufErrorKind};
+use super::value_type::ValueType;
+use super::{ARRAY_DEPTH_MAX, ARRAY_LEN_MAX, STRING_LEN_MAX};
 
 /// The value of a metadata entry, or an element of an array.
 #[derive(Clone, Copy, Debug)]
@@ -124,95 +126,102 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The type of a [`Value`], numbered as in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[expect(missing_docs, reason = "the same names as in Value")]
-pub enum ValueType {
-    U8 = 0,
-    I8 = 1,
-    U16 = 2,
-    I16 = 3,
-    U32 = 4,
-    I32 = 5,
-    F32 = 6,
-    Bool = 7,
-    String = 8,
-    Array = 9,
-    U64 = 10,
-    I64 = 11,
-    F64 = 12,
-}
-
-impl ValueType {
-    /// Every type, in the order of its number.
-    pub const ALL: [Self; 13] = [
-        Self::U8,
-        Self::I8,
-        Self::U16,
-        Self::I16,
-        Self::U32,
-        Self::I32,
-        Self::F32,
-        Self::Bool,
-        Self::String,
-        Self::Array,
-        Self::U64,
-        Self::I64,
-        Self::F64,
-    ];
-
-    /// The type with number `id`, if there is one.
-    pub fn from_id(id: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(id).ok()?).copied()
+/// Reading values.
+impl<'a> Cursor<'a> {
+    /// A value type and the value after it, checked to the last nested element.
+    pub(super) fn value(&mut self) -> Result<Value<'a>, GgufError> {
+        let value_type = self.value_type()?;
+        self.value_of(value_type, 0)
     }
 
-    /// The specification's name, in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::U16 => "u16",
-            Self::I16 => "i16",
-            Self::U32 => "u32",
-            Self::I32 => "i32",
-            Self::F32 => "f32",
-            Self::Bool => "bool",
-            Self::String => "string",
-            Self::Array => "array",
-            Self::U64 => "u64",
-            Self::I64 => "i64",
-            Self::F64 => "f64",
+    /// As [`Self::value`], for a value that was checked before and is known to end at `end`:
+    /// does not walk the elements of an array.
+    pub(super) fn value_until(&mut self, end: u32) -> Result<Value<'a>, GgufError> {
+        let value_type = self.value_type()?;
+        if value_type != ValueType::Array {
+            return self.value_of(value_type, 0);
+        }
+        let (element_type, len) = self.array_head()?;
+        let data = self.take(u64::from(end).saturating_sub(self.position() as u64))?;
+        Ok(Value::Array(Array::new(element_type, len, data)))
+    }
+
+    /// A value of type `value_type` inside `depth` arrays.
+    pub(super) fn value_of(
+        &mut self,
+        value_type: ValueType,
+        depth: u32,
+    ) -> Result<Value<'a>, GgufError> {
+        Ok(match value_type {
+            ValueType::U8 => Value::U8(self.bytes::<1>()?[0]),
+            ValueType::I8 => Value::I8(i8::from_le_bytes(self.bytes()?)),
+            ValueType::U16 => Value::U16(u16::from_le_bytes(self.bytes()?)),
+            ValueType::I16 => Value::I16(i16::from_le_bytes(self.bytes()?)),
+            ValueType::U32 => Value::U32(self.u32()?),
+            ValueType::I32 => Value::I32(i32::from_le_bytes(self.bytes()?)),
+            ValueType::F32 => Value::F32(f32::from_le_bytes(self.bytes()?)),
+            ValueType::Bool => Value::Bool(self.bools(1)? == [1]),
+            ValueType::String => Value::String(self.string("string length", STRING_LEN_MAX)?),
+            ValueType::Array => Value::Array(self.array(depth)?),
+            ValueType::U64 => Value::U64(self.u64()?),
+            ValueType::I64 => Value::I64(i64::from_le_bytes(self.bytes()?)),
+            ValueType::F64 => Value::F64(f64::from_le_bytes(self.bytes()?)),
+        })
+    }
+
+    fn value_type(&mut self) -> Result<ValueType, GgufError> {
+        let at = self.position();
+        let id = self.u32()?;
+        ValueType::from_id(id).ok_or_else(|| self.error(at, GgufErrorKind::UnknownValueType { id }))
+    }
+
+    fn bools(&mut self, len: u64) -> Result<&'a [u8], GgufError> {
+        let at = self.position();
+        let bools = self.take(len)?;
+        match bools.iter().position(|&value| value > 1) {
+            Some(i) => Err(self.error(at + i, GgufErrorKind::InvalidBool { value: bools[i] })),
+            None => Ok(bools),
         }
     }
 
-    /// Bytes of a value, for the types whose values are all of one size.
-    pub const fn len_bytes(self) -> Option<u64> {
-        match self {
-            Self::U8 | Self::I8 | Self::Bool => Some(1),
-            Self::U16 | Self::I16 => Some(2),
-            Self::U32 | Self::I32 | Self::F32 => Some(4),
-            Self::U64 | Self::I64 | Self::F64 => Some(8),
-            Self::String | Self::Array => None,
+    fn array(&mut self, depth: u32) -> Result<Array<'a>, GgufError> {
+        let at = self.position();
+        if depth == ARRAY_DEPTH_MAX {
+            let (value, max) = (u64::from(depth) + 1, ARRAY_DEPTH_MAX.into());
+            let what = "array nesting";
+            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
         }
+        let (element_type, len) = self.array_head()?;
+        // At most 2^30 elements of at most 12 bytes: no overflow.
+        let len_bytes_min = len * element_type.len_bytes_min();
+        self.room(len_bytes_min)?;
+        let start = self.position();
+        match element_type {
+            ValueType::String => {
+                for _ in 0..len {
+                    self.string("string length", STRING_LEN_MAX)?;
+                }
+            }
+            ValueType::Array => {
+                for _ in 0..len {
+                    self.array(depth + 1)?;
+                }
+            }
+            ValueType::Bool => drop(self.bools(len)?),
+            _ => drop(self.take(len_bytes_min)?),
+        }
+        Ok(Array::new(element_type, len, self.taken_from(start)))
     }
 
-    /// Bytes of the shortest value: a string has its length, an array its type and length.
-    pub(super) const fn len_bytes_min(self) -> u64 {
-        match self {
-            Self::String => 8,
-            Self::Array => 12,
-            Self::U8 | Self::I8 | Self::Bool => 1,
-            Self::U16 | Self::I16 => 2,
-            Self::U32 | Self::I32 | Self::F32 => 4,
-            Self::U64 | Self::I64 | Self::F64 => 8,
+    fn array_head(&mut self) -> Result<(ValueType, u64), GgufError> {
+        let element_type = self.value_type()?;
+        let at = self.position();
+        let (value, max) = (self.u64()?, ARRAY_LEN_MAX);
+        if value > max {
+            let what = "array length";
+            return Err(self.error(at, GgufErrorKind::OverLimit { what, value, max }));
         }
-    }
-}
-
-impl fmt::Display for ValueType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        Ok((element_type, value))
     }
 }
 

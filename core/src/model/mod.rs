@@ -24,6 +24,7 @@ mod ends;
 mod error;
 mod fingerprint;
 mod frequencies;
+pub mod head;
 mod in_place;
 mod job;
 mod kind;
@@ -31,6 +32,7 @@ mod load;
 mod norm;
 mod place;
 mod plan;
+pub mod pooling;
 mod ranges;
 mod refs;
 mod rope;
@@ -40,7 +42,6 @@ mod weight;
 mod weights;
 
 pub use architecture::Architecture;
-pub(crate) use check::check_shape;
 pub use config::{
     Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,
 };

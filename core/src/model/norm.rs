@@ -1,6 +1,5 @@
 //! Norms. Of which kind one is belongs to its weights: a layer may have both kinds.
 
-use super::refs::{VectorRef, floats};
 use crate::kernels::KernelTable;
 
 /// A norm with its weights, of one piece (a row, a head) or of several pieces one after the other.
@@ -45,55 +44,5 @@ impl<'w> Norm<'w> {
             Self::Rms(weight) => table.rms_norm(x, weight, eps, out),
             Self::Layer { weight, bias } => table.layer_norm(x, weight, bias, eps, out),
         }
-    }
-}
-
-/// The kind of a norm, and where its bias lies. A plain number, since tables of these lie in the caller's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub(super) struct NormKind(usize);
-
-impl NormKind {
-    /// An RMSNorm, or a vector that is not a norm.
-    pub(super) const RMS: Self = Self(usize::MAX);
-    const LAYER_WITHOUT_BIAS: Self = Self(usize::MAX - 1);
-
-    /// A layer norm.
-    pub(super) fn layer(bias: Option<VectorRef>) -> Self {
-        bias.map_or(Self::LAYER_WITHOUT_BIAS, |bias| Self(bias.offset))
-    }
-}
-
-/// Where the weights of a norm lie; of length 0 where there is none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NormRef {
-    pub(super) weight: VectorRef,
-    pub(super) kind: NormKind,
-}
-
-impl NormRef {
-    pub(super) const EMPTY: Self = Self {
-        weight: VectorRef::EMPTY,
-        kind: NormKind::RMS,
-    };
-
-    /// The norm, whose weights lie in `memory`; `None` where there is none.
-    pub(super) fn get<'w>(&self, memory: &'w [u8]) -> Option<Norm<'w>> {
-        let weight = match self.weight.len {
-            0 => return None,
-            _ => floats(memory, &self.weight),
-        };
-        let bias = match self.kind {
-            NormKind::RMS => return Some(Norm::Rms(weight)),
-            NormKind::LAYER_WITHOUT_BIAS => &[],
-            NormKind(offset) => floats(
-                memory,
-                &VectorRef {
-                    offset,
-                    ..self.weight
-                },
-            ),
-        };
-        Some(Norm::Layer { weight, bias })
     }
 }

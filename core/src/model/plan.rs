@@ -4,12 +4,12 @@ use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::frequencies::frequencies_len;
+use super::head::Head;
 use super::job::{Job, chunk_bytes};
 use super::place::{Placer, Residency, Tables, Target, check_size};
 use super::site::Site;
 use super::weights::Layer;
 use crate::gguf::{Gguf, TensorInfo};
-use crate::head::Head;
 use crate::kernels::panel::PanelLayout;
 use crate::memory::MemoryPlan;
 

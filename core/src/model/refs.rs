@@ -1,6 +1,6 @@
 //! Where weights lie: offsets in weight memory, as plain numbers.
 
-use super::norm::NormRef;
+use super::norm::Norm;
 use super::weight::Weight;
 use crate::kernels::bytes::cast;
 use crate::kernels::panel::{PanelLayout, WeightType};
@@ -175,6 +175,56 @@ impl VectorRef {
 
 pub(super) fn floats<'w>(memory: &'w [u8], vector: &VectorRef) -> &'w [f32] {
     cast(&memory[vector.offset..][..4 * vector.len])
+}
+
+/// The kind of a norm, and where its bias lies. A plain number, since tables of these lie in the caller's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct NormKind(usize);
+
+impl NormKind {
+    /// An RMSNorm, or a vector that is not a norm.
+    pub(super) const RMS: Self = Self(usize::MAX);
+    const LAYER_WITHOUT_BIAS: Self = Self(usize::MAX - 1);
+
+    /// A layer norm.
+    pub(super) fn layer(bias: Option<VectorRef>) -> Self {
+        bias.map_or(Self::LAYER_WITHOUT_BIAS, |bias| Self(bias.offset))
+    }
+}
+
+/// Where the weights of a norm lie; of length 0 where there is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormRef {
+    pub(super) weight: VectorRef,
+    pub(super) kind: NormKind,
+}
+
+impl NormRef {
+    pub(super) const EMPTY: Self = Self {
+        weight: VectorRef::EMPTY,
+        kind: NormKind::RMS,
+    };
+
+    /// The norm, whose weights lie in `memory`; `None` where there is none.
+    pub(super) fn get<'w>(&self, memory: &'w [u8]) -> Option<Norm<'w>> {
+        let weight = match self.weight.len {
+            0 => return None,
+            _ => floats(memory, &self.weight),
+        };
+        let bias = match self.kind {
+            NormKind::RMS => return Some(Norm::Rms(weight)),
+            NormKind::LAYER_WITHOUT_BIAS => &[],
+            NormKind(offset) => floats(
+                memory,
+                &VectorRef {
+                    offset,
+                    ..self.weight
+                },
+            ),
+        };
+        Some(Norm::Layer { weight, bias })
+    }
 }
 
 /// Where rows as in GGUF lie in weight memory.

@@ -1,8 +1,8 @@
 //! A loaded model: panels, norms and embedding rows in the caller's memory.
 
 use super::config::ModelConfig;
-use super::norm::{Norm, NormKind, NormRef};
-use super::refs::{Ends, MatrixRef, VectorRef, floats};
+use super::norm::Norm;
+use super::refs::{Ends, MatrixRef, NormKind, NormRef, VectorRef, floats};
 use super::rope::Rope;
 use super::site::{Site, Vector};
 use super::weight::Weight;

@@ -1,9 +1,9 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SUM_COLS};
+use crate::args::{Quantize, Rope, RopePairing};
 use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, sqrt, tree_sum};
 use crate::half::f32_to_bf16;
-use crate::table::{Quantize, Rope, RopePairing};
 use core::mem::MaybeUninit;
 
 /// `out[i] = x[i] · (1 / sqrt(mean(x²) + eps)) · weight[i]`.

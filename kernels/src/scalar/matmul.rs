@@ -21,9 +21,9 @@ pub(crate) use tail::tail;
 
 use crate::WeightType;
 use crate::activation::ActivationLayout;
+use crate::args::{Activations, Matmul, Store};
 use crate::contract::{Arith, GROUP};
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::table::{Activations, Matmul, Store};
 
 /// Sums of 16 rows.
 pub(crate) type Lanes = [f32; PANEL_ROWS];

@@ -1,16 +1,12 @@
-//! Tables: the reference loops compiled plainly (`scalar`), with AVX2, FMA and F16C enabled
-//! (`avx2`), and with AVX-512 (`avx512`). Where a table has a kernel of its own it takes the
-//! place of the loop; what it has none for, such as an operation that was just added, is the loop.
+//! Tables of the reference loops: compiled plainly (`scalar`), or with the features of an instruction set
+//! enabled (`reference_table`). Where a table has its own kernel it takes the place of the loop; what it has
+//! none for, such as an operation that was just added, is the loop.
 
-use super::{Attention, AttentionState, ConvSilu, KernelTable, Quantize, Recurrence, Rope};
+use super::{Attention, AttentionState, KernelTable, Recurrence};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
-use crate::scalar::matmul::{self, GroupKernel, Lanes, PanelProduct};
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use crate::x86_64::avx2::{self, block, super_block};
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-use crate::x86_64::{avx512, fma3::Fma3};
-use crate::{kv, panel, scalar};
+use crate::scalar::matmul;
+use crate::{panel, scalar};
 
 /// The `panel_product`s of all weight types, in the order of [`crate::WeightType::ALL`]: `$blocks`'
 /// for types with a scale per 32 columns, `$super_blocks`' for those with exact sums over 256,
@@ -69,6 +65,9 @@ macro_rules! reference_table {
 
         mod $module {
             use super::*;
+            use crate::scalar::matmul::{GroupKernel, Lanes, PanelProduct};
+            use crate::table::{AttentionState, ConvSilu, Quantize, Rope};
+            use crate::{kv, scalar};
 
             #[allow(dead_code, reason = "the table `avx512` takes those of `avx2`")]
             $(#[target_feature(enable = $feature)])?
@@ -231,42 +230,4 @@ mod scalar_lora {
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-reference_table!(
-    AVX2,
-    avx2_table,
-    "avx2",
-    CpuFeatures::AVX2
-        .union(CpuFeatures::FMA)
-        .union(CpuFeatures::F16C),
-    Fma3,
-    super::x86_64::AVX2_MATMUL,
-    for_every_format!(avx2_table, block, super_block),
-    avx2::attention::attend,
-    scalar::elementwise::Loops,
-    avx2::recurrent::recurrence,
-    avx2::lora::down,
-    avx2::lora::up,
-    "avx2,fma,f16c"
-);
-
-// The features are those that rustc names for the CPUs which have the features required, those
-// that the kernels use: `rustc --print cfg -C target-cpu=icelake-server`.
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-reference_table!(
-    AVX512,
-    avx512_table,
-    "avx512",
-    AVX2.requires
-        .union(CpuFeatures::AVX512)
-        .union(CpuFeatures::AVX512_VNNI)
-        .union(CpuFeatures::AVX512_ICE_LAKE),
-    Fma3,
-    super::x86_64::AVX512_MATMUL,
-    for_every_format!(avx2_table, block, super_block),
-    avx512::attention::attend,
-    avx512::quantize::Avx512,
-    avx512::recurrent::recurrence,
-    avx512::lora::down,
-    avx512::lora::up,
-    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
-);
+pub(super) use {for_every_format, reference_table};

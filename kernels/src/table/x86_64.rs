@@ -1,12 +1,17 @@
-//! Which types have hand-written kernels in which table; the table `amx`.
+//! The tables `avx2` (with FMA and F16C), `avx512` and `amx`: which types have hand-written kernels.
 
-use super::reference::AVX512;
+use super::reference::{for_every_format, reference_table};
 use super::{KernelTable, MatmulFn};
 use crate::CpuFeatures;
+use crate::panel;
 use crate::panel::WeightType;
 use crate::panel::{
     Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
+use crate::scalar::elementwise::Loops;
+use crate::scalar::matmul;
+use crate::x86_64::avx2::{block, super_block};
+use crate::x86_64::fma3::Fma3;
 use crate::x86_64::{amx, avx2, avx512};
 
 /// A kernel for each weight type, `None` for those that are not named.
@@ -18,7 +23,7 @@ macro_rules! kernels {
     }};
 }
 
-pub(super) const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernels! {
+const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernels! {
     F32: avx2::float_matmul::<F32>,
     F16: avx2::float_matmul::<F16>,
     BF16: avx2::float_matmul::<Bf16>,
@@ -36,6 +41,24 @@ pub(super) const AVX2_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] = kernel
     Q2_K: avx2::super_block_matmul::<Q2K>,
     IQ4_XS: avx2::super_block_matmul::<Iq4Xs>,
 };
+
+reference_table!(
+    AVX2,
+    avx2_table,
+    "avx2",
+    CpuFeatures::AVX2
+        .union(CpuFeatures::FMA)
+        .union(CpuFeatures::F16C),
+    Fma3,
+    AVX2_MATMUL,
+    for_every_format!(avx2_table, block, super_block),
+    avx2::attention::attend,
+    Loops,
+    avx2::recurrent::recurrence,
+    avx2::lora::down,
+    avx2::lora::up,
+    "avx2,fma,f16c"
+);
 
 /// AVX-512's, integer types' by `$block` and `$super_block`.
 macro_rules! avx512_kernels {
@@ -61,8 +84,29 @@ macro_rules! avx512_kernels {
     };
 }
 
-pub(super) const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] =
+const AVX512_MATMUL: [Option<MatmulFn>; WeightType::ALL.len()] =
     avx512_kernels!(block_matmul, super_block_matmul);
+
+// The features are those that rustc names for the CPUs which have the features required, those
+// that the kernels use: `rustc --print cfg -C target-cpu=icelake-server`.
+reference_table!(
+    AVX512,
+    avx512_table,
+    "avx512",
+    AVX2.requires
+        .union(CpuFeatures::AVX512)
+        .union(CpuFeatures::AVX512_VNNI)
+        .union(CpuFeatures::AVX512_ICE_LAKE),
+    Fma3,
+    AVX512_MATMUL,
+    for_every_format!(avx2_table, block, super_block),
+    avx512::attention::attend,
+    avx512::quantize::Avx512,
+    avx512::recurrent::recurrence,
+    avx512::lora::down,
+    avx512::lora::up,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi"
+);
 
 /// `avx512` with tokens split as on other CPUs: by tiles where it can, or in parts of few.
 #[cfg(test)]

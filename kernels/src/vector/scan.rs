@@ -1,9 +1,8 @@
 //! The samples that a frame kernel reads next, prefetched while it works on others.
 
 use crate::contract::LANES;
-use crate::frame::scans_by_frames;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
-use crate::tuning::SCAN_LINES_AHEAD;
+use crate::tuning::{SCAN_LINES_AHEAD, Tuning};
 
 /// What is prefetched while a frame is scanned: as many lines as it has, further on.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +15,7 @@ impl Soon {
     /// While `x` is scanned from `x[at]` on: `next`, or what is a few lines away.
     #[inline(always)]
     pub(crate) fn new(x: &[f32], at: usize, next: &[f32]) -> Self {
-        let is_far = scans_by_frames();
+        let is_far = Tuning::detect().scan.by_frames;
         let from = if is_far { next } else { x }.as_ptr().wrapping_add(at);
         Self { from, is_far }
     }
@@ -54,7 +53,7 @@ impl Ahead {
         Self {
             later: next.as_ptr(),
             n: next.len().div_ceil(x.len().max(1)),
-            behind: (!scans_by_frames()).then_some(x.as_ptr_range().end),
+            behind: (!Tuning::detect().scan.by_frames).then_some(x.as_ptr_range().end),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The loops of [`crate::probe`] in instructions that no compiler rearranges.
 
 use crate::cpu::CpuFeatures;
-use crate::probe::{Peak, ReadLoop};
+use crate::peak::{Peak, ReadLoop};
 use core::arch::asm;
 use core::arch::x86_64::{
     __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_extract_epi64, _mm256_loadu_si256,

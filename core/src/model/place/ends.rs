@@ -7,8 +7,7 @@ use crate::model::arch::{
 };
 use crate::model::config::{ModelConfig, NextToken};
 use crate::model::error::{ModelError, Name};
-use crate::model::norm::NormRef;
-use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput};
+use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput, NormRef};
 
 impl<'a> Placer<'_, 'a> {
     /// What is outside of layers: output norm, output layer, embeddings.

@@ -5,7 +5,7 @@ use crate::kernels::panel::PANEL_ROWS;
 use crate::model::arch::{GATE_UP_EXPS, Tensor, UP_EXPS};
 use crate::model::config::ModelConfig;
 use crate::model::error::{ModelError, Name};
-use crate::model::norm::NormRef;
+use crate::model::refs::NormRef;
 use crate::model::site::{Site, Vector};
 use crate::model::weights::Layer;
 

@@ -1,7 +1,7 @@
 //! The histogram of a frame, counted while its sums are computed.
 
 use crate::contract::LANES;
-use crate::frame::{BINS_MAX, Bins, Counts};
+use crate::statistics::{BINS_MAX, Bins, Counts};
 use crate::vector::scan::Ahead;
 use core::arch::asm;
 

@@ -1,7 +1,7 @@
 //! Scans of a frame for its largest samples, eight to a vector.
 
 use super::{load, padded};
-use crate::frame::Peaks;
+use crate::statistics::Peaks;
 use crate::vector::scan::Soon;
 use core::arch::x86_64::*;
 

@@ -6,7 +6,7 @@ pub(crate) use scan::{max_abs, max_abs_before, peaks_before};
 
 use super::counting::{Counting, GROUP, Held, add};
 use crate::contract::LANES;
-use crate::frame::{
+use crate::statistics::{
     BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Sums, entropy,
     stats_and_histogram_of_any, stats_of_any,
 };

@@ -2,7 +2,8 @@
 
 use super::{first_lanes, load, load_first};
 use crate::contract::LANES;
-use crate::frame::{Peaks, scans_by_frames};
+use crate::statistics::Peaks;
+use crate::tuning::Tuning;
 use crate::vector::scan::Soon;
 use crate::x86_64::frame::avx2;
 use core::arch::x86_64::*;
@@ -25,7 +26,7 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
 pub(crate) fn max_abs_before(x: &[f32], next: &[f32]) -> f32 {
     if next.is_empty() {
         scan::<false>(x, next)
-    } else if scans_by_frames() {
+    } else if Tuning::detect().scan.by_frames {
         scan::<true>(x, next)
     } else {
         avx2::max_abs_before(x, next)

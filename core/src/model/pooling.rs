@@ -1,8 +1,9 @@
 //! From the hidden states of a text's tokens to one vector for the text.
 #![forbid(unsafe_code)]
 
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
 use crate::gguf::{Gguf, optional};
-use crate::model::{ModelConfig, ModelError, Name};
 
 /// How hidden states become an embedding, as llama.cpp names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

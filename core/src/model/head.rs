@@ -6,10 +6,12 @@
 //! Source: llama.cpp, `src/llama-graph.cpp` (`build_pooling`, `build_dense_out`).
 #![forbid(unsafe_code)]
 
+use super::check::check_shape;
+use super::config::ModelConfig;
+use super::error::{ModelError, Name};
+use super::pooling::Pooling;
 use crate::gguf::{Gguf, optional};
 use crate::kernels::contract::{Portable, double, gelu, tanh};
-use crate::model::{ModelConfig, ModelError, Name};
-use crate::pooling::Pooling;
 use heapless::Vec;
 
 /// Most stages of a head.
@@ -204,7 +206,7 @@ fn has(gguf: &Gguf<'_>, name: &str) -> bool {
 fn check(gguf: &Gguf<'_>, name: Name, shape: [usize; 2]) -> Result<(), ModelError> {
     let tensor = gguf.tensor(name.as_str());
     let tensor = tensor.ok_or(ModelError::MissingTensor { name })?;
-    crate::model::check_shape(&tensor, name, shape)
+    check_shape(&tensor, name, shape)
 }
 
 /// What a head that scores reads: the first token of an encoder, the last of a decoder; of modern-bert

@@ -3,29 +3,29 @@
 use super::{BINS_MAX, BLOCK, Bins, Counts, FrameStats, NEAR_ZERO, Peaks, Sums, tree_sum};
 use crate::contract::LANES;
 
-/// [`super::FrameKernels::max_abs`].
-pub(super) fn max_abs(x: &[f32]) -> f32 {
+/// [`crate::FrameKernels::max_abs`].
+pub(crate) fn max_abs(x: &[f32]) -> f32 {
     // The order of magnitudes is that of their bits, with infinity and then NaN at the top.
     let bits = x.iter().fold(0, |max: u32, x| max.max(x.abs().to_bits()));
     let max = f32::from_bits(bits);
     if max.is_nan() { f32::NAN } else { max }
 }
 
-/// [`super::FrameKernels::max_abs_before`]. Slower than memory anyway.
-pub(super) fn max_abs_before(x: &[f32], _: &[f32]) -> f32 {
+/// [`crate::FrameKernels::max_abs_before`]. Slower than memory anyway.
+pub(crate) fn max_abs_before(x: &[f32], _: &[f32]) -> f32 {
     max_abs(x)
 }
 
-/// [`super::FrameKernels::peaks_before`].
-pub(super) fn peaks_before(x: &[f32], _: &[f32]) -> Peaks {
+/// [`crate::FrameKernels::peaks_before`].
+pub(crate) fn peaks_before(x: &[f32], _: &[f32]) -> Peaks {
     x.iter().fold(Peaks::NONE, |peaks, x| Peaks {
         signed: peaks.signed.max(x.to_bits().cast_signed()),
         unsigned: peaks.unsigned.max(x.to_bits()),
     })
 }
 
-/// [`super::FrameKernels::stats`].
-pub(super) fn stats(x: &[f32]) -> FrameStats {
+/// [`crate::FrameKernels::stats`].
+pub(crate) fn stats(x: &[f32]) -> FrameStats {
     let Some(&first) = x.first() else {
         return FrameStats::EMPTY;
     };
@@ -76,16 +76,16 @@ fn crosses(a: f32, b: f32) -> bool {
     (a >= 0.0 && b < 0.0) || (a < 0.0 && b >= 0.0)
 }
 
-/// [`super::FrameKernels::histogram`].
-pub(super) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
+/// [`crate::FrameKernels::histogram`].
+pub(crate) fn histogram(x: &[f32], bins: &Bins, counts: &mut Counts) {
     counts.fill(0);
     for &x in x {
         counts[usize::from(bin_of(x, bins))] += 1;
     }
 }
 
-/// [`super::FrameKernels::stats_and_histogram`].
-pub(super) fn stats_and_histogram(
+/// [`crate::FrameKernels::stats_and_histogram`].
+pub(crate) fn stats_and_histogram(
     x: &[f32],
     _: Option<Peaks>,
     n_bins: usize,

@@ -5,7 +5,7 @@
 use super::Counts;
 
 /// Units of a sum are 2^-20: an entropy is then within 2^-21 · 256 / n bits, n the samples.
-pub(super) const FRACTION_BITS: i32 = 20;
+pub(crate) const FRACTION_BITS: i32 = 20;
 /// Counts whose products are looked up. A power of two: a remainder costs nothing, and what counts
 /// have in all is below it if each is.
 const TABLE_LEN: usize = 2048;
@@ -42,7 +42,7 @@ pub(crate) static SMALL: [u32; SMALL_LEN] = {
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 const _: () = assert!(16 * SMALL[SMALL_LEN - 1] as u64 <= u32::MAX as u64);
 
-/// [`super::FrameKernels::sum_count_log2`].
+/// [`crate::FrameKernels::sum_count_log2`].
 pub(crate) fn sum_count_log2(counts: &Counts) -> u64 {
     let (mut sum, mut all) = (0, 0);
     for &count in counts {
@@ -82,7 +82,7 @@ const fn count_log2_count(count: u32) -> u64 {
 }
 
 /// log2 x of a normal x ≥ 1; error below 1e-15 relative.
-pub(super) const fn log2(x: f64) -> f64 {
+pub(crate) const fn log2(x: f64) -> f64 {
     let bits = x.to_bits();
     let exponent = ((bits >> 52) & 0x7ff).cast_signed() - 1023;
     let mut whole = exponent as f64;
