@@ -148,7 +148,8 @@ impl Costs {
     pub fn fitting(
         &self,
         ns: f64,
-        (n_rows, n_positions): (usize, usize),
+        n_rows: usize,
+        n_positions: usize,
         position: usize,
         max: usize,
     ) -> usize {
@@ -201,10 +202,10 @@ mod tests {
     #[test]
     fn steps_are_predicted_after_a_few() {
         let mut costs = Costs::new();
-        assert_eq!(costs.fitting(50e6, (1, 10), 0, 512), 32);
+        assert_eq!(costs.fitting(50e6, 1, 10, 0, 512), 32);
         let (mut depth, mut worst) = (100, 0f64);
         for i in 0..400 {
-            let n = costs.fitting(50e6, (1, 200), depth, 512).max(16);
+            let n = costs.fitting(50e6, 1, 200, depth, 512).max(16);
             let positions = 200 + n * (depth + n / 2);
             let time = real(1 + n, positions);
             if i > 100 {
@@ -215,7 +216,7 @@ mod tests {
             depth = (depth + n) % 4000;
         }
         assert!(worst < 0.25, "{worst}");
-        let n = costs.fitting(50e6, (1, 200), 0, 512);
+        let n = costs.fitting(50e6, 1, 200, 0, 512);
         assert!((22..=40).contains(&n), "{n}");
         assert!((costs.predict(1, 300) / real(1, 300) - 1.0).abs() < 0.1);
     }

@@ -232,7 +232,7 @@ pub(crate) fn load_from<'m>(
         name: name.to_owned(),
         error: Box::new(error),
     };
-    let loader = Loader::with_file(gguf, config, plan, map, (weights, tables)).map_err(named)?;
+    let loader = Loader::with_file(gguf, config, plan, map, weights, tables).map_err(named)?;
     let rooms = staging_rooms(staging, plan.staging_bytes, team.count());
     let progress = Mutex::new(progress);
     let first_error = Mutex::new(None);

@@ -79,9 +79,9 @@ impl Attention<'_> {
 
 /// Those of `keys` that are in block `b`, counted from the block's first; maybe none.
 #[inline(always)]
-pub(crate) fn visible(keys: TileRange, b: usize) -> (usize, usize) {
+pub(crate) fn visible(keys: TileRange, b: usize) -> TileRange {
     let clip = |key: usize| key.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
-    (clip(keys.start), clip(keys.end))
+    (clip(keys.start)..clip(keys.end)).into()
 }
 
 /// A running softmax over keys, per query.

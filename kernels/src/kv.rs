@@ -183,7 +183,8 @@ impl KvLayout {
     pub(crate) unsafe fn store_key(
         &self,
         halves: Halves,
-        (block, slot): (*mut u8, usize),
+        block: *mut u8,
+        slot: usize,
         key: &[f32],
     ) {
         assert_eq!(key.len(), self.head_dim_k);
@@ -202,7 +203,8 @@ impl KvLayout {
     pub(crate) unsafe fn store_value(
         &self,
         halves: Halves,
-        (block, slot): (*mut u8, usize),
+        block: *mut u8,
+        slot: usize,
         value: &[f32],
     ) {
         assert_eq!(value.len(), self.head_dim_v);

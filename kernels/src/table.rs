@@ -365,7 +365,7 @@ impl KernelTable {
     /// [`KV_HEAD_DIM_MAX`].
     pub unsafe fn store_key(&self, layout: &KvLayout, block: *mut u8, slot: usize, key: &[f32]) {
         // SAFETY: holding the table proves the features; else by the caller.
-        unsafe { layout.store_key(self.halves, (block, slot), key) }
+        unsafe { layout.store_key(self.halves, block, slot, key) }
     }
 
     /// Writes the value (head_dim_v) of one position into a block.
@@ -383,7 +383,7 @@ impl KernelTable {
         value: &[f32],
     ) {
         // SAFETY: as in `store_key`.
-        unsafe { layout.store_value(self.halves, (block, slot), value) }
+        unsafe { layout.store_value(self.halves, block, slot, value) }
     }
 
     /// GeGLU: `out = gelu(gate) · up`, each (n); [`crate::contract::gelu`].

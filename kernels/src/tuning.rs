@@ -233,6 +233,14 @@ impl Weights {
     }
 }
 
+/// How far ahead of where it reads attention prefetches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Distance {
+    pub(crate) bytes: usize,
+    /// Whether into the second-level cache, rather than the first.
+    pub(crate) to_l2: bool,
+}
+
 /// How far ahead of where it reads attention prefetches keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KvAhead {
@@ -247,15 +255,25 @@ pub(crate) enum KvAhead {
 }
 
 impl KvAhead {
-    /// Bytes ahead, and whether into the second level, for blocks of a layout.
-    pub(crate) const fn distance(self, layout: &KvLayout) -> (usize, bool) {
-        match self {
-            Self::KeysToL2 => (layout.k_bytes(), true),
-            Self::BytesToL1 { q8_0, q4_0, others } => match layout.type_k {
-                KvType::Q8_0 => (q8_0, false),
-                KvType::Q4_0 => (q4_0, false),
-                KvType::F32 | KvType::F16 | KvType::BF16 | KvType::FP8 => (others, false),
-            },
+    /// For blocks of a layout.
+    pub(crate) const fn distance(self, layout: &KvLayout) -> Distance {
+        let (q8_0, q4_0, others) = match self {
+            Self::KeysToL2 => {
+                return Distance {
+                    bytes: layout.k_bytes(),
+                    to_l2: true,
+                };
+            }
+            Self::BytesToL1 { q8_0, q4_0, others } => (q8_0, q4_0, others),
+        };
+        let bytes = match layout.type_k {
+            KvType::Q8_0 => q8_0,
+            KvType::Q4_0 => q4_0,
+            KvType::F32 | KvType::F16 | KvType::BF16 | KvType::FP8 => others,
+        };
+        Distance {
+            bytes,
+            to_l2: false,
         }
     }
 }

@@ -9,7 +9,7 @@ pub(super) use few::BesideList;
 
 use super::lora::{FEW, Found};
 use super::pass::Pass;
-use super::rows::Entries;
+use super::rows::{Entries, InputRows};
 use super::sites::{AdapterPair, Blend, Seen};
 use crate::kernels::lora::{LoraDown, LoraType, LoraUp, quantize_factors};
 use crate::kernels::panel::PANEL_ROWS;
@@ -42,7 +42,7 @@ pub(super) enum Adapted {
 
 impl Adapted {
     /// The same `n` slots on.
-    const fn skip(self, n: usize) -> Self {
+    pub(super) const fn skip(self, n: usize) -> Self {
         match self {
             Self::Listed { slot } => Self::Listed { slot: slot + n },
             Self::Few { slot } => Self::Few { slot: slot + n },
@@ -53,6 +53,13 @@ impl Adapted {
             Self::Tile => Self::Tile,
         }
     }
+}
+
+/// Some outputs of some rows of a linear layer.
+#[derive(Clone, Copy)]
+pub(super) struct Area<'a> {
+    pub(super) outputs: &'a Range<usize>,
+    pub(super) rows: &'a Range<usize>,
 }
 
 /// A pair of matrices, and what of a row's room it has.
@@ -152,15 +159,16 @@ impl<'s> Pass<'s> {
     pub(super) fn project(
         &self,
         at: At,
-        (input, entries): (&Activations<'_>, Entries<'_>),
-        (slot, first): (usize, usize),
+        input: InputRows<'_>,
+        slot: usize,
+        first: usize,
         rows: Range<usize>,
     ) {
         let room = &self.common.lora;
-        for (blend, run) in self.runs(entries, rows) {
+        for (blend, run) in self.runs(input.entries, rows) {
             let out = room.rows(slot, first + run.start, run.len());
             for factor in factors(blend, at) {
-                self.down(input, &factor, run.clone(), &out);
+                self.down(input.rows, &factor, run.clone(), &out);
             }
         }
     }
@@ -193,22 +201,21 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` are those of the first row. The matrix
-    /// is `skip` slots behind that of `adapted`.
+    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` are those of the first row.
     pub(super) fn add_adapters(
         &self,
         rank: usize,
         at: At,
-        (input, entries): (&Activations<'_>, Entries<'_>),
-        (adapted, skip): (Adapted, usize),
-        (outputs, rows): (&Range<usize>, &Range<usize>),
+        input: InputRows<'_>,
+        adapted: Adapted,
+        area: Area<'_>,
         out: *mut f32,
     ) {
-        let room = &self.common.lora;
-        for (blend, run) in self.runs(entries, rows.clone()) {
+        let (room, Area { outputs, rows }) = (&self.common.lora, area);
+        for (blend, run) in self.runs(input.entries, rows.clone()) {
             let mut rest = run;
             while !rest.is_empty() {
-                let (run, t) = match adapted.skip(skip) {
+                let (run, t) = match adapted {
                     Adapted::Listed { slot } | Adapted::Few { slot } => {
                         let start = rest.start * room.stride();
                         let end = rest.end * room.stride();
@@ -226,10 +233,10 @@ impl<'s> Pass<'s> {
                 rest.start = run.end;
                 for factor in factors(blend, at) {
                     if matches!(adapted, Adapted::Tile) {
-                        self.down(input, &factor, run.clone(), &t);
+                        self.down(input.rows, &factor, run.clone(), &t);
                     }
                     let out = out.wrapping_add((run.start - rows.start) * outputs.len());
-                    self.up(factor.pair, factor.start, &t, (outputs, run.len()), out);
+                    self.up(factor.pair, factor.start, &t, outputs, run.len(), out);
                 }
             }
         }
@@ -241,7 +248,8 @@ impl<'s> Pass<'s> {
         pair: &AdapterPair<'_>,
         start: usize,
         t: &Shared<'_, f32>,
-        (outputs, n): (&Range<usize>, usize),
+        outputs: &Range<usize>,
+        n: usize,
         out: *mut f32,
     ) {
         let stride = self.common.lora.stride();
@@ -294,12 +302,7 @@ impl<'s> Pass<'s> {
     }
 
     /// Shows some rows of `input` to the observer.
-    pub(super) fn show(
-        &self,
-        at: At,
-        (input, entries): (&Activations<'_>, Entries<'_>),
-        rows: Range<usize>,
-    ) {
+    pub(super) fn show(&self, at: At, input: InputRows<'_>, rows: Range<usize>) {
         let Some(observer) = self.options.observer else {
             return;
         };
@@ -308,8 +311,8 @@ impl<'s> Pass<'s> {
                 layer: at.layer,
                 site: at.site,
                 expert: at.part,
-                entry: self.entry_of_row(entries, row),
-                input: input.f32_row(row),
+                entry: self.entry_of_row(input.entries, row),
+                input: input.rows.f32_row(row),
             });
         }
     }

@@ -110,7 +110,7 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
     };
     let epilogue = Epilogue::Logits(logits, scale);
     let weight = pass.model.output();
-    let output = runner.linear((0, Site::Output), (input, n), weight, epilogue);
+    let output = runner.linear(0, Site::Output, input, n, weight, epilogue);
     runner.linears(Phase::Output, 0, &mut [output])
 }
 

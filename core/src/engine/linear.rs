@@ -7,10 +7,10 @@
 
 mod finish;
 
-use super::adapt::{Adapted, At, BesideList};
+use super::adapt::{Adapted, Area, At, BesideList};
 use super::epilogue::{Epilogue, Gated, LogitScale, Selection};
 use super::pass::{Pass, TILE_FLOATS};
-use super::rows::{Entries, Rows, TILE_TOKENS};
+use super::rows::{Entries, InputRows, Rows, TILE_TOKENS};
 use crate::kernels::contract::GROUP;
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::prefetch;
@@ -58,6 +58,14 @@ impl<'a> Linear<'a> {
             layer: self.layer,
             site,
             part: self.part,
+        }
+    }
+
+    /// What adapters and observers see of its input.
+    pub(super) const fn input_rows(&self) -> InputRows<'_> {
+        InputRows {
+            rows: &self.input,
+            entries: self.entries,
         }
     }
 
@@ -148,10 +156,10 @@ impl<'a> Linear<'a> {
                 ..gate.clone()
             };
             let selection = gated.selection.as_ref();
-            self.multiply((pass, rank), &self.weight, self.site, &gate, selection);
+            self.multiply(pass, rank, &self.weight, self.site, &gate, selection);
             match &gated.up {
                 Some(up) => {
-                    self.multiply((pass, rank), up, self.up_site(), &up_tile, selection);
+                    self.multiply(pass, rank, up, self.up_site(), &up_tile, selection);
                 }
                 None => self.fill_up(pass, gated, &up_tile),
             }
@@ -162,23 +170,17 @@ impl<'a> Linear<'a> {
             rows,
             tokens,
         };
-        self.multiply((pass, rank), &self.weight, self.site, &tile, None);
+        self.multiply(pass, rank, &self.weight, self.site, &tile, None);
         for (i, token) in tile.tokens.clone().enumerate() {
             if i + ROWS_AHEAD < tile.tokens.len() {
                 self.prefetch_sum(token + ROWS_AHEAD, &tile.rows);
             }
-            self.finish(pass, rank, &tile, (token, tile.row(i)));
+            self.finish(pass, rank, &tile, token, tile.row(i));
         }
     }
 
     /// What becomes of the products `y` of a tile's token.
-    fn finish(
-        &self,
-        pass: &Pass<'_>,
-        rank: usize,
-        tile: &Tile<'_>,
-        (token, y): (usize, &mut [f32]),
-    ) {
+    fn finish(&self, pass: &Pass<'_>, rank: usize, tile: &Tile<'_>, token: usize, y: &mut [f32]) {
         match &self.epilogue {
             Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
             Epilogue::Sigmoid(out) => {
@@ -211,7 +213,7 @@ impl<'a> Linear<'a> {
                 let target = self.target(out, pairs.token(token), &tile.rows);
                 pass.table.add_scaled(pairs.weight(token), y, target);
             }
-            Epilogue::Heads(heads) => self.heads(pass, rank, heads, tile, (token, y)),
+            Epilogue::Heads(heads) => self.heads(pass, rank, heads, tile, token, y),
             Epilogue::Gated(_) => unreachable!("handled above"),
         }
     }
@@ -238,7 +240,8 @@ impl<'a> Linear<'a> {
     /// Fills a tile: product, adapters, bias. Neurons that are not selected give zero.
     fn multiply(
         &self,
-        (pass, rank): (&Pass<'_>, usize),
+        pass: &Pass<'_>,
+        rank: usize,
         weight: &Weight<'_>,
         site: Site,
         tile: &Tile<'_>,
@@ -255,7 +258,7 @@ impl<'a> Linear<'a> {
             } else {
                 self.multiply_rows(pass, weight, tile, rows, &[]);
             }
-            return self.add_to_product((pass, rank), weight, site, tile);
+            return self.add_to_product(pass, rank, weight, site, tile);
         };
         let is_active = |panel: &Range<usize>| {
             let of_row = |row| panel.clone().any(|neuron| selection.is_on(row, neuron));
@@ -264,7 +267,7 @@ impl<'a> Linear<'a> {
         for rows in panels(&tile.rows).filter(is_active) {
             self.multiply_rows(pass, weight, tile, rows, &[]);
         }
-        self.add_to_product((pass, rank), weight, site, tile);
+        self.add_to_product(pass, rank, weight, site, tile);
         // Last, so that neither adapters nor biases wake a neuron that is left out.
         for (i, token) in tile.tokens.clone().enumerate() {
             for (y, neuron) in tile.row(i).iter_mut().zip(tile.rows.clone()) {
@@ -278,7 +281,8 @@ impl<'a> Linear<'a> {
     /// Multiplies a tile by the tensor's factor, and adds adapters and bias.
     fn add_to_product(
         &self,
-        (pass, rank): (&Pass<'_>, usize),
+        pass: &Pass<'_>,
+        rank: usize,
         weight: &Weight<'_>,
         site: Site,
         tile: &Tile<'_>,
@@ -296,9 +300,12 @@ impl<'a> Linear<'a> {
                 pass.add_listed(rank, slot + skip, &tile.rows, out);
             }
             Some(adapted) => {
-                let input = (&self.input, self.entries);
-                let area = (&tile.rows, &tile.tokens);
-                pass.add_adapters(rank, self.at(site), input, (adapted, skip), area, out);
+                let area = Area {
+                    outputs: &tile.rows,
+                    rows: &tile.tokens,
+                };
+                let (at, input) = (self.at(site), self.input_rows());
+                pass.add_adapters(rank, at, input, adapted.skip(skip), area, out);
             }
         }
         if let Some(bias) = weight.bias {

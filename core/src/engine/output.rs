@@ -68,7 +68,8 @@ impl<'m> OutputRoom<'m> {
     pub(super) unsafe fn outputs<'s>(
         &self,
         batch: &'s [BatchEntry],
-        (entries, n_logits): (&'s [u32], usize),
+        entries: &'s [u32],
+        n_logits: usize,
         report: StepReport,
     ) -> Outputs<'s>
     where

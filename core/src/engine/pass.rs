@@ -359,15 +359,16 @@ impl<'s> Pass<'s> {
     /// rotated where the group's are.
     pub(super) fn store_keys(
         &self,
-        at: (&PagesView<'_>, usize),
+        pages: &PagesView<'_>,
+        layer: usize,
         entry: usize,
         first: usize,
         keys: &mut [f32],
     ) {
-        let layout = &at.0.config.layout;
-        hadamard(keys, at.0.config.rotation.k);
+        let layout = &pages.config.layout;
+        hadamard(keys, pages.config.rotation.k);
         for (i, key) in keys.chunks_exact(layout.head_dim_k).enumerate() {
-            let (block, slot) = self.slot(at, entry, first + i);
+            let (block, slot) = self.slot(pages, layer, entry, first + i);
             // SAFETY: the slot was reserved for this step and this head is this strip's.
             unsafe { self.table.store_key(layout, block, slot, key) };
         }
@@ -376,15 +377,16 @@ impl<'s> Pass<'s> {
     /// The same for values.
     pub(super) fn store_values(
         &self,
-        at: (&PagesView<'_>, usize),
+        pages: &PagesView<'_>,
+        layer: usize,
         entry: usize,
         first: usize,
         values: &mut [f32],
     ) {
-        let layout = &at.0.config.layout;
-        hadamard(values, at.0.config.rotation.v);
+        let layout = &pages.config.layout;
+        hadamard(values, pages.config.rotation.v);
         for (i, value) in values.chunks_exact(layout.head_dim_v).enumerate() {
-            let (block, slot) = self.slot(at, entry, first + i);
+            let (block, slot) = self.slot(pages, layer, entry, first + i);
             // SAFETY: as for keys.
             unsafe { self.table.store_value(layout, block, slot, value) };
         }
@@ -392,7 +394,8 @@ impl<'s> Pass<'s> {
 
     fn slot(
         &self,
-        (pages, layer): (&PagesView<'_>, usize),
+        pages: &PagesView<'_>,
+        layer: usize,
         entry: usize,
         head: usize,
     ) -> (*mut u8, usize) {

@@ -1,5 +1,6 @@
 //! Rows of a layer's inputs and outputs, and the entries of the batch that they stand for.
 
+use crate::kernels::table::Activations;
 use crate::memory::Shared;
 
 /// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
@@ -31,6 +32,13 @@ pub(super) enum Entries<'a> {
     Each(Order),
     /// To the tokens of an expert; one row of tokens to each.
     Pairs(Pairs<'a>, Order),
+}
+
+/// The rows that a linear layer reads, and what entries they belong to.
+#[derive(Clone, Copy)]
+pub(super) struct InputRows<'a> {
+    pub(super) rows: &'a Activations<'a>,
+    pub(super) entries: Entries<'a>,
 }
 
 /// The pairs of a batch, sorted by expert; within an expert by token.

@@ -48,8 +48,10 @@ impl<'p, 't> Runner<'p, 't> {
     /// A linear layer over rows in the runner's order.
     pub(super) const fn linear(
         &self,
-        (layer, site): (usize, Site),
-        (input, n_rows_in): (Activations<'p>, usize),
+        layer: usize,
+        site: Site,
+        input: Activations<'p>,
+        n_rows_in: usize,
         weight: Weight<'p>,
         epilogue: Epilogue<'p>,
     ) -> Linear<'p> {
@@ -205,11 +207,10 @@ impl<'p, 't> Runner<'p, 't> {
         if pass.options.observer.is_some() {
             let mut n = 0;
             for linear in &*linears {
-                let input = (&linear.input, linear.entries);
                 for at in linear.matrices() {
                     // One worker shows all rows of a matrix, in their order.
                     if n % self.member.size() == self.member.rank() {
-                        pass.show(at, input, 0..linear.n_rows_in);
+                        pass.show(at, linear.input_rows(), 0..linear.n_rows_in);
                     }
                     n += 1;
                 }
@@ -229,8 +230,7 @@ impl<'p, 't> Runner<'p, 't> {
             };
             let (rank, mut is_listed) = (self.member.rank(), true);
             for (at, slot) in linear.matrices().zip(slot..) {
-                let rows = (linear.entries, linear.n_rows_in);
-                is_listed &= pass.collect(rank, at, rows, slot);
+                is_listed &= pass.collect(rank, at, linear.entries, linear.n_rows_in, slot);
             }
             if is_listed {
                 linear.adapted = Some(Adapted::Listed { slot });
@@ -244,8 +244,8 @@ impl<'p, 't> Runner<'p, 't> {
         let pass = self.pass;
         let few = linears.iter().filter(|linear| linear.n_rows_in <= FEW);
         let jobs = few.flat_map(|linear| {
-            let rows = (linear.entries, linear.n_rows_in);
-            linear.matrices().map(move |at| pass.n_jobs(at, rows))
+            let (entries, n) = (linear.entries, linear.n_rows_in);
+            linear.matrices().map(move |at| pass.n_jobs(at, entries, n))
         });
         let mine = self.member.home_range(jobs.sum());
         let (mut slot, mut job) = (0, 0);
@@ -255,17 +255,17 @@ impl<'p, 't> Runner<'p, 't> {
             if !linear.matrices().any(|at| pass.adapts(at)) {
                 continue;
             }
-            let (input, entries, n) = (&linear.input, linear.entries, linear.n_rows_in);
+            let (input, n) = (linear.input_rows(), linear.n_rows_in);
             if n <= FEW {
                 for (at, slot) in linear.matrices().zip(first..) {
-                    pass.project_parts(&mine, at, (input, entries, n), slot, &mut job);
+                    pass.project_parts(&mine, at, input, n, slot, &mut job);
                 }
                 linear.adapted = Some(Adapted::Few { slot: first });
                 continue;
             }
             let rows = self.member.home_range(n);
             for (at, slot) in linear.matrices().zip(first..) {
-                pass.project(at, (input, entries), (slot, 0), rows.clone());
+                pass.project(at, input, slot, 0, rows.clone());
             }
             linear.adapted = Some(Adapted::Room {
                 slot: first,

@@ -128,7 +128,7 @@ impl<'m> Engine<'m> {
         options: StepOptions<'s>,
     ) -> Result<Step<'s, 'm>, EngineError> {
         let layers = 0..self.model.config().n_layer();
-        self.prepare(batch, (layers, None), options)
+        self.prepare(batch, layers, None, options)
     }
 
     /// Prepares a pass of some layers alone over the caller's residual stream, (entries, n_embd). Every entry
@@ -167,13 +167,14 @@ impl<'m> Engine<'m> {
         if let Some(entry) = other {
             return Err(EngineError::StreamUnwanted { entry });
         }
-        self.prepare(batch, (layers, Some(input)), options)
+        self.prepare(batch, layers, Some(input), options)
     }
 
     fn prepare<'s>(
         &'s mut self,
         batch: &'s [BatchEntry],
-        (layers, input): (Range<usize>, Option<&'s [f32]>),
+        layers: Range<usize>,
+        input: Option<&'s [f32]>,
         options: StepOptions<'s>,
     ) -> Result<Step<'s, 'm>, EngineError> {
         let start_ticks = options.clock.map_or(0, |clock| clock());
@@ -192,10 +193,9 @@ impl<'m> Engine<'m> {
             (Order::OutputsFirst, wanted.n_outputs),
         ];
         // SAFETY: no step is running: this one has the engine exclusively.
-        let cut = |rows| unsafe {
-            attention
-                .tiler
-                .cut(attention, &self.scratch.common, batch, rows)
+        let cut = |(order, n)| unsafe {
+            let common = &self.scratch.common;
+            attention.tiler.cut(attention, common, batch, order, n)
         };
         let n_tiles = rows.map(cut);
         self.team.reset();
@@ -334,9 +334,13 @@ impl<'s, 'm> Step<'s, 'm> {
         let (scratch, batch) = (&self.engine.scratch, self.batch);
         // SAFETY: every rank has finished; the engine stays borrowed while outputs live.
         let entries = unsafe { scratch.common.outputs_first.read(0..self.wanted.n_outputs) };
-        let entries = (entries, self.wanted.n_logits);
+        let n_logits = self.wanted.n_logits;
         // SAFETY: as above.
-        Ok(unsafe { scratch.output.outputs(batch, entries, self.report()) })
+        Ok(unsafe {
+            scratch
+                .output
+                .outputs(batch, entries, n_logits, self.report())
+        })
     }
 
     fn report(&self) -> StepReport {

@@ -49,7 +49,7 @@ impl<'w> Model<'w> {
         if config.next_token.is_some() {
             return Err(ModelError::NeedsTrunk);
         }
-        Self::any_in_place(slc, config, Residency::All, (payloads, tables))
+        Self::any_in_place(slc, config, Residency::All, payloads, tables)
     }
 
     /// The same without the matrices of experts, which every step takes from an [`crate::engine::ExpertSource`]:
@@ -67,7 +67,7 @@ impl<'w> Model<'w> {
             return Err(ModelError::NeedsTrunk);
         }
         let residency = Residency::WithoutExperts;
-        Self::any_in_place(slc, config, residency, (payloads, tables))
+        Self::any_in_place(slc, config, residency, payloads, tables)
     }
 
     /// The head `config` that predicts a token further ([`ModelConfig::next_token_head`]), of the `.slc` file that
@@ -81,8 +81,7 @@ impl<'w> Model<'w> {
         trunk: &Self,
         tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
-        let memory = (trunk.memory, tables);
-        Self::any_in_place(slc, config, Residency::All, memory)?.behind(trunk)
+        Self::any_in_place(slc, config, Residency::All, trunk.memory, tables)?.behind(trunk)
     }
 
     /// The same without the matrices of its experts, as [`Self::in_place_without_experts`].
@@ -95,15 +94,16 @@ impl<'w> Model<'w> {
         trunk: &Self,
         tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
-        let memory = (trunk.memory, tables);
-        Self::any_in_place(slc, config, Residency::WithoutExperts, memory)?.behind(trunk)
+        let residency = Residency::WithoutExperts;
+        Self::any_in_place(slc, config, residency, trunk.memory, tables)?.behind(trunk)
     }
 
     fn any_in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,
         residency: Residency,
-        (payloads, tables): (&'w [u8], &'w mut [u8]),
+        payloads: &'w [u8],
+        tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
         check_size(slc.gguf(), config)?;
         if !payloads.as_ptr().addr().is_multiple_of(ALIGN) {

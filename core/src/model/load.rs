@@ -74,7 +74,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         weights: &'w mut [u8],
         tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
-        Self::with_file(gguf, config, plan, None, (weights, tables))
+        Self::with_file(gguf, config, plan, None, weights, tables)
     }
 
     /// The same with the bytes of the whole file, in which tables may stay ([`Tables::InFile`]).
@@ -86,7 +86,8 @@ impl<'w, 'a> Loader<'w, 'a> {
         config: &ModelConfig,
         plan: &ModelPlan,
         file: Option<&'w [u8]>,
-        (weights, tables): (&'w mut [u8], &'w mut [u8]),
+        weights: &'w mut [u8],
+        tables: &'w mut [u8],
     ) -> Result<Self, ModelError> {
         let file = file.filter(|_| plan.tables == Tables::InFile);
         let tensors_end = gguf

@@ -186,7 +186,8 @@ impl<'g, 'a> Placer<'g, 'a> {
     /// Where `bytes` of a tensor and its index lie or shall lie, in `layout`.
     fn place(
         &mut self,
-        (index, tensor): (usize, &TensorInfo<'_>),
+        index: usize,
+        tensor: &TensorInfo<'_>,
         name: Name,
         layout: Layout,
         bytes: usize,
@@ -244,7 +245,7 @@ impl<'g, 'a> Placer<'g, 'a> {
                 found: tensor.ty,
             });
         }
-        let offset = self.place((index, &tensor), name, Layout::Raw, 4 * len)?;
+        let offset = self.place(index, &tensor, name, Layout::Raw, 4 * len)?;
         let vector = VectorRef { offset, len };
         placed(index, &tensor, Target::Vector(vector));
         Ok(vector)
@@ -281,8 +282,10 @@ impl<'g, 'a> Placer<'g, 'a> {
     /// factors may have another name.
     fn stack(
         &mut self,
-        (stem, factors): (&Name, &Name),
-        (n_expert, experts): (usize, Option<Site>),
+        stem: &Name,
+        factors: &Name,
+        n_expert: usize,
+        experts: Option<Site>,
         [n_rows, n_cols]: [usize; 2],
         placed: Placed<'_, 'a>,
     ) -> Result<MatrixRef, ModelError> {
@@ -314,8 +317,8 @@ impl<'g, 'a> Placer<'g, 'a> {
                 .with_stride(stride)
                 .with_factor(factor));
         }
-        let (kind, stride) = self.stack_in_file((index, &tensor), stride)?;
-        let offset = self.place((index, &tensor), name, kind, bytes)?;
+        let (kind, stride) = self.stack_in_file(index, &tensor, stride)?;
+        let offset = self.place(index, &tensor, name, kind, bytes)?;
         let first = MatrixRef::new(&layout, offset, bias)
             .with_stride(stride)
             .with_factor(factor);
@@ -332,7 +335,8 @@ impl<'g, 'a> Placer<'g, 'a> {
     /// How the matrices of a stack lie, and how far apart: `stride`, unless a file that they stay in says otherwise.
     fn stack_in_file(
         &self,
-        (index, tensor): (usize, &TensorInfo<'_>),
+        index: usize,
+        tensor: &TensorInfo<'_>,
         stride: usize,
     ) -> Result<(Layout, usize), ModelError> {
         let header = self.in_place.map(|slc| slc.tensor_header(index, tensor));
@@ -363,7 +367,7 @@ impl<'g, 'a> Placer<'g, 'a> {
             ty: layout.ty(),
             offset: match stays {
                 true => usize::try_from(tensor.offset).map_err(|_| MemoryError::TooLarge)?,
-                false => self.place((index, &tensor), name, Layout::Raw, shape[0] * row_bytes)?,
+                false => self.place(index, &tensor, name, Layout::Raw, shape[0] * row_bytes)?,
             },
             n_rows: shape[0],
             row_bytes,
@@ -389,7 +393,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         check_shape(&tensor, name, shape)?;
         let layout = PanelLayout::new(tensor.ty, shape[0], shape[1])
             .map_err(|error| ModelError::Panel { name, error })?;
-        let offset = self.place((index, &tensor), name, Layout::Panels, layout.bytes())?;
+        let offset = self.place(index, &tensor, name, Layout::Panels, layout.bytes())?;
         let bias = self.bias(stem, [1, shape[0]], placed)?;
         let factor = self.factor(stem, 1, placed)?;
         let matrix = MatrixRef::new(&layout, offset, bias).with_factor(factor);

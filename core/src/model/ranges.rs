@@ -202,8 +202,9 @@ impl ModelConfig {
         }
         self.check_states(
             shape.n_taps,
-            ("ssm.state_size", shape.head_dim_k),
-            (shape.n_head_v, shape.head_dim_v),
+            shape.n_head_v,
+            shape.head_dim_k,
+            shape.head_dim_v,
         )
     }
 
@@ -219,20 +220,18 @@ impl ModelConfig {
                 "a divisor of time_step_rank",
             ));
         }
-        self.check_states(
-            shape.n_taps,
-            ("ssm.state_size", shape.n_state),
-            (shape.n_head, shape.head_dim),
-        )
+        self.check_states(shape.n_taps, shape.n_head, shape.n_state, shape.head_dim)
     }
 
-    /// Taps, and heads with states; `state_size` by its key.
+    /// Taps, and heads with states of `n_key` × `n_value`.
     fn check_states(
         &self,
         n_taps: usize,
-        (key, n_key): (&str, usize),
-        (n_head, n_value): (usize, usize),
+        n_head: usize,
+        n_key: usize,
+        n_value: usize,
     ) -> Result<(), ModelError> {
+        let key = "ssm.state_size";
         if !(1..=SSM_TAPS_MAX).contains(&n_taps) {
             return Err(self.fail("ssm.conv_kernel", n_taps, "1 to 16"));
         }

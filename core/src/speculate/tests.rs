@@ -123,9 +123,9 @@ fn a_table_learns_and_forgets() {
 fn rows_are_worth_it_where_they_are_cheap() {
     let mut costs = Costs::new();
     let half = || (1..).map(|i| 0.5f32.powi(i)).take(8);
-    assert_eq!(worth(&costs, (1, 10), 1, half()), 0, "nothing is known");
+    assert_eq!(worth(&costs, 1, 10, 1, half()), 0, "nothing is known");
     costs.note(1, 10, 1e6);
-    assert!(worth(&costs, (1, 10), 1, half()) > 0, "it is tried");
+    assert!(worth(&costs, 1, 10, 1, half()) > 0, "it is tried");
     for (row, expected) in [(0.05, 3..=4), (0.3, 1..=1), (0.6, 0..=0)] {
         let mut costs = Costs::new();
         for _ in 0..20 {
@@ -133,7 +133,7 @@ fn rows_are_worth_it_where_they_are_cheap() {
                 costs.note(n as usize, 0, 1e6 * (1.0 + row * f64::from(n - 1)));
             }
         }
-        let n = worth(&costs, (1, 0), 1, half());
+        let n = worth(&costs, 1, 0, 1, half());
         assert!(expected.contains(&n), "{row}: {n}");
     }
 }

@@ -12,7 +12,8 @@ pub const GAIN_MIN: f64 = 1.02;
 /// 0 while nothing is known of such steps, and once in a while, so that it stays known what they take.
 pub fn worth(
     costs: &Costs,
-    (n_rows, n_positions): (usize, usize),
+    n_rows: usize,
+    n_positions: usize,
     n_writing: usize,
     chances: impl Iterator<Item = f32>,
 ) -> usize {

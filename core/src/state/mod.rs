@@ -31,8 +31,8 @@ use heapless::Vec;
 use hold::Checkpoints;
 use pages::Pages;
 pub(crate) use pages::PagesView;
-use slots::Slots;
 pub(crate) use slots::SlotsView;
+use slots::{SlotSizes, Slots};
 
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = KV_BLOCK;
@@ -69,20 +69,21 @@ impl StateConfig {
             return Err(MemoryError::TooLarge);
         }
         for group in &self.groups {
-            Pages::plan(group, (self.limits.n_seq, self.n_table), &mut plan)?;
+            Pages::plan(group, self.limits.n_seq, self.n_table, &mut plan)?;
         }
-        Slots::plan(self.slot_sizes(), self.kept_sizes(), &mut plan)?;
+        Slots::plan(self.slot_sizes(), &mut plan)?;
         Checkpoints::plan(self.limits.n_checkpoints, &mut plan)?;
         plan.slice::<u32>(self.limits.n_seq)?;
         Ok(plan)
     }
 
-    const fn slot_sizes(&self) -> (usize, usize) {
-        (self.n_slots(), self.state_len)
-    }
-
-    const fn kept_sizes(&self) -> (usize, usize) {
-        (self.limits.n_seq, self.limits.n_behind + 1)
+    const fn slot_sizes(&self) -> SlotSizes {
+        SlotSizes {
+            n_slots: self.n_slots(),
+            state_len: self.state_len,
+            n_seq: self.limits.n_seq,
+            n_kept: self.limits.n_behind + 1,
+        }
     }
 }
 
@@ -94,13 +95,13 @@ impl<'m> State<'m> {
     pub fn new(config: StateConfig, memory: &'m mut [u8]) -> Result<Self, MemoryError> {
         let mut arena = Arena::new(memory)?;
         config.plan()?;
-        let lists = (config.limits.n_seq, config.n_table);
+        let (n_seq, n_table) = (config.limits.n_seq, config.n_table);
         let groups = config.groups.iter();
         Ok(Self {
             groups: groups
-                .map(|group| Pages::new(group, lists, &mut arena))
+                .map(|group| Pages::new(group, n_seq, n_table, &mut arena))
                 .collect::<Result<_, _>>()?,
-            slots: Slots::new(config.slot_sizes(), config.kept_sizes(), &mut arena)?,
+            slots: Slots::new(config.slot_sizes(), &mut arena)?,
             checkpoints: Checkpoints::new(config.limits.n_checkpoints, &mut arena)?,
             lens: arena.slice(config.limits.n_seq, 0u32)?,
             config,
@@ -260,16 +261,11 @@ impl<'m> State<'m> {
             }
             for (index, group) in self.groups.iter_mut().enumerate() {
                 group.own(s, pages.clone());
-                let moved = start..new_len;
-                move_down(
-                    group,
-                    &self.config,
-                    index,
-                    s,
-                    (moved, end - start),
-                    model,
-                    table,
-                );
+                let shift = Shift {
+                    to: start..new_len,
+                    by: end - start,
+                };
+                move_down(group, &self.config, index, s, &shift, model, table);
             }
         }
         self.rewind(sequence, new_len)
@@ -364,18 +360,24 @@ impl<'m> State<'m> {
     }
 }
 
-/// Moves the tokens of a sequence at `moved` down there from so many positions on, and rotates their keys back.
+/// Tokens that move down by `by` positions, and where they move to.
+struct Shift {
+    to: Range<usize>,
+    by: usize,
+}
+
+/// Moves tokens of a sequence down, and rotates their keys back.
 fn move_down(
     group: &mut Pages<'_>,
     config: &StateConfig,
     index: usize,
     s: usize,
-    (moved, by): (Range<usize>, usize),
+    shift: &Shift,
     model: &Model<'_>,
     table: &KernelTable,
 ) {
     const HALF: usize = HEAD_DIM_MAX / 2;
-    let back = -i64::try_from(by).unwrap_or(i64::MAX);
+    let back = -i64::try_from(shift.by).unwrap_or(i64::MAX);
     let ropes = &model.config().ropes;
     let mut angles: Vec<([f32; HALF], [f32; HALF]), ROPES_MAX> = Vec::new();
     let mut known: Vec<usize, ROPES_MAX> = Vec::new();
@@ -409,11 +411,12 @@ fn move_down(
         value_row: [0; KV_ROW_BYTES_MAX],
     };
     let rotation = group.config.rotation.k;
-    for position in moved {
+    for position in shift.to.clone() {
         group.move_token(
             table,
             s,
-            (position + by, position),
+            position + shift.by,
+            position,
             &mut scratch,
             |layer, key| {
                 let Some((rope, start)) = turned(layer) else {

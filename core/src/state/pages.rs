@@ -36,7 +36,8 @@ pub(super) struct Pages<'m> {
 impl<'m> Pages<'m> {
     pub(super) fn plan(
         config: &GroupConfig,
-        (n_seq, n_table): (usize, usize),
+        n_seq: usize,
+        n_table: usize,
         plan: &mut MemoryPlan,
     ) -> Result<(), MemoryError> {
         if config.layout.head_dim_k.max(config.layout.head_dim_v) > HEAD_DIM_MAX {
@@ -52,7 +53,8 @@ impl<'m> Pages<'m> {
 
     pub(super) fn new(
         config: &GroupConfig,
-        (n_seq, n_table): (usize, usize),
+        n_seq: usize,
+        n_table: usize,
         arena: &mut Arena<'m>,
     ) -> Result<Self, MemoryError> {
         let memory = arena.bytes(config.pages_bytes()?)?;
@@ -279,7 +281,8 @@ impl<'m> Pages<'m> {
         &mut self,
         table: &KernelTable,
         s: usize,
-        (from, to): (usize, usize),
+        from: usize,
+        to: usize,
         scratch: &mut Scratch,
         mut change: impl FnMut(usize, &mut [f32]),
     ) {

@@ -43,12 +43,25 @@ pub(super) struct Slots<'m> {
     written: &'m mut [u32],
 }
 
+/// What the memory of slots follows from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotSizes {
+    pub(super) n_slots: usize,
+    /// Floats of a state.
+    pub(super) state_len: usize,
+    pub(super) n_seq: usize,
+    /// States that a sequence keeps at its end.
+    pub(super) n_kept: usize,
+}
+
 impl<'m> Slots<'m> {
-    pub(super) fn plan(
-        (n_slots, state_len): (usize, usize),
-        (n_seq, n_kept): (usize, usize),
-        plan: &mut MemoryPlan,
-    ) -> Result<(), MemoryError> {
+    pub(super) fn plan(sizes: SlotSizes, plan: &mut MemoryPlan) -> Result<(), MemoryError> {
+        let SlotSizes {
+            n_slots,
+            state_len,
+            n_seq,
+            n_kept,
+        } = sizes;
         let times = |a: usize, b: usize| a.checked_mul(b).ok_or(MemoryError::TooLarge);
         plan.slice::<f32>(times(n_slots, state_len)?)?;
         plan.slice::<u32>(n_slots)?;
@@ -59,11 +72,13 @@ impl<'m> Slots<'m> {
         plan.slice::<u32>(times(n_seq, n_kept)?)
     }
 
-    pub(super) fn new(
-        (n_slots, state_len): (usize, usize),
-        (n_seq, n_kept): (usize, usize),
-        arena: &mut Arena<'m>,
-    ) -> Result<Self, MemoryError> {
+    pub(super) fn new(sizes: SlotSizes, arena: &mut Arena<'m>) -> Result<Self, MemoryError> {
+        let SlotSizes {
+            n_slots,
+            state_len,
+            n_seq,
+            n_kept,
+        } = sizes;
         let memory = Shared::new(arena.slice(n_slots * state_len, 0f32)?);
         let holders = arena.slice(n_slots, 0u32)?;
         let free = arena.slice(n_slots, 0u32)?;

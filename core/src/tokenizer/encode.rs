@@ -204,14 +204,14 @@ impl Tokenizer<'_> {
             }
             Model::Bpe { merges, pre, .. } => match pre.alphabet() {
                 Alphabet::Bytes => self.encode_words(text, at, fragment, scratch, sink),
-                Alphabet::Characters { escapes } => {
-                    self.encode_lines(fragment, at, escapes, (merges, pre), scratch, sink)
+                Alphabet::Characters { .. } => {
+                    self.encode_lines(fragment, at, merges, pre, scratch, sink)
                 }
             },
             Model::WordPiece {
                 normalizer,
                 longest,
-            } => self.encode_pieces(fragment, at, (normalizer, longest), sink),
+            } => self.encode_pieces(fragment, at, normalizer, longest, sink),
             Model::Unigram(unigram) => {
                 self.encode_unigram(fragment, at, &unigram, scratch.all(), sink)
             }
@@ -309,11 +309,12 @@ impl Tokenizer<'_> {
         &self,
         fragment: &str,
         at: usize,
-        escapes: bool,
-        (merges, pre): (Merges<'_>, PreTokenizer),
+        merges: Merges<'_>,
+        pre: PreTokenizer,
         scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
+        let escapes = matches!(pre.alphabet(), Alphabet::Characters { escapes: true });
         let mut end = at;
         for word in pre.words(fragment) {
             let start = end;
@@ -388,7 +389,8 @@ impl Tokenizer<'_> {
         &self,
         fragment: &str,
         at: usize,
-        (normalizer, longest): (Normalizer, &[u32]),
+        normalizer: Normalizer,
+        longest: &[u32],
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
         let mut window = [0; window::LEN];

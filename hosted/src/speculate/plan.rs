@@ -99,7 +99,7 @@ impl Speculation {
             true => chances.len(),
             false => {
                 let each = chances.iter().map(|(chance, _)| *chance);
-                worth(&self.costs, base, written.len(), each)
+                worth(&self.costs, base.0, base.1, written.len(), each)
             }
         };
         let mut taken = 0;

@@ -37,6 +37,8 @@ pub mod q2_k {
 /// Q3_K: 32 bytes of third bits (bit s of byte l: column 32s + l); 64 bytes of low bits as in
 /// Q2_K; 12 bytes with sixteen 6-bit scales; `d` f16. Value = d · (sc − 32) · (code − 4).
 pub mod q3_k {
+    use super::super::SixBits;
+
     /// Where the low bits start; the third bits are before them.
     pub const QS: usize = 32;
     /// Where the packed scales start.
@@ -46,18 +48,22 @@ pub mod q3_k {
     /// Where `d` is.
     pub const D: usize = 108;
 
-    /// Where scale `s`, 0..64, is in the packed bytes: (byte and shift of its low four bits,
-    /// byte and shift of its upper two).
+    /// Where scale `s`, 0..64, is in the packed bytes.
     #[inline(always)]
-    pub const fn scale_at(s: usize) -> ((usize, usize), (usize, usize)) {
-        ((s % 8, s / 8 * 4), (8 + s % 4, s / 4 * 2))
+    pub const fn scale_at(s: usize) -> SixBits {
+        SixBits {
+            low: s % 8,
+            low_shift: s / 8 * 4,
+            high: 8 + s % 4,
+            high_shift: s / 4 * 2,
+        }
     }
 
     /// The 256 codes, 0..8.
     pub fn codes(block: &[u8]) -> [u8; 256] {
         let mut codes = super::pairs(&block[QS..]);
         for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            super::add_bits(codes, block, (run, 1), 2);
+            super::add_bits(codes, block, run, 1, 2);
         }
         codes
     }
@@ -75,8 +81,9 @@ pub mod q3_k {
         let d = super::f16_at(block, D);
         let scales = &block[SCALES..];
         for (c, code) in codes(block).into_iter().enumerate() {
-            let ((low, low_shift), (high, high_shift)) = scale_at(c / 16);
-            let scale = (scales[low] >> low_shift & 0xf) | (scales[high] >> high_shift & 3) << 4;
+            let at = scale_at(c / 16);
+            let scale = (scales[at.low] >> at.low_shift & 0xf)
+                | (scales[at.high] >> at.high_shift & 3) << 4;
             out[c] = d * (f32::from(scale) - 32.0) * (f32::from(code) - 4.0);
         }
     }
@@ -143,7 +150,7 @@ pub mod q5_k {
     pub fn codes(block: &[u8]) -> [u8; 256] {
         let mut codes = super::runs(&block[QS..]);
         for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            super::add_bits(codes, &block[QH..], (run, 1), 4);
+            super::add_bits(codes, &block[QH..], run, 1, 4);
         }
         codes
     }
@@ -176,8 +183,8 @@ pub mod q6_k {
         for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (half, quarter) = (run / 4, run % 4);
             let low = &block[64 * half + 32 * (quarter % 2)..];
-            super::add_bits(codes, low, (quarter / 2 * 4, 0xf), 0);
-            super::add_bits(codes, &block[128 + 32 * half..], (2 * quarter, 3), 4);
+            super::add_bits(codes, low, quarter / 2 * 4, 0xf, 0);
+            super::add_bits(codes, &block[128 + 32 * half..], 2 * quarter, 3, 4);
         }
         codes
     }
@@ -209,6 +216,8 @@ pub mod q6_k {
 /// 4 bytes; eight times 16 bytes of nibbles as in IQ4_NL.
 /// Value = d · (sc − 32) · VALUES\[code\] with the table of IQ4_NL.
 pub mod iq4_xs {
+    use super::super::SixBits;
+
     pub use super::iq4_nl::VALUES;
 
     /// Where the packed scales start.
@@ -218,11 +227,15 @@ pub mod iq4_xs {
     /// Where the code bytes start.
     pub const QS: usize = 8;
 
-    /// Where scale `s`, 0..64, is in the packed bytes: (byte and shift of its low four bits,
-    /// byte and shift of its upper two).
+    /// Where scale `s`, 0..64, is in the packed bytes.
     #[inline(always)]
-    pub const fn scale_at(s: usize) -> ((usize, usize), (usize, usize)) {
-        ((2 + s / 2, s % 2 * 4), (s / 4, s % 4 * 2))
+    pub const fn scale_at(s: usize) -> SixBits {
+        SixBits {
+            low: 2 + s / 2,
+            low_shift: s % 2 * 4,
+            high: s / 4,
+            high_shift: s % 4 * 2,
+        }
     }
 
     /// The 256 codes, 0..16.
@@ -246,8 +259,9 @@ pub mod iq4_xs {
         let d = super::f16_at(block, 0);
         let scales = &block[SCALES..];
         for (c, code) in codes(block).into_iter().enumerate() {
-            let ((low, low_shift), (high, high_shift)) = scale_at(c / 32);
-            let scale = (scales[low] >> low_shift & 0xf) | (scales[high] >> high_shift & 3) << 4;
+            let at = scale_at(c / 32);
+            let scale = (scales[at.low] >> at.low_shift & 0xf)
+                | (scales[at.high] >> at.high_shift & 3) << 4;
             out[c] = d * (f32::from(scale) - 32.0) * f32::from(VALUES[usize::from(code)]);
         }
     }
@@ -271,7 +285,7 @@ fn values_with_mins(codes: &[u8; 256], block: &[u8], out: &mut [f32]) {
 fn runs(qs: &[u8]) -> [u8; 256] {
     let mut codes = [0; 256];
     for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        add_bits(codes, &qs[run / 2 * 32..], (run % 2 * 4, 0xf), 0);
+        add_bits(codes, &qs[run / 2 * 32..], run % 2 * 4, 0xf, 0);
     }
     codes
 }

@@ -111,9 +111,22 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     f16_to_f32(u16_at(block, at))
 }
 
+/// Where a scale of six bits is in packed bytes: its lower four bits, and its upper two.
+#[derive(Clone, Copy, Debug)]
+pub struct SixBits {
+    /// Byte of the lower bits.
+    pub low: usize,
+    /// Their first bit in it.
+    pub low_shift: usize,
+    /// Byte of the upper bits.
+    pub high: usize,
+    /// Their first bit in it.
+    pub high_shift: usize,
+}
+
 /// Adds to the codes of a run of columns, byte by byte, the bits of `mask` behind `shift`, as bits from `up` on.
 #[inline(always)]
-fn add_bits(codes: &mut [u8], bytes: &[u8], (shift, mask): (usize, u8), up: usize) {
+fn add_bits(codes: &mut [u8], bytes: &[u8], shift: usize, mask: u8, up: usize) {
     for (code, byte) in codes.iter_mut().zip(bytes) {
         *code |= (byte >> shift & mask) << up;
     }
@@ -141,7 +154,7 @@ fn set_nibbles(codes: &[u8], qs: &mut [u8]) {
 fn pairs(qs: &[u8]) -> [u8; 256] {
     let mut codes = [0; 256];
     for (run, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        add_bits(codes, &qs[run / 4 * 32..], (run % 4 * 2, 3), 0);
+        add_bits(codes, &qs[run / 4 * 32..], run % 4 * 2, 3, 0);
     }
     codes
 }

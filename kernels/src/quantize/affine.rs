@@ -80,9 +80,16 @@ fn moments<V: Vector, const N: usize, const MAX: u8>(
     Moments { q, qq, xq }
 }
 
-/// The best line for these moments, and what it explains of Σwx².
+/// A line, and what it explains of Σwx².
+#[derive(Clone, Copy)]
+struct Fit<V> {
+    line: Line<V>,
+    explained: V,
+}
+
+/// The best line for these moments.
 #[inline(always)]
-fn line<V: Vector, const MIN_ANY: bool>(fixed: &Fixed<V>, m: &Moments<V>) -> (Line<V>, V) {
+fn line<V: Vector, const MIN_ANY: bool>(fixed: &Fixed<V>, m: &Moments<V>) -> Fit<V> {
     let zero = V::splat(0.0);
     let det = fixed.w.mul(m.qq).sub(m.q.mul(m.q));
     let scale = fixed.w.mul(m.xq).sub(m.q.mul(fixed.wx)).ratio(det);
@@ -97,7 +104,10 @@ fn line<V: Vector, const MIN_ANY: bool>(fixed: &Fixed<V>, m: &Moments<V>) -> (Li
         )
     };
     let explained = scale.mul(m.xq).sub(min.mul(fixed.wx));
-    (Line { scale, min }, explained)
+    Fit {
+        line: Line { scale, min },
+        explained,
+    }
 }
 
 /// Best line of every lane.
@@ -136,21 +146,24 @@ fn fit<V: Vector, const N: usize, const MAX: u8, const MIN_ANY: bool>(
     }
     // The best line rounds some numbers to other q.
     for _ in 0..if MIN_ANY { 2 * REPEATS } else { REPEATS } {
-        let inverse = best.0.scale.inverse();
-        let moments = moments::<V, N, MAX>(lanes, inverse, best.0.min);
+        let inverse = best.line.scale.inverse();
+        let moments = moments::<V, N, MAX>(lanes, inverse, best.line.min);
         best = better(best, line::<V, MIN_ANY>(&fixed, &moments));
     }
-    best.0
+    best.line
 }
 
 /// The line that explains more, in every lane.
 #[inline(always)]
-fn better<V: Vector>(a: (Line<V>, V), b: (Line<V>, V)) -> (Line<V>, V) {
-    let line = Line {
-        scale: a.1.if_less(b.1, b.0.scale, a.0.scale),
-        min: a.1.if_less(b.1, b.0.min, a.0.min),
-    };
-    (line, a.1.max(b.1))
+fn better<V: Vector>(a: Fit<V>, b: Fit<V>) -> Fit<V> {
+    let pick = |of_a: V, of_b: V| a.explained.if_less(b.explained, of_b, of_a);
+    Fit {
+        line: Line {
+            scale: pick(a.line.scale, b.line.scale),
+            min: pick(a.line.min, b.line.min),
+        },
+        explained: a.explained.max(b.explained),
+    }
 }
 
 /// Times that the best line is used to round again.

@@ -267,10 +267,10 @@ pub(super) fn q3_k_block<V: Vector>(x: &[f32; 256], w: &[f32; 256], out: &mut [u
     q3_k::set_codes(&codes, out);
     out[q3_k::SCALES..q3_k::D].fill(0);
     for (s, sc) in sc.into_iter().enumerate() {
-        let ((low, low_shift), (high, high_shift)) = q3_k::scale_at(s);
+        let at = q3_k::scale_at(s);
         let sc = byte(sc + 32.0);
-        out[q3_k::SCALES + low] |= (sc & 0xf) << low_shift;
-        out[q3_k::SCALES + high] |= (sc >> 4) << high_shift;
+        out[q3_k::SCALES + at.low] |= (sc & 0xf) << at.low_shift;
+        out[q3_k::SCALES + at.high] |= (sc >> 4) << at.high_shift;
     }
     out[q3_k::D..].copy_from_slice(&d.to_le_bytes());
 }
@@ -292,10 +292,10 @@ pub(super) fn iq4_xs_block<V: Vector>(x: &[f32; 256], w: &[f32; 256], out: &mut 
     out[..2].copy_from_slice(&d.to_le_bytes());
     out[iq4_xs::SCALES..iq4_xs::QS].fill(0);
     for (s, sc) in sc[..8].iter().enumerate() {
-        let ((low, low_shift), (high, high_shift)) = iq4_xs::scale_at(s);
+        let at = iq4_xs::scale_at(s);
         let sc = byte(sc + 32.0);
-        out[iq4_xs::SCALES + low] |= (sc & 0xf) << low_shift;
-        out[iq4_xs::SCALES + high] |= (sc >> 4) << high_shift;
+        out[iq4_xs::SCALES + at.low] |= (sc & 0xf) << at.low_shift;
+        out[iq4_xs::SCALES + at.high] |= (sc >> 4) << at.high_shift;
     }
 }
 

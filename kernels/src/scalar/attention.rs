@@ -1,6 +1,7 @@
 //! Attention over blocks of keys and values, query by query, and the merge of splits: the
 //! definition of what every table computes.
 
+use crate::args::TileRange;
 use crate::attention::{Attention, AttentionState, visible};
 use crate::bytes::{cast, u16_at};
 use crate::contract::{
@@ -20,7 +21,7 @@ pub(crate) fn attention<F: Arith>(args: &Attention<'_>, state: &mut AttentionSta
         let query = args.query(i);
         let out = &mut state.out[i * head_dim_v..][..head_dim_v];
         for (b, block) in args.blocks.iter().enumerate() {
-            let (start, end) = visible(args.keys(i), b);
+            let TileRange { start, end } = visible(args.keys(i), b);
             if start >= end {
                 continue;
             }

@@ -79,7 +79,8 @@ trait Kind {
         args: &LoraUp<'_>,
         panels: *const u8,
         token: usize,
-        to: (*mut f32, usize),
+        out: *mut f32,
+        n: usize,
     );
 }
 
@@ -159,13 +160,13 @@ unsafe fn up_of<V: Vector, K: Kind, const N: usize, const T: usize, const P: usi
             let n = args.rows.end - row;
             let is_whole = is_one && n >= P * LANES;
             let n = n.min(if is_whole { P * LANES } else { LANES });
-            let to = (args.out.wrapping_add(row - args.rows.start), n);
+            let out = args.out.wrapping_add(row - args.rows.start);
             // SAFETY: by the caller.
             unsafe {
                 match is_one {
-                    true if is_whole => K::tokens_up::<V, N, 1, P>(args, from, token, to),
-                    true => K::tokens_up::<V, N, 1, 1>(args, from, token, to),
-                    false => K::tokens_up::<V, N, T, 1>(args, from, token, to),
+                    true if is_whole => K::tokens_up::<V, N, 1, P>(args, from, token, out, n),
+                    true => K::tokens_up::<V, N, 1, 1>(args, from, token, out, n),
+                    false => K::tokens_up::<V, N, T, 1>(args, from, token, out, n),
                 }
             }
             row += n;
@@ -216,7 +217,8 @@ impl<E: Element> Kind for E {
         args: &LoraUp<'_>,
         panels: *const u8,
         token: usize,
-        (out, n): (*mut f32, usize),
+        out: *mut f32,
+        n: usize,
     ) {
         let (rank, panel_bytes) = (args.matrix.n_cols(), args.matrix.panel_bytes());
         let t: [*const f32; T] =

@@ -91,14 +91,14 @@ unsafe fn step<V: Vector, const N: usize, const IS_DELTA: bool>(
         for ((k, q), sums) in k.iter().zip(q).zip(&mut sums) {
             let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
             // SAFETY: a row for each key.
-            unsafe { update::<V, N>((k, q), (decay, change), (from, to), sums) };
+            unsafe { update::<V, N>(k, q, decay, change, from, to, sums) };
             at += STATE_LANES;
         }
     }
     for ((k, q), sums) in rest.iter().zip(rest_of_queries).zip(&mut sums) {
         let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
         // SAFETY: as above.
-        unsafe { update::<V, N>((k, q), (decay, change), (from, to), sums) };
+        unsafe { update::<V, N>(k, q, decay, change, from, to, sums) };
         at += STATE_LANES;
     }
     let out = token.out[first..].as_mut_ptr();
@@ -121,9 +121,12 @@ unsafe fn step<V: Vector, const N: usize, const IS_DELTA: bool>(
 /// - The CPU has what `V` needs; 16 floats are readable at `from`, and writable at `to`.
 #[inline(always)]
 unsafe fn update<V: Vector, const N: usize>(
-    (k, q): (&f32, &f32),
-    (decay, change): (V::F, [V::F; N]),
-    (from, to): (*const f32, *mut f32),
+    k: &f32,
+    q: &f32,
+    decay: V::F,
+    change: [V::F; N],
+    from: *const f32,
+    to: *mut f32,
     sums: &mut [V::F; N],
 ) {
     // SAFETY: by the caller.

@@ -4,6 +4,7 @@
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"
 )]
 
+use crate::blocks::SixBits;
 use crate::panel::PANEL_ROWS;
 use crate::vector::rows::{BlockScales, Int8Rows, SuperBlockScales};
 use core::arch::x86_64::*;
@@ -65,15 +66,13 @@ impl<const T: usize> SuperBlockScales<T> {
 
 /// [`Line::six_bits`](crate::vector::unpack::Line::six_bits).
 #[inline(always)]
-pub(super) fn six_bits(
-    (low, low_shift): (&[u8; PANEL_ROWS], usize),
-    (high, high_shift): (&[u8; PANEL_ROWS], usize),
-) -> [u8; PANEL_ROWS] {
+pub(super) fn six_bits(packed: &[[u8; PANEL_ROWS]], at: SixBits) -> [u8; PANEL_ROWS] {
+    let (low, high) = (&packed[at.low], &packed[at.high]);
     let mut out = [0; PANEL_ROWS];
     // SAFETY: 16 bytes; every x86-64 CPU has SSE2.
     unsafe {
-        let high = _mm_slli_epi16::<4>(bits(high, high_shift, 3));
-        let both = _mm_or_si128(bits(low, low_shift, 0xf), high);
+        let high = _mm_slli_epi16::<4>(bits(high, at.high_shift, 3));
+        let both = _mm_or_si128(bits(low, at.low_shift, 0xf), high);
         let less_32 = _mm_sub_epi8(both, _mm_set1_epi8(32));
         _mm_storeu_si128(out.as_mut_ptr().cast(), less_32);
     }

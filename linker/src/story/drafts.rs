@@ -42,7 +42,7 @@ impl<'m> Drafts<'m> {
         self.n_found = self.index.draft(found);
         let found = &self.found[..self.n_found];
         let chances = self.acceptance.chances(&self.all, found);
-        let n = worth(&self.costs, (1, text.len()), 1, chances);
+        let n = worth(&self.costs, 1, text.len(), 1, chances);
         &found[..n]
     }
 

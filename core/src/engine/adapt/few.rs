@@ -3,20 +3,16 @@
 use super::{At, Factor, factors};
 use crate::engine::lora::{Found, LISTED};
 use crate::engine::pass::Pass;
-use crate::engine::rows::Entries;
+use crate::engine::rows::{Entries, InputRows};
 use crate::engine::sites::Adapter;
 use crate::kernels::lora::{LoraDown, PART};
 use crate::kernels::panel::PANEL_ROWS;
-use crate::kernels::table::{Activations, Beside, TileRange};
+use crate::kernels::table::{Beside, TileRange};
 use core::ops::Range;
 
 impl<'s> Pass<'s> {
     /// Sums of parts of `A · x` that a matrix and few rows take.
-    pub(in crate::engine) fn n_jobs(
-        &self,
-        at: At,
-        (entries, n_rows): (Entries<'_>, usize),
-    ) -> usize {
+    pub(in crate::engine) fn n_jobs(&self, at: At, entries: Entries<'_>, n_rows: usize) -> usize {
         let of_factor = |factor: Factor<'_>| {
             let a = factor.pair.a;
             a.n_panels() * parts(a.n_cols()).count()
@@ -32,12 +28,13 @@ impl<'s> Pass<'s> {
         &self,
         mine: &Range<usize>,
         at: At,
-        (input, entries, n_rows): (&Activations<'_>, Entries<'_>, usize),
+        input: InputRows<'_>,
+        n_rows: usize,
         slot: usize,
         job: &mut usize,
     ) {
         let room = &self.common.lora;
-        for (blend, run) in self.runs(entries, 0..n_rows) {
+        for (blend, run) in self.runs(input.entries, 0..n_rows) {
             for factor in factors(blend, at) {
                 let a = factor.pair.a;
                 for panel in 0..a.n_panels() {
@@ -51,7 +48,7 @@ impl<'s> Pass<'s> {
                             matrix: a,
                             panels: (panel..panel + 1).into(),
                             columns,
-                            activations: *input,
+                            activations: *input.rows,
                             tokens: run.clone().into(),
                             out: room.sums(slot, part).pointer(first),
                             out_stride: room.stride(),
@@ -70,7 +67,8 @@ impl<'s> Pass<'s> {
         &self,
         rank: usize,
         at: At,
-        (entries, n_rows): (Entries<'_>, usize),
+        entries: Entries<'_>,
+        n_rows: usize,
         slot: usize,
     ) -> bool {
         let room = &self.common.lora;
@@ -157,7 +155,7 @@ impl<'s> Pass<'s> {
             let t = room.own(rank, slot).part(start..end);
             let pair = &adapter.pairs()[found.pair];
             let out = out.wrapping_add(found.row * outputs.len());
-            self.up(pair, found.start, &t, (outputs, found.n_rows), out);
+            self.up(pair, found.start, &t, outputs, found.n_rows, out);
         }
     }
 }

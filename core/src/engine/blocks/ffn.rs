@@ -69,7 +69,7 @@ pub(super) fn run<'p>(
     } else {
         (Site::FfnUp, up)
     };
-    let gate_up = runner.linear((at.index, site), (input, n), weight, Epilogue::Gated(gated));
+    let gate_up = runner.linear(at.index, site, input, n, weight, Epilogue::Gated(gated));
     runner.linears(Phase::FfnGateUp, at.index, &mut [gate_up])?;
     // SAFETY: the rows were written before the last barrier.
     let input = unsafe { activations(&room.rows, &layout, n) };
@@ -77,7 +77,7 @@ pub(super) fn run<'p>(
         .stream
         .add(model.norm(at.weights, Vector::ChannelPostNorm));
     let down = model.matrix(at.weights, Site::FfnDown);
-    let down = runner.linear((at.index, Site::FfnDown), (input, n), down, add.into());
+    let down = runner.linear(at.index, Site::FfnDown, input, n, down, add.into());
     runner.linears(Phase::FfnDown, at.index, &mut [down])
 }
 

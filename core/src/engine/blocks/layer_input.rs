@@ -75,8 +75,10 @@ pub(in crate::engine) fn begin<'p>(
     };
     // No layer's: neither adapters nor observers know it.
     let linear = runner.linear(
-        (0, Site::LayerInputProj),
-        (input, n),
+        0,
+        Site::LayerInputProj,
+        input,
+        n,
         proj,
         Epilogue::Store(rows),
     );
@@ -127,8 +129,10 @@ pub(super) fn run<'p>(
     let weight = |site| model.matrix(at.weights, site);
     let site = Site::LayerInputGate;
     let gate = runner.linear(
-        (at.index, site),
-        (input, n),
+        at.index,
+        site,
+        input,
+        n,
         weight(site),
         Epilogue::Gated(gated),
     );
@@ -138,6 +142,6 @@ pub(super) fn run<'p>(
     let post = model.norm(at.weights, Vector::LayerInputPostNorm);
     let add = runner.stream.add(post);
     let site = Site::LayerInputProj;
-    let proj = runner.linear((at.index, site), (rows, n), weight(site), add.into());
+    let proj = runner.linear(at.index, site, rows, n, weight(site), add.into());
     runner.linears(Phase::FfnDown, at.index, &mut [proj])
 }

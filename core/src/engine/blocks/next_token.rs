@@ -82,7 +82,7 @@ pub(in crate::engine) fn begin<'p>(
     })?;
     // No layer's: neither adapters nor observers know it.
     let rows = Epilogue::Store(runner.stream.rows());
-    let linear = runner.linear((0, Site::LayerInputProj), (input, n), proj, rows);
+    let linear = runner.linear(0, Site::LayerInputProj, input, n, proj, rows);
     runner.share_ranges(Phase::Embedding, 0, linear.n_strips(), |rank, strips| {
         linear.run(pass, rank, strips)
     });

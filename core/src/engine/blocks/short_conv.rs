@@ -90,7 +90,7 @@ pub(super) fn run<'p>(
     let rows = |memory| Rows { memory, stride };
     let linear = |runner: &Runner<'p, '_>, site, n, epilogue| {
         let weight = model.matrix(at.weights, site);
-        runner.linear((at.index, site), (input.input, n), weight, epilogue)
+        runner.linear(at.index, site, input.input, n, weight, epilogue)
     };
     let b = linear(
         runner,
@@ -134,18 +134,13 @@ pub(super) fn run<'p>(
         &room.rows,
         n,
         |runner, row, to| {
-            let y = block.convolve(runner.member.rank(), (order, row));
+            let y = block.convolve(runner.member.rank(), order, row);
             pass.quantize(y, &room.rows.layout, to);
         },
     )?;
     let weight = model.matrix(at.weights, Site::ShortConvOut);
     let add = super::mixer_target(runner, at);
-    let output = runner.linear(
-        (at.index, Site::ShortConvOut),
-        (mixed, n),
-        weight,
-        add.into(),
-    );
+    let output = runner.linear(at.index, Site::ShortConvOut, mixed, n, weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
 
@@ -182,7 +177,7 @@ impl<'p> Block<'p> {
     }
 
     /// `C ⊙ conv(B ⊙ X)` of a row, (n_embd), in this rank's own memory.
-    fn convolve(&self, rank: usize, (order, row): (Order, usize)) -> &'p [f32] {
+    fn convolve(&self, rank: usize, order: Order, row: usize) -> &'p [f32] {
         let n_embd = self.pass.config().n_embd;
         let own = self.room.own.of(rank);
         // SAFETY: this rank's own memory, whose last use is over.

@@ -15,7 +15,8 @@ impl Linear<'_> {
         rank: usize,
         heads: &Heads<'_>,
         tile: &Tile<'_>,
-        (token, y): (usize, &mut [f32]),
+        token: usize,
+        y: &mut [f32],
     ) {
         let entry = pass.entry_of_row(self.entries, token);
         if let HeadTarget::GatedQueries(queries, gates) = &heads.target {
@@ -23,7 +24,7 @@ impl Linear<'_> {
             for (i, y) in y.chunks_exact_mut(2 * heads.head_dim).enumerate() {
                 let (query, gate) = y.split_at_mut(heads.head_dim);
                 let start = first + i * heads.head_dim;
-                Self::turn(pass, (rank, entry), heads, (start / heads.head_dim, query));
+                Self::turn(pass, rank, entry, heads, start / heads.head_dim, query);
                 let columns = start..start + heads.head_dim;
                 self.target(queries, token, &columns).copy_from_slice(query);
                 self.target(gates, token, &columns).copy_from_slice(gate);
@@ -31,15 +32,15 @@ impl Linear<'_> {
             return;
         }
         let first_head = tile.rows.start / heads.head_dim;
-        Self::turn(pass, (rank, entry), heads, (first_head, y));
+        Self::turn(pass, rank, entry, heads, first_head, y);
         match &heads.target {
             HeadTarget::Queries(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
             HeadTarget::GatedQueries(..) => unreachable!("handled above"),
             HeadTarget::Keys(pages, layer) => {
-                pass.store_keys((pages, *layer), entry, first_head, y);
+                pass.store_keys(pages, *layer, entry, first_head, y);
             }
             HeadTarget::Values(pages, layer) => {
-                pass.store_values((pages, *layer), entry, first_head, y);
+                pass.store_values(pages, *layer, entry, first_head, y);
             }
         }
     }
@@ -47,9 +48,11 @@ impl Linear<'_> {
     /// Whole heads of an entry from head `first` on, normalised and rotated.
     fn turn(
         pass: &Pass<'_>,
-        (rank, entry): (usize, usize),
+        rank: usize,
+        entry: usize,
         heads: &Heads<'_>,
-        (first, y): (usize, &mut [f32]),
+        first: usize,
+        y: &mut [f32],
     ) {
         let norm = |y: &mut [f32]| {
             let Some(norm) = heads.norm else {

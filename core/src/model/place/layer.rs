@@ -21,20 +21,20 @@ impl<'a> Placer<'_, 'a> {
             match *tensor {
                 Tensor::Vector(part, vector) => {
                     let name = Name::format(format_args!("blk.{block}.{part}.weight"));
-                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
+                    self.vector_of(name, vector, c, i, &mut layer, placed)?;
                 }
                 Tensor::Named(part, vector) => {
                     let name = Name::format(format_args!("blk.{block}.{part}"));
-                    self.vector_of(name, vector, (c, i), &mut layer, placed)?;
+                    self.vector_of(name, vector, c, i, &mut layer, placed)?;
                 }
                 Tensor::Matrix(part, parts) => {
                     for (part, parts) in c.fused.instead(parts).unwrap_or(&[(part, parts)]) {
                         let stem = Name::format(format_args!("blk.{block}.{part}"));
-                        self.parts(&stem, (c, i), parts, &mut layer, placed)?;
+                        self.parts(&stem, c, i, parts, &mut layer, placed)?;
                     }
                 }
                 Tensor::Experts(part, site) => {
-                    self.experts((part, site), (c, i), &mut layer, placed)?;
+                    self.experts(part, site, c, i, &mut layer, placed)?;
                 }
                 Tensor::Heads(part, site) => {
                     let stem = Name::format(format_args!("blk.{block}.{part}"));
@@ -43,7 +43,7 @@ impl<'a> Placer<'_, 'a> {
                         (kind.attention(), site.shape(kind, c.n_embd))
                     {
                         let first =
-                            self.stack((&stem, &stem), (attention.n_head, None), shape, placed)?;
+                            self.stack(&stem, &stem, attention.n_head, None, shape, placed)?;
                         layer.matrices[site as usize] = first;
                     }
                 }
@@ -52,7 +52,7 @@ impl<'a> Placer<'_, 'a> {
                     let name = Name::format(format_args!("{}.weight", stem.as_str()));
                     let may_lack = i == 0 && matches!(tensor, Tensor::LayerNormAfterFirst(..));
                     if !may_lack || self.gguf.tensor(name.as_str()).is_some() {
-                        self.norm_of(&stem, norm, (c, i), &mut layer, placed)?;
+                        self.norm_of(&stem, norm, c, i, &mut layer, placed)?;
                     }
                 }
                 Tensor::OutputNormBefore(first, part, norm) => {
@@ -60,14 +60,14 @@ impl<'a> Placer<'_, 'a> {
                         0 => Name::from(first),
                         _ => Name::format(format_args!("blk.{}.{part}", i - 1)),
                     };
-                    self.norm_of(&stem, norm, (c, i), &mut layer, placed)?;
+                    self.norm_of(&stem, norm, c, i, &mut layer, placed)?;
                 }
             }
         }
         if c.kind(i).experts().is_some() {
             for (part, site) in c.architecture.family().beside_experts {
                 let stem = Name::format(format_args!("blk.{block}.{part}"));
-                self.parts(&stem, (c, i), &[*site], &mut layer, placed)?;
+                self.parts(&stem, c, i, &[*site], &mut layer, placed)?;
             }
         }
         Ok(layer)
@@ -76,8 +76,10 @@ impl<'a> Placer<'_, 'a> {
     /// The matrices of a layer's experts, if it has any.
     fn experts(
         &mut self,
-        (part, site): (&str, Site),
-        (c, i): (&ModelConfig, usize),
+        part: &str,
+        site: Site,
+        c: &ModelConfig,
+        i: usize,
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
@@ -92,12 +94,7 @@ impl<'a> Placer<'_, 'a> {
             };
         }
         let stem = Name::format(format_args!("blk.{block}.{part}"));
-        let first = self.stack(
-            (&stem, &stem),
-            (experts.n_expert, Some(site)),
-            shape,
-            placed,
-        )?;
+        let first = self.stack(&stem, &stem, experts.n_expert, Some(site), shape, placed)?;
         layer.matrices[site as usize] = first;
         Ok(())
     }
@@ -120,9 +117,8 @@ impl<'a> Placer<'_, 'a> {
         }
         // As llama.cpp names them.
         let factors = Name::format(format_args!("blk.{block}.{UP_EXPS}"));
-        let names = (&stem, &factors);
-        let of = (n_expert, Some(Site::FfnGate));
-        let both = self.stack(names, of, [2 * n_ff, n_cols], placed)?;
+        let (site, shape) = (Some(Site::FfnGate), [2 * n_ff, n_cols]);
+        let both = self.stack(&stem, &factors, n_expert, site, shape, placed)?;
         for (site, first_row) in [(Site::FfnGate, 0), (Site::FfnUp, n_ff)] {
             layer.matrices[site as usize] = both.rows(first_row, n_ff);
         }
@@ -134,7 +130,8 @@ impl<'a> Placer<'_, 'a> {
         &mut self,
         name: Name,
         vector: Vector,
-        (c, i): (&ModelConfig, usize),
+        c: &ModelConfig,
+        i: usize,
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
@@ -150,7 +147,8 @@ impl<'a> Placer<'_, 'a> {
         &mut self,
         stem: &Name,
         norm: Vector,
-        (c, i): (&ModelConfig, usize),
+        c: &ModelConfig,
+        i: usize,
         layer: &mut Layer,
         placed: Placed<'_, 'a>,
     ) -> Result<(), ModelError> {
@@ -166,7 +164,8 @@ impl<'a> Placer<'_, 'a> {
     fn parts(
         &mut self,
         stem: &Name,
-        (c, i): (&ModelConfig, usize),
+        c: &ModelConfig,
+        i: usize,
         parts: &[Site],
         layer: &mut Layer,
         placed: Placed<'_, 'a>,

@@ -99,7 +99,8 @@ fn room(
     let position = prompts.iter().map(|prompt| prompt.position).max();
     let fitting = costs.fitting(
         writing + time,
-        (n_writing, n_positions),
+        n_writing,
+        n_positions,
         position.unwrap_or(0),
         most,
     );

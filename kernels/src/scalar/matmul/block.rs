@@ -46,8 +46,8 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
             numbers: &numbers[..n_blocks],
         };
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
-            let parts = product.layout.int8_32(row, g);
-            group_products::<F>(&group, parts, (B::OFFSET, B::MIN), acc);
+            let (d, q, sums) = product.layout.int8_32(row, g);
+            group_products::<F>(&group, d, q, sums, B::OFFSET, B::MIN, acc);
         }
     }
 }
@@ -63,8 +63,11 @@ struct Unpacked<'a> {
 #[inline(always)]
 fn group_products<F: Arith>(
     group: &Unpacked<'_>,
-    (d, q, sums): (&[f32], &[i8; GROUP], &[i16; GROUP / SUM_COLS]),
-    (offset, has_min): (i32, bool),
+    d: &[f32],
+    q: &[i8; GROUP],
+    sums: &[i16; GROUP / SUM_COLS],
+    offset: i32,
+    has_min: bool,
     acc: &mut Lanes,
 ) {
     F::outlined(|| {

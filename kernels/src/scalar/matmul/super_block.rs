@@ -9,7 +9,7 @@ use super::{
     GroupKernel, Lanes, Lines, PanelProduct, add_high, dots, halves, lookup, split, unsigned,
 };
 use crate::activation::{GroupNumbers, SUM_COLS};
-use crate::blocks::{iq4_xs, q3_k as q3_k_blocks};
+use crate::blocks::{SixBits, iq4_xs, q3_k as q3_k_blocks};
 use crate::contract::{Arith, GROUP};
 use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 use crate::panel::{iq4_xs as iq4_xs_panel, q2_k, q3_k, q4_k, q5_k, q6_k};
@@ -68,11 +68,11 @@ fn panel_products<B: IntegerFormat, F: Arith>(product: &PanelProduct<'_>, acc: &
             dmin,
         };
         for (row, acc) in product.rows.iter().zip(acc.iter_mut()) {
-            let parts = product.layout.int8_256(row, g);
-            let kind = (i32::from(B::OFFSET), B::MIN);
+            let (numbers, q) = product.layout.int8_256(row, g);
+            let offset = i32::from(B::OFFSET);
             match B::SUB_COLS {
-                32 => group_products::<F, 8>(&block, parts, kind, acc),
-                _ => group_products::<F, 4>(&block, parts, kind, acc),
+                32 => group_products::<F, 8>(&block, numbers, q, offset, B::MIN, acc),
+                _ => group_products::<F, 4>(&block, numbers, q, offset, B::MIN, acc),
             }
         }
     }
@@ -92,8 +92,10 @@ struct Unpacked<'a> {
 #[inline(always)]
 fn group_products<F: Arith, const N: usize>(
     block: &Unpacked<'_>,
-    (numbers, q): (&GroupNumbers, &[i8; GROUP]),
-    (offset, has_min): (i32, bool),
+    numbers: &GroupNumbers,
+    q: &[i8; GROUP],
+    offset: i32,
+    has_min: bool,
     acc: &mut Lanes,
 ) {
     F::outlined(|| {
@@ -196,15 +198,11 @@ fn six_bits(super_block: &[u8], scales: &mut PerSubBlock, mins: &mut PerSubBlock
 /// The 6-bit scales, less 32, of a sub-block of Q3_K or IQ4_XS: their lower four bits and their
 /// upper two are each in a byte of 16 rows, shifted.
 #[inline(always)]
-fn offset_scales(
-    packed: &[u8],
-    ((low, low_shift), (high, high_shift)): ((usize, usize), (usize, usize)),
-    scales: &mut [i32; PANEL_ROWS],
-) {
+fn offset_scales(packed: &[u8], at: SixBits, scales: &mut [i32; PANEL_ROWS]) {
     let bytes = packed.as_chunks::<PANEL_ROWS>().0;
-    for ((scale, low), high) in scales.iter_mut().zip(&bytes[low]).zip(&bytes[high]) {
-        let low = i32::from(*low) >> low_shift & 0xf;
-        let high = i32::from(*high) >> high_shift & 3;
+    for ((scale, low), high) in scales.iter_mut().zip(&bytes[at.low]).zip(&bytes[at.high]) {
+        let low = i32::from(*low) >> at.low_shift & 0xf;
+        let high = i32::from(*high) >> at.high_shift & 3;
         *scale = (low | high << 4) - 32;
     }
 }

@@ -9,7 +9,7 @@ use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
 use crate::kv::{KV_HEAD_DIM_MAX, KV_SCALE_DIMS, KvType};
 use crate::scalar::attention::quantize_query;
-use crate::tuning::Tuning;
+use crate::tuning::{Distance, Tuning};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -103,8 +103,8 @@ struct Sight {
 
 /// The same of one block, counted from its first key.
 struct Seen {
-    each: [(usize, usize); CHUNK],
-    any: (usize, usize),
+    each: [TileRange; CHUNK],
+    any: TileRange,
     /// All queries see the same keys.
     alike: bool,
 }
@@ -134,8 +134,8 @@ impl Sight {
     #[inline(always)]
     fn block(&self, b: usize) -> Option<Seen> {
         let any = visible(self.any, b);
-        let mut each = [(0, 0); CHUNK];
-        if any.0 < any.1 && visible(self.all, b) == any {
+        let mut each = [TileRange { start: 0, end: 0 }; CHUNK];
+        if any.start < any.end && visible(self.all, b) == any {
             each[..self.n_queries].fill(any);
             let alike = true;
             return Some(Seen { each, any, alike });
@@ -143,10 +143,11 @@ impl Sight {
         for (each, keys) in each[..self.n_queries].iter_mut().zip(self.keys) {
             *each = visible(keys, b);
         }
-        let with_keys = || each.iter().filter(|(start, end)| start < end);
-        let start = with_keys().map(|seen| seen.0).min()?;
-        let end = with_keys().map(|seen| seen.1).max()?;
-        let any = (start, end);
+        let with_keys = || each.iter().filter(|seen| seen.start < seen.end);
+        let any = TileRange {
+            start: with_keys().map(|seen| seen.start).min()?,
+            end: with_keys().map(|seen| seen.end).max()?,
+        };
         let alike = false;
         Some(Seen { each, any, alike })
     }
@@ -193,8 +194,8 @@ impl Chunk<'_> {
                 corrections: room.corrections.as_ptr(),
                 keys: block.as_ptr(),
                 head_dim: layout.head_dim_k,
-                start: any.0,
-                end: any.1,
+                start: any.start,
+                end: any.end,
                 out: room.weights.as_mut_ptr().cast(),
                 ahead,
             };
@@ -212,7 +213,7 @@ impl Chunk<'_> {
             }
             let mut out = [room.spare.as_mut_ptr().cast(); CHUNK];
             for (q, out) in out[..self.n_queries].iter_mut().enumerate() {
-                if each[q].0 < each[q].1 {
+                if each[q].start < each[q].end {
                     *out = sums.wrapping_add(q * head_dim_v);
                 }
             }
@@ -221,8 +222,8 @@ impl Chunk<'_> {
                 room: room.words.as_mut_ptr().cast(),
                 values: block[layout.k_bytes()..].as_ptr(),
                 head_dim: head_dim_v,
-                start: any.0,
-                end: any.1,
+                start: any.start,
+                end: any.end,
                 seen: each,
                 tops,
                 corrections,
@@ -232,8 +233,8 @@ impl Chunk<'_> {
             // SAFETY: the functions are those of the type and the size.
             unsafe { self.add_values::<V>(values, alike) };
             // Where few keys are seen, few values have prefetched the start of the next block.
-            let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.1;
-            let first = prefetched.max(block.len().saturating_sub(distance.0));
+            let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.end;
+            let first = prefetched.max(block.len().saturating_sub(distance.bytes));
             ahead.prefetch_more(first, block.len() - first);
         }
         state.max[queries.clone()].copy_from_slice(&self.running.max[..self.n_queries]);
@@ -255,7 +256,7 @@ impl Chunk<'_> {
 
     /// What is prefetched while block `b` is read.
     #[inline(always)]
-    fn ahead(&self, b: usize, distance: (usize, bool)) -> Ahead {
+    fn ahead(&self, b: usize, distance: Distance) -> Ahead {
         if !self.prefetch {
             return Ahead::NONE;
         }
@@ -326,28 +327,28 @@ impl Chunk<'_> {
             values.weights = values.room.cast_const().cast();
         }
         // Steps of which all keys are seen.
-        let whole = |(start, end): (usize, usize)| {
-            if pairs {
-                (start.div_ceil(2), end / 2)
-            } else {
-                (start, end)
-            }
+        let whole = |seen: TileRange| match pairs {
+            true => TileRange {
+                start: seen.start.div_ceil(2),
+                end: seen.end / 2,
+            },
+            false => seen,
         };
-        let active = || (0..self.n_queries).filter(|&q| seen[q].0 < seen[q].1);
-        let common_start = active().map(|q| whole(seen[q]).0).max().unwrap_or(0);
-        let common_end = active().map(|q| whole(seen[q]).1).min().unwrap_or(0);
+        let active = || (0..self.n_queries).filter(|&q| seen[q].start < seen[q].end);
+        let common_start = active().map(|q| whole(seen[q]).start).max().unwrap_or(0);
+        let common_end = active().map(|q| whole(seen[q]).end).min().unwrap_or(0);
         let together = common_start < common_end;
         let alone = V::values_of(one_query::<V>(), ty);
         for q in active() {
-            let (start, end) = whole(seen[q]);
+            let TileRange { start, end } = whole(seen[q]);
             let end = if together { common_start.min(end) } else { end };
-            if pairs && seen[q].0 % 2 == 1 {
+            if pairs && seen[q].start % 2 == 1 {
                 // SAFETY: by the caller.
                 unsafe {
                     one(
                         &mut values,
                         q,
-                        seen[q].0 / 2..start,
+                        seen[q].start / 2..start,
                         V::values_of_half_pair(true),
                     )
                 };
@@ -362,12 +363,12 @@ impl Chunk<'_> {
             values.corrections = [1.0; CHUNK];
         }
         for q in active() {
-            let (_, end) = whole(seen[q]);
+            let end = whole(seen[q]).end;
             if together {
                 // SAFETY: by the caller.
                 unsafe { one(&mut values, q, common_end..end, alone) };
             }
-            if pairs && seen[q].1 % 2 == 1 {
+            if pairs && seen[q].end % 2 == 1 {
                 // SAFETY: by the caller.
                 unsafe { one(&mut values, q, end..end + 1, V::values_of_half_pair(false)) };
             }

@@ -1,6 +1,7 @@
 //! Scores and values of q8_0 and q4_0: exact integers per 32 dimensions and per 64 keys.
 
 use super::{Scores, Values, Vector, stride};
+use crate::args::TileRange;
 use crate::contract::{KV_BLOCK, LANES};
 use crate::kv::KV_SCALE_DIMS;
 use crate::scalar::attention::{WEIGHT_MAX, inverse};
@@ -293,7 +294,7 @@ unsafe fn code_pairs<V: Vector, const NIBBLES: bool>(line: *const u8) -> [[V::I;
 #[inline(always)]
 unsafe fn integer_scales<V: Vector>(
     scales: *const u8,
-    (start, end): (usize, usize),
+    seen: TileRange,
     out: &mut [f32; KV_BLOCK],
 ) -> f32 {
     let (mut largest, mut is_nan) = (V::splat(0.0), false);
@@ -301,8 +302,11 @@ unsafe fn integer_scales<V: Vector>(
         // SAFETY: v + WIDTH is at most 64.
         let x = unsafe { V::halves(scales.wrapping_add(2 * v)) };
         let first = v.cast_signed();
-        let seen = V::range(start.cast_signed() - first, end.cast_signed() - first);
-        let seen = V::select(seen, V::abs(x), V::splat(0.0));
+        let lanes = V::range(
+            seen.start.cast_signed() - first,
+            seen.end.cast_signed() - first,
+        );
+        let seen = V::select(lanes, V::abs(x), V::splat(0.0));
         is_nan |= V::any(V::ne(seen, seen));
         largest = V::max(seen, largest);
     }

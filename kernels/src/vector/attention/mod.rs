@@ -24,9 +24,11 @@ pub(crate) use float::{Bf16, Bf16First, Bf16Second, Elements, F16, F32, Fp8, sco
 pub(crate) use functions::attention_functions;
 pub(crate) use int8::{int8_scores, int8_values};
 
+use crate::args::TileRange;
 use crate::kv::KvType;
 use crate::panel::LINE_BYTES;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
+use crate::tuning::Distance;
 
 /// Most queries in a chunk.
 pub(crate) const CHUNK: usize = 12;
@@ -164,17 +166,16 @@ impl Ahead {
         to_l2: false,
     };
 
-    /// While `block` is read, and `next` after it (null: not known). `distance`: bytes ahead, and whether
-    /// into the second level.
-    pub(crate) fn new(block: &[u8], next: *const u8, distance: (usize, bool)) -> Self {
+    /// While `block` is read, and `next` after it (null: not known).
+    pub(crate) fn new(block: &[u8], next: *const u8, distance: Distance) -> Self {
         // Prefetching the block's own lines again does no harm.
         let next = if next.is_null() { block.as_ptr() } else { next };
         Self {
             block: block.as_ptr(),
             next: next.wrapping_sub(block.len()),
             block_bytes: block.len(),
-            start: distance.0,
-            to_l2: distance.1,
+            start: distance.bytes,
+            to_l2: distance.to_l2,
         }
     }
 
@@ -248,7 +249,7 @@ pub(crate) struct Values {
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// Keys that each query sees.
-    pub(crate) seen: [(usize, usize); CHUNK],
+    pub(crate) seen: [TileRange; CHUNK],
     /// The largest weight of each query.
     pub(crate) tops: [f32; CHUNK],
     /// What `out` is multiplied by first.

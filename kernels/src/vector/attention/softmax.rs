@@ -4,6 +4,7 @@
 //! each step is done for all queries before the next begins, and none waits for its own last.
 
 use super::{CHUNK, Vector, exp, soft_cap};
+use crate::args::TileRange;
 use crate::contract::{KV_BLOCK, LANES};
 
 /// What is done to scores and weights.
@@ -54,10 +55,10 @@ impl Running {
     pub(super) unsafe fn softmax<V: Vector>(
         &mut self,
         rows: &mut [[f32; KV_BLOCK]],
-        seen: &[(usize, usize); CHUNK],
+        seen: &[TileRange; CHUNK],
         how: &How,
     ) -> ([f32; CHUNK], [f32; CHUNK]) {
-        let sees = |q: usize| seen[q].0 < seen[q].1;
+        let sees = |q: usize| seen[q].start < seen[q].end;
         let mut largest = [V::splat(f32::NEG_INFINITY); CHUNK];
         for (q, row) in rows.iter_mut().enumerate() {
             if sees(q) {
@@ -105,11 +106,20 @@ impl Running {
     }
 }
 
+/// All keys of a block.
+const ALL: TileRange = TileRange {
+    start: 0,
+    end: KV_BLOCK,
+};
+
 /// Whether lanes of vector `v` are keys that are seen.
 #[inline(always)]
-fn lanes_seen<V: Vector>(v: usize, (start, end): (usize, usize)) -> V::M {
+fn lanes_seen<V: Vector>(v: usize, seen: TileRange) -> V::M {
     let first = (v * V::WIDTH).cast_signed();
-    V::range(start.cast_signed() - first, end.cast_signed() - first)
+    V::range(
+        seen.start.cast_signed() - first,
+        seen.end.cast_signed() - first,
+    )
 }
 
 /// Scales and caps scores, and takes distances off; those of keys out of sight become minus infinity. Gives the largest
@@ -117,7 +127,7 @@ fn lanes_seen<V: Vector>(v: usize, (start, end): (usize, usize)) -> V::M {
 #[inline(always)]
 fn scale<V: Vector>(
     row: &mut [f32; KV_BLOCK],
-    seen: (usize, usize),
+    seen: TileRange,
     how: &How,
     slope: Option<(f32, f32)>,
 ) -> V::F {
@@ -135,7 +145,7 @@ fn scale<V: Vector>(
             let distance = V::abs(V::sub(keys, V::splat(position)));
             x = V::fma(V::splat(-slope), distance, x);
         }
-        if seen != (0, KV_BLOCK) {
+        if seen != ALL {
             x = V::select(lanes_seen::<V>(v, seen), x, V::splat(f32::NEG_INFINITY));
         }
         largest = V::max(x, largest);
@@ -147,18 +157,13 @@ fn scale<V: Vector>(
 
 /// Takes the maximum out and exponentiates; gives the sums of 16 virtual lanes, one or two vectors.
 #[inline(always)]
-fn weigh<V: Vector>(
-    row: &mut [f32; KV_BLOCK],
-    seen: (usize, usize),
-    max: f32,
-    how: &How,
-) -> [V::F; 2] {
+fn weigh<V: Vector>(row: &mut [f32; KV_BLOCK], seen: TileRange, max: f32, how: &How) -> [V::F; 2] {
     let mut sums = [V::splat(0.0); 2];
     for v in 0..KV_BLOCK / V::WIDTH {
         let at = row.as_mut_ptr().wrapping_add(v * V::WIDTH);
         // SAFETY: v · WIDTH + WIDTH is at most 64.
         let mut weight = exp::<V>(V::sub(unsafe { V::load(at) }, V::splat(max)));
-        if seen != (0, KV_BLOCK) {
+        if seen != ALL {
             weight = V::select(lanes_seen::<V>(v, seen), weight, V::splat(0.0));
         }
         if how.round {

@@ -80,7 +80,8 @@ impl Kind for Int8 {
         args: &LoraUp<'_>,
         panels: *const u8,
         token: usize,
-        (out, n): (*mut f32, usize),
+        out: *mut f32,
+        n: usize,
     ) {
         let (rank, panel_bytes) = (args.matrix.n_cols(), args.matrix.panel_bytes());
         let t: [&[f32]; T] = core::array::from_fn(|t| {

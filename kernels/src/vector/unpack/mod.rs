@@ -19,6 +19,7 @@ pub(crate) use super_blocks::{
     unpack_super_block,
 };
 
+use crate::blocks::SixBits;
 use crate::panel::PANEL_ROWS;
 
 /// A line of a panel in registers. Only for code compiled with the features of its vectors.
@@ -65,16 +66,15 @@ pub(crate) trait Line: Copy {
     /// The lower words of each integer of 32 bits, `upper`'s above one's own.
     fn pair(self, upper: Self) -> Self;
 
-    /// Six bits of each row less 32: from bit `low_shift` of `low` on the lower four, from bit
-    /// `high_shift` of `high` on the others. Compilers find no vectors in this text.
+    /// The six bits of each row at `at`, less 32. Compilers find no vectors in this text.
     #[inline(always)]
-    fn six_bits(
-        (low, low_shift): (&[u8; PANEL_ROWS], usize),
-        (high, high_shift): (&[u8; PANEL_ROWS], usize),
-    ) -> [u8; PANEL_ROWS] {
+    fn six_bits(packed: &[[u8; PANEL_ROWS]], at: SixBits) -> [u8; PANEL_ROWS] {
         let mut out = [0; PANEL_ROWS];
-        for (out, (low, high)) in out.iter_mut().zip(low.iter().zip(high)) {
-            let (low, high) = (low >> low_shift & 0xf, high >> high_shift & 3);
+        for (out, (low, high)) in out
+            .iter_mut()
+            .zip(packed[at.low].iter().zip(&packed[at.high]))
+        {
+            let (low, high) = (low >> at.low_shift & 0xf, high >> at.high_shift & 3);
             *out = (low | high << 4).wrapping_sub(32);
         }
         out

@@ -248,8 +248,7 @@ impl SuperBlock for panel::Iq4Xs {
             .as_chunks::<PANEL_ROWS>()
             .0;
         for (s, scales) in scales.0[..8].iter_mut().enumerate() {
-            let ((low, low_shift), (high, high_shift)) = iq4_xs::scale_at(s);
-            *scales = L::six_bits((&packed[low], low_shift), (&packed[high], high_shift));
+            *scales = L::six_bits(packed, iq4_xs::scale_at(s));
         }
     }
 }

@@ -151,7 +151,7 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &BlockKind) {
                 is_first: g == 0,
             };
             // SAFETY: by the caller.
-            unsafe { group_products((kind.max, kind.min), n_tokens, group, &w, out) };
+            unsafe { group_products(kind.max, kind.min, n_tokens, group, &w, out) };
         }
     }
 }
@@ -184,7 +184,7 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
                 is_first: false,
             };
             // SAFETY: by the caller; the sums are one token's.
-            unsafe { group_products((kind.max, kind.min), 1, group, &w, Out::of_sums(acc)) };
+            unsafe { group_products(kind.max, kind.min, 1, group, &w, Out::of_sums(acc)) };
         }
     }
 }
@@ -195,7 +195,8 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &B
 /// # Safety
 /// - As [`matmul`], for the rows of `out`.
 unsafe fn group_products(
-    (max, min): (u8, bool),
+    max: u8,
+    min: bool,
     n_tokens: usize,
     mut group: Group,
     w: &UnpackedBlocks,
@@ -218,7 +219,7 @@ unsafe fn group_products(
                 (TILE_TOKENS, ..) if group.lines.is_null() => {
                     few_tokens::<TILE_TOKENS, SIGNED, false>(&group, w, out);
                 }
-                (TILE_TOKENS, ..) => four_tokens((max, min), &group, w, out),
+                (TILE_TOKENS, ..) => four_tokens(max, min, &group, w, out),
                 (1, 15, false) => few_tokens::<1, 15, false>(&group, w, out),
                 (1, 15, true) => few_tokens::<1, 15, true>(&group, w, out),
                 (1, 31, false) => few_tokens::<1, 31, false>(&group, w, out),
@@ -252,7 +253,7 @@ struct Group {
 /// - As [`group_products`], for four tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-unsafe fn four_tokens((max, min): (u8, bool), group: &Group, w: &UnpackedBlocks, out: &Out) {
+unsafe fn four_tokens(max: u8, min: bool, group: &Group, w: &UnpackedBlocks, out: &Out) {
     let mut scales = BlockScales::EMPTY;
     let x = core::array::from_fn(|t| group.x.tokens(t));
     // SAFETY: the tokens have whole groups of scales and sums.

@@ -95,7 +95,8 @@ unsafe fn one_token<B: SuperBlock>(args: &Matmul<'_>) {
                     &mut acc,
                     sums[0],
                     pair_sum,
-                    (B::MIN, offset::<B>()),
+                    B::MIN,
+                    offset::<B>(),
                     numbers,
                     d_a,
                 );
@@ -182,7 +183,8 @@ fn add_group(
     acc: &mut Floats,
     sum: Ints,
     pair_sum: Ints,
-    (has_min, offset): (bool, i16),
+    has_min: bool,
+    offset: i16,
     [d, dmin]: [Floats; 2],
     d_a: __m256,
 ) {
@@ -245,13 +247,14 @@ unsafe fn many_tokens(args: &Matmul<'_>, kind: &SuperBlockKind) {
             let group = Group {
                 ahead: Ahead::new(args, row, g, |g| (kind.start)(n_cols, g)),
                 x: Int8Rows::new(args, args.tokens.start, false).skip_groups(g),
-                total: (kind.min, kind.offset),
+                has_min: kind.min,
+                offset: kind.offset,
                 is_first: g == 0,
             };
             // SAFETY: by the caller.
             unsafe {
                 (kind.unpack)(panel, n_cols, g, &mut w);
-                group_products((kind.sub_cols, kind.max), n_tokens, group, &w, out);
+                group_products(kind.sub_cols, kind.max, n_tokens, group, &w, out);
             }
         }
     }
@@ -279,12 +282,13 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &S
             let group = Group {
                 ahead: Ahead::NONE,
                 x: Int8Rows::of_row(product.layout, row, false).skip_groups(g),
-                total: (kind.min, kind.offset),
+                has_min: kind.min,
+                offset: kind.offset,
                 is_first: false,
             };
-            let (kind, out) = ((kind.sub_cols, kind.max), Out::of_sums(acc));
+            let out = Out::of_sums(acc);
             // SAFETY: by the caller; the sums are one token's.
-            unsafe { group_products(kind, 1, group, &w, out) };
+            unsafe { group_products(kind.sub_cols, kind.max, 1, group, &w, out) };
         }
     }
 }
@@ -294,7 +298,8 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &S
 /// # Safety
 /// - As there.
 unsafe fn group_products(
-    (sub_cols, max): (usize, u8),
+    sub_cols: usize,
+    max: u8,
     n_tokens: usize,
     group: Group,
     w: &UnpackedSuperBlock,
@@ -349,7 +354,8 @@ struct Group {
     ahead: Ahead<1>,
     x: Int8Rows,
     /// Whether there are minima, and the offset of the codes.
-    total: (bool, i16),
+    has_min: bool,
+    offset: i16,
     is_first: bool,
 }
 
@@ -383,7 +389,8 @@ unsafe fn tile<const T: usize, const N: usize, const MAX: u8, const PAIRS: usize
                 false => load_out(out, t),
             };
             let d_a = _mm256_set1_ps(scales.d[t]);
-            add_group(&mut acc, sums, pair_sum, group.total, numbers, d_a);
+            let (min, offset) = (group.has_min, group.offset);
+            add_group(&mut acc, sums, pair_sum, min, offset, numbers, d_a);
             store_out(out, t, acc);
         }
     }

@@ -1,5 +1,6 @@
 //! A line of a panel in one vector.
 
+use crate::blocks::SixBits;
 use crate::panel::PANEL_ROWS;
 use crate::vector::unpack::Line;
 use crate::x86_64::scales::six_bits;
@@ -84,11 +85,8 @@ impl Line for __m512i {
     }
 
     #[inline(always)]
-    fn six_bits(
-        low: (&[u8; PANEL_ROWS], usize),
-        high: (&[u8; PANEL_ROWS], usize),
-    ) -> [u8; PANEL_ROWS] {
-        six_bits(low, high)
+    fn six_bits(packed: &[[u8; PANEL_ROWS]], at: SixBits) -> [u8; PANEL_ROWS] {
+        six_bits(packed, at)
     }
 
     #[inline(always)]

@@ -101,7 +101,7 @@ impl<'p> Block<'p> {
         let q_layout = self.layout_of(latent.q_rank);
         runner.share(Phase::Qkv, index, n.max(input.n_all), |rank, row| {
             if row < input.n_all {
-                self.store_latent(rank, latent, (order, row));
+                self.store_latent(rank, latent, order, row);
             }
             if let Some(layout) = q_layout.filter(|_| row < n) {
                 self.norm_query_row(rank, latent, &layout, row);
@@ -117,12 +117,12 @@ impl<'p> Block<'p> {
             let rows = unsafe { activations(&self.room.latent.rows, &layout, n) };
             let weight = self.pass.model.matrix(self.at.weights, Site::AttnQB);
             let epilogue = Epilogue::Store(self.query_heads(latent));
-            let query = runner.linear((index, Site::AttnQB), (rows, n), weight, epilogue);
+            let query = runner.linear(index, Site::AttnQB, rows, n, weight, epilogue);
             runner.linears(Phase::Qkv, index, &mut [query])?;
         }
         let nope = self.layout(latent.head_dim_nope);
         runner.share(Phase::Qkv, index, n, |_, row| {
-            self.split_query(latent, &nope, (order, row));
+            self.split_query(latent, &nope, order, row);
             0
         });
         runner.barrier(index)?;
@@ -172,12 +172,7 @@ impl<'p> Block<'p> {
         let (index, n) = (self.at.index, runner.n_rows);
         let linear = |runner: &Runner<'p, '_>, site, n, rows| {
             let weight = self.pass.model.matrix(self.at.weights, site);
-            runner.linear(
-                (index, site),
-                (input.input, n),
-                weight,
-                Epilogue::Store(rows),
-            )
+            runner.linear(index, site, input.input, n, weight, Epilogue::Store(rows))
         };
         let rows = linear(runner, Site::AttnKvA, input.n_all, self.whole_keys());
         let query = match latent.q_rank {
@@ -213,7 +208,7 @@ impl<'p> Block<'p> {
     }
 
     /// Normalises a token's latent row, turns what follows it, and stores both.
-    fn store_latent(&self, rank: usize, latent: &Latent, (order, row): (Order, usize)) {
+    fn store_latent(&self, rank: usize, latent: &Latent, order: Order, row: usize) {
         let (pass, n) = (self.pass, self.shape.n_key());
         // SAFETY: a row is one worker's, and was written before the last barrier.
         let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
@@ -227,8 +222,8 @@ impl<'p> Block<'p> {
         // SAFETY: this worker's own row; its last use, the norm, is over.
         let copy = unsafe { pass.common.norms.of(rank).write(0..latent.kv_rank) };
         copy.copy_from_slice(value);
-        pass.store_values((self.pages, self.layer), entry, 0, copy);
-        pass.store_keys((self.pages, self.layer), entry, 0, key);
+        pass.store_values(self.pages, self.layer, entry, 0, copy);
+        pass.store_keys(self.pages, self.layer, entry, 0, key);
     }
 
     /// Normalises and quantises the row that a token's queries are made of.
@@ -243,12 +238,7 @@ impl<'p> Block<'p> {
     }
 
     /// Turns what of a token's queries is turned, to where attention reads it; quantises the rest.
-    fn split_query(
-        &self,
-        latent: &Latent,
-        layout: &ActivationLayout,
-        (order, row): (Order, usize),
-    ) {
+    fn split_query(&self, latent: &Latent, layout: &ActivationLayout, order: Order, row: usize) {
         let (pass, shape, room) = (self.pass, self.shape, &self.room.latent);
         let head_dim = latent.head_dim_nope + latent.head_dim_rope;
         let start = row * shape.n_head * head_dim;
@@ -306,7 +296,7 @@ impl<'p> Block<'p> {
             let memory = to.memory.part(start..to.memory.len());
             let to = Rows { memory, ..to };
             let part = u32::try_from(head).ok();
-            let linear = runner.linear((index, site), (rows, n), weight, Epilogue::Store(to));
+            let linear = runner.linear(index, site, rows, n, weight, Epilogue::Store(to));
             let linear = Linear { part, ..linear };
             Linear {
                 adapted: pass.adapts(linear.at(site)).then_some(Adapted::Tile),

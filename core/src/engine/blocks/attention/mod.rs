@@ -87,8 +87,7 @@ pub(super) fn run<'p>(
     let input = block.output_rows(runner, there)?;
     let weight = pass.model.matrix(at.weights, Site::AttnOutput);
     let add = super::mixer_target(runner, at);
-    let site = (at.index, Site::AttnOutput);
-    let output = runner.linear(site, (input, n), weight, add.into());
+    let output = runner.linear(at.index, Site::AttnOutput, input, n, weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
 
@@ -103,7 +102,7 @@ impl<'p> Block<'p> {
             (absorbed, _) => {
                 self.project(runner, query, absorbed)?;
                 if self.shape.qk_norm == QkNorm::Row {
-                    self.norm_whole_rows(runner, (n, n_all))?;
+                    self.norm_whole_rows(runner, n, n_all)?;
                 }
                 self.attend_shared(runner)?;
                 false
@@ -119,7 +118,6 @@ impl<'p> Block<'p> {
         if shape.keys_of.is_some() {
             return None;
         }
-        let rows = (input.input, input.n_all);
         let key = match shape.qk_norm {
             QkNorm::Row => Epilogue::Store(self.whole_keys()),
             QkNorm::Head | QkNorm::EachHead | QkNorm::None => Epilogue::Heads(Heads {
@@ -138,7 +136,14 @@ impl<'p> Block<'p> {
         });
         let project = |site, epilogue| {
             let weight = model.matrix(self.at.weights, site);
-            runner.linear((self.at.index, site), rows, weight, epilogue)
+            runner.linear(
+                self.at.index,
+                site,
+                input.input,
+                input.n_all,
+                weight,
+                epilogue,
+            )
         };
         let values = match shape.values_from_keys {
             true => Site::AttnK,
@@ -170,8 +175,14 @@ impl<'p> Block<'p> {
             }),
         };
         let weight = model.matrix(self.at.weights, Site::AttnQ);
-        let site = (self.at.index, Site::AttnQ);
-        runner.linear(site, (input, runner.n_rows), weight, query)
+        runner.linear(
+            self.at.index,
+            Site::AttnQ,
+            input,
+            runner.n_rows,
+            weight,
+            query,
+        )
     }
 
     const fn heads(&self, head_dim: usize, target: HeadTarget<'p>) -> Heads<'p> {
@@ -238,7 +249,8 @@ impl<'p> Block<'p> {
     fn norm_whole_rows(
         &self,
         runner: &mut Runner<'p, '_>,
-        (n, n_all): (usize, usize),
+        n: usize,
+        n_all: usize,
     ) -> Result<(), Stop> {
         let (index, order) = (self.at.index, runner.order);
         let n_keys = if self.shape.keys_of.is_some() {
@@ -248,10 +260,10 @@ impl<'p> Block<'p> {
         };
         runner.share(Phase::Qkv, index, n.max(n_keys), |rank, row| {
             if row < n {
-                self.norm_query(rank, (order, row));
+                self.norm_query(rank, order, row);
             }
             if row < n_keys {
-                self.norm_key(rank, (order, row));
+                self.norm_key(rank, order, row);
             }
             0
         });
@@ -259,7 +271,7 @@ impl<'p> Block<'p> {
     }
 
     /// The norm over all heads of a row's query; rotates it.
-    fn norm_query(&self, rank: usize, (order, row): (Order, usize)) {
+    fn norm_query(&self, rank: usize, order: Order, row: usize) {
         let (pass, n) = (self.pass, self.shape.n_query());
         // SAFETY: a row is one worker's, and its query was written before the last barrier.
         let query = unsafe { self.room.q.write(row * n..(row + 1) * n) };
@@ -277,7 +289,7 @@ impl<'p> Block<'p> {
     }
 
     /// The norm over all heads of a row's key; rotates and stores it.
-    fn norm_key(&self, rank: usize, (order, row): (Order, usize)) {
+    fn norm_key(&self, rank: usize, order: Order, row: usize) {
         let (pass, n) = (self.pass, self.shape.n_key());
         // SAFETY: as in `norm_query`.
         let key = unsafe { self.room.k.write(row * n..(row + 1) * n) };
@@ -287,7 +299,7 @@ impl<'p> Block<'p> {
         if let Some(rope) = self.shape.rope {
             pass.rotate(rope, entry, self.shape.head_dim_k, key);
         }
-        pass.store_keys((self.pages, self.layer), entry, 0, key);
+        pass.store_keys(self.pages, self.layer, entry, 0, key);
     }
 
     /// Projections, attention and its output of this worker's own heads, with no barrier between; says
@@ -341,7 +353,7 @@ impl<'p> Block<'p> {
             });
             runner.barrier(index)?;
             runner.share(Phase::Attention, index, n_units, |rank, i| {
-                self.merge_parts(rank, (order, i), n);
+                self.merge_parts(rank, order, i, n);
                 0
             });
             return Ok(());

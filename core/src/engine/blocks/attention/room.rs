@@ -162,7 +162,8 @@ impl Tiler {
         room: &AttentionRoom<'_>,
         common: &Common<'_>,
         batch: &[BatchEntry],
-        (order, n): (Order, usize),
+        order: Order,
+        n: usize,
     ) -> usize {
         let most = self.tile_entries;
         let len = if self.is_even {

@@ -105,7 +105,7 @@ impl Block<'_> {
                 true => self.first_block(tile, group, split + 1),
                 false => next,
             };
-            bytes += self.attend_split(tile, (group, split), next, &mut part);
+            bytes += self.attend_split(tile, group, split, next, &mut part);
             self.pass.table.attention_merge(&part, &mut merged);
         }
         self.finish(tile, group, &mut merged, &mut part);
@@ -135,7 +135,8 @@ impl Block<'_> {
     fn attend_split(
         &self,
         tile: &Tile,
-        (group, split): (usize, usize),
+        group: usize,
+        split: usize,
         next: *const u8,
         state: &mut AttentionState<'_>,
     ) -> usize {
@@ -285,11 +286,11 @@ impl Block<'_> {
         let split = splits.start + i % n;
         // Who computes the next part is not known.
         let nothing = core::ptr::null();
-        self.attend_split(&tile, (group, split), nothing, &mut part)
+        self.attend_split(&tile, group, split, nothing, &mut part)
     }
 
     /// Merges the parts of tile and head number `i`.
-    pub(super) fn merge_parts(&self, rank: usize, (order, i): (Order, usize), n: usize) {
+    pub(super) fn merge_parts(&self, rank: usize, order: Order, i: usize, n: usize) {
         let n_units = self.shape.n_units();
         let (group, rest) = (i % n_units, i / n_units);
         let tile = self.tile(order, rest);

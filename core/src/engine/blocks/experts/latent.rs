@@ -84,7 +84,7 @@ impl<'p> Block<'p> {
         let matrix = self.pass.model.matrix(self.at.weights, site);
         let epilogue = Epilogue::Store(room.entered);
         let mut linears = self.shared_linears(runner, input);
-        let enter = runner.linear((index, site), (input, n), matrix, epilogue);
+        let enter = runner.linear(index, site, input, n, matrix, epilogue);
         assert!(linears.push(enter).is_ok(), "there is room for one more");
         runner.linears(Phase::FfnGateUp, index, &mut linears)?;
         self.quantized(runner, room.entered, &room.for_experts)
@@ -98,7 +98,7 @@ impl<'p> Block<'p> {
         let matrix = self.pass.model.matrix(self.at.weights, site);
         // Weights of experts have the stream's factor in them.
         let epilogue = Epilogue::Add(runner.stream.rows(), 1.0);
-        let leave = runner.linear((index, site), (input, n), matrix, epilogue);
+        let leave = runner.linear(index, site, input, n, matrix, epilogue);
         runner.linears(Phase::FfnDown, index, &mut [leave])
     }
 

@@ -33,7 +33,7 @@ use crate::engine::epilogue::{Epilogue, Gated};
 use crate::engine::linear::{Linear, STRIP_ROWS};
 use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
-use crate::engine::rows::{Buckets, Entries, Order, Pairs, Rows, SMALL_BATCH};
+use crate::engine::rows::{Buckets, Entries, InputRows, Order, Pairs, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;
 use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
 use crate::engine::stream::Target;
@@ -155,7 +155,18 @@ pub(super) fn run<'p>(
 }
 
 /// The experts of tokens and their weights, (n_rows, n_expert_used) each.
-type Choices<'p> = (Shared<'p, u32>, Shared<'p, f32>);
+#[derive(Clone, Copy, Debug)]
+struct Choices<'p> {
+    experts: Shared<'p, u32>,
+    weights: Shared<'p, f32>,
+}
+
+/// The matrices before an expert's neurons.
+struct GateUp<'e> {
+    expert: u32,
+    gate: Option<Weight<'e>>,
+    up: Weight<'e>,
+}
 
 impl<'p> Block<'p> {
     /// Where the expert for all tokens and the others add: to the stream, or beside it.
@@ -234,7 +245,8 @@ impl<'p> Block<'p> {
                 .then(|| matrix(Site::FfnGate, lent.weights.gate));
             let mut strip_bytes = 0;
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
-                let linear = self.gate_up_of(routed, (places, rows), (gate, up), (expert, order));
+                let matrices = GateUp { expert, gate, up };
+                let linear = self.gate_up_of(routed, places, rows, matrices, order);
                 strip_bytes = linear.run(self.pass, rank, strips.clone());
             }
             bytes += strip_bytes;
@@ -305,10 +317,12 @@ impl<'p> Block<'p> {
     fn gate_up_of<'e>(
         &'e self,
         routed: &'e Routed<'p>,
-        (places, rows): (Range<usize>, Range<usize>),
-        (gate, up): (Option<Weight<'e>>, Weight<'e>),
-        (expert, order): (u32, Order),
+        places: Range<usize>,
+        rows: Range<usize>,
+        matrices: GateUp<'e>,
+        order: Order,
     ) -> Linear<'e> {
+        let GateUp { expert, gate, up } = matrices;
         let at = places.start * self.neurons.row_bytes();
         let neurons = self.room.neurons;
         let (site, weight, up) = match gate {
@@ -405,16 +419,19 @@ impl<'p> Block<'p> {
             // The same runs as the linear layers behind take.
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let x = some_rows(&routed.input, &rows);
-                let entries = Entries::Pairs(routed.pairs(places.start), order);
+                let input = InputRows {
+                    rows: &x,
+                    entries: Entries::Pairs(routed.pairs(places.start), order),
+                };
                 for (slot, &site) in (EXPERTS..).zip(sites) {
                     let at = At {
                         layer: index,
                         site,
                         part: Some(expert),
                     };
-                    pass.show(at, (&x, entries), 0..rows.len());
+                    pass.show(at, input, 0..rows.len());
                     if pass.asked.adapts {
-                        pass.project(at, (&x, entries), (slot, places.start), 0..rows.len());
+                        pass.project(at, input, slot, places.start, 0..rows.len());
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! Memory of experts.
 
+use super::Choices;
 use super::latent::LatentRoom;
 use crate::engine::limits::Limits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
@@ -20,7 +21,7 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) shared: Shared<'m, u8>,
     pub(super) shared_scales: Shared<'m, f32>,
     /// Experts of each token, (n_batch, n_expert_used), and their weights.
-    chosen: (Shared<'m, u32>, Shared<'m, f32>),
+    chosen: Choices<'m>,
     /// A worker's own, for [`SMALL_BATCH`] tokens.
     chosen_private: (PerWorker<'m, u32>, PerWorker<'m, f32>),
     /// A worker's own logits of the router, [`TILE_TOKENS`] × n_expert, and a row of scores to choose by.
@@ -76,7 +77,10 @@ impl<'m> ExpertsRoom<'m> {
             neurons: room.buffer(n_pairs, row_bytes)?,
             shared: room.buffer(n_batch, shared_bytes)?,
             shared_scales: room.buffer(n_batch, usize::from(shared_bytes > 0))?,
-            chosen: (room.buffer(n_batch, n_used)?, room.buffer(n_batch, n_used)?),
+            chosen: Choices {
+                experts: room.buffer(n_batch, n_used)?,
+                weights: room.buffer(n_batch, n_used)?,
+            },
             chosen_private: (
                 room.of_workers(n_workers, SMALL_BATCH * n_used)?,
                 room.of_workers(n_workers, SMALL_BATCH * n_used)?,
@@ -102,11 +106,14 @@ impl<'m> ExpertsRoom<'m> {
 
     /// Room for the experts of each token, and their weights: rank `rank`'s own for
     /// [`SMALL_BATCH`] tokens, or that of all workers.
-    pub(super) fn choices(&self, rank: Option<usize>) -> (Shared<'m, u32>, Shared<'m, f32>) {
+    pub(super) fn choices(&self, rank: Option<usize>) -> Choices<'m> {
         let Some(rank) = rank else {
             return self.chosen;
         };
         let (experts, weights) = &self.chosen_private;
-        (experts.of(rank), weights.of(rank))
+        Choices {
+            experts: experts.of(rank),
+            weights: weights.of(rank),
+        }
     }
 }

@@ -3,9 +3,9 @@
 use super::super::channel_norm;
 use super::routing::{Choice, weigh};
 use super::{Block, Choices, Routed};
-use crate::engine::adapt::{Adapted, At};
+use crate::engine::adapt::{Adapted, Area, At};
 use crate::engine::pass::activations;
-use crate::engine::rows::{Buckets, Entries, Order, SMALL_BATCH, TILE_TOKENS};
+use crate::engine::rows::{Buckets, Entries, InputRows, Order, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::runner::Runner;
 use crate::kernels::contract::sqrt;
 use crate::kernels::table::{Activations, Matmul, Store};
@@ -32,7 +32,11 @@ impl<'p> Block<'p> {
             false => normed(runner, channel_norm)?,
         };
         if rank == 0 {
-            pass.show(self.router(), (&input, Entries::Each(runner.order)), 0..n);
+            let input = InputRows {
+                rows: &input,
+                entries: Entries::Each(runner.order),
+            };
+            pass.show(self.router(), input, 0..n);
         }
         let is_small = n <= SMALL_BATCH;
         let choices = self.room.choices(if is_small { Some(rank) } else { None });
@@ -42,8 +46,7 @@ impl<'p> Block<'p> {
         } else {
             runner.member.home_range(n)
         };
-        let rows = (&input, runner.order);
-        let bytes = self.choose_experts(rank, rows, tokens, choices);
+        let bytes = self.choose_experts(rank, &input, runner.order, tokens, choices);
         runner.record(Phase::FfnRouter, index, start, bytes);
         // With norms of their own, the others read the stream that the first has moved.
         if !is_small || self.shape.has_norms {
@@ -68,15 +71,15 @@ impl<'p> Block<'p> {
     pub(super) fn route(
         &self,
         runner: &mut Runner<'p, '_>,
-        (experts, weights): Choices<'p>,
+        choices: Choices<'p>,
         input: Activations<'p>,
     ) -> Result<Routed<'p>, Stop> {
         let (n, rank) = (runner.n_rows, runner.member.rank());
         let n_pairs = n * self.shape.n_expert_used;
         // SAFETY: written before the barrier, or by this worker.
-        let experts = unsafe { experts.read(0..n_pairs) };
+        let experts = unsafe { choices.experts.read(0..n_pairs) };
         // SAFETY: as above.
-        let weights = unsafe { weights.read(0..n_pairs) };
+        let weights = unsafe { choices.weights.read(0..n_pairs) };
         let memory = self.room.buckets.of(rank);
         // SAFETY: this worker's own memory, whose last use is over.
         let memory = unsafe { memory.write(0..memory.len()) };
@@ -98,9 +101,10 @@ impl<'p> Block<'p> {
     fn choose_experts(
         &self,
         rank: usize,
-        (input, order): (&Activations<'_>, Order),
+        input: &Activations<'_>,
+        order: Order,
         tokens: Range<usize>,
-        (experts, weights): Choices<'_>,
+        choices: Choices<'_>,
     ) -> usize {
         let (pass, shape) = (self.pass, self.shape);
         let (n_expert, n_used) = (shape.n_expert, shape.n_expert_used);
@@ -129,10 +133,16 @@ impl<'p> Block<'p> {
             // SAFETY: this worker's own memory, for a tile of tokens × experts.
             unsafe { pass.table.matmul(&args) };
             if pass.asked.adapts {
-                let entries = Entries::Each(order);
-                let rows = (&(0..n_expert), &tile);
-                let (adapted, out) = ((Adapted::Tile, 0), memory.pointer(0));
-                pass.add_adapters(rank, self.router(), (input, entries), adapted, rows, out);
+                let input = InputRows {
+                    rows: input,
+                    entries: Entries::Each(order),
+                };
+                let area = Area {
+                    outputs: &(0..n_expert),
+                    rows: &tile,
+                };
+                let (at, out) = (self.router(), memory.pointer(0));
+                pass.add_adapters(rank, at, input, Adapted::Tile, area, out);
             }
             for token in tile.clone() {
                 let row = (token - first) * n_expert;
@@ -146,20 +156,14 @@ impl<'p> Block<'p> {
                 }
                 let pairs = token * n_used..(token + 1) * n_used;
                 // SAFETY: a token is one worker's, or the memory is.
-                let experts = unsafe { experts.write(pairs.clone()) };
+                let experts = unsafe { choices.experts.write(pairs.clone()) };
                 // SAFETY: as above.
-                let weights = unsafe { weights.write(pairs) };
+                let weights = unsafe { choices.weights.write(pairs) };
                 let room = TILE_TOKENS * n_expert..(TILE_TOKENS + 1) * n_expert;
                 // SAFETY: as above.
                 let room = unsafe { memory.write(room) };
                 let choice = Choice { bias, room };
-                weigh(
-                    pass.table,
-                    &shape.router,
-                    row,
-                    choice,
-                    (&mut *experts, &mut *weights),
-                );
+                weigh(pass.table, &shape.router, row, choice, experts, weights);
                 if let Some(scales) = scales {
                     let pairs = weights.iter_mut().zip(&*experts);
                     pairs.for_each(|(weight, expert)| *weight *= scales[*expert as usize]);

@@ -18,7 +18,8 @@ pub(super) fn weigh(
     router: &Router,
     scores: &mut [f32],
     choice: Choice<'_>,
-    (experts, weights): (&mut [u32], &mut [f32]),
+    experts: &mut [u32],
+    weights: &mut [f32],
 ) {
     rank(table, router, scores, choice, experts);
     heap_sort_by_key(experts, |expert| *expert);
@@ -231,7 +232,8 @@ mod tests {
             router,
             &mut scores,
             Choice { bias, room },
-            (&mut experts, &mut weights),
+            &mut experts,
+            &mut weights,
         );
         (experts, weights)
     }

@@ -48,7 +48,7 @@ impl<'p> Block<'p> {
             layout: self.shared_neurons(),
             selection: None,
         };
-        let gate_up = runner.linear((index, site), (input, n), weight, Epilogue::Gated(gated));
+        let gate_up = runner.linear(index, site, input, n, weight, Epilogue::Gated(gated));
         if !shared.has_gate {
             return Vec::from_array([gate_up]);
         }
@@ -58,7 +58,7 @@ impl<'p> Block<'p> {
             stride: 1,
         };
         let epilogue = Epilogue::Sigmoid(scales);
-        let scale = runner.linear((index, site), (input, n), matrix(site), epilogue);
+        let scale = runner.linear(index, site, input, n, matrix(site), epilogue);
         Vec::from_array([scale, gate_up])
     }
 
@@ -83,7 +83,7 @@ impl<'p> Block<'p> {
             target => target.into(),
         };
         let weight = self.pass.model.matrix(self.at.weights, Site::FfnDownShexp);
-        let down = runner.linear((index, Site::FfnDownShexp), (input, n), weight, epilogue);
+        let down = runner.linear(index, Site::FfnDownShexp, input, n, weight, epilogue);
         runner.linears(Phase::FfnDown, index, &mut [down])
     }
 }

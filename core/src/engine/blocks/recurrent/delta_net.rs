@@ -76,7 +76,7 @@ pub(in crate::engine::blocks) fn run<'p>(
     })?;
     let weight = model.matrix(at.weights, Site::SsmOut);
     let add = mixer_target(runner, at);
-    let output = runner.linear((at.index, Site::SsmOut), (mixed, n), weight, add.into());
+    let output = runner.linear(at.index, Site::SsmOut, mixed, n, weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
 
@@ -91,7 +91,7 @@ fn project<'p>(
     let (model, n, n_head) = (runner.pass.model, runner.n_rows, shape.n_head_v);
     let linear = |runner: &Runner<'p, '_>, site, n, epilogue| {
         let weight = model.matrix(at.weights, site);
-        runner.linear((at.index, site), (input.input, n), weight, epilogue)
+        runner.linear(at.index, site, input.input, n, weight, epilogue)
     };
     let steps = |first: usize| {
         let end = 2 * n_head * runner.pass.limits.n_batch;

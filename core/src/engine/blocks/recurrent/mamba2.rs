@@ -29,8 +29,10 @@ pub(in crate::engine::blocks) fn run<'p>(
     });
     let weight = model.matrix(at.weights, Site::SsmIn);
     let project = runner.linear(
-        (at.index, Site::SsmIn),
-        (input.input, input.n_all),
+        at.index,
+        Site::SsmIn,
+        input.input,
+        input.n_all,
         weight,
         projected,
     );
@@ -87,7 +89,7 @@ pub(in crate::engine::blocks) fn run<'p>(
     })?;
     let weight = model.matrix(at.weights, Site::SsmOut);
     let add = mixer_target(runner, at);
-    let output = runner.linear((at.index, Site::SsmOut), (mixed, n), weight, add.into());
+    let output = runner.linear(at.index, Site::SsmOut, mixed, n, weight, add.into());
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
 

@@ -191,7 +191,7 @@ impl<'p> Block<'p> {
                 let (head, part) = (i / n_sequence / n_part, i / n_sequence % n_part);
                 let end = (part + 1) * PART_VALUES;
                 let values = part * PART_VALUES..end.min(self.heads.n_value);
-                self.advance(first, (head, values), &columns(head))
+                self.advance(first, head, values, &columns(head))
             });
             work.sum()
         });
@@ -208,12 +208,7 @@ impl<'p> Block<'p> {
 
     /// Takes the tokens of a sequence, from entry `first` on, through the state of some values of a head.
     /// Returns the bytes of that.
-    fn advance(
-        &self,
-        first: usize,
-        (head, values): (usize, Range<usize>),
-        columns: &Columns,
-    ) -> usize {
+    fn advance(&self, first: usize, head: usize, values: Range<usize>, columns: &Columns) -> usize {
         let Heads {
             rule,
             n_key,
@@ -234,7 +229,7 @@ impl<'p> Block<'p> {
             let mut tokens: Vec<RecurrentToken<'_>, TOKENS_AT_ONCE> = Vec::new();
             while tokens.len() < n_token {
                 if self.pass.batch[entry].sequence == sequence {
-                    let token = self.token(entry, (head, &values), columns);
+                    let token = self.token(entry, head, &values, columns);
                     tokens.push(token).expect("there is room for as many");
                 }
                 entry += 1;
@@ -276,7 +271,8 @@ impl<'p> Block<'p> {
     fn token(
         &self,
         entry: usize,
-        (head, values): (usize, &Range<usize>),
+        head: usize,
+        values: &Range<usize>,
         columns: &Columns,
     ) -> RecurrentToken<'p> {
         let Heads {
