@@ -13,7 +13,7 @@ use sluice_benches::{AttentionSplit, Noise, Product, Quantization, bits, random_
 use sluice_kernels::activation::ActivationKinds;
 use sluice_kernels::blocks::dequantize_row;
 use sluice_kernels::panel::PanelLayout;
-use sluice_kernels::table::{Rope, RopePairing};
+use sluice_kernels::table::{RopeArgs, RopePairing};
 use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
 use std::time::Instant;
 
@@ -180,7 +180,7 @@ fn rows(criterion: &mut Criterion) {
             out.copy_from_slice(x);
             let (cos, sin) = angles.split_at(64);
             for head in out.chunks_exact_mut(128) {
-                table.rope(&mut Rope {
+                table.rope(&mut RopeArgs {
                     head,
                     cos,
                     sin: &sin[..64],

@@ -11,7 +11,7 @@ use sluice_kernels::contract::{KV_BLOCK, KV_SPLIT};
 use sluice_kernels::half::{f32_to_bf16, f32_to_f16};
 use sluice_kernels::panel::PanelLayout;
 use sluice_kernels::table::{
-    Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Store,
+    Activations, AttentionArgs, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Store,
 };
 use sluice_kernels::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 
@@ -343,7 +343,7 @@ impl AttentionSplit {
                 position: 0,
             })
             .collect();
-        let args = Attention {
+        let args = AttentionArgs {
             next: core::ptr::null(),
             layout: self.layout,
             blocks: &blocks,

@@ -84,7 +84,7 @@ impl Phase {
 
 /// One thing a worker did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct TraceEvent {
     /// What it did.
     pub phase: Phase,
     /// The worker.
@@ -99,7 +99,7 @@ pub struct Event {
     pub bytes: u64,
 }
 
-impl Event {
+impl TraceEvent {
     /// An event of nothing, to fill a ring's memory with.
     pub const EMPTY: Self = Self {
         phase: Phase::Embedding,
@@ -115,7 +115,7 @@ impl Event {
 /// One step at a time records into them.
 pub struct EventRing<'m> {
     clock: &'m (dyn Fn() -> u64 + Sync),
-    events: Shared<'m, Event>,
+    events: Shared<'m, TraceEvent>,
     written: [AtomicUsize; crate::team::WORKERS_MAX],
     n_workers: usize,
     /// Whether a step records into the rings: the workers of two would share them.
@@ -136,7 +136,7 @@ impl<'m> EventRing<'m> {
     /// # Panics
     /// If `n_workers` is not `1..=256`.
     pub fn new(
-        memory: &'m mut [Event],
+        memory: &'m mut [TraceEvent],
         n_workers: usize,
         clock: &'m (dyn Fn() -> u64 + Sync),
     ) -> Self {
@@ -157,7 +157,7 @@ impl<'m> EventRing<'m> {
 
     /// Hands every kept event to `each`, oldest first per worker, and empties the rings.
     /// Returns how many had been overwritten. Exclusive: no step is running.
-    pub fn drain(&mut self, mut each: impl FnMut(Event)) -> usize {
+    pub fn drain(&mut self, mut each: impl FnMut(TraceEvent)) -> usize {
         // A step that was leaked never gave the rings back.
         *self.taken.get_mut() = false;
         let capacity = self.capacity();
@@ -198,7 +198,7 @@ impl<'m> EventRing<'m> {
     /// # Safety
     /// - The caller's step has taken the rings ([`Self::take`]), and the caller is the only one
     ///   of the step with this rank.
-    pub(crate) unsafe fn push(&self, event: Event) {
+    pub(crate) unsafe fn push(&self, event: TraceEvent) {
         let (rank, capacity) = (usize::from(event.rank), self.capacity());
         if capacity == 0 {
             return;
@@ -220,16 +220,16 @@ mod tests {
 
     #[test]
     fn the_newest_events_are_kept_and_losses_counted() {
-        let mut memory = [Event::EMPTY; 8];
+        let mut memory = [TraceEvent::EMPTY; 8];
         let clock = || 0;
         let mut ring = EventRing::new(&mut memory, 2, &clock);
         for i in 0..6u16 {
             // SAFETY: a single thread.
             unsafe {
-                ring.push(Event {
+                ring.push(TraceEvent {
                     layer: i,
                     rank: 1,
-                    ..Event::EMPTY
+                    ..TraceEvent::EMPTY
                 })
             };
         }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice::core::engine::{BatchEntry, EngineError, Wants};
 use sluice::core::team::{Deadline, Stop, StopFlag};
-use sluice::core::trace::{Event, EventRing};
+use sluice::core::trace::{EventRing, TraceEvent};
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::model::{LoadError, LoadOptions, Opened};
@@ -90,7 +90,7 @@ fn a_failed_worker_leaves_the_cache_as_it_was(session: &mut Session) {
         assert!(call != 40, "the clock broke");
         call
     };
-    let mut events = vec![Event::EMPTY; 3 * 256];
+    let mut events = vec![TraceEvent::EMPTY; 3 * 256];
     let ring = EventRing::new(&mut events, N_WORKERS, &clock);
     let hooks = StepHooks {
         trace: Some(&ring),

@@ -193,7 +193,7 @@ pub enum RopePairing {
 
 /// A rotation of one head.
 #[derive(Debug)]
-pub struct Rope<'a> {
+pub struct RopeArgs<'a> {
     /// The head, rotated in place; its first `2 · cos.len()` dimensions.
     pub head: &'a mut [f32],
     /// Cosines, n_rot / 2.

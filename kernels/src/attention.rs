@@ -12,7 +12,7 @@ pub const BLOCKS_MAX: usize = KV_SPLIT / KV_BLOCK;
 /// Queries come in rows: the heads that share a KV head, of one token. All rows share what is
 /// loaded of a block, and each has the bits that it would have alone.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention<'a> {
+pub struct AttentionArgs<'a> {
     /// Shape and types of a block.
     pub layout: KvLayout,
     /// The blocks, at most [`BLOCKS_MAX`], each of [`KvLayout::block_bytes`] and aligned to
@@ -46,7 +46,7 @@ pub struct AttentionRow<'a> {
     pub position: isize,
 }
 
-impl Attention<'_> {
+impl AttentionArgs<'_> {
     /// Queries in all.
     pub const fn n_queries(&self) -> usize {
         self.n_group * self.rows.len()

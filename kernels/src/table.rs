@@ -29,9 +29,9 @@ use reference::SCALAR;
 use x86_64::{AVX2, AVX512};
 
 pub use crate::args::{
-    Activations, Beside, Matmul, Prefetch, Quantize, Rope, RopePairing, Store, TileRange,
+    Activations, Beside, Matmul, Prefetch, Quantize, RopeArgs, RopePairing, Store, TileRange,
 };
-pub use crate::attention::{Attention, AttentionRow, AttentionState};
+pub use crate::attention::{AttentionArgs, AttentionRow, AttentionState};
 pub use crate::recurrent::{ConvSilu, Recurrence, RecurrentToken, Rule, STATE_LANES};
 
 /// The kernels of one instruction-set level.
@@ -42,13 +42,13 @@ pub struct KernelTable {
     matmul: [Option<MatmulFn>; WeightType::ALL.len()],
     /// Products of one panel with a few tokens; rows behind the panels are made into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
-    attention: unsafe fn(&Attention<'_>, &mut AttentionState<'_>),
+    attention: unsafe fn(&AttentionArgs<'_>, &mut AttentionState<'_>),
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
     quantize: unsafe fn(&Quantize<'_>),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     layer_norm: LayerNormFn,
     softmax: unsafe fn(&mut [f32]),
-    rope: unsafe fn(&mut Rope<'_>),
+    rope: unsafe fn(&mut RopeArgs<'_>),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
     sigmoid: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
@@ -224,7 +224,7 @@ impl KernelTable {
     /// If the shapes do not fit together, a head has no dimensions or more than
     /// [`KV_HEAD_DIM_MAX`], there are more than [`BLOCKS_MAX`] blocks, a row sees keys beyond
     /// them, or a block is misaligned.
-    pub fn attention(&self, args: &Attention<'_>, state: &mut AttentionState<'_>) {
+    pub fn attention(&self, args: &AttentionArgs<'_>, state: &mut AttentionState<'_>) {
         let (layout, n_queries) = (&args.layout, state.max.len());
         assert!((1..=KV_HEAD_DIM_MAX).contains(&layout.head_dim_k));
         assert!((1..=KV_HEAD_DIM_MAX).contains(&layout.head_dim_v));
@@ -325,7 +325,7 @@ impl KernelTable {
     ///
     /// # Panics
     /// If the head is shorter than the rotation.
-    pub fn rope(&self, args: &mut Rope<'_>) {
+    pub fn rope(&self, args: &mut RopeArgs<'_>) {
         assert_eq!(args.cos.len(), args.sin.len());
         assert!(args.cos.len() <= args.head.len() / 2);
         // SAFETY: holding the table proves the features; all operands are slices.

@@ -10,7 +10,7 @@ use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::KvType;
 use sluice_core::team::{StopFlag, WaitPolicy};
-use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use sluice_tests::run::{Room, Weights, table};
 use std::time::Instant;
 
@@ -151,7 +151,7 @@ fn measure(engine: &mut Engine<'_>, depth: usize, n_tokens: usize) -> (f64, Vec<
     let n_workers = engine.limits().n_workers;
     let start = Instant::now();
     let clock = || u64::try_from(start.elapsed().as_nanos()).expect("short");
-    let mut memory = vec![Event::EMPTY; 4096 * n_workers];
+    let mut memory = vec![TraceEvent::EMPTY; 4096 * n_workers];
     let mut ring = EventRing::new(&mut memory, n_workers, &clock);
     let before = Instant::now();
     step(engine, &batch, Some(&ring));

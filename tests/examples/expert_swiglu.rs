@@ -8,7 +8,7 @@ use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::kernels::cpu::CpuFeatures;
 use sluice_core::kernels::{GgmlType, KernelTable};
 use sluice_core::team::StopFlag;
-use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use sluice_tests::build::Shape;
 use sluice_tests::run::{Room, Weights, YieldWait};
 use std::time::Instant;
@@ -40,7 +40,7 @@ fn main() {
         let mut times = Vec::with_capacity(N_STEPS);
         let started = Instant::now();
         let clock = || u64::try_from(started.elapsed().as_nanos()).expect("a short run");
-        let mut memory = vec![Event::EMPTY; 64];
+        let mut memory = vec![TraceEvent::EMPTY; 64];
         let mut ring = EventRing::new(&mut memory, 1, &clock);
         for position in 0..N_STEPS {
             let stop = StopFlag::new();

@@ -12,7 +12,7 @@ use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
-use sluice_core::trace::{Event, EventRing};
+use sluice_core::trace::{EventRing, TraceEvent};
 use sluice_tests::build::Shape;
 use sluice_tests::run::{self, Room, Weights};
 use std::alloc::System;
@@ -88,7 +88,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
         let mut ids = vec![0; tokenizer.max_tokens(text.len())];
         let mut candidates = vec![Candidate::default(); tokenizer.n_vocab() as usize];
         let mut chain = SamplerChain::new(SamplerConfig::default()).unwrap();
-        let mut events = vec![Event::EMPTY; 4096];
+        let mut events = vec![TraceEvent::EMPTY; 4096];
         let clock = || 0;
         let ring = EventRing::new(&mut events, n_workers, &clock);
         let mut history = [0u32; 128];

@@ -5,8 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertPart, ExpertSource, Lend, Limits, NeededExperts, Observer, Seen,
-    StepOptions,
+    Engine, EngineError, ExpertPart, ExpertSource, Limits, Loan, NeededExperts, Observer,
+    SiteInput, StepOptions,
 };
 use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable};
 use sluice_core::model::{Model, Site};
@@ -217,7 +217,7 @@ impl Observer for Counter {
         true
     }
 
-    fn sees(&self, seen: Seen<'_>) {
+    fn sees(&self, seen: SiteInput<'_>) {
         assert_eq!(seen.expert.is_some(), seen.site.is_of_experts());
         if seen.site == Site::FfnDown {
             assert_eq!(seen.input.len(), 40);
@@ -266,7 +266,7 @@ impl Observer for Inputs {
         true
     }
 
-    fn sees(&self, seen: Seen<'_>) {
+    fn sees(&self, seen: SiteInput<'_>) {
         if seen.site == Site::FfnGate {
             let expert = seen.expert.unwrap() as usize;
             for (i, x) in seen.input.iter().enumerate() {
@@ -308,17 +308,17 @@ impl ExpertSource for Late<'_> {
             .push((needed.layer, needed.experts.to_vec()));
     }
 
-    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         if self.never.load(Ordering::Relaxed) {
             std::thread::yield_now();
             if asked > 1000 {
                 self.stop.stop();
             }
-            return Lend::OnItsWay;
+            return Loan::OnItsWay;
         }
         if !asked.is_multiple_of(3) {
-            return Lend::OnItsWay;
+            return Loan::OnItsWay;
         }
         self.model.lend(layer, expert, part)
     }

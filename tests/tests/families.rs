@@ -7,7 +7,7 @@ use sluice_core::engine::Limits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::activation::ActivationKinds;
-use sluice_core::model::{Fused, LayerActivations, ModelConfig, ModelPlan, Site};
+use sluice_core::model::{Fusion, LayerActivations, ModelConfig, ModelPlan, Site};
 use sluice_tests::build::{File, Shape, Tensor};
 use sluice_tests::drive::Bench;
 use sluice_tests::run;
@@ -133,7 +133,7 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
         let (name, is_dense) = (shape.arch, shape.n_expert == 0);
         assert_eq!(
             config(&separate).fused,
-            Fused {
+            Fusion {
                 qkv: false,
                 gate_up: false,
                 gate_up_exps: false,
@@ -142,7 +142,7 @@ fn fused_tensors_have_the_bits_of_separate_ones() {
         );
         assert_eq!(
             config(&both).fused,
-            Fused {
+            Fusion {
                 qkv: true,
                 gate_up: is_dense,
                 gate_up_exps: false,
@@ -180,7 +180,7 @@ fn phi3_takes_separate_tensors() {
     }
     assert_eq!(
         config(&separate).fused,
-        Fused {
+        Fusion {
             qkv: false,
             gate_up: false,
             gate_up_exps: false,

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertPart, ExpertSource, Lend, Limits, StepOptions, Wants,
+    Engine, EngineError, ExpertPart, ExpertSource, Limits, Loan, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
@@ -13,7 +13,7 @@ use sluice_core::kernels::GgmlType;
 use sluice_core::model::{Loader, Mixer, Model, ModelConfig, ModelPlan, Residency};
 use sluice_core::state::StateError;
 use sluice_core::team::StopFlag;
-use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use sluice_tests::build::{File, Shape};
 use sluice_tests::drive::{Bench, bits, drive};
 use sluice_tests::goldens::OURS;
@@ -229,12 +229,12 @@ struct OneSlot<'m> {
 }
 
 impl ExpertSource for OneSlot<'_> {
-    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {
         let mut slot = self.slot.lock().unwrap();
         let wanted = Some((layer, expert));
         if slot.0 != wanted {
             if slot.1 > 0 {
-                return Lend::OnItsWay;
+                return Loan::OnItsWay;
             }
             slot.0 = wanted;
             self.loads.fetch_add(1, Ordering::Relaxed);
@@ -365,7 +365,7 @@ fn a_step_reports_rows_positions_and_time() {
 fn meetings(file: &File, n_workers: usize, n: usize) -> (usize, usize) {
     let ticks = AtomicU64::new(0);
     let clock = || ticks.fetch_add(1, Ordering::Relaxed);
-    let mut memory = vec![Event::EMPTY; n_workers * 400];
+    let mut memory = vec![TraceEvent::EMPTY; n_workers * 400];
     let mut ring = EventRing::new(&mut memory, n_workers, &clock);
     let limits = Limits {
         n_batch: 40,

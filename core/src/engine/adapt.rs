@@ -10,7 +10,7 @@ pub(super) use few::BesideList;
 use super::lora::{FEW, Found};
 use super::pass::Pass;
 use super::rows::{Entries, InputRows};
-use super::sites::{AdapterPair, Blend, Seen};
+use super::sites::{AdapterPair, Blend, SiteInput};
 use crate::kernels::lora::{LoraDown, LoraType, LoraUp, quantize_factors};
 use crate::kernels::panel::PANEL_ROWS;
 use crate::kernels::table::Activations;
@@ -307,7 +307,7 @@ impl<'s> Pass<'s> {
             return;
         };
         for row in rows {
-            observer.sees(Seen {
+            observer.sees(SiteInput {
                 layer: at.layer,
                 site: at.site,
                 expert: at.part,

@@ -39,7 +39,8 @@ pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, Blend, BlendPart, ExpertPart,
-    ExpertSource, ExpertWeights, Lend, NeededExperts, Observer, Seen, Selector, StepOptions, Unit,
+    ExpertSource, ExpertWeights, Loan, NeededExperts, Observer, Selector, SiteInput, StepOptions,
+    Unit,
 };
 pub use step::{Engine, Step, Worker};
 

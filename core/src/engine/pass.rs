@@ -11,7 +11,7 @@ use crate::kernels::KernelTable;
 use crate::kernels::activation::{ActivationKinds, ActivationLayout};
 use crate::kernels::contract::{GROUP, double};
 use crate::kernels::hadamard::hadamard;
-use crate::kernels::table::{Activations, Quantize, Rope};
+use crate::kernels::table::{Activations, Quantize, RopeArgs};
 use crate::memory::{MemoryError, Shared};
 use crate::model::{LayerActivations, Model, ModelConfig, Norm, Temperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
@@ -317,7 +317,7 @@ impl<'s> Pass<'s> {
         let angles = unsafe { self.common.angles.read(angles) };
         let (cos, sin) = angles.split_at(angles.len() / 2);
         for head in heads.chunks_exact_mut(head_dim) {
-            self.table.rope(&mut Rope {
+            self.table.rope(&mut RopeArgs {
                 head,
                 cos,
                 sin,

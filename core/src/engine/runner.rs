@@ -10,7 +10,7 @@ use super::stream::{Stream, Target};
 use crate::kernels::table::Activations;
 use crate::model::{Norm, Site, Weight};
 use crate::team::{Member, Stop};
-use crate::trace::{Event, Phase};
+use crate::trace::{Phase, TraceEvent};
 use core::ops::Range;
 
 /// A rank on its way through a pass.
@@ -314,7 +314,7 @@ impl<'p, 't> Runner<'p, 't> {
 
     pub(super) fn record(&self, phase: Phase, layer: usize, start_ticks: u64, bytes: usize) {
         if let Some(trace) = self.pass.options.trace {
-            let event = Event {
+            let event = TraceEvent {
                 phase,
                 rank: u8::try_from(self.member.rank()).unwrap_or(u8::MAX),
                 layer: u16::try_from(layer).unwrap_or(u16::MAX),

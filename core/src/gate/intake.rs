@@ -159,7 +159,7 @@ impl<'r> FrameProducer<'r> {
 
 /// What was done with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handled {
+pub struct FrameOutcome {
     /// It passed; otherwise it was skipped.
     pub passed: bool,
     /// Whether to go on with the next frame.
@@ -181,7 +181,11 @@ impl FrameConsumer<'_> {
     /// Hands up to `n_max` whole frames to `handle`, oldest first, in place, and returns
     /// how many. Room is given back and counters are published after every frame that passed and
     /// at the end.
-    pub fn process(&mut self, n_max: usize, mut handle: impl FnMut(&[f32]) -> Handled) -> usize {
+    pub fn process(
+        &mut self,
+        n_max: usize,
+        mut handle: impl FnMut(&[f32]) -> FrameOutcome,
+    ) -> usize {
         let mut n_done = 0;
         while n_done < n_max {
             let wanted = (n_max - n_done).saturating_mul(self.frame_len);

@@ -30,7 +30,7 @@ use policy::PolicyState;
 use scaling::Scaler;
 
 pub use features::{Feature, Features};
-pub use intake::{FrameConsumer, FrameProducer, Handled, Overflow};
+pub use intake::{FrameConsumer, FrameOutcome, FrameProducer, Overflow};
 pub use policy::{GateError, Measure, NoiseFloor, Policy, Sense, Verdict};
 pub use telemetry::{Meter, Telemetry};
 

@@ -339,7 +339,7 @@ fn frames_stay_in_place_whatever_is_pushed_or_dropped() {
                     counting(frame[0] as usize..frame[0] as usize + FRAME)
                 );
                 seen.push(frame[0] as usize / FRAME);
-                Handled {
+                FrameOutcome {
                     passed: (frame[0] as usize).is_multiple_of(3),
                     go_on: !(frame[0] as usize).is_multiple_of(7),
                 }
@@ -361,7 +361,7 @@ fn frames_stay_in_place_whatever_is_pushed_or_dropped() {
         }
         while consumer.process(1, |frame| {
             seen.push(frame[0] as usize / FRAME);
-            Handled {
+            FrameOutcome {
                 passed: true,
                 go_on: true,
             }

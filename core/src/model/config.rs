@@ -22,7 +22,7 @@ pub struct ModelConfig {
     /// The family.
     pub architecture: Architecture,
     /// How the file holds matrices that stand side by side.
-    pub fused: Fused,
+    pub fused: Fusion,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Tokens in the vocabulary.
@@ -81,7 +81,7 @@ pub struct NextToken {
 /// Which matrices a file holds as the rows of one tensor. Converters differ: most families have files
 /// of both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fused {
+pub struct Fusion {
     /// Q, K and V are `attn_qkv`.
     pub qkv: bool,
     /// Gate and up are `ffn_up`.

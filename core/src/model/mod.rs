@@ -43,7 +43,7 @@ mod weights;
 
 pub use architecture::Architecture;
 pub use config::{
-    Fused, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,
+    Fusion, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,
 };
 pub use error::{ModelError, Name};
 pub use kind::{Channel, LayerKind, Mixer};

@@ -2,7 +2,7 @@
 
 use crate::kernels::KernelTable;
 use crate::kernels::contract::double;
-use crate::kernels::table::{Rope as Rotation, RopePairing};
+use crate::kernels::table::{RopeArgs, RopePairing};
 
 /// How rotary frequencies and their effect are scaled for longer contexts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -139,7 +139,7 @@ impl<'m> Rope<'m> {
 
     /// Rotates a head in place.
     pub fn rotate(&self, table: &KernelTable, head: &mut [f32], cos: &[f32], sin: &[f32]) {
-        table.rope(&mut Rotation {
+        table.rope(&mut RopeArgs {
             head,
             cos,
             sin,

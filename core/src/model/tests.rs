@@ -1,5 +1,5 @@
 use super::Architecture;
-use super::config::{Fused, LayerActivations, ModelConfig};
+use super::config::{Fusion, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
@@ -61,7 +61,7 @@ pub(crate) const ATTENTION: Attention = Attention {
 /// A small llama of layers of these kinds.
 pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
     let mut config = ModelConfig {
-        fused: Fused {
+        fused: Fusion {
             qkv: false,
             gate_up: false,
             gate_up_exps: false,

@@ -16,7 +16,7 @@ pub enum Stop {
         /// The worker's rank.
         rank: usize,
     },
-    /// The weights of an expert do not come ([`crate::engine::Lend::Failed`]).
+    /// The weights of an expert do not come ([`crate::engine::Loan::Failed`]).
     SourceFailed,
 }
 

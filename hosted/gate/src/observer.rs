@@ -9,8 +9,8 @@ use core::time::Duration;
 use rustix::thread::futex;
 use sluice::host::measures::Report;
 use sluice_core::gate::{
-    Decision, FRAME_LEN, FrameConsumer, FrameProducer, Gate, GateConfig, GateError, Handled, Meter,
-    Overflow, Telemetry, intake,
+    Decision, FRAME_LEN, FrameConsumer, FrameOutcome, FrameProducer, Gate, GateConfig, GateError,
+    Meter, Overflow, Telemetry, intake,
 };
 use sluice_core::kernels::{FpEnv, FrameKernels};
 use sluice_core::ring::{Gauge, Ring};
@@ -533,7 +533,7 @@ impl<S: Sink> Worker<S> {
                 let decision = self.gate.process_in(&env, frame);
                 let flow = self.hand_on(frame, &decision);
                 ends = flow.is_break();
-                Handled {
+                FrameOutcome {
                     passed: decision.verdict.passes(),
                     go_on: !ends,
                 }
@@ -568,7 +568,7 @@ impl<S: Sink> Worker<S> {
                     copy.clear();
                     copy.extend_from_slice(frame);
                     judged = Some(decision);
-                    Handled {
+                    FrameOutcome {
                         passed: decision.verdict.passes(),
                         go_on: true,
                     }

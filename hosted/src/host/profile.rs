@@ -4,13 +4,13 @@
 use crate::owned::{Borrower, Owned};
 use core::fmt;
 use core::time::Duration;
-use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use std::time::Instant;
 
 /// Sums of events by phase. Its `Display` is a table; times in it are means over the workers.
 #[derive(Debug)]
 pub struct Profile {
-    ring: Owned<Rings, (Vec<Event>, Box<Clock>)>,
+    ring: Owned<Rings, (Vec<TraceEvent>, Box<Clock>)>,
     n_workers: usize,
     sums: [Sum; Phase::ALL.len()],
     lost: usize,
@@ -31,7 +31,7 @@ impl Profile {
     #[must_use]
     pub fn new(n_layer: usize, n_workers: usize) -> Self {
         // A layer has 9 phases and as many barriers.
-        let events = vec![Event::EMPTY; (n_layer * 18 + 16) * n_workers];
+        let events = vec![TraceEvent::EMPTY; (n_layer * 18 + 16) * n_workers];
         let start = Instant::now();
         let clock = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let memory: (_, Box<Clock>) = (events, Box::new(clock));
@@ -56,7 +56,7 @@ impl Profile {
     /// Adds up what the last step recorded.
     pub fn collect(&mut self) {
         let sums = &mut self.sums;
-        let mut add = |event: Event| {
+        let mut add = |event: TraceEvent| {
             let sum = &mut sums[event.phase as usize];
             sum.count += 1;
             sum.ns += event.end_ticks.saturating_sub(event.start_ticks);
@@ -97,7 +97,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Event rings.
+/// TraceEvent rings.
 struct Rings;
 
 impl Borrower for Rings {

@@ -1,8 +1,8 @@
-//! Attention over blocks of keys and values, query by query, and the merge of splits: the
+//! AttentionArgs over blocks of keys and values, query by query, and the merge of splits: the
 //! definition of what every table computes.
 
 use crate::args::TileRange;
-use crate::attention::{Attention, AttentionState, visible};
+use crate::attention::{AttentionArgs, AttentionState, visible};
 use crate::bytes::{cast, u16_at};
 use crate::contract::{
     Arith, KV_BLOCK, LANES, bf16_step, exp, flush, round_ties_even, soft_cap, tree_sum,
@@ -15,7 +15,7 @@ type Weights = [f32; KV_BLOCK];
 
 /// Continues the online softmax of every query with the keys that it sees.
 #[inline(always)]
-pub(crate) fn attention<F: Arith>(args: &Attention<'_>, state: &mut AttentionState<'_>) {
+pub(crate) fn attention<F: Arith>(args: &AttentionArgs<'_>, state: &mut AttentionState<'_>) {
     let (layout, head_dim_v) = (&args.layout, args.layout.head_dim_v);
     for i in 0..args.n_queries() {
         let query = args.query(i);

@@ -1,7 +1,7 @@
 //! Operations on single rows: norm, quantisation, rotary embedding, SwiGLU, GeGLU, soft cap.
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SUM_COLS};
-use crate::args::{Quantize, Rope, RopePairing};
+use crate::args::{Quantize, RopeArgs, RopePairing};
 use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, sqrt, tree_sum};
 use crate::half::f32_to_bf16;
 use core::mem::MaybeUninit;
@@ -164,7 +164,7 @@ fn scale<const N: usize>(x: &[f32; N]) -> (f32, f32) {
 
 /// Rotates the first `2 · cos.len()` dimensions of a head in place.
 #[inline(always)]
-pub(crate) fn rope<F: Arith>(args: &mut Rope<'_>) {
+pub(crate) fn rope<F: Arith>(args: &mut RopeArgs<'_>) {
     let half = args.cos.len();
     let angles = args.cos.iter().zip(args.sin);
     let turn = |x: &mut f32, y: &mut f32, cos: f32, sin: f32| {

@@ -2,7 +2,7 @@
 //! enabled (`reference_table`). Where a table has its own kernel it takes the place of the loop; what it has
 //! none for, such as an operation that was just added, is the loop.
 
-use super::{Attention, AttentionState, KernelTable, Recurrence};
+use super::{AttentionArgs, AttentionState, KernelTable, Recurrence};
 use crate::contract::Portable;
 use crate::cpu::CpuFeatures;
 use crate::scalar::matmul;
@@ -66,7 +66,7 @@ macro_rules! reference_table {
         mod $module {
             use super::*;
             use crate::scalar::matmul::{GroupKernel, Lanes, PanelProduct};
-            use crate::table::{AttentionState, ConvSilu, Quantize, Rope};
+            use crate::table::{AttentionState, ConvSilu, Quantize, RopeArgs};
             use crate::{kv, scalar};
 
             #[allow(dead_code, reason = "the table `avx512` takes those of `avx2`")]
@@ -114,7 +114,7 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn rope(args: &mut Rope<'_>) {
+            pub(super) fn rope(args: &mut RopeArgs<'_>) {
                 scalar::elementwise::rope::<$fma>(args);
             }
 
@@ -201,7 +201,7 @@ pub(super) static PLAIN: KernelTable = KernelTable {
     ..SCALAR
 };
 
-fn scalar_attention(args: &Attention<'_>, state: &mut AttentionState<'_>) {
+fn scalar_attention(args: &AttentionArgs<'_>, state: &mut AttentionState<'_>) {
     scalar::attention::attention::<Portable>(args, state);
 }
 

@@ -7,15 +7,15 @@ use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Seen, Selector, StepOptions,
-    Wants,
+    BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Selector, SiteInput,
+    StepOptions, Wants,
 };
 use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
 use sluice_core::memory::MemoryError;
 use sluice_core::model::{Attention, Mixer};
 use sluice_core::state::{State, StateConfig, StateError, StateLimits};
 use sluice_core::team::{Deadline, Shares, Stop, StopFlag, WORKERS_MAX};
-use sluice_core::trace::{Event, EventRing, Phase};
+use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use sluice_tests::build::{Random, Shape, encode};
 use sluice_tests::drive::{Bench, Rows, bits, drive, prompt, step_with, within_a_minute};
 use sluice_tests::run::{self, Aligned, YieldWait, entries};
@@ -511,7 +511,7 @@ struct PanicsAt {
 }
 
 impl Observer for PanicsAt {
-    fn sees(&self, _: Seen<'_>) {
+    fn sees(&self, _: SiteInput<'_>) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(call != self.call, "as the test asks");
     }
@@ -679,7 +679,7 @@ fn events_cover_every_phase_of_every_rank_and_all_weights() {
         for n_workers in [1, 2, 3] {
             let ticks = AtomicU64::new(0);
             let clock = || ticks.fetch_add(1, Ordering::Relaxed);
-            let mut memory = vec![Event::EMPTY; 3 * 200];
+            let mut memory = vec![TraceEvent::EMPTY; 3 * 200];
             let mut ring = EventRing::new(&mut memory, 3, &clock);
             Bench::new(&Q8_0).with(&limits(n_workers), |engine| {
                 let batch = entries(&ids(n), 0, 0);
@@ -692,7 +692,7 @@ fn events_cover_every_phase_of_every_rank_and_all_weights() {
     }
 }
 
-fn check_events(events: &[Event], n: usize, n_workers: usize) {
+fn check_events(events: &[TraceEvent], n: usize, n_workers: usize) {
     for rank in 0..n_workers {
         let of_rank: Vec<_> = events
             .iter()
@@ -754,7 +754,7 @@ fn check_events(events: &[Event], n: usize, n_workers: usize) {
 #[test]
 fn event_rings_serve_one_step_at_a_time() {
     let clock = || 0;
-    let mut memory = vec![Event::EMPTY; 100];
+    let mut memory = vec![TraceEvent::EMPTY; 100];
     let ring = EventRing::new(&mut memory, 1, &clock);
     let stop = StopFlag::new();
     let mut options = StepOptions::new(&YieldWait, &stop);

@@ -4,7 +4,7 @@ use crate::model::Site;
 
 /// A row that a linear layer reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct SiteInput<'a> {
     /// The layer; 0 for the output layer.
     pub layer: usize,
     /// The matrix. Of matrices that read the same row side by side (queries, keys and values; gate and up)
@@ -21,7 +21,7 @@ pub struct Seen<'a> {
 /// Looks at every row that linear layers read: for importance matrices, calibration, training.
 pub trait Observer: Sync {
     /// Told of each row once, from any worker, in any order.
-    fn sees(&self, seen: Seen<'_>);
+    fn sees(&self, seen: SiteInput<'_>);
 
     /// Whether it wants all entries in the last layer, too; asked once a step. Those that want no output are left out there
     /// otherwise, but for keys and values: nothing depends on them.

@@ -39,7 +39,7 @@ pub enum ExpertPart {
 
 /// An answer to who asks for an expert.
 #[derive(Clone, Copy, Debug)]
-pub enum Lend<'w> {
+pub enum Loan<'w> {
     /// Here it is. It stays where it is until it is given back as often as lent.
     Ready(ExpertWeights<'w>),
     /// It is on its way.
@@ -88,7 +88,7 @@ pub trait ExpertSource: Sync {
 
     /// Lends the weights of an expert for one product. Any worker may be told any number of times that they
     /// are on their way. A worker asks for gates and ups in any order, for downs in ascending order.
-    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_>;
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_>;
 
     /// A worker has done with what it was lent.
     fn give_back(&self, layer: usize, expert: u32, part: ExpertPart) {
@@ -110,9 +110,9 @@ pub trait ExpertSource: Sync {
 }
 
 impl ExpertSource for Model<'_> {
-    fn lend(&self, layer: usize, expert: u32, _: ExpertPart) -> Lend<'_> {
+    fn lend(&self, layer: usize, expert: u32, _: ExpertPart) -> Loan<'_> {
         let bytes = |site| self.expert_bytes(layer, site, expert as usize);
-        Lend::Ready(ExpertWeights {
+        Loan::Ready(ExpertWeights {
             gate: bytes(Site::FfnGate),
             up: bytes(Site::FfnUp),
             down: bytes(Site::FfnDown),
@@ -169,7 +169,7 @@ impl<'s> Waiter<'s> {
     ) -> Result<Option<Lent<'s>>, ()> {
         let (source, layer, part) = (self.source, self.layer, self.part);
         match source.lend(layer, expert, part) {
-            Lend::Ready(weights) => {
+            Loan::Ready(weights) => {
                 self.spins = 0;
                 Ok(Some(Lent {
                     source,
@@ -179,8 +179,8 @@ impl<'s> Waiter<'s> {
                     weights,
                 }))
             }
-            Lend::OnItsWay => Ok(None),
-            Lend::Failed => {
+            Loan::OnItsWay => Ok(None),
+            Loan::Failed => {
                 member.source_failed();
                 Err(())
             }

@@ -39,7 +39,7 @@ pub(in crate::model) use keys::Keys;
 pub(in crate::model) use next_token::NextTokenName;
 
 use super::architecture::Architecture;
-use super::config::{Fused, ModelConfig};
+use super::config::{Fusion, ModelConfig};
 use super::error::ModelError;
 use super::shape::{Activation, QkNorm};
 use super::site::{Site, Vector};
@@ -198,7 +198,7 @@ pub(super) enum Tensor {
     /// `NAME`, f32.
     Named(&'static str, Vector),
     /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
-    /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fused`]).
+    /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fusion`]).
     Matrix(&'static str, &'static [Site]),
     /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other; and `NAME.bias`
     /// if the file has it.
@@ -214,7 +214,7 @@ pub(super) enum Tensor {
     OutputNormBefore(&'static str, &'static str, Vector),
 }
 
-impl Fused {
+impl Fusion {
     /// As the first layer of the file has it; where nothing is there, as the family's table.
     fn of(family: &Family, keys: &Keys<'_, '_>, n_ff: usize) -> Self {
         let gguf = keys.gguf();

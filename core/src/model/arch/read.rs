@@ -7,7 +7,7 @@ use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::contract::sqrt;
-use crate::model::config::{Fused, LAYERS_MAX, LayerActivations, ModelConfig};
+use crate::model::config::{Fusion, LAYERS_MAX, LayerActivations, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 use crate::model::shape::{Attention, Ffn};
@@ -158,7 +158,7 @@ fn read_ends(
     ropes.push(rope).expect("there is room for one");
     Ok(ModelConfig {
         architecture,
-        fused: Fused::of(family, keys, n_ff),
+        fused: Fusion::of(family, keys, n_ff),
         n_embd: keys.size("embedding_length")?,
         n_vocab: usize::try_from(token_embd.dims[1]).unwrap_or(usize::MAX),
         n_ctx_train,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::importance::{Importance, ImportanceMatrix};
-use sluice_core::engine::{Observer, Seen};
+use sluice_core::engine::{Observer, SiteInput};
 use sluice_core::model::{ModelConfig, Site};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -96,7 +96,7 @@ impl Observer for Collector {
         true
     }
 
-    fn sees(&self, seen: Seen<'_>) {
+    fn sees(&self, seen: SiteInput<'_>) {
         let input = seen.input;
         let square = |sums: &mut Sums| {
             sums.squares.resize(input.len(), 0.0);

@@ -3,7 +3,7 @@
 
 use super::ExpertStore;
 use core::sync::atomic::AtomicU32;
-use sluice_core::engine::{ExpertPart, ExpertSource, Lend, NeededExperts};
+use sluice_core::engine::{ExpertPart, ExpertSource, Loan, NeededExperts};
 use std::sync::Arc;
 
 /// A model's store, as its head sees it: the head's own layer is number 0.
@@ -40,7 +40,7 @@ impl ExpertSource for HeadExperts {
         self.store.expect(self.first + layer, experts);
     }
 
-    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {
         self.store.lend(self.first + layer, expert, part)
     }
 

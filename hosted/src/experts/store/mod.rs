@@ -42,7 +42,7 @@ use fetch::Flights;
 use need::Need;
 use order::Order;
 use slots::{Progress, Slots};
-use sluice_core::engine::{ExpertPart, ExpertSource, Lend, NeededExperts};
+use sluice_core::engine::{ExpertPart, ExpertSource, Loan, NeededExperts};
 use sluice_core::team::WaitPolicy as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -255,10 +255,10 @@ impl ExpertSource for ExpertStore {
         self.shared.expect(layer, experts);
     }
 
-    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Lend<'_> {
+    fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_> {
         let shared = &*self.shared;
         let Some(places) = shared.places.layers[layer].as_ref() else {
-            return Lend::Failed;
+            return Loan::Failed;
         };
         let lent = match shared.layer.load(Ordering::Acquire) == layer + 1 {
             true => shared.lend(places.first_id + expert, part),
@@ -273,16 +273,16 @@ impl ExpertSource for ExpertStore {
                     }
                 });
                 // SAFETY: the part is ready, and lent until it is given back.
-                Lend::Ready(unsafe { shared.slots.weights(slot, &places.matrices, part) })
+                Loan::Ready(unsafe { shared.slots.weights(slot, &places.matrices, part) })
             }
-            Err(Progress::Failed) => Lend::Failed,
+            Err(Progress::Failed) => Loan::Failed,
             Err(_) => {
                 WAITS_SINCE.with(|since| {
                     if since.get().is_none() {
                         since.set(Some(Instant::now()));
                     }
                 });
-                Lend::OnItsWay
+                Loan::OnItsWay
             }
         }
     }

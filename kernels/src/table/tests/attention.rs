@@ -1,7 +1,7 @@
-//! Attention over blocks and splits.
+//! AttentionArgs over blocks and splits.
 
 use crate::contract::KV_BLOCK;
-use crate::table::{Attention, AttentionRow, AttentionState, TileRange};
+use crate::table::{AttentionArgs, AttentionRow, AttentionState, TileRange};
 use crate::test_support::{Aligned, Noise, bits, scalar, tables};
 use crate::{KernelTable, KvLayout, KvType};
 use core::ops::Range;
@@ -77,7 +77,7 @@ impl Case {
             },
             position: 0,
         }];
-        let args = Attention {
+        let args = AttentionArgs {
             next: core::ptr::null(),
             layout: self.layout,
             blocks: &cache[blocks],
@@ -90,7 +90,7 @@ impl Case {
         table.attention(&args, &mut state.borrow());
     }
 
-    /// Attention of every query to all keys: (n_queries, head_dim_v).
+    /// AttentionArgs of every query to all keys: (n_queries, head_dim_v).
     pub(super) fn run(&self, table: &KernelTable) -> Vec<f32> {
         let mut state = State::new(self);
         let blocks = self.first_key / KV_BLOCK..self.n_keys.div_ceil(KV_BLOCK);
@@ -388,7 +388,7 @@ fn tiles_of_queries_equal_the_reference() {
                 .collect();
             let n = tile.len() * n_group;
             let blocks: Vec<_> = case.cache.bytes().chunks(layout.block_bytes()).collect();
-            let args = Attention {
+            let args = AttentionArgs {
                 // A hint may point anywhere.
                 next: core::ptr::without_provenance(usize::MAX - 5),
                 layout,

@@ -3,7 +3,7 @@
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::table::{
-    Activations, Attention, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, Rope,
+    Activations, AttentionArgs, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, RopeArgs,
     RopePairing, Store, TileRange,
 };
 use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar, tables, tiles_granted};
@@ -173,7 +173,7 @@ fn attention_shapes_that_do_not_fit_are_refused() {
             out: &mut out[..n_out],
         };
         state.reset();
-        let args = Attention {
+        let args = AttentionArgs {
             next: core::ptr::null(),
             layout,
             blocks,
@@ -229,7 +229,7 @@ fn no_queries_and_no_columns_are_nothing_to_do() {
     nothing().finish();
     scalar().rms_norm(&[], &[], 1e-5, &mut []);
     let rope = |head: &mut [f32], cos: &[f32], sin: &[f32]| {
-        scalar().rope(&mut Rope {
+        scalar().rope(&mut RopeArgs {
             head,
             cos,
             sin,

@@ -3,7 +3,7 @@
 use crate::KernelTable;
 use crate::contract;
 use crate::kv::{KvLayout, KvType};
-use crate::table::{Rope, RopePairing};
+use crate::table::{RopeArgs, RopePairing};
 use crate::test_support::{Aligned, Noise, bits, scalar, tables};
 extern crate std;
 use std::vec;
@@ -24,7 +24,7 @@ pub(super) fn run(table: &KernelTable, x: &[f32], w: &[f32]) -> [Vec<u32>; 3] {
     table.silu_mul(x, w, &mut silu);
     let (cos, sin) = (&w[..n / 2], &x[..n / 2]);
     for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
-        table.rope(&mut Rope {
+        table.rope(&mut RopeArgs {
             head: &mut head,
             cos,
             sin,

@@ -3,7 +3,7 @@
 use super::softmax::{How, Running};
 use super::{Ahead, CHUNK, QUERY_WORDS, Scores, ScoresFn, Values, ValuesFn, Vector, stride};
 use crate::args::TileRange;
-use crate::attention::{Attention, AttentionState, visible};
+use crate::attention::{AttentionArgs, AttentionState, visible};
 use crate::bytes::Pod;
 use crate::contract::{KV_BLOCK, flush};
 use crate::half::{bf16_to_f32, f32_to_bf16};
@@ -53,7 +53,10 @@ const fn one_query<V: Vector>() -> usize {
 /// # Safety
 /// - As [`crate::KernelTable::attention`] checks.
 #[inline(always)]
-pub(crate) unsafe fn attention<V: Vector>(args: &Attention<'_>, state: &mut AttentionState<'_>) {
+pub(crate) unsafe fn attention<V: Vector>(
+    args: &AttentionArgs<'_>,
+    state: &mut AttentionState<'_>,
+) {
     let mut room = Room {
         weights: [[0.0; KV_BLOCK]; CHUNK],
         words: MaybeUninit::uninit(),
@@ -111,7 +114,7 @@ struct Seen {
 
 impl Sight {
     #[inline(always)]
-    fn new(args: &Attention<'_>, queries: Range<usize>) -> Self {
+    fn new(args: &AttentionArgs<'_>, queries: Range<usize>) -> Self {
         let mut keys = [TileRange { start: 0, end: 0 }; CHUNK];
         let (mut all, mut any) = (args.keys(queries.start), args.keys(queries.start));
         let n_queries = queries.len();
@@ -154,7 +157,7 @@ impl Sight {
 }
 
 struct Chunk<'a> {
-    args: &'a Attention<'a>,
+    args: &'a AttentionArgs<'a>,
     /// Number of the first query.
     first: usize,
     n_queries: usize,

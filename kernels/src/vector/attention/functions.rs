@@ -17,7 +17,7 @@ macro_rules! attention_functions {
         /// - The operands are as [`crate::KernelTable::attention`] checks them.
         $(#[target_feature(enable = $features)])?
         pub(crate) unsafe fn attend(
-            args: &crate::attention::Attention<'_>,
+            args: &crate::attention::AttentionArgs<'_>,
             state: &mut crate::attention::AttentionState<'_>,
         ) {
             // SAFETY: by the caller.

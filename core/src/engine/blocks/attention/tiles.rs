@@ -10,7 +10,7 @@ use super::room::{TILE_QUERIES, state_len};
 use crate::engine::rows::Order;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::hadamard::hadamard;
-use crate::kernels::table::{Attention, AttentionRow, AttentionState, TileRange};
+use crate::kernels::table::{AttentionArgs, AttentionRow, AttentionState, TileRange};
 use crate::memory::Shared;
 use crate::model::SLOPES_MAX;
 use crate::state::PAGE_TOKENS;
@@ -181,7 +181,7 @@ impl Block<'_> {
             row.position = position.cast_signed() - first.cast_signed();
         }
         let mut slopes = [0.0; SLOPES_MAX];
-        let args = Attention {
+        let args = AttentionArgs {
             layout: self.pages.config.layout,
             blocks,
             next,
