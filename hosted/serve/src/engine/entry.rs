@@ -1,22 +1,20 @@
-//! What the threads around the engine's know of a model without asking it.
+//! What other threads know of a model without asking the engine's thread.
 
-use super::ModelView;
-use super::job::{EmbedJob, JobError, Why};
-use super::running::{Request, Running};
+use super::job::JobError;
+use super::view::ModelView;
 use crate::metrics::{Finished, Metrics};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use sluice::sequence::Ended;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A model's entry.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Choices and embeddings that wait.
-    pub(super) n_waiting: AtomicUsize,
-    pub(super) n_ctx: usize,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) view: Mutex<ModelView>,
+    /// Choices, embeddings and scores that wait.
+    n_waiting: AtomicUsize,
+    n_ctx: usize,
+    metrics: Arc<Metrics>,
+    view: Mutex<ModelView>,
     /// Milliseconds between the ends of choices, about.
     pace_ms: AtomicU64,
     is_lost: AtomicBool,
@@ -34,7 +32,15 @@ impl Entry {
         }
     }
 
-    /// Counts `n` more that wait.
+    pub(super) const fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Counts `n` more that wait, unless there are `max` already.
     pub(super) fn queue(&self, n: usize, max: usize) -> Result<(), JobError> {
         let more = |waiting: usize| (waiting < max.max(1)).then_some(waiting + n);
         let queued = self
@@ -59,11 +65,24 @@ impl Entry {
         }
     }
 
-    pub(super) fn show(&self, view: ModelView) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
+    /// `n` of those that were queued wait no longer.
+    pub(super) fn unqueue(&self, n: usize) {
+        self.n_waiting.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// The thread has taken the model out.
+    pub(super) fn show(&self, view: ModelView) {
+        *self.lock_view() = view;
+    }
+
+    pub(super) fn view(&self) -> ModelView {
+        self.lock_view().clone()
+    }
+
+    fn lock_view(&self) -> MutexGuard<'_, ModelView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks the model as removed by the engine's thread.
     pub(super) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }
@@ -72,59 +91,12 @@ impl Entry {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Counts a choice that has ended.
-    pub(super) fn finished(&self, running: &Running, why: &Why) {
-        let reason = match why {
-            Why::Ended(Ended::EndOfText) | Why::Stop(_) => "stop",
-            Why::Ended(Ended::Length | Ended::ContextFull) => "length",
-            Why::Ended(Ended::Closed | Ended::Interrupted) | Why::Late => "abort",
-            Why::Ended(Ended::Failed) | Why::Failed(_) => "error",
-        };
-        let (timings, inference) = (&running.timings, running.began.elapsed());
-        self.metrics.finished(Finished {
-            reason,
-            e2e: running.request.arrived.elapsed(),
-            inference,
-            prefill: if timings.n_predicted > 0 {
-                timings.prompt
-            } else {
-                inference
-            },
-            decode: timings.predict,
-            n_prompt: running.request.prompt.len(),
-            n_predicted: timings.n_predicted,
-        });
+    /// Counts a choice that has ended, and learns from it how long those that wait may have to.
+    pub(super) fn finished(&self, end: Finished) {
+        let now = u64::try_from(end.inference.as_millis()).unwrap_or(u64::MAX);
+        self.metrics.finished(end);
         let last = self.pace_ms.load(Ordering::Relaxed);
-        let now = u64::try_from(inference.as_millis()).unwrap_or(u64::MAX);
         self.pace_ms
             .store((3 * last + now.min(600_000)) / 4, Ordering::Relaxed);
-    }
-
-    /// Counts a choice that nobody waited for any longer, before it began.
-    pub(super) fn left(&self, request: &Request) {
-        self.metrics.finished(Finished {
-            reason: "abort",
-            e2e: request.arrived.elapsed(),
-            inference: Duration::ZERO,
-            prefill: Duration::ZERO,
-            decode: Duration::ZERO,
-            n_prompt: request.prompt.len(),
-            n_predicted: 0,
-        });
-    }
-
-    /// Counts an embedding that has ended.
-    pub(super) fn embedded(&self, job: &EmbedJob) {
-        let n_prompt = job.texts.iter().map(Vec::len).sum();
-        let e2e = job.arrived.elapsed();
-        self.metrics.finished(Finished {
-            reason: "stop",
-            e2e,
-            inference: e2e,
-            prefill: e2e,
-            decode: Duration::ZERO,
-            n_prompt,
-            n_predicted: 0,
-        });
     }
 }

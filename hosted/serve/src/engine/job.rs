@@ -1,19 +1,16 @@
-//! What is asked of the engine's thread, and what it answers.
+//! The jobs of the engine's thread, and its answers.
 
-use crate::metrics::Metrics;
 use core::fmt;
 use core::time::Duration;
 use sluice::adapter::Blend;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::session::StepError;
-use sluice::speculate::{Drafter, SpeculationOptions};
-use sluice::{Limits, Model};
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// Number of a model among those that the engine has.
+/// The number of a model in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
 
@@ -26,13 +23,13 @@ pub struct Job {
     pub model: ModelId,
     /// Tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// The choices, each a text of its own behind the prompt.
+    /// The choices, each a text of its own after the prompt.
     pub choices: Vec<Choice>,
     /// Lower comes first; 0 is usual.
     pub priority: i32,
     /// When it arrived.
     pub arrived: Instant,
-    /// When it ends, whatever it has written.
+    /// When it ends, however much it has written.
     pub deadline: Option<Instant>,
     /// Longest time to write after the first token.
     pub predict_for: Option<Duration>,
@@ -40,19 +37,21 @@ pub struct Job {
     pub uses_cache: bool,
     /// Texts with another salt share no pages.
     pub salt: Arc<str>,
-    /// Tokens at the beginning that stay when the context is shifted; `None` ends the text there.
+    /// Tokens at the beginning that are kept when the context is shifted; `None` ends the text when the context is
+    /// full.
     pub shift: Option<usize>,
     /// Lengths of the prompt where later ones are likely to part from it: ends of messages.
     pub borders: Vec<usize>,
-    /// Whether [`Event::Progress`] is wanted.
+    /// Whether to send [`Event::Progress`].
     pub tells_progress: bool,
-    /// The slot that is asked for (`id_slot`).
+    /// The preferred slot (`id_slot`).
     pub slot: Option<u32>,
-    /// The adapters it is computed with, and what they are called.
+    /// The adapters it is computed with, and their name.
     pub adapter: Option<(Blend, Arc<str>)>,
-    /// Whether events may come late, many at once: where nothing is told before the end. Ends come at once.
+    /// Whether events may be held back and sent many at once, because the reader waits for the end. Ends are sent at
+    /// once.
     pub gathers: bool,
-    /// Where the events go, of all choices, one or several at a time.
+    /// Receives the events of all choices, one or several at a time.
     pub events: mpsc::Sender<Vec<Event>>,
 }
 
@@ -79,35 +78,35 @@ impl fmt::Debug for Choice {
 pub struct Choice {
     /// Number within the request: part of the random counter.
     pub number: u32,
-    /// Chooses its tokens; it has the seed and, where there is one, the grammar.
+    /// Chooses its tokens; it has the seed and the grammar, if there is one.
     pub sampler: Box<dyn Choose + Send>,
-    /// Most tokens to write.
+    /// Maximum number of tokens to write.
     pub n_predict: Option<usize>,
-    /// Go on behind tokens that end a text.
+    /// Whether to continue after tokens that end a text.
     pub ignore_eos: bool,
-    /// What ends it, beside the vocabulary's tokens.
+    /// What ends it in addition to the vocabulary's tokens.
     pub stops: Stops,
-    /// Control tokens are part of the text: for answers that are parsed.
+    /// Whether control tokens are part of the text, for answers that are parsed.
     pub shows_special: bool,
 }
 
-/// What ends a text, beside the vocabulary's tokens and its length.
+/// What ends a text in addition to the vocabulary's tokens and its length.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
     /// Texts.
     pub texts: Vec<String>,
     /// Tokens.
     pub tokens: Vec<u32>,
-    /// Show what ended it.
+    /// Whether the text includes what ended it.
     pub are_shown: bool,
-    /// Texts do not end it in the first so many tokens; that tokens do not is the sampler's part.
+    /// Number of tokens at the beginning in which texts do not end it; the sampler excludes the tokens.
     pub n_min: usize,
 }
 
 /// What happened to a job.
 #[derive(Debug)]
 pub enum Event {
-    /// It is being read; so many tokens of the prompt were known already.
+    /// The prompt is being read.
     Started {
         /// Tokens that were found in the cache.
         cached: usize,
@@ -118,11 +117,11 @@ pub enum Event {
     Progress {
         /// Tokens of the prompt.
         total: usize,
-        /// Found in the cache.
+        /// Tokens found in the cache.
         cached: usize,
-        /// Read so far, with those.
+        /// Tokens read so far, including those.
         processed: usize,
-        /// Since it began to be read.
+        /// Time since it began to be read.
         time: Duration,
     },
     /// A token of a choice.
@@ -131,12 +130,12 @@ pub enum Event {
         choice: usize,
         /// The token.
         token: u32,
-        /// What text is complete with it.
+        /// The text that it completes.
         piece: String,
-        /// How likely it was, if the sampler records that.
+        /// Its probability, if the sampler records it.
         report: Option<TokenReport>,
     },
-    /// The token that ends a choice and is no part of its text.
+    /// The token that ends a choice and is not part of its text.
     EndToken {
         /// Index of the choice in [`Job::choices`].
         choice: usize,
@@ -144,7 +143,7 @@ pub enum Event {
         token: u32,
         /// Text before it that was held back, because a stop text might have begun there.
         piece: String,
-        /// How likely it was, if the sampler records that.
+        /// Its probability, if the sampler records it.
         report: Option<TokenReport>,
     },
     /// A choice has ended. When all have, the channel closes.
@@ -153,7 +152,7 @@ pub enum Event {
         choice: usize,
         /// Why.
         why: Why,
-        /// What it took.
+        /// Its times and counts.
         timings: Timings,
     },
 }
@@ -161,36 +160,43 @@ pub enum Event {
 /// Why a choice ended.
 #[derive(Debug)]
 pub enum Why {
-    /// As the engine says: the end of the text, its length, the context.
+    /// The text, its length or the context ended.
     Ended(Ended),
-    /// By this stop text.
+    /// This stop text was written.
     Stop(String),
-    /// Its deadline came.
+    /// Its deadline passed.
     Late,
     /// It failed.
     Failed(JobError),
 }
 
-/// What a choice took.
+impl Why {
+    /// The text failed with this error.
+    pub(super) fn failed(error: &dyn fmt::Display) -> Self {
+        Self::Failed(JobError::Failed(error.to_string()))
+    }
+}
+
+/// Times and counts of a choice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
-    /// Tokens of the prompt that were in the cache.
+    /// Tokens of the prompt found in the cache.
     pub cached: usize,
     /// Tokens of the prompt that were read.
     pub n_prompt: usize,
-    /// From the beginning of reading to the first token.
+    /// Time from the beginning of reading to the first token.
     pub prompt: Duration,
     /// Tokens written.
     pub n_predicted: usize,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub predict: Duration,
-    /// From arrival to the beginning of reading.
+    /// Time from arrival to the beginning of reading.
     pub queued: Duration,
-    /// Times that its state was dropped to make room, and computed again.
+    /// Number of times its state was dropped to make room and computed again.
     pub n_preempted: usize,
-    /// Draft tokens of it that were verified.
+    /// Draft tokens that were verified.
     pub n_drafted: usize,
-    /// Those that were right.
+    /// Draft tokens that were right.
     pub n_accepted: usize,
 }
 
@@ -202,18 +208,18 @@ pub enum JobError {
     #[error("{n_waiting} requests are waiting already")]
     Busy {
         n_waiting: usize,
-        /// When it may be worth asking again.
+        /// How long to wait before trying again.
         retry: Duration,
     },
-    /// The prompt leaves no room.
+    /// The prompt does not fit into the context.
     #[error(
         "the request exceeds the available context size: the prompt has {n_tokens} tokens, the context {n_ctx}"
     )]
     TooLong { n_tokens: usize, n_ctx: usize },
-    /// The model was unloaded, or the server ends.
+    /// The model was unloaded, or the server is stopping.
     #[error("the model is not loaded any more")]
     Gone,
-    /// What was asked of a slot cannot be done.
+    /// The action on a slot failed.
     #[error("{0}")]
     Slot(String),
     /// The engine or the sampler failed.
@@ -222,7 +228,7 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// What a client is told of a step that failed. Where its server's files lie is not among it.
+    /// The error that a client gets when a step fails. It must not name the server's files.
     pub(super) fn of_step(step: Option<&StepError>, error: &dyn fmt::Display) -> Self {
         Self::Failed(match step {
             Some(StepError::Experts(_)) => EXPERTS.to_owned(),
@@ -243,13 +249,13 @@ pub struct EmbedJob {
     pub model: ModelId,
     /// The tokens of each text, at least one.
     pub texts: Vec<Vec<u32>>,
-    /// From tokens to a text.
+    /// How the vectors of tokens become the vector of a text.
     pub pooling: Pooling,
     /// The adapters they are computed with.
     pub adapter: Option<Blend>,
     /// When it arrived.
     pub arrived: Instant,
-    /// One vector for each text (n_embd), in order and one behind the other; without pooling one for each token. Not
+    /// Receives a vector (n_embd) for each text, in order, in one buffer; without pooling one for each token. Not
     /// normalised.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<f32>, JobError>>,
 }
@@ -261,35 +267,19 @@ pub struct ScoreJob {
     pub model: ModelId,
     /// The text, at least one token.
     pub tokens: Vec<u32>,
-    /// How many of the likeliest are told with each token.
+    /// Number of likely tokens to report with each token.
     pub n_top: usize,
     /// The adapters it is computed with.
     pub adapter: Option<Blend>,
-    /// A score for each token but the first.
+    /// Receives a score for each token except the first.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<Score>, JobError>>,
 }
 
-/// How likely a token was behind those before it.
+/// The probability of a token after those before it.
 #[derive(Clone, Debug)]
 pub struct Score {
-    /// The token, and the likeliest in its place.
+    /// The token and its probability, and those of the most likely tokens in its place.
     pub report: TokenReport,
-    /// Its place among all tokens, from 1.
+    /// Its rank among all tokens, from 1.
     pub rank: usize,
-}
-
-/// What a model is run with.
-#[derive(Debug)]
-pub struct ModelOptions {
-    /// The model.
-    pub model: Model,
-    /// Its context: `n_ctx` tokens over all texts at once, `n_seq` texts, the types of keys and values, the most
-    /// tokens of a step. What caches need is added.
-    pub limits: Limits,
-    /// Counts what happens.
-    pub metrics: Arc<Metrics>,
-    /// How far to speculate; `None` for not at all.
-    pub speculation: Option<SpeculationOptions>,
-    /// A model that drafts.
-    pub drafter: Option<Box<dyn Drafter>>,
 }

@@ -1,279 +1,396 @@
-//! Requests on the engine's side: waiting, running, and how they tell what happens.
+//! The texts that are being read and written.
 
-use super::job::{Choice, Event, Timings, Why};
-use super::prefix::Chain;
-use core::cell::RefCell;
+use super::entry::Entry;
+use super::job::{Event, JobError, Timings, Why};
+use super::pool::{Pool, Text};
+use super::request::{PendingChoice, Request};
+use super::view::SlotView;
+use crate::metrics::Finished;
 use core::time::Duration;
 use sluice::Sequence;
-use sluice::adapter::Blend;
-use sluice::sequence::{Settings, TokenReport};
-use sluice_core::hash::Hash64;
-use std::collections::VecDeque;
+use sluice::sequence::Ended;
+use sluice::session::Event as Chosen;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::mpsc;
 
-/// The way out of a request's events. The engine never waits for a reader: what does not fit stays here, and its
-/// texts are not stepped until it is gone.
-#[derive(Debug)]
-struct Post {
-    events: mpsc::Sender<Vec<Event>>,
-    held: Vec<Event>,
-    /// Whether events may be held back although they would fit, and whether those that are held no longer may.
-    gathers: bool,
-    is_due: bool,
+/// Number of a running text, in the order in which they began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RunId(u64);
+
+/// All running texts of a model.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    runs: BTreeMap<RunId, Run>,
+    n_begun: u64,
+    /// Requests whose texts have ended and whose last events are not sent.
+    ending: Vec<Rc<Request>>,
 }
 
-/// What all choices of a request share.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) id: Arc<str>,
-    /// Number in the order of arrival.
-    pub(super) arrival: u64,
-    pub(super) priority: i32,
-    pub(super) arrived: Instant,
-    pub(super) deadline: Option<Instant>,
-    pub(super) predict_for: Option<Duration>,
-    pub(super) uses_cache: bool,
-    pub(super) salt: Arc<str>,
-    pub(super) shift: Option<usize>,
-    pub(super) borders: Vec<usize>,
-    pub(super) tells_progress: bool,
-    pub(super) slot: Option<u32>,
-    pub(super) adapter: Option<(Blend, Arc<str>)>,
-    pub(super) prompt: Vec<u32>,
-    post: RefCell<Post>,
-}
-
-impl Request {
-    pub(super) fn new(job: super::Job, arrival: u64) -> (Rc<Self>, VecDeque<(usize, Choice)>) {
-        let request = Self {
-            id: job.request,
-            arrival,
-            priority: job.priority,
-            arrived: job.arrived,
-            deadline: job.deadline,
-            predict_for: job.predict_for,
-            uses_cache: job.uses_cache,
-            salt: job.salt,
-            shift: job.shift,
-            borders: job.borders,
-            tells_progress: job.tells_progress,
-            slot: job.slot,
-            adapter: job.adapter,
-            prompt: job.prompt,
-            post: RefCell::new(Post {
-                events: job.events,
-                held: Vec::new(),
-                gathers: job.gathers,
-                is_due: false,
-            }),
-        };
-        (
-            Rc::new(request),
-            job.choices.into_iter().enumerate().collect(),
-        )
+impl Running {
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
     }
 
-    /// Tells an event with the others of its turn; the end of a choice at once.
-    pub(super) fn send(&self, event: Event) {
-        let mut post = self.post.borrow_mut();
-        let is_end = matches!(event, Event::Ended { .. });
-        post.held.push(event);
-        post.is_due |= !post.gathers || is_end || post.held.len() >= GATHERED;
-        if is_end {
-            post.flush();
+    /// Whether neither a text runs nor an event is to be sent.
+    pub(super) fn is_done(&self) -> bool {
+        self.runs.is_empty() && self.ending.is_empty()
+    }
+
+    pub(super) fn push(&mut self, run: Run) {
+        self.n_begun += 1;
+        self.runs.insert(RunId(self.n_begun), run);
+    }
+
+    pub(super) fn ids(&self) -> Vec<RunId> {
+        self.runs.keys().copied().collect()
+    }
+
+    pub(super) fn get_mut(&mut self, id: RunId) -> Option<&mut Run> {
+        self.runs.get_mut(&id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RunId, &Run)> {
+        self.runs.iter().map(|(id, run)| (*id, run))
+    }
+
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values()
+    }
+
+    pub(super) fn runs_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        self.runs.values_mut()
+    }
+
+    /// The sequences of some texts, whose ids ascend.
+    pub(super) fn sequences(&mut self, ids: impl Iterator<Item = RunId>) -> Vec<&mut Sequence> {
+        let mut wanted = ids.peekable();
+        let runs = self.runs.iter_mut();
+        let taken = runs.filter(|(id, _)| wanted.next_if(|next| next == *id).is_some());
+        taken.map(|(_, run)| run.text.sequence_mut()).collect()
+    }
+
+    /// Tokens of each text in memory, with all that it is to read and one more.
+    pub(super) fn n_tokens_each(&self) -> impl Iterator<Item = usize> {
+        let runs = self.runs().filter(|run| !run.text.is_parked());
+        runs.map(|run| run.text.n_tokens() + 1)
+    }
+
+    /// The parked text that comes first.
+    pub(super) fn first_parked(&mut self) -> Option<&mut Run> {
+        let parked = self.runs_mut().filter(|run| run.text.is_parked());
+        parked.min_by_key(|run| run.request().rank())
+    }
+
+    /// The text in memory that comes last.
+    pub(super) fn last_in_memory(&self) -> Option<RunId> {
+        let runs = self.iter();
+        let runs = runs.filter(|(_, run)| !run.text.is_parked() && run.end.is_none());
+        let last = runs.max_by_key(|(_, run)| run.request().rank());
+        last.map(|(id, _)| id)
+    }
+
+    /// Marks the texts whose client has left or whose time is over as ended.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        self.ending
+            .retain(|request| !request.flush() && !request.is_closed());
+        for run in self.runs.values_mut() {
+            if run.request().is_closed() {
+                run.end(Why::Ended(Ended::Closed));
+            } else if run.request().is_late(now, run.first_token) {
+                run.end(Why::Late);
+            }
         }
     }
 
-    /// Sends what is due; whether nothing of it is left.
-    pub(super) fn flush(&self) -> bool {
-        self.post.borrow_mut().flush()
-    }
-
-    /// Whether there is something to send while its reader has not seen all that was sent before. One that does not
-    /// read at all, until there is no more room, does not count.
-    pub(super) fn is_reader_late(&self) -> bool {
-        let post = self.post.borrow();
-        post.is_due && (1..post.events.max_capacity()).contains(&post.events.capacity())
-    }
-
-    /// Whether nobody listens any more.
-    pub(super) fn is_closed(&self) -> bool {
-        self.post.borrow().events.is_closed()
-    }
-
-    pub(super) fn is_late(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
-    }
-
-    /// What tells texts apart that share no state: adapters. 0 for the model alone.
-    pub(super) fn adapter_key(&self) -> u64 {
-        let blend = self.adapter.as_ref();
-        blend.map_or(0, |(blend, _)| blend.fingerprint())
-    }
-
-    /// What comes first.
-    pub(super) fn rank(&self) -> (i32, u64) {
-        (self.priority, self.arrival)
-    }
-}
-
-impl Post {
-    fn flush(&mut self) -> bool {
-        if !self.is_due {
-            return true;
+    /// Takes out the texts that have ended, and gives their sequences back.
+    pub(super) fn take_out(&mut self, pool: &mut Pool, entry: &Entry) {
+        let is_ended = |run: &Run| run.end.is_some();
+        while let Some((&id, _)) = self.runs.iter().find(|(_, run)| is_ended(run))
+            && let Some(mut run) = self.runs.remove(&id)
+            && let Some(why) = run.end.take()
+        {
+            let text = run.finish(why, entry);
+            let request = text.request();
+            if !request.flush() && !request.is_closed() {
+                self.ending.push(Rc::clone(request));
+            }
+            pool.close(text);
         }
-        let held = core::mem::take(&mut self.held);
-        if let Err(mpsc::error::TrySendError::Full(held)) = self.events.try_send(held) {
-            self.held = held;
-            return false;
-        }
-        self.is_due = false;
-        true
     }
-}
 
-/// Waking a reader costs time of both threads: events of an answer that is read as a whole have it once in so many.
-const GATHERED: usize = 32;
-
-/// Choices that wait for a sequence: the first reads the prompt, the others go on from it.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) request: Rc<Request>,
-    pub(super) choices: VecDeque<(usize, Choice)>,
-    pub(super) fetch: Fetch,
-    pub(super) chain: Chain,
-}
-
-/// Whether pages were looked for on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fetch {
-    Not,
-    Asked,
-    Done,
+    /// Sends what happened. Where readers have not yet seen what was sent before, they wait for a CPU, and the
+    /// system might let them wait for milliseconds: it is offered this one.
+    pub(super) fn send_events(&self) {
+        let mut is_late = false;
+        for run in self.runs() {
+            is_late |= run.request().is_reader_late();
+            run.request().flush();
+        }
+        if is_late {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A choice that is being read or written.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) request: Rc<Request>,
+pub(super) struct Run {
+    text: Text,
     /// Index of the choice.
-    pub(super) choice: usize,
-    pub(super) sequence: Sequence,
-    pub(super) chain: Chain,
-    /// Pages of it that were offered to the prefix cache.
-    pub(super) n_kept: usize,
+    choice: usize,
     /// Choices that go on from the end of its prompt.
-    pub(super) followers: VecDeque<(usize, Choice)>,
-    /// Its state was dropped to make room: all of its text is to be read again.
-    pub(super) is_parked: bool,
-    /// The state of a text that cannot be read again, because it was shifted.
-    pub(super) saved: Option<(Vec<u32>, Vec<u8>)>,
-    pub(super) began: Instant,
-    pub(super) first_token: Option<Instant>,
-    pub(super) last_token: Instant,
-    pub(super) timings: Timings,
-    /// The last step that it could take part in.
-    pub(super) last_turn: u64,
+    followers: VecDeque<PendingChoice>,
+    began: Instant,
+    first_token: Option<Instant>,
+    last_token: Instant,
+    timings: Timings,
+    /// The last turn in which it could take part.
+    last_turn: u64,
     /// Why it ends.
-    pub(super) end: Option<Why>,
+    end: Option<Why>,
 }
 
-impl Running {
-    pub(super) fn new(
-        request: Rc<Request>,
-        choice: usize,
-        sequence: Sequence,
-        chain: Chain,
-        followers: VecDeque<(usize, Choice)>,
-    ) -> Self {
+impl Run {
+    pub(super) fn new(text: Text, choice: usize, followers: VecDeque<PendingChoice>) -> Self {
         let now = Instant::now();
         let timings = Timings {
-            queued: now - request.arrived,
+            queued: now - text.request().arrived,
             ..Timings::default()
         };
         Self {
-            request,
+            text,
             choice,
-            sequence,
-            chain,
-            n_kept: 0,
             followers,
-            is_parked: false,
-            saved: None,
             began: now,
             first_token: None,
             last_token: now,
             timings,
-            end: None,
             last_turn: 0,
+            end: None,
         }
+    }
+
+    /// Another choice, whose text goes on from the end of this one's prompt.
+    pub(super) fn fork(&self, text: Text, choice: usize) -> Self {
+        Self {
+            began: self.began,
+            timings: self.timings,
+            ..Self::new(text, choice, VecDeque::new())
+        }
+    }
+
+    pub(super) fn request(&self) -> &Request {
+        self.text.request()
+    }
+
+    pub(super) const fn text(&self) -> &Text {
+        &self.text
+    }
+
+    pub(super) const fn text_mut(&mut self) -> &mut Text {
+        &mut self.text
     }
 
     /// Whether it can take part in a step: it is in memory, and its reader keeps up.
     pub(super) fn can_step(&self) -> bool {
-        !self.is_parked && !self.sequence.queue().is_empty() && self.request.flush()
+        !self.text.is_parked() && self.text.n_queued() > 0 && self.request().flush()
     }
 
     /// Whether it writes: one token is to be read and the next to be chosen.
     pub(super) fn is_writing(&self) -> bool {
-        self.sequence.queue().len() == 1 && self.followers.is_empty()
+        self.text.n_queued() == 1 && self.followers.is_empty()
     }
 
-    /// Tokens of it when all that is queued was read.
-    pub(super) fn n_tokens(&self) -> usize {
-        self.sequence.tokens().len() + self.sequence.queue().len()
+    /// Tokens that it may read: the last one of a prompt waits until its followers have what is before.
+    pub(super) fn n_readable(&self) -> usize {
+        self.text.n_queued() - usize::from(!self.followers.is_empty())
     }
 
-    /// Whether its time is over.
-    pub(super) fn is_late(&self, now: Instant) -> bool {
-        let since = self.first_token.map(|first| now - first);
-        let over = since.zip(self.request.predict_for);
-        self.request.is_late(now) || over.is_some_and(|(since, limit)| since >= limit)
+    /// Tokens of it that were read and not found in the cache.
+    pub(super) fn n_computed(&self) -> usize {
+        self.text.n_read().saturating_sub(self.timings.cached)
     }
 
-    /// Tells a token.
-    pub(super) fn tell(&mut self, (token, piece): (u32, String), report: Option<TokenReport>) {
+    /// The last turn in which it could take part.
+    pub(super) const fn last_turn(&self) -> u64 {
+        self.last_turn
+    }
+
+    /// It can take part in this turn.
+    pub(super) const fn take_part(&mut self, turn: u64) {
+        self.last_turn = turn;
+    }
+
+    /// Choices that can go on from the end of its prompt, which was read up to its last token.
+    pub(super) fn take_followers(&mut self) -> VecDeque<PendingChoice> {
+        match self.text.n_queued() {
+            1 => core::mem::take(&mut self.followers),
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// Starts it: `cached` tokens of its prompt were found in the cache.
+    pub(super) fn start(&mut self, cached: usize, entry: &Entry) {
+        self.timings.cached = cached;
+        let request = self.text.request();
+        request.send(Event::Started {
+            cached,
+            slot: self.text.sequence().slot(),
+        });
+        let (metrics, n_prompt) = (entry.metrics(), request.prompt.len());
+        metrics.started(self.timings.queued, n_prompt, cached);
+        if request.uses_cache {
+            metrics.prefix(n_prompt, cached);
+        }
+    }
+
+    /// Drops its state to make room; it is read again when there is room.
+    pub(super) fn park(&mut self, pool: &mut Pool, entry: &Entry) {
+        match pool.park(&mut self.text) {
+            Ok(()) => {
+                self.timings.n_preempted += 1;
+                entry.metrics().preempted();
+            }
+            Err(error) => self.end(Why::failed(&error)),
+        }
+    }
+
+    /// Reports how far its prompt was read, where that is wanted.
+    pub(super) fn send_progress(&self) {
+        let request = self.request();
+        if request.tells_progress && self.first_token.is_none() {
+            request.send(Event::Progress {
+                total: request.prompt.len(),
+                cached: self.timings.cached,
+                processed: self.text.n_read(),
+                time: self.began.elapsed(),
+            });
+        }
+    }
+
+    /// Sends a token that was chosen. `is_hidden`: it ends the text and is not part of it.
+    pub(super) fn deliver(&mut self, chosen: Chosen, is_hidden: bool, entry: &Entry) {
+        let Chosen {
+            token,
+            piece,
+            report,
+            ended,
+            ..
+        } = chosen;
+        let (last, choice) = (self.last_token, self.choice);
+        let is_first = self.first_token.is_none();
+        if is_first {
+            self.timings.n_prompt = self.request().prompt.len() - self.timings.cached;
+        }
+        let event = if is_hidden {
+            Event::EndToken {
+                choice,
+                token,
+                piece,
+                report,
+            }
+        } else {
+            self.count_token();
+            Event::Token {
+                choice,
+                token,
+                piece,
+                report,
+            }
+        };
+        self.request().send(event);
+        let now = Instant::now();
+        if is_first {
+            entry.metrics().first_token(now - self.request().arrived);
+        } else if !is_hidden {
+            entry.metrics().token(now - last);
+        }
+        if let Some(ended) = ended {
+            self.end(match self.text.sequence().stopped_by() {
+                Some(stop) => Why::Stop(stop.to_owned()),
+                None => Why::Ended(ended),
+            });
+        }
+    }
+
+    /// Counts a token of its text.
+    fn count_token(&mut self) {
         let now = Instant::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);
             self.timings.prompt = now - self.began;
         }
         self.timings.n_predicted += 1;
-        (self.timings.n_drafted, self.timings.n_accepted) = self.sequence.drafts();
+        (self.timings.n_drafted, self.timings.n_accepted) = self.text.sequence().drafts();
         self.timings.predict = self.first_token.map_or(Duration::ZERO, |first| now - first);
         self.last_token = now;
-        self.request.send(Event::Token {
+    }
+
+    /// Ends it if no token could be chosen.
+    pub(super) fn check(&mut self) {
+        if let Some(error) = self.text.sequence_mut().failure() {
+            self.end(Why::failed(&error));
+        }
+    }
+
+    /// It ends, when texts are taken out.
+    pub(super) fn end(&mut self, why: Why) {
+        self.end = Some(why);
+    }
+
+    /// Sends the end of it, and of choices that cannot go on from it.
+    fn finish(mut self, why: Why, entry: &Entry) -> Text {
+        entry.finished(self.figures(&why));
+        let request = self.text.request();
+        for pending in self.followers.drain(..) {
+            entry.unqueue(1);
+            let error = JobError::Failed("the first choice failed".to_owned());
+            request.end(pending.index, Why::Failed(error));
+        }
+        request.send(Event::Ended {
             choice: self.choice,
-            token,
-            piece,
-            report,
+            why,
+            timings: self.timings,
         });
+        self.text
     }
-}
 
-/// How a choice's sequence is made.
-pub(super) fn settings(choice: &Choice, request: &Request) -> Settings {
-    Settings {
-        number: choice.number,
-        n_predict: choice.n_predict,
-        ignore_eos: choice.ignore_eos,
-        shifts: request.shift.is_some(),
-        stops: choice.stops.texts.clone(),
-        stop_tokens: choice.stops.tokens.clone(),
-        shows_stops: choice.stops.are_shown,
-        n_unstopped: choice.stops.n_min,
-        adapter: request.adapter.as_ref().map(|(blend, _)| blend.clone()),
-        domain: domain(&request.salt),
-        ..Settings::default()
+    fn figures(&self, why: &Why) -> Finished {
+        let (timings, inference) = (&self.timings, self.began.elapsed());
+        Finished {
+            reason: match why {
+                Why::Ended(Ended::EndOfText) | Why::Stop(_) => "stop",
+                Why::Ended(Ended::Length | Ended::ContextFull) => "length",
+                Why::Ended(Ended::Closed | Ended::Interrupted) | Why::Late => "abort",
+                Why::Ended(Ended::Failed) | Why::Failed(_) => "error",
+            },
+            e2e: self.request().arrived.elapsed(),
+            inference,
+            prefill: if timings.n_predicted > 0 {
+                timings.prompt
+            } else {
+                inference
+            },
+            decode: timings.predict,
+            n_prompt: self.request().prompt.len(),
+            n_predicted: timings.n_predicted,
+        }
     }
-}
 
-/// Texts of a salt learn from each other what follows what, and from no others.
-fn domain(salt: &str) -> u64 {
-    let mut hash = Hash64::new();
-    hash.write(salt.as_bytes());
-    hash.finish()
+    /// Its slot, as others see it.
+    pub(super) fn view(&self) -> SlotView {
+        let n_left = self.text.sequence().n_left();
+        SlotView {
+            id: self.text.sequence().slot(),
+            is_processing: true,
+            request: Some(Arc::clone(&self.request().id)),
+            n_past: self.text.n_read(),
+            n_prompt: self.request().prompt.len(),
+            n_decoded: self.timings.n_predicted,
+            n_remain: Some(n_left).filter(|left| *left != usize::MAX),
+            speculates: false,
+        }
+    }
 }

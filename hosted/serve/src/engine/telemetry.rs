@@ -1,4 +1,4 @@
-//! Where the engine's thread spends its time: an always-on ring of stages, written to a file where one is asked for.
+//! Where the engine's thread spends its time: an always-on ring of stages, written to a file on request.
 
 use crate::Log;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub(super) enum Stage {
     Pop,
     /// Texts are admitted, and the step's rows chosen.
     Build,
-    /// The step: the model runs, tokens are chosen, events are told.
+    /// The step: the model runs, tokens are chosen, events are made.
     Enqueue,
     /// Texts that have ended leave; pages are kept.
     Flush,
@@ -37,7 +37,7 @@ impl Stage {
     }
 }
 
-/// The last stages. One thread writes, in a few nanoseconds; who reads may be too late for some.
+/// The last stages. One thread writes, in a few nanoseconds; a reader may be too late for some.
 #[derive(Debug)]
 pub(super) struct Stages {
     /// The stage in the lowest byte, nanoseconds above.
@@ -54,7 +54,7 @@ impl Stages {
         }
     }
 
-    /// Notes a stage that began at `start`; says when it ended.
+    /// Notes a stage that began at `start`. Returns when it ended.
     pub(super) fn note(&self, stage: Stage, start: Instant) -> Instant {
         let end = Instant::now();
         let ns = u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX) & (u64::MAX >> 8);
@@ -66,7 +66,7 @@ impl Stages {
         end
     }
 
-    /// Those behind the first `read`, the oldest first; what was overwritten is left out.
+    /// Reads the stages after the first `read`, the oldest first, except those that were overwritten.
     fn read(&self, read: &mut u64, mut each: impl FnMut(Stage, u64)) -> u64 {
         let next = self.next.load(Ordering::Acquire);
         let first = next.saturating_sub(SLOTS / 2).max(*read);
@@ -84,7 +84,7 @@ impl Stages {
     }
 }
 
-/// Stages that are kept: half of them is what a reader may lag behind, more than a minute of short turns.
+/// Number of stages kept. A reader may lag by half of them: more than a minute of short turns.
 const SLOTS: u64 = 1 << 16;
 
 /// The header of avxLLM's runtime telemetry.
@@ -99,7 +99,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub(super) fn start(stages: Arc<Stages>, path: PathBuf, log: Log) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(&path)?);
         file.write_all(HEADER.as_bytes())?;
@@ -142,7 +142,7 @@ impl Drop for Writer {
     }
 }
 
-/// Writes what is new; how many were lost.
+/// Writes new stages. Returns how many were lost.
 fn write(stages: &Stages, read: &mut u64, file: &mut BufWriter<File>) -> io::Result<u64> {
     let mut written = Ok(());
     let n_lost = stages.read(read, |stage, ns| {

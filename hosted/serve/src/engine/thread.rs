@@ -1,42 +1,49 @@
 //! The thread: takes commands between turns, and gives each model that has work a turn.
 
-use super::disk::Read;
-use super::job::{EmbedJob, Job, JobError, ModelId, ScoreJob};
-use super::served::Served;
-use super::slot::{SlotAction, SlotAnswer};
+use super::job::{Job, JobError, ModelId};
+use super::pool::StoredFile;
+use super::scheduler::{ModelScheduler, SchedulerParts};
+use super::slot::{SlotAction, SlotDone};
+use super::tasks::Task;
 use super::telemetry::{Stage, Stages};
 use crate::Log;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
+use tokio::sync::oneshot;
 
-/// What the thread is told.
+/// What the thread is to do.
 pub(super) enum Command {
-    /// A model, which has no texts yet.
-    Add(Box<dyn FnOnce() -> Served + Send>),
+    /// Take a model, which has no texts yet.
+    Add(Box<SchedulerParts>),
     Remove(ModelId),
     Job(Box<Job>),
-    Embed(EmbedJob),
-    Score(ScoreJob),
-    Slot(ModelId, u32, SlotAction, SlotAnswer),
-    /// What the disk has read for a request.
-    Fetched(ModelId, u64, Read),
-    /// To end when nothing runs any more, or then.
+    Task(ModelId, Task),
+    Slot(ModelId, SlotCommand),
+    /// Take what the disk has read for the request that arrived as this one.
+    PagesRead(ModelId, u64, Vec<StoredFile>),
+    /// End when nothing runs any more, or then.
     Stop(Instant),
 }
 
-/// Where nothing can be done although there is work (a reader is slow, the disk reads), it is looked at again after
-/// so long.
+/// What is to be done with a slot.
+pub(super) struct SlotCommand {
+    pub(super) slot: u32,
+    pub(super) action: SlotAction,
+    pub(super) answer: oneshot::Sender<Result<SlotDone, JobError>>,
+}
+
+/// Pause where nothing can be done although there is work: a reader is slow, or the disk reads.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Runs until it is told to stop.
+/// Runs until it is asked to stop.
 pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
-    let mut models: Vec<Served> = Vec::new();
+    let mut models: Vec<ModelScheduler> = Vec::new();
     let mut next = 0;
     let (mut stop, mut is_stuck) = (None::<Instant>, false);
     loop {
-        let has_work = models.iter().any(Served::has_work);
+        let has_work = models.iter().any(ModelScheduler::has_work);
         if let Some(until) = stop
             && (!has_work || Instant::now() >= until)
         {
@@ -57,13 +64,13 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
                 stages.note(Stage::Pop, start);
             }
             Ok(None) => {}
-            // Nobody can ask for anything any more.
+            // All handles were dropped.
             Err(()) => break,
         }
         is_stuck = !turn(&mut models, &mut next, log);
     }
-    for mut served in models {
-        served.close(&JobError::Gone);
+    for mut model in models {
+        model.close(&JobError::Gone);
     }
 }
 
@@ -78,70 +85,66 @@ fn receive(commands: &Receiver<Command>, wait: Duration) -> Result<Option<Comman
     }
 }
 
-fn take(command: Command, models: &mut Vec<Served>, stop: &mut Option<Instant>) {
+fn take(command: Command, models: &mut Vec<ModelScheduler>, stop: &mut Option<Instant>) {
     match command {
-        Command::Add(served) => models.push(served()),
+        Command::Add(parts) => models.push(ModelScheduler::new(*parts)),
         Command::Remove(id) => {
-            if let Some(at) = models.iter().position(|served| served.id == id) {
+            if let Some(at) = models.iter().position(|model| model.id() == id) {
                 models.remove(at).close(&JobError::Gone);
             }
         }
         // The receivers of a job that is dropped see that its channel is closed.
         Command::Job(job) => {
-            if let Some(served) = find(models, job.model) {
-                served.push(*job);
+            if let Some(model) = find(models, job.model) {
+                model.push(*job);
             }
         }
-        Command::Embed(job) => match find(models, job.model) {
-            Some(served) => served.push_embedding(job),
-            None => {
-                let _sent = job.answer.send(Err(JobError::Gone));
-            }
+        Command::Task(id, task) => match find(models, id) {
+            Some(model) => model.push_task(task),
+            None => task.answer(Err(JobError::Gone)),
         },
-        Command::Score(job) => match find(models, job.model) {
-            Some(served) => served.push_scoring(job),
-            None => {
-                let _sent = job.answer.send(Err(JobError::Gone));
-            }
-        },
-        Command::Slot(id, slot, action, answer) => {
-            let done =
-                find(models, id).map_or(Err(JobError::Gone), |served| served.slot(slot, &action));
-            let _sent = answer.send(done);
+        Command::Slot(id, command) => {
+            let SlotCommand {
+                slot,
+                action,
+                answer,
+            } = command;
+            let act = |model: &mut ModelScheduler| model.act(slot, &action);
+            let _sent = answer.send(find(models, id).map_or(Err(JobError::Gone), act));
         }
-        Command::Fetched(id, arrival, read) => {
-            if let Some(served) = find(models, id) {
-                served.fetched(arrival, read);
+        Command::PagesRead(id, arrival, files) => {
+            if let Some(model) = find(models, id) {
+                model.put_pages(arrival, files);
             }
         }
         Command::Stop(until) => *stop = Some(until),
     }
 }
 
-fn find(models: &mut [Served], id: ModelId) -> Option<&mut Served> {
-    models.iter_mut().find(|served| served.id == id)
+fn find(models: &mut [ModelScheduler], id: ModelId) -> Option<&mut ModelScheduler> {
+    models.iter_mut().find(|model| model.id() == id)
 }
 
 /// A turn of the next model that has work; false if nothing could be done for any.
-fn turn(models: &mut Vec<Served>, next: &mut usize, log: &Log) -> bool {
+fn turn(models: &mut Vec<ModelScheduler>, next: &mut usize, log: &Log) -> bool {
     for _ in 0..models.len() {
         *next = (*next + 1) % models.len();
-        let served = &mut models[*next];
-        if !served.has_work() {
+        let model = &mut models[*next];
+        if !model.has_work() {
             continue;
         }
-        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| served.turn()));
+        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| model.turn()));
         match worked {
             Ok(true) => return true,
             Ok(false) => {}
             Err(_) => {
                 // Its state is not to be trusted. The others do not share it.
-                log("the engine panicked; the model is taken out");
+                log("the engine panicked; the model is removed");
                 let mut broken = models.remove(*next);
                 let error = JobError::Failed("the engine failed".to_owned());
+                broken.lose();
                 let closed = AssertUnwindSafe(|| broken.close(&error));
                 let _ended = std::panic::catch_unwind(closed);
-                broken.entry.lose();
                 *next = 0;
                 return true;
             }

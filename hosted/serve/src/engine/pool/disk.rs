@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A file appears whole, by a rename, and is checked when it is read: what was cut or changed is deleted and
-//! counts as missing. The files used longest ago make room. A disk that is full costs nothing but the cache.
+//! counts as missing. The files used longest ago make room. A full disk costs nothing but the cache.
 
 use super::prefix::Key;
 use crate::Log;
@@ -29,23 +29,23 @@ use std::time::{Instant, SystemTime};
 const MAGIC: [u8; 4] = *b"SLPG";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
-/// Longest page that is believed: what a header says is checked before memory is taken.
+/// Maximum length of a page: a header's claim is checked before memory is taken.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
-/// Pages that wait to be written, at most.
+/// Maximum number of pages that wait to be written.
 const QUEUE_LEN: usize = 16;
-/// After a failed write none is tried for so long.
+/// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     /// Keys and values of 64 tokens.
     Page,
-    /// The recurrent state behind them.
+    /// The recurrent state after them.
     State,
 }
 
-impl Kind {
+impl FileKind {
     const fn extension(self) -> &'static str {
         match self {
             Self::Page => "page",
@@ -55,34 +55,45 @@ impl Kind {
 }
 
 /// The name of a file.
-pub(super) type Name = (Key, Kind);
-
-/// What was read: for each name that was asked for its bytes, up to the first that is missing.
-pub(super) type Read = Vec<(Name, Vec<u8>)>;
-
-enum Order {
-    Write(Name, Vec<u8>),
-    Read(Vec<Name>, Box<dyn FnOnce(Read) + Send>),
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileName {
+    pub(super) key: Key,
+    pub(super) kind: FileKind,
 }
 
-/// A file that is known.
+/// A file and its bytes.
+#[derive(Debug)]
+pub(crate) struct StoredFile {
+    pub(super) name: FileName,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Is given the files that were asked for, up to the first that is missing.
+type FilesRead = Box<dyn FnOnce(Vec<StoredFile>) + Send>;
+
+enum Order {
+    Write(StoredFile),
+    Read(Vec<FileName>, FilesRead),
+}
+
+/// A file in the folder.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     n_bytes: u64,
     stamp: u64,
 }
 
-/// What is there.
+/// The files in the folder.
 #[derive(Debug, Default)]
 struct Index {
-    files: HashMap<Name, Known>,
-    order: BTreeMap<u64, Name>,
+    files: HashMap<FileName, Known>,
+    order: BTreeMap<u64, FileName>,
     n_bytes: u64,
     clock: u64,
 }
 
 impl Index {
-    fn insert(&mut self, name: Name, n_bytes: u64) {
+    fn insert(&mut self, name: FileName, n_bytes: u64) {
         self.remove(&name);
         self.clock += 1;
         let stamp = self.clock;
@@ -91,23 +102,23 @@ impl Index {
         self.n_bytes += n_bytes;
     }
 
-    fn remove(&mut self, name: &Name) {
+    fn remove(&mut self, name: &FileName) {
         if let Some(known) = self.files.remove(name) {
             self.order.remove(&known.stamp);
             self.n_bytes -= known.n_bytes;
         }
     }
 
-    fn touch(&mut self, name: &Name) {
+    fn touch(&mut self, name: &FileName) {
         if let Some(known) = self.files.get(name).copied() {
             self.insert(*name, known.n_bytes);
         }
     }
 }
 
-/// A folder of pages. A clone is the same; with the last one what waits is written, and the thread ends.
+/// A folder of pages. Clones share it; dropping the last one writes what waits and ends the thread.
 #[derive(Clone)]
-pub(super) struct DiskCache(Arc<Shared>);
+pub(crate) struct DiskCache(Arc<Shared>);
 
 struct Shared {
     index: Arc<Mutex<Index>>,
@@ -131,11 +142,11 @@ impl fmt::Debug for DiskCache {
 }
 
 impl DiskCache {
-    /// The folder at `path`, made if it is not there, of at most `n_bytes_max`.
+    /// The folder at `path`, created if it does not exist, of at most `n_bytes_max`.
     ///
     /// # Errors
-    /// It cannot be made or read.
-    pub(super) fn open(path: &Path, n_bytes_max: u64, log: Log) -> io::Result<Self> {
+    /// It cannot be created or read.
+    pub(crate) fn open(path: &Path, n_bytes_max: u64, log: Log) -> io::Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -160,18 +171,22 @@ impl DiskCache {
         })))
     }
 
-    pub(super) fn contains(&self, name: &Name) -> bool {
+    pub(super) fn contains(&self, name: &FileName) -> bool {
         lock(&self.0.index).files.contains_key(name)
     }
 
     /// Hands over a page to be written; false if too many wait.
-    pub(super) fn write(&self, name: Name, bytes: Vec<u8>) -> bool {
-        self.order(Order::Write(name, bytes))
+    pub(super) fn write(&self, name: FileName, bytes: Vec<u8>) -> bool {
+        self.order(Order::Write(StoredFile { name, bytes }))
     }
 
     /// Hands over names to be read; `then` is called with what was found, on the disk's thread. False if too much
     /// waits.
-    pub(super) fn read(&self, names: Vec<Name>, then: impl FnOnce(Read) + Send + 'static) -> bool {
+    pub(super) fn read(
+        &self,
+        names: Vec<FileName>,
+        then: impl FnOnce(Vec<StoredFile>) + Send + 'static,
+    ) -> bool {
         self.order(Order::Read(names, Box::new(then)))
     }
 
@@ -196,12 +211,12 @@ impl Worker {
     fn run(mut self, orders: &Receiver<Order>) {
         for order in orders {
             match order {
-                Order::Write(name, bytes) => self.write(name, &bytes),
+                Order::Write(file) => self.write(file.name, &file.bytes),
                 Order::Read(names, then) => {
                     let mut read = Vec::with_capacity(names.len());
                     for name in names {
                         let Some(bytes) = self.read(&name) else { break };
-                        read.push((name, bytes));
+                        read.push(StoredFile { name, bytes });
                     }
                     then(read);
                 }
@@ -209,7 +224,7 @@ impl Worker {
         }
     }
 
-    fn write(&mut self, name: Name, bytes: &[u8]) {
+    fn write(&mut self, name: FileName, bytes: &[u8]) {
         let is_paused = self.paused.is_some_and(|until| Instant::now() < until);
         if is_paused || lock(&self.index).files.contains_key(&name) {
             return;
@@ -237,7 +252,7 @@ impl Worker {
             Err(error) => {
                 if self.paused.is_none() {
                     (self.log)(&format!(
-                        "cache folder {}: {error}; goes on without",
+                        "cache folder {}: {error}; continuing without it",
                         self.folder.display()
                     ));
                 }
@@ -246,7 +261,7 @@ impl Worker {
         }
     }
 
-    fn put(&mut self, name: &Name, bytes: &[u8]) -> io::Result<()> {
+    fn put(&mut self, name: &FileName, bytes: &[u8]) -> io::Result<()> {
         let path = path_of(&self.folder, name);
         let folder = path.parent().unwrap_or(&self.folder);
         fs::DirBuilder::new()
@@ -263,7 +278,7 @@ impl Worker {
                 .truncate(true)
                 .mode(0o600)
                 .open(&part)?;
-            file.write_all(&header(&name.0, bytes))?;
+            file.write_all(&header(&name.key, bytes))?;
             file.write_all(bytes)?;
             fs::rename(&part, &path)
         })();
@@ -274,8 +289,8 @@ impl Worker {
     }
 
     /// The bytes of a file whose checksum is right.
-    fn read(&self, name: &Name) -> Option<Vec<u8>> {
-        let read = read_file(&path_of(&self.folder, name), &name.0);
+    fn read(&self, name: &FileName) -> Option<Vec<u8>> {
+        let read = read_file(&path_of(&self.folder, name), &name.key);
         match read {
             Ok(bytes) => {
                 lock(&self.index).touch(name);
@@ -294,7 +309,7 @@ impl Worker {
         }
     }
 
-    fn delete(&self, name: &Name) {
+    fn delete(&self, name: &FileName) {
         lock(&self.index).remove(name);
         let _gone = fs::remove_file(path_of(&self.folder, name));
     }
@@ -332,18 +347,18 @@ fn read_file(path: &Path, key: &Key) -> io::Result<Vec<u8>> {
 }
 
 /// `ab/abcd….page`: no folder gets too long.
-fn path_of(folder: &Path, (key, kind): &Name) -> PathBuf {
+fn path_of(folder: &Path, file: &FileName) -> PathBuf {
     let mut name = String::with_capacity(80);
-    for byte in key {
+    for byte in &file.key {
         let _written = fmt::Write::write_fmt(&mut name, format_args!("{byte:02x}"));
     }
     folder
         .join(&name[..2])
-        .join(format!("{name}.{}", kind.extension()))
+        .join(format!("{name}.{}", file.kind.extension()))
 }
 
-fn name_of(path: &Path) -> Option<Name> {
-    let kind = [Kind::Page, Kind::State];
+fn name_of(path: &Path) -> Option<FileName> {
+    let kind = [FileKind::Page, FileKind::State];
     let extension = path.extension()?;
     let kind = kind
         .into_iter()
@@ -356,10 +371,10 @@ fn name_of(path: &Path) -> Option<Name> {
     for (i, byte) in key.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&stem[2 * i..2 * i + 2], 16).ok()?;
     }
-    Some((key, kind))
+    Some(FileName { key, kind })
 }
 
-/// The files that are there, by age; what an earlier process did not finish goes.
+/// The files in the folder, by age; those that an earlier process did not finish are deleted.
 fn scan(folder: &Path) -> io::Result<Index> {
     let mut found = Vec::new();
     for sub in fs::read_dir(folder)? {

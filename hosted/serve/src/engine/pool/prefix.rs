@@ -12,17 +12,18 @@ use sluice_core::state::{HeldPage, PAGE_TOKENS};
 use std::collections::{BTreeMap, HashMap};
 
 /// Name of a page.
-pub(super) type Key = [u8; 32];
+pub(crate) type Key = [u8; 32];
 
 /// The keys of a text's full pages.
 #[derive(Clone, Debug)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     seed: Key,
     keys: Vec<Key>,
 }
 
 impl Chain {
-    /// Of texts with this `salt`, computed with the adapters of that fingerprint, in a place that `base` tells apart.
+    /// Keys of texts with this `salt`, computed with the adapters of that fingerprint; `base` stands for all else that
+    /// pages depend on.
     pub(super) fn new(base: &Key, adapter: u64, salt: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(base);
@@ -48,17 +49,24 @@ impl Chain {
     }
 }
 
+/// A page in memory, and the name of the recurrent state at its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CachedPage<'c> {
+    pub(super) page: &'c HeldPage,
+    pub(super) state: Option<u32>,
+}
+
 /// A page in memory.
 #[derive(Debug)]
 struct Entry {
     page: HeldPage,
-    /// When it was used last; a page is never older than those behind it.
+    /// When it was used last; a page is never older than those after it.
     stamp: u64,
     /// Name of the recurrent state at its end.
     state: Option<u32>,
 }
 
-/// Pages in memory that no text needs at the moment, or several share.
+/// Pages in memory that no running text needs, or that several share.
 #[derive(Debug)]
 pub(super) struct PrefixCache {
     entries: HashMap<Key, Entry>,
@@ -72,7 +80,7 @@ pub(super) struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// Of at most `n_pages_max` pages and `n_states` states; `is_recurrent` says that pages alone do not suffice.
+    /// A cache of at most `n_pages_max` pages and `n_states` states; with `is_recurrent`, pages alone do not suffice.
     pub(super) fn new(n_pages_max: usize, n_states: usize, is_recurrent: bool) -> Self {
         let n_states = u32::try_from(n_states).unwrap_or(u32::MAX);
         Self {
@@ -99,7 +107,7 @@ impl PrefixCache {
         self.entries.contains_key(key)
     }
 
-    /// Whether the state at a page's end is kept, where one is needed.
+    /// Whether the state at a page's end is here, where one is needed.
     pub(super) fn has_state(&self, key: &Key) -> bool {
         !self.is_recurrent
             || self
@@ -131,13 +139,14 @@ impl PrefixCache {
     }
 
     /// A page in memory, to be written elsewhere.
-    pub(super) fn page(&self, key: &Key) -> Option<(&HeldPage, Option<u32>)> {
-        self.entries
-            .get(key)
-            .map(|entry| (&entry.page, entry.state))
+    pub(super) fn page(&self, key: &Key) -> Option<CachedPage<'_>> {
+        self.entries.get(key).map(|entry| CachedPage {
+            page: &entry.page,
+            state: entry.state,
+        })
     }
 
-    /// These pages were used now, the first ones last: they are needed by all behind them.
+    /// Marks these pages as used now, the first ones last: all after them need them.
     pub(super) fn touch(&mut self, keys: &[Key]) {
         for key in keys.iter().rev() {
             if let Some(entry) = self.entries.get_mut(key) {
@@ -149,7 +158,7 @@ impl PrefixCache {
         }
     }
 
-    /// Adds a page behind those of `before`, unless it is there; makes room for it first.
+    /// Adds a page after those of `before`, unless it is here already; makes room for it first.
     pub(super) fn insert(
         &mut self,
         session: &mut Session,
@@ -181,8 +190,8 @@ impl PrefixCache {
         self.touch(before);
     }
 
-    /// A name for the state at the end of a page that is here and has none; takes it from the oldest that has
-    /// one, if it must. `None` where there is no room for states.
+    /// A name for the state at the end of a page that is here and has no state; if all names are in use, the oldest
+    /// state is dropped for it. `None` where there is no room for states.
     pub(super) fn name_for(&mut self, session: &mut Session, key: &Key) -> Option<u32> {
         let entry = self.entries.get(key)?;
         if !self.is_recurrent || entry.state.is_some() {

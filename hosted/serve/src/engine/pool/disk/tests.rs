@@ -11,17 +11,24 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-fn read(cache: &DiskCache, names: &[Name]) -> Vec<Vec<u8>> {
+fn read(cache: &DiskCache, names: &[FileName]) -> Vec<Vec<u8>> {
     let (send, receive) = mpsc::channel();
     assert!(cache.read(names.to_vec(), move |read| send.send(read).unwrap()));
     let read = receive.recv().unwrap();
-    read.into_iter().map(|(_, bytes)| bytes).collect()
+    read.into_iter().map(|file| file.bytes).collect()
 }
 
 #[test]
 fn pages_are_there_after_a_restart_and_damaged_ones_are_not() {
     let folder = folder("restart");
-    let name = |i: u8| ([i; 32], if i == 2 { Kind::State } else { Kind::Page });
+    let name = |i: u8| FileName {
+        key: [i; 32],
+        kind: if i == 2 {
+            FileKind::State
+        } else {
+            FileKind::Page
+        },
+    };
     let cache = DiskCache::open(&folder, 1 << 20, quiet()).unwrap();
     for i in 0..4 {
         assert!(cache.write(name(i), vec![i; 1000]));
@@ -51,7 +58,10 @@ fn pages_are_there_after_a_restart_and_damaged_ones_are_not() {
 fn the_oldest_make_room() {
     let folder = folder("room");
     let cache = DiskCache::open(&folder, 3 * 1048, quiet()).unwrap();
-    let name = |i: u8| ([i; 32], Kind::Page);
+    let name = |i: u8| FileName {
+        key: [i; 32],
+        kind: FileKind::Page,
+    };
     for i in 0..3 {
         assert!(cache.write(name(i), vec![i; 1000]));
     }

@@ -1,11 +1,11 @@
-//! What a turn takes: texts that are being written first, then as much of the waiting prompts as time allows.
+//! What fits into a turn: texts that are being written first, then as much of the waiting prompts as time allows.
 
 use sluice::Model;
 use sluice_core::costs::Costs;
 
-/// Least tokens of prompts in a turn, however long texts take.
+/// Minimum number of prompt tokens in a turn, however long texts take.
 pub(super) const PROMPT_TOKENS_MIN: usize = 16;
-/// While nobody writes, nobody waits for a token: turns may be so many times as long.
+/// While no text is written, no client waits for a token: turns may be longer by this factor.
 const ALONE: f64 = 4.0;
 /// A prompt that has had fewer tokens than this is taken before those that have had more.
 const QUANTUM: usize = 512;
@@ -15,9 +15,9 @@ const QUANTUM: usize = 512;
 pub(super) struct Pace {
     /// Nanoseconds of a turn.
     pub(super) turn: f64,
-    /// Least part of it that prompts get.
+    /// Minimum part of it that prompts get.
     pub(super) share: f64,
-    /// Most tokens of a step.
+    /// Maximum number of tokens in a step.
     pub(super) n_batch: usize,
     /// Whether a step takes of prompts what fits into it, however long that takes.
     pub(super) is_whole: bool,
@@ -30,6 +30,15 @@ pub(crate) fn reads_whole(model: &Model) -> bool {
     stats.is_some_and(|stats| stats.n_slots < stats.n_experts)
 }
 
+/// What texts that are being written take of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WritingLoad {
+    /// Tokens that they read.
+    pub(super) n_rows: usize,
+    /// Positions that those look back at, added up.
+    pub(super) n_positions: usize,
+}
+
 /// A prompt that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
@@ -39,25 +48,24 @@ pub(super) struct Reading {
     pub(super) arrival: u64,
     /// Tokens in its context.
     pub(super) position: usize,
-    /// Tokens that were read of it, without those that were in the cache.
-    pub(super) served: usize,
+    /// Tokens of it that were read, without those found in the cache.
+    pub(super) n_computed: usize,
     /// Tokens that it may read in this turn.
     pub(super) wanted: usize,
 }
 
-/// How many tokens each prompt reads, in a turn where `n_writing` texts read one token each and look back at
-/// `n_positions`.
+/// How many tokens each prompt reads in a turn, in addition to what texts that are being written take.
 ///
 /// Half of the room goes to the oldest of the most urgent ones, so that a long prompt comes to its end however
 /// many short ones arrive; the rest to those that have had least, so that short ones do not wait for a long one.
 pub(super) fn shares(
     pace: Pace,
     costs: &Costs,
-    (n_writing, n_positions): (usize, usize),
+    writing: WritingLoad,
     prompts: &[Reading],
 ) -> Vec<usize> {
     let mut shares = vec![0; prompts.len()];
-    let mut room = room(pace, costs, (n_writing, n_positions), prompts);
+    let mut room = room(pace, costs, writing, prompts);
     let mut order: Vec<usize> = (0..prompts.len()).collect();
     order.sort_by_key(|&i| (prompts[i].priority, prompts[i].arrival));
     if let Some(&oldest) = order.first() {
@@ -67,7 +75,7 @@ pub(super) fn shares(
     }
     order.sort_by_key(|&i| {
         let prompt = &prompts[i];
-        (prompt.priority, prompt.served / QUANTUM, prompt.arrival)
+        (prompt.priority, prompt.n_computed / QUANTUM, prompt.arrival)
     });
     for i in order {
         let part = room.min(prompts[i].wanted - shares[i]);
@@ -78,28 +86,27 @@ pub(super) fn shares(
 }
 
 /// How many tokens of prompts a turn takes.
-fn room(
-    pace: Pace,
-    costs: &Costs,
-    (n_writing, n_positions): (usize, usize),
-    prompts: &[Reading],
-) -> usize {
-    let most = pace.n_batch.saturating_sub(n_writing);
+fn room(pace: Pace, costs: &Costs, writing: WritingLoad, prompts: &[Reading]) -> usize {
+    let WritingLoad {
+        n_rows,
+        n_positions,
+    } = writing;
+    let most = pace.n_batch.saturating_sub(n_rows);
     let wanted = prompts.iter().map(|prompt| prompt.wanted).sum::<usize>();
     if pace.is_whole {
         return most.min(wanted);
     }
-    let (writing, time) = if n_writing == 0 {
+    let (before, time) = if n_rows == 0 {
         (0.0, ALONE * pace.turn)
     } else {
-        let writing = costs.predict(n_writing, n_positions);
-        let turn = pace.turn.max(writing);
-        (writing, (turn - writing).max(pace.share * turn))
+        let before = costs.predict(n_rows, n_positions);
+        let turn = pace.turn.max(before);
+        (before, (turn - before).max(pace.share * turn))
     };
     let position = prompts.iter().map(|prompt| prompt.position).max();
     let fitting = costs.fitting(
-        writing + time,
-        n_writing,
+        before + time,
+        n_rows,
         n_positions,
         position.unwrap_or(0),
         most,
@@ -118,13 +125,20 @@ mod tests {
         is_whole: false,
     };
 
-    fn prompt(arrival: u64, served: usize, wanted: usize) -> Reading {
+    fn prompt(arrival: u64, n_computed: usize, wanted: usize) -> Reading {
         Reading {
             priority: 0,
             arrival,
-            position: served,
-            served,
+            position: n_computed,
+            n_computed,
             wanted,
+        }
+    }
+
+    fn writing(n_rows: usize) -> WritingLoad {
+        WritingLoad {
+            n_rows,
+            n_positions: 0,
         }
     }
 
@@ -139,7 +153,7 @@ mod tests {
 
     #[test]
     fn texts_leave_prompts_a_quarter() {
-        let read = |n_writing| shares(PACE, &costs(), (n_writing, 0), &[prompt(0, 0, 4000)])[0];
+        let read = |n_writing| shares(PACE, &costs(), writing(n_writing), &[prompt(0, 0, 4000)])[0];
         let about = |n: usize, expected: usize| n.abs_diff(expected) <= 3;
         assert!(about(read(0), 200), "{}", read(0));
         assert!(about(read(10), 40), "{}", read(10));
@@ -154,7 +168,7 @@ mod tests {
             is_whole: true,
             ..PACE
         };
-        let read = |n_writing, n| shares(pace, &costs(), (n_writing, 0), &[prompt(0, 0, n)])[0];
+        let read = |n_writing, n| shares(pace, &costs(), writing(n_writing), &[prompt(0, 0, n)])[0];
         assert_eq!(
             [read(0, 4000), read(10, 4000), read(10, 90)],
             [512, 502, 90]
@@ -163,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_oldest_has_half_and_the_least_served_the_rest() {
-        let of = |prompts: &[Reading]| shares(PACE, &costs(), (10, 0), prompts);
+        let of = |prompts: &[Reading]| shares(PACE, &costs(), writing(10), prompts);
         let both = of(&[prompt(0, 3000, 4000), prompt(1, 0, 4000)]);
         assert!(both[0].abs_diff(both[1]) <= 1, "{both:?}");
         let short = of(&[prompt(0, 3000, 4000), prompt(1, 0, 10), prompt(2, 0, 4)]);

@@ -1,0 +1,82 @@
+//! Texts that have ended and are still in memory: the next turn of a conversation goes on from one of them.
+
+use crate::engine::request::Request;
+use sluice::Sequence;
+use sluice::generate::common_prefix;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Sequences of texts that have ended, kept until they are needed; used longest ago first.
+#[derive(Debug, Default)]
+pub(super) struct IdleTexts {
+    texts: VecDeque<IdleText>,
+}
+
+#[derive(Debug)]
+struct IdleText {
+    sequence: Sequence,
+    salt: Arc<str>,
+}
+
+/// An idle text that a request can go on from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IdleMatch {
+    pub(super) slot: u32,
+    /// Tokens that need not be read again.
+    pub(super) n_saved: usize,
+}
+
+impl IdleTexts {
+    pub(super) fn push(&mut self, sequence: Sequence, salt: Arc<str>) {
+        self.texts.push_back(IdleText { sequence, salt });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Takes out the one that was used longest ago.
+    pub(super) fn pop(&mut self) -> Option<Sequence> {
+        self.texts.pop_front().map(|idle| idle.sequence)
+    }
+
+    /// Takes out the one in this slot.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Sequence> {
+        let at = self.iter().position(|sequence| sequence.slot() == slot)?;
+        self.texts.remove(at).map(|idle| idle.sequence)
+    }
+
+    /// The one in this slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&Sequence> {
+        self.iter().find(|sequence| sequence.slot() == slot)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.texts.iter().map(|idle| &idle.sequence)
+    }
+
+    /// The one that has most of `prompt`; of several, the one in the slot that the request asks for, then the one
+    /// used last. A recurrent state cannot be rewound, so its text must be a whole beginning of the prompt.
+    pub(super) fn best(
+        &self,
+        request: &Request,
+        prompt: &[u32],
+        is_recurrent: bool,
+    ) -> Option<IdleMatch> {
+        let saved = |sequence: &Sequence| {
+            let same = common_prefix(sequence.tokens(), prompt);
+            let is_whole = same == sequence.tokens().len();
+            if is_recurrent && !is_whole { 0 } else { same }
+        };
+        let key = request.adapter_key();
+        let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
+            idle.salt == request.salt && idle.sequence.adapter_fingerprint() == key
+        });
+        let ranked = usable.map(|(i, idle)| {
+            let slot = idle.sequence.slot();
+            (saved(&idle.sequence), request.slot == Some(slot), i, slot)
+        });
+        let (n_saved, _, _, slot) = ranked.max()?;
+        Some(IdleMatch { slot, n_saved })
+    }
+}

@@ -1,0 +1,302 @@
+//! What texts are computed in: the session's sequences and pages, and what earlier texts left there. Idle sequences,
+//! the prefix cache and the disk behind it give texts a beginning, and make room when texts need it.
+
+mod backing;
+mod disk;
+mod idle;
+mod pages;
+mod prefix;
+mod slots;
+mod text;
+
+pub(super) use backing::Backing;
+pub(super) use disk::{DiskCache, StoredFile};
+pub(super) use prefix::Chain;
+pub(super) use text::Text;
+
+use super::job::{Choice, Job};
+use super::request::{PendingChoice, Request};
+use crate::Log;
+use idle::IdleTexts;
+use prefix::{Key, PrefixCache};
+use sha2::{Digest as _, Sha256};
+use sluice::session::{Entered, Event, GenerateError, StepHooks};
+use sluice::speculate::Speculation;
+use sluice::{Sequence, Session};
+use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
+use std::rc::Rc;
+use std::sync::Arc;
+use text::SavedState;
+
+/// A model's session, and what is kept of earlier texts in it.
+pub(super) struct Pool {
+    session: Session,
+    idle: IdleTexts,
+    cache: PrefixCache,
+    backing: Option<Backing>,
+    /// What keys depend on besides tokens, adapters and salt.
+    base: Key,
+    /// Pages in all.
+    n_pages: usize,
+    checkpoint_every: usize,
+    log: Log,
+}
+
+impl Pool {
+    pub(super) fn new(
+        session: Session,
+        backing: Option<Backing>,
+        checkpoint_every: usize,
+        log: Log,
+    ) -> Self {
+        let limits = *session.limits();
+        let is_recurrent = session.model().config().is_recurrent();
+        let mut hash = Sha256::new();
+        hash.update(b"sluice prefix");
+        hash.update(PAGE_VERSION.to_le_bytes());
+        hash.update(session.model().fingerprint().to_le_bytes());
+        hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
+        hash.update([u8::from(limits.kv_rotation)]);
+        // Angles of some models depend on the length of the context.
+        hash.update(limits.n_ctx.to_le_bytes());
+        Self {
+            idle: IdleTexts::default(),
+            cache: PrefixCache::new(
+                limits.n_held / PAGE_TOKENS,
+                limits.n_checkpoints,
+                is_recurrent,
+            ),
+            backing,
+            base: hash.finalize().into(),
+            n_pages: session.state().free_pages(),
+            checkpoint_every: checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
+            session,
+            log,
+        }
+    }
+
+    pub(super) const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Sequences of texts that have ended.
+    pub(super) fn idle(&self) -> impl Iterator<Item = &Sequence> {
+        self.idle.iter()
+    }
+
+    /// Pages in the prefix cache.
+    pub(super) fn cached_pages(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Maximum number of pages in the prefix cache.
+    pub(super) const fn cache_pages_max(&self) -> usize {
+        self.cache.n_pages_max()
+    }
+
+    /// The keys of a job's pages.
+    pub(super) fn chain(&self, job: &Job) -> Chain {
+        let adapter = job.adapter.as_ref();
+        let adapter = adapter.map_or(0, |(blend, _)| blend.fingerprint());
+        Chain::new(&self.base, adapter, &job.salt)
+    }
+
+    /// Whether there is a sequence for another text.
+    pub(super) fn has_sequence(&self) -> bool {
+        self.session.n_free_sequences() > 0 || !self.idle.is_empty()
+    }
+
+    /// Whether a text of `n_tokens` fits in addition to `n_taken` pages.
+    pub(super) const fn fits(&self, n_taken: usize, n_tokens: usize) -> bool {
+        n_taken + n_pages(n_tokens) < self.n_pages
+    }
+
+    /// A text for a choice: in the idle sequence that has most of its prompt, in a free one, or in the one whose text
+    /// ended longest ago. [`Self::enter_prompt`] gives it its prompt.
+    pub(super) fn open(
+        &mut self,
+        request: &Rc<Request>,
+        choice: Choice,
+        mut chain: Chain,
+    ) -> Result<Text, GenerateError> {
+        let settings = request.settings(&choice);
+        let shows_special = choice.shows_special;
+        let reused = self
+            .reusable(request, &mut chain)
+            .and_then(|slot| self.idle.take(slot));
+        let mut sequence = match reused {
+            Some(idle) => self.session.restart(idle, &settings, choice.sampler)?,
+            None => {
+                self.free_sequence()?;
+                self.session.add_with(&settings, choice.sampler)?
+            }
+        };
+        if shows_special {
+            sequence.show_special();
+        }
+        Ok(Text::new(Rc::clone(request), sequence, chain))
+    }
+
+    /// Another choice's text that goes on from the end of `leader`'s.
+    pub(super) fn fork(
+        &mut self,
+        leader: &Text,
+        pending: PendingChoice,
+    ) -> Result<Text, GenerateError> {
+        let choice = pending.choice;
+        self.free_sequence()?;
+        let settings = leader.request().settings(&choice);
+        let forked = self
+            .session
+            .fork_with(leader.sequence(), &settings, choice.sampler);
+        let mut sequence = forked?;
+        if choice.shows_special {
+            sequence.show_special();
+        }
+        Ok(leader.fork(sequence))
+    }
+
+    /// Removes the idle text that was used longest ago, if no sequence is free.
+    fn free_sequence(&mut self) -> Result<(), GenerateError> {
+        if self.session.n_free_sequences() == 0
+            && let Some(idle) = self.idle.pop()
+        {
+            self.session.remove(idle)?;
+        }
+        Ok(())
+    }
+
+    /// The slot of the idle text that saves more than the pages in the cache do.
+    fn reusable(&self, request: &Request, chain: &mut Chain) -> Option<u32> {
+        if !request.uses_cache {
+            return None;
+        }
+        let prompt = request.head();
+        let is_recurrent = self.session.model().config().is_recurrent();
+        let best = self.idle.best(request, prompt, is_recurrent)?;
+        let in_cache = self.cache.n_usable(chain.of(prompt)) * PAGE_TOKENS;
+        (best.n_saved > in_cache).then_some(best.slot)
+    }
+
+    /// Takes the sequence of a text that has ended; the next turn of a conversation may go on from it.
+    pub(super) fn close(&mut self, text: Text) {
+        let request = Rc::clone(text.request());
+        let is_kept = request.uses_cache && !text.is_parked;
+        let mut sequence = text.into_sequence();
+        if is_kept && sequence.n_shifted() == 0 && !sequence.tokens().is_empty() {
+            // The next request brings the same adapter, or another.
+            sequence.release_adapter();
+            self.idle.push(sequence, Arc::clone(&request.salt));
+        } else {
+            self.remove(sequence);
+        }
+    }
+
+    fn remove(&mut self, sequence: Sequence) {
+        if let Err(error) = self.session.remove(sequence) {
+            (self.log)(&format!("{error}"));
+        }
+    }
+
+    /// Drops the state of a text; [`Self::resume`] brings it back when there is room.
+    pub(super) fn park(&mut self, text: &mut Text) -> Result<(), GenerateError> {
+        let tokens = text.sequence().tokens().to_vec();
+        let queue = text.sequence().queue().to_vec();
+        let is_shifted = text.sequence().n_shifted() > 0;
+        if is_shifted {
+            let bytes = self.session.save_bytes(text.sequence())?;
+            text.saved = Some(SavedState {
+                tokens: tokens.clone(),
+                bytes,
+            });
+        }
+        self.session.drop_state(text.sequence_mut())?;
+        if !is_shifted {
+            text.sequence_mut().push(&tokens, 0);
+        }
+        text.sequence_mut().push(&queue, 1);
+        text.is_parked = true;
+        Ok(())
+    }
+
+    /// Brings a parked text back: its saved state, or all of its tokens to be read again.
+    pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
+        text.is_parked = false;
+        if let Some(saved) = text.saved.take() {
+            self.ensure_free(n_pages(saved.tokens.len()) + 1);
+            let sequence = text.sequence_mut();
+            return self
+                .session
+                .restore_bytes(sequence, &saved.tokens, &saved.bytes);
+        }
+        let tokens = text.sequence().queue().to_vec();
+        text.n_kept = 0;
+        self.enter(text, &tokens).map(drop)
+    }
+
+    /// Makes room in a text whose context is full; 0 if that is not possible.
+    pub(super) fn shift(&mut self, text: &mut Text, n_keep: usize) -> Result<usize, GenerateError> {
+        let n_ctx = self.session.limits().n_ctx;
+        // Pages that are shared are copied before they change.
+        self.ensure_free(n_pages(n_ctx));
+        self.session
+            .shift(text.sequence_mut(), n_keep.min(n_ctx / 2))
+    }
+
+    /// Drafts what follows these texts, in a step with `n_beside` tokens of prompts. Returns the number of draft
+    /// tokens.
+    pub(super) fn draft(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
+        // Draft tokens may need a page of each text, and give it back at once.
+        let n_max = self.session.speculation();
+        let n_max = 1 + n_max.map_or(0, |speculation| speculation.options().n_max);
+        let state = self.session.state();
+        let slots = sequences.iter().map(|sequence| sequence.slot());
+        let needed: usize = slots.map(|slot| state.pages_needed(slot, n_max)).sum();
+        self.ensure_free(needed + 1);
+        let n_draft = self.session.draft(sequences, n_beside);
+        let speculation = self.session.speculation_mut();
+        if let Some(failure) = speculation.and_then(Speculation::failure) {
+            (self.log)(&format!("drafts ended: {failure}"));
+        }
+        n_draft
+    }
+
+    /// Computes a step of these texts, each with its share of tokens.
+    pub(super) fn step(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        shares: &[usize],
+    ) -> Result<(Vec<Event>, Entered), GenerateError> {
+        let hooks = StepHooks {
+            shares: Some(shares),
+            ..StepHooks::default()
+        };
+        self.session.step_with(sequences, &hooks)
+    }
+
+    /// Pages that are free at the moment.
+    pub(super) fn n_free_pages(&self) -> usize {
+        self.session.state().free_pages()
+    }
+
+    /// Frees pages until there are `n`: those of texts that have ended, then cached ones that were used longest ago.
+    /// Returns how many are free.
+    pub(super) fn ensure_free(&mut self, n: usize) -> usize {
+        loop {
+            let free = self.n_free_pages();
+            if free >= n {
+                return free;
+            }
+            if let Some(idle) = self.idle.pop() {
+                self.remove(idle);
+            } else if !self.cache.evict(&mut self.session) {
+                return free;
+            }
+        }
+    }
+}
+
+/// Pages of `n_tokens` tokens.
+pub(super) const fn n_pages(n_tokens: usize) -> usize {
+    n_tokens.div_ceil(PAGE_TOKENS)
+}

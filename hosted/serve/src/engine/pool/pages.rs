@@ -1,0 +1,178 @@
+//! What texts begin with and what stays of them: full pages, and states of recurrent layers, in memory and on disk.
+
+use super::backing::Backing;
+use super::disk::{FileKind, StoredFile};
+use super::prefix::{Chain, Key};
+use super::text::Text;
+use super::{Pool, n_pages};
+use crate::engine::request::Request;
+use sluice::generate::common_prefix;
+use sluice::session::GenerateError;
+use sluice_core::state::PAGE_TOKENS;
+use std::rc::Rc;
+
+impl Pool {
+    /// Lets a text begin with its prompt. Returns how many tokens need not be read.
+    pub(in crate::engine) fn enter_prompt(
+        &mut self,
+        text: &mut Text,
+    ) -> Result<usize, GenerateError> {
+        let request = Rc::clone(text.request());
+        self.enter(text, &request.prompt)
+    }
+
+    /// Lets a text begin with `tokens`: with what its sequence has of them, or with pages of the cache; the rest is
+    /// queued. Returns how many tokens need not be read.
+    pub(super) fn enter(
+        &mut self,
+        text: &mut Text,
+        tokens: &[u32],
+    ) -> Result<usize, GenerateError> {
+        let head = &tokens[..tokens.len() - 1];
+        let same = common_prefix(text.sequence().tokens(), head);
+        let mut known = self.session.truncate(text.sequence_mut(), same)?;
+        if known == 0 && text.request().uses_cache {
+            let keys = text.keys_of(head).to_vec();
+            let n = self.cache.n_usable(&keys);
+            if n > 0 {
+                let (pages, state) = self.cache.pages(&keys[..n]);
+                known = n * PAGE_TOKENS;
+                let sequence = text.sequence_mut();
+                self.session
+                    .attach(sequence, &tokens[..known], &pages, state)?;
+                self.cache.touch(&keys[..n]);
+            }
+        }
+        text.sequence_mut().push(&tokens[known..], 1);
+        self.ensure_free(n_pages(tokens.len() + 1).saturating_sub(known / PAGE_TOKENS) + 1);
+        Ok(known)
+    }
+
+    /// Where the recurrent state of a text is to be kept next: at the last full page of its prompt and those before
+    /// its borders, and at regular distances in between. `None` in a model of attention alone.
+    pub(in crate::engine) fn next_checkpoint(&self, text: &Text) -> Option<usize> {
+        let request = text.request();
+        let is_recurrent = self.session.model().config().is_recurrent();
+        if !is_recurrent || !request.uses_cache || self.session.limits().n_checkpoints == 0 {
+            return None;
+        }
+        let at = text.n_read();
+        let every = (at / self.checkpoint_every + 1) * self.checkpoint_every;
+        let borders = request
+            .borders
+            .iter()
+            .copied()
+            .chain([request.head().len()]);
+        let pages = borders.map(|border| border / PAGE_TOKENS * PAGE_TOKENS);
+        pages.chain([every]).filter(|place| *place > at).min()
+    }
+
+    /// Offers the full pages of a text to the cache, and the state at the end of the last one.
+    pub(in crate::engine) fn keep(&mut self, text: &mut Text) {
+        if !text.request().uses_cache || text.sequence().n_shifted() > 0 {
+            return;
+        }
+        let (n_read, n_kept) = (text.n_read(), text.n_kept);
+        let n = n_read / PAGE_TOKENS;
+        if n <= n_kept {
+            return;
+        }
+        text.n_kept = n;
+        let keys = text.keys().to_vec();
+        for index in n_kept..n {
+            let key = keys[index];
+            if self.cache.contains(&key) {
+                continue;
+            }
+            // A page that a window has left is no longer there to be kept.
+            let Ok(page) = self.session.retain(text.sequence(), index) else {
+                break;
+            };
+            self.cache
+                .insert(&mut self.session, key, &keys[..index], page);
+            if let Some(backing) = &mut self.backing
+                && self.cache.contains(&key)
+            {
+                backing.push(key);
+            }
+        }
+        let last = keys[n - 1];
+        if n_read.is_multiple_of(PAGE_TOKENS)
+            && let Some(name) = self.cache.name_for(&mut self.session, &last)
+        {
+            match self.session.checkpoint(text.sequence(), name) {
+                Ok(()) => self.cache.named(&last, name),
+                Err(error) => (self.log)(&format!("a state is not kept: {error}")),
+            }
+            if let Some(backing) = &mut self.backing {
+                backing.push(last);
+            }
+        }
+    }
+
+    /// Whether pages are still to be written to disk.
+    pub(in crate::engine) fn has_unwritten(&self) -> bool {
+        self.backing.as_ref().is_some_and(Backing::has_unwritten)
+    }
+
+    /// Hands up to `n` pages to the disk; false if fewer are left.
+    pub(in crate::engine) fn write_behind(&mut self, n: usize) -> bool {
+        let backing = self.backing.as_mut();
+        backing.is_some_and(|backing| backing.write(n, &self.cache, &self.session))
+    }
+
+    /// Asks the disk for pages of a prompt that memory does not have; false if it has none either.
+    pub(in crate::engine) fn fetch(&self, request: &Request, chain: &mut Chain) -> bool {
+        let backing = self.backing.as_ref().filter(|_| request.uses_cache);
+        backing.is_some_and(|backing| {
+            let keys = chain.of(request.head());
+            backing.fetch(&self.cache, keys, request.arrival)
+        })
+    }
+
+    /// Takes pages that the disk has read for a prompt.
+    pub(in crate::engine) fn put_pages(
+        &mut self,
+        request: &Request,
+        chain: &mut Chain,
+        files: Vec<StoredFile>,
+    ) {
+        let keys = chain.of(request.head());
+        for StoredFile { name, bytes } in files {
+            let Some(index) = keys.iter().position(|known| *known == name.key) else {
+                continue;
+            };
+            match name.kind {
+                FileKind::Page => self.put_page(&keys[..index], name.key, &bytes),
+                FileKind::State => self.put_state(&name.key, (index + 1) * PAGE_TOKENS, &bytes),
+            }
+        }
+    }
+
+    fn put_page(&mut self, before: &[Key], key: Key, bytes: &[u8]) {
+        self.ensure_free(2);
+        let fingerprint = self.session.model().fingerprint();
+        match self
+            .session
+            .with_state(|state| state.write_page(fingerprint, bytes))
+        {
+            Ok(page) => self.cache.insert(&mut self.session, key, before, page),
+            Err(error) => (self.log)(&format!("a page from disk is not used: {error}")),
+        }
+    }
+
+    fn put_state(&mut self, key: &Key, len: usize, bytes: &[u8]) {
+        let Some(name) = self.cache.name_for(&mut self.session, key) else {
+            return;
+        };
+        let fingerprint = self.session.model().fingerprint();
+        match self
+            .session
+            .with_state(|state| state.write_state(name, fingerprint, bytes))
+        {
+            Ok(found) if found == len => self.cache.named(key, name),
+            Ok(_) => self.session.with_state(|state| state.forget(name)),
+            Err(error) => (self.log)(&format!("a state from disk is not used: {error}")),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A text in the pool.
+
+use super::prefix::{Chain, Key};
+use crate::engine::request::Request;
+use sluice::Sequence;
+use std::rc::Rc;
+
+/// A text that is being read or written: its sequence, and the keys of its pages.
+#[derive(Debug)]
+pub(crate) struct Text {
+    request: Rc<Request>,
+    sequence: Sequence,
+    chain: Chain,
+    /// Pages of it that were offered to the prefix cache.
+    pub(super) n_kept: usize,
+    /// Whether its state was dropped to make room.
+    pub(super) is_parked: bool,
+    /// The state of a parked text that cannot be read again, because it was shifted.
+    pub(super) saved: Option<SavedState>,
+}
+
+/// The state of a text, out of the pool.
+#[derive(Debug)]
+pub(super) struct SavedState {
+    pub(super) tokens: Vec<u32>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Text {
+    pub(super) const fn new(request: Rc<Request>, sequence: Sequence, chain: Chain) -> Self {
+        Self {
+            request,
+            sequence,
+            chain,
+            n_kept: 0,
+            is_parked: false,
+            saved: None,
+        }
+    }
+
+    /// The same text in another sequence.
+    pub(super) fn fork(&self, sequence: Sequence) -> Self {
+        Self {
+            n_kept: self.n_kept,
+            ..Self::new(Rc::clone(&self.request), sequence, self.chain.clone())
+        }
+    }
+
+    pub(crate) const fn request(&self) -> &Rc<Request> {
+        &self.request
+    }
+
+    pub(crate) const fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    pub(crate) const fn sequence_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
+    pub(super) fn into_sequence(self) -> Sequence {
+        self.sequence
+    }
+
+    /// The keys of its pages.
+    pub(crate) const fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The keys of its full pages, as far as it was read.
+    pub(super) fn keys(&mut self) -> &[Key] {
+        self.chain.of(self.sequence.tokens())
+    }
+
+    /// The keys of the full pages of `tokens`, with which it is to begin.
+    pub(super) fn keys_of(&mut self, tokens: &[u32]) -> &[Key] {
+        self.chain.of(tokens)
+    }
+
+    /// Whether its state was dropped to make room: all of it is to be read again.
+    pub(crate) const fn is_parked(&self) -> bool {
+        self.is_parked
+    }
+
+    /// Tokens that were read.
+    pub(crate) fn n_read(&self) -> usize {
+        self.sequence.tokens().len()
+    }
+
+    /// Tokens that are to be read.
+    pub(crate) fn n_queued(&self) -> usize {
+        self.sequence.queue().len()
+    }
+
+    /// Its tokens when all that is queued was read.
+    pub(crate) fn n_tokens(&self) -> usize {
+        self.n_read() + self.n_queued()
+    }
+}

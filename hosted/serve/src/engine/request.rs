@@ -1,0 +1,217 @@
+//! A request on the engine's thread: what its choices share, and the outlet of its events.
+
+use super::job::{Choice, Event, Job, Timings, Why};
+use crate::metrics::Finished;
+use core::cell::RefCell;
+use core::time::Duration;
+use sluice::adapter::Blend;
+use sluice::sequence::Settings;
+use sluice_core::hash::Hash64;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// The outlet of a request's events. The engine never waits for a reader: what does not fit stays here, and its
+/// texts are not stepped until it is sent.
+#[derive(Debug)]
+struct Outlet {
+    events: mpsc::Sender<Vec<Event>>,
+    held: Vec<Event>,
+    /// Whether events may be held back although they would fit.
+    gathers: bool,
+    /// Whether those that are held back are to be sent.
+    is_due: bool,
+}
+
+/// What all choices of a request share.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: Arc<str>,
+    /// Number in the order of arrival.
+    pub(super) arrival: u64,
+    pub(super) priority: i32,
+    pub(super) arrived: Instant,
+    deadline: Option<Instant>,
+    predict_for: Option<Duration>,
+    pub(super) uses_cache: bool,
+    pub(super) salt: Arc<str>,
+    pub(super) shift: Option<usize>,
+    pub(super) borders: Vec<usize>,
+    pub(super) tells_progress: bool,
+    pub(super) slot: Option<u32>,
+    adapter: Option<(Blend, Arc<str>)>,
+    pub(super) prompt: Vec<u32>,
+    outlet: RefCell<Outlet>,
+}
+
+/// A choice that has not begun.
+#[derive(Debug)]
+pub(super) struct PendingChoice {
+    /// Its index in [`Job::choices`].
+    pub(super) index: usize,
+    pub(super) choice: Choice,
+}
+
+/// The order in which requests are served: lower comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    priority: i32,
+    arrival: u64,
+}
+
+impl Request {
+    /// Takes a job apart into what its choices share and the choices.
+    pub(super) fn new(job: Job, arrival: u64) -> (Rc<Self>, VecDeque<PendingChoice>) {
+        let request = Self {
+            id: job.request,
+            arrival,
+            priority: job.priority,
+            arrived: job.arrived,
+            deadline: job.deadline,
+            predict_for: job.predict_for,
+            uses_cache: job.uses_cache,
+            salt: job.salt,
+            shift: job.shift,
+            borders: job.borders,
+            tells_progress: job.tells_progress,
+            slot: job.slot,
+            adapter: job.adapter,
+            prompt: job.prompt,
+            outlet: RefCell::new(Outlet {
+                events: job.events,
+                held: Vec::new(),
+                gathers: job.gathers,
+                is_due: false,
+            }),
+        };
+        let choices = job.choices.into_iter().enumerate();
+        let choices = choices.map(|(index, choice)| PendingChoice { index, choice });
+        (Rc::new(request), choices.collect())
+    }
+
+    /// Sends an event with the others of its turn; the end of a choice at once.
+    pub(super) fn send(&self, event: Event) {
+        let mut outlet = self.outlet.borrow_mut();
+        let is_end = matches!(event, Event::Ended { .. });
+        outlet.held.push(event);
+        outlet.is_due |= !outlet.gathers || is_end || outlet.held.len() >= GATHERED;
+        if is_end {
+            outlet.flush();
+        }
+    }
+
+    /// Ends a choice that has not begun.
+    pub(super) fn end(&self, choice: usize, why: Why) {
+        self.send(Event::Ended {
+            choice,
+            why,
+            timings: Timings::default(),
+        });
+    }
+
+    /// Sends what is due; false if some of it does not fit yet.
+    pub(super) fn flush(&self) -> bool {
+        self.outlet.borrow_mut().flush()
+    }
+
+    /// Whether there is something to send while its reader has not seen all that was sent before. A reader that has
+    /// let the channel fill up does not count.
+    pub(super) fn is_reader_late(&self) -> bool {
+        let outlet = self.outlet.borrow();
+        outlet.is_due && (1..outlet.events.max_capacity()).contains(&outlet.events.capacity())
+    }
+
+    /// Whether the receiver of its events was dropped.
+    pub(super) fn is_closed(&self) -> bool {
+        self.outlet.borrow().events.is_closed()
+    }
+
+    /// Whether its deadline has come, or a text of it whose first token came at `first_token` has written for long
+    /// enough.
+    pub(super) fn is_late(&self, now: Instant, first_token: Option<Instant>) -> bool {
+        let since = first_token.map(|first| now - first);
+        let over = since.zip(self.predict_for);
+        self.deadline.is_some_and(|deadline| now >= deadline)
+            || over.is_some_and(|(since, limit)| since >= limit)
+    }
+
+    /// Fingerprint of its adapters: texts with different ones share no state. 0 for the model alone.
+    pub(super) fn adapter_key(&self) -> u64 {
+        let blend = self.adapter.as_ref();
+        blend.map_or(0, |(blend, _)| blend.fingerprint())
+    }
+
+    /// The name of its adapters.
+    pub(super) fn adapter_name(&self) -> Option<&Arc<str>> {
+        self.adapter.as_ref().map(|(_, name)| name)
+    }
+
+    /// The prompt without its last token: what may be known already.
+    pub(super) fn head(&self) -> &[u32] {
+        &self.prompt[..self.prompt.len() - 1]
+    }
+
+    pub(super) const fn rank(&self) -> Rank {
+        Rank {
+            priority: self.priority,
+            arrival: self.arrival,
+        }
+    }
+
+    /// How the sequence of one of its choices is made.
+    pub(super) fn settings(&self, choice: &Choice) -> Settings {
+        Settings {
+            number: choice.number,
+            n_predict: choice.n_predict,
+            ignore_eos: choice.ignore_eos,
+            shifts: self.shift.is_some(),
+            stops: choice.stops.texts.clone(),
+            stop_tokens: choice.stops.tokens.clone(),
+            shows_stops: choice.stops.are_shown,
+            n_unstopped: choice.stops.n_min,
+            adapter: self.adapter.as_ref().map(|(blend, _)| blend.clone()),
+            domain: domain(&self.salt),
+            ..Settings::default()
+        }
+    }
+
+    /// What is counted for a choice that ended before it began, because its client left or its deadline came.
+    pub(super) fn abandoned(&self) -> Finished {
+        Finished {
+            reason: "abort",
+            e2e: self.arrived.elapsed(),
+            inference: Duration::ZERO,
+            prefill: Duration::ZERO,
+            decode: Duration::ZERO,
+            n_prompt: self.prompt.len(),
+            n_predicted: 0,
+        }
+    }
+}
+
+impl Outlet {
+    fn flush(&mut self) -> bool {
+        if !self.is_due {
+            return true;
+        }
+        let held = core::mem::take(&mut self.held);
+        if let Err(mpsc::error::TrySendError::Full(held)) = self.events.try_send(held) {
+            self.held = held;
+            return false;
+        }
+        self.is_due = false;
+        true
+    }
+}
+
+/// Texts of one salt learn from each other what follows what, and from no others.
+fn domain(salt: &str) -> u64 {
+    let mut hash = Hash64::new();
+    hash.write(salt.as_bytes());
+    hash.finish()
+}
+
+/// Waking a reader costs time of both threads: an answer that is read as a whole gets its events this many at a time.
+const GATHERED: usize = 32;

@@ -1,0 +1,260 @@
+//! A model's part of the engine: what it has to do, and one turn of it.
+
+use super::admission::Admission;
+use super::entry::Entry;
+use super::job::{Job, JobError, ModelId, Why};
+use super::options::EngineOptions;
+use super::pace::reads_whole;
+use super::plan::Planner;
+use super::pool::{Backing, Pool, StoredFile};
+use super::queue::{Fetch, Queue};
+use super::request::Request;
+use super::running::Running;
+use super::slot::{SlotAction, SlotDone};
+use super::step::step;
+use super::tasks::{Progress, Task, TaskEngines, TaskKind};
+use super::telemetry::{Stage, Stages};
+use super::view::{ModelView, SlotView};
+use crate::Log;
+use core::time::Duration;
+use sluice::{Limits, Session};
+use sluice_core::state::PAGE_TOKENS;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a scheduler is made of.
+pub(super) struct SchedulerParts {
+    pub(super) id: ModelId,
+    pub(super) session: Session,
+    /// The limits of the session without room for caches.
+    pub(super) limits: Limits,
+    pub(super) entry: Arc<Entry>,
+    pub(super) backing: Option<Backing>,
+    pub(super) options: EngineOptions,
+    pub(super) stages: Arc<Stages>,
+    pub(super) log: Log,
+}
+
+/// Schedules the work of a model: texts, embeddings, scores.
+pub(super) struct ModelScheduler {
+    id: ModelId,
+    queue: Queue,
+    pool: Pool,
+    running: Running,
+    planner: Planner,
+    engines: TaskEngines,
+    entry: Arc<Entry>,
+    stages: Arc<Stages>,
+    log: Log,
+}
+
+impl ModelScheduler {
+    pub(super) fn new(parts: SchedulerParts) -> Self {
+        let is_whole = reads_whole(parts.session.model());
+        let (options, log, entry) = (parts.options, parts.log, parts.entry);
+        let turn = if is_whole {
+            Duration::MAX
+        } else {
+            options.turn
+        };
+        let (session, every) = (parts.session, options.checkpoint_every);
+        Self {
+            id: parts.id,
+            queue: Queue::new(Arc::clone(&entry)),
+            planner: Planner::new(&options, session.limits().n_batch, is_whole),
+            engines: TaskEngines::new(&session, parts.limits, turn, Arc::clone(&log)),
+            pool: Pool::new(session, parts.backing, every, Arc::clone(&log)),
+            running: Running::default(),
+            entry,
+            stages: parts.stages,
+            log,
+        }
+    }
+
+    pub(super) const fn id(&self) -> ModelId {
+        self.id
+    }
+
+    /// Takes a job.
+    pub(super) fn push(&mut self, job: Job) {
+        let chain = self.pool.chain(&job);
+        self.queue.push(job, chain);
+    }
+
+    /// Takes a task.
+    pub(super) fn push_task(&mut self, task: Task) {
+        self.queue.push_task(task);
+    }
+
+    /// Takes what the disk has read for the request that arrived as `arrival`.
+    pub(super) fn put_pages(&mut self, arrival: u64, files: Vec<StoredFile>) {
+        if let Some(waiting) = self.queue.reading(arrival) {
+            waiting.fetch = Fetch::Done;
+            self.pool
+                .put_pages(&waiting.request, &mut waiting.chain, files);
+        }
+    }
+
+    /// Acts on a slot, between two steps.
+    pub(super) fn act(&mut self, slot: u32, action: &SlotAction) -> Result<SlotDone, JobError> {
+        let mut runs = self.running.runs();
+        if runs.any(|run| run.text().sequence().slot() == slot) {
+            return Err(JobError::Slot(format!("slot {slot} is in use")));
+        }
+        self.pool.act(slot, action)
+    }
+
+    /// Whether there is anything to do, now or later.
+    pub(super) fn has_work(&self) -> bool {
+        !self.queue.is_empty() || !self.running.is_done() || self.pool.has_unwritten()
+    }
+
+    /// One turn; false if nothing could be done at the moment.
+    pub(super) fn turn(&mut self) -> bool {
+        let start = Instant::now();
+        self.running.sweep(start);
+        self.queue.sweep(start);
+        self.running.take_out(&mut self.pool, &self.entry);
+        let mut admission = Admission {
+            queue: &mut self.queue,
+            pool: &mut self.pool,
+            running: &mut self.running,
+            entry: &self.entry,
+        };
+        admission.admit();
+        admission.fork_followers();
+        admission.shift();
+        let plan = self
+            .planner
+            .plan(&mut self.running, &mut self.pool, &self.entry);
+        let is_step = !plan.is_empty();
+        let mut end = start;
+        if is_step {
+            let planned = self.stages.note(Stage::Build, start);
+            step(
+                &plan,
+                &mut self.running,
+                &mut self.pool,
+                &mut self.planner,
+                &self.entry,
+                &self.log,
+            );
+            end = self.stages.note(Stage::Enqueue, planned);
+        }
+        self.running.take_out(&mut self.pool, &self.entry);
+        // Who hears of a token can see it in the slots and the counters, too.
+        self.show();
+        self.running.send_events();
+        let is_task = self.step_tasks();
+        if is_task {
+            self.show();
+        }
+        let is_written = self.pool.write_behind(if is_step { 2 } else { 64 });
+        if is_step {
+            self.stages.note(Stage::Flush, end);
+        }
+        is_step || is_task || is_written
+    }
+
+    /// A step of the first task of each kind; false if there are none.
+    fn step_tasks(&mut self) -> bool {
+        let mut is_any = false;
+        for kind in TaskKind::ALL {
+            let Some(mut task) = self.queue.pop_task(kind) else {
+                continue;
+            };
+            is_any = true;
+            if task.is_closed() {
+                self.entry.unqueue(1);
+                continue;
+            }
+            match self.engines.step(&mut task) {
+                Ok(Progress::Unfinished) => self.queue.put_task_first(task),
+                Ok(Progress::Between) => self.queue.push_task(task),
+                outcome => {
+                    self.entry.unqueue(1);
+                    if let Some(figures) = task.finished() {
+                        self.entry.metrics().finished(figures);
+                    }
+                    task.answer(outcome.map(drop));
+                }
+            }
+        }
+        is_any
+    }
+
+    /// Ends everything: the model is removed.
+    pub(super) fn close(&mut self, error: &JobError) {
+        self.queue.close(error);
+        for run in self.running.runs_mut() {
+            run.end(Why::Failed(error.clone()));
+        }
+        self.running.take_out(&mut self.pool, &self.entry);
+    }
+
+    /// Shows other threads that the model is gone.
+    pub(super) fn lose(&self) {
+        self.entry.lose();
+    }
+
+    /// Publishes what is going on.
+    fn show(&self) {
+        let limits = self.pool.session().limits();
+        let n_read = self.running.runs().map(|run| run.text().n_read());
+        let held: usize = n_read.map(|n| n.div_ceil(PAGE_TOKENS)).sum();
+        let n_ctx_pages = limits.n_ctx.div_ceil(PAGE_TOKENS).max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a part of one")]
+        let kv_usage = (held as f64 / n_ctx_pages as f64).min(1.0);
+        let view = ModelView {
+            slots: self.slots(),
+            n_waiting: self.queue.len(),
+            n_running: self.running.len(),
+            kv_usage,
+            cached_pages: self.pool.cached_pages(),
+            cache_pages_max: self.pool.cache_pages_max(),
+        };
+        let metrics = self.entry.metrics();
+        if limits.adapter_rank > 0 {
+            let running = self.running.runs().map(|run| run.request());
+            metrics.adapters(adapters_of(running), adapters_of(self.queue.requests()));
+        }
+        metrics.gauges(view.n_running, view.n_waiting, view.kv_usage);
+        self.entry.show(view);
+    }
+
+    /// All slots by their numbers: running, idle, empty.
+    fn slots(&self) -> Vec<SlotView> {
+        let session = self.pool.session();
+        let mut slots: Vec<_> = (0u32..)
+            .take(session.limits().n_seq)
+            .map(|id| SlotView {
+                id,
+                ..SlotView::default()
+            })
+            .collect();
+        let idle = self.pool.idle().map(|sequence| SlotView {
+            id: sequence.slot(),
+            n_past: sequence.tokens().len(),
+            ..SlotView::default()
+        });
+        for view in idle.chain(self.running.runs().map(|run| run.view())) {
+            if let Some(slot) = slots.get_mut(view.id as usize) {
+                *slot = view;
+            }
+        }
+        let speculates = session.speculation().is_some();
+        for slot in &mut slots {
+            slot.speculates = speculates;
+        }
+        slots
+    }
+}
+
+/// The names of the adapters of some requests, each once.
+fn adapters_of<'r>(requests: impl Iterator<Item = &'r Request>) -> Vec<Arc<str>> {
+    let names = requests.filter_map(Request::adapter_name);
+    let mut names: Vec<_> = names.map(Arc::clone).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}

@@ -1,0 +1,177 @@
+//! How likely texts are, token by token, a few tokens at a time.
+
+use super::Progress;
+use super::session::LazySession;
+use super::size::StepSize;
+use crate::Log;
+use crate::engine::job::{JobError, Score, ScoreJob};
+use core::fmt::Display;
+use core::time::Duration;
+use sluice::adapter::Blend;
+use sluice::sequence::TokenReport;
+use sluice::session::StepHooks;
+use sluice::{Limits, Session};
+use sluice_core::engine::{BatchEntry, Wants};
+use sluice_core::sampler::{TokenLogProbability, log_probability, top_log_probabilities};
+use sluice_core::state::StateError;
+use std::time::Instant;
+
+/// Maximum number of tokens in a step: each has logits.
+const STEP_TOKENS: usize = 64;
+
+/// A job, and its scores once it is done.
+#[derive(Debug)]
+pub(crate) struct ScoreTask {
+    pub(super) job: ScoreJob,
+    pub(super) scores: Vec<Score>,
+}
+
+/// Scores the texts of a model.
+#[derive(Debug)]
+pub(super) struct Scorer {
+    session: LazySession,
+    size: StepSize,
+    known: KnownText,
+}
+
+/// A text that was read. Of the next one, only what differs is read.
+#[derive(Debug, Default)]
+struct KnownText {
+    adapter: u64,
+    tokens: Vec<u32>,
+    /// Of the tokens after the first, with `n_top` likely ones each.
+    scores: Vec<Score>,
+    n_top: usize,
+}
+
+impl Scorer {
+    /// For the model of `session`; `limits` are those of its texts without room for caches.
+    pub(super) fn new(session: &Session, limits: Limits, turn: Duration) -> Self {
+        let limits = Limits {
+            n_seq: 1,
+            n_outputs: STEP_TOKENS,
+            n_held: 0,
+            n_checkpoints: 0,
+            n_draft: 0,
+            ..limits
+        };
+        Self {
+            session: LazySession::new(session, limits),
+            size: StepSize::new(turn, STEP_TOKENS, STEP_TOKENS),
+            known: KnownText::default(),
+        }
+    }
+
+    /// Reads some tokens of a text.
+    pub(super) fn step(&mut self, task: &mut ScoreTask, log: &Log) -> Result<Progress, JobError> {
+        let (session, known, job) = (self.session.get()?, &mut self.known, &task.job);
+        known.begin(session, job).map_err(failed)?;
+        let at = known.tokens.len();
+        // What follows the last token is of no interest.
+        let rest = &job.tokens[at..job.tokens.len() - 1];
+        let now = &rest[..rest.len().min(self.size.n_tokens())];
+        if !now.is_empty() {
+            let start = Instant::now();
+            known.read(session, now, &job.tokens[at + 1..], log)?;
+            self.size.note(now.len(), start);
+        }
+        if now.len() < rest.len() {
+            return Ok(Progress::Unfinished);
+        }
+        task.scores = known.scores_with(job.n_top);
+        Ok(Progress::Done)
+    }
+}
+
+impl KnownText {
+    /// Forgets what the job's text does not have.
+    fn begin(&mut self, session: &mut Session, job: &ScoreJob) -> Result<(), StateError> {
+        let adapter = job.adapter.as_ref().map_or(0, Blend::fingerprint);
+        let pairs = self.tokens.iter().zip(&job.tokens[..job.tokens.len() - 1]);
+        let mut same = pairs.take_while(|(a, b)| a == b).count();
+        if self.adapter != adapter || self.n_top < job.n_top {
+            (same, self.adapter, self.n_top) = (0, adapter, job.n_top);
+            session.set_adapter(job.adapter.clone());
+        }
+        // The last score is of the token after those that are known.
+        let is_next = |score: &Score| score.report.chosen.id == job.tokens[same];
+        if same > 0 && !self.scores.get(same - 1).is_some_and(is_next) {
+            same -= 1;
+        }
+        if same < self.tokens.len() {
+            same = session.with_state(|state| match state.rewind(0, same) {
+                Err(StateError::CannotRewind { nearest, .. }) => {
+                    state.rewind(0, nearest).map(|()| nearest)
+                }
+                result => result.map(|()| same),
+            })?;
+        }
+        self.tokens.truncate(same);
+        self.scores.truncate(same);
+        Ok(())
+    }
+
+    /// Reads `tokens`; `next` has what follows each.
+    fn read(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        next: &[u32],
+        log: &Log,
+    ) -> Result<(), JobError> {
+        let (adapter, from) = (session.adapter().map(|_| 0), self.tokens.len());
+        let entry = |(position, &token)| BatchEntry {
+            adapter,
+            ..BatchEntry::new(token, 0, position, Wants::Logits)
+        };
+        let first = u32::try_from(from).map_err(failed)?;
+        let batch: Vec<_> = (first..).zip(tokens).map(entry).collect();
+        let (scores, n_top) = (&mut self.scores, self.n_top);
+        let ran = session.run(&batch, &StepHooks::default(), |outputs, _| {
+            for (i, &token) in next.iter().enumerate().take(batch.len()) {
+                scores.push(score(outputs.logits(i).unwrap_or_default(), token, n_top)?);
+            }
+            Ok::<_, String>(())
+        });
+        let scored = ran.map_err(|error| {
+            log(&format!("a step failed: {error}"));
+            JobError::of_step(Some(&error), &error)
+        })?;
+        scored.map_err(failed)?;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    fn scores_with(&self, n_top: usize) -> Vec<Score> {
+        let mut scores = self.scores.clone();
+        for score in &mut scores {
+            score.report.top.truncate(n_top);
+        }
+        scores
+    }
+}
+
+/// How likely `token` was.
+fn score(logits: &[f32], token: u32, n_top: usize) -> Result<Score, String> {
+    let probability = log_probability(logits, token).map_err(|error| error.to_string())?;
+    let mut top = vec![TokenLogProbability::default(); n_top];
+    if n_top > 0 {
+        let n = top_log_probabilities(logits, &mut top).map_err(|error| error.to_string())?;
+        top.truncate(n);
+    }
+    let own = logits[token as usize];
+    Ok(Score {
+        report: TokenReport {
+            chosen: TokenLogProbability {
+                id: token,
+                log_probability: probability,
+            },
+            top,
+        },
+        rank: 1 + logits.iter().filter(|&&logit| logit > own).count(),
+    })
+}
+
+fn failed(error: impl Display) -> JobError {
+    JobError::Failed(error.to_string())
+}
