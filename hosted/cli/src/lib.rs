@@ -87,7 +87,10 @@ fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
     command.build();
     let args = argv::expand(&command, args)?;
     let matches = command.try_get_matches_from_mut(&args);
-    let matches = matches.map_err(|error| argv::blame(error, &command, &args))?;
+    let matches = matches.map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp => commands::help(error, &args),
+        _ => argv::blame(error, &command, &args),
+    })?;
     commands::read(&matches)
 }
 

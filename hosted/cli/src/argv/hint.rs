@@ -1,5 +1,6 @@
 //! What to type instead of what clap does not know.
 
+use crate::flags::names::nearest;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use core::error::Error as _;
@@ -7,7 +8,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// An error about `name`, which is no command, if there is something to say of it.
-pub(super) fn no_command(name: &str) -> Option<Error> {
+pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
     let known = COMMANDS
         .iter()
         .find(|(names, _)| names.split(' ').any(|known| known == name));
@@ -21,7 +22,10 @@ pub(super) fn no_command(name: &str) -> Option<Error> {
         None if is_model() => format!(
             "{name} is no command: `sluice run {name}` continues a text, `sluice chat {name}` talks"
         ),
-        None => return None,
+        None => {
+            let near = nearest(name, program.get_subcommands().map(Command::get_name))?;
+            format!("there is no command `{name}`; did you mean `{near}`?")
+        }
     };
     Some(Error::raw(ErrorKind::InvalidSubcommand, hint + "\n"))
 }

@@ -109,7 +109,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
         .unwrap_or_default();
     let program = command;
     let Some(command) = program.find_subcommand(name) else {
-        return hint::no_command(name).map_or(Ok(args), Err);
+        return hint::no_command(program, name).map_or(Ok(args), Err);
     };
     let needless = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
     let needless: Vec<_> = needless.flat_map(|(_, flags)| *flags).collect();

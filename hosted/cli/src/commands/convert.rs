@@ -1,5 +1,6 @@
 //! `sluice convert`: a folder of Hugging Face's to a GGUF file.
 
+use crate::flags::names::suggestion;
 use crate::outcome::Ending;
 use crate::ui::format::{Bytes, Count};
 use crate::ui::output::note;
@@ -14,7 +15,7 @@ use sluice::file::OutputFile;
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
 use sluice_make::convert::{Conversion, Ended, FloatType, Options};
-use sluice_make::quantize::{FileType, Plan, Request};
+use sluice_make::quantize::{FILE_TYPES, FileType, Plan, Request};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,14 +25,17 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ConvertArgs {
-    /// Folder with config.json, tokenizer.json or tokenizer.model, and *.safetensors
+    /// Folder with config.json, tokenizer and *.safetensors
+    ///
+    /// The tokenizer is tokenizer.json or tokenizer.model.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// GGUF file to write
     #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// Type of the weights: auto keeps the folder's, else f32, f16, bf16, q8_0 or any type that `sluice
-    /// quantize` names (vectors, norms and routers are F32 always)
+    /// Set the type of the weights; auto keeps the folder's
+    ///
+    /// f32, f16, bf16, q8_0 or any type of `sluice quantize`. Vectors, norms and routers are always F32.
     #[arg(
         long = "type",
         visible_alias = "outtype",
@@ -39,16 +43,18 @@ pub(crate) struct ConvertArgs {
         default_value = "auto"
     )]
     ty: TypeArg,
-    /// Name of the pre-tokenizer to write, where tokenizer.json's rules are not known
+    /// Set the pre-tokenizer where the rules of tokenizer.json are unknown
     #[arg(long, value_name = "NAME")]
     pre: Option<String>,
-    /// Name of the model to write; by default the folder's
+    /// Set the model's name; by default the folder's
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
-    /// Replace OUT if it is there
+    /// Overwrite OUT if it exists
     #[arg(long)]
     overwrite: bool,
-    /// Threads; by default one per physical core that this process may use
+    /// Set the number of threads
+    ///
+    /// By default one per physical core that this process may use.
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     threads: Option<u16>,
 }
@@ -69,7 +75,10 @@ impl FromStr for TypeArg {
         if text.eq_ignore_ascii_case("auto") {
             return Ok(Self::Auto);
         }
-        let file_type = FileType::from_str(text).map_err(|error| format!("{error} auto"))?;
+        let file_type = FileType::from_str(text).map_err(|error| {
+            let names = FILE_TYPES.iter().map(|known| known.name).chain(["auto"]);
+            format!("{error} auto{}", suggestion(text, names))
+        })?;
         Ok(match file_type.name {
             "F32" => Self::Float(FloatType::F32),
             "F16" => Self::Float(FloatType::F16),

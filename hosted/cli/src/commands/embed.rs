@@ -34,21 +34,25 @@ pub(crate) struct EmbedArgs {
     model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// From the vectors of tokens to that of a text: none, mean, cls (the first), last; by default
-    /// what the model's file says, else mean
+    /// Set how token vectors become one
+    ///
+    /// cls takes the first. By default what the model's file says, else mean.
     #[arg(long, value_name = "TYPE", value_parser = poolings())]
     pooling: Option<String>,
-    /// What vectors are divided by: -1 nothing, 0 so that the largest magnitude is 32760, 1 the
-    /// taxicab norm, 2 the euclidean norm, more the p-norm
+    /// Set the norm to divide by: -1 none, 1 taxicab, 2 euclidean, N p-norm
+    ///
+    /// 0 scales the largest magnitude to 32760.
     #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true,
         value_parser = value_parser!(i32).range(-1..=1000))]
     embd_normalize: i32,
-    /// json; json+ with the cosine similarities of all texts; array of arrays; raw numbers, a
-    /// vector a line
+    /// Set the output format
+    ///
+    /// json+ adds the cosine similarities of all texts; array prints an array of arrays; raw prints a vector of
+    /// numbers per line.
     #[arg(long, value_name = "FORMAT", default_value = "json",
         value_parser = PossibleValuesParser::new(["json", "json+", "array", "raw"]))]
     embd_output_format: String,
-    /// What parts the texts
+    /// Set the separator between texts
     #[arg(
         long,
         value_name = "STRING",
@@ -56,7 +60,7 @@ pub(crate) struct EmbedArgs {
         allow_hyphen_values = true
     )]
     embd_separator: String,
-    /// Take the prompt and the separator as they are written, without escapes
+    /// Use prompt and separator as written, without replacing escapes
     #[arg(long)]
     no_escape: bool,
     #[command(flatten)]
@@ -68,10 +72,10 @@ pub(crate) struct EmbedArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct TextArgs {
-    /// The texts, one a line
+    /// Set the texts, one per line
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the texts (UTF-8), one a line
+    /// Read the texts from a file (UTF-8), one per line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

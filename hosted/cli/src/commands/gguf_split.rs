@@ -25,32 +25,34 @@ Parts are called OUT-00001-of-00003.gguf and so on. Commands read all by the fir
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct GgufSplitArgs {
-    /// GGUF file to read; of a split model its first part
+    /// GGUF file to read, or the first part of a split model
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// What the parts' names begin with; with --merge the file to write
+    /// Prefix of the parts' names; with --merge the file to write
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// Write parts (the default)
+    /// Split into parts (the default)
     #[arg(long, conflicts_with = "merge")]
     split: bool,
-    /// Write one file from the parts
+    /// Merge the parts into one file
     #[arg(long,
         conflicts_with_all = ["split_max_tensors", "split_max_size", "no_tensor_first_split"])]
     merge: bool,
-    /// Tensors in a part [default: 128]
+    /// Set the maximum number of tensors per part [default: 128]
     #[arg(long, value_name = "N", conflicts_with = "split_max_size")]
     split_max_tensors: Option<NonZero<u64>>,
-    /// Bytes of tensors in a part: 500M, 2G (10^6 and 10^9). A larger tensor has a part of its own
+    /// Set the maximum size of the tensors per part: 500M, 2G
+    ///
+    /// M is 10^6 and G is 10^9 bytes. A larger tensor gets a part of its own.
     #[arg(long, value_name = "N(M|G)", value_parser = size)]
     split_max_size: Option<NonZero<u64>>,
-    /// Put metadata alone into the first part
+    /// Put only metadata into the first part
     #[arg(long)]
     no_tensor_first_split: bool,
-    /// Print what would be written, and write nothing
+    /// Print what would be written without writing it
     #[arg(long)]
     dry_run: bool,
-    /// Replace output files, if they are there
+    /// Overwrite output files that exist
     #[arg(long)]
     overwrite: bool,
 }

@@ -15,19 +15,19 @@ use std::path::PathBuf;
 pub(crate) struct ImatrixArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Importance matrix to write
+    /// Set the importance matrix to write
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
     output: PathBuf,
-    /// Importance matrices to add to; may be given more than once
+    /// Add to this importance matrix; may be repeated
     #[arg(long, value_name = "FILE")]
     in_file: Vec<PathBuf>,
-    /// Collect for the output layer too
+    /// Collect for the output layer as well
     #[arg(long)]
     process_output: bool,
-    /// Print how the importance of each weight is spread, the most uneven first
+    /// Print how the importance of each weight is spread, most uneven first
     #[arg(long)]
     show_statistics: bool,
-    /// Replace the output file, if there is one
+    /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
 }

@@ -19,7 +19,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluice import data/ experts.gguf
   sluice import data/ model.gguf --metadata-from original.gguf
-  sluice import data/ model.gguf --metadata-from vocab.gguf --arch qwen3moe --override-kv qwen3moe.attention.head_count=int:32
+  sluice import data/ model.gguf --metadata-from v.gguf --override-kv qwen3moe.block_count=int:48
   sluice import /ssd0/data,/ssd1/data model.gguf --metadata-from original.gguf --leave-experts
 
 DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
@@ -37,23 +37,27 @@ pub(crate) struct ImportArgs {
     /// GGUF file to write
     #[arg(value_name = "OUT.gguf")]
     output: PathBuf,
-    /// GGUF file, a vocabulary alone perhaps, whose metadata is taken
+    /// Copy the metadata of this GGUF file or vocabulary
     #[arg(long, visible_alias = "tokenizer-from", value_name = "FILE")]
     metadata_from: Option<PathBuf>,
-    /// Architecture, where metadata.json has none or another one
+    /// Set the architecture, overriding metadata.json
     #[arg(long, value_name = "NAME")]
     arch: Option<String>,
-    /// Type of int8 weights, where their scale is no f16 and Q8_0 would round
+    /// Set the type of int8 weights that Q8_0 would round
+    ///
+    /// Applies where their scale is not an f16 number.
     #[arg(long = "type", value_name = "TYPE",
         value_parser = PossibleValuesParser::new(["f16", "f32"]))]
     float: Option<String>,
-    /// Set a key of the metadata; TYPE is int, float, bool or str
+    /// Set a metadata key; TYPE is int, float, bool or str
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     override_kv: Vec<String>,
-    /// Leave experts in their files, and write where they are there. Not for int8 and mxfp4
+    /// Leave experts in their files and record where they are
+    ///
+    /// Not for int8 and mxfp4.
     #[arg(long, conflicts_with = "float")]
     leave_experts: bool,
-    /// Replace the output file, if there is one
+    /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
 }

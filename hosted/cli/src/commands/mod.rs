@@ -8,6 +8,7 @@ mod embed;
 mod experts;
 mod gate;
 mod gguf_split;
+mod help;
 mod imatrix;
 mod import;
 mod inspect;
@@ -25,18 +26,19 @@ mod unpack;
 
 use crate::outcome::Ending;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use std::ffi::OsString;
 
 /// Language models on x86 CPUs.
 ///
-/// Without arguments: tells a story with the model that is part of the program.
+/// Without a command, the built-in model tells a story.
 #[derive(Debug, Parser)]
 #[command(name = "sluice", version, args_override_self = true, after_help = EXIT_CODES,
-    styles = shell::STYLES)]
+    styles = help::STYLES)]
 pub(super) struct Cli {
-    /// Say nothing but errors on stderr
+    /// Print only errors on stderr
     #[arg(short, long, global = true)]
     pub(super) quiet: bool,
-    /// Write what is said on stderr to this file, too
+    /// Write what is printed on stderr to this file as well
     #[arg(
         long,
         value_name = "FILE",
@@ -51,69 +53,69 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Continue a prompt: text to stdout, everything else to stderr
+    /// Continue a prompt
     #[command(args_override_self = true, after_help = RUN_EXAMPLES)]
     Run(Box<run::RunArgs>),
-    /// Talk with a model
+    /// Chat with a model
     #[command(args_override_self = true, after_help = chat::EXAMPLES)]
     Chat(Box<chat::ChatArgs>),
-    /// Show what a GGUF file holds and how much memory it would take
+    /// Describe a GGUF file and the memory it needs
     #[command(args_override_self = true, after_help = INSPECT_EXAMPLES)]
     Inspect(Box<inspect::InspectArgs>),
-    /// Decide which frames of a stream of samples are worth waking a model for
+    /// Decide which frames of a sample stream should wake a model
     #[command(args_override_self = true, after_help = gate::EXAMPLES)]
     Gate(Box<gate::GateArgs>),
-    /// Fetch a model from Hugging Face
+    /// Download a model from Hugging Face
     #[command(args_override_self = true, after_help = pull::EXAMPLES)]
     Pull(pull::PullArgs),
-    /// Make a GGUF file of a Hugging Face folder
+    /// Convert a Hugging Face folder to GGUF
     Convert(convert::ConvertArgs),
-    /// Make a GGUF file of fewer bits per weight
+    /// Quantize a GGUF model
     #[command(args_override_self = true, after_help = quantize_help())]
     Quantize(Box<quantize::QuantizeArgs>),
-    /// Collect how much each column of each weight matters, for quantising
+    /// Collect an importance matrix for quantization
     #[command(args_override_self = true, after_help = IMATRIX_EXAMPLES)]
     Imatrix(Box<imatrix::ImatrixArgs>),
-    /// How fast a model runs here, and what part of the machine's limit that is
+    /// Measure speed against the limits of this machine
     Bench(Box<bench::args::BenchArgs>),
-    /// Vectors for texts, for search and comparison
+    /// Compute embeddings of texts
     #[command(args_override_self = true, after_help = embed::EXAMPLES)]
     Embed(Box<embed::EmbedArgs>),
-    /// Sort documents by how well they answer a query
+    /// Rank documents by relevance to a query
     #[command(args_override_self = true, after_help = rerank::EXAMPLES)]
     Rerank(Box<rerank::RerankArgs>),
-    /// Serve models over HTTP: OpenAI's routes, and llama-server's
+    /// Serve models over HTTP, as OpenAI and llama-server do
     #[command(args_override_self = true, after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
-    /// How well a model predicts a text, in chunks as llama.cpp cuts them
+    /// Measure how well a model predicts a text
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
         mut_arg("file", |arg| arg.required(false)))]
     Perplexity(Box<perplexity::PerplexityArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
     Tokenize(tokenize::TokenizeArgs),
-    /// What this machine gives a model, what holds it back, and what to type to fix that
+    /// Check this machine and suggest fixes
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Make a .slc file, whose weights are used where they lie, from a GGUF file
+    /// Pack a GGUF file into a .slc file, which is used in place
     #[command(args_override_self = true, after_help = pack::EXAMPLES)]
     Pack(pack::PackArgs),
-    /// Make a GGUF file from a data directory of expert blobs
+    /// Build a GGUF file from directories of expert blobs
     #[command(args_override_self = true, after_help = import::EXAMPLES)]
     Import(import::ImportArgs),
-    /// Traces of a mixture's experts: caches and predictions, beside the best that could be
+    /// Analyse MoE expert traces and simulate caches
     #[command(after_help = experts::EXAMPLES)]
     Experts(Box<experts::ExpertsArgs>),
-    /// Adapters: what is in their files, and other files made of them
+    /// Inspect, convert, merge and blend LoRA adapters
     #[command(after_help = lora::EXAMPLES)]
     Lora(Box<lora::LoraArgs>),
-    /// Split a GGUF file into several, or make one of them again
+    /// Split a GGUF file into parts or merge them
     #[command(args_override_self = true, after_help = gguf_split::EXAMPLES)]
     GgufSplit(gguf_split::GgufSplitArgs),
-    /// Make the GGUF file again that a .slc file was made from
+    /// Restore the GGUF file of a .slc file
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
-    /// Print a script that lets a shell complete commands and flags
+    /// Print a shell completion script
     #[command(after_help = shell::COMPLETIONS_EXAMPLES)]
     Completions(shell::CompletionsArgs),
     /// Write man pages
@@ -129,8 +131,8 @@ Examples:
 
 `sluice -m model.gguf -p TEXT` is short for `sluice run …`.
 
-Exit codes: 0 done (also when the reader of stdout left), 1 an error, 2 wrong usage,
-130 interrupted by Ctrl-C (the text so far is out; a second Ctrl-C ends at once).";
+Exit codes: 0 success (also when the reader of stdout has left), 1 error, 2 wrong usage,
+130 interrupted by Ctrl-C (after the text so far; a second Ctrl-C ends at once).";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -178,7 +180,17 @@ Examples:
 
 /// The commands with their flags, as they are parsed.
 pub(super) fn tree() -> clap::Command {
-    shell::with_negative_numbers(shell::with_environment(Cli::command()))
+    let command = shell::with_negative_numbers(shell::with_environment(Cli::command()));
+    help::arranged(command)
+}
+
+/// The help that `args` ask for: `full`, or for `-h` a summary of it.
+pub(super) fn help(full: clap::Error, args: &[OsString]) -> clap::Error {
+    if !args.iter().any(|arg| arg == "-h") {
+        return full;
+    }
+    let summary = help::summary(tree()).try_get_matches_from(args);
+    summary.err().unwrap_or(full)
 }
 
 /// The command and its flags, of a command line that [`tree`] has parsed.

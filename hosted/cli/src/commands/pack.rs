@@ -33,13 +33,15 @@ pub(crate) struct PackArgs {
     /// .slc file to write
     #[arg(value_name = "OUT.slc")]
     output: PathBuf,
-    /// Replace the output file, if there is one
+    /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
-    /// Read the written file back and compare the GGUF file inside by SHA-256
+    /// Read the written file back and compare its contents by SHA-256
     #[arg(long)]
     verify: bool,
-    /// Threads; by default one per physical core that this process may use
+    /// Set the number of threads
+    ///
+    /// By default one per physical core that this process may use.
     #[arg(short, long, value_name = "N",
         value_parser = value_parser!(u32).range(1..=WORKERS_MAX as i64))]
     threads: Option<u32>,

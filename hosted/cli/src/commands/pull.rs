@@ -18,10 +18,10 @@ HTTPS_PROXY and NO_PROXY a proxy, SSL_CERT_FILE other certificates than Mozilla'
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// Repository, and the type of its model: Q4_K_M, else Q8_0, else its first one
+    /// Repository and type of the model: Q4_K_M, else Q8_0, else its first one
     #[arg(value_name = "USER/NAME[:QUANT]")]
     repo: String,
-    /// File in the repository, or a pattern such as '*Q8_0.gguf', instead of a type [short: -hff]
+    /// Fetch this file or pattern, such as '*Q8_0.gguf' [short: -hff]
     #[arg(
         long = "hf-file",
         visible_alias = "file",
@@ -33,7 +33,7 @@ pub(crate) struct PullArgs {
     /// Fetch what `sluice convert` reads: safetensors, tokenizer, configuration
     #[arg(long, conflicts_with = "file")]
     folder: bool,
-    /// Branch, tag or commit
+    /// Set the branch, tag or commit
     #[arg(long, value_name = "NAME", default_value = "main")]
     revision: String,
     #[command(flatten)]

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluice rerank -m bge-reranker.gguf --query \"What is a panda?\" -d \"A bear of China.\" -d \"It is paris.\"
+  sluice rerank -m bge-reranker.gguf --query \"What is a panda?\" -d \"A bear.\" -d \"A city.\"
   sluice rerank -m bge-reranker.gguf --query \"a query\" -f documents.txt --top-n 5
   sluice rerank -m qwen3-reranker.gguf --query \"a query\" -f documents.txt --output-format json
 
@@ -31,15 +31,17 @@ A score is what the model gives; its range is the model's.";
 pub(crate) struct RerankArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// What the documents should answer
+    /// Set the query
     #[arg(long, value_name = "TEXT", required = true, allow_hyphen_values = true)]
     query: String,
     #[command(flatten)]
     documents: DocumentArgs,
-    /// Print only the N best
+    /// Print only the N best documents
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     top_n: Option<u32>,
-    /// text: score, number and document, a line each; json: as the server answers
+    /// Set the output format
+    ///
+    /// text prints score, number and document, one per line; json prints what the server answers.
     #[arg(long, value_name = "FORMAT", default_value = "text",
         value_parser = PossibleValuesParser::new(["text", "json"]))]
     output_format: String,
@@ -52,11 +54,11 @@ pub(crate) struct RerankArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct DocumentArgs {
-    /// A document; may be given several times
+    /// Add a document; may be repeated
     #[arg(short, long = "document", value_name = "TEXT", action = ArgAction::Append,
         allow_hyphen_values = true)]
     documents: Vec<String>,
-    /// File with the documents (UTF-8), one a line
+    /// Read the documents from a file (UTF-8), one per line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

@@ -1,10 +1,8 @@
-//! What shells and manuals are told about the commands: completions, man pages, the environment.
+//! `sluice completions` and `sluice man`, and the variables that stand for flags.
 
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::TextOutput;
 use anyhow::Context as _;
-use clap::builder::Styles;
-use clap::builder::styling::AnsiColor;
 use clap::{Args, Command};
 use clap_complete::Shell;
 use sluice::file::OutputFile;
@@ -12,7 +10,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell
+    /// Shell to complete for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
@@ -154,10 +152,3 @@ const VARIABLES: &[(&str, &str)] = &[
     ("reasoning-format", "LLAMA_ARG_THINK"),
     ("reasoning-budget", "LLAMA_ARG_THINK_BUDGET"),
 ];
-
-/// Colours of help and errors, where the terminal has them and `NO_COLOR` is not set.
-pub(super) const STYLES: Styles = Styles::styled()
-    .header(AnsiColor::Yellow.on_default().bold())
-    .usage(AnsiColor::Yellow.on_default().bold())
-    .literal(AnsiColor::Cyan.on_default())
-    .placeholder(AnsiColor::Green.on_default());

@@ -20,19 +20,19 @@ pub(crate) struct TokenizeArgs {
     model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// Print the numbers only: [1, 2, 3]
+    /// Print only the token ids: [1, 2, 3]
     #[arg(long)]
     ids: bool,
-    /// Print one JSON object: ids and pieces
+    /// Print ids and pieces as one JSON object
     #[arg(long, conflicts_with = "ids")]
     json: bool,
-    /// Print how many tokens there are, after them
+    /// Print the number of tokens as well
     #[arg(long)]
     show_count: bool,
     /// Do not add the tokens that begin and end texts
     #[arg(long)]
     no_bos: bool,
-    /// Names of control tokens in the text are text
+    /// Treat the names of control tokens as plain text
     #[arg(long)]
     no_parse_special: bool,
 }
@@ -40,10 +40,10 @@ pub(crate) struct TokenizeArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct TextArgs {
-    /// The text
+    /// Set the text
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the text (UTF-8), taken as it is
+    /// Read the text from a file (UTF-8), unchanged
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Read the text from stdin

@@ -28,10 +28,10 @@ pub(crate) struct UnpackArgs {
     /// GGUF file to write
     #[arg(value_name = "OUT.gguf", required_unless_present = "verify")]
     output: Option<PathBuf>,
-    /// Replace the output file, if there is one
+    /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
-    /// Without OUT.gguf: compare only, write nothing
+    /// Compare without writing anything (without OUT.gguf)
     #[arg(long)]
     verify: bool,
 }

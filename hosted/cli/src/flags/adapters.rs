@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 /// Adapters of all that a command computes.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
-    /// Adapter to compute with: a folder of PEFT's, or llama.cpp's GGUF file; several are added up: --lora a,b
+    /// Apply a LoRA adapter; several are added up: --lora a,b
+    ///
+    /// A PEFT folder or llama.cpp's GGUF file.
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub(crate) lora: Vec<PathBuf>,
-    /// The same with a factor each: --lora-scaled a:0.5,b:1.5
+    /// Apply adapters with scales: --lora-scaled a:0.5,b:1.5
     #[arg(long, value_name = "PATH:SCALE", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub(crate) lora_scaled: Vec<String>,
     #[command(flatten)]
@@ -27,13 +29,15 @@ pub(crate) struct AdapterArgs {
 /// How adapters are read and packed.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdapterLoadArgs {
-    /// How adapters lie in memory: int8, bf16, f16, f32, or auto, which is the smallest of the last three that holds
-    /// a matrix exactly
+    /// Set the type of adapters in memory
+    ///
+    /// auto is the smallest of bf16, f16 and f32 that represents a matrix exactly.
     #[arg(long, value_name = "TYPE", default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "int8", "bf16", "f16", "f32"]))]
     lora_dtype: String,
-    /// Folder of the Hugging Face model that PEFT's adapters are for; config.json is enough. By default the sizes are
-    /// those of the GGUF model
+    /// Set the folder of the Hugging Face model that PEFT adapters belong to
+    ///
+    /// Its config.json is enough. By default the sizes are taken from the GGUF model.
     #[arg(long, value_name = "DIR")]
     lora_base: Option<PathBuf>,
 }

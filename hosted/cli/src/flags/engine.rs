@@ -1,6 +1,7 @@
 //! The flags of the engine: its sizes, its threads and how weights are read.
 
 use crate::flags::experts::ExpertArgs;
+use crate::flags::names::kernels;
 use crate::flags::placement::PlacementArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
@@ -15,42 +16,52 @@ use sluice::{Limits, Model, Session, Team};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// Context in tokens; 0 is the model's own
+    /// Set the context size in tokens; 0 uses the model's own
     #[arg(short, long, value_name = "N", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1 << 24))]
     pub(crate) ctx_size: u32,
-    /// Most tokens handed to the engine at once
+    /// Set the maximum logical batch size, in tokens
     #[arg(short, long, value_name = "N", default_value_t = 2048,
         value_parser = value_parser!(u32).range(1..=1 << 24))]
     pub(crate) batch_size: u32,
-    /// Most tokens computed at once [short: -ub]
+    /// Set the maximum physical batch size, in tokens [short: -ub]
     #[arg(long, value_name = "N", default_value_t = 512,
         value_parser = value_parser!(u32).range(1..=1 << 24))]
     pub(crate) ubatch_size: u32,
-    /// Threads; by default one per physical core that is used (--cores)
+    /// Set the number of threads
+    ///
+    /// By default one per physical core in use (see --cores).
     #[arg(short, long, value_name = "N", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=WORKERS_MAX as i64))]
     pub(crate) threads: Option<i64>,
-    /// Type of keys in the KV cache; q8_0 takes half the room of f16: -ctk q8_0 -ctv q8_0
-    /// [short: -ctk]
+    /// Set the KV cache type of keys [short: -ctk]
+    ///
+    /// q8_0 halves the memory of f16: -ctk q8_0 -ctv q8_0.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub(crate) cache_type_k: String,
-    /// Type of values in the KV cache [short: -ctv]
+    /// Set the KV cache type of values [short: -ctv]
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub(crate) cache_type_v: String,
-    /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
+    /// Do not rotate keys and values before quantizing them
+    ///
+    /// Applies to the cache types q8_0, q4_0 and fp8.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) no_kv_rotation: bool,
-    /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
-    #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
+    /// Select the kernels
+    ///
+    /// By default the fastest that this CPU supports.
+    #[arg(long, value_name = "NAME", value_parser = kernels(), env = "SLUICE_ISA", hide_env_values = true)]
     pub(crate) isa: Option<String>,
-    /// How weights are read: none (plain reads), mmap, or auto, which is mmap; mlock and mmap+mlock
-    /// lock them in memory as well [short: -lm]
+    /// Set how weights are loaded [short: -lm]
+    ///
+    /// none reads the file; mmap maps it, and so does auto; mlock and mmap+mlock also lock the weights in
+    /// memory.
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(crate) load_mode: String,
-    /// Read rows of embeddings from the file as tokens name them, instead of loading them: per-layer embeddings take most
-    /// of some models' bytes. Those of a .slc file stay there anyway
+    /// Read embedding rows from the file on demand
+    ///
+    /// Per-layer embeddings are most of the bytes of some models. A .slc file's rows are always read on demand.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) gather_tables: bool,
     #[command(flatten)]

@@ -19,31 +19,37 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Experts on disk")]
 pub(crate) struct ExpertArgs {
-    /// Leave the experts of a mixture on disk and keep as many as fit into so many MiB: --expert-cache 8192
+    /// Keep a mixture's experts on disk and cache up to this many MiB
     #[arg(long, value_name = "MiB", env = "SLUICE_EXPERT_CACHE", hide_env_values = true,
         value_parser = value_parser!(u32).range(1..=1 << 30))]
     expert_cache: Option<u32>,
-    /// How they are read: uring, pread or mmap; by default the first that works
+    /// Set how experts are read: uring, pread or mmap
+    ///
+    /// By default the first one that works.
     #[arg(long, value_name = "WAY", requires = "expert_cache",
         value_parser = PossibleValuesParser::new(ExpertIo::ALL.map(ExpertIo::name)))]
     expert_io: Option<String>,
-    /// Which expert makes room for another: aged, lru, lfu, heat, or static by a profile
+    /// Set the eviction policy of the expert cache
+    ///
+    /// static never evicts the experts of --expert-profile.
     #[arg(long, value_name = "POLICY", default_value = Policy::default().name(), requires = "expert_cache",
         value_parser = PossibleValuesParser::new(Policy::ALL.map(Policy::name)))]
     expert_policy: String,
-    /// Profile of experts to hold, as `sluice experts stats --profile-out` writes it, for --expert-policy static
+    /// Read the experts that the policy static keeps
+    ///
+    /// `sluice experts stats --profile-out` writes such files.
     #[arg(long, value_name = "FILE", requires = "expert_cache")]
     expert_profile: Option<PathBuf>,
     /// Read experts only when their layer is reached
     #[arg(long, requires = "expert_cache")]
     no_expert_prefetch: bool,
-    /// Folders with copies of the model file on other drives: experts are read from all in turn
+    /// Read experts from copies of the model on other drives, in turn
     #[arg(long, value_name = "DIR", value_delimiter = ',', action = ArgAction::Append, requires = "expert_cache")]
     expert_dir: Vec<PathBuf>,
-    /// Append what each layer needed to a trace, for `sluice experts`
+    /// Append the experts that each layer used to a trace, for `sluice experts`
     #[arg(long, value_name = "FILE", requires = "expert_cache")]
     expert_trace: Option<PathBuf>,
-    /// Compare what is read with checksums
+    /// Verify the checksums of experts as they are read
     #[arg(long, requires = "expert_cache")]
     expert_check: bool,
 }

@@ -13,8 +13,10 @@ use std::path::PathBuf;
 /// A model on Hugging Face, beside `-m`.
 #[derive(Debug, Args)]
 pub(crate) struct HubArgs {
-    /// Model on Hugging Face, fetched where it is not here yet: Q4_K_M, else Q8_0, else its first
-    /// [short: -hf]
+    /// Use a model from Hugging Face [short: -hf]
+    ///
+    /// It is downloaded unless it is in the cache. QUANT is the type of its weights: by default Q4_K_M, else
+    /// Q8_0, else the first one.
     #[arg(
         long,
         value_name = "USER/NAME[:QUANT]",
@@ -22,7 +24,7 @@ pub(crate) struct HubArgs {
         hide_env_values = true
     )]
     hf_repo: Option<String>,
-    /// File in that repository, or a pattern, instead of a type [short: -hff]
+    /// Use this file, or a pattern, instead of a type [short: -hff]
     #[arg(
         long,
         value_name = "PATH",
@@ -72,10 +74,12 @@ impl HubArgs {
 /// How the hub is reached.
 #[derive(Debug, Args)]
 pub(crate) struct AccessArgs {
-    /// Access token; else that of `hf auth login` [short: -hft]
+    /// Set the access token [short: -hft]
+    ///
+    /// By default the one that `hf auth login` has stored.
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     hf_token: Option<String>,
-    /// Use what is in the cache; ask no server (also HF_HUB_OFFLINE=1)
+    /// Use only cached downloads (also HF_HUB_OFFLINE=1)
     #[arg(long, env = "LLAMA_ARG_OFFLINE", hide_env_values = true)]
     offline: bool,
 }

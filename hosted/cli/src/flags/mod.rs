@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod experts;
 pub(crate) mod hub;
 pub(crate) mod model;
+pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod placement;
 pub(crate) mod prompt;

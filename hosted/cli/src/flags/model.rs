@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 /// A model by path or by repository.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// GGUF or .slc file
+    /// Set the model: a GGUF or .slc file
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// The same, without a flag
+    /// The model, without a flag
     #[arg(value_name = "MODEL", hide = true)]
     bare: Option<PathBuf>,
     #[command(flatten)]

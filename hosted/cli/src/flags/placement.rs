@@ -1,5 +1,6 @@
 //! Where threads and memory go: the flags that every command which runs a model shares.
 
+use crate::flags::names::one_of;
 use crate::ui::output::note;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
@@ -17,26 +18,32 @@ use sluice::host::workers::Workers;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub(crate) struct PlacementArgs {
-    /// CPUs to use, in hexadecimal: 0x3 is CPUs 0 and 1; with --cpu-range, both together
+    /// Set the CPUs to use as a hexadecimal mask
+    ///
+    /// 0x3 is CPUs 0 and 1. Combined with --cpu-range, both sets are used.
     #[arg(short = 'C', long, value_name = "HEX", value_parser = CpuList::from_mask)]
     pub(crate) cpu_mask: Option<CpuList>,
-    /// CPUs to use: 0-3 [short: -Cr]
+    /// Set the CPUs to use as a range, such as 0-3 [short: -Cr]
     #[arg(long, value_name = "FIRST-LAST", value_parser = CpuList::from_range,
         allow_hyphen_values = true)]
     pub(crate) cpu_range: Option<CpuList>,
-    /// With CPUs given: 1 binds each thread to one of them, 0 to all of them; without, each has one
+    /// Pin each thread to one of the given CPUs (1) or to all of them (0)
+    ///
+    /// Without given CPUs each thread has a CPU of its own.
     #[arg(long, value_name = "0|1", value_parser = PossibleValuesParser::new(["0", "1"]))]
     pub(crate) cpu_strict: Option<String>,
-    /// Cores to use where the processor has fast and efficient ones: performance, efficiency, all.
-    /// By default the fast ones, and with CPUs given these
+    /// Select the cores of a hybrid CPU: performance, efficiency or all
+    ///
+    /// By default the performance cores, or all of the given CPUs.
     #[arg(long, value_name = "KIND", env = "SLUICE_CORES", hide_env_values = true,
         value_parser = cores_choice())]
     cores: Option<String>,
-    /// Measure the speed of each thread's core at the start, and share work accordingly: for
-    /// --cores all
+    /// Measure each core's speed and divide the work accordingly
+    ///
+    /// For --cores all.
     #[arg(long)]
     share_by_speed: bool,
-    /// Scheduler's class: -1 low, 0 normal, 1 medium, 2 high, 3 realtime
+    /// Set the scheduling priority: -1 low, 0 normal, 1 medium, 2 high, 3 realtime
     #[arg(
         long,
         value_name = "N",
@@ -44,20 +51,23 @@ pub(crate) struct PlacementArgs {
         allow_negative_numbers = true
     )]
     prio: Priority,
-    /// How long threads spin before they sleep: 0 not at all, 100 longest
+    /// Set how long idle threads spin before sleeping: 0 never, 100 longest
     #[arg(long, value_name = "0..100", default_value_t = 50,
         value_parser = value_parser!(u8).range(0..=100))]
     pub(crate) poll: u8,
-    /// Threads and memory over all NUMA nodes, on the one at hand, or as numactl says:
-    /// distribute, isolate, numactl
-    #[arg(long, value_name = "MODE")]
+    /// Set the NUMA policy
+    ///
+    /// distribute spreads threads and memory over all nodes, isolate keeps both on the current node, numactl
+    /// takes the nodes that numactl has set.
+    #[arg(long, value_name = "MODE", value_parser = one_of::<Numa>(["distribute", "isolate", "numactl"]))]
     numa: Option<Numa>,
-    /// Ask for huge pages for weights, KV cache and scratch: on, off, auto (on, where the kernel
-    /// has them)
+    /// Request huge pages for weights, KV cache and scratch memory
+    ///
+    /// auto requests them where the kernel supports them.
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(["on", "off", "auto"]))]
     pub(crate) huge_pages: String,
-    /// Keep the weights from being swapped out; as -lm mlock, whatever -lm says
+    /// Lock the weights in memory, whatever --load-mode says
     #[arg(long)]
     mlock: bool,
 }

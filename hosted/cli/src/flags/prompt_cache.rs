@@ -9,13 +9,13 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prompt cache")]
 pub(crate) struct PromptCacheArgs {
-    /// Keep what the model has read in this file, and begin with what is in it
+    /// Save the evaluated prompt to this file and reuse it next time
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
-    /// Keep what it has written, too
+    /// Save the generated tokens as well
     #[arg(long, requires = "prompt_cache")]
     prompt_cache_all: bool,
-    /// Only begin with the file; do not write it
+    /// Reuse the prompt cache without updating it
     #[arg(long, requires = "prompt_cache")]
     prompt_cache_ro: bool,
 }

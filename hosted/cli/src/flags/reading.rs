@@ -21,10 +21,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ReadingArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to read (UTF-8)
+    /// Set the text to read (UTF-8)
     #[arg(short, long, value_name = "FILE", required = true)]
     pub(crate) file: Option<PathBuf>,
-    /// Chunks of the text to read, each as long as the context (-c, 512 by default); -1 all
+    /// Set the number of chunks to read; -1 reads all
+    ///
+    /// Each chunk is as long as the context (-c), by default 512 tokens.
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 24))]
     chunks: i64,

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Seed of the random numbers; -1 draws one and says which
+    /// Set the random seed; -1 draws one and reports it
     #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..))]
     pub(crate) seed: i64,
@@ -35,7 +35,7 @@ pub(crate) struct SamplingArgs {
         overrides_with = "samplers"
     )]
     pub(crate) sampling_seq: Option<String>,
-    /// Divisor of the logits; 0 always takes the likeliest token
+    /// Set the temperature; 0 always picks the likeliest token
     #[arg(
         long,
         visible_alias = "temperature",
@@ -55,7 +55,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) dynatemp_exp: f32,
-    /// Choose among so many likeliest tokens; 0 among all
+    /// Sample from the N likeliest tokens; 0 from all
     #[arg(
         long,
         value_name = "N",
@@ -63,7 +63,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) top_k: i32,
-    /// Choose among the likeliest tokens that together reach this probability; 1 among all
+    /// Keep top tokens up to this total probability; 1 is off
     #[arg(
         long,
         value_name = "P",
@@ -71,7 +71,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) top_p: f32,
-    /// Choose among tokens at least so many times as likely as the likeliest; 0 among all
+    /// Drop tokens below this share of the best; 0 is off
     #[arg(
         long,
         value_name = "P",
@@ -110,7 +110,7 @@ pub(crate) struct SamplingArgs {
         value_parser = value_parser!(i32).range(-1..)
     )]
     pub(crate) repeat_last_n: i32,
-    /// Divides the logits of tokens that occurred; 1 changes nothing
+    /// Divide the logits of repeated tokens by this; 1 is off
     #[arg(
         long,
         value_name = "X",
@@ -196,7 +196,7 @@ pub(crate) struct SamplingArgs {
     /// End after this text and print it (in a chat: give the turn back); may be given several times
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) reverse_prompt: Vec<String>,
-    /// End before this text and do not print it; may be given several times
+    /// Stop before this text without printing it; may be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
 }

@@ -169,7 +169,7 @@ fn wrong_values_are_named() {
         (&["--prio", "4"], &["-1 (low)"]),
         (&["--poll", "101"], &["101"]),
         (&["--cores", "fast"], &["fast", "performance", "efficiency"]),
-        (&["--numa", "spread"], &["distribute, isolate or numactl"]),
+        (&["--numa", "spread"], &["distribute, isolate, numactl"]),
         (&["-p", "0", "--in-turn"], &["--in-turn", "--lora-each"]),
         (
             &["--in-turn", "--lora", "x"],

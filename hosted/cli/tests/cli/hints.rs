@@ -24,6 +24,31 @@ fn commands_of_other_programs_have_a_hint() {
 }
 
 #[test]
+fn nearly_right_words_are_answered_with_the_right_ones() {
+    let cases: [(&[&str], &str); 13] = [
+        (&["rnu"], "did you mean `run`?"),
+        (&["sreve", "-m", "x"], "did you mean `serve`?"),
+        (&["lora", "mrege"], "'merge'"),
+        (&["run", "--tmep", "0"], "'--temp'"),
+        (&["serve", "--prot", "80"], "'--port'"),
+        (&["gate", "bench", "--frame-length", "3"], "'--frame-len'"),
+        (&["run", "-ctk", "q8"], "'q8_0'"),
+        (&["run", "--numa", "isolated"], "'isolate'"),
+        (&["run", "--isa", "avx22"], "'avx2'"),
+        (&["run", "--spec-type", "draft-slef"], "'draft-self'"),
+        (&["experts", "replay", "x", "--policy", "lrru"], "'lru'"),
+        (&["quantize", "a.gguf", "Q4_KM"], "did you mean Q4_K_M?"),
+        (
+            &["convert", "a", "b.gguf", "--type", "bf61"],
+            "did you mean BF16?",
+        ),
+    ];
+    for (args, expected) in cases {
+        fails(2, args, &[expected]);
+    }
+}
+
+#[test]
 fn files_in_the_place_of_texts_have_a_hint() {
     let grammar = TemporaryFile::new("near.gbnf", b"root ::= \"yes\"");
     fails(

@@ -8,11 +8,14 @@ use std::process::Stdio;
 /// The names of all commands, from the help.
 fn commands() -> Vec<String> {
     let help = run_to(0, &["--help"]).stdout;
+    // They stand in groups before the options.
     let lines = help
         .lines()
-        .skip_while(|line| !line.starts_with("Commands:"));
-    let lines = lines.skip(1).take_while(|line| line.starts_with("  "));
-    let names = lines.filter_map(|line| line.split_whitespace().next());
+        .skip_while(|line| *line != "Run a model:")
+        .take_while(|line| *line != "Options:");
+    let names = lines
+        .filter(|line| line.starts_with("  "))
+        .filter_map(|line| line.split_whitespace().next());
     names
         .filter(|name| *name != "help")
         .map(str::to_owned)

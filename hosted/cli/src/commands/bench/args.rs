@@ -4,6 +4,7 @@ use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::{LOAD_MODES, load_mode};
 use crate::flags::experts::ExpertArgs;
 use crate::flags::hub::HubArgs;
+use crate::flags::names::kernels;
 use crate::flags::placement::PlacementArgs;
 use crate::flags::speculation::SpeculationArgs;
 use crate::outcome::UsageError;
@@ -39,58 +40,63 @@ the GGUF file's bytes and measured by a probe just before; latencies are of sing
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// GGUF or .slc files; without one, the model that is part of the program
+    /// Set the GGUF or .slc files; by default the built-in model
     #[arg(short, long, value_name = "FILE", value_delimiter = ',')]
     pub(super) model: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) hub: HubArgs,
-    /// Prompt lengths to measure; 0 none [default: 512]
+    /// Set the prompt lengths; 0 is none [default: 512]
     #[arg(short = 'p', long, value_name = "N", action = ArgAction::Append)]
     n_prompt: Vec<Numbers>,
-    /// Lengths of generation to measure; 0 none [default: 128]
+    /// Set the generation lengths; 0 is none [default: 128]
     #[arg(short = 'n', long, value_name = "N", action = ArgAction::Append)]
     n_gen: Vec<Numbers>,
-    /// A prompt and then a generation, in one [short: -pg]
+    /// Measure a prompt and then generation, as one test [short: -pg]
     #[arg(long, value_name = "PP,TG", action = ArgAction::Append)]
     pub(super) n_prompt_gen: Vec<PromptGen>,
-    /// Tokens in the context before the test [default: 0]
+    /// Set the tokens in the context before the test [default: 0]
     #[arg(short = 'd', long, value_name = "N", action = ArgAction::Append)]
     n_depth: Vec<Numbers>,
-    /// Sequences that generate side by side, one token each in a pass [short: -npl] [default: 1]
+    /// Set the numbers of parallel sequences [short: -npl] [default: 1]
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     n_parallel: Vec<Numbers>,
-    /// Positions of a sequence in one pass of generation, as in verifying draft tokens
-    /// [short: -npos] [default: 1]
+    /// Set the positions per sequence and pass [short: -npos] [default: 1]
+    ///
+    /// More than one is what verifying draft tokens takes.
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     n_positions: Vec<Numbers>,
-    /// Most tokens handed to the engine at once [default: 2048]
+    /// Set the maximum logical batch sizes [default: 2048]
     #[arg(short = 'b', long, value_name = "N", action = ArgAction::Append)]
     batch_size: Vec<Numbers>,
-    /// Most tokens computed at once [short: -ub] [default: 512]
+    /// Set the maximum physical batch sizes [short: -ub] [default: 512]
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     ubatch_size: Vec<Numbers>,
-    /// Types of keys in the KV cache [short: -ctk] [default: f16]
+    /// Set the KV cache types of keys [short: -ctk] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
     cache_type_k: Vec<String>,
-    /// Types of values in the KV cache [short: -ctv] [default: f16]
+    /// Set the KV cache types of values [short: -ctv] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
     cache_type_v: Vec<String>,
-    /// Do not rotate keys and values of q8_0, q4_0 and fp8 before they are stored
+    /// Do not rotate keys and values before quantizing them
+    ///
+    /// Applies to the cache types q8_0, q4_0 and fp8.
     #[arg(long)]
     pub(super) no_kv_rotation: bool,
-    /// Numbers of threads [default: one per physical core]
+    /// Set the numbers of threads [default: one per physical core]
     #[arg(short = 't', long, value_name = "N", action = ArgAction::Append)]
     threads: Vec<Numbers>,
-    /// Kernel tables: scalar, avx2, … [default: the fastest of this CPU]
+    /// Select the kernels [default: the fastest of this CPU]
     #[arg(
         long,
         value_name = "NAME",
         value_delimiter = ',',
-        env = "SLUICE_ISA",
+        value_parser = kernels(), env = "SLUICE_ISA",
         hide_env_values = true
     )]
     pub(super) isa: Vec<String>,
-    /// How weights are read: none (plain reads), mmap, or auto, which is mmap [short: -lm]
+    /// Set how weights are loaded [short: -lm]
+    ///
+    /// none reads the file; mmap maps it, and so does auto.
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(super) load_mode: String,
@@ -98,57 +104,61 @@ pub(crate) struct BenchArgs {
     pub(super) placement: PlacementArgs,
     #[command(flatten)]
     pub(super) experts: ExpertArgs,
-    /// Read rows of embeddings from the file as tokens name them, instead of loading them
+    /// Read embedding rows from the file on demand
     #[arg(long)]
     pub(super) gather_tables: bool,
-    /// Repetitions of each test
+    /// Set the number of repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
         value_parser = value_parser!(u32).range(1..=100_000))]
     pub(super) repetitions: u32,
-    /// Format of the results on stdout
+    /// Set the output format on stdout
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "md")]
     pub(super) output: Format,
-    /// Results on stderr as well [short: -oe]
+    /// Print results on stderr as well, in this format [short: -oe]
     #[arg(long, value_name = "FORMAT")]
     pub(super) output_err: Option<Format>,
-    /// Wait before each test, in seconds
+    /// Wait this many seconds before each test
     #[arg(long, value_name = "SECONDS", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=86_400))]
     pub(super) delay: u32,
-    /// Do not run each test once before it is measured
+    /// Skip the warm-up run before each test
     #[arg(long)]
     pub(super) no_warmup: bool,
-    /// Say on stderr what is running
+    /// Report progress on stderr
     #[arg(long)]
     pub(super) progress: bool,
-    /// How far ahead products of few tokens ask for weights: near, far, auto (as was faster in the
-    /// steps before) [default: auto; near with --strict]
+    /// Set how far ahead products of few tokens prefetch weights
+    ///
+    /// auto follows what was faster in the steps before [default: auto; near with --strict].
     #[arg(long, value_name = "MODE")]
     pub(super) prefetch: Option<PrefetchMode>,
-    /// Repeatable to the token: pinned threads or none, a fixed prompt, each next token the
-    /// likeliest, one way of asking for weights; prints a hash of the tokens and the llama-bench
-    /// command that measures the same
+    /// Make results repeatable to the token
+    ///
+    /// Pins all threads or none, fixes the prompt, picks the likeliest tokens and one prefetch distance; prints
+    /// a hash of the tokens and the llama-bench command that measures the same.
     #[arg(long)]
     pub(super) strict: bool,
     #[command(flatten)]
     pub(super) adapters: AdapterArgs,
-    /// Adapters of the sequences that generate side by side, one each, in turn: -npl 4 --lora-each a,b
+    /// Assign adapters to parallel sequences in turn: -npl 4 --lora-each a,b
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
         conflicts_with_all = ["lora", "lora_scaled"])]
     pub(super) lora_each: Vec<PathBuf>,
-    /// Every other step of generation leaves the adapters out, and by how much longer the others take is said
+    /// Leave the adapters out of every other step and report what they cost
     #[arg(long, conflicts_with = "told")]
     pub(super) in_turn: bool,
-    /// Instead of tests: texts that are written with draft tokens and without, in turns. Files of JSON objects with a
-    /// prompt, an answer that is told (else the model's own, n_predict tokens of it) and a schema
+    /// Measure speculation on texts from JSONL files, instead of tests
+    ///
+    /// Each object has a prompt, an answer (else the model's own, n_predict tokens) and maybe a schema. Each
+    /// text is written with draft tokens and without, in turn.
     #[arg(long, value_name = "FILE", value_delimiter = ',', action = ArgAction::Append)]
     pub(super) told: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) speculation: SpeculationArgs,
-    /// Write a picture: the roofline with all tests, and latencies by percentile
+    /// Write a picture of the roofline, all tests, and latencies by percentile
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// Taken for llama-bench's sake; attention is always fused here [short: -fa]
+    /// Accept llama-bench's flag; attention is always fused [short: -fa]
     #[arg(long, value_name = "on|auto|1", hide = true,
         value_parser = PossibleValuesParser::new(["on", "auto", "1", "-1"]),
         allow_hyphen_values = true)]

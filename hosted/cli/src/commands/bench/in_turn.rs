@@ -1,7 +1,5 @@
 //! `--in-turn`: what adapters cost, from steps without and with them in turn.
 
-use super::row::Row;
-
 /// A step with adapters beside two without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Turn {
@@ -33,14 +31,12 @@ pub(super) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f
 }
 
 /// The line after the results; `None` where no step was compared.
-pub(super) fn report(row: &Row) -> Option<String> {
-    let turns = &row.samples.turns;
+pub(super) fn report(test: &str, turns: &[Turn]) -> Option<String> {
     let taxes = || turns.iter().map(|turn| turn.tax_percent);
     let [low, middle, high] = [25, 50, 75].map(|percent| percentile(taxes(), percent));
     (!turns.is_empty()).then(|| {
         format!(
-            "{}: steps with adapters take {middle:.1}% longer (median of {}, half of them within {low:.1} to {high:.1}%)",
-            row.test.name(),
+            "{test}: steps with adapters take {middle:.1}% longer (median of {}, half of them within {low:.1} to {high:.1}%)",
             turns.len(),
         )
     })

@@ -308,8 +308,10 @@ impl Bench<'_> {
                 ));
             }
         }
-        for line in self.rows.iter().filter_map(in_turn::report) {
-            note(format_args!("{line}"));
+        for row in &self.rows {
+            if let Some(line) = in_turn::report(&row.test.name(), &row.samples.turns) {
+                note(format_args!("{line}"));
+            }
         }
         match &self.args.plot {
             Some(path) if !self.rows.is_empty() => plot::write(path, &self.rows),

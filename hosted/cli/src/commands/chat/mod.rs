@@ -34,48 +34,54 @@ use std::time::Instant;
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The first message
+    /// Set the first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the first message, - for stdin (UTF-8; one newline at its end does not count)
+    /// Read the first message from a file; - is stdin
+    ///
+    /// UTF-8. A newline at the end is dropped.
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// System message [short: -sys]
+    /// Set the system message [short: -sys]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system_prompt: Option<String>,
-    /// File with it (UTF-8) [short: -sysf]
+    /// Read the system message from a file (UTF-8) [short: -sysf]
     #[arg(long, value_name = "FILE", conflicts_with = "system_prompt")]
     system_prompt_file: Option<PathBuf>,
-    /// Leave after the first answer [short: -st]
+    /// Exit after the first answer [short: -st]
     #[arg(long)]
     single_turn: bool,
-    /// Template instead of the model's own: chatml, gemma, llama3, phi3, zephyr, or Jinja text
+    /// Override the model's chat template
+    ///
+    /// chatml, gemma, llama3, phi3, zephyr, or Jinja text.
     #[arg(long, value_name = "NAME|TEXT")]
     chat_template: Option<String>,
-    /// The same from a file
+    /// Read the chat template from a file
     #[arg(long, value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
-    /// More variables for the template, as a JSON object: {"enable_thinking": false}
+    /// Set template variables as JSON: '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON")]
     chat_template_kwargs: Option<String>,
-    /// Most tokens of an answer; -1 as many as the context has
+    /// Set the maximum number of tokens per answer; -1 is unlimited
     #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
         default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     n_predict: i64,
-    /// When the context is full, say so instead of forgetting its older half
+    /// When the context is full, stop instead of dropping its older half
     #[arg(long, overrides_with = "context_shift")]
     no_context_shift: bool,
-    /// Forget the older half of a full context (the default)
+    /// When the context is full, drop its older half (the default)
     #[arg(long)]
     context_shift: bool,
-    /// Tokens at the beginning that are never forgotten; by default those before the first message
+    /// Keep this many tokens at the beginning when the context is shifted
+    ///
+    /// By default those before the first message.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1 << 24))]
     keep: Option<u32>,
-    /// Let the terminal itself edit lines: no history, lines of at most 4095 bytes
+    /// Let the terminal edit lines: no history, at most 4095 bytes a line
     #[arg(long)]
     simple_io: bool,
-    /// Take \n and the like in texts on the command line as written
+    /// Use texts on the command line as written, without replacing escapes
     #[arg(long)]
     no_escape: bool,
     #[command(flatten)]

@@ -22,7 +22,9 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Look at the drives of this model, or folder of models; without it, of the current folder
+    /// Check the drives of this model or folder of models
+    ///
+    /// By default those of the current folder.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Print one JSON object

@@ -28,10 +28,10 @@ pub(crate) struct ExpertsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExpertsCommand {
-    /// Run a trace through caches and predictions, beside the best that could be
+    /// Simulate caches and predictions on a trace, next to the optimum
     #[command(args_override_self = true, after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
-    /// Describe a trace: how unevenly experts are used, and how many a stretch of text takes
+    /// Summarise a trace: how evenly experts are used, how many a text needs
     #[command(args_override_self = true, after_help = stats::EXAMPLES)]
     Stats(stats::StatsArgs),
 }
@@ -49,7 +49,9 @@ struct TraceArgs {
     /// Trace to read; - is stdin
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Experts of a layer [default: one more than the largest id]
+    /// Set the number of experts per layer
+    ///
+    /// By default one more than the largest id.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(EXPERTS_MAX)))]
     experts: Option<u32>,
 }

@@ -2,6 +2,7 @@
 
 use super::table::Table;
 use super::{TraceArgs, percent};
+use crate::flags::names::one_of;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::TextOutput;
 use clap::builder::PossibleValuesParser;
@@ -34,27 +35,34 @@ Predictions are measured as they would be in a run: each step is predicted befor
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     trace: TraceArgs,
-    /// Slots of the caches [default: 10%, 25%, 50% and 75% of all experts]
+    /// Set the cache sizes in slots
+    ///
+    /// By default 10%, 25%, 50% and 75% of all experts.
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "share",
         value_parser = value_parser!(u32).range(1..=i64::from(IDS_MAX)))]
     slots: Vec<u32>,
-    /// The same as shares of all experts
+    /// Set the cache sizes as shares of all experts
     #[arg(long, value_name = "N%,..", value_delimiter = ',')]
     share: Vec<Share>,
-    /// Policies to run: aged, lru, lfu, heat, static
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = Policy::ALL)]
+    /// Select the eviction policies
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = Policy::ALL,
+        value_parser = one_of::<Policy>(Policy::ALL.map(Policy::name)))]
     policy: Vec<Policy>,
-    /// What the policy static holds in half the slots [default: the trace's own, which looks ahead]
+    /// Set the experts that the policy static keeps in half the slots
+    ///
+    /// By default the trace's own profile, which looks ahead.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// What shares the slots: all layers, as in a run, or each has its part
+    /// Share the slots among all layers or divide them
+    ///
+    /// In a run all layers share them.
     #[arg(long, value_name = "WHAT", default_value = "all",
         value_parser = PossibleValuesParser::new(["all", "layer"]))]
     pool: String,
-    /// Print figures of each layer, too
+    /// Print figures of each layer as well
     #[arg(long)]
     layers: bool,
-    /// Print JSON; figures of each layer are in it
+    /// Print JSON, which includes figures of each layer
     #[arg(long)]
     json: bool,
 }

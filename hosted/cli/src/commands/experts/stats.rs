@@ -25,10 +25,10 @@ pub(crate) struct StatsArgs {
     /// Name the N most used experts of each layer
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
-    /// Write how often each expert was used, as JSON
+    /// Write the number of uses of each expert as JSON
     #[arg(long, value_name = "FILE")]
     profile_out: Option<PathBuf>,
-    /// Replace the profile, if it is there
+    /// Overwrite the profile if it exists
     #[arg(long, requires = "profile_out")]
     overwrite: bool,
     /// Print JSON

@@ -1,5 +1,6 @@
 //! `sluice gate bench`: the gate's speed here.
 
+use crate::flags::names::kernels;
 use crate::outcome::Ending;
 use crate::ui::output::TextOutput;
 use clap::Args;
@@ -8,25 +9,33 @@ use sluice::core::gate::GateConfig;
 use sluice::host::topology::{Cores, pin_current_thread};
 use sluice_gate::bench::{Figure, SILENT_PCT, Stream, clock, gate, read_probe, scan, stats};
 
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sluice gate bench
+  sluice gate bench --frame-len 320 --json";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Samples in a frame
+    /// Set the number of samples per frame
     #[arg(long, value_name = "N", default_value_t = 1024,
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     frame_len: u32,
-    /// MB of samples that do not fit in any cache
+    /// Set the size of the samples in memory, in MB
     #[arg(long, value_name = "MB", default_value_t = 200,
         value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     memory: u32,
-    /// KB of samples that fit in the second-level cache
+    /// Set the size of the samples in cache, in KB
     #[arg(long, value_name = "KB", default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     cache: u32,
-    /// Seconds per figure
+    /// Set the time per figure, in seconds
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
-    /// Kernels to use: scalar, avx2, …; by default the fastest this CPU runs
-    #[arg(long, value_name = "NAME", env = "SLUICE_ISA", hide_env_values = true)]
+    /// Select the kernels
+    ///
+    /// By default the fastest that this CPU supports.
+    #[arg(long, value_name = "NAME", value_parser = kernels(), env = "SLUICE_ISA", hide_env_values = true)]
     isa: Option<String>,
     /// Print JSON lines
     #[arg(long)]

@@ -58,7 +58,7 @@ pub(crate) struct GateArgs {
 
 #[derive(Debug, Subcommand)]
 enum GateCommand {
-    /// Measure frames per second and core cycles per frame, in cache and from memory
+    /// Measure frames per second and core cycles per frame, in cache and memory
     Bench(bench::BenchArgs),
 }
 

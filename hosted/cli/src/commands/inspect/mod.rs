@@ -22,10 +22,10 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// Print one JSON object: metadata and tensors
+    /// Print metadata and tensors as one JSON object
     #[arg(long)]
     json: bool,
-    /// GGUF file: a model, or only a vocabulary
+    /// GGUF file to describe: a model, or only a vocabulary
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

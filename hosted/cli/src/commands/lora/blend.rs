@@ -19,13 +19,13 @@ their ranks. With it the matrices themselves are summed, which is something else
 
 #[derive(Debug, Args)]
 pub(crate) struct BlendArgs {
-    /// Adapters, and what each is multiplied by [default: 1]
+    /// Adapters with their weights [default: 1]
     #[arg(value_name = "PATH[:WEIGHT]", required = true)]
     adapters: Vec<Weighted>,
-    /// GGUF file to write
+    /// Set the GGUF file to write
     #[arg(short, long, value_name = "OUT.gguf")]
     output: PathBuf,
-    /// Sum the matrices of adapters whose ranks are equal
+    /// Sum the matrices of adapters of equal rank
     #[arg(long)]
     interpolate: bool,
     #[command(flatten)]

@@ -29,19 +29,21 @@ pub(crate) struct ConvertArgs {
     /// Adapter to read
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// What to write; by default IN with the ending .gguf, -peft or .infq
+    /// Set the output
+    ///
+    /// By default IN with the ending .gguf, -peft or .infq.
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     #[command(flatten)]
     base: BaseArgs,
-    /// Format to write
+    /// Set the output format
     #[arg(long, value_name = "FORMAT", default_value = "gguf",
         value_parser = PossibleValuesParser::new(["gguf", "peft", "infq"]))]
     to: String,
-    /// INFQ: numbers of 4 bits instead of 8
+    /// Use 4-bit instead of 8-bit numbers (INFQ)
     #[arg(long)]
     int4: bool,
-    /// INFQ: numbers beyond X are kept in 16 bits beside the others; 0 for none
+    /// Keep numbers beyond X in 16 bits; 0 keeps none (INFQ)
     #[arg(long, value_name = "X")]
     outlier_threshold: Option<f32>,
     #[command(flatten)]
@@ -51,11 +53,13 @@ pub(crate) struct ConvertArgs {
 /// How a GGUF file of an adapter is written.
 #[derive(Debug, Args)]
 pub(crate) struct GgufArgs {
-    /// Type of the matrices, f32 by default; with q8_0, rows that are no whole number of 32 are F16
+    /// Set the type of the matrices; by default f32
+    ///
+    /// With q8_0, rows whose length is not a multiple of 32 become F16.
     #[arg(long = "type", visible_alias = "outtype", value_name = "TYPE",
         value_parser = PossibleValuesParser::new(["f32", "f16", "bf16", "q8_0"]))]
     ty: Option<String>,
-    /// Replace OUT if it is there
+    /// Overwrite OUT if it exists
     #[arg(long)]
     overwrite: bool,
 }

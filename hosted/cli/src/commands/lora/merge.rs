@@ -25,10 +25,12 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// GGUF file of the model
+    /// Set the GGUF file of the model
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// Adapter, and what it is multiplied by [default: 1]; several are added up: --lora a,b
+    /// Merge an adapter; several are added up: --lora a,b
+    ///
+    /// Each is multiplied by its SCALE, by default 1.
     #[arg(
         long,
         alias = "lora-scaled",
@@ -37,19 +39,23 @@ pub(crate) struct MergeArgs {
         required = true
     )]
     lora: Vec<Weighted>,
-    /// GGUF file to write
+    /// Set the GGUF file to write
     #[arg(short, long, value_name = "OUT.gguf")]
     output: PathBuf,
-    /// Folder of the adapters' model; config.json is enough. By default the one that an adapter names, or MODEL
+    /// Set the folder of the adapter's model; config.json is enough
+    ///
+    /// By default the one that the adapter names, its own if it has a config.json, or MODEL.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
-    /// Type of the adapted weights; by default that which they have
+    /// Set the type of the adapted weights; by default their own
     #[arg(long = "type", visible_alias = "outtype", value_name = "TYPE", value_parser = tensor_type)]
     ty: Option<GgmlType>,
-    /// Replace OUT if it is there
+    /// Overwrite OUT if it exists
     #[arg(long)]
     overwrite: bool,
-    /// Threads; by default one per physical core that this process may use
+    /// Set the number of threads
+    ///
+    /// By default one per physical core that this process may use.
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     threads: Option<u16>,
 }

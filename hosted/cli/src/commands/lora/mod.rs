@@ -31,16 +31,16 @@ pub(crate) struct LoraArgs {
 
 #[derive(Debug, Subcommand)]
 enum LoraCommand {
-    /// Show which matrices an adapter has
+    /// Show the matrices of an adapter
     #[command(args_override_self = true, after_help = inspect::EXAMPLES)]
     Inspect(inspect::InspectArgs),
-    /// Write an adapter in another format
+    /// Convert an adapter to another format
     #[command(args_override_self = true, after_help = convert::EXAMPLES)]
     Convert(convert::ConvertArgs),
-    /// Add adapters to a model's weights, in a new file
+    /// Merge adapters into a model's weights
     #[command(args_override_self = true, after_help = merge::EXAMPLES)]
     Merge(merge::MergeArgs),
-    /// Make one adapter of several
+    /// Combine several adapters into one
     #[command(args_override_self = true, after_help = blend::EXAMPLES)]
     Blend(blend::BlendArgs),
 }
@@ -57,11 +57,12 @@ pub(super) fn lora(args: &LoraArgs) -> anyhow::Result<Ending> {
 /// What says how large the model is that an adapter is for.
 #[derive(Debug, Args)]
 struct BaseArgs {
-    /// Folder of the adapter's model; config.json is enough. By default the one that the adapter names, its own if
-    /// it has a config.json, or MODEL
+    /// Set the folder of the adapter's model; config.json is enough
+    ///
+    /// By default the one that the adapter names, its own if it has a config.json, or MODEL.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
-    /// GGUF file of the adapter's model
+    /// Set the GGUF file of the adapter's model
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
 }

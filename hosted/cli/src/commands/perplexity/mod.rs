@@ -26,14 +26,15 @@ use std::path::PathBuf;
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// File of a model's log-probabilities, as llama.cpp has them: written, or with --kl-divergence
-    /// read
+    /// Save log-probabilities to a file; with --kl-divergence, read them
+    ///
+    /// In llama.cpp's format.
     #[arg(long, visible_alias = "save-all-logits", value_name = "FILE")]
     kl_divergence_base: Option<PathBuf>,
-    /// Compare this model's probabilities with those in --kl-divergence-base, on its text
+    /// Compare probabilities with those of --kl-divergence-base
     #[arg(long, requires = "kl_divergence_base")]
     kl_divergence: bool,
-    /// Print one JSON object, at the end
+    /// Print one JSON object at the end
     #[arg(long)]
     json: bool,
 }

@@ -3,6 +3,7 @@
 mod budget;
 
 use crate::flags::engine::EngineArgs;
+use crate::flags::names::suggestion;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::format::{Bytes, shown};
 use crate::ui::input;
@@ -29,46 +30,53 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct QuantizeArgs {
-    /// GGUF file to read, file to write (default: ggml-model-TYPE.gguf beside it), the type (by name or
-    /// number), threads
+    /// Input, output, type (name or number) and threads
+    ///
+    /// OUT is ggml-model-TYPE.gguf in the folder of IN by default.
     #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
     words: Vec<String>,
-    /// Weigh columns by this importance matrix (`sluice imatrix`, or llama.cpp's)
+    /// Weight columns by an importance matrix
+    ///
+    /// One of `sluice imatrix` or of llama.cpp.
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Use the importance matrix for weights whose names contain this only
+    /// Use the importance matrix only for weights whose names contain NAME
     #[arg(long, value_name = "NAME", conflicts_with = "exclude_weights")]
     include_weights: Vec<String>,
-    /// Do not use the importance matrix for weights whose names contain this
+    /// Ignore the importance matrix for weights whose names contain NAME
     #[arg(long, value_name = "NAME")]
     exclude_weights: Vec<String>,
-    /// Type of the tensors in whose names REGEX is found; may be given more than once
+    /// Set the type of tensors whose names match REGEX; may be repeated
     #[arg(long, value_name = "REGEX=TYPE")]
     tensor_type: Vec<String>,
-    /// File of such REGEX=TYPE, separated by white space
+    /// Read REGEX=TYPE pairs, separated by white space, from a file
     #[arg(long, value_name = "FILE")]
     tensor_type_file: Option<PathBuf>,
-    /// Type of output.weight
+    /// Set the type of output.weight
     #[arg(long, value_name = "TYPE")]
     output_tensor_type: Option<String>,
-    /// Type of token_embd.weight
+    /// Set the type of token_embd.weight
     #[arg(long, value_name = "TYPE")]
     token_embedding_type: Option<String>,
     /// Leave output.weight as it is
     #[arg(long)]
     leave_output_tensor: bool,
-    /// One type for all weights, no mix
+    /// Use one type for all weights instead of a mix
     #[arg(long)]
     pure: bool,
-    /// Quantise weights that are quantised already; this loses more than quantising once
+    /// Quantize weights that are quantized already
+    ///
+    /// This loses more than quantizing once.
     #[arg(long)]
     allow_requantize: bool,
-    /// Choose each weight's type by measured error, so that all tensors together take at most so many bits per
-    /// weight; TYPE is left out
+    /// Choose types by measured error, within BITS per weight
+    ///
+    /// TYPE is left out.
     #[arg(long, value_name = "BITS", value_parser = bits)]
     bits_per_weight: Option<f64>,
-    /// Types to choose among, separated by commas; by default those with the least error at
-    /// each size, of which IQ2 and IQ3 types are slow to run
+    /// Set the types to choose from, separated by commas
+    ///
+    /// By default those with the least error at each size; of them the IQ2 and IQ3 types are slow to run.
     #[arg(
         long,
         value_name = "TYPES",
@@ -76,22 +84,24 @@ pub(crate) struct QuantizeArgs {
         value_delimiter = ','
     )]
     pub(super) budget_types: Vec<String>,
-    /// Text on which to measure what each weight's error does to the model's answers (and the
-    /// importance of columns, without --imatrix); for --bits-per-weight
+    /// Measure on this text how each weight's error changes the answers
+    ///
+    /// For --bits-per-weight. Without --imatrix the importance of columns is collected from it as well.
     #[arg(long, value_name = "FILE", requires = "bits_per_weight")]
     pub(super) calibrate: Option<PathBuf>,
-    /// Chunks of 256 tokens of that text to read for each weight; the importance of columns is
-    /// collected from eight times as many
+    /// Set the number of chunks of 256 tokens to read per weight
+    ///
+    /// The importance of columns is collected from eight times as many.
     #[arg(long, value_name = "N", default_value_t = 8, requires = "calibrate",
         value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub(super) calibrate_chunks: u32,
-    /// Set a key of the metadata; TYPE is int, float, bool or str
+    /// Set a metadata key; TYPE is int, float, bool or str
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     override_kv: Vec<String>,
-    /// Print what each tensor would become and how large the file would be, and write nothing
+    /// Print the resulting types and sizes without writing anything
     #[arg(long)]
     dry_run: bool,
-    /// Replace the output file, if there is one
+    /// Overwrite the output file if it exists
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
@@ -265,7 +275,10 @@ impl Words {
         };
         let file_type = match FileType::from_str(file_type) {
             Ok(file_type) => file_type,
-            Err(error) => return usage(format!("{file_type}: {error}")),
+            Err(error) => {
+                let near = suggestion(file_type, FILE_TYPES.iter().map(|known| known.name));
+                return usage(format!("{file_type}: {error}{near}"));
+            }
         };
         let threads = match rest {
             [] => None,
@@ -327,8 +340,9 @@ pub(super) fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
     found.ok_or_else(|| {
         let names: Vec<_> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
         UsageError(format!(
-            "{name} is no tensor type; known are {}",
-            names.join(" ")
+            "{name} is not a tensor type; known are {}{}",
+            names.join(" "),
+            suggestion(name, names.iter().copied())
         ))
     })
 }

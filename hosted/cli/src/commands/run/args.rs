@@ -18,22 +18,27 @@ use std::path::PathBuf;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Text to continue; empty text starts from the beginning-of-sequence token
+    /// Set the text to continue
+    ///
+    /// An empty text starts from the beginning-of-sequence token.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
-    /// File with the text to continue, - for stdin (UTF-8; one newline at its end does not count; escapes are
-    /// replaced as in -p: --no-escape takes it as it is)
+    /// Read the text to continue from a file; - is stdin
+    ///
+    /// UTF-8. A newline at the end is dropped, and escapes are replaced unless --no-escape is given.
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) prompts: PromptsArgs,
-    /// Turn \n, \r, \t, \', \", \\ and \xHH in the prompt into what they stand for (the default)
+    /// Replace \n, \r, \t, \', \", \\ and \xHH in the prompt (the default)
     #[arg(short, long)]
     pub(crate) escape: bool,
-    /// Take the prompt as it is written
+    /// Use the prompt as written, without replacing escapes
     #[arg(long, conflicts_with = "escape")]
     pub(crate) no_escape: bool,
-    /// Tokens to generate; -1 until the model ends the text or the context is full
+    /// Set the number of tokens to generate; -1 is unlimited
+    ///
+    /// Unlimited generation ends when the model ends the text or the context is full.
     #[arg(short, long = "predict", visible_alias = "n-predict", value_name = "N",
         default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
@@ -46,25 +51,25 @@ pub(crate) struct RunArgs {
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) speculation: SpeculationArgs,
-    /// Go on when the context is full: the older half of it goes
+    /// When the context is full, drop its older half and continue
     #[arg(long, overrides_with = "no_context_shift")]
     pub(crate) context_shift: bool,
-    /// End the text when the context is full (the default)
+    /// When the context is full, end the text (the default)
     #[arg(long)]
     pub(crate) no_context_shift: bool,
-    /// Tokens of the prompt that stay when the context is shifted; -1 all
+    /// Keep this many prompt tokens when the context is shifted; -1 keeps all
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 24))]
     pub(crate) keep: i64,
     #[command(flatten)]
     pub(crate) prompt_cache: PromptCacheArgs,
-    /// Print only what is generated
+    /// Print only the generated text
     #[arg(long, overrides_with = "display_prompt")]
     pub(crate) no_display_prompt: bool,
-    /// Print the prompt, too (the default)
+    /// Print the prompt as well (the default)
     #[arg(long)]
     pub(crate) display_prompt: bool,
-    /// Print one JSON object with the text and what it took, at the end
+    /// Print one JSON object with text and timings at the end
     #[arg(long, conflicts_with = "logprobs")]
     pub(crate) json: bool,
     /// Print the time per operator

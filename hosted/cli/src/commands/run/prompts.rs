@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 /// Which prompts are continued together.
 #[derive(Debug, Args)]
 pub(crate) struct PromptsArgs {
-    /// File with several prompts, - for stdin: a JSON object a line, {"prompt": "…"}, in which "lora", "n_predict"
-    /// and "stop" may stand as well. Each result is a JSON line
+    /// Continue several prompts from a JSONL file; - is stdin
+    ///
+    /// Each line is an object such as {"prompt": "…"}, in which "lora", "n_predict" and "stop" may be set as
+    /// well. Each result is a JSON line.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "prompt_cache", "json",
         "logprobs", "context_shift", "keep", "display_prompt", "no_display_prompt"])]
     pub(super) prompts: Option<PathBuf>,
-    /// Prompts of --prompts that are computed at once; -1 as many as there are, at most 16 [short: -np]
+    /// Set how many of --prompts run at once; -1 is up to 16 [short: -np]
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1024))]
     pub(super) parallel: i64,

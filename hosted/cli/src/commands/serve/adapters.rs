@@ -14,36 +14,48 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapters (LoRA)")]
 pub(crate) struct ServeAdapterArgs {
-    /// Adapter of the first model that all requests are computed with, unless they say otherwise; several are added up
+    /// Apply an adapter of the first model by default; several are added up: a,b
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = clap::ArgAction::Append)]
     lora: Vec<PathBuf>,
-    /// The same with a factor each: --lora-scaled a:0.5,b:1.5
+    /// Apply adapters with scales: --lora-scaled a:0.5,b:1.5
     #[arg(long, value_name = "PATH:SCALE", value_delimiter = ',', action = clap::ArgAction::Append)]
     lora_scaled: Vec<String>,
-    /// Compute without the adapters of --lora until POST /lora-adapters turns them on
+    /// Load the adapters of --lora, applied only by POST /lora-adapters
     #[arg(long)]
     lora_init_without_apply: bool,
-    /// Adapters that requests name as their model: NAME=PATH, or {"name": …, "path": …, "base_model_name": …}
+    /// Offer adapters under names of their own: NAME=PATH or JSON
+    ///
+    /// As JSON: {"name": …, "path": …, "base_model_name": …}.
     #[arg(long, value_name = "NAME=PATH|JSON", num_args = 1.., action = clap::ArgAction::Append)]
     lora_modules: Vec<Module>,
-    /// Folder whose adapters are published while they are there: folders of PEFT's, and GGUF files
+    /// Offer all adapters of a folder while they are there
+    ///
+    /// PEFT folders and GGUF files.
     #[arg(long, value_name = "DIR")]
     lora_dir: Option<PathBuf>,
-    /// Have room for adapters although none is named
+    /// Reserve memory for adapters even if none is given
     #[arg(long, value_parser = FalseyValueParser::new())]
     enable_lora: bool,
-    /// Most different adapters in a step, a sum of several counting as one; 0 is no limit
+    /// Set the maximum number of different adapters per step; 0 is unlimited
+    ///
+    /// A sum of several counts as one.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) max_loras: usize,
-    /// Most adapters in memory; the one used longest ago goes first
+    /// Set the maximum number of adapters in memory
+    ///
+    /// The least recently used adapter is evicted first.
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = value_parser!(u32).range(1..=1 << 20))]
     max_cpu_loras: u32,
-    /// Room for ranks, over all adapters of a request, each rounded up to 16
+    /// Set the maximum rank of a request's adapters together
+    ///
+    /// Each rank is rounded up to a multiple of 16.
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = value_parser!(u32).range(1..=4096))]
     max_lora_rank: u32,
-    /// Let requests load and unload adapters: POST /v1/load_lora_adapter, /v1/unload_lora_adapter
+    /// Let requests load and unload adapters
+    ///
+    /// POST /v1/load_lora_adapter and /v1/unload_lora_adapter.
     #[arg(long, env = "VLLM_ALLOW_RUNTIME_LORA_UPDATING", hide_env_values = true,
         value_parser = FalseyValueParser::new())]
     allow_lora_updates: bool,

@@ -8,6 +8,7 @@ use crate::outcome::UsageError;
 use crate::ui::output::note;
 use crate::ui::progress::LoadBar;
 use anyhow::{Context as _, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
 use sluice::core::model::ModelConfig;
@@ -24,42 +25,54 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Speculation: answers are the same with and without")]
 pub(crate) struct SpeculationArgs {
-    /// What speculates, several separated by commas: ngram (the text itself, and what texts before it taught),
-    /// draft-simple (the model of -md), draft-mtp (the model's own head for further tokens), draft-self (the model
-    /// itself in two bits, made when it is loaded), none; auto is ngram with draft-simple, where -md is given, or
-    /// draft-mtp, where the file has a head. llama.cpp's ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod and
-    /// ngram-cache are ngram
-    #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kind)]
+    /// Select the drafting methods, separated by commas
+    ///
+    /// ngram drafts from repetitions in the text and from earlier texts; draft-simple from the model of
+    /// --model-draft; draft-mtp from the model's own heads for further tokens; draft-self from a 2-bit copy of
+    /// the model, made when it is loaded; none disables drafting. auto is ngram together with draft-simple if
+    /// --model-draft is given, or with draft-mtp if the file has such heads. llama.cpp's ngram-simple,
+    /// ngram-map-k, ngram-map-k4v, ngram-mod and ngram-cache are ngram.
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kinds())]
     spec_type: Vec<Kind>,
-    /// Smaller model of the same vocabulary that drafts [short: -md]
+    /// Set the draft model, which needs the same vocabulary [short: -md]
     #[arg(long, value_name = "FILE", visible_alias = "spec-draft-model")]
     model_draft: Option<PathBuf>,
-    /// Most draft tokens of a text in a step; by default 8, and 4 where the model is recurrent
+    /// Set the maximum number of draft tokens per text and step
+    ///
+    /// By default 8, or 4 if the model is recurrent.
     #[arg(long, value_name = "N", visible_aliases = ["draft", "draft-n", "draft-max"],
         value_parser = value_parser!(u8).range(1..=POSITIONS_MAX as i64))]
     spec_draft_n_max: Option<u8>,
-    /// Where fewer draft tokens than this are worth it, none are verified
+    /// Set the minimum number of draft tokens that is worth verifying
     #[arg(long, value_name = "N", visible_aliases = ["draft-min", "draft-n-min"], default_value_t = 0,
         value_parser = value_parser!(u8).range(0..=POSITIONS_MAX as i64))]
     spec_draft_n_min: u8,
-    /// A draft token that the draft model finds less likely ends its draft tokens
+    /// Stop drafting at a token that the draft model finds less probable
     #[arg(long, value_name = "P", visible_alias = "draft-p-min", default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Verify as many draft tokens as there are, whether it pays or not: to measure
+    /// Verify all draft tokens whether it pays or not, for measurements
     #[arg(long)]
     spec_fixed: bool,
-    /// Threads of the draft model; by default those of the model [short: -td]
+    /// Set the number of threads of the draft model [short: -td]
+    ///
+    /// By default that of the model.
     #[arg(long, value_name = "N", visible_alias = "spec-draft-threads",
         value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     threads_draft: Option<u16>,
-    /// Context of the draft model in tokens; 0 is the model's. Longer texts go on without it [short: -cd]
+    /// Set the draft model's context size; 0 uses the model's [short: -cd]
+    ///
+    /// In tokens. Longer texts continue without the draft model.
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1 << 24))]
     ctx_size_draft: u32,
-    /// Type of keys in the draft model's KV cache; by default the model's [short: -ctkd]
+    /// Set the draft model's KV cache type of keys [short: -ctkd]
+    ///
+    /// By default the model's.
     #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-k", value_parser = crate::flags::engine::kv_types())]
     cache_type_k_draft: Option<String>,
-    /// Type of values there [short: -ctvd]
+    /// Set the draft model's KV cache type of values [short: -ctvd]
+    ///
+    /// By default the model's.
     #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-v", value_parser = crate::flags::engine::kv_types())]
     cache_type_v_draft: Option<String>,
 }
@@ -75,7 +88,29 @@ enum Kind {
     Head,
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
+fn kinds() -> impl TypedValueParser<Value = Kind> {
+    let ngrams = [
+        "ngram-simple",
+        "ngram-map-k",
+        "ngram-map-k4v",
+        "ngram-mod",
+        "ngram-cache",
+    ];
+    let trained = ["draft-eagle3", "draft-dflash", "draft-dspark"];
+    let names = [
+        PossibleValue::new("auto"),
+        PossibleValue::new("ngram").aliases(ngrams),
+        PossibleValue::new("draft-simple").alias("draft"),
+        PossibleValue::new("draft-mtp").alias("mtp"),
+        PossibleValue::new("draft-self").alias("self"),
+        PossibleValue::new("none"),
+    ];
+    // Known, to say why they are refused.
+    let trained = trained.map(|name| PossibleValue::new(name).hide(true));
+    PossibleValuesParser::new(names.into_iter().chain(trained)).try_map(|name| kind(&name))
+}
+
+fn kind(text: &str) -> Result<Kind, &'static str> {
     Ok(match text {
         "none" => Kind::None,
         "auto" => Kind::Auto,
@@ -84,14 +119,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         "draft-simple" | "draft" => Kind::Draft,
         "draft-self" | "self" => Kind::Itself,
         "draft-mtp" | "mtp" => Kind::Head,
-        "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
-            return Err("models that are trained to draft for another are not supported".into());
-        }
-        _ => {
-            return Err(
-                "ngram, draft-simple, draft-mtp, draft-self, auto or none is expected".into(),
-            );
-        }
+        _ => return Err("models that are trained to draft for another are not supported"),
     })
 }
 
