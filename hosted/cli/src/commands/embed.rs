@@ -3,7 +3,7 @@
 use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::EngineArgs;
 use crate::flags::model::ModelArgs;
-use crate::flags::open::Opened;
+use crate::flags::open::LocalModel;
 use crate::flags::prompt;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::input;
@@ -94,7 +94,8 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let opened = Opened::open(Some(&args.model.required()?), &args.engine)?;
+    args.adapters.check()?;
+    let opened = LocalModel::open(Some(&args.model.required()?), &args.engine)?;
     let options = args
         .options(&opened)
         .with_context(|| opened.name().to_owned())?;
@@ -141,7 +142,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
 ///
 /// # Errors
 /// A text without tokens, or longer than the model or `n_ctx` (0: no limit of its own) takes.
-fn tokens(opened: &Opened<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<Vec<Vec<u32>>> {
+fn tokens(opened: &LocalModel<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<Vec<Vec<u32>>> {
     let own = opened.config().n_ctx_train.max(1);
     let max = if n_ctx == 0 { own } else { n_ctx.min(own) };
     let of_text = |(i, text): (usize, &&str)| {
@@ -177,7 +178,7 @@ impl EmbedArgs {
         Ok(input::without_last_newline(&text).to_owned())
     }
 
-    fn options(&self, opened: &Opened<'_>) -> anyhow::Result<EmbedOptions> {
+    fn options(&self, opened: &LocalModel<'_>) -> anyhow::Result<EmbedOptions> {
         let asked = self.pooling.as_deref().and_then(Pooling::from_name);
         let pooling = match asked {
             Some(pooling) => pooling,

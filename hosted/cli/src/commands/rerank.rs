@@ -3,7 +3,7 @@
 use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::EngineArgs;
 use crate::flags::model::ModelArgs;
-use crate::flags::open::Opened;
+use crate::flags::open::LocalModel;
 use crate::flags::prompt;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::input;
@@ -68,7 +68,8 @@ pub(super) fn rerank(args: &RerankArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let table =
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-    let opened = Opened::open(Some(&args.model.required()?), &args.engine)?;
+    args.adapters.check()?;
+    let opened = LocalModel::open(Some(&args.model.required()?), &args.engine)?;
     if !opened.ranks() {
         bail!("{}: {}", opened.name(), sluice::rank::NO_HEAD);
     }
@@ -109,7 +110,7 @@ pub(super) fn rerank(args: &RerankArgs) -> anyhow::Result<Ending> {
 /// # Errors
 /// Text that cannot be made into tokens, or more of them than the model or the context takes.
 fn prompts(
-    opened: &Opened<'_>,
+    opened: &LocalModel<'_>,
     args: &RerankArgs,
     documents: &[String],
 ) -> anyhow::Result<Vec<Vec<u32>>> {

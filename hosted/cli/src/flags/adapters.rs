@@ -3,6 +3,7 @@
 use crate::flags::engine::EngineArgs;
 use crate::outcome::UsageError;
 use crate::ui::output::note;
+use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use sluice::adapter::{Adapter, Blend, Precision};
@@ -72,11 +73,23 @@ impl AdapterArgs {
     /// The paths and their factors.
     ///
     /// # Errors
-    /// A scale that is no number.
+    /// A scale that is not a number.
     pub(crate) fn parts(&self) -> Result<Vec<(PathBuf, f32)>, UsageError> {
         let plain = self.lora.iter().map(|path| Ok((path.clone(), 1.0)));
         let scaled = self.lora_scaled.iter().map(|text| scaled(text));
         plain.chain(scaled).collect()
+    }
+
+    /// Looks for the adapters' files before a model is loaded.
+    ///
+    /// # Errors
+    /// One is not there, or a scale is not a number.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        for (path, _) in self.parts()? {
+            let cannot = || format!("cannot read adapter {}", path.display());
+            std::fs::metadata(&path).with_context(cannot)?;
+        }
+        Ok(())
     }
 
     /// What is computed with; `None` without adapters.

@@ -21,14 +21,14 @@ use std::path::Path;
 
 /// A model's file, read as far as its tokenizer, and where it is to run.
 #[derive(Debug)]
-pub(crate) struct Opened<'o> {
+pub(crate) struct LocalModel<'o> {
     file: model::Opened,
     pub(crate) cores: Cores,
     placement: &'o PlacementArgs,
     engine: &'o EngineArgs,
 }
 
-impl Deref for Opened<'_> {
+impl Deref for LocalModel<'_> {
     type Target = model::Opened;
 
     fn deref(&self) -> &model::Opened {
@@ -36,7 +36,7 @@ impl Deref for Opened<'_> {
     }
 }
 
-impl<'o> Opened<'o> {
+impl<'o> LocalModel<'o> {
     /// Opens the model at `path`, or the one that is part of the program.
     ///
     /// # Errors
@@ -77,7 +77,10 @@ impl<'o> Opened<'o> {
         note_unused(&self.file);
         note_unread(&self.file);
         note_default_rules(self.file.gguf());
-        let on_disk = (&self.engine.experts, self.engine.gather_tables);
+        let on_disk = OnDisk {
+            experts: &self.engine.experts,
+            tables: self.engine.gather_tables,
+        };
         let loaded = load(&self.file, on_disk, &team, stop);
         if loaded.is_ok() {
             self.placement.say_memory();
@@ -86,10 +89,18 @@ impl<'o> Opened<'o> {
     }
 }
 
+/// What stays on disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnDisk<'o> {
+    pub(crate) experts: &'o ExpertArgs,
+    /// Rows of embeddings.
+    pub(crate) tables: bool,
+}
+
 /// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
 pub(crate) fn load(
     opened: &model::Opened,
-    (experts, tables_stay): (&ExpertArgs, bool),
+    on_disk: OnDisk<'_>,
     team: &Team,
     stop: &StopFlag,
 ) -> anyhow::Result<Option<Model>> {
@@ -98,8 +109,8 @@ pub(crate) fn load(
     let options = LoadOptions {
         stop: Some(stop),
         progress: Some(&mut progress),
-        experts: experts.options()?,
-        tables_stay,
+        experts: on_disk.experts.options()?,
+        tables_stay: on_disk.tables,
         ..LoadOptions::default()
     };
     let model = match opened.load_with(team, options) {

@@ -1,9 +1,10 @@
 //! `--prompt-cache`: what was read stays on disk.
 
 use crate::ui::output::note;
+use anyhow::bail;
 use clap::Args;
 use sluice::generate::Generator;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -21,6 +22,24 @@ pub(crate) struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
+    /// Looks for the file's folder before a model is loaded.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let folder = self.prompt_cache.as_deref().and_then(Path::parent);
+        let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        if !folder.is_dir() {
+            bail!(
+                "prompt cache: {} is not a folder; create it first",
+                folder.display()
+            );
+        }
+        Ok(())
+    }
+
     /// Begins with what is in the file.
     pub(crate) fn restore(&self, generator: &mut Generator) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {

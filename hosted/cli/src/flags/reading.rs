@@ -86,7 +86,8 @@ impl ReadingArgs {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let table =
             isa::kernel_table(self.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
-        let opened = open::Opened::open(Some(&self.model.required()?), &self.engine)?;
+        self.adapters.check()?;
+        let opened = open::LocalModel::open(Some(&self.model.required()?), &self.engine)?;
         opened.check_decoder()?;
         let len = match self.engine.ctx_size {
             0 => 512.min(opened.config().n_ctx_train.max(1)),

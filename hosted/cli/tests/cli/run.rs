@@ -298,6 +298,26 @@ fn the_profile_names_every_operator() {
 }
 
 #[test]
+fn files_are_looked_for_before_anything_is_announced() {
+    for flags in [
+        ["-m", "/no/such.gguf"],
+        ["-md", "/no/such.gguf"],
+        ["--lora", "/no/such"],
+        ["--prompt-cache", "/no/such/cache"],
+        ["--grammar-file", "/no/such.gbnf"],
+    ] {
+        let ran = run_to(1, &[&["run", "-p", "Once", "-n", "1"], &flags[..]].concat());
+        let lines: Vec<_> = ran.stderr.lines().collect();
+        assert_eq!((lines.len(), &*ran.stdout), (1, ""), "{flags:?}: {ran:?}");
+        assert!(lines[0].contains("/no/such"), "{flags:?}: {ran:?}");
+    }
+    let cut = fs::read(MODEL).unwrap();
+    let cut = TemporaryFile::new("draft-cut.gguf", &cut[..300]);
+    let ran = run_to(1, &["run", "-p", "Once", "-md", cut.path()]);
+    assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+}
+
+#[test]
 fn help_has_examples_and_the_version_is_the_crates() {
     assert!(
         run_to(0, &["--help"])

@@ -5,6 +5,7 @@ use crate::flags::engine::{LOAD_MODES, load_mode};
 use crate::flags::experts::ExpertArgs;
 use crate::flags::hub::HubArgs;
 use crate::flags::names::kernels;
+use crate::flags::open::OnDisk;
 use crate::flags::placement::PlacementArgs;
 use crate::flags::speculation::SpeculationArgs;
 use crate::outcome::UsageError;
@@ -177,6 +178,14 @@ impl BenchArgs {
     /// Tokens that a told text may have with its prompt.
     pub(super) fn n_ctx_told(model: &Model) -> usize {
         model.config().n_ctx_train.clamp(1, 4096)
+    }
+
+    /// What stays on disk.
+    pub(super) const fn on_disk(&self) -> OnDisk<'_> {
+        OnDisk {
+            experts: &self.experts,
+            tables: self.gather_tables,
+        }
     }
 
     /// The way that is fixed, if one is.

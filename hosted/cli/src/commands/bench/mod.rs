@@ -34,11 +34,11 @@ use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
 use std::path::PathBuf;
 use std::time::Instant;
-use told::Told;
+use told::Script;
 
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     if !args.told.is_empty() {
-        return told::bench(args, &Told::read(&args.told)?);
+        return told::bench(args, &Script::read(&args.told)?);
     }
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let tables = tables(args)?;
@@ -49,6 +49,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
         plot::check(path)?;
     }
     // All files are looked at before the first is measured.
+    args.adapters.check()?;
     let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
     let paths = args.model.iter().cloned().map(Ok).chain(fetched);
     let open = |path: anyhow::Result<PathBuf>| Ok(Opened::open(&path?, args.mode())?);
@@ -125,8 +126,7 @@ impl Bench<'_> {
     fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
-        let on_disk = (&self.args.experts, self.args.gather_tables);
-        let loaded = load(opened, on_disk, &team, self.stop).context("loading")?;
+        let loaded = load(opened, self.args.on_disk(), &team, self.stop).context("loading")?;
         // Its threads would go on spinning beside those that are measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
@@ -174,7 +174,8 @@ impl Bench<'_> {
             adapters: subject.adapters.clone(),
             in_turn: self.args.in_turn,
         };
-        let cost = ModelCost::new(model.gguf(), model.config(), setting.kv);
+        let (type_k, type_v) = setting.kv;
+        let cost = ModelCost::new(model.gguf(), model.config(), type_k, type_v);
         for test in tests {
             self.n_done += 1;
             let row = self.test(subject, test, &mut runner, &cost, n_pinned)?;

@@ -162,8 +162,12 @@ fn roofline(svg: &mut String, rows: &[Row]) {
         is_y_log: true,
     };
     panel.frame(svg, "Roofline", "operations per GGUF byte", "GOP/s");
-    decades(panel.x, |value| panel.x_mark(svg, value, &number(value)));
-    decades(panel.y, |value| panel.y_mark(svg, value, &number(value)));
+    decades(panel.x.0, panel.x.1, |value| {
+        panel.x_mark(svg, value, &number(value))
+    });
+    decades(panel.y.0, panel.y.1, |value| {
+        panel.y_mark(svg, value, &number(value))
+    });
     for (i, row) in rows.iter().enumerate() {
         let roof = row.roofline;
         for peak in [roof.int8_gops, roof.f32_gops] {
@@ -221,7 +225,7 @@ fn latencies(svg: &mut String, rows: &[Row]) {
 }
 
 /// Powers of ten in a range.
-fn decades((from, to): (f64, f64), mut each: impl FnMut(f64)) {
+fn decades(from: f64, to: f64, mut each: impl FnMut(f64)) {
     for exponent in -3..12 {
         let value = 10f64.powi(exponent);
         if value >= from && value <= to {

@@ -195,7 +195,7 @@ struct LayerCost {
 }
 
 impl LayerCost {
-    fn new(shape: &Attention, (type_k, type_v): (KvType, KvType)) -> Self {
+    fn new(shape: &Attention, type_k: KvType, type_v: KvType) -> Self {
         let layout = sluice::core::kernels::KvLayout {
             type_k,
             type_v,
@@ -252,7 +252,8 @@ impl ModelCost {
     pub(crate) fn new(
         gguf: &Gguf<'_>,
         config: &ModelConfig,
-        (type_k, type_v): (KvType, KvType),
+        type_k: KvType,
+        type_v: KvType,
     ) -> Self {
         let tied = gguf.tensor("output.weight").is_none();
         let matrices = gguf.tensors().filter_map(|tensor| {
@@ -278,10 +279,11 @@ impl ModelCost {
             let count = gguf.u32(&format!("{arch}.{suffix}")).unwrap_or(1);
             f64::from(count.max(1))
         };
-        let types = (type_k, type_v);
         let layer = |i| {
             let shape = config.kind(i).attention();
-            shape.map_or(LayerCost::default(), |shape| LayerCost::new(shape, types))
+            shape.map_or(LayerCost::default(), |shape| {
+                LayerCost::new(shape, type_k, type_v)
+            })
         };
         Self {
             matrices: matrices.collect(),

@@ -30,7 +30,7 @@ use std::time::Instant;
 /// A text of `--told`, a JSON object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Told {
+pub(super) struct Script {
     /// The file's name without its end.
     #[serde(skip)]
     name: String,
@@ -48,7 +48,7 @@ const fn n_predict() -> usize {
     256
 }
 
-impl Told {
+impl Script {
     /// Reads all, before the first is measured.
     ///
     /// # Errors
@@ -107,21 +107,21 @@ impl Choose for Teller {
 
 /// A text in tokens of a model.
 struct Ready<'t> {
-    told: &'t Told,
+    told: &'t Script,
     prompt: Vec<u32>,
     answer: Vec<u32>,
     grammar: Option<Sampler>,
 }
 
 /// A text, written once.
-struct Written {
+struct TextRun {
     tokens: Vec<u32>,
     /// From the first token to the last.
     time: Duration,
 }
 
 /// Measures all texts with all models and prints a line of each.
-pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> {
+pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     args.speculation.check()?;
     let isa = args.isa.first().filter(|name| !name.is_empty());
@@ -135,7 +135,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
     for path in &args.model {
         let opened = Opened::open(path, args.mode())?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
-        let Some(model) = load(&opened, (&args.experts, args.gather_tables), &team, stop)? else {
+        let Some(model) = load(&opened, args.on_disk(), &team, stop)? else {
             return Ok(Ending::Interrupted);
         };
         let limits = Limits {
@@ -146,8 +146,10 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
         let mut plain = model.session_on(&team, limits)?;
         let limits = args.speculation.limits(&opened, limits)?;
         let mut drafting = model.session_on(&team, limits)?;
-        let parts = (&opened, args.mode());
-        if !(args.speculation).begin(&mut drafting, parts, &limits, stop)? {
+        if !args
+            .speculation
+            .begin(&mut drafting, args.mode(), &limits, stop)?
+        {
             return Ok(Ending::Interrupted);
         }
         for session in [&mut plain, &mut drafting] {
@@ -155,7 +157,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Told]) -> anyhow::Result<Ending> 
         }
         for text in texts {
             let ready = Ready::new(text, &mut plain)?;
-            let Some(line) = line(args, (&mut plain, &mut drafting), &ready)? else {
+            let Some(line) = line(args, &mut plain, &mut drafting, &ready)? else {
                 return Ok(Ending::Interrupted);
             };
             out.write(&line)?;
@@ -170,7 +172,7 @@ const HEAD: &str = "\
 ";
 
 impl<'t> Ready<'t> {
-    fn new(told: &'t Told, session: &mut Session) -> anyhow::Result<Self> {
+    fn new(told: &'t Script, session: &mut Session) -> anyhow::Result<Self> {
         let model = session.model().clone();
         let tokenizer = model.tokenizer();
         let prompt = model.encode(&told.prompt, true)?;
@@ -221,7 +223,7 @@ impl<'t> Ready<'t> {
     }
 
     /// Writes it once, learning nothing from other times. `None` if it was stopped.
-    fn write(&self, session: &mut Session, time: u64) -> anyhow::Result<Option<Written>> {
+    fn write(&self, session: &mut Session, time: u64) -> anyhow::Result<Option<TextRun>> {
         let n_predict = match self.answer.len() {
             0 => self.told.n_predict,
             n => n,
@@ -256,14 +258,15 @@ impl<'t> Ready<'t> {
             return Err(error.into());
         }
         session.remove(sequence)?;
-        Ok(Some(Written { tokens, time }))
+        Ok(Some(TextRun { tokens, time }))
     }
 }
 
 /// The line of a text. `None` if it was stopped.
 fn line(
     args: &BenchArgs,
-    (plain, drafting): (&mut Session, &mut Session),
+    plain: &mut Session,
+    drafting: &mut Session,
     ready: &Ready<'_>,
 ) -> anyhow::Result<Option<String>> {
     let figures = |session: &Session| {
@@ -283,7 +286,7 @@ fn line(
             bail!("{}: the text is another with drafts", ready.told.name);
         }
         n_tokens = one.tokens.len();
-        let rate = |written: &Written| per_second(n_tokens.saturating_sub(1), written.time);
+        let rate = |written: &TextRun| per_second(n_tokens.saturating_sub(1), written.time);
         rates[0].push(rate(&one));
         rates[1].push(rate(&other));
         ratios.push(rate(&other) / rate(&one).max(1e-9));

@@ -21,7 +21,7 @@ pub(super) struct Input {
 
 /// What came.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum UserInput {
     Message(String),
     /// Ctrl-C instead of a message.
     Interrupted,
@@ -50,11 +50,11 @@ impl Input {
     }
 
     /// The next message. A line that ends with a backslash goes on in the next one.
-    pub(super) fn next(&mut self) -> anyhow::Result<Heard> {
+    pub(super) fn next(&mut self) -> anyhow::Result<UserInput> {
         let mut message = String::new();
         loop {
             match self.line(message.is_empty())? {
-                Heard::Message(line) => match line.strip_suffix('\\') {
+                UserInput::Message(line) => match line.strip_suffix('\\') {
                     Some(begun) => {
                         message.push_str(begun);
                         message.push('\n');
@@ -64,17 +64,17 @@ impl Input {
                         break;
                     }
                 },
-                Heard::End if !message.is_empty() => break,
+                UserInput::End if !message.is_empty() => break,
                 other => return Ok(other),
             }
         }
         if let Some(editor) = &mut self.editor {
             editor.remember(&message);
         }
-        Ok(Heard::Message(message))
+        Ok(UserInput::Message(message))
     }
 
-    fn line(&mut self, is_first: bool) -> anyhow::Result<Heard> {
+    fn line(&mut self, is_first: bool) -> anyhow::Result<UserInput> {
         let Some(terminal) = &mut self.terminal else {
             return piped_line();
         };
@@ -106,14 +106,14 @@ fn is_dumb() -> bool {
 }
 
 /// A line of stdin. Bytes that are not UTF-8 become U+FFFD, and that is said.
-fn piped_line() -> anyhow::Result<Heard> {
+fn piped_line() -> anyhow::Result<UserInput> {
     let mut line = Vec::new();
     let n = io::stdin()
         .lock()
         .read_until(b'\n', &mut line)
         .context("cannot read stdin")?;
     if n == 0 {
-        return Ok(Heard::End);
+        return Ok(UserInput::End);
     }
     if line.last() == Some(&b'\n') {
         line.pop();
@@ -128,7 +128,7 @@ fn piped_line() -> anyhow::Result<Heard> {
         ));
         String::from_utf8_lossy(error.as_bytes()).into_owned()
     });
-    Ok(Heard::Message(text))
+    Ok(UserInput::Message(text))
 }
 
 /// Line editing with a history on disk.
@@ -152,16 +152,16 @@ impl LineEditor {
         }
     }
 
-    fn line(&mut self, prompt: &str) -> anyhow::Result<Heard> {
+    fn line(&mut self, prompt: &str) -> anyhow::Result<UserInput> {
         let _shown = OnTerminal::new()?;
         let editor = match &mut self.editor {
             Some(editor) => editor,
             none => none.insert(editor(&self.config, self.history.as_deref())?),
         };
         match editor.readline(prompt) {
-            Ok(line) => Ok(Heard::Message(line)),
-            Err(ReadlineError::Interrupted) => Ok(Heard::Interrupted),
-            Err(ReadlineError::Eof) => Ok(Heard::End),
+            Ok(line) => Ok(UserInput::Message(line)),
+            Err(ReadlineError::Interrupted) => Ok(UserInput::Interrupted),
+            Err(ReadlineError::Eof) => Ok(UserInput::End),
             Err(error) => Err(error).context("cannot read the terminal"),
         }
     }

@@ -7,7 +7,7 @@ use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::EngineArgs;
 use crate::flags::experts;
 use crate::flags::model::ModelArgs;
-use crate::flags::open::Opened;
+use crate::flags::open::LocalModel;
 use crate::flags::prompt_cache::PromptCacheArgs;
 use crate::flags::sampling::SamplingArgs;
 use crate::flags::speculation::{self, SpeculationArgs};
@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{Args, value_parser};
 use command::{Command, HELP};
-use input::{Heard, Input};
+use input::{Input, UserInput};
 use serde_json::json;
 use sluice::file::OutputFile;
 use sluice::generate::Ended;
@@ -126,9 +126,11 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     args.speculation.check()?;
+    args.adapters.check()?;
+    args.prompt_cache.check()?;
     let (mut stops, extra) = (args.sampling.stops(!args.no_escape)?, kwargs(args)?);
     let path = args.model.path()?;
-    let opened = Opened::open(path.as_deref(), &args.engine)?;
+    let opened = LocalModel::open(path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
     let (template, name) = own_template(args, &opened)?;
     if let Some(end) = name.and_then(end_of_turn) {
@@ -166,8 +168,10 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
-    let parts = (&*opened, args.engine.load_mode());
-    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+    if !args
+        .speculation
+        .begin(&mut session, args.engine.load_mode(), &limits, stop)?
+    {
         return Ok(Ending::Interrupted);
     }
     let mut generator = Generator::new(session, Box::new(sampler))?;
@@ -197,7 +201,7 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
 /// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
 fn own_template<'a>(
     args: &'a ChatArgs,
-    opened: &Opened<'_>,
+    opened: &LocalModel<'_>,
 ) -> anyhow::Result<(ChatTemplate, Option<&'a str>)> {
     if let Some(path) = &args.chat_template_file {
         let name = path.display();
@@ -268,15 +272,15 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     loop {
         let given = first.take();
         let heard = match given {
-            Some(text) => Heard::Message(text.to_owned()),
+            Some(text) => UserInput::Message(text.to_owned()),
             None => input.next()?,
         };
         let done = if failed { Ending::Failed } else { Ending::Done };
         let line = match heard {
-            Heard::Message(line) => line,
-            Heard::End => return Ok(done),
-            Heard::Interrupted if interrupted => return Ok(Ending::Interrupted),
-            Heard::Interrupted => {
+            UserInput::Message(line) => line,
+            UserInput::End => return Ok(done),
+            UserInput::Interrupted if interrupted => return Ok(Ending::Interrupted),
+            UserInput::Interrupted => {
                 interrupted = true;
                 tell(format_args!("(Ctrl-C again leaves)"));
                 continue;
@@ -436,12 +440,12 @@ fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
 /// Takes up what [`save`] wrote, or `{"messages": [...]}` of another program.
 fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
     #[derive(serde::Deserialize)]
-    struct Saved {
+    struct SavedChat {
         messages: Vec<Message>,
     }
     let name = path.display();
     let text = crate::ui::input::text("file", path)?;
-    let saved: Saved =
+    let saved: SavedChat =
         serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
     if saved.messages.is_empty() {
         bail!("{name} has no messages");

@@ -1,7 +1,7 @@
 //! `sluice lora blend`: one adapter of several.
 
 use super::convert::{GgufArgs, write};
-use super::{BaseArgs, Weighted, n_parameters, read_all};
+use super::{AdapterWeight, BaseArgs, n_parameters, read_all};
 use crate::outcome::Ending;
 use crate::ui::format::Count;
 use crate::ui::output::note;
@@ -21,7 +21,7 @@ their ranks. With it the matrices themselves are summed, which is something else
 pub(crate) struct BlendArgs {
     /// Adapters with their weights [default: 1]
     #[arg(value_name = "PATH[:WEIGHT]", required = true)]
-    adapters: Vec<Weighted>,
+    adapters: Vec<AdapterWeight>,
     /// Set the GGUF file to write
     #[arg(short, long, value_name = "OUT.gguf")]
     output: PathBuf,

@@ -1,6 +1,6 @@
 //! `sluice lora merge`: a model with adapters in its weights.
 
-use super::{Weighted, read_all};
+use super::{AdapterWeight, read_all};
 use crate::commands::quantize::tensor_type;
 use crate::outcome::Ending;
 use crate::ui::format::Bytes;
@@ -38,7 +38,7 @@ pub(crate) struct MergeArgs {
         value_delimiter = ',',
         required = true
     )]
-    lora: Vec<Weighted>,
+    lora: Vec<AdapterWeight>,
     /// Set the GGUF file to write
     #[arg(short, long, value_name = "OUT.gguf")]
     output: PathBuf,

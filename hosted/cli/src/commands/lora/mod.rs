@@ -80,12 +80,12 @@ impl BaseArgs {
 
 /// An adapter and what it is multiplied by, as `PATH` or `PATH:0.5`.
 #[derive(Clone, Debug)]
-struct Weighted {
+struct AdapterWeight {
     path: PathBuf,
     scale: f32,
 }
 
-impl FromStr for Weighted {
+impl FromStr for AdapterWeight {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -110,12 +110,12 @@ impl FromStr for Weighted {
 
 /// Reads adapters, with a warning for what they do not hold.
 fn read_all(
-    adapters: &[Weighted],
+    adapters: &[AdapterWeight],
     base: Option<&Path>,
     model: Option<&ModelFile>,
 ) -> anyhow::Result<Vec<(AdapterFile, f32)>> {
     let mut files = Vec::new();
-    for Weighted { path, scale } in adapters {
+    for AdapterWeight { path, scale } in adapters {
         let file = read_for(path, base, model)?;
         warn(&file);
         files.push((file, *scale));

@@ -7,7 +7,7 @@ mod together;
 
 pub(crate) use args::RunArgs;
 
-use crate::flags::open::Opened;
+use crate::flags::open::LocalModel;
 use crate::flags::{experts, prompt, speculation};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::footer::{self, Setup};
@@ -40,10 +40,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     args.speculation.check()?;
+    args.adapters.check()?;
+    args.prompt_cache.check()?;
     args.sampling.stops(!args.no_escape)?;
     let text = args::text(args)?;
     let path = args.model.path()?;
-    let opened = Opened::open(path.as_deref(), &args.engine)?;
+    let opened = LocalModel::open(path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
     let tokens = prompt::encode(&opened, &text)?;
     let (limits, n_workers) = limits(args, &opened, &tokens)?;
@@ -61,8 +63,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);
-    let parts = (&*opened, args.engine.load_mode());
-    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+    if !args
+        .speculation
+        .begin(&mut session, args.engine.load_mode(), &limits, stop)?
+    {
         return Ok(Ending::Interrupted);
     }
     if args.profile {
@@ -213,7 +217,11 @@ impl Job<'_> {
 ///
 /// # Errors
 /// The prompt does not fit into the context, or the KV types differ.
-fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result<(Limits, usize)> {
+fn limits(
+    args: &RunArgs,
+    opened: &LocalModel<'_>,
+    tokens: &[u32],
+) -> anyhow::Result<(Limits, usize)> {
     let n_ctx = args.engine.n_ctx(opened.config());
     let n_workers = args.engine.n_workers(opened.cores.default_workers());
     if tokens.len() > n_ctx {
@@ -243,7 +251,7 @@ fn limits(args: &RunArgs, opened: &Opened<'_>, tokens: &[u32]) -> anyhow::Result
 }
 
 /// A line about what will be run.
-fn describe(opened: &Opened<'_>, args: &RunArgs, limits: &Limits, settings: &SamplingSettings) {
+fn describe(opened: &LocalModel<'_>, args: &RunArgs, limits: &Limits, settings: &SamplingSettings) {
     let gguf = opened.gguf();
     let n_params: u64 = gguf
         .tensors()

@@ -4,7 +4,7 @@ use super::args::RunArgs;
 use super::prompts::{self, Prompt};
 use super::{describe, prompt};
 use crate::flags::adapters::LoadedAdapters;
-use crate::flags::open::Opened;
+use crate::flags::open::LocalModel;
 use crate::flags::speculation;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::format::Bytes;
@@ -30,9 +30,10 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
     let settings = args.sampling.settings(!args.no_escape)?;
     args.speculation.check()?;
+    args.adapters.check()?;
     let prompts = prompts::read(path)?;
     let model_path = args.model.path()?;
-    let opened = Opened::open(model_path.as_deref(), &args.engine)?;
+    let opened = LocalModel::open(model_path.as_deref(), &args.engine)?;
     opened.check_decoder()?;
     let texts = Text::all(args, &opened, path, prompts)?;
     let n_ctx = args.engine.n_ctx(opened.config());
@@ -59,8 +60,10 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
         format!("no room for {n_seq} texts at once: fewer (-np), or shorter ones (-n)")
     })?;
     session.set_stop(stop);
-    let parts = (&*opened, args.engine.load_mode());
-    if !(args.speculation).begin(&mut session, parts, &limits, stop)? {
+    if !args
+        .speculation
+        .begin(&mut session, args.engine.load_mode(), &limits, stop)?
+    {
         return Ok(Ending::Interrupted);
     }
     if args.profile {
@@ -139,7 +142,7 @@ impl Text {
     /// An adapter that cannot be used, a prompt that cannot be continued: the message names its line.
     fn all(
         args: &RunArgs,
-        opened: &Opened<'_>,
+        opened: &LocalModel<'_>,
         path: &Path,
         prompts: Vec<Prompt>,
     ) -> anyhow::Result<Vec<Self>> {
@@ -156,7 +159,7 @@ impl Text {
 
     fn new(
         args: &RunArgs,
-        opened: &Opened<'_>,
+        opened: &LocalModel<'_>,
         (own, adapters): (&[(PathBuf, f32)], &mut LoadedAdapters<'_>),
         prompt: Prompt,
     ) -> anyhow::Result<Self> {

@@ -138,8 +138,18 @@ impl SpeculationArgs {
     }
 
     /// # Errors
+    /// Flags that contradict each other; a draft model that is not there, or whose header is broken.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.check_types()?;
+        if let Some(path) = self.model_draft.as_deref().filter(|_| self.has_draft()) {
+            ModelFile::open(path, LoadMode::Map)?.parse()?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
     /// Flags that contradict each other.
-    pub(crate) fn check(&self) -> Result<(), UsageError> {
+    fn check_types(&self) -> Result<(), UsageError> {
         let several = self.spec_type.len() > 1;
         let message = if several && (self.has(Kind::None) || self.has(Kind::Auto)) {
             "--spec-type none and auto stand alone"
@@ -172,7 +182,7 @@ impl SpeculationArgs {
         &self,
         load_mode: LoadMode,
     ) -> Result<Option<SpeculationSetup>, UsageError> {
-        self.check()?;
+        self.check_types()?;
         let path = self.model_draft.clone().filter(|_| self.has_draft());
         let setup = SpeculationSetup {
             options: SpeculationOptions {
@@ -183,13 +193,13 @@ impl SpeculationArgs {
                 ..SpeculationOptions::default()
             },
             n_max: self.spec_draft_n_max.map(usize::from),
-            draft: path.map(|path| self.source((path, "draft-simple"), load_mode)),
+            draft: path.map(|path| self.source(path, "draft-simple", load_mode)),
             head: self.has(Kind::Auto) || self.has(Kind::Head),
         };
         Ok(Some(setup).filter(|_| !self.has(Kind::None)))
     }
 
-    fn source(&self, (path, name): (PathBuf, &'static str), load_mode: LoadMode) -> DraftSource {
+    fn source(&self, path: PathBuf, name: &'static str, load_mode: LoadMode) -> DraftSource {
         let ty = |name: &Option<String>| name.as_deref().and_then(KvType::from_name);
         DraftSource {
             path,
@@ -228,7 +238,7 @@ impl SpeculationArgs {
             bail!("--spec-type draft-self: stopped");
         };
         if let Some(setup) = &mut models.speculation {
-            setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+            setup.draft = Some(self.source(path, "draft-self", LoadMode::Read));
         }
         Ok(Some(copy))
     }
@@ -256,7 +266,7 @@ impl SpeculationArgs {
     pub(crate) fn begin(
         &self,
         session: &mut Session,
-        (opened, load_mode): (&Opened, LoadMode),
+        load_mode: LoadMode,
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
@@ -264,17 +274,17 @@ impl SpeculationArgs {
             return Ok(true);
         };
         if self.has(Kind::Itself) && session.model().experts().is_some() {
-            return Err(no_copy(opened.name()).into());
+            return Err(no_copy(session.model().name()).into());
         }
         let copy = match self.has(Kind::Itself) {
-            true => Some(Copy::of(opened.file(), session.team(), stop)?),
+            true => Some(Copy::of(session.model().file(), session.team(), stop)?),
             false => None,
         };
         if let Some(copy) = &copy {
             let Some(path) = copy.path() else {
                 return Ok(false);
             };
-            setup.draft = Some(self.source((path, "draft-self"), LoadMode::Read));
+            setup.draft = Some(self.source(path, "draft-self", LoadMode::Read));
         }
         session.set_speculation(Some(setup.options(limits)));
         let mut bar = LoadBar::new();

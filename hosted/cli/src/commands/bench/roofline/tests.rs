@@ -23,7 +23,7 @@ fn costs_are_those_of_the_file() {
     let file = ModelFile::from_static("tale", MODEL).unwrap();
     let gguf = file.parse().unwrap();
     let config = ModelConfig::from_gguf(&gguf).unwrap();
-    let cost = ModelCost::new(&gguf, &config, (KvType::F16, KvType::F16));
+    let cost = ModelCost::new(&gguf, &config, KvType::F16, KvType::F16);
     let all: u64 = gguf.tensors().map(|tensor| tensor.len_bytes).sum();
     let embedding = gguf.tensor("token_embd.weight").unwrap();
     let tied = gguf.tensor("output.weight").is_none();
@@ -79,7 +79,7 @@ fn of_experts_a_token_meets_the_chosen_and_no_product_of_their_biases() {
     let bytes = std::fs::read(path).unwrap();
     let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
     let config = ModelConfig::from_gguf(&gguf).unwrap();
-    let cost = ModelCost::new(&gguf, &config, (KvType::F16, KvType::F16));
+    let cost = ModelCost::new(&gguf, &config, KvType::F16, KvType::F16);
     let one = Pass {
         n_tokens: 1.0,
         n_outputs: 1.0,
