@@ -15,8 +15,6 @@
 use core::time::Duration;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::experts::device::Simulation;
-use sluice::experts::replay::Steps;
-use sluice::experts::trace::TraceReader;
 use sluice::experts::{ExpertOptions, ExpertStats};
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::isa::kernel_table;
@@ -26,6 +24,7 @@ use sluice::session::StepHooks;
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
+use sluice_experts::{Steps, TraceReader};
 use sluice_make::slc::{PackOptions, Watch, pack};
 use sluice_tests::build::{Random, Shape};
 use std::path::{Path, PathBuf};

@@ -462,8 +462,8 @@ fn a_trace_names_what_was_needed() {
     };
     let model = load(&path, &team, Some(options)).unwrap();
     logits(&mut session(&model, &team), 1).unwrap();
-    let mut reader = sluice::experts::trace::TraceReader::open(&trace).unwrap();
-    let mut step = sluice::experts::trace::Step::default();
+    let mut reader = sluice_experts::TraceReader::open(&trace).unwrap();
+    let mut step = sluice_experts::TraceStep::default();
     let (mut n, mut needed, mut hits, mut guessed) = (0, 0, 0, 0);
     while reader.read(&mut step).unwrap() {
         let n_layer = model.config().n_layer();

@@ -1,5 +1,5 @@
-//! Experts of a mixture that stay on disk: where they lie, which of them are in memory, how the others are read, and
-//! what a run's trace says about that.
+//! Experts of a mixture that stay on disk: where they are, which of them are in memory, how the others are read, and
+//! traces of all that for `sluice-experts`, the laboratory.
 //!
 //! An [`ExpertStore`] is the [`ExpertSource`](sluice_core::engine::ExpertSource) of a model that was loaded without its
 //! experts ([`LoadOptions::experts`](crate::model::LoadOptions)). Whatever it does, results are the resident model's.
@@ -10,7 +10,6 @@ mod options;
 mod places;
 pub mod policy;
 mod profile;
-pub mod replay;
 mod store;
 pub mod trace;
 

@@ -1,6 +1,6 @@
-//! Eviction policies: what a slot's expert is worth, for the live cache and for the replay of traces.
+//! Eviction policies: the worth of an expert in a slot, for the live cache and for the replay of traces.
 //!
-//! Both ask the same [`Worth`], so a hit rate that the replay promises is the rate that the cache has. An expert is a
+//! Both use the same [`Worth`], so a hit rate that the replay promises is the rate of the live cache. An expert is a
 //! dense id, `layer * n_expert + expert` by convention. Nothing is allocated after [`Worth::new`].
 #![forbid(unsafe_code)]
 

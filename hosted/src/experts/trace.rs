@@ -4,210 +4,177 @@
 //! {"token":0,"layer":3,"experts":[17,4],"cache_hit":[true,false],"predicted":[4,9]}
 //! ```
 //!
-//! A line is a step: one layer at work on one token. `cache_hit` stands beside `experts`, or is empty; `predicted` is
-//! what was expected before the router spoke, the likeliest first. Ids are a layer's own (`0..n_expert`), or count on
-//! through all layers (`layer * n_expert + expert`). A live run writes with [`TraceWriter`]; [`TraceReader`] reads
-//! line by line and keeps nothing.
+//! A line is a step: one layer at work on one token. `cache_hit` has a value for each of `experts`, or is empty;
+//! `predicted` was expected before the router chose, the likeliest first. Ids are a layer's own (`0..n_expert`).
 #![forbid(unsafe_code)]
 
-mod error;
-mod write;
-
-pub use error::{LineError, TraceError};
-pub use write::TraceWriter;
-
-use serde_json::{Map, Value};
+use core::error::Error;
+use core::fmt::{self, Write as _};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
-/// A line of a trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Step {
-    /// Number of the token.
-    pub token: u64,
-    /// The layer.
-    pub layer: u32,
-    /// What the router chose; none twice.
-    pub experts: Vec<u32>,
-    /// Whether each of `experts` was in memory; empty where that is not known.
-    pub cache_hit: Vec<bool>,
-    /// What was predicted, the likeliest first; none twice.
-    pub predicted: Vec<u32>,
-}
-
-/// Reads a trace line by line.
+/// Why a trace cannot be written.
 #[derive(Debug)]
-pub struct TraceReader<R> {
-    name: String,
-    lines: R,
-    line: u64,
-    text: Vec<u8>,
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum TraceError {
+    /// The file cannot be opened.
+    Open { file: String, error: io::Error },
+    /// It is a directory.
+    Directory { file: String },
+    /// It exists and is not a trace.
+    Foreign { file: String },
 }
 
-impl TraceReader<BufReader<File>> {
-    /// Opens the file `path`.
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { file, error } => write!(f, "cannot open trace {file}: {error}"),
+            Self::Directory { file } => write!(f, "trace {file} is a directory"),
+            Self::Foreign { file } => write!(
+                f,
+                "{file} exists already and is not a trace; it was left as it is"
+            ),
+        }
+    }
+}
+
+impl Error for TraceError {}
+
+/// Appends steps to a trace.
+///
+/// [`record`](Self::record) formats into memory that is there already, and touches no file: it may run between the
+/// layers of a step. [`flush`](Self::flush) writes what was recorded; call it between tokens. What does not fit is
+/// counted, and not kept.
+#[derive(Debug)]
+pub struct TraceWriter {
+    file: File,
+    buffer: String,
+    n_lost: u64,
+}
+
+impl TraceWriter {
+    /// Appends to the file `path`, or begins it.
     ///
     /// # Errors
-    /// [`TraceError`]: it cannot be opened, or is a directory.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let name = path.display().to_string();
-        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file)));
-        match opened {
-            Ok((false, file)) => Ok(Self::new(&name, BufReader::new(file))),
-            Ok((true, _)) => Err(TraceError::Directory { file: name }),
-            Err(error) => Err(TraceError::Open { file: name, error }),
-        }
-    }
-}
-
-impl<R: BufRead> TraceReader<R> {
-    /// Reads `lines`, which errors call `name`.
-    pub fn new(name: &str, lines: R) -> Self {
-        Self {
-            name: name.to_owned(),
-            lines,
-            line: 0,
-            text: Vec::new(),
-        }
-    }
-
-    /// What errors call it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The number of the last line that was read, from 1.
-    pub const fn line(&self) -> u64 {
-        self.line
-    }
-
-    /// Reads the next line into `step`; false at the end. Empty lines are passed over.
-    ///
-    /// # Errors
-    /// [`TraceError`], with the line's number.
-    pub fn read(&mut self, step: &mut Step) -> Result<bool, TraceError> {
-        loop {
-            self.text.clear();
-            self.line += 1;
-            let mut rest = (&mut self.lines).take(LINE_BYTES_MAX + 1);
-            let n = rest.read_until(b'\n', &mut self.text);
-            let n = n.map_err(|error| TraceError::Read {
-                file: self.name.clone(),
+    /// [`TraceError`]: it cannot be written, or is not a trace.
+    pub fn append(path: &Path) -> Result<Self, TraceError> {
+        let name = || path.display().to_string();
+        let opened = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path);
+        let mut file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::IsADirectory => TraceError::Directory { file: name() },
+            _ => TraceError::Open {
+                file: name(),
                 error,
-            })?;
-            if n == 0 {
-                return Ok(false);
-            }
-            let parsed = match n as u64 > LINE_BYTES_MAX {
-                true => Err(LineError::TooLong),
-                false if self.text.trim_ascii().is_empty() => continue,
-                false => step.parse(self.text.trim_ascii_end()),
-            };
-            return parsed.map(|()| true).map_err(|error| TraceError::Line {
-                file: self.name.clone(),
-                line: self.line,
-                error,
-            });
-        }
-    }
-}
-
-impl Step {
-    /// Takes the values of a line.
-    fn parse(&mut self, text: &[u8]) -> Result<(), LineError> {
-        let value = serde_json::from_slice(text).map_err(|error| LineError::Json {
-            column: error.column(),
-            error: error.to_string(),
+            },
         })?;
-        let Value::Object(line) = value else {
-            return Err(LineError::NotAnObject);
-        };
-        let number = |field: &'static str| {
-            let value = line.get(field).ok_or(LineError::Absent { field })?;
-            value.as_u64().ok_or(LineError::NotANumber { field })
-        };
-        self.token = number("token")?;
-        let layer = u32::try_from(number("layer")?).unwrap_or(u32::MAX);
-        if layer >= LAYERS_MAX {
-            return Err(LineError::LayerTooLarge);
+        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        if is_file && !begins_as_a_trace(&mut file) {
+            return Err(TraceError::Foreign { file: name() });
         }
-        self.layer = layer;
-        ids(&line, "experts", true, &mut self.experts)?;
-        ids(&line, "predicted", false, &mut self.predicted)?;
-        self.cache_hit.clear();
-        for hit in list(&line, "cache_hit", false)? {
-            let hit = hit.as_bool().ok_or(LineError::NotHits)?;
-            self.cache_hit.push(hit);
+        Ok(Self {
+            file,
+            buffer: String::with_capacity(BUFFER_BYTES),
+            n_lost: 0,
+        })
+    }
+
+    /// Keeps a step for the next [`flush`](Self::flush). `cache_hit` stands beside `experts`, or is empty. False where
+    /// there was no room for it. Nothing is allocated.
+    pub fn record(
+        &mut self,
+        token: u64,
+        layer: u32,
+        experts: &[u32],
+        cache_hit: &[bool],
+        predicted: &[u32],
+    ) -> bool {
+        let n_ids = experts.len() + predicted.len();
+        let len_max = NAMES_BYTES + n_ids * ID_BYTES + cache_hit.len() * "false,".len();
+        if len_max > self.buffer.capacity() - self.buffer.len() {
+            self.n_lost += 1;
+            return false;
         }
-        let (n_hits, n_experts) = (self.cache_hit.len(), self.experts.len());
-        if n_hits > 0 && n_hits != n_experts {
-            return Err(LineError::HitsOfOthers { n_hits, n_experts });
+        let text = &mut self.buffer;
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{{\"token\":{token},\"layer\":{layer},\"experts\":[");
+        list(text, experts);
+        text.push_str("],\"cache_hit\":[");
+        list(text, cache_hit);
+        text.push_str("],\"predicted\":[");
+        list(text, predicted);
+        text.push_str("]}\n");
+        true
+    }
+
+    /// Writes what was recorded.
+    ///
+    /// # Errors
+    /// The file cannot be written: the disk is full, say. What was recorded is gone then.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let written = self.file.write_all(self.buffer.as_bytes());
+        self.buffer.clear();
+        written
+    }
+
+    /// How many steps had no room.
+    #[must_use]
+    pub const fn n_lost(&self) -> u64 {
+        self.n_lost
+    }
+}
+
+#[cfg(test)]
+impl TraceWriter {
+    /// Where the buffer lies, and how long it is: neither changes.
+    fn buffer_address(&self) -> (*const u8, usize) {
+        (self.buffer.as_ptr(), self.buffer.capacity())
+    }
+}
+
+impl Drop for TraceWriter {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `flush`.
+        let _written = self.flush();
+    }
+}
+
+fn list<T: fmt::Display>(text: &mut String, values: &[T]) {
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            text.push(',');
         }
-        Ok(())
+        let _ = write!(text, "{value}");
     }
 }
 
-/// The list `field` of a line; one that may be absent is empty then.
-fn list<'l>(
-    line: &'l Map<String, Value>,
-    field: &'static str,
-    is_needed: bool,
-) -> Result<&'l [Value], LineError> {
-    let list = match line.get(field) {
-        None | Some(Value::Null) if !is_needed => return Ok(&[]),
-        None => return Err(LineError::Absent { field }),
-        Some(value) => value.as_array().ok_or(LineError::NotAList { field })?,
-    };
-    if list.len() > EXPERTS_MAX as usize {
-        return Err(LineError::ListTooLong { field });
-    }
-    Ok(list)
+/// Whether a file is empty or begins as lines of ours do.
+fn begins_as_a_trace(file: &mut File) -> bool {
+    let mut head = Vec::new();
+    let read = file.take(HEAD.len() as u64).read_to_end(&mut head);
+    read.is_ok() && (head.is_empty() || head == HEAD)
 }
 
-/// The ids in the list `field`.
-fn ids(
-    line: &Map<String, Value>,
-    field: &'static str,
-    is_needed: bool,
-    into: &mut Vec<u32>,
-) -> Result<(), LineError> {
-    into.clear();
-    for value in list(line, field, is_needed)? {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let id = id.filter(|&id| id < IDS_MAX);
-        into.push(id.ok_or(LineError::NotAnId { field })?);
-    }
-    if let Some(id) = twice(into) {
-        return Err(LineError::Twice { field, id });
-    }
-    Ok(())
-}
-
-/// An id that stands in a list more than once.
-fn twice(ids: &[u32]) -> Option<u32> {
-    if ids.len() <= 16 {
-        let again = |&(i, id): &(usize, &u32)| ids[..i].contains(id);
-        return ids.iter().enumerate().find(again).map(|(_, &id)| id);
-    }
-    let mut sorted = ids.to_vec();
-    sorted.sort_unstable();
-    sorted
-        .windows(2)
-        .find(|two| two[0] == two[1])
-        .map(|two| two[0])
-}
-
-/// Most layers that a model has, as in core.
+/// The maximum number of layers of a model, as in core.
 pub const LAYERS_MAX: u32 = 512;
-/// Most experts that a layer has.
+/// The maximum number of experts of a layer.
 pub const EXPERTS_MAX: u32 = 1024;
 /// Ids are below this.
 pub const IDS_MAX: u32 = LAYERS_MAX * EXPERTS_MAX;
-/// Three lists of all experts of a layer take less.
-const LINE_BYTES_MAX: u64 = 64 << 10;
-
 const _: () = assert!(LAYERS_MAX as usize == sluice_core::model::LAYERS_MAX);
+
+const HEAD: &[u8] = b"{\"token\":";
+/// More than 50 tokens of a model with 61 layers and 8 experts in each step.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Names, brackets, and two numbers.
+const NAMES_BYTES: usize = 100;
+/// An id and its comma.
+const ID_BYTES: usize = 11;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,11 @@
 use super::accepted;
 use serde_json::json;
 use sluice::experts::policy::{Policy, Profile};
-use sluice::experts::replay::{self, CacheSetup, Figures, Pool, Steps};
-use sluice::experts::trace::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX, Step, TraceReader};
+use sluice::experts::trace::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX};
+use sluice_experts::{
+    CacheSetup, PolicyHits, Pool, Recall, Steps, TraceFigures, TraceReader, TraceStep, recalls,
+    replay,
+};
 use std::collections::BTreeSet;
 
 /// A trace, line by line and as a whole, replayed where it is short; the same bytes as a profile.
@@ -23,7 +26,7 @@ pub fn trace(file: &[u8]) {
 /// Reads every line, also behind wrong ones; whether there are none of these.
 fn lines(file: &[u8]) -> bool {
     let mut reader = TraceReader::new("t", file);
-    let (mut step, mut is_sound) = (Step::default(), true);
+    let (mut step, mut is_sound) = (TraceStep::default(), true);
     // Each call takes a byte at least.
     for _ in 0..=file.len() {
         match accepted(reader.read(&mut step)) {
@@ -36,7 +39,7 @@ fn lines(file: &[u8]) -> bool {
 }
 
 /// A step keeps what a trace promises, and is the same when it is written and read again.
-fn check(step: &Step) {
+fn check(step: &TraceStep) {
     assert!(step.layer < LAYERS_MAX);
     for ids in [&step.experts, &step.predicted] {
         assert!(ids.len() <= EXPERTS_MAX as usize);
@@ -50,7 +53,7 @@ fn check(step: &Step) {
         "cache_hit": step.cache_hit, "predicted": step.predicted,
     });
     let line = line.to_string();
-    let mut again = Step::default();
+    let mut again = TraceStep::default();
     let read = TraceReader::new("t", line.as_bytes()).read(&mut again);
     assert_eq!(accepted(read), Some(true));
     assert_eq!(again, *step);
@@ -69,28 +72,26 @@ fn whole(steps: &Steps) {
     if steps.len() > STEPS_MAX || steps.n_ids() > IDS_REPLAYED_MAX {
         return;
     }
-    let figures = Figures::of(steps);
+    let figures = TraceFigures::of(steps);
     assert!(figures.n_seen() <= steps.n_experts());
     for (n_slots, pool) in [(steps.widest(), Pool::All), (steps.n_ids(), Pool::Layer)] {
         let setup = CacheSetup { n_slots, pool };
-        let Some(report) = accepted(replay::replay(steps, setup, &Policy::ALL, None)) else {
+        let Some(report) = accepted(replay(steps, setup, &Policy::ALL, None)) else {
             continue;
         };
         let best = report.bypass.total().n_hits;
         let optimum = report.optimum.total().n_hits;
         assert!(optimum <= best);
-        for (policy, hits) in &report.policies {
+        for PolicyHits { policy, hits } in &report.policies {
             let total = hits.total();
             assert_eq!(total.n_uses, n_uses, "{policy}");
             assert!(total.n_hits <= optimum, "{policy}");
         }
     }
-    for arm in replay::predictions(steps) {
-        let total = arm.total();
-        assert_eq!(total.n_used, n_uses, "{}", arm.name);
-        for found in total.n_found {
-            assert!(found <= n_uses, "{}", arm.name);
-        }
+    if let Some(layers) = recalls(steps) {
+        let total = Recall::total(&layers);
+        assert_eq!(total.n_used, n_uses);
+        assert!(total.n_found.iter().all(|&found| found <= n_uses));
     }
 }
 

@@ -126,18 +126,10 @@ fn caches_and_predictions_are_replayed() {
         assert_eq!(large["policies"][policy]["of_optimum"], 1.0);
     }
     assert_eq!(small["slots_per_expert"], 0.5);
-    let arms = found["predictions"]["arms"].as_array().unwrap();
-    let names: Vec<_> = arms
-        .iter()
-        .map(|arm| arm["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(names.len(), 9, "{names:?}");
-    assert_eq!(arms[0]["recall"][0], 0.5);
-    assert_eq!(arms[0]["precision"][0], 1.0);
-    assert!(
-        arms[1]["layers"][1]["recall"][0].as_f64().unwrap() > 0.9,
-        "{found}"
-    );
+    let predictions = &found["predictions"];
+    assert_eq!(predictions["recall"][0], 0.5);
+    assert_eq!(predictions["precision"][0], 1.0);
+    assert_eq!(predictions["layers"][1]["recall"][0], 0.5);
 }
 
 #[test]
@@ -162,7 +154,7 @@ fn tables_have_what_was_asked_for() {
         "{said}"
     );
     assert!(
-        said.contains("recall@2") && !said.contains("by layer"),
+        said.contains("recall  precision") && !said.contains("by layer"),
         "{said}"
     );
     let layers = run_to(0, &[&args[..], &["--layers"]].concat()).stdout;

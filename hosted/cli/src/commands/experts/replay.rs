@@ -1,4 +1,4 @@
-//! `sluice experts replay`: caches and predictions on a trace.
+//! `sluice experts replay`: what caches and the recorded predictions make of a trace.
 
 use super::table::Table;
 use super::{TraceArgs, percent};
@@ -11,11 +11,10 @@ use core::fmt::Write as _;
 use core::str::FromStr;
 use serde_json::{Value, json};
 use sluice::experts::policy::{Policy, Profile};
-use sluice::experts::replay::{
-    ArmReport, CacheReport, CacheSetup, Hits, Pool, Rate, Recall, Steps, predict, predictions,
-    replay as run,
-};
 use sluice::experts::trace::IDS_MAX;
+use sluice_experts::{
+    CUTS, CacheReport, CacheSetup, Hits, Pool, Rate, Recall, Steps, cuts, recalls, replay as run,
+};
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -29,7 +28,7 @@ A number in brackets is the part of the optimum, which knows the future: of thos
 evicts the expert that is needed last. With bypass an expert may be used without a slot. The share of all experts
 that fit is the hit rate of any cache where experts are chosen alike and at random.
 
-Predictions are measured as they would be in a run: each step is predicted before it is seen.";
+Predictions are measured where the run recorded some, as it does with --expert-trace.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
@@ -110,10 +109,10 @@ pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Ending> {
         let setup = CacheSetup { n_slots, pool };
         caches.push(run(&steps, setup, &args.policy, profile.as_ref())?);
     }
-    let arms = predictions(&steps);
+    let recalls = recalls(&steps);
     let text = match args.json {
-        true => format!("{:#}\n", object(args, &steps, &caches, &arms)),
-        false => described(args, &steps, &caches, &arms),
+        true => format!("{:#}\n", object(args, &steps, &caches, recalls.as_deref())),
+        false => described(args, &steps, &caches, recalls.as_deref()),
     };
     TextOutput::new().write(&text)?;
     Ok(Ending::Done)
@@ -146,7 +145,12 @@ fn slots(args: &ReplayArgs, steps: &Steps, pool: Pool) -> Vec<usize> {
 
 const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 
-fn object(args: &ReplayArgs, steps: &Steps, caches: &[CacheReport], arms: &[ArmReport]) -> Value {
+fn object(
+    args: &ReplayArgs,
+    steps: &Steps,
+    caches: &[CacheReport],
+    recalls: Option<&[Recall]>,
+) -> Value {
     json!({
         "trace": args.trace.trace,
         "n_steps": steps.len(),
@@ -157,10 +161,7 @@ fn object(args: &ReplayArgs, steps: &Steps, caches: &[CacheReport], arms: &[ArmR
         "pool": args.pool,
         "profile": args.profile,
         "caches": caches.iter().map(|cache| cache_object(steps, cache)).collect::<Vec<_>>(),
-        "predictions": {
-            "n_predicted": predict::cuts(steps.top_k()),
-            "arms": arms.iter().map(|arm| arm_object(steps, arm)).collect::<Vec<_>>(),
-        },
+        "predictions": recalls.map(|layers| predictions_object(steps, layers)),
     })
 }
 
@@ -179,7 +180,7 @@ fn cache_object(steps: &Steps, cache: &CacheReport) -> Value {
         })
     };
     let policies = cache.policies.iter();
-    let policies = policies.map(|(policy, found)| (policy.to_string(), hits(found)));
+    let policies = policies.map(|found| (found.policy.to_string(), hits(&found.hits)));
     json!({
         "n_slots": cache.setup.n_slots,
         "slots_per_expert": cache.slots_per_expert,
@@ -189,23 +190,21 @@ fn cache_object(steps: &Steps, cache: &CacheReport) -> Value {
     })
 }
 
-fn arm_object(steps: &Steps, arm: &ArmReport) -> Value {
+fn predictions_object(steps: &Steps, recalls: &[Recall]) -> Value {
     let figures = |recall: &Recall| {
-        let cuts = 0..predict::CUTS;
-        let all = cuts.clone().map(|cut| recall.recall(cut));
         json!({
-            "recall": all.collect::<Vec<_>>(),
-            "precision": cuts.map(|cut| recall.precision(cut)).collect::<Vec<_>>(),
+            "recall": (0..CUTS).map(|cut| recall.recall(cut)).collect::<Vec<_>>(),
+            "precision": (0..CUTS).map(|cut| recall.precision(cut)).collect::<Vec<_>>(),
         })
     };
-    let layers = steps.layers().iter().zip(&arm.layers);
+    let layers = steps.layers().iter().zip(recalls);
     let layers = layers.map(|(layer, recall)| {
         let mut object = figures(recall);
         object["layer"] = json!(layer);
         object
     });
-    let mut object = figures(&arm.total());
-    object["name"] = json!(arm.name);
+    let mut object = figures(&Recall::total(recalls));
+    object["n_predicted"] = json!(cuts(steps.top_k()));
     object["layers"] = layers.collect();
     object
 }
@@ -214,7 +213,7 @@ fn described(
     args: &ReplayArgs,
     steps: &Steps,
     caches: &[CacheReport],
-    arms: &[ArmReport],
+    recalls: Option<&[Recall]>,
 ) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -244,15 +243,19 @@ fn described(
     }
     text += "\nhit rate\n";
     text += &cache_table(args, caches).text();
-    text += "\npredictions, by how many there are\n";
-    text += &arm_table(steps, arms).text();
+    if let Some(layers) = recalls {
+        text += "\nrecorded predictions, by their number\n";
+        text += &recall_table(steps, &Recall::total(layers)).text();
+    }
     if args.layers {
         for cache in caches {
             let _ = write!(text, "\nhit rate by layer, {} slots\n", cache.setup.n_slots);
             text += &cache_layers(steps, cache).text();
         }
-        let _ = write!(text, "\nrecall by layer, {} predictions\n", steps.top_k());
-        text += &arm_layers(steps, arms).text();
+        if let Some(layers) = recalls {
+            let _ = write!(text, "\nrecall by layer, {} predictions\n", steps.top_k());
+            text += &recall_layers(steps, layers).text();
+        }
     }
     text
 }
@@ -273,8 +276,9 @@ fn cache_table(args: &ReplayArgs, caches: &[CacheReport]) -> Table {
             percent(best.value()),
             percent(cache.bypass.total().value()),
         ];
-        let policies = cache.policies.iter().map(|(_, hits)| {
-            let (rate, part) = (hits.total(), of_optimum(hits.total(), best));
+        let policies = cache.policies.iter().map(|found| {
+            let rate = found.hits.total();
+            let part = of_optimum(rate, best);
             let part = part.map_or_else(|| "-".to_owned(), |part| format!("{part:.3}"));
             format!("{} ({part})", percent(rate.value()))
         });
@@ -290,14 +294,14 @@ fn of_optimum(rate: Rate, best: Rate) -> Option<f64> {
 
 fn cache_layers(steps: &Steps, cache: &CacheReport) -> Table {
     let mut table = Table::default();
-    let names = cache.policies.iter().map(|(policy, _)| policy.to_string());
+    let names = cache.policies.iter().map(|found| found.policy.to_string());
     table.row(
         ["layer".to_owned(), "optimum".to_owned()]
             .into_iter()
             .chain(names),
     );
     for (i, layer) in steps.layers().iter().enumerate() {
-        let policies = cache.policies.iter().map(|(_, hits)| hits);
+        let policies = cache.policies.iter().map(|found| &found.hits);
         let all = core::iter::once(&cache.optimum).chain(policies);
         let rates = all.map(|hits| percent(hits.layers[i].value()));
         table.row(core::iter::once(layer.to_string()).chain(rates));
@@ -305,30 +309,21 @@ fn cache_layers(steps: &Steps, cache: &CacheReport) -> Table {
     table
 }
 
-fn arm_table(steps: &Steps, arms: &[ArmReport]) -> Table {
+fn recall_table(steps: &Steps, total: &Recall) -> Table {
     let mut table = Table::default();
-    let cuts = predict::cuts(steps.top_k());
-    let recalls = cuts.map(|n| format!("recall@{n}"));
-    let precisions = cuts.map(|n| format!("precision@{n}"));
-    let names = recalls.into_iter().chain(precisions);
-    table.row(core::iter::once("arm".to_owned()).chain(names));
-    for arm in arms {
-        let total = arm.total();
-        let cuts = 0..predict::CUTS;
-        let recalls = cuts.clone().map(|cut| percent(total.recall(cut)));
-        let precisions = cuts.map(|cut| percent(total.precision(cut)));
-        let figures = recalls.chain(precisions);
-        table.row(core::iter::once(arm.name.to_owned()).chain(figures));
+    table.row(["predictions", "recall", "precision"]);
+    for (cut, n) in cuts(steps.top_k()).into_iter().enumerate() {
+        let figures = [total.recall(cut), total.precision(cut)].map(percent);
+        table.row(core::iter::once(n.to_string()).chain(figures));
     }
     table
 }
 
-fn arm_layers(steps: &Steps, arms: &[ArmReport]) -> Table {
+fn recall_layers(steps: &Steps, recalls: &[Recall]) -> Table {
     let mut table = Table::default();
-    table.row(core::iter::once("layer").chain(arms.iter().map(|arm| arm.name)));
-    for (i, layer) in steps.layers().iter().enumerate() {
-        let recalls = arms.iter().map(|arm| percent(arm.layers[i].recall(0)));
-        table.row(core::iter::once(layer.to_string()).chain(recalls));
+    table.row(["layer", "recall"]);
+    for (layer, recall) in steps.layers().iter().zip(recalls) {
+        table.row([layer.to_string(), percent(recall.recall(0))]);
     }
     table
 }

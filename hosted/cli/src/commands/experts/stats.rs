@@ -7,7 +7,7 @@ use crate::ui::output::{TextOutput, note};
 use clap::Args;
 use core::fmt::Write as _;
 use serde_json::json;
-use sluice::experts::replay::{Figures, LayerFigures, Rate, Steps};
+use sluice_experts::{LayerFigures, Rate, Steps, TraceFigures};
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -48,7 +48,7 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<Ending> {
             steps.n_expert()
         ));
     }
-    let figures = Figures::of(&steps);
+    let figures = TraceFigures::of(&steps);
     let text = match args.json {
         true => format!("{:#}\n", object(args, &steps, &figures)),
         false => described(args, &steps, &figures),
@@ -57,7 +57,7 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn object(args: &StatsArgs, steps: &Steps, figures: &Figures) -> serde_json::Value {
+fn object(args: &StatsArgs, steps: &Steps, figures: &TraceFigures) -> serde_json::Value {
     let hit_rate = |rate: Rate| (rate.n_uses > 0).then(|| rate.value());
     let layer = |layer: &LayerFigures| {
         let used = |&(expert, n_uses): &(u32, u64)| json!({"expert": expert, "n_uses": n_uses});
@@ -92,7 +92,7 @@ fn object(args: &StatsArgs, steps: &Steps, figures: &Figures) -> serde_json::Val
     })
 }
 
-fn described(args: &StatsArgs, steps: &Steps, figures: &Figures) -> String {
+fn described(args: &StatsArgs, steps: &Steps, figures: &TraceFigures) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<14} {value}");
@@ -148,7 +148,7 @@ fn described(args: &StatsArgs, steps: &Steps, figures: &Figures) -> String {
     text
 }
 
-fn layers(args: &StatsArgs, figures: &Figures) -> Table {
+fn layers(args: &StatsArgs, figures: &TraceFigures) -> Table {
     let mut table = Table::default();
     table.ends_in_words = true;
     table.row([

@@ -4,9 +4,9 @@ use super::cache::Rate;
 use super::steps::Steps;
 use std::collections::HashMap;
 
-/// Figures of a trace.
+/// TraceFigures of a trace.
 #[derive(Clone, Debug)]
-pub struct Figures {
+pub struct TraceFigures {
     /// How many different tokens there are.
     pub n_tokens: usize,
     /// Hits of the run that was recorded, over the steps that say so.
@@ -19,7 +19,7 @@ pub struct Figures {
     pub working_sets: Vec<WorkingSet>,
 }
 
-/// Figures of a layer.
+/// TraceFigures of a layer.
 #[derive(Clone, Debug)]
 pub struct LayerFigures {
     /// Its number.
@@ -47,7 +47,7 @@ pub struct WorkingSet {
     pub most: usize,
 }
 
-impl Figures {
+impl TraceFigures {
     /// Of a trace.
     #[must_use]
     pub fn of(steps: &Steps) -> Self {
@@ -208,7 +208,7 @@ mod tests {
             (13, 1, &[5, 7]),
             (14, 0, &[9, 8]),
         ];
-        let figures = Figures::of(&steps_of(&lines, 20));
+        let figures = TraceFigures::of(&steps_of(&lines, 20));
         assert_eq!((figures.n_tokens, figures.n_seen()), (5, 6 + 3));
         let [first, second] = &*figures.layers else {
             panic!("two layers")
@@ -241,7 +241,7 @@ mod tests {
         let text = "{\"token\":1,\"layer\":0,\"experts\":[1,2],\"cache_hit\":[true,false],\"predicted\":[2]}\n\
             {\"token\":1,\"layer\":1,\"experts\":[1,2]}\n\
             {\"token\":2,\"layer\":0,\"experts\":[1],\"cache_hit\":[true],\"predicted\":[2,3]}\n";
-        let figures = Figures::of(&read(text, None).unwrap());
+        let figures = TraceFigures::of(&read(text, None).unwrap());
         assert_eq!(
             figures.recorded,
             Rate {

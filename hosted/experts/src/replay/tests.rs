@@ -1,5 +1,7 @@
 //! Optimum and policies against sequences by hand, against a search of all choices, and against each other.
 
+use super::super::cache::{Pool, Rate};
+use super::super::slots::ordered;
 use super::super::steps::tests::steps_of;
 use super::*;
 use quickcheck::quickcheck;
@@ -26,11 +28,11 @@ fn hits(steps: &Steps, n_slots: usize) -> [u64; 7] {
     let all = [
         &report.optimum,
         &report.bypass,
-        &aged.1,
-        &lru.1,
-        &lfu.1,
-        &heat.1,
-        &fixed.1,
+        &aged.hits,
+        &lru.hits,
+        &lfu.hits,
+        &heat.hits,
+        &fixed.hits,
     ];
     all.map(|hits| hits.total().n_hits)
 }
@@ -81,7 +83,7 @@ fn pools_by_layer_have_their_own_slots() {
     let report = cache(3, Pool::Layer).unwrap();
     // Layer 2 has two slots, layer 5 one.
     let rate = |n_hits| Rate { n_hits, n_uses: 3 };
-    assert_eq!(report.policies[0].1.layers, [rate(1), rate(2)]);
+    assert_eq!(report.policies[0].hits.layers, [rate(1), rate(2)]);
     assert_eq!(
         report.optimum.total(),
         Rate {

@@ -1,15 +1,16 @@
 //! What is wrong with a trace, and where.
 
-use super::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX, LINE_BYTES_MAX};
+use super::LINE_BYTES_MAX;
 use core::error::Error;
 use core::fmt;
+use sluice::experts::trace::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX};
 use std::io;
 
-/// Why a trace was not read, or not written.
+/// Why a trace was not read.
 #[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
-pub enum TraceError {
+pub enum TraceReadError {
     /// The file cannot be opened.
     Open { file: String, error: io::Error },
     /// A directory has the name.
@@ -24,8 +25,6 @@ pub enum TraceError {
     },
     /// It holds no step.
     Empty { file: String },
-    /// The file to append to is something else than a trace.
-    Foreign { file: String },
 }
 
 /// What is wrong with a line.
@@ -65,7 +64,7 @@ pub enum LineError {
     },
 }
 
-impl fmt::Display for TraceError {
+impl fmt::Display for TraceReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { file, error } => write!(f, "cannot open trace {file}: {error}"),
@@ -73,15 +72,11 @@ impl fmt::Display for TraceError {
             Self::Read { file, error } => write!(f, "cannot read trace {file}: {error}"),
             Self::Line { file, line, error } => write!(f, "trace {file}, line {line}: {error}"),
             Self::Empty { file } => write!(f, "trace {file} is empty"),
-            Self::Foreign { file } => write!(
-                f,
-                "{file} exists already and is not a trace; it was left as it is"
-            ),
         }
     }
 }
 
-impl Error for TraceError {}
+impl Error for TraceReadError {}
 
 impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,9 @@
 //! A trace in memory.
 
-use crate::experts::policy::Profile;
-use crate::experts::trace::{EXPERTS_MAX, LineError, Step, TraceError, TraceReader};
+use super::trace::{LineError, TraceReadError, TraceReader, TraceStep};
 use core::ops::Range;
+use sluice::experts::policy::Profile;
+use sluice::experts::trace::EXPERTS_MAX;
 use std::io::BufRead;
 
 /// The steps of a trace, with ids that are dense over all layers: `layer * n_expert + expert`.
@@ -50,11 +51,11 @@ impl Steps {
     /// too.
     ///
     /// # Errors
-    /// [`TraceError`]: of a line, or there is no step.
+    /// [`TraceReadError`]: of a line, or there is no step.
     pub fn read<R: BufRead>(
         mut reader: TraceReader<R>,
         n_expert: Option<u32>,
-    ) -> Result<Self, TraceError> {
+    ) -> Result<Self, TraceReadError> {
         let mut found = Self {
             n_expert: 0,
             layers: Vec::new(),
@@ -62,17 +63,17 @@ impl Steps {
             ids: Vec::new(),
             top_k: 0,
         };
-        let mut step = Step::default();
+        let mut step = TraceStep::default();
         while reader.read(&mut step)? {
             found.push(&step, reader.line());
         }
         if found.ids.is_empty() {
-            return Err(TraceError::Empty {
+            return Err(TraceReadError::Empty {
                 file: reader.name().to_owned(),
             });
         }
         let settled = found.settle(n_expert);
-        settled.map_err(|(line, error)| TraceError::Line {
+        settled.map_err(|(line, error)| TraceReadError::Line {
             file: reader.name().to_owned(),
             line,
             error,
@@ -80,7 +81,7 @@ impl Steps {
         Ok(found)
     }
 
-    fn push(&mut self, step: &Step, line: u64) {
+    fn push(&mut self, step: &TraceStep, line: u64) {
         let start = self.ids.len();
         self.ids.extend(&step.experts);
         let middle = self.ids.len();
@@ -171,7 +172,7 @@ impl Steps {
         (0..self.steps.len()).map(|i| self.get(i))
     }
 
-    /// Step `i`.
+    /// TraceStep `i`.
     ///
     /// # Panics
     /// There are fewer.
@@ -295,12 +296,12 @@ impl Numbering {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use core::fmt::Write as _;
 
     /// A trace of (token, layer, experts).
-    pub(in super::super) fn steps_of(lines: &[(u64, u32, &[u32])], n_expert: u32) -> Steps {
+    pub(crate) fn steps_of(lines: &[(u64, u32, &[u32])], n_expert: u32) -> Steps {
         let mut text = String::new();
         for (token, layer, experts) in lines {
             let _ = writeln!(
@@ -311,7 +312,7 @@ pub(super) mod tests {
         read(&text, Some(n_expert)).unwrap()
     }
 
-    pub(in super::super) fn read(text: &str, n_expert: Option<u32>) -> Result<Steps, TraceError> {
+    pub(crate) fn read(text: &str, n_expert: Option<u32>) -> Result<Steps, TraceReadError> {
         Steps::read(TraceReader::new("t", text.as_bytes()), n_expert)
     }
 

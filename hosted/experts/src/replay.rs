@@ -1,0 +1,112 @@
+//! A trace, run through the optimum and through policies.
+
+use super::cache::{self, CacheSetup, Hits};
+use super::optimum;
+use super::slots::Slots;
+use super::steps::Steps;
+use core::error::Error;
+use core::fmt;
+use sluice::experts::policy::{Policy, Profile, Worth};
+
+/// What caches of one size make of a trace.
+#[derive(Clone, Debug)]
+pub struct CacheReport {
+    /// The cache.
+    pub setup: CacheSetup,
+    /// Slots for each expert there is: the hit rate of any cache where all are used alike and at random.
+    pub slots_per_expert: f64,
+    /// Belady's optimum: of those that the step does not need, the one goes that is needed last.
+    pub optimum: Hits,
+    /// The same where an expert may be used without a slot: more than the live cache could have.
+    pub bypass: Hits,
+    /// The hits of each requested policy, in order.
+    pub policies: Vec<PolicyHits>,
+}
+
+/// The hits of a cache that follows a policy.
+#[derive(Clone, Debug)]
+pub struct PolicyHits {
+    /// The policy.
+    pub policy: Policy,
+    /// Its hits.
+    pub hits: Hits,
+}
+
+/// A step needs more experts at once than there are slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooFewSlots {
+    /// How many there are.
+    pub n_slots: usize,
+    /// How many it takes.
+    pub n_needed: usize,
+}
+
+impl fmt::Display for TooFewSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "too few slots ({}): this trace takes at least {}, for the experts of one step",
+            self.n_slots, self.n_needed
+        )
+    }
+}
+
+impl Error for TooFewSlots {}
+
+/// Runs a trace through the optimum and through `policies`. [`Policy::Static`] holds `profile`, cut to half the slots;
+/// without one, that of the trace itself, which looks ahead.
+///
+/// # Errors
+/// [`TooFewSlots`].
+pub fn replay(
+    steps: &Steps,
+    setup: CacheSetup,
+    policies: &[Policy],
+    profile: Option<&Profile>,
+) -> Result<CacheReport, TooFewSlots> {
+    let n_pools = setup.pool.count(steps);
+    if setup.n_slots / n_pools < steps.widest() {
+        return Err(TooFewSlots {
+            n_slots: setup.n_slots,
+            n_needed: steps.widest() * n_pools,
+        });
+    }
+    let next = optimum::next_uses(steps);
+    let run = |policy: &Policy| {
+        let own = (*policy == Policy::Static && profile.is_none()).then(|| steps.profile());
+        let profile = profile.or(own.as_ref());
+        let hits = cache::run(steps, setup, |n_slots, layer| {
+            let cut = profile.map(|profile| of_pool(steps, profile, n_slots, layer));
+            Slots::new(
+                Worth::new(*policy, steps.n_ids(), n_slots, cut.as_ref()),
+                n_slots,
+            )
+        });
+        PolicyHits {
+            policy: *policy,
+            hits,
+        }
+    };
+    Ok(CacheReport {
+        setup,
+        slots_per_expert: per_expert(setup.n_slots, steps.n_experts()),
+        optimum: optimum::run(steps, setup, &next, false),
+        bypass: optimum::run(steps, setup, &next, true),
+        policies: policies.iter().map(run).collect(),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of experts are small")]
+fn per_expert(n_slots: usize, n_experts: usize) -> f64 {
+    (n_slots as f64 / n_experts as f64).min(1.0)
+}
+
+/// What a pool holds of a profile.
+fn of_pool(steps: &Steps, profile: &Profile, n_slots: usize, layer: Option<u32>) -> Profile {
+    let is_here = |id: u32| layer.is_none_or(|layer| id / steps.n_expert() == layer);
+    let here: Profile = profile.iter().filter(|&(id, _)| is_here(id)).collect();
+    here.for_slots(n_slots)
+}
+
+#[cfg(test)]
+mod tests;
