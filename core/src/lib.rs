@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`gguf`], [`slc`], [`uth`] | model files, read from bytes |
+//! | [`gguf`], [`slc`] | model files, read from bytes |
 //! | [`model`] | what a file asks for, and its weights in memory |
 //! | [`tokenizer`] | text to tokens and back |
 //! | [`engine`], [`state`], [`team`] | batches of tokens in, logits out, on any number of cores |
@@ -131,4 +131,3 @@ mod sync;
 pub mod team;
 pub mod tokenizer;
 pub mod trace;
-pub mod uth;

@@ -1,5 +1,5 @@
 //! Making model files: GGUF files of Hugging Face folders ([`mod@convert`]) and of other systems'
-//! expert blobs ([`mod@import`]), smaller files of larger ones ([`mod@quantize`]), files whose weights
+//! expert blobs ([`mod@import`], [`uth`]), smaller files of larger ones ([`mod@quantize`]), files whose weights
 //! are used where they lie ([`slc`]), files in parts ([`mod@split`]), adapters' files in several formats ([`lora`]).
 
 pub mod convert;
@@ -9,3 +9,4 @@ mod pieces;
 pub mod quantize;
 pub mod slc;
 pub mod split;
+pub mod uth;

@@ -3,8 +3,8 @@
 use super::DenseTensor;
 use super::error::ImportError;
 use super::manifest::{Json, Listed, PackedExperts, packed};
+use crate::uth::Dtype;
 use sluice_core::kernels::GgmlType;
-use sluice_core::uth::Dtype;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! What can be wrong with a data directory.
 
+use crate::uth::UthError;
 use sluice::file::OutputError;
-use sluice_core::uth::UthError;
 use std::io;
 use std::path::PathBuf;
 

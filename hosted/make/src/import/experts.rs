@@ -2,9 +2,9 @@
 
 use super::directory::{Directory, stored_as};
 use super::error::ImportError;
+use crate::uth::{Blob, Dtype, Projection, UthError};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
-use sluice_core::uth::{Blob, Dtype, Projection, UthError};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -186,7 +186,7 @@ impl Expert {
             path: path.clone(),
             error,
         })?;
-        let wanted = len.min(sluice_core::uth::ALIGN + 12);
+        let wanted = len.min(crate::uth::ALIGN + 12);
         let mut head = vec![0; usize::try_from(wanted).unwrap_or(0)];
         let mut expert = Self {
             id,

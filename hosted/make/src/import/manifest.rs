@@ -1,8 +1,8 @@
 //! The JSON files of a data directory, read as far as they are needed.
 
 use super::error::ImportError;
+use crate::uth::Dtype;
 use serde_json::Value;
-use sluice_core::uth::Dtype;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Importing a data directory of expert blobs ([`sluice_core::uth`]) as a GGUF file.
+//! Importing a data directory of expert blobs ([`crate::uth`]) as a GGUF file.
 //!
 //! Weights are taken dtype by dtype, without rounding again:
 //!

@@ -14,8 +14,8 @@ use sluice::core::gguf::{Array, Gguf, TensorInfo, Value};
 use sluice::core::kernels::GgmlType;
 use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
-use sluice::core::uth::Blob;
 use sluice::file::{LoadMode, ModelFile};
+use sluice_make::uth;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -167,13 +167,13 @@ fn blob(path: &Path) -> anyhow::Result<Option<String>> {
         return Ok(None);
     }
     let mut head = Vec::new();
-    let wanted = sluice::core::uth::ALIGN + 12;
+    let wanted = uth::ALIGN + 12;
     (&mut file).take(wanted).read_to_end(&mut head)?;
-    if !Blob::is_uth(&head) {
+    if !uth::Blob::is_uth(&head) {
         return Ok(None);
     }
     let size = file.metadata()?.len();
-    let blob = Blob::parse(&head, size).with_context(|| path.display().to_string())?;
+    let blob = uth::Blob::parse(&head, size).with_context(|| path.display().to_string())?;
     let mut report = String::new();
     writeln!(report, "file        {} ({})", path.display(), Bytes(size))?;
     writeln!(

@@ -28,10 +28,8 @@
 //! has three f32 scales (gate, up, down) before the codes.
 #![forbid(unsafe_code)]
 
-use crate::kernels::GgmlType;
-use core::fmt;
 use core::ops::Range;
-use static_assertions::const_assert_eq;
+use sluice_core::kernels::GgmlType;
 
 /// What the payload is aligned to where the header says so, in bytes.
 pub const ALIGN: u64 = 4096;
@@ -169,97 +167,54 @@ pub struct Blob {
 }
 
 /// Why a blob was refused. Lengths and offsets are in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum UthError {
     /// It starts with neither `UTH1` nor `UTH2`.
+    #[error("not an expert blob: it starts with \"{}\"", magic.escape_ascii())]
     NotUth { magic: [u8; 4] },
     /// It ends before what its header announces.
+    #[error("the blob is cut: it has {len_bytes} bytes of {needed}")]
     Truncated { needed: u64, len_bytes: u64 },
     /// The version does not belong to the magic.
+    #[error("version {version} of a UTH{magic} header is not supported")]
     Version { magic: u8, version: u16 },
     /// No type has this number, or it is not allowed here.
+    #[error("type {id} is unknown or not allowed here")]
     Dtype { id: u8 },
     /// A rank outside 1 to 4, or one that is not an expert's.
+    #[error("rank {rank} is not an expert's (3)")]
     Rank { rank: u8 },
     /// The shape is not an expert's: [n_ff, n_embd, 3, 0], each above 0 and at most 2^24.
+    #[error("shape {shape:?} is not an expert's ([n_ff, n_embd, 3, 0])")]
     Shape { shape: [u32; 4] },
     /// Scales are announced that the type does not have, or Int8's are not.
+    #[error("{count} scales at {offset} do not match the type")]
     Scales { offset: u32, count: u32 },
     /// The number of projections in UTH2 is not 3.
+    #[error("{count} projections, expected 3")]
     Projections { count: u16 },
     /// A record is not of the projection whose place it has.
+    #[error("record {index} has role {role}")]
     Role { index: u8, role: u8 },
-    /// A projection's length or weight count is not what type and shape give.
+    /// A projection's length or weight count does not follow from type and shape.
+    #[error("projection {index} has length {stated}, expected {expected}")]
     Length {
         index: u8,
         stated: u64,
         expected: u64,
     },
     /// The row length is not a whole number of the type's blocks.
+    #[error("rows of projection {index} are not whole blocks of its type")]
     Rows { index: u8 },
     /// Two projections overlap.
+    #[error("projection {index} overlaps another one")]
     Overlap { index: u8 },
     /// Bytes that must be zero are not.
+    #[error("reserved bytes are not zero")]
     Reserved,
 }
-
-impl fmt::Display for UthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NotUth { magic } => {
-                write!(
-                    f,
-                    "not an expert blob: it starts with \"{}\"",
-                    magic.escape_ascii()
-                )
-            }
-            Self::Truncated { needed, len_bytes } => {
-                write!(f, "the blob is cut: it has {len_bytes} bytes of {needed}")
-            }
-            Self::Version { magic, version } => {
-                write!(
-                    f,
-                    "version {version} of a UTH{magic} header is not supported"
-                )
-            }
-            Self::Dtype { id } => write!(f, "type {id} is unknown or cannot stand here"),
-            Self::Rank { rank } => write!(f, "rank {rank} is not an expert's (3)"),
-            Self::Shape { shape } => {
-                write!(
-                    f,
-                    "shape {shape:?} is not an expert's ([n_ff, n_embd, 3, 0])"
-                )
-            }
-            Self::Scales { offset, count } => {
-                write!(f, "{count} scales at {offset} do not go with the type")
-            }
-            Self::Projections { count } => write!(f, "{count} projections, expected 3"),
-            Self::Role { index, role } => write!(f, "record {index} has role {role}"),
-            Self::Length {
-                index,
-                stated,
-                expected,
-            } => write!(
-                f,
-                "projection {index} has length {stated}, expected {expected}"
-            ),
-            Self::Rows { index } => {
-                write!(
-                    f,
-                    "rows of projection {index} are not whole blocks of its type"
-                )
-            }
-            Self::Overlap { index } => {
-                write!(f, "projection {index} lies on another one")
-            }
-            Self::Reserved => f.write_str("reserved bytes are not zero"),
-        }
-    }
-}
-
-impl core::error::Error for UthError {}
 
 impl Blob {
     /// Whether `bytes` claim to be one.
@@ -496,13 +451,9 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 
-const_assert_eq!(size_of::<Dtype>(), 1);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    extern crate std;
-    use std::vec::Vec;
 
     /// Q8_0, n_embd 2048, n_ff 768, page-aligned: written out by the format's description.
     #[rustfmt::skip]
@@ -595,10 +546,7 @@ mod tests {
             let mut bytes = GOLDEN;
             bytes[at] = value;
             let error = Blob::parse(&bytes, GOLDEN_LEN).unwrap_err();
-            assert!(
-                std::format!("{error:?}").contains(expected),
-                "{at}: {error}"
-            );
+            assert!(format!("{error:?}").contains(expected), "{at}: {error}");
         }
         let cases: [(usize, u8, &str); 10] = [
             (4, 1, "Version"),
@@ -616,10 +564,7 @@ mod tests {
             let mut bytes = uth2();
             bytes[at] = value;
             let error = Blob::parse(&bytes, bytes.len() as u64).unwrap_err();
-            assert!(
-                std::format!("{error:?}").contains(expected),
-                "{at}: {error}"
-            );
+            assert!(format!("{error:?}").contains(expected), "{at}: {error}");
         }
     }
 
