@@ -19,7 +19,8 @@ use std::time::Instant;
 pub(crate) fn all(
     hub: &Hub,
     cache: &Cache,
-    (repo, commit): (&RepoId, &str),
+    repo: &RepoId,
+    commit: &str,
     files: &[Known],
     watch: &mut dyn Watch,
 ) -> Result<(), PullError> {

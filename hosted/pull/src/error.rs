@@ -1,6 +1,5 @@
 //! Why a file did not come.
 
-use crate::repo::RepoId;
 use std::io;
 use std::path::PathBuf;
 
@@ -34,10 +33,10 @@ pub enum PullError {
     Answer { url: String, why: String },
     /// The repository has no file of what was asked for.
     #[error("{repo}: {why}")]
-    NotThere { repo: RepoId, why: String },
+    NotThere { repo: String, why: String },
     /// Offline, and it was never fetched.
     #[error("{repo} is not in the cache {}; without --offline it is fetched", folder.display())]
-    NotCached { repo: RepoId, folder: PathBuf },
+    NotCached { repo: String, folder: PathBuf },
     /// The bytes are others than the server promised.
     #[error("{file}: SHA-256 is {found}, the server says {expected}; what came was removed")]
     Sha256 {

@@ -86,7 +86,7 @@ pub fn pull(
     for path in chosen(request, revision.files.iter().map(|file| &*file.path))? {
         files.push(hub.complete(&request.repo, &revision, path)?);
     }
-    download::all(hub, cache, (&request.repo, &revision.commit), &files, watch)?;
+    download::all(hub, cache, &request.repo, &revision.commit, &files, watch)?;
     cache.set_ref(&request.repo, &request.revision, &revision.commit)?;
     let folder = cache.snapshot(&request.repo, &revision.commit);
     let files = files.iter().map(|file| folder.join(&file.path)).collect();
@@ -96,7 +96,7 @@ pub fn pull(
 /// What `request` names among the files in `cache`.
 fn cached(request: &Request, cache: &Cache) -> Result<Pulled, PullError> {
     let not_cached = || PullError::NotCached {
-        repo: request.repo.clone(),
+        repo: request.repo.to_string(),
         folder: cache.root().to_path_buf(),
     };
     let commit = cache.commit(&request.repo, &request.revision);
@@ -116,7 +116,7 @@ fn chosen<'p>(
 ) -> Result<Vec<&'p str>, PullError> {
     let paths: Vec<_> = paths.collect();
     choose::choose(&paths, &request.choice).map_err(|why| PullError::NotThere {
-        repo: request.repo.clone(),
+        repo: request.repo.to_string(),
         why,
     })
 }

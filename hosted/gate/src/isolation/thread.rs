@@ -34,8 +34,8 @@ impl Isolation {
             _not_send: PhantomData,
         };
         let items = &mut report.measures;
-        if let Some(cpu) = choose(request.core) {
-            isolation.pin(cpu, items);
+        if let Some((cpu, reason)) = choose(request.core) {
+            isolation.pin(cpu, &reason, items);
         }
         if let Some(wanted) = request.timer_slack_ns {
             isolation.set_timer_slack(wanted, items);
@@ -49,7 +49,7 @@ impl Isolation {
         isolation
     }
 
-    fn pin(&mut self, (cpu, reason): (usize, String), items: &mut Vec<Measure>) {
+    fn pin(&mut self, cpu: usize, reason: &str, items: &mut Vec<Measure>) {
         let requested = format!("CPU {cpu} alone ({reason})");
         let before = sched_getaffinity(None);
         let mut set = CpuSet::new();

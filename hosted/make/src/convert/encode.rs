@@ -4,7 +4,6 @@
 //! [`sluice_core::kernels::quantize`]. No type takes a number that is not finite or beyond its range.
 #![forbid(unsafe_code)]
 
-use super::fp8::e4m3_to_f32;
 use super::safetensors::Dtype;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -84,9 +83,42 @@ pub(crate) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
     }
 }
 
+/// The number of 8 bits: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, and all ones
+/// is no number.
+fn e4m3_to_f32(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let magnitude = match exponent {
+        15 if byte & 7 == 7 => f32::NAN,
+        0 => mantissa * 2f32.powi(-9),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn eight_bits_are_numbers() {
+        for (byte, x) in [
+            (0x00, 0.0),
+            (0x01, 0.001_953_125),
+            (0x07, 0.013_671_875),
+            (0x08, 0.015_625),
+            (0x38, 1.0),
+            (0x3c, 1.5),
+            (0x7e, 448.0),
+            (0xb8, -1.0),
+        ] {
+            assert_eq!(e4m3_to_f32(byte).to_bits(), f32::to_bits(x), "{byte:#x}");
+        }
+        assert!(e4m3_to_f32(0x7f).is_nan() && e4m3_to_f32(0xff).is_nan());
+    }
 
     #[test]
     fn floats_survive() {

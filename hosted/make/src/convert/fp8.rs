@@ -107,42 +107,9 @@ fn block_len(len: u64, n: u64, given: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The number of 8 bits: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, and all ones
-/// is no number.
-pub(super) fn e4m3_to_f32(byte: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
-    let magnitude = match exponent {
-        15 if byte & 7 == 7 => f32::NAN,
-        0 => mantissa * 2f32.powi(-9),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if byte & 0x80 == 0 {
-        magnitude
-    } else {
-        -magnitude
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn eight_bits_are_numbers() {
-        for (byte, x) in [
-            (0x00, 0.0),
-            (0x01, 0.001_953_125),
-            (0x07, 0.013_671_875),
-            (0x08, 0.015_625),
-            (0x38, 1.0),
-            (0x3c, 1.5),
-            (0x7e, 448.0),
-            (0xb8, -1.0),
-        ] {
-            assert_eq!(e4m3_to_f32(byte).to_bits(), f32::to_bits(x), "{byte:#x}");
-        }
-        assert!(e4m3_to_f32(0x7f).is_nan() && e4m3_to_f32(0xff).is_nan());
-    }
 
     #[test]
     fn blocks_at_the_edge_are_cut() {

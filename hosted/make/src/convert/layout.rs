@@ -7,8 +7,8 @@ use super::encode::can_encode;
 use super::family::{Change, Family, Map, Wanted};
 use super::folder::{Tensor, Weights};
 use super::fp8::Scale;
-use super::plan::TypeOf;
 use super::safetensors::Dtype;
+use super::types::TypeOf;
 use sluice::file::GgufHeader;
 use sluice_core::kernels::GgmlType;
 use std::collections::{BTreeMap, HashMap};
@@ -78,7 +78,8 @@ impl<'w> Layout<'w> {
     pub(super) fn new(
         weights: &'w Weights,
         header: GgufHeader,
-        (family, n_layer): (&Family, u32),
+        family: &Family,
+        n_layer: u32,
         scale_block: Option<[u64; 2]>,
         warnings: &mut Vec<String>,
     ) -> Self {

@@ -3,20 +3,18 @@
 
 use super::config::Config;
 use super::family::{
-    Family, Kind, Parts, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
+    Family, Kind, Parts, Rope, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
 };
 use super::folder::{Weights, read_json};
 use super::generation::{end_tokens, read_generation, write_sampling, write_suppressed};
 use super::layout::{Layout, Source};
-use super::rope::Rope;
-use super::safetensors::Dtype;
 use super::special::Special;
+use super::types::{FloatType, TypeOf};
 use super::unread::check_config;
 use super::vocabulary::{Rules, TokenizerFiles, Vocabulary};
 use super::{ConvertError, naming};
 use core::fmt;
 use sluice::file::GgufHeader;
-use sluice_core::kernels::GgmlType;
 use std::path::Path;
 
 /// A folder that has been read and checked, and the GGUF file that it becomes.
@@ -28,9 +26,6 @@ pub struct Conversion {
     pub(super) sources: Vec<Source>,
     warnings: Vec<String>,
 }
-
-/// The type of a tensor to be, from its GGUF name and its dimensions (the row length first).
-pub type TypeOf<'a> = dyn Fn(&str, &[u64]) -> GgmlType + 'a;
 
 /// What a conversion is asked for.
 #[derive(Clone, Copy)]
@@ -52,75 +47,6 @@ impl fmt::Debug for Options<'_> {
             .field("name", &self.name)
             .finish()
     }
-}
-
-/// The types that most tensors of a converted file can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FloatType {
-    /// All of it.
-    F32,
-    /// Half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// 8 bits with a scale for 32.
-    Q8_0,
-}
-
-impl FloatType {
-    /// llama.cpp's number of a file of this type (`LLAMA_FTYPE_…`).
-    #[must_use]
-    pub const fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8_0 => 7,
-            Self::Bf16 => 32,
-        }
-    }
-
-    /// As llama.cpp's converter chooses: [`keeps_f32`], and rows that are no whole number of
-    /// blocks become F16. A [`TypeOf`] by itself.
-    #[must_use]
-    pub fn type_of(self, name: &str, dims: &[u64]) -> GgmlType {
-        if keeps_f32(name, dims) {
-            return GgmlType::F32;
-        }
-        match self {
-            Self::F32 => GgmlType::F32,
-            Self::F16 => GgmlType::F16,
-            Self::Bf16 => GgmlType::BF16,
-            Self::Q8_0 if dims[0].is_multiple_of(32) => GgmlType::Q8_0,
-            Self::Q8_0 => GgmlType::F16,
-        }
-    }
-
-    /// The folder's own: that of its first matrix of floats. Weights of 8 bits have more range than
-    /// F16, and no more digits than BF16.
-    fn of(weights: &Weights) -> Self {
-        let mut tensors = weights.tensors.iter();
-        let first = tensors.find_map(|tensor| match tensor.entry.dtype {
-            _ if tensor.entry.shape.len() < 2 => None,
-            Dtype::BF16 | Dtype::F8_E4M3 => Some(Self::Bf16),
-            Dtype::F16 | Dtype::F32 => Some(Self::F16),
-            _ => None,
-        });
-        first.unwrap_or(Self::F16)
-    }
-}
-
-/// Whether a tensor is stored as F32 in files of every type: vectors, norms, biases, the routers of
-/// experts, the taps of convolutions, an encoder's positions and token types.
-#[must_use]
-pub fn keeps_f32(name: &str, dims: &[u64]) -> bool {
-    dims.len() < 2
-        || !name.ends_with(".weight")
-        || name.ends_with("_norm.weight")
-        || name.ends_with("ffn_gate_inp.weight")
-        || name.ends_with("ffn_gate_inp_shexp.weight")
-        || name.ends_with("shortconv.conv.weight")
-        || name.ends_with("ssm_conv1d.weight")
-        || ["position_embd.weight", "token_types.weight"].contains(&name)
 }
 
 /// The sizes of a model. Weights that are in folders of their own come to the others.
@@ -217,8 +143,8 @@ impl Conversion {
         header.set("general.architecture", family.architecture);
         let factors = rope.factors(&mut header, &shape)?;
         let block = scale_block(&config)?;
-        let names = (family, shape.n_layer);
-        let mut layout = Layout::new(&weights, header, names, block, &mut warnings);
+        let n_layer = shape.n_layer;
+        let mut layout = Layout::new(&weights, header, family, n_layer, block, &mut warnings);
         let guessed = FloatType::of(&weights);
         let guessed_type = |name: &str, dims: &[u64]| guessed.type_of(name, dims);
         let (file_type, type_of) = options
@@ -253,10 +179,10 @@ impl Conversion {
         header.set("general.quantization_version", QUANTIZATION_VERSION);
         let vocabulary = write_tokenizer(
             &mut header,
-            folder,
             &files,
             family,
-            (&config, &generation),
+            &config,
+            &generation,
             options,
             &mut warnings,
         )?;
@@ -303,18 +229,16 @@ fn size_label(header: &GgufHeader) -> String {
     naming::size_label(shared, expert, n_expert)
 }
 
-/// Writes the vocabulary and the special tokens. `configs` are config.json and
-/// generation_config.json.
+/// Writes the vocabulary and the special tokens.
 fn write_tokenizer(
     header: &mut GgufHeader,
-    folder: &Path,
     files: &TokenizerFiles,
     family: &Family,
-    configs: (&Config, &Config),
+    config: &Config,
+    generation: &Config,
     options: &Options<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
-    let (config, generation) = configs;
     let rules = Rules {
         n_vocab: config.maybe_count(&["vocab_size"])?,
         words: family.traits.vocabulary,
@@ -334,10 +258,11 @@ fn write_tokenizer(
     vocabulary.write(header);
     let ends = end_tokens(generation, config);
     let mut special = Special::read(
-        folder,
+        files.folder(),
         files,
         config,
-        (&ends, family),
+        &ends,
+        family,
         &vocabulary,
         warnings,
     )?;

@@ -50,7 +50,8 @@ impl Special {
         folder: &Path,
         files: &TokenizerFiles,
         config: &Config,
-        (ends, family): (&[Value], &Family),
+        ends: &[Value],
+        family: &Family,
         vocabulary: &Vocabulary,
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {

@@ -43,7 +43,7 @@ pub(super) fn by_tensor<'m>(
                 // A model that this program does not run has the names of its file alone.
                 let config = config.get_or_init(|| ModelConfig::from_gguf(gguf).ok());
                 if let Some(config) = config
-                    && put_elsewhere(file, (factors, *factor), (&matrices, config), &mut found)?
+                    && put_elsewhere(file, factors, *factor, &matrices, config, &mut found)?
                 {
                     continue;
                 }
@@ -59,8 +59,10 @@ pub(super) fn by_tensor<'m>(
 /// Puts a pair's rows where the model's file has them, under other names; whether it has them all.
 fn put_elsewhere<'m>(
     file: &AdapterFile,
-    (factors, factor): (&'m Factors, f32),
-    (matrices, config): (&Matrices, &ModelConfig),
+    factors: &'m Factors,
+    factor: f32,
+    matrices: &Matrices,
+    config: &ModelConfig,
     found: &mut ByTensor<'m>,
 ) -> Result<bool, LoraError> {
     let places = rows_in_file(config, &factors.tensor, factors.part);
@@ -128,7 +130,8 @@ impl<'m> Added<'m> {
     pub(super) fn add(
         &self,
         numbers: &mut [f32],
-        (first, row_len): (usize, usize),
+        first: usize,
+        row_len: usize,
         product: &mut Vec<f32>,
     ) {
         product.resize(row_len, 0.0);
@@ -188,7 +191,7 @@ mod tests {
             let [n_cols, n_rows] = [n_cols, n_rows].map(|n| usize::try_from(n).expect("small"));
             let mut numbers = vec![0.0; n_cols * n_rows];
             for added in added {
-                added.add(&mut numbers, (0, n_cols), &mut Vec::new());
+                added.add(&mut numbers, 0, n_cols, &mut Vec::new());
             }
             (tensor, numbers)
         };
@@ -198,7 +201,7 @@ mod tests {
     /// The product of a pair, as it is.
     fn product(pair: &Factors) -> Vec<f32> {
         let mut numbers = vec![0.0; pair.n_rows() * pair.n_cols()];
-        Added::new(pair, 2.0).add(&mut numbers, (0, pair.n_cols()), &mut Vec::new());
+        Added::new(pair, 2.0).add(&mut numbers, 0, pair.n_cols(), &mut Vec::new());
         numbers
     }
 

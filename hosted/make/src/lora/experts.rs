@@ -96,7 +96,7 @@ impl Stack {
     }
 
     /// Why a pair is not this parameter's.
-    fn misfit(&self, sizes: Sizes, rank: u32, (path, module): (&Path, &str)) -> LoraError {
+    fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> LoraError {
         let tensor = format!("{module}.{}", self.name);
         let (of_all, n) = (self.rank_of_all(rank), self.n_expert);
         let Sizes { a, b } = sizes;
@@ -235,7 +235,8 @@ pub(super) struct Sizes {
 /// Which of the adapted parameters each pair is for, and whether A takes inputs. `pairs` and `adapted`, parameters and
 /// their ranks, are equally many. `is_known` says that A does, where sizes do not.
 pub(super) fn assign(
-    (path, module): (&Path, &str),
+    path: &Path,
+    module: &str,
     pairs: &[Sizes],
     adapted: &[(&Stack, u32)],
     is_known: bool,
@@ -267,7 +268,7 @@ pub(super) fn assign(
         // The first parameter is the innermost.
         for ((stack, rank), sizes) in adapted.iter().zip(pairs) {
             if !stack.fits(*sizes, *rank, true) && !stack.fits(*sizes, *rank, false) {
-                return Err(stack.misfit(*sizes, *rank, (path, module)));
+                return Err(stack.misfit(*sizes, *rank, path, module));
             }
         }
     }

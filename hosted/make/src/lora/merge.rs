@@ -282,7 +282,7 @@ impl Room {
         dequantize_row(info.ty, &self.bytes, &mut self.numbers);
         let row_len = usize_of(row_len);
         for added in own {
-            added.add(&mut self.numbers, (rows.start, row_len), &mut self.product);
+            added.add(&mut self.numbers, rows.start, row_len, &mut self.product);
         }
         self.encoded.clear();
         encode(quantizer, target, &self.numbers, row_len, &mut self.encoded).map_err(|error| {

@@ -70,7 +70,7 @@ pub fn write_peft(
         let columns = pair.a.len() / pair.rank;
         for (end, numbers, row_len) in [(a, &pair.a, columns), (b, &pair.b, pair.rank)] {
             let name = format!("base_model.model.{module}.{end}");
-            weights.add(&name, numbers, row_len, (ty, dtype))?;
+            weights.add(&name, numbers, row_len, ty, dtype)?;
         }
         pairs.push((module, pair.rank, pair.scale));
     }
@@ -207,7 +207,8 @@ impl Safetensors {
         name: &str,
         numbers: &[f32],
         row_len: usize,
-        (ty, dtype): (GgmlType, &str),
+        ty: GgmlType,
+        dtype: &str,
     ) -> Result<(), LoraError> {
         let begin = self.data.len();
         let encoded = encode(Quantizer::detect(), ty, numbers, row_len, &mut self.data);

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sha2::{Digest as _, Sha256};
 use sluice::file::OutputError;
 use sluice_core::gguf::source::{SourceError, TensorSource};
+use sluice_core::hash::Hash64;
 use sluice_core::model::LoadProgress;
 use sluice_core::slc::{SlcError, TensorProblem};
 use sluice_core::team::StopFlag;
@@ -120,6 +121,15 @@ fn pieces(
         done += piece.len() as u64;
     }
     Ok(())
+}
+
+/// The checksum of a tensor in records, by those of its matrices.
+fn checksum_of(matrices: &[u64]) -> u64 {
+    let mut hash = Hash64::new();
+    matrices
+        .iter()
+        .for_each(|sum| hash.write(&sum.to_le_bytes()));
+    hash.finish()
 }
 
 /// Read and written at once.

@@ -1,7 +1,7 @@
 //! From GGUF to `.slc`.
 
 use super::plan::Plan;
-use super::{PIECE_BYTES, SlcFileError, Watch, hash_through, pieces, verify};
+use super::{PIECE_BYTES, SlcFileError, Watch, checksum_of, hash_through, pieces, verify};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::file::OutputFile;
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -123,15 +123,6 @@ fn copy(
         Ok(output.write_at(to + (at - from), piece)?)
     })?;
     Ok(hash.finish())
-}
-
-/// The checksum of a tensor in records, by those of its matrices.
-pub(super) fn checksum_of(matrices: &[u64]) -> u64 {
-    let mut hash = Hash64::new();
-    matrices
-        .iter()
-        .for_each(|sum| hash.write(&sum.to_le_bytes()));
-    hash.finish()
 }
 
 /// Packs one tensor.

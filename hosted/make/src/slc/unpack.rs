@@ -1,7 +1,6 @@
 //! From `.slc` to GGUF.
 
-use super::pack::checksum_of;
-use super::{Hex, SlcFileError, Watch, hash_through, pieces};
+use super::{Hex, SlcFileError, Watch, checksum_of, hash_through, pieces};
 use sluice::file::{OutputFile, Unpacked};
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;

@@ -1,11 +1,11 @@
 //! BERT and RoBERTa: encoders with learned positions, and norms behind the sums.
 
-use super::super::ConvertError;
-use super::super::config::Config;
 use super::labels;
 use super::parameters::write_bert;
+use super::parts::Model;
 use super::rows::{self, Need, row};
-use super::traits::{Model, Traits};
+use super::tables;
+use super::traits::Traits;
 use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use super::{Family, Kind};
 
@@ -58,29 +58,6 @@ pub(super) const GELU: &[&str] = &[
     "gelu_python",
 ];
 
-/// Rows of the position embeddings in the file, how many of them no token has, and the number of token
-/// types. RoBERTa counts positions from behind the padding token's number on.
-pub(super) fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError> {
-    let n_rows = config.count(&["max_position_embeddings"])?;
-    let n_types = config.maybe_count(&["type_vocab_size"])?.unwrap_or(2);
-    if let Some(kind) = config
-        .str("position_embedding_type")
-        .filter(|kind| *kind != "absolute")
-    {
-        let what = format!("is {kind:?}; bert in a GGUF file has absolute positions");
-        return Err(config.error(&["position_embedding_type"], &what));
-    }
-    let n_skipped = match family.kind {
-        Kind::Roberta => 1 + config.maybe_count(&["pad_token_id"])?.unwrap_or(1),
-        _ => 0,
-    };
-    if n_skipped >= n_rows {
-        let what = format!("is {n_rows}, and positions begin at {n_skipped}");
-        return Err(config.error(&["max_position_embeddings"], &what));
-    }
-    Ok([n_rows, n_skipped, n_types])
-}
-
 fn first(model: &Model<'_>) -> Vec<Wanted> {
     let shape = model.shape;
     let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
@@ -100,7 +77,7 @@ fn first(model: &Model<'_>) -> Vec<Wanted> {
         embedding("token_types.weight", "token_type_embeddings", n_types),
     ];
     all.extend(norm("token_embd_norm", &format!("{from}LayerNorm"), n_embd));
-    rows::add_head(model, &mut all);
+    tables::add_head(model, &mut all);
     all
 }
 

@@ -3,8 +3,10 @@
 
 use super::super::unread::Neutral;
 use super::parameters::write_phi3;
+use super::parts::Model;
 use super::reranker;
-use super::traits::{ExpertSizes, Model, Traits, Words, means, must_say};
+use super::shape::ExpertSizes;
+use super::traits::{Traits, Words, means, must_say};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
 

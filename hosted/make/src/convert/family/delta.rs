@@ -6,12 +6,14 @@ use super::super::unread::Neutral;
 use super::Shape;
 use super::keys::{Key, write_nextn};
 use super::mixers::{self, Mixer};
+use super::parts::Parts;
 use super::rows::{
     EXPERTS, HEAD_NORMS, ROUTER, Row, SWIGLU, always, bare, block, block_when, is_nextn, n_embd,
     n_kv, n_q, one_row, row, sparse,
 };
+use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_SHARED};
-use super::traits::{ExpertSizes, Nextn, Parts, Traits, means};
+use super::traits::{Traits, means};
 use super::wanted::{Change, Map, Slice};
 use sluice::file::{GgufHeader, MetaValue};
 

@@ -3,15 +3,16 @@
 use super::super::ConvertError;
 use super::super::unread::Neutral;
 use super::Shape;
+use super::context::narrow;
 use super::keys::{Key, Or, Said};
 use super::labels;
 use super::mixers;
-use super::parameters::narrow;
+use super::parts::Parts;
 use super::pooling;
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
 };
-use super::traits::{Parts, Traits, means};
+use super::traits::{Traits, means};
 use sluice::file::GgufHeader;
 
 /// What all encoders have.

@@ -3,11 +3,13 @@
 use super::super::ConvertError;
 use super::Shape;
 use super::keys::{Key, Or};
+use super::parts::Parts;
 use super::rows::{
     ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, n_embd, n_expert, n_ff_exp,
     one_row, row, sparse,
 };
-use super::traits::{ExpertSizes, Nextn, Parts, Traits};
+use super::shape::{ExpertSizes, Nextn};
+use super::traits::Traits;
 use sluice::file::GgufHeader;
 
 pub(super) const ERNIE: Traits = Traits {

@@ -2,8 +2,9 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::parameters::{epsilon, narrow};
-use super::traits::{Model, Parts, Traits};
+use super::context::{epsilon, narrow};
+use super::parts::{Model, Parts};
+use super::traits::Traits;
 use super::wanted::{Wanted, one};
 use super::{Family, Kind, Shape};
 use serde_json::Value;

@@ -6,11 +6,13 @@ use super::super::unread::Neutral;
 use super::Shape;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
+use super::parts::Parts;
 use super::rows::{
     Need, Row, Size, bare, block, block_when, head_dim, n_embd, n_expert, n_ff, n_ff_exp, n_head,
     n_kv, n_q, n_vocab, one_row, row,
 };
-use super::traits::{ExpertSizes, Parts, Traits, Words, means};
+use super::shape::ExpertSizes;
+use super::traits::{Traits, Words, means};
 use sluice::file::{GgufHeader, MetaValue};
 
 pub(super) const GEMMA4: Traits = Traits {

@@ -5,8 +5,9 @@ use super::rows::{
     self, ATTENTION, EXPERTS, SWIGLU, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
     n_ff, row, sparse,
 };
+use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
-use super::traits::{ExpertSizes, Nextn, Traits};
+use super::traits::Traits;
 
 pub(super) const GLM4: Traits = Traits {
     blocks: &[

@@ -2,9 +2,11 @@
 
 use super::super::ConvertError;
 use super::Shape;
+use super::context::epsilon;
 use super::gemma::window_layers;
-use super::parameters::epsilon;
-use super::traits::{ExpertSizes, Model, Parts, Traits};
+use super::parts::{Model, Parts};
+use super::shape::ExpertSizes;
+use super::traits::Traits;
 use super::wanted::{Change, Slice, Wanted, one, with_bias};
 use sluice::file::{GgufHeader, MetaValue};
 

@@ -4,11 +4,13 @@ use super::super::ConvertError;
 use super::Shape;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
+use super::parts::Parts;
 use super::rows::{
     NORMS, PAIRED_ATTENTION, Row, SWIGLU, Size, bare, block, block_when, n_embd, n_expert,
     n_ff_exp, n_head, of_each, row, run,
 };
-use super::traits::{ExpertSizes, Parts, Traits};
+use super::shape::ExpertSizes;
+use super::traits::Traits;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// The four factors of Granite.

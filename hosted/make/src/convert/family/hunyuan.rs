@@ -2,14 +2,16 @@
 
 use super::super::ConvertError;
 use super::super::unread::Neutral;
+use super::context::narrow;
 use super::keys::{Key, Or};
-use super::parameters::narrow;
+use super::parts::Parts;
 use super::rows::{
     self, ATTENTION, EXPERTS, NORMS, Row, SWIGLU, block, head_dim, n_embd, n_expert, n_ff, row,
     sparse,
 };
+use super::shape::ExpertSizes;
 use super::shape::same_of_all;
-use super::traits::{ExpertSizes, Means, Parts, Traits, means};
+use super::traits::{Means, Traits, means};
 use sluice::file::GgufHeader;
 
 pub(super) const HUNYUAN: Traits = Traits {

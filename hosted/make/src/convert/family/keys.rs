@@ -2,8 +2,9 @@
 //! [`Key`]s.
 
 use super::super::ConvertError;
-use super::parameters::{context, narrow};
-use super::traits::{ExpertSizes, Parts};
+use super::context::{CONTEXT, context, narrow};
+use super::parts::Parts;
+use super::shape::ExpertSizes;
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -168,7 +169,6 @@ fn write_common(
     Ok(())
 }
 
-pub(super) const CONTEXT: &[&str] = &["max_position_embeddings", "n_positions"];
 const RMS_NORM: &[&str] = &["rms_norm_eps", "norm_eps"];
 const LAYER_NORM: &[&str] = &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"];
 

@@ -4,15 +4,17 @@
 use super::super::ConvertError;
 use super::super::unread::Neutral;
 use super::Shape;
+use super::context::narrow;
 use super::glm::GLM_ROLES;
 use super::keys::{Key, Or, write_nextn};
-use super::parameters::narrow;
+use super::parts::Parts;
 use super::rows::{
     EXPERTS, NORMS, Row, SWIGLU, Size, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
     n_head, of_each, row, sparse,
 };
+use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
-use super::traits::{ExpertSizes, Nextn, Parts, Traits, means};
+use super::traits::{Traits, means};
 use super::wanted::Change;
 use sluice::file::GgufHeader;
 

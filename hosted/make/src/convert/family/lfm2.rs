@@ -4,14 +4,16 @@ use super::super::ConvertError;
 use super::super::config::Config;
 use super::super::unread::Neutral;
 use super::Shape;
+use super::context::{epsilon, narrow};
 use super::keys::{Key, Or, Said};
 use super::mixers::{self, Mixer};
-use super::parameters::{epsilon, narrow};
+use super::parts::{Model, Parts};
 use super::rows::{
     Experts, bare, block, block_when, head_dim, n_embd, n_expert, n_ff as n_ff_of, n_kv, n_q,
     n_vocab, one_row, row, sparse,
 };
-use super::traits::{ExpertSizes, Model, Parts, Traits, means};
+use super::shape::ExpertSizes;
+use super::traits::{Traits, means};
 use super::wanted::Change;
 use super::wanted::{Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};

@@ -11,12 +11,14 @@ use super::granite::{
 use super::keys::{Key, Or, write_nextn};
 use super::lfm2::heads_by_layer;
 use super::mixers::{Mixer, check_len, listed};
+use super::parts::Parts;
 use super::rows::{
     Experts, NORMS, Need, PAIRED_ATTENTION, Row, bare, block, block_when, is_nextn, is_tied,
     n_embd, n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
 };
+use super::shape::{ExpertSizes, Nextn};
 use super::sparse::NEXTN;
-use super::traits::{ExpertSizes, Means, Nextn, Parts, Traits, means};
+use super::traits::{Means, Traits, means};
 use super::wanted::{Change, Map};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};

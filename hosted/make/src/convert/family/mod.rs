@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod bert;
+mod context;
 mod decoder;
+mod defaults;
 mod delta;
 mod dense;
 mod encoders;
@@ -25,25 +27,32 @@ mod mamba;
 mod mixers;
 mod nomic;
 mod parameters;
+mod parts;
 mod plain;
 mod pooling;
 mod reranker;
+mod rope;
 mod rows;
 mod shape;
 mod sparse;
+mod tables;
+mod tensors;
 mod traits;
 mod wanted;
 
+pub(super) use context::narrow;
 pub(super) use dense::read as read_dense;
-pub(super) use parameters::narrow;
+pub(super) use parts::Parts;
 pub(super) use reranker::{answers, is_reranker};
+pub(super) use rope::Rope;
 pub(super) use shape::Shape;
-pub(super) use traits::{Parts, Words};
-pub(super) use wanted::wanted;
+pub(super) use tensors::wanted;
+pub(super) use traits::Words;
 pub(crate) use wanted::{Change, Map, Slice, Wanted};
 
-use list::{families, known_classes};
-use traits::{Nextn, Traits};
+use list::{FAMILIES, known_classes};
+use shape::Nextn;
+use traits::Traits;
 
 use super::ConvertError;
 use super::config::{Config, whole};
@@ -92,7 +101,7 @@ impl Family {
         let classes = config.find(&["architectures"]).and_then(Value::as_array);
         let class = classes.and_then(|list| list.first()?.as_str());
         let model_type = config.str("model_type");
-        let found = families().find(|family| {
+        let found = FAMILIES.iter().find(|family| {
             let is_named = match class {
                 Some(class) => family.class == class,
                 None => Some(family.model_type) == model_type,
@@ -108,7 +117,9 @@ impl Family {
 
     /// All that become files of one architecture, in the order of the list.
     pub(super) fn of_architecture(name: &str) -> impl Iterator<Item = &'static Self> {
-        families().filter(move |family| family.architecture == name)
+        FAMILIES
+            .iter()
+            .filter(move |family| family.architecture == name)
     }
 
     /// Whether rows of Q and K are reordered, from halves side by side (Hugging Face's rotary

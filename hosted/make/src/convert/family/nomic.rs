@@ -7,8 +7,10 @@ use super::Shape;
 use super::bert::GELU;
 use super::encoders::{ENCODER, three, two_ff, write_encoder};
 use super::keys::{Key, Or};
+use super::parts::Parts;
 use super::rows::{Need, Row, bare, block, block_when, n_embd, n_expert, n_ff, n_vocab, row};
-use super::traits::{ExpertSizes, Parts, Traits, means};
+use super::shape::ExpertSizes;
+use super::traits::{Traits, means};
 use super::wanted::Change;
 use sluice::file::GgufHeader;
 

@@ -1,13 +1,9 @@
 //! What families say about themselves in metadata.
 
 use super::super::ConvertError;
-use super::super::config::Config;
-use super::keys::CONTEXT;
-use super::labels;
-use super::mixers::{self, Mixer};
-use super::reranker;
-use super::traits::Parts;
-use super::{Family, Kind, Shape, pooling};
+use super::context::{context, epsilon, narrow};
+use super::parts::Parts;
+use super::{Kind, labels, pooling, reranker};
 use sluice::file::GgufHeader;
 
 /// Of Llama and most families.
@@ -64,48 +60,6 @@ pub(super) fn write(
         header.set(&key("expert_feed_forward_length"), n_ff);
     }
     Ok(())
-}
-
-/// The context to write. These families have no windows in a GGUF file; up to the window's length, a
-/// layer with one computes the same as a layer without.
-pub(super) fn context(
-    family: &Family,
-    config: &Config,
-    shape: &Shape,
-    warnings: &mut Vec<String>,
-) -> Result<u32, ConvertError> {
-    let n_ctx = config.count(CONTEXT)?;
-    let listed = mixers::listed(config, shape.n_layer)?;
-    let uses = config.bool("use_sliding_window");
-    let window = match config
-        .find(&["sliding_window"])
-        .and_then(serde_json::Value::as_u64)
-    {
-        Some(0) => None,
-        _ => config.maybe_count(&["sliding_window"])?,
-    };
-    let by_family = match family.kind {
-        // transformers does not look at it.
-        Kind::Llama => false,
-        Kind::Mistral | Kind::Mixtral => true,
-        _ => uses == Some(true),
-    };
-    let has_windows = match listed.is_empty() {
-        true => by_family,
-        false => listed.contains(&Mixer::Window),
-    };
-    match window.filter(|&window| has_windows && window < n_ctx) {
-        Some(window) => {
-            warnings.push(format!(
-                "{} is {window}: {} in a GGUF file has no windows, and is the same up to {window} \
-                 tokens; that is written as the context's length, instead of {n_ctx}",
-                config.named("sliding_window"),
-                family.architecture
-            ));
-            Ok(window)
-        }
-        None => Ok(n_ctx),
-    }
 }
 
 pub(super) fn write_phi3(
@@ -166,14 +120,4 @@ pub(super) fn write_bert(
     labels::write(header, parts)?;
     header.set("tokenizer.ggml.token_type_count", n_types);
     Ok(())
-}
-
-/// What is added to a norm's divisor; `default` is transformers'.
-pub(super) fn epsilon(config: &Config, keys: &[&str], default: f64) -> Result<f32, ConvertError> {
-    Ok(narrow(config.maybe_number(keys)?.unwrap_or(default)))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "GGUF's floats are f32")]
-pub(in crate::convert) const fn narrow(x: f64) -> f32 {
-    x as f32
 }

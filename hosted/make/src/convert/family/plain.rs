@@ -3,14 +3,15 @@
 use super::super::ConvertError;
 use super::super::config::Config;
 use super::super::unread::Neutral;
+use super::context::narrow;
 use super::keys::{Key, Or, Said, write_windows};
 use super::mixers::{self, Mixer};
-use super::parameters::narrow;
+use super::parts::Parts;
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, PAIRED_ATTENTION, Row, SWIGLU, WIDE_NORMS, block, n_embd,
     n_vocab, row,
 };
-use super::traits::{Parts, Traits, means};
+use super::traits::{Traits, means};
 use serde_json::Value;
 use sluice::file::GgufHeader;
 

@@ -104,7 +104,7 @@ fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertErro
 
 #[cfg(test)]
 mod tests {
-    use super::super::list::families;
+    use super::super::list::FAMILIES;
     use super::*;
     use std::fs;
 
@@ -117,7 +117,7 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(path, text).expect("a file");
         }
-        let family = families().find(|family| family.architecture == "bert");
+        let family = FAMILIES.iter().find(|family| family.architecture == "bert");
         let family = family.expect("bert is a family");
         let found = read(&folder, family, &mut Vec::new()).map_err(|error| error.to_string());
         let _removed = fs::remove_dir_all(&folder);

@@ -7,7 +7,7 @@ use super::super::ConvertError;
 use super::super::config::Config;
 use super::super::folder::{exists, read_text};
 use super::super::tokenizer_json::TokenizerJson;
-use super::traits::Model;
+use super::parts::Model;
 use super::wanted::{Change, Slice, Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};
 use std::path::Path;

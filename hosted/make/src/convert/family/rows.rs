@@ -1,10 +1,9 @@
 //! Tensors as rows of tables: what both sides call them, and their sizes by name.
 //!
-//! A family lists [`Block`]s of [`Row`]s, and which layers have a block. [`first`] and [`layer`] make
-//! [`Wanted`] tensors of them.
+//! A family lists [`Block`]s of [`Row`]s, and which layers have a block. [`Row::add`] and [`Experts::add`] make [`Wanted`]
+//! tensors of them.
 
 use super::Shape;
-use super::traits::Model;
 use super::wanted::{Change, Map, Slice, Wanted, one};
 
 /// A size, of a model's shape.
@@ -123,8 +122,8 @@ impl Row {
         Self { map, ..self }
     }
 
-    fn add(&self, [to, from]: [&str; 2], model: &Model<'_>, all: &mut Vec<Wanted>) {
-        let shape = model.shape;
+    /// Adds the tensor and its bias; `to` and `from` are what stands before their names on both sides.
+    pub(super) fn add(&self, [to, from]: [&str; 2], shape: &Shape, all: &mut Vec<Wanted>) {
         let sizes = |list: &[Size]| list.iter().map(|size| size(shape)).collect::<Vec<_>>();
         let parts: &[(&str, Need)] = match self.is_bare {
             true => &[("", self.need)],
@@ -162,16 +161,22 @@ impl Row {
 }
 
 impl Experts {
-    fn add(&self, [to, from]: [&str; 2], model: &Model<'_>, all: &mut Vec<Wanted>) {
-        let shape = model.shape;
+    /// Adds the tensors of a layer's experts; `has` tells whether the folder has a tensor of that name.
+    pub(super) fn add(
+        &self,
+        [to, from]: [&str; 2],
+        shape: &Shape,
+        has: &dyn Fn(&str) -> bool,
+        all: &mut Vec<Wanted>,
+    ) {
         let (n_expert, width, n_ff) = (n_expert(shape), (self.width)(shape), n_ff_exp(shape));
         let from = format!("{from}{}", self.from);
-        let end = |name: String| match (model.has)(&name) {
+        let end = |name: String| match has(&name) {
             true => name,
             false => format!("{name}.weight"),
         };
         let fused = end(format!("{from}.gate_up_proj"));
-        let is_stacked = (model.has)(&fused);
+        let is_stacked = has(&fused);
         for (part, projection) in self.parts {
             let [rows, columns] = match *part {
                 "down" => [width, n_ff],
@@ -211,44 +216,6 @@ pub(super) fn of_each(n: u64, [start, len]: [u64; 2], of: u64) -> Change {
 /// `n` rows from `start` on.
 pub(super) fn run(start: u64, n: u64) -> Change {
     Change::Rows(vec![Slice::run(start, n.max(1))])
-}
-
-/// The tensors outside of layers.
-pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
-    let mut all = Vec::new();
-    add_head(model, &mut all);
-    for row in model.family.traits.globals {
-        row.add(["", ""], model, &mut all);
-    }
-    all
-}
-
-/// The head behind the pooling.
-pub(super) fn add_head(model: &Model<'_>, all: &mut Vec<Wanted>) {
-    for row in model.family.traits.head {
-        row.add(["", ""], model, all);
-    }
-}
-
-/// The tensors of a layer.
-pub(super) fn layer(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
-    let traits = model.family.traits;
-    let (to, from) = (
-        format!("blk.{layer}."),
-        format!("{}{layer}.", traits.layers),
-    );
-    let names = [to.as_str(), from.as_str()];
-    for block in traits.blocks {
-        if !(block.when)(model.shape, layer) {
-            continue;
-        }
-        for row in block.rows {
-            row.add(names, model, all);
-        }
-        if let Some(experts) = &block.experts {
-            experts.add(names, model, all);
-        }
-    }
 }
 
 // When a layer has a block.

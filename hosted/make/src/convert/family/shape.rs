@@ -3,9 +3,7 @@
 use super::super::ConvertError;
 use super::super::config::{Config, whole};
 use super::dense::Dense;
-use super::labels;
 use super::mixers::Mixer;
-use super::traits::{ExpertSizes, Nextn};
 use super::{Family, Kind};
 use serde_json::Value;
 
@@ -43,6 +41,68 @@ pub(in crate::convert) struct Shape {
     sizes: Vec<(&'static str, u32)>,
     /// Of encoders: rows of the position embeddings, how many of them are skipped, token types.
     pub(super) positions: [u32; 3],
+}
+
+/// Which blocks behind a model's layers guess further tokens, and what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) enum Nextn {
+    /// There are none.
+    Never,
+    /// They are layers, as many as `num_nextn_predict_layers` says.
+    Counted,
+    /// They are layers, which are left out.
+    Dropped,
+    /// They are apart, under `mtp.`.
+    Mtp,
+    /// One, apart in two halves: attention and experts.
+    Halves,
+}
+
+/// Whether a family has experts, and what says how wide they are.
+#[derive(Clone, Copy)]
+pub(super) enum ExpertSizes {
+    Never,
+    /// As wide as config.json says by this name, or as a feed-forward network.
+    Always(&'static str),
+    /// Only where config.json counts them.
+    Maybe(&'static str),
+}
+
+/// The labels by their numbers; transformers' two where none are said.
+pub(super) fn labels(config: &Config) -> Vec<String> {
+    let Some(Value::Object(map)) = config.find(&["id2label"]) else {
+        return ["LABEL_0", "LABEL_1"].map(str::to_owned).into();
+    };
+    let mut labels: Vec<(u64, String)> = Vec::new();
+    for (id, label) in map {
+        let label = label.as_str().unwrap_or_default();
+        labels.push((id.parse().unwrap_or(u64::MAX), label.into()));
+    }
+    labels.sort();
+    labels.into_iter().map(|(_, label)| label).collect()
+}
+
+/// Rows of the position embeddings in the file, how many of them no token has, and the number of token
+/// types. RoBERTa counts positions from behind the padding token's number on.
+fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError> {
+    let n_rows = config.count(&["max_position_embeddings"])?;
+    let n_types = config.maybe_count(&["type_vocab_size"])?.unwrap_or(2);
+    if let Some(kind) = config
+        .str("position_embedding_type")
+        .filter(|kind| *kind != "absolute")
+    {
+        let what = format!("is {kind:?}; bert in a GGUF file has absolute positions");
+        return Err(config.error(&["position_embedding_type"], &what));
+    }
+    let n_skipped = match family.kind {
+        Kind::Roberta => 1 + config.maybe_count(&["pad_token_id"])?.unwrap_or(1),
+        _ => 0,
+    };
+    if n_skipped >= n_rows {
+        let what = format!("is {n_rows}, and positions begin at {n_skipped}");
+        return Err(config.error(&["max_position_embeddings"], &what));
+    }
+    Ok([n_rows, n_skipped, n_types])
 }
 
 /// How many experts a layer has, and their width.
@@ -191,12 +251,12 @@ impl Shape {
             has_mlp_bias: flag("mlp_bias"),
             mixers: (traits.mixers)(config, n_layer)?,
             n_nextn: 0,
-            n_labels: u32::try_from(labels::read(config).len()).unwrap_or(u32::MAX),
+            n_labels: u32::try_from(labels(config).len()).unwrap_or(u32::MAX),
             dense: Vec::new(),
             answers: None,
             sizes: own_sizes(family, config)?,
             positions: match family.kind {
-                Kind::Bert | Kind::Roberta => super::bert::positions(family, config)?,
+                Kind::Bert | Kind::Roberta => positions(family, config)?,
                 _ => [0; 3],
             },
         })

@@ -6,7 +6,8 @@ use super::rows::{
     ATTENTION, EXPERTS, Experts, NORMS, ROUTER, Row, WIDE_NORMS, bare, block, is_sparse, n_embd,
     n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
 };
-use super::traits::{ExpertSizes, Traits, means};
+use super::shape::ExpertSizes;
+use super::traits::{Traits, means};
 use super::{Shape, rows};
 
 /// Columns of Qwen's shared expert.

@@ -2,15 +2,13 @@
 
 use super::super::ConvertError;
 use super::super::config::Config;
-use super::super::rope::Rope;
 use super::super::unread::Neutral;
-use super::keys::Key;
-use super::mixers::{self, Mixer};
+use super::keys::{Key, Writes};
+use super::mixers::Mixer;
+use super::parts::Model;
 use super::rows::{Block, Row};
+use super::shape::{ExpertSizes, Nextn};
 use super::wanted::Wanted;
-use super::{Family, Shape, decoder, keys, parameters, rows};
-use sluice::file::GgufHeader;
-use std::path::Path;
 
 /// Where a family differs from others. Each has a value for itself, made from [`Traits::LLAMA`] or
 /// [`Traits::TABLES`].
@@ -20,7 +18,7 @@ pub(in crate::convert) struct Traits {
     /// Adds the tensors of a layer.
     pub(super) layer: fn(&Model<'_>, layer: u32, all: &mut Vec<Wanted>),
     /// Writes what the family says about itself.
-    pub(super) write: fn(&mut GgufHeader, &Parts<'_>, &mut Vec<String>) -> Result<(), ConvertError>,
+    pub(super) write: Writes,
     /// The norm behind all layers, as both sides name it.
     pub(super) last_norm: [&'static str; 2],
     /// 1 is added to what norms multiply by.
@@ -79,7 +77,7 @@ pub(in crate::convert) struct Traits {
     pub(super) globals: &'static [Row],
     pub(super) layers: &'static str,
     pub(super) blocks: &'static [Block],
-    /// What the family says beside [`keys::write`]'s own.
+    /// The family's own keys, after those that all have.
     pub(super) keys: &'static [Key],
     /// Sizes that only the family has, and what they are where config.json does not say.
     pub(super) sizes: &'static [(&'static str, Option<u32>)],
@@ -108,21 +106,6 @@ pub(in crate::convert) enum Words {
     Gemma4,
 }
 
-/// Which blocks behind a model's layers guess further tokens, and what becomes of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Nextn {
-    /// There are none.
-    Never,
-    /// They are layers, as many as `num_nextn_predict_layers` says.
-    Counted,
-    /// They are layers, which are left out.
-    Dropped,
-    /// They are apart, under `mtp.`.
-    Mtp,
-    /// One, apart in two halves: attention and experts.
-    Halves,
-}
-
 /// The one value of a key that an architecture in a GGUF file has.
 pub(super) struct Means {
     pub(super) key: &'static str,
@@ -147,112 +130,4 @@ pub(super) const fn must_say(key: &'static str, value: Neutral) -> Means {
         value,
         may_be_absent: false,
     }
-}
-
-/// Whether a family has experts, and what says how wide they are.
-#[derive(Clone, Copy)]
-pub(super) enum ExpertSizes {
-    Never,
-    /// As wide as config.json says by this name, or as a feed-forward network.
-    Always(&'static str),
-    /// Only where config.json counts them.
-    Maybe(&'static str),
-}
-
-/// A model whose tensors are listed.
-pub(super) struct Model<'a> {
-    pub(super) family: &'a Family,
-    pub(super) shape: &'a Shape,
-    /// Whether the folder has a tensor of that name.
-    pub(super) has: &'a dyn Fn(&str) -> bool,
-}
-
-/// A model that is described.
-pub(in crate::convert) struct Parts<'a> {
-    /// Where an encoder's pooling is described.
-    pub(in crate::convert) folder: &'a Path,
-    pub(in crate::convert) family: &'a Family,
-    pub(in crate::convert) config: &'a Config,
-    pub(in crate::convert) shape: &'a Shape,
-    pub(in crate::convert) rope: &'a Rope,
-    /// llama.cpp's number of the file's type.
-    pub(in crate::convert) file_type: u32,
-}
-
-impl Parts<'_> {
-    /// Writes what the family says about itself.
-    pub(in crate::convert) fn write(
-        &self,
-        header: &mut GgufHeader,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
-        (self.family.traits.write)(header, self, warnings)?;
-        header.set("general.file_type", self.file_type);
-        Ok(())
-    }
-}
-
-impl Traits {
-    /// What most families have, with the layers of Llama.
-    pub(super) const LLAMA: Self = Self {
-        first: decoder::first,
-        layer: decoder::layer,
-        write: parameters::write,
-        last_norm: ["output_norm.weight", "model.norm.weight"],
-        norms_add_one: false,
-        n_ff: |config| config.count(&["intermediate_size"]),
-        mixers: |_, _| Ok(Vec::new()),
-        head_dim: |n_embd, n_head| Some(n_embd / n_head),
-        hides_head_dim: false,
-        says_head_dim_itself: false,
-        is_tied: false,
-        stacks_experts: false,
-        rope_base: 10_000.0,
-        is_llama: false,
-        has_rope_factors: false,
-        has_window_rope: false,
-        says_window_base: false,
-        has_windows: false,
-        is_encoder: false,
-        is_wrapped: false,
-        experts: ExpertSizes::Never,
-        has_qkv_bias: false,
-        has_alpha_rope: false,
-        has_space_flag: false,
-        has_share_rope: false,
-        vocabulary: Words::AsTheyAre,
-        tokenizer_flags: &[],
-        head: &[],
-        has_dense: false,
-        rename: |name| Some(name.into()),
-        other_parts: &[],
-        globals: rows::GLOBALS,
-        layers: "model.layers.",
-        blocks: &[],
-        keys: &[],
-        sizes: &[],
-        means: &[],
-        activations: &["silu", "swish"],
-        roles: &[],
-        end_key: None,
-        nextn: Nextn::Never,
-        has_sections: false,
-    };
-
-    /// Of a family with tables of tensors and keys.
-    pub(super) const TABLES: Self = Self {
-        first: rows::first,
-        layer: rows::layer,
-        write: keys::write,
-        mixers: mixers::listed,
-        head_dim: |_, _| None,
-        ..Self::LLAMA
-    };
-
-    /// The same of a text model that llama.cpp's class for Llama converts.
-    pub(super) const LLAMA_TABLES: Self = Self {
-        is_llama: true,
-        has_rope_factors: true,
-        ..Self::TABLES
-    };
 }

@@ -112,6 +112,11 @@ impl TokenizerFiles {
         })
     }
 
+    /// The folder that they are in.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Refuses or warns of what is said about the tokenizer and read by nothing.
     pub(super) fn check_rest(&self, warnings: &mut Vec<String>) -> Result<(), ConvertError> {
         if let Some(json) = &self.json {

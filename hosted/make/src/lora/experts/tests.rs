@@ -244,8 +244,7 @@ fn assigned(
         (stack.expect("the module has it"), *rank)
     });
     let adapted: Vec<_> = adapted.collect();
-    let at = (Path::new("a"), "m");
-    assign(at, pairs, &adapted, is_known).map_err(|error| error.to_string())
+    assign(Path::new("a"), "m", pairs, &adapted, is_known).map_err(|error| error.to_string())
 }
 
 #[test]

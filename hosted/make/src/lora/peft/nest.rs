@@ -72,8 +72,7 @@ impl Weights {
         let is_known = adapted
             .iter()
             .all(|(stack, _)| config.a_takes_inputs(stack.is_turned));
-        let at = (&*self.path, nest.name);
-        let (order, a_takes_inputs) = assign(at, &sizes, &adapted, is_known)?;
+        let (order, a_takes_inputs) = assign(&self.path, nest.name, &sizes, &adapted, is_known)?;
         let mut found = Vec::new();
         for (own, halves) in order.into_iter().zip(halves) {
             let (stack, rank) = adapted[own];

@@ -5,20 +5,21 @@
 //! frequency), longrope of Phi-3 (two such tensors and a factor).
 #![forbid(unsafe_code)]
 
-use super::ConvertError;
-use super::config::Config;
-use super::family::{Family, Kind, Shape, narrow};
-use super::unread::check_config;
+use super::super::ConvertError;
+use super::super::config::Config;
+use super::super::unread::check_config;
+use super::context::narrow;
+use super::{Family, Kind, Shape};
 use sluice::file::{GgufHeader, MetaValue};
 
 /// What a configuration says about rotary embeddings.
 #[derive(Debug)]
-pub(super) struct Rope {
+pub(in crate::convert) struct Rope {
     /// The part of the configuration that describes the scaling; may be empty.
     scaling: Config,
     kind: ScalingKind,
     /// The base of the frequencies.
-    pub(super) freq_base: f32,
+    pub(in crate::convert) freq_base: f32,
     base: f64,
     /// The base in layers with a window, where it is said.
     freq_base_window: Option<f32>,
@@ -52,10 +53,10 @@ const BASES: &[&str] = &[
 ];
 
 /// Divisors of frequencies that are a tensor of the GGUF file.
-pub(super) type Factors = (&'static str, Vec<f32>);
+pub(in crate::convert) type Factors = (&'static str, Vec<f32>);
 
 impl Rope {
-    pub(super) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
+    pub(in crate::convert) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
         let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
         let whole = if new.is_empty() { old } else { new };
         // Families with two kinds of attention keep a description for each.
@@ -115,17 +116,17 @@ impl Rope {
     }
 
     /// What config.json says about scaling.
-    pub(super) const fn scaling(&self) -> &Config {
+    pub(in crate::convert) const fn scaling(&self) -> &Config {
         &self.scaling
     }
 
     /// The base as config.json says it.
-    pub(super) const fn base(&self) -> f64 {
+    pub(in crate::convert) const fn base(&self) -> f64 {
         self.base
     }
 
     /// Hunyuan's number that changes the base, where the scaling is of that kind.
-    pub(super) fn alpha(&self, default: f64) -> Result<Option<f64>, ConvertError> {
+    pub(in crate::convert) fn alpha(&self, default: f64) -> Result<Option<f64>, ConvertError> {
         let alpha = self.scaling.maybe_number(&["alpha"])?.unwrap_or(default);
         // Of no use to this kind, and in published files.
         for unused in [
@@ -141,13 +142,13 @@ impl Rope {
     }
 
     /// Whether the base of the frequencies is another.
-    pub(super) fn differs_from(&self, base: f32) -> bool {
+    pub(in crate::convert) fn differs_from(&self, base: f32) -> bool {
         self.kind != ScalingKind::None || self.freq_base.to_bits() != base.to_bits()
     }
 
     /// Refuses and warns of what the description says besides; after [`Self::write`] and
     /// [`Self::factors`].
-    pub(super) fn check_rest(
+    pub(in crate::convert) fn check_rest(
         &self,
         family: &Family,
         warnings: &mut Vec<String>,
@@ -162,7 +163,7 @@ impl Rope {
     }
 
     /// Writes keys; factors that are tensors are in [`Self::factors`].
-    pub(super) fn write(&self, header: &mut GgufHeader, architecture: &str) {
+    pub(in crate::convert) fn write(&self, header: &mut GgufHeader, architecture: &str) {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         let number = |name| self.scaling.maybe_number(&[name]).ok().flatten();
         let name = match self.kind {
@@ -203,12 +204,12 @@ impl Rope {
     }
 
     /// The context that the model was trained with before it was extended.
-    pub(super) const fn original_context(&self) -> Option<u32> {
+    pub(in crate::convert) const fn original_context(&self) -> Option<u32> {
         self.n_ctx_original
     }
 
     /// Columns of a head that are rotated: Phi-3's share of all.
-    pub(super) fn n_rot(&self, shape: &Shape) -> Result<u32, ConvertError> {
+    pub(in crate::convert) fn n_rot(&self, shape: &Shape) -> Result<u32, ConvertError> {
         let share = self.share;
         if !(share > 0.0 && share <= 1.0) {
             let what = format!("is {share}, not in 0..=1");
@@ -224,7 +225,7 @@ impl Rope {
     }
 
     /// So many columns of a head rotate, by the share that is said or `default`.
-    pub(super) fn rotated(
+    pub(in crate::convert) fn rotated(
         &self,
         config: &Config,
         head_dim: u32,
@@ -246,7 +247,7 @@ impl Rope {
     }
 
     /// The tensors of factors, and Phi-3's factor on attention, which is a key.
-    pub(super) fn factors(
+    pub(in crate::convert) fn factors(
         &self,
         header: &mut GgufHeader,
         shape: &Shape,
