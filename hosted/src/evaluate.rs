@@ -99,7 +99,7 @@ impl Session {
             self.with_state(|state| state.clear(slot))
                 .map_err(EngineError::from)?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
-                let mut batch = batch((slot, part), start, skipped);
+                let mut batch = batch(slot, part, start, skipped);
                 let adapter = self.own_adapter();
                 batch.iter_mut().for_each(|entry| entry.adapter = adapter);
                 self.run(&batch, &hooks, |outputs, _| {
@@ -116,7 +116,7 @@ impl Session {
 }
 
 /// Tokens of sequence `slot` from position `start` on.
-fn batch((slot, tokens): (u32, &[u32]), start: usize, skipped: usize) -> Vec<BatchEntry> {
+fn batch(slot: u32, tokens: &[u32], start: usize, skipped: usize) -> Vec<BatchEntry> {
     let entry = |(i, &token): (usize, &u32)| {
         let position = start + i;
         let wants = if position < skipped {

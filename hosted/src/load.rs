@@ -124,7 +124,7 @@ impl LoadError {
 }
 
 impl ModelMemory {
-    /// Memory for the model `config` of `file`, whose header is `gguf`. For weights that stay in
+    /// Memory for `part` of `file`, whose header is `gguf`. For weights that stay in
     /// a mapped `.slc` file it takes none.
     ///
     /// # Errors
@@ -132,12 +132,13 @@ impl ModelMemory {
     pub(crate) fn for_file(
         file: &ModelFile,
         gguf: &Gguf<'_>,
-        (config, residency, tables): (&ModelConfig, Residency, Tables),
+        part: ModelPart<'_>,
+        tables: Tables,
         n_workers: usize,
     ) -> Result<Self, LoadError> {
         let plan = match file.slc()? {
-            Some(slc) => ModelPlan::in_place(&slc, config),
-            None => ModelPlan::with_tables(gguf, config, residency, tables),
+            Some(slc) => ModelPlan::in_place(&slc, part.config),
+            None => ModelPlan::with_tables(gguf, part.config, part.residency, tables),
         };
         let plan = plan.map_err(|error| LoadError::Model {
             name: file.name().to_owned(),
@@ -166,7 +167,23 @@ impl ModelMemory {
     }
 }
 
-/// Loads the model `config` of `file`, whose header is `gguf`, into `memory`. The weights of a
+/// A model of a file, and which of its weights are to be in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct ModelPart<'c> {
+    pub(crate) config: &'c ModelConfig,
+    pub(crate) residency: Residency,
+}
+
+/// Where weights are read from; messages call it `name`.
+pub(crate) struct WeightsSource<'s, 'm> {
+    pub(crate) name: &'s str,
+    pub(crate) gguf: &'s Gguf<'s>,
+    pub(crate) source: &'s dyn TensorSource,
+    /// The bytes of a mapped file, in which tables may stay.
+    pub(crate) map: Option<&'m [u8]>,
+}
+
+/// Loads `part` of `file`, whose header is `gguf`, into `memory`. The weights of a
 /// mapped `.slc` file stay where they are.
 ///
 /// Every worker converts tensors until all are done or `stop` is set. `progress` is called by
@@ -177,21 +194,25 @@ impl ModelMemory {
 pub(crate) fn load<'m>(
     file: &'m ModelFile,
     gguf: &Gguf<'_>,
-    (config, residency): (&ModelConfig, Residency),
+    part: ModelPart<'_>,
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
     if let Some(slc) = file.slc()? {
-        let config = (config, residency);
-        return in_place::load(file, &slc, config, memory, team, stop, progress);
+        return in_place::load(file, &slc, part, memory, team, stop, progress);
     }
     if memory.tables_stay {
-        advise(file, gguf, config);
+        advise(file, gguf, part.config);
     }
-    let weights = (file.name(), file.source(), file.mapped());
-    load_from(weights, gguf, (config, None), memory, team, stop, progress)
+    let weights = WeightsSource {
+        name: file.name(),
+        gguf,
+        source: file.source(),
+        map: file.mapped(),
+    };
+    load_from(weights, part.config, None, memory, team, stop, progress)
         .map_err(|error| error.of_part(file))
 }
 
@@ -204,20 +225,25 @@ fn advise(file: &ModelFile, gguf: &Gguf<'_>, config: &ModelConfig) {
     });
 }
 
-/// As [`load()`], with the weights from `source`, which is called `name` in messages; of a head that predicts a
-/// token further, with its trunk.
+/// As [`load()`], with the weights from `from`; a head that predicts a token further needs its trunk.
 ///
 /// # Errors
 /// As [`load()`].
 pub(crate) fn load_from<'m>(
-    (name, source, map): (&str, &dyn TensorSource, Option<&'m [u8]>),
-    gguf: &Gguf<'_>,
-    (config, trunk): (&ModelConfig, Option<&Model<'m>>),
+    from: WeightsSource<'_, 'm>,
+    config: &ModelConfig,
+    trunk: Option<&Model<'m>>,
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
 ) -> Result<Model<'m>, LoadError> {
+    let WeightsSource {
+        name,
+        gguf,
+        source,
+        map,
+    } = from;
     let ModelMemory {
         weights,
         tables,

@@ -4,7 +4,7 @@ use crate::encode::{EncodeError, encode};
 use crate::experts::{ExpertError, ExpertOptions, ExpertStore, HeadExperts};
 use crate::file::{FileError, LoadMode, ModelFile};
 use crate::head::Heads;
-use crate::load::{ModelMemory, load, load_from, longest_beside_experts};
+use crate::load::{ModelMemory, ModelPart, WeightsSource, load, load_from, longest_beside_experts};
 use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::error::Error;
@@ -211,27 +211,27 @@ impl Opened {
         let mut ignored = |_| {};
         let progress = options.progress.unwrap_or(&mut ignored);
         let (file, gguf, config) = (self.file(), self.gguf(), self.config());
-        let residency = match options.experts {
-            Some(_) => Residency::WithoutExperts,
-            None => Residency::All,
+        let part = ModelPart {
+            config,
+            residency: match options.experts {
+                Some(_) => Residency::WithoutExperts,
+                None => Residency::All,
+            },
         };
         if options.tables_stay && (file.mapped().is_none() || options.source.is_some()) {
             let name = self.name().to_owned();
             return Err(LoadError::Tables { name });
         }
-        let tables = if options.tables_stay {
-            Tables::InFile
-        } else {
-            Tables::Loaded
+        let tables = match options.tables_stay {
+            true => Tables::InFile,
+            false => Tables::Loaded,
         };
         let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, (config, residency, tables), n)?,
+            None => ModelMemory::for_file(file, gguf, part, tables, n)?,
             Some(_) => {
-                let plan = ModelPlan::with_residency(gguf, config, residency);
-                ModelMemory::new(
-                    plan.map_err(|error| LoadError::unusable(self.name(), error))?,
-                    n,
-                )?
+                let plan = ModelPlan::with_residency(gguf, config, part.residency);
+                let plan = plan.map_err(|error| LoadError::unusable(self.name(), error))?;
+                ModelMemory::new(plan, n)?
             }
         };
         let experts = options.experts.map(|experts| match options.source {
@@ -253,14 +253,15 @@ impl Opened {
         let weights = Owned::new(memory, |(memory, opened, _)| {
             let (file, gguf) = (opened.file(), opened.gguf());
             match options.source {
-                None => {
-                    let config = (opened.config(), residency);
-                    load(file, gguf, config, memory, team, stop, progress)
-                }
+                None => load(file, gguf, part, memory, team, stop, progress),
                 Some(source) => {
-                    let from = (file.name(), source, None);
-                    let config = (opened.config(), None);
-                    load_from(from, gguf, config, memory, team, stop, progress)
+                    let from = WeightsSource {
+                        name: file.name(),
+                        gguf,
+                        source,
+                        map: None,
+                    };
+                    load_from(from, config, None, memory, team, stop, progress)
                 }
             }
         })?;

@@ -3,7 +3,9 @@
 
 use crate::experts::HeadExperts;
 use crate::head::Heads;
-use crate::load::{LoadError, ModelMemory, load_from, load_head_in_place};
+use crate::load::{
+    LoadError, ModelMemory, ModelPart, WeightsSource, load_from, load_head_in_place,
+};
 use crate::model::{LoadOptions, Model};
 use crate::owned::Owned;
 use crate::team::Team;
@@ -64,11 +66,19 @@ impl Model {
         let weights = Owned::new(memory, |(memory, opened, trunk)| {
             let (file, trunk) = (opened.file(), trunk.as_ref().map(Self::weights));
             if let (Some(slc), Some(trunk)) = (&slc, trunk) {
-                return load_head_in_place(file, slc, (&config, residency), trunk, memory);
+                let part = ModelPart {
+                    config: &config,
+                    residency,
+                };
+                return load_head_in_place(file, slc, part, trunk, memory);
             }
-            let from = (file.name(), options.source.unwrap_or(file.source()), None);
-            let config = (&config, trunk);
-            let loaded = load_from(from, opened.gguf(), config, memory, team, stop, progress);
+            let from = WeightsSource {
+                name: file.name(),
+                gguf: opened.gguf(),
+                source: options.source.unwrap_or(file.source()),
+                map: None,
+            };
+            let loaded = load_from(from, &config, trunk, memory, team, stop, progress);
             loaded.map_err(|error| match options.source {
                 Some(_) => error,
                 None => error.of_part(file),

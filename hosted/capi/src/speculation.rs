@@ -71,14 +71,13 @@ impl Speculation {
         };
         session.set_speculation(Some(setup.options(limits)));
         let (model, team) = (session.model().clone(), session.team().clone());
-        let target = (&model, &team);
         let draft: Option<Box<dyn Drafter>> = match &self.draft {
             Some(draft) => {
-                let draft = DraftModel::new(draft, target, limits, "draft-simple");
+                let draft = DraftModel::new(draft, &model, &team, limits, "draft-simple");
                 Some(Box::new(draft.map_err(draft_failure)?))
             }
             None => {
-                let loaded = setup.load(target, limits, LoadOptions::default());
+                let loaded = setup.load(&model, &team, limits, LoadOptions::default());
                 loaded.map_err(draft_failure)?.flatten()
             }
         };

@@ -58,8 +58,10 @@ struct Loaded {
 impl Adapter {
     /// Of what was packed; `view` says where its pairs lie in memory of `n_bytes`.
     pub(super) fn new(
-        (config, path): (&ModelConfig, String),
-        (memory, n_bytes): (Vec<AlignedMemory>, usize),
+        config: &ModelConfig,
+        path: String,
+        memory: Vec<AlignedMemory>,
+        n_bytes: usize,
         view: impl for<'m> FnOnce(&'m [AlignedMemory]) -> PairsIn<'m>,
     ) -> Result<Self, AdapterError> {
         let pairs = Owned::<Pairs, _>::new(memory, |memory| Ok::<_, Infallible>(view(memory)));

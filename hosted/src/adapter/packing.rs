@@ -118,7 +118,7 @@ impl<'c> Packing<'c> {
         for place in places {
             let rows = &factors.b[place.first_row * rank..][..place.n_rows * rank];
             let b = self.pack(rows, [place.n_rows, rank], factors)?;
-            let pair = PackedPair::new(factors, place, (a.clone(), b));
+            let pair = PackedPair::new(factors, place, a.clone(), b);
             self.pairs.push(pair);
         }
         Ok(())
@@ -144,8 +144,10 @@ impl<'c> Packing<'c> {
         }
         let (pairs, embedding, memory) = (self.pairs, self.embedding, self.memory);
         Adapter::new(
-            (self.config, self.path),
-            (memory.all, memory.n_bytes),
+            self.config,
+            self.path,
+            memory.all,
+            memory.n_bytes,
             |memory| view(memory, &pairs, embedding.as_ref()),
         )
     }
@@ -174,7 +176,7 @@ impl<'c> Packing<'c> {
         };
         let a = self.pack(&factors.a, [factors.rank, n_vocab], factors)?;
         let b = self.pack(&factors.b, [n_embd, factors.rank], factors)?;
-        self.embedding = Some(PackedPair::new(factors, place, (a, b)));
+        self.embedding = Some(PackedPair::new(factors, place, a, b));
         Ok(())
     }
 
@@ -241,7 +243,7 @@ impl<'c> Packing<'c> {
 }
 
 impl PackedPair {
-    fn new(factors: &Factors, place: Place, (a, b): (Packed, Packed)) -> Self {
+    fn new(factors: &Factors, place: Place, a: Packed, b: Packed) -> Self {
         Self {
             tensor: factors.tensor.clone(),
             part: factors.part,

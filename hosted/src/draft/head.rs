@@ -45,7 +45,8 @@ impl HeadDrafter {
     /// # Errors
     /// It cannot be loaded, or there is no memory.
     pub fn new(
-        (model, team): (&Model, &Team),
+        model: &Model,
+        team: &Team,
         limits: &Limits,
         load: LoadOptions<'_>,
     ) -> Result<Option<Self>, DraftError> {
@@ -180,7 +181,8 @@ impl HeadDrafter {
     /// Draws a draft token behind `text`, an ask's with its draft tokens, which it is added to; whether it goes on.
     fn draw(
         ask: &mut Ask<'_>,
-        (text, logits): (&mut Vec<u32>, &[f32]),
+        text: &mut Vec<u32>,
+        logits: &[f32],
         sampler: &mut Option<Box<dyn Choose + Send>>,
     ) -> bool {
         let position = text.len().saturating_add(ask.n_shifted);
@@ -304,8 +306,8 @@ impl Drafter for HeadDrafter {
         let mut active: Vec<usize> = (0..asks.len()).collect();
         loop {
             active.retain(|&i| {
-                let text = (&mut texts[i], &*behind[i].logits);
-                Self::draw(&mut asks[i], text, &mut samplers[i])
+                let logits = &behind[i].logits;
+                Self::draw(&mut asks[i], &mut texts[i], logits, &mut samplers[i])
             });
             if active.is_empty() {
                 break;

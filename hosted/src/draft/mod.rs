@@ -54,7 +54,8 @@ impl DraftModel {
     /// Another vocabulary, an encoder, or no memory.
     pub fn new(
         model: &Model,
-        (target, team): (&Model, &Team),
+        target: &Model,
+        team: &Team,
         limits: &Limits,
         name: &'static str,
     ) -> Result<Self, DraftError> {

@@ -87,18 +87,19 @@ impl SpeculationSetup {
     /// It cannot be loaded, or does not go with the model.
     pub fn load(
         &self,
-        (model, team): (&Model, &Team),
+        model: &Model,
+        team: &Team,
         limits: &Limits,
         load: LoadOptions<'_>,
     ) -> Result<Option<Option<Box<dyn Drafter>>>, DraftError> {
         if let Some(source) = &self.draft {
-            let draft = source.load((model, team), limits, load)?;
+            let draft = source.load(model, team, limits, load)?;
             return Ok(draft.map(|draft| -> Option<Box<dyn Drafter>> { Some(Box::new(draft)) }));
         }
         if limits.n_hidden == 0 {
             return Ok(Some(None));
         }
-        match HeadDrafter::new((model, team), limits, load) {
+        match HeadDrafter::new(model, team, limits, load) {
             Err(DraftError::Load(LoadError::Stopped)) => Ok(None),
             head => Ok(Some(
                 head?.map(|head| -> Box<dyn Drafter> { Box::new(head) }),
@@ -123,7 +124,8 @@ impl DraftSource {
     /// It cannot be loaded, or does not go with the model.
     fn load(
         &self,
-        (target, team): (&Model, &Team),
+        target: &Model,
+        team: &Team,
         limits: &Limits,
         load: LoadOptions<'_>,
     ) -> Result<Option<DraftModel>, DraftError> {
@@ -149,7 +151,7 @@ impl DraftSource {
             types,
             ..*limits
         };
-        let draft = DraftModel::new(&model, (target, &team), &limits, self.name)?;
+        let draft = DraftModel::new(&model, target, &team, &limits, self.name)?;
         let draft = match self.n_ctx {
             0 => draft,
             n => draft.within(n),

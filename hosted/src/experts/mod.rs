@@ -13,8 +13,9 @@ mod profile;
 mod store;
 pub mod trace;
 
+pub use device::ExpertIo;
 pub use error::ExpertError;
-pub use options::{ExpertIo, ExpertOptions};
+pub use options::ExpertOptions;
 pub(crate) use places::head_with_experts;
 pub(crate) use store::HeadExperts;
 pub use store::{ExpertStats, ExpertStore, READ_TIMES};

@@ -278,7 +278,7 @@ impl Places {
         let sums = slc.and_then(|slc| slc.matrix_checksums(matrix.tensor));
         let experts = opened.experts(matrix.layer);
         let n = experts.map_or(0, |shape| shape.n_expert) as u64;
-        let begin = self.begin(opened.file, n, (offset, stride, len as u64));
+        let begin = self.begin(opened.file, n, offset, stride, len as u64);
         let begin = begin.ok_or_else(|| ExpertError::NoFile {
             name: opened.file.name().to_owned(),
         })?;
@@ -299,7 +299,9 @@ impl Places {
         &mut self,
         file: &ModelFile,
         n: u64,
-        (offset, stride, len): (u64, u64, u64),
+        offset: u64,
+        stride: u64,
+        len: u64,
     ) -> Option<Begin> {
         if let Some((part, offset)) = file.locate(offset, stride * n.saturating_sub(1) + len) {
             let file = self.file(file, part)?;

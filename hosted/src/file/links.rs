@@ -180,7 +180,7 @@ impl<'g> Header<'g> {
         // Else a small file could be a model of any size.
         let mut left: Vec<u64> = files.iter().map(|file| file.len_bytes).collect();
         for (index, name) in (0..).zip(names) {
-            let tensor = self.tensor(index, name, (&dims, &types))?;
+            let tensor = self.tensor(index, name, &dims, &types)?;
             total_bytes = total_bytes.saturating_add(tensor.matrix_bytes * tensor.dims[2]);
             if total_bytes > TOTAL_BYTES_MAX {
                 return Err(tensor.misshapen(self));
@@ -224,7 +224,8 @@ impl<'g> Header<'g> {
         &self,
         index: u64,
         name: &'g [u8],
-        (dims, types): (&Numbers<'_>, &Numbers<'_>),
+        dims: &Numbers<'_>,
+        types: &Numbers<'_>,
     ) -> Result<Tensor<'g>, FileError> {
         let wrong = |key| self.error(LinkProblem::Element { key, index });
         let name = core::str::from_utf8(name).map_err(|_| wrong(TENSORS))?;

@@ -78,7 +78,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError`].
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
-        Self::create_with(path, overwrite, (PUBLIC, None))
+        Self::create_with(path, overwrite, PUBLIC, None)
     }
 
     /// The same of a model file that begins with `magic`: it may replace another one of its kind.
@@ -86,14 +86,15 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError`].
     pub fn create_model(path: &Path, overwrite: bool, magic: [u8; 4]) -> Result<Self, OutputError> {
-        Self::create_with(path, overwrite, (PUBLIC, Some(magic)))
+        Self::create_with(path, overwrite, PUBLIC, Some(magic))
     }
 
     /// With the permissions `mode`, or those of what it replaces.
     fn create_with(
         path: &Path,
         overwrite: bool,
-        (mode, replaces): (u32, Option<[u8; 4]>),
+        mode: u32,
+        replaces: Option<[u8; 4]>,
     ) -> Result<Self, OutputError> {
         let path_buf = || path.to_path_buf();
         if path.file_name().is_none() {
@@ -154,7 +155,7 @@ impl OutputFile {
                 Err(error) => return Err(OutputError::Create { path, error }),
             }
         }
-        Self::create_with(path, is_file, (PRIVATE, None))
+        Self::create_with(path, is_file, PRIVATE, None)
     }
 
     /// What it will be called.

@@ -83,7 +83,7 @@ impl Priority {
         let result = unsafe { libc::sched_setscheduler(0, wanted.0, &raw const parameter) };
         let error = (result != 0).then(io::Error::last_os_error);
         let found = current_class();
-        let (requested, in_force) = (class_name(wanted), class_name(found));
+        let (requested, in_force) = (class_name(wanted.0, wanted.1), class_name(found.0, found.1));
         if found == wanted {
             return Some(Measure::held(name, requested, in_force));
         }
@@ -103,7 +103,7 @@ fn current_class() -> (libc::c_int, libc::c_int) {
     (class & !libc::SCHED_RESET_ON_FORK, parameter.sched_priority)
 }
 
-fn class_name((class, priority): (libc::c_int, libc::c_int)) -> String {
+fn class_name(class: libc::c_int, priority: libc::c_int) -> String {
     match class {
         libc::SCHED_OTHER => "SCHED_OTHER".into(),
         libc::SCHED_BATCH => "SCHED_BATCH".into(),

@@ -1,7 +1,7 @@
 //! Weights of a `.slc` file: used in its map, or copied as they are.
 #![forbid(unsafe_code)]
 
-use super::{LoadError, ModelMemory, reserve};
+use super::{LoadError, ModelMemory, ModelPart, reserve};
 use crate::experts::head_with_experts;
 use crate::file::ModelFile;
 use crate::host::memory::{note_lock, policy};
@@ -14,22 +14,22 @@ use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
-/// The head `config` that predicts a token further, of the `.slc` file that `trunk` lies in.
+/// The head `part` that predicts a token further, of the `.slc` file that `trunk` lies in.
 ///
 /// # Errors
 /// As [`load()`].
 pub(crate) fn load_head_in_place<'m>(
     file: &ModelFile,
     slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
+    part: ModelPart<'_>,
     trunk: &Model<'m>,
     memory: &'m mut ModelMemory,
 ) -> Result<Model<'m>, LoadError> {
-    let make = match residency {
+    let make = match part.residency {
         Residency::All => Model::head_in_place,
         Residency::WithoutExperts => Model::head_in_place_without_experts,
     };
-    let head = make(slc, config, trunk, &mut memory.tables);
+    let head = make(slc, part.config, trunk, &mut memory.tables);
     head.map_err(|error| LoadError::unusable(file.name(), error))
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn load_head_in_place<'m>(
 pub(super) fn load<'m>(
     file: &'m ModelFile,
     slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
+    part: ModelPart<'_>,
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
@@ -61,7 +61,7 @@ pub(super) fn load<'m>(
     } else if memory.weights.len() < payload_len {
         memory.weights = reserve("the weights", payload_len)?;
     }
-    let parts = parts(slc, (config, residency), payload_len).map_err(named)?;
+    let parts = parts(slc, part, payload_len).map_err(named)?;
     if policy().locks {
         for part in &parts {
             if let Some(locked) = file.lock_map(part.start..part.end) {
@@ -76,7 +76,7 @@ pub(super) fn load<'m>(
         Some(payloads) => payloads,
         None => {
             let room = &mut weights[..payload_len];
-            copy(file, start, (room, &parts), team, stop, &mut progress)?;
+            copy(file, start, room, &parts, team, stop, &mut progress)?;
             room
         }
     };
@@ -84,19 +84,20 @@ pub(super) fn load<'m>(
         done_bytes: total_bytes,
         total_bytes,
     });
-    match residency {
-        Residency::All => Model::in_place(slc, config, payloads, tables),
-        Residency::WithoutExperts => Model::in_place_without_experts(slc, config, payloads, tables),
-    }
-    .map_err(named)
+    let make = match part.residency {
+        Residency::All => Model::in_place,
+        Residency::WithoutExperts => Model::in_place_without_experts,
+    };
+    make(slc, part.config, payloads, tables).map_err(named)
 }
 
 /// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
 fn parts(
     slc: &Slc<'_>,
-    (config, residency): (&ModelConfig, Residency),
+    part: ModelPart<'_>,
     payload_len: usize,
 ) -> Result<Vec<Range<usize>>, ModelError> {
+    let ModelPart { config, residency } = part;
     let first = slc.header().payload_offset();
     let tensors: Vec<_> = slc.gguf().tensors().collect();
     let mut of_experts = Vec::new();
@@ -132,7 +133,11 @@ fn parts(
 pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
     let header = slc.header();
     let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;
-    let parts = parts(slc, (config, Residency::WithoutExperts), payload_len).ok()?;
+    let part = ModelPart {
+        config,
+        residency: Residency::WithoutExperts,
+    };
+    let parts = parts(slc, part, payload_len).ok()?;
     parts.into_iter().max_by_key(Range::len)
 }
 
@@ -140,7 +145,8 @@ pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Opt
 fn copy(
     file: &ModelFile,
     start: u64,
-    (room, parts): (&mut [u8], &[Range<usize>]),
+    room: &mut [u8],
+    parts: &[Range<usize>],
     team: &Team,
     stop: &StopFlag,
     progress: &mut (impl FnMut(LoadProgress) + Send),

@@ -12,6 +12,7 @@ pub use stop::StopStrings;
 
 use crate::adapter::Blend;
 use core::fmt;
+use core::ops::Range;
 use core::panic::AssertUnwindSafe;
 use sluice_core::engine::Outputs;
 use sluice_core::sampler::SamplerConfig;
@@ -165,7 +166,8 @@ pub struct Sequence {
 impl Sequence {
     /// An empty one at `slot`.
     pub(crate) fn new(
-        (slot, claim): (u32, Arc<()>),
+        slot: u32,
+        claim: Arc<()>,
         settings: &Settings,
         sampler: Box<dyn Choose + Send>,
     ) -> Self {
@@ -343,16 +345,16 @@ impl Sequence {
         self.n_wanted = 0;
     }
 
-    /// Moves what a step has read, its entries from `start` to `end`, from the queue into the text, and
+    /// Moves what a step has read, its `entries`, from the queue into the text, and
     /// chooses behind what is wanted. Of draft tokens, those come into the text that were chosen.
     pub(crate) fn take(
         &mut self,
-        (start, end): (usize, usize),
+        entries: Range<usize>,
         outputs: &Outputs<'_>,
         tokenizer: &Tokenizer<'_>,
     ) {
-        let n_queued = self.queue.len().min(end - start);
-        for (i, entry) in (start..end).enumerate() {
+        let n_queued = self.queue.len().min(entries.len());
+        for (i, entry) in entries.enumerate() {
             let token = match i.checked_sub(n_queued) {
                 None => self.queue[i],
                 Some(draft) => self.drafts[draft].token,

@@ -11,7 +11,8 @@ impl Session {
     /// that they are one product.
     pub(super) fn fill(
         &mut self,
-        (sequences, blends): (&mut [&mut Sequence], &Blends),
+        sequences: &mut [&mut Sequence],
+        blends: &Blends,
         shares: Option<&[usize]>,
         batch: &mut Vec<BatchEntry>,
         parts: &mut Vec<(usize, usize)>,
@@ -35,7 +36,7 @@ impl Session {
                 let (sequence, part) = (&*sequences[i], &mut parts[i]);
                 if is_prompt == sequence.is_prompt() {
                     let start = batch.len();
-                    let all = entries(sequence, adapter, (others, logits));
+                    let all = entries(sequence, adapter, others, logits);
                     batch.extend(all.take(part.1));
                     *part = (start, batch.len());
                 }
@@ -117,7 +118,8 @@ impl Session {
 fn entries(
     sequence: &Sequence,
     adapter: Option<u32>,
-    (others, logits): (Wants, Wants),
+    others: Wants,
+    logits: Wants,
 ) -> impl Iterator<Item = BatchEntry> {
     let first_wanted = sequence.queue.len() - sequence.n_wanted;
     let position = sequence.tokens.len();

@@ -64,7 +64,7 @@ impl Session {
                 };
                 if !by_hand[index] {
                     let is_last = i + 1 == n_chosen;
-                    self.go_on(sequence, (chosen.token, is_last), &mut event.piece)?;
+                    self.go_on(sequence, chosen.token, is_last, &mut event.piece)?;
                     event.ended = sequence.ended;
                 }
                 let position = event.position;
@@ -85,7 +85,8 @@ impl Session {
     fn go_on(
         &self,
         sequence: &mut Sequence,
-        (token, is_last): (u32, bool),
+        token: u32,
+        is_last: bool,
         piece: &mut String,
     ) -> Result<(), GenerateError> {
         let tokenizer = self.model.tokenizer();

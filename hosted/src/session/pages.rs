@@ -99,7 +99,7 @@ impl Session {
     ) -> Result<Sequence, GenerateError> {
         self.check(&ended)?;
         let is_empty = ended.tokens.is_empty();
-        let mut sequence = self.begun((ended.slot, Arc::clone(&ended.claim)), settings, sampler);
+        let mut sequence = self.begun(ended.slot, Arc::clone(&ended.claim), settings, sampler);
         if !is_empty && !sequence.has_adapters_of(&ended) {
             return Err(OtherAdapters.into());
         }

@@ -89,8 +89,13 @@ impl Session {
         if let Some(speculation) = &mut self.speculation
             && entered.n_tokens > 0
         {
-            let size = (entered.n_tokens, entered.n_positions);
-            speculation.note_step(size, entered.step, entered.n_draft > 0);
+            let verified = entered.n_draft > 0;
+            speculation.note_step(
+                entered.n_tokens,
+                entered.n_positions,
+                entered.step,
+                verified,
+            );
             for sequence in sequences.iter_mut().filter(|sequence| sequence.is_drafted) {
                 speculation.note_drawn(sequence);
             }

@@ -54,18 +54,19 @@ impl Session {
         settings: &Settings,
         sampler: Box<dyn Choose + Send>,
     ) -> Result<Sequence, GenerateError> {
-        let claim = self.claim()?;
-        Ok(self.begun(claim, settings, sampler))
+        let (slot, claim) = self.claim()?;
+        Ok(self.begun(slot, claim, settings, sampler))
     }
 
     /// An empty sequence in this place, with the session's adapters where settings have none.
     pub(super) fn begun(
         &self,
-        place: (u32, Arc<()>),
+        slot: u32,
+        claim: Arc<()>,
         settings: &Settings,
         sampler: Box<dyn Choose + Send>,
     ) -> Sequence {
-        let mut sequence = Sequence::new(place, settings, sampler);
+        let mut sequence = Sequence::new(slot, claim, settings, sampler);
         if sequence.adapter.is_none() {
             sequence.adapter.clone_from(&self.adapter);
             sequence.adapter_fingerprint = self.adapter.as_ref().map_or(0, Blend::fingerprint);
@@ -203,7 +204,7 @@ impl Session {
         let adapters: Vec<_> = blends.all.iter().map(Blend::parts).collect();
         let before: Vec<_> = sequences.iter().map(|text| text.tokens.len()).collect();
         let mut speculation = None;
-        let filled = self.fill((sequences, &blends), hooks.shares, &mut batch, &mut parts);
+        let filled = self.fill(sequences, &blends, hooks.shares, &mut batch, &mut parts);
         let entered = filled.and_then(|()| {
             if batch.is_empty() {
                 return Ok(Entered::default());
@@ -217,10 +218,10 @@ impl Session {
             };
             let entered = self.run(&batch, &hooks, |outputs, step| {
                 let start = Instant::now();
-                let n_chosen = take((&team, model.tokenizer()), sequences, &parts, outputs);
+                let n_chosen = take(&team, model.tokenizer(), sequences, &parts, outputs);
                 if let Some(reader) = &mut reader {
                     for ((sequence, part), n) in sequences.iter().zip(&parts).zip(&before) {
-                        reader.note_read(sequence, *n, (part.0, outputs));
+                        reader.note_read(sequence, *n, part.0, outputs);
                     }
                 }
                 Entered {
@@ -269,7 +270,7 @@ impl Session {
             .map_err(EngineError::from)?;
         let n_ctx = self.limits().n_ctx;
         let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
-        Ok(self.begun((slot, claim), settings, Box::new(sampler)))
+        Ok(self.begun(slot, claim, settings, Box::new(sampler)))
     }
 
     /// A free place in the KV cache.
@@ -299,7 +300,8 @@ impl Session {
 /// Moves what was read from the queues into the texts, and chooses behind what is wanted; returns how many
 /// tokens were chosen. Several texts choose on all threads of the team: what one chooses is its own.
 fn take(
-    (team, tokenizer): (&Team, &Tokenizer<'_>),
+    team: &Team,
+    tokenizer: &Tokenizer<'_>,
     sequences: &mut [&mut Sequence],
     parts: &[(usize, usize)],
     outputs: &Outputs<'_>,
@@ -318,7 +320,7 @@ fn take(
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some((sequence, &part)) = job {
-                    sequence.take(part, outputs, tokenizer);
+                    sequence.take(part.0..part.1, outputs, tokenizer);
                 }
             }
         };
@@ -327,7 +329,7 @@ fn take(
         work();
     } else {
         for (sequence, &part) in sequences.iter_mut().zip(parts) {
-            sequence.take(part, outputs, tokenizer);
+            sequence.take(part.0..part.1, outputs, tokenizer);
         }
     }
     sequences.iter().map(|sequence| sequence.chosen.len()).sum()

@@ -148,7 +148,7 @@ impl Speculation {
             for &i in &written {
                 self.look_up(sequences[i]);
             }
-            self.choose(sequences, &written, (n_beside, n_rows))
+            self.choose(sequences, &written, n_beside, n_rows)
         }));
         for &i in &written {
             sequences[i].tokens.pop();
@@ -172,7 +172,8 @@ impl Speculation {
         &mut self,
         sequence: &Sequence,
         n_before: usize,
-        (start, outputs): (usize, &Outputs<'_>),
+        start: usize,
+        outputs: &Outputs<'_>,
     ) {
         let tokens = &sequence.tokens[n_before..];
         self.hidden.clear();
@@ -190,7 +191,8 @@ impl Speculation {
     /// A step over so many rows, which looked back at `n_positions`, took so long; it verified draft tokens, or none.
     pub(crate) fn note_step(
         &mut self,
-        (n_rows, n_positions): (usize, usize),
+        n_rows: usize,
+        n_positions: usize,
         time: Duration,
         verified: bool,
     ) {

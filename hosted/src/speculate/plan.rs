@@ -77,14 +77,15 @@ impl Speculation {
         &mut self,
         sequences: &mut [&mut Sequence],
         written: &[usize],
-        (n_beside, n_rows): (usize, usize),
+        n_beside: usize,
+        n_rows: usize,
     ) -> usize {
         if written.is_empty() {
             return 0;
         }
         let positions = written.iter().map(|&i| sequences[i].tokens.len());
         let base = (written.len() + n_beside, positions.sum());
-        self.ask(sequences, written, base);
+        self.ask(sequences, written, base.0, base.1);
         let mut chances = Vec::new();
         for &i in written {
             let sequence = &sequences[i];
@@ -113,7 +114,13 @@ impl Speculation {
     }
 
     /// Asks the drafter for draft tokens of the texts for which that is better than what costs nothing.
-    fn ask(&mut self, sequences: &mut [&mut Sequence], written: &[usize], base: (usize, usize)) {
+    fn ask(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+        written: &[usize],
+        n_rows: usize,
+        n_positions: usize,
+    ) {
         let Some(mut drafter) = self.drafter.take() else {
             return;
         };
@@ -122,7 +129,14 @@ impl Speculation {
             self.n_most(sequence) > 0 && drafter.can_draft(sequence.slot, &sequence.tokens)
         };
         let able: Vec<usize> = written.iter().filter(can).copied().collect();
-        let plan = self.plan_draft(&*drafter, sequences, (written.len(), &able), base);
+        let plan = self.plan_draft(
+            &*drafter,
+            sequences,
+            written.len(),
+            &able,
+            n_rows,
+            n_positions,
+        );
         for &i in written {
             if !plan.asked.contains(&i) {
                 let text = &mut self.texts[sequences[i].slot as usize];
@@ -149,8 +163,10 @@ impl Speculation {
         &self,
         drafter: &dyn Drafter,
         sequences: &[&mut Sequence],
-        (n_writing, able): (usize, &[usize]),
-        (n_rows, n_positions): (usize, usize),
+        n_writing: usize,
+        able: &[usize],
+        n_rows: usize,
+        n_positions: usize,
     ) -> Plan {
         let has_none = |i: &usize| sequences[*i].drafts.is_empty();
         if self.options.is_fixed {

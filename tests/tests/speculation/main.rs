@@ -129,13 +129,13 @@ fn run(
     if let Some((drafting, told)) = drafting {
         session.set_speculation(Some(drafting.options));
         let of = |model: &Model| {
-            let draft = DraftModel::new(model, (session.model(), team), &limits, "draft-simple");
+            let draft = DraftModel::new(model, session.model(), team, &limits, "draft-simple");
             Box::new(draft.unwrap().rescoring())
         };
         match drafting.source {
             Source::Ngrams => {}
             Source::Head => {
-                let head = HeadDrafter::new((model, team), &limits, LoadOptions::default());
+                let head = HeadDrafter::new(model, team, &limits, LoadOptions::default());
                 session.set_drafter(
                     head.unwrap()
                         .map(|head| -> Box<dyn Drafter> { Box::new(head) }),

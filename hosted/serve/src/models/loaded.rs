@@ -97,7 +97,7 @@ impl Loaded {
             None => limits,
         };
         let drafter = match &speculation {
-            Some(all) => draft(all, (&model, team), &limits, stop)?,
+            Some(all) => draft(all, &model, team, &limits, stop)?,
             None => None,
         };
         let added = engine.add(ModelOptions {
@@ -240,7 +240,8 @@ fn of_any(options: ExpertOptions) -> ExpertOptions {
 /// The model, or the head, that drafts for `target`.
 fn draft(
     speculation: &SpeculationSetup,
-    target: (&Model, &Team),
+    target: &Model,
+    team: &Team,
     limits: &Limits,
     stop: &StopFlag,
 ) -> Result<Option<Box<dyn Drafter>>, LoadFailure> {
@@ -252,7 +253,7 @@ fn draft(
         .draft
         .as_ref()
         .map(|source| source.path.display());
-    let loaded = speculation.load(target, limits, load);
+    let loaded = speculation.load(target, team, limits, load);
     let loaded = loaded.map_err(|error| LoadFailure {
         is_memory: error.is_memory(),
         message: path.map_or_else(|| error.to_string(), |path| format!("{path}: {error}")),

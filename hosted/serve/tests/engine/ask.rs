@@ -154,8 +154,8 @@ impl Setup {
                 metrics,
                 speculation: self.drafts,
                 drafter: self.drafts_by_itself.then(|| {
-                    let model = (&self.model, engine.team());
-                    let draft = DraftModel::new(&self.model, model, &limits, "draft-simple");
+                    let (model, team) = (&self.model, engine.team());
+                    let draft = DraftModel::new(model, model, team, &limits, "draft-simple");
                     let draft: Box<dyn Drafter> = Box::new(draft.unwrap());
                     draft
                 }),

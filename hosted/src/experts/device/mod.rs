@@ -1,16 +1,17 @@
 //! What reads files at several places at once.
 
 mod files;
+mod io;
 mod simulated;
 mod threads;
 mod uring;
 
 pub use files::DeviceFile;
+pub use io::ExpertIo;
 pub use simulated::{SimulatedDevice, Simulation};
 
 pub(super) use files::open_file;
 
-use super::options::ExpertIo;
 use core::fmt;
 use core::ptr::NonNull;
 use core::time::Duration;

@@ -124,7 +124,7 @@ impl Shared {
             for part in [ExpertPart::GateUp, ExpertPart::Down] {
                 // Where the drive is left alone, the first part has failed, and the slot is free again.
                 if self.slots.id(slot) == Some(id) {
-                    self.read_part(state, (slot, id, part), true);
+                    self.read_part(state, slot, id, part, true);
                 }
             }
         }

@@ -138,7 +138,9 @@ impl Shared {
     pub(super) fn read_part(
         &self,
         state: &mut State,
-        (slot, id, part): (usize, u32, ExpertPart),
+        slot: usize,
+        id: u32,
+        part: ExpertPart,
         is_guess: bool,
     ) -> bool {
         let (layer, expert) = self.places.of_id(id);

@@ -189,7 +189,7 @@ impl Shared {
             }
         };
         match self.slots.progress(slot, part) {
-            Progress::Empty => self.read_part(state, (slot, id, part), false),
+            Progress::Empty => self.read_part(state, slot, id, part, false),
             _ => true,
         }
     }

@@ -1,8 +1,10 @@
 //! Opening a store: files, pools, a device that works.
 #![forbid(unsafe_code)]
 
-use super::super::device::{self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, open_file};
-use super::super::options::{ExpertIo, ExpertOptions};
+use super::super::device::{
+    self, Completions, DIRECT_ALIGN, DeviceFile, DeviceSetup, ExpertIo, open_file,
+};
+use super::super::options::ExpertOptions;
 use super::super::places::{Found, Places, head_with_experts};
 use super::super::policy::Worth;
 use super::super::trace::TraceWriter;
@@ -58,7 +60,7 @@ impl ExpertStore {
         if !drives.nodes.is_empty() {
             shared.bind(&drives.nodes, &mut notes);
         }
-        let device = open_device(&shared, options, (files, &drives), &mut notes)?;
+        let device = open_device(&shared, options, files, &drives, &mut notes)?;
         notes.extend(device.notes());
         let _first = shared.device.set(device);
         let nodes = drives.nodes;
@@ -272,7 +274,8 @@ const SAMPLES: u64 = 256;
 fn open_device(
     shared: &Arc<Shared>,
     options: ExpertOptions,
-    (files, drives): (Vec<DeviceFile>, &Drives),
+    files: Vec<DeviceFile>,
+    drives: &Drives,
     notes: &mut Vec<String>,
 ) -> Result<Box<dyn device::Device>, ExpertError> {
     let mut memory = shared.slots.chunks();

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::super::error::ExpertError;
-use super::fetch::Flight;
 use super::slots::Progress;
 use super::{Shared, State};
 use core::sync::atomic::Ordering;
@@ -149,10 +148,11 @@ impl Shared {
 
     /// A layer needs what has been given up already, because no answer came to a guess.
     pub(super) fn needs_silent(&self, state: &mut State, slot: usize) {
-        let is_silent = |flight: &Option<Flight>| {
+        let mut flights = state.flights.flights.iter();
+        let silent = flights.position(|flight| {
             flight.is_some_and(|flight| flight.slot == slot && flight.is_overdue)
-        };
-        if let Some(token) = state.flights.flights.iter().position(is_silent) {
+        });
+        if let Some(token) = silent {
             self.tell_silence(state, token);
         }
     }

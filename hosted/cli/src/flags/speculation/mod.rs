@@ -295,7 +295,7 @@ impl SpeculationArgs {
             ..LoadOptions::default()
         };
         let (model, team) = (session.model().clone(), session.team().clone());
-        let loaded = setup.load((&model, &team), limits, load);
+        let loaded = setup.load(&model, &team, limits, load);
         let loaded = match &setup.draft {
             Some(source) => loaded.with_context(|| source.path.display().to_string()),
             None => loaded.context("the head for further tokens"),
