@@ -3,7 +3,7 @@
 
 use crate::adapter::Blend;
 use crate::evaluate::EvaluateError;
-use crate::model::{Model, Opened};
+use crate::model::{Model, ModelSource};
 use crate::session::{GenerateError, Limits, Session, StepHooks};
 use sluice_core::engine::{BatchEntry, Wants};
 use sluice_core::pooling::Pooling;
@@ -55,7 +55,7 @@ pub struct EmbedOptions {
 impl EmbedOptions {
     /// As the model's file asks for, or the mean of all tokens; of length 1.
     #[must_use]
-    pub fn of(opened: &Opened) -> Self {
+    pub fn of(opened: &ModelSource) -> Self {
         let pooling = Pooling::from_gguf(opened.gguf(), opened.config());
         Self {
             pooling: pooling.ok().flatten().unwrap_or(Pooling::Mean),
@@ -68,7 +68,7 @@ impl Limits {
     /// For [`Session::embed_tokens`] over texts of at most `longest` tokens, of which `n_batch` are
     /// computed at once; encoders take more where a text is longer.
     #[must_use]
-    pub fn for_embedding(opened: &Opened, longest: usize, n_batch: usize) -> Self {
+    pub fn for_embedding(opened: &ModelSource, longest: usize, n_batch: usize) -> Self {
         let longest = longest.max(1);
         let n_batch = if opened.embeds() {
             n_batch.max(longest)

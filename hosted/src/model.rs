@@ -24,12 +24,12 @@ pub use crate::load::LoadError;
 /// A model in memory: weights, tokenizer, and the file they are from. A clone is the same model; the
 /// memory goes with the last one, or with the last session over it.
 ///
-/// What can be asked of its file is [`Opened`]'s.
+/// What can be asked of its file is [`ModelSource`]'s.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) weights: Arc<Owned<Weights, WeightsMemory>>,
     pub(crate) heads: Arc<Heads>,
-    pub(crate) opened: Opened,
+    pub(crate) opened: ModelSource,
     /// Where its experts are, if they stay on disk.
     pub(crate) experts: Option<Arc<ExpertStore>>,
     /// Of a head that predicts a token further, where in its trunk's store they are.
@@ -41,12 +41,12 @@ pub struct Model {
 }
 
 /// What weights borrow from; for a head that predicts a token further, its trunk too.
-pub(crate) type WeightsMemory = (ModelMemory, Opened, Option<Model>);
+pub(crate) type WeightsMemory = (ModelMemory, ModelSource, Option<Model>);
 
 /// A model's file, read as far as its tokenizer: enough to count tokens and to say what a model
 /// needs. A clone is the same file.
 #[derive(Clone, Debug)]
-pub struct Opened(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
+pub struct ModelSource(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
 
 /// Why a model was not opened.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Model {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let opened = Opened::open(path, LoadMode::Map)?;
+        let opened = ModelSource::open(path, LoadMode::Map)?;
         let team = Team::of_machine().map_err(OpenError::Threads)?;
         Ok(opened.load(&team)?)
     }
@@ -168,14 +168,14 @@ impl Model {
 }
 
 impl Deref for Model {
-    type Target = Opened;
+    type Target = ModelSource;
 
-    fn deref(&self) -> &Opened {
+    fn deref(&self) -> &ModelSource {
         &self.opened
     }
 }
 
-impl Opened {
+impl ModelSource {
     /// Opens the file at `path`.
     ///
     /// # Errors

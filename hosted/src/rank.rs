@@ -4,7 +4,7 @@
 use crate::embed::{EmbedOptions, Normalization};
 use crate::encode::EncodeError;
 use crate::evaluate::EvaluateError;
-use crate::model::{Model, Opened};
+use crate::model::{Model, ModelSource};
 use crate::session::{GenerateError, Session};
 use core::error::Error;
 use core::fmt;
@@ -44,7 +44,7 @@ impl From<EvaluateError> for RankError {
 pub const NO_HEAD: &str =
     "the model has no head for ranking (tensors cls.weight, cls.output.weight): it is no reranker";
 
-impl Opened {
+impl ModelSource {
     /// Whether it has a head that scores documents.
     #[must_use]
     pub fn ranks(&self) -> bool {
@@ -137,7 +137,7 @@ impl Session {
         self.rank_tokens(&prompts)
     }
 
-    /// The score of each prompt ([`Opened::rank_prompt`]), in their order. It does not depend on the others.
+    /// The score of each prompt ([`ModelSource::rank_prompt`]), in their order. It does not depend on the others.
     ///
     /// # Errors
     /// As [`Self::rank`].

@@ -1,7 +1,7 @@
 //! A team of threads that sessions use in turn.
 
 use crate::host::futex::FutexWait;
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::placement::WorkerOptions;
 use crate::host::topology::Cores;
 use crate::host::workers::{WorkerPanicked, Workers};
@@ -107,7 +107,7 @@ impl Team {
 
     /// What was asked of the kernel for every rank, and what it gave.
     #[must_use]
-    pub fn measures(&self) -> Vec<Measure> {
+    pub fn measures(&self) -> Vec<HostMeasure> {
         self.workers().measures().to_vec()
     }
 

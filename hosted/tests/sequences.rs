@@ -4,8 +4,8 @@
 use sluice::file::LoadMode;
 use sluice::generate::{Ended, GenerateError};
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
-use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::model::ModelSource;
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
 use sluice::session::StepHooks;
 use sluice::{Limits, Model, Sequence, Session, Settings, Team};
 use std::sync::OnceLock;
@@ -258,7 +258,7 @@ fn a_text_and_embeddings_share_a_team() {
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/fixtures/embed/tiny-bert-f16.gguf"
     );
-    let encoder = Opened::open(path, LoadMode::Read)
+    let encoder = ModelSource::open(path, LoadMode::Read)
         .unwrap()
         .load(&team)
         .unwrap();
@@ -324,7 +324,7 @@ fn texts_end_as_they_were_asked_to() {
 struct Failing(u32);
 
 impl Choose for Failing {
-    fn choose(&mut self, _: &[f32], _: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, _: &[f32], _: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         match self.0 {
             0 => Err(ChoiceError::new(std::io::Error::other("no more"))),
             1 => panic!("worse"),

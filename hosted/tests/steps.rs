@@ -6,7 +6,7 @@ use sluice::core::team::{Deadline, Stop, StopFlag};
 use sluice::core::trace::{EventRing, TraceEvent};
 use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
-use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Session, Team};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tale-5.8m-Q4_K_
 
 const N_WORKERS: usize = 3;
 
-fn open() -> (Opened, Team) {
-    let opened = Opened::open(MODEL, LoadMode::Read).expect("the model is in the crate");
+fn open() -> (ModelSource, Team) {
+    let opened = ModelSource::open(MODEL, LoadMode::Read).expect("the model is in the crate");
     let team = Team::new(N_WORKERS, &Cores::detect()).expect("threads start");
     (opened, team)
 }

@@ -19,13 +19,13 @@ use sluice::experts::{ExpertOptions, ExpertStats};
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::isa::kernel_table;
 use sluice::host::topology::Cores;
-use sluice::model::{LoadOptions, Opened};
+use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
 use sluice_experts::{Steps, TraceReader};
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_tests::build::{Random, Shape};
 use std::path::{Path, PathBuf};
 
@@ -186,7 +186,7 @@ impl Runner {
             experts,
             ..LoadOptions::default()
         };
-        let opened = Opened::open(path, LoadMode::Map).expect("a model");
+        let opened = ModelSource::open(path, LoadMode::Map).expect("a model");
         let model = opened.load_with(team, options).expect("memory");
         let limits = Limits {
             n_ctx: 64 * N_SEQ as usize,
@@ -242,7 +242,7 @@ fn make(folder: &Path, is_alike: fn(u32) -> bool) -> PathBuf {
     let gguf = folder.join("model.gguf");
     std::fs::write(&gguf, file.bytes()).expect("a disk with room");
     drop(file);
-    let opened = Opened::open(&gguf, LoadMode::Read).expect("a model");
+    let opened = ModelSource::open(&gguf, LoadMode::Read).expect("a model");
     let path = folder.join("model.slc");
     let output = OutputFile::create(&path, false).expect("a new file");
     let options = PackOptions {
@@ -250,7 +250,7 @@ fn make(folder: &Path, is_alike: fn(u32) -> bool) -> PathBuf {
         verify: false,
     };
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     pack(opened.file(), opened.gguf(), output, options, &watch).expect("a disk with room");
     std::fs::remove_file(gguf).expect("it is ours");
     path

@@ -1,6 +1,6 @@
 //! Signals for the gate's tests.
 
-use sluice_gate::source::{Channel, Format, Source};
+use sluice_gate::source::{Source, SourceChannel, SourceFormat};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -22,14 +22,18 @@ pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
 /// 11 s of speech, 16 kHz; says so where it is absent.
 #[must_use]
 pub fn speech() -> Option<Vec<f32>> {
-    read("jfk.wav", &Format::Wav, Channel::Mean)
+    read("jfk.wav", &SourceFormat::Wav, SourceChannel::Mean)
 }
 
 /// The first channel of an electrocardiogram, 30 minutes at 360 Hz, -1 to 1 for the converter's
 /// range; says so where it is absent.
 #[must_use]
 pub fn ecg() -> Option<Vec<f32>> {
-    read("100.dat", &Format::Wfdb212 { channels: 2 }, Channel::One(0))
+    read(
+        "100.dat",
+        &SourceFormat::Wfdb212 { channels: 2 },
+        SourceChannel::One(0),
+    )
 }
 
 /// A file of the recordings' folder.
@@ -38,7 +42,7 @@ pub fn recording(name: &str) -> Option<PathBuf> {
     crate::shared(&format!("data/{name}"))
 }
 
-fn read(name: &str, format: &Format, channel: Channel) -> Option<Vec<f32>> {
+fn read(name: &str, format: &SourceFormat, channel: SourceChannel) -> Option<Vec<f32>> {
     let file = File::open(recording(name)?).expect("it is there");
     let mut source = Source::new(Box::new(file), format, channel).expect("its header is right");
     let mut samples = Vec::new();

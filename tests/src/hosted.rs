@@ -7,8 +7,8 @@ use sluice::core::hash::Hash64;
 use sluice::file::LoadMode;
 use sluice::generate::Until;
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
-use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::model::ModelSource;
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
 use sluice::{Generator, Limits, Team};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 use std::path::Path;
@@ -57,7 +57,7 @@ pub fn adapted_story(
     n_predict: usize,
     seed: u64,
 ) -> Story {
-    let opened = Opened::open(path, LoadMode::Map).expect("a model");
+    let opened = ModelSource::open(path, LoadMode::Map).expect("a model");
     let team = Team::new(2, &Cores::detect()).expect("threads");
     let model = opened.load(&team).expect("weights");
     let parts = adapters.iter().map(|(path, scale)| {
@@ -101,7 +101,7 @@ pub fn adapted_story(
 struct Hashing(Sampler, Arc<Mutex<Hash64>>);
 
 impl Choose for Hashing {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         self.1.lock().expect("nothing failed").write_f32(logits);
         self.0.choose(logits, choice)
     }

@@ -6,7 +6,7 @@ use sluice::Team;
 use sluice::experts::ExpertOptions;
 use sluice::file::{LoadMode, ModelFile};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadOptions, Opened};
+use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
@@ -71,7 +71,7 @@ fn check_that_the_counter_counts() {
 fn from_prompt_to_text_nothing_is_allocated() {
     check_that_the_counter_counts();
     let file = ModelFile::from_static("tale", MODEL).unwrap();
-    let opened = Opened::of_file(file).unwrap();
+    let opened = ModelSource::of_file(file).unwrap();
     let tokenizer = opened.tokenizer();
     let cores = Cores::detect();
     let model = opened.load(&Team::new(2, &cores).unwrap()).unwrap();
@@ -144,7 +144,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
 fn experts_from_disk_allocate_nothing() {
     let path = sluice_tests::fixture("models").join("gpt-oss.gguf");
     let team = Team::new(2, &Cores::detect()).expect("threads");
-    let opened = Opened::open(&path, LoadMode::Map).expect("a fixture");
+    let opened = ModelSource::open(&path, LoadMode::Map).expect("a fixture");
     let all = ExpertOptions::new(usize::MAX >> 1);
     let load = |experts| LoadOptions {
         experts: Some(experts),

@@ -205,7 +205,7 @@ fn the_rest_of_a_batch_changes_no_bit() {
 
 /// A model, and a session for texts of 256 tokens.
 fn session(name: &str, n_workers: usize) -> (Model, sluice::Session) {
-    let opened = sluice::model::Opened::open(path(name), sluice::file::LoadMode::Map).unwrap();
+    let opened = sluice::model::ModelSource::open(path(name), sluice::file::LoadMode::Map).unwrap();
     let team = Team::with_options(n_workers, &Cores::detect(), Default::default()).unwrap();
     let model = opened.load(&team).unwrap();
     let limits = SessionLimits::for_embedding(&model, 256, 256);

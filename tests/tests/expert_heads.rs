@@ -7,10 +7,10 @@ use sluice::Team;
 use sluice::experts::ExpertOptions;
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadOptions, Opened};
+use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_tests::run;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ fn experts_of_heads_are_read_from_disk() {
 /// least; without it, all are, and none is read.
 fn logits(path: &Path, mode: LoadMode, share: Option<usize>) -> Vec<Vec<u32>> {
     let team = Team::new(2, &Cores::detect()).unwrap();
-    let opened = Opened::open(path, mode).unwrap();
+    let opened = ModelSource::open(path, mode).unwrap();
     let load = |cache_bytes: Option<usize>| {
         let options = LoadOptions {
             experts: cache_bytes.map(ExpertOptions::new),
@@ -106,7 +106,7 @@ fn states(n: usize) -> Vec<f32> {
 
 /// The model as `.slc`, in the temporary folder.
 fn packed(path: &Path, name: &str) -> PathBuf {
-    let opened = Opened::open(path, LoadMode::Read).unwrap();
+    let opened = ModelSource::open(path, LoadMode::Read).unwrap();
     let packed = format!("sluice-heads-{}-{name}.slc", std::process::id());
     let packed = std::env::temp_dir().join(packed);
     let output = OutputFile::create(&packed, true).unwrap();
@@ -115,7 +115,7 @@ fn packed(path: &Path, name: &str) -> PathBuf {
         verify: false,
     };
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     pack(opened.file(), opened.gguf(), output, options, &watch).unwrap();
     packed
 }

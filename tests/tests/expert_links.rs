@@ -9,15 +9,15 @@ use sluice::core::gguf::Gguf;
 use sluice::experts::{ExpertError, ExpertIo, ExpertOptions};
 use sluice::file::{GgufHeader, LoadMode, ModelFile, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::slc::seal;
 use sluice_core::team::StopFlag;
-use sluice_make::import::{Directory, ImportError, Imported, import, link};
-use sluice_make::slc::{PackOptions, Watch, pack};
-use sluice_make::uth::Dtype;
+use sluice_make::import::{Directory, ImportError, ImportSummary, import, link};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
+use sluice_make::uth::BlobType;
 use sluice_tests::build::{File, Shape, Vocab};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ enum Layout {
 }
 
 /// A mixture whose gates, ups and downs are of these types.
-fn model(types: [Dtype; 3]) -> File {
+fn model(types: [BlobType; 3]) -> File {
     let shape = |ty, seed| Shape {
         n_embd: N_EMBD,
         n_ff: N_FF,
@@ -102,7 +102,7 @@ fn matrices(file: &mut File, layer: u32, expert: u32) -> [Vec<u8>; 3] {
     })
 }
 
-fn uth1(dtype: Dtype, is_aligned: bool, matrices: &[Vec<u8>; 3]) -> Vec<u8> {
+fn uth1(dtype: BlobType, is_aligned: bool, matrices: &[Vec<u8>; 3]) -> Vec<u8> {
     let mut out = b"UTH1\x01\0".to_vec();
     out.extend([dtype as u8, 3]);
     let flags = u32::from(is_aligned);
@@ -117,7 +117,7 @@ fn uth1(dtype: Dtype, is_aligned: bool, matrices: &[Vec<u8>; 3]) -> Vec<u8> {
 }
 
 /// With down first, and bytes between the matrices.
-fn uth2(types: [Dtype; 3], matrices: &[Vec<u8>; 3]) -> Vec<u8> {
+fn uth2(types: [BlobType; 3], matrices: &[Vec<u8>; 3]) -> Vec<u8> {
     let mut out = b"UTH2\x02\0\x03\0".to_vec();
     for n in [N_EMBD, N_FF, 0, 0] {
         out.extend(n.to_le_bytes());
@@ -142,10 +142,10 @@ fn uth2(types: [Dtype; 3], matrices: &[Vec<u8>; 3]) -> Vec<u8> {
 }
 
 /// Writes the files of a model into `dirs`, expert `id` into directory `id` modulo their number.
-fn write(file: &mut File, types: [Dtype; 3], layout: Layout, dirs: &[PathBuf]) {
+fn write(file: &mut File, types: [BlobType; 3], layout: Layout, dirs: &[PathBuf]) {
     let dtype = match types {
         [a, b, c] if a == b && b == c => a,
-        _ => Dtype::Mixed,
+        _ => BlobType::Mixed,
     };
     let metadata = format!(
         r#"{{"format_version": 2, "model": "m", "architecture": "llama", "num_layers": {N_LAYER},
@@ -232,7 +232,10 @@ fn import_and_link(
     folder: &Folder,
     file: &File,
     dirs: &[PathBuf],
-) -> (Result<Imported, ImportError>, Result<Imported, ImportError>) {
+) -> (
+    Result<ImportSummary, ImportError>,
+    Result<ImportSummary, ImportError>,
+) {
     let bytes = file.bytes();
     let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
     let header = GgufHeader::with_metadata_of(&gguf);
@@ -251,13 +254,13 @@ fn import_and_link(
 }
 
 fn packed(folder: &Folder, path: &Path, name: &str) -> Vec<u8> {
-    let opened = Opened::open(path, LoadMode::Read).unwrap();
+    let opened = ModelSource::open(path, LoadMode::Read).unwrap();
     let options = PackOptions {
         n_threads: 1,
         verify: true,
     };
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let output = folder.output(name);
     pack(opened.file(), opened.gguf(), output, options, &watch).unwrap();
     fs::read(folder.path(name)).unwrap()
@@ -273,7 +276,9 @@ fn load(
         experts,
         ..LoadOptions::default()
     };
-    Opened::open(path, mode).unwrap().load_with(team, options)
+    ModelSource::open(path, mode)
+        .unwrap()
+        .load_with(team, options)
 }
 
 /// The bits of all logits of a text that is read in chunks.
@@ -311,7 +316,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[test]
 fn a_model_whose_experts_stay_is_the_imported_one() {
-    use Dtype::{BF16, F16, F32, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    use BlobType::{BF16, F16, F32, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let cases = [
         (Layout::Uth1Aligned, [Q4_K; 3], 1),
         (Layout::Uth1, [F32; 3], 1),
@@ -385,7 +390,7 @@ fn compare(imported: &Path, linked: &Path, case: &str) {
 #[test]
 fn copies_on_other_drives_stand_in() {
     let folder = Folder::new();
-    let types = [Dtype::Q8_0; 3];
+    let types = [BlobType::Q8_0; 3];
     let mut file = model(types);
     let dirs = [folder.path("d")];
     write(&mut file, types, Layout::Uth1, &dirs);
@@ -418,7 +423,7 @@ fn copies_on_other_drives_stand_in() {
 #[test]
 fn a_blob_that_becomes_shorter_is_named() {
     let folder = Folder::new();
-    let types = [Dtype::F16; 3];
+    let types = [BlobType::F16; 3];
     let mut file = model(types);
     let dirs = [folder.path("d")];
     write(&mut file, types, Layout::Uth1, &dirs);
@@ -446,7 +451,7 @@ fn a_blob_that_becomes_shorter_is_named() {
 #[test]
 fn what_cannot_be_left_is_refused() {
     let folder = Folder::new();
-    let types = [Dtype::Q8_0; 3];
+    let types = [BlobType::Q8_0; 3];
     let mut file = model(types);
     let dirs = [folder.path("a"), folder.path("b")];
     write(&mut file, types, Layout::Packed, &dirs);
@@ -483,7 +488,7 @@ fn what_cannot_be_left_is_refused() {
 #[test]
 fn a_packed_file_has_its_experts() {
     let folder = Folder::new();
-    let mut file = model([Dtype::F16; 3]);
+    let mut file = model([BlobType::F16; 3]);
     let key = "sluice.experts.files";
     let other = key.replace("files", "filez");
     file.set(&other, "a");

@@ -7,16 +7,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::experts::device::Simulation;
-use sluice::experts::policy::Policy;
+use sluice::experts::policy::EvictionPolicy;
 use sluice::experts::{ExpertError, ExpertIo, ExpertOptions};
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::session::{StepError, StepHooks};
 use sluice::{Limits, Model, Session, Team};
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_tests::build::Shape;
 use sluice_tests::fixture;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Folder {
     }
 
     fn packed_from(&self, path: &Path, name: &str) -> PathBuf {
-        let opened = Opened::open(path, LoadMode::Read).unwrap();
+        let opened = ModelSource::open(path, LoadMode::Read).unwrap();
         let path = self.0.join(format!("{name}.slc"));
         let output = OutputFile::create(&path, false).unwrap();
         let options = PackOptions {
@@ -47,7 +47,7 @@ impl Folder {
             verify: false,
         };
         let stop = StopFlag::new();
-        let watch = Watch::new(0, &stop, &|_| ());
+        let watch = SlcWatch::new(0, &stop, &|_| ());
         pack(opened.file(), opened.gguf(), output, options, &watch).unwrap();
         path
     }
@@ -85,7 +85,7 @@ fn load(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> Result<Mode
         experts,
         ..LoadOptions::default()
     };
-    Opened::open(path, LoadMode::Map)
+    ModelSource::open(path, LoadMode::Map)
         .unwrap()
         .load_with(team, options)
 }
@@ -184,7 +184,7 @@ fn every_policy_and_way_to_read_gives_the_same() {
         let resident = load(&path, &team, None).unwrap();
         let expected = logits(&mut session(&resident, &team), 24).unwrap();
         let cache_bytes = cache(&path, 40);
-        for policy in Policy::ALL {
+        for policy in EvictionPolicy::ALL {
             for io in ExpertIo::ALL {
                 for prefetch in [true, false] {
                     let options = ExpertOptions {
@@ -319,7 +319,7 @@ fn a_file_that_was_cut_short_is_named() {
             ..ExpertOptions::new(cache(&path, 10))
         };
         // Not mapped, so that nothing else reads the file.
-        let opened = Opened::open(&cut, LoadMode::Read).unwrap();
+        let opened = ModelSource::open(&cut, LoadMode::Read).unwrap();
         let load = LoadOptions {
             experts: Some(options),
             ..LoadOptions::default()
@@ -398,7 +398,7 @@ fn changed_bytes_are_found() {
     let model = load(&path, &team, Some(check(None))).unwrap();
     logits(&mut session(&model, &team), 24).unwrap();
     // One bit, in the middle of an expert that the text needs.
-    let opened = Opened::open(&path, LoadMode::Read).unwrap();
+    let opened = ModelSource::open(&path, LoadMode::Read).unwrap();
     let slc = opened.file().slc().unwrap().unwrap();
     let experts = slc
         .tensors()
@@ -487,7 +487,7 @@ fn tables_that_stay_in_the_file_change_no_bit() {
     for name in ["gpt-oss", "gemma4", "deepseek2-glm", "qwen2moe"] {
         let path = gguf(name);
         let team = team(2);
-        let opened = Opened::open(&path, LoadMode::Map).unwrap();
+        let opened = ModelSource::open(&path, LoadMode::Map).unwrap();
         let resident = opened.load(&team).unwrap();
         let options = LoadOptions {
             tables_stay: true,
@@ -504,7 +504,7 @@ fn tables_that_stay_in_the_file_change_no_bit() {
             "{name}"
         );
     }
-    let unmapped = Opened::open(gguf("gpt-oss"), LoadMode::Read).unwrap();
+    let unmapped = ModelSource::open(gguf("gpt-oss"), LoadMode::Read).unwrap();
     let options = LoadOptions {
         tables_stay: true,
         ..LoadOptions::default()

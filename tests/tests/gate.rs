@@ -12,7 +12,7 @@ use core::time::Duration;
 use sluice_core::gate::{Decision, Gate, GateConfig, Measure, Policy};
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_gate::isolation::{IsolationRequest, RingMemory};
-use sluice_gate::{Backpressure, Observer, ObserverConfig, Sink, Stopped, channel};
+use sluice_gate::{Backpressure, FrameObserver, IntakeClosed, ObserverConfig, Sink, channel};
 use sluice_tests::gate::{speech, uniform};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -186,7 +186,8 @@ fn a_stream_in_random_pushes_is_the_offline_batch() {
             backpressure,
             ..ObserverConfig::default()
         };
-        let (observer, mut intake) = Observer::start(&settings, best(), Keep::default()).unwrap();
+        let (observer, mut intake) =
+            FrameObserver::start(&settings, best(), Keep::default()).unwrap();
         let (mut at, mut seed) = (0, 5u64);
         while at < samples.len() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -199,7 +200,7 @@ fn a_stream_in_random_pushes_is_the_offline_batch() {
         assert_eq!(finished.counts.queued_samples, samples.len() % FRAME);
         assert_eq!((finished.counts.dropped, finished.counts.queued), (0, 1));
         assert!(finished.sink.unwrap().0 == expected.0, "{backpressure:?}");
-        assert_eq!(intake.push(&[0.0]), Err(Stopped { taken: 0 }));
+        assert_eq!(intake.push(&[0.0]), Err(IntakeClosed { taken: 0 }));
     }
 }
 
@@ -239,7 +240,7 @@ fn the_law_holds_at_every_look() {
             }
             ControlFlow::Continue(())
         };
-        let (observer, mut intake) = Observer::start(&settings, best(), sink).unwrap();
+        let (observer, mut intake) = FrameObserver::start(&settings, best(), sink).unwrap();
         let done = AtomicBool::new(false);
         let taken = std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -287,7 +288,7 @@ fn counters_start_again_and_rates_decay() {
         ..ObserverConfig::default()
     };
     let sink = |_: u64, _: &[f32], _: &Decision| ControlFlow::Continue(());
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, best(), sink).unwrap();
     let until = Instant::now() + Duration::from_millis(150);
     while Instant::now() < until {
         intake.push(&[1.0; 4]).unwrap();
@@ -325,7 +326,7 @@ fn channels_carry_frames_and_their_end_ends_the_observer() {
         ..ObserverConfig::default()
     };
     let (sink, frames) = channel(2);
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, best(), sink).unwrap();
     intake.push(&[0.0, 0.0, 0.0, 1.0, 2.0, 3.0]).unwrap();
     let frame = frames.recv().unwrap();
     assert_eq!(
@@ -347,7 +348,7 @@ fn a_sink_that_panics_ends_its_observer_alone() {
         ..ObserverConfig::default()
     };
     let sink = |_: u64, _: &[f32], _: &Decision| panic!("the sink's own mistake");
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, best(), sink).unwrap();
     while intake.push(&[1.0]).is_ok() {}
     let finished = observer.finish();
     assert!(finished.sink.is_none() && finished.counts.adds_up());
@@ -378,7 +379,7 @@ fn the_callers_thread_stays_as_it_is() {
         ..ObserverConfig::default()
     };
     let sink = |_: u64, _: &[f32], _: &Decision| ControlFlow::Continue(());
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, best(), sink).unwrap();
     assert_eq!(state(), before);
     intake.push(&vec![1.0; 5000]).unwrap();
     assert!(observer.finish().counts.adds_up());
@@ -465,7 +466,7 @@ fn a_blocked_push_goes_on_as_soon_as_a_slow_sink_has_made_room() {
         let _allowed = allowed.recv();
         ControlFlow::Continue(())
     };
-    let (observer, mut intake) = Observer::start(&config, best(), sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, best(), sink).unwrap();
     let (say, done) = std::sync::mpsc::channel();
     let pusher = std::thread::spawn(move || {
         // Fills the ring; the ninth frame waits for room.

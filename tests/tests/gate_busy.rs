@@ -6,7 +6,7 @@
 use core::ops::ControlFlow;
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
-use sluice_gate::{Backpressure, Observer, ObserverConfig};
+use sluice_gate::{Backpressure, FrameObserver, ObserverConfig};
 use sluice_tests::gate::uniform;
 
 /// Times that the observer's thread gave its core up to wait for something.
@@ -43,7 +43,7 @@ fn a_busy_worker_does_not_wait() {
         ControlFlow::Continue(())
     };
     let (observer, mut intake) =
-        Observer::start(&config, FrameKernels::best(CpuFeatures::detect()), sink).unwrap();
+        FrameObserver::start(&config, FrameKernels::best(CpuFeatures::detect()), sink).unwrap();
     let noise = uniform(5, 64 * 1024);
     while observer.snapshot().counts.processed == 0 {
         intake.push(&noise).unwrap();

@@ -14,7 +14,7 @@ use core::time::Duration;
 use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
-use sluice_gate::{Observer, ObserverConfig};
+use sluice_gate::{FrameObserver, ObserverConfig};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -100,7 +100,7 @@ fn wake_ups(rounds: usize) -> (u64, u64) {
         ControlFlow::Continue(())
     };
     let kernels = FrameKernels::best(CpuFeatures::detect());
-    let (observer, mut intake) = Observer::start(&config, kernels, sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, kernels, sink).unwrap();
     let word = Arc::new(AtomicU32::new(0));
     let (theirs, seen) = (Arc::clone(&word), Arc::clone(&of_futex));
     let sleeper = std::thread::spawn(move || {
@@ -137,7 +137,7 @@ fn idle_is_free_and_waking_is_quick() {
     let kernels = FrameKernels::best(CpuFeatures::detect());
     let sink = |_: u64, _: &[f32], _: &Decision| ControlFlow::Continue(());
     let (observer, mut intake) =
-        Observer::start(&ObserverConfig::default(), kernels, sink).unwrap();
+        FrameObserver::start(&ObserverConfig::default(), kernels, sink).unwrap();
     intake.push(&vec![0.5; 100_000]).unwrap();
     while observer.snapshot().counts.queued > 1 {
         std::thread::yield_now();

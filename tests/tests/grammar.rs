@@ -6,7 +6,7 @@ use serde_json::Value;
 use sluice::file::ModelFile;
 use sluice::generate::Ended;
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice::{Limits, Session, Settings, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_text::grammar::{Grammar, GrammarSource};
@@ -18,7 +18,7 @@ const N_CTX: usize = 512;
 /// The model of the project at work.
 fn session() -> Session {
     let file = ModelFile::from_static("tale", MODEL).expect("the model of the project runs");
-    let opened = Opened::of_file(file).expect("the model of the project runs");
+    let opened = ModelSource::of_file(file).expect("the model of the project runs");
     let team = Team::new(1, &Cores::detect()).expect("a thread starts");
     let limits = Limits {
         n_ctx: N_CTX,

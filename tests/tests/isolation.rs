@@ -11,7 +11,7 @@ use core::ops::ControlFlow;
 use sluice_core::gate::Decision;
 use sluice_core::kernels::{CpuFeatures, FrameKernels};
 use sluice_gate::isolation::{IsolationRequest, probe};
-use sluice_gate::{Observer, ObserverConfig};
+use sluice_gate::{FrameObserver, ObserverConfig};
 use sluice_tests::skipped;
 use std::path::PathBuf;
 use std::process::Command;
@@ -88,7 +88,7 @@ fn check_the_report() {
     let locked_before = locked();
     let sink = |_: u64, _: &[f32], _: &Decision| ControlFlow::Continue(());
     let kernels = FrameKernels::best(CpuFeatures::detect());
-    let (observer, mut intake) = Observer::start(&config, kernels, sink).unwrap();
+    let (observer, mut intake) = FrameObserver::start(&config, kernels, sink).unwrap();
     let report = observer.isolation().clone();
     println!("{report}");
     let names: Vec<_> = report

@@ -7,7 +7,7 @@
 use sluice::Team;
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice::session::StepHooks;
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, Outputs, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
@@ -15,7 +15,7 @@ use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{GgmlType, KernelTable, KvType};
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_tests::build::{Shape, Tensor};
 use sluice_tests::fuzz;
 use sluice_tests::goldens::distance;
@@ -236,7 +236,7 @@ fn kernels_workers_and_chunks_change_no_bit() {
 /// What the shell makes of a file: a model, its head, a session of that.
 fn through_the_shell(path: &Path, mode: LoadMode, given: &[f32]) -> Vec<Vec<f32>> {
     let team = Team::new(2, &Cores::detect()).unwrap();
-    let model = Opened::open(path, mode).unwrap().load(&team).unwrap();
+    let model = ModelSource::open(path, mode).unwrap().load(&team).unwrap();
     let head = model.next_token_head(&team).unwrap().unwrap();
     assert!(head.next_token_head(&team).unwrap().is_none());
     let n_layer = model.config().n_layer();
@@ -291,7 +291,7 @@ fn packed(file: &[u8], name: &str) -> PathBuf {
     let gguf = Gguf::parse(file, file.len() as u64).unwrap();
     let output = OutputFile::create(&path, true).unwrap();
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let options = PackOptions {
         n_threads: 1,
         verify: false,

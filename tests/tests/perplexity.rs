@@ -15,7 +15,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
-use sluice_make::quantize::{FileType, Plan, Request, quantize};
+use sluice_make::quantize::{FileType, Plan, QuantizeRequest, quantize};
 use sluice_tests::hosted::TALE;
 use sluice_tests::run::{self, Room, Weights};
 use sluice_tests::{fixture, shared};
@@ -71,7 +71,7 @@ fn quantized(f16: &Path, name: &str) -> Option<Vec<u8>> {
     let ty = name.strip_prefix("tale-5.8m-")?.strip_suffix(".gguf")?;
     let file = ModelFile::open(f16, LoadMode::Read).unwrap();
     let gguf = file.parse().unwrap();
-    let request = Request::new(FileType::from_str(ty).unwrap());
+    let request = QuantizeRequest::new(FileType::from_str(ty).unwrap());
     let plan = Plan::new(&gguf, &request).unwrap();
     let path = std::env::temp_dir().join(format!("sluice-perplexity-{}-{ty}", std::process::id()));
     let header = plan.header(&gguf, request.file_type, None, &[]);

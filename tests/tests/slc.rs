@@ -12,7 +12,7 @@ use sluice_core::kernels::KvType;
 use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::slc::{FileHeader, Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, SlcFileError, Watch, pack, unpack, verify};
+use sluice_make::slc::{PackOptions, SlcFileError, SlcWatch, pack, unpack, verify};
 use sluice_tests::goldens;
 use sluice_tests::run::{self, Aligned, Room, Weights};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let path = Temporary::new();
     let output = OutputFile::create(&path.0, false).unwrap();
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let options = PackOptions {
         n_threads: 2,
         verify: true,
@@ -53,7 +53,7 @@ fn unpacked(file: &[u8]) -> Result<Vec<u8>, SlcFileError> {
     let path = Temporary::new();
     let output = OutputFile::create(&path.0, false).unwrap();
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     unpack(&SliceSource(file), &slc, output, &watch)?;
     Ok(std::fs::read(&path.0).unwrap())
 }
@@ -350,7 +350,7 @@ fn verification_stops_when_told() {
     let slc = Slc::parse(&file, file.len() as u64).unwrap();
     let stop = StopFlag::new();
     stop.stop();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let stopped = verify(&SliceSource(&file), &slc, &watch);
     assert!(matches!(stopped, Err(SlcFileError::Stopped)));
 }

@@ -14,7 +14,7 @@ use sluice::core::kernels::KvType;
 use sluice::core::team::StopFlag;
 use sluice::generate::{GenerateError, Next};
 use sluice::host::isa;
-use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
 use sluice::session::StepError;
 use sluice::{Generator, Limits};
 use sluice_text::sampling::Sampler;
@@ -130,7 +130,7 @@ impl Choose for Chooser {
         }
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let drawing = &mut *lock(&self.0);
         drawing.hash.write_f32(logits);
         drawing.hashes.push(drawing.hash.finish());

@@ -5,7 +5,7 @@ use crate::model::{Model, ModelParams, handle};
 use crate::status::{Failure, Status, guard};
 use core::fmt::Display;
 use core::str::FromStr;
-use sluice::experts::policy::{Policy, Profile};
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use sluice::experts::{self, ExpertOptions};
 use static_assertions::const_assert_eq;
 use std::path::Path;
@@ -122,14 +122,14 @@ pub(crate) unsafe fn options(params: &ModelParams) -> Result<Option<ExpertOption
     let io = io.map(|name| named("expert_io", name)).transpose()?;
     let policy = match policy {
         Some(name) => named("expert_policy", name)?,
-        None => Policy::default(),
+        None => EvictionPolicy::default(),
     };
-    if (policy == Policy::Static) != profile.is_some() {
+    if (policy == EvictionPolicy::Static) != profile.is_some() {
         return Err(invalid(
             "expert_policy 'static' and expert_profile go together",
         ));
     }
-    let profile = profile.map(|path| Profile::read(Path::new(path)));
+    let profile = profile.map(|path| ExpertProfile::read(Path::new(path)));
     let profile = profile.transpose().map_err(invalid)?;
     let bytes = usize::try_from(params.expert_cache_bytes).unwrap_or(usize::MAX);
     Ok(Some(ExpertOptions {

@@ -9,7 +9,7 @@ use core::ptr;
 use sluice::Session;
 use sluice::core::engine::Wants;
 use sluice::core::tokenizer::EncodeOptions;
-use sluice::generate::{self, Timings, Until};
+use sluice::generate::{self, GeneratorTimings, Until};
 use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 use static_assertions::const_assert_eq;
@@ -182,7 +182,7 @@ impl Work {
             _ => Wants::Logits,
         };
         let generator = &mut self.generator;
-        generator.timings = Timings::default();
+        generator.timings = GeneratorTimings::default();
         let figures = |session: &Session| session.speculation().map(|known| *known.figures());
         let before = figures(generator.session()).unwrap_or_default();
         let next = generator.prompt(&tokens, wants).map_err(generate_failure)?;

@@ -14,7 +14,7 @@ use sluice::file::{FileError, LoadMode, ModelFile};
 use sluice::host::placement::{Bind, WorkerOptions};
 use sluice::host::topology::Cores;
 use sluice::host::workers::WORKERS_MAX;
-use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource, OpenError};
 use sluice::session::SessionError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
@@ -118,7 +118,7 @@ impl Model {
     unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let experts = unsafe { experts::options(params)? };
-        let opened = Opened::of_file(file).map_err(open_failure)?;
+        let opened = ModelSource::of_file(file).map_err(open_failure)?;
         let team = start_team(params.n_threads)?;
         let load = LoadOptions {
             experts,

@@ -1,7 +1,7 @@
 //! A laboratory of expert caches: what a trace says about them, after the run.
 //!
 //! A [`TraceReader`] reads a trace line by line, [`Steps`] keeps a whole one in memory. [`replay`] runs it through
-//! caches: the optimum, which knows the future, and each [`Policy`](sluice::experts::policy::Policy), by the same
+//! caches: the optimum, which knows the future, and each [`EvictionPolicy`](sluice::experts::policy::EvictionPolicy), by the same
 //! [`Worth`](sluice::experts::policy::Worth) that the live cache uses. [`Recall`] measures the predictions that the
 //! trace recorded, [`TraceFigures`] describes the trace itself. All of it is deterministic.
 #![forbid(unsafe_code)]

@@ -6,7 +6,7 @@ use super::slots::Slots;
 use super::steps::Steps;
 use core::error::Error;
 use core::fmt;
-use sluice::experts::policy::{Policy, Profile, Worth};
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile, Worth};
 
 /// What caches of one size make of a trace.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct CacheReport {
 #[derive(Clone, Debug)]
 pub struct PolicyHits {
     /// The policy.
-    pub policy: Policy,
+    pub policy: EvictionPolicy,
     /// Its hits.
     pub hits: Hits,
 }
@@ -53,7 +53,7 @@ impl fmt::Display for TooFewSlots {
 
 impl Error for TooFewSlots {}
 
-/// Runs a trace through the optimum and through `policies`. [`Policy::Static`] holds `profile`, cut to half the slots;
+/// Runs a trace through the optimum and through `policies`. [`EvictionPolicy::Static`] holds `profile`, cut to half the slots;
 /// without one, that of the trace itself, which looks ahead.
 ///
 /// # Errors
@@ -61,8 +61,8 @@ impl Error for TooFewSlots {}
 pub fn replay(
     steps: &Steps,
     setup: CacheSetup,
-    policies: &[Policy],
-    profile: Option<&Profile>,
+    policies: &[EvictionPolicy],
+    profile: Option<&ExpertProfile>,
 ) -> Result<CacheReport, TooFewSlots> {
     let n_pools = setup.pool.count(steps);
     if setup.n_slots / n_pools < steps.widest() {
@@ -72,8 +72,8 @@ pub fn replay(
         });
     }
     let next = optimum::next_uses(steps);
-    let run = |policy: &Policy| {
-        let own = (*policy == Policy::Static && profile.is_none()).then(|| steps.profile());
+    let run = |policy: &EvictionPolicy| {
+        let own = (*policy == EvictionPolicy::Static && profile.is_none()).then(|| steps.profile());
         let profile = profile.or(own.as_ref());
         let hits = cache::run(steps, setup, |n_slots, layer| {
             let cut = profile.map(|profile| of_pool(steps, profile, n_slots, layer));
@@ -102,9 +102,14 @@ fn per_expert(n_slots: usize, n_experts: usize) -> f64 {
 }
 
 /// What a pool holds of a profile.
-fn of_pool(steps: &Steps, profile: &Profile, n_slots: usize, layer: Option<u32>) -> Profile {
+fn of_pool(
+    steps: &Steps,
+    profile: &ExpertProfile,
+    n_slots: usize,
+    layer: Option<u32>,
+) -> ExpertProfile {
     let is_here = |id: u32| layer.is_none_or(|layer| id / steps.n_expert() == layer);
-    let here: Profile = profile.iter().filter(|&(id, _)| is_here(id)).collect();
+    let here: ExpertProfile = profile.iter().filter(|&(id, _)| is_here(id)).collect();
     here.for_slots(n_slots)
 }
 

@@ -2,7 +2,7 @@
 
 use super::trace::{LineError, TraceReadError, TraceReader, TraceStep};
 use core::ops::Range;
-use sluice::experts::policy::Profile;
+use sluice::experts::policy::ExpertProfile;
 use sluice::experts::trace::EXPERTS_MAX;
 use std::io::BufRead;
 
@@ -246,7 +246,7 @@ impl Steps {
 
     /// How often each expert was used.
     #[must_use]
-    pub fn profile(&self) -> Profile {
+    pub fn profile(&self) -> ExpertProfile {
         let ids = self.iter().flat_map(|step| step.experts);
         ids.map(|&id| (id, 1)).collect()
     }

@@ -15,7 +15,7 @@ use sluice::core::gate::{GateConfig, Measure, Policy};
 use sluice::core::kernels::FrameKernels;
 use sluice::host::isa;
 use sluice::{Limits, Model, Session, Settings};
-use sluice_gate::{Observer, ObserverConfig, channel};
+use sluice_gate::{FrameObserver, ObserverConfig, channel};
 use std::time::Instant;
 
 const MODEL: &str = concat!(
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (sink, passed) = channel(8);
     let kernels = FrameKernels::best(isa::features());
-    let (observer, mut intake) = Observer::start(&observing, kernels, sink)?;
+    let (observer, mut intake) = FrameObserver::start(&observing, kernels, sink)?;
     // Records come from elsewhere: a socket, a driver. The push waits when the model is behind.
     let feeding = std::thread::spawn(move || {
         let taken = intake.push(&records());

@@ -1,7 +1,7 @@
 //! The gate as a service: a pinned thread that takes samples from a ring, decides frame by frame,
 //! and hands on what passes.
 //!
-//! [`Observer`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] is where
+//! [`FrameObserver`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] is where
 //! samples go in. What the thread was given of a core to itself, priority, locked memory and so on
 //! is in [`isolation`]'s report, read back from the kernel. [`source`] reads samples from files
 //! and pipes, [`plot`] draws what was decided.
@@ -14,7 +14,7 @@ pub mod sink;
 pub mod source;
 
 pub use observer::{
-    Backpressure, Finished, Idle, Intake, Observer, ObserverConfig, ObserverError, Snapshot,
-    Stopped,
+    Backpressure, Finished, FrameObserver, Idle, Intake, IntakeClosed, ObserverConfig,
+    ObserverError, Snapshot,
 };
 pub use sink::{OwnedFrame, Sink, channel};

@@ -107,10 +107,10 @@ pub enum ObserverError {
     Thread(io::Error),
 }
 
-/// The observer has ended: its sink did, or [`Observer::finish`] was called.
+/// The observer has ended: its sink did, or [`FrameObserver::finish`] was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the observer has ended; {taken} samples of this push were taken")]
-pub struct Stopped {
+pub struct IntakeClosed {
     /// Samples of the push that were taken before.
     pub taken: usize,
 }
@@ -212,12 +212,12 @@ impl Intake {
     /// from the stream's first sample on, whatever the sizes of the pushes.
     ///
     /// # Errors
-    /// [`Stopped`].
-    pub fn push(&mut self, samples: &[f32]) -> Result<usize, Stopped> {
+    /// [`IntakeClosed`].
+    pub fn push(&mut self, samples: &[f32]) -> Result<usize, IntakeClosed> {
         let mut taken = 0;
         loop {
             if self.shared.state() != RUNNING {
-                return Err(Stopped { taken });
+                return Err(IntakeClosed { taken });
             }
             let before = self.producer.partial_len();
             let n = self.producer.push(&samples[taken..]);
@@ -291,7 +291,7 @@ pub struct Finished<S> {
 
 /// A gate on a thread of its own.
 #[derive(Debug)]
-pub struct Observer<S> {
+pub struct FrameObserver<S> {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<S>>,
     gauge: Gauge<'static>,
@@ -314,7 +314,7 @@ struct Rate {
 /// The shortest window of a rate.
 const WINDOW: Duration = Duration::from_millis(100);
 
-impl<S: Sink> Observer<S> {
+impl<S: Sink> FrameObserver<S> {
     /// Starts the worker, and waits until it has what it gets of what it asks of the kernel. The
     /// caller's thread is left as it is.
     ///
@@ -420,7 +420,7 @@ impl<S: Sink> Observer<S> {
     }
 }
 
-impl<S> Drop for Observer<S> {
+impl<S> Drop for FrameObserver<S> {
     /// Ends the worker after the frame in hand.
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {

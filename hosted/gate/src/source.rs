@@ -17,7 +17,7 @@ use wav::Wav;
 
 /// How samples are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum SourceFormat {
     /// RIFF WAVE or RF64: integers of 8, 16, 24 or 32 bits, floats of 32 or 64.
     Wav,
     /// f32, little endian.
@@ -44,7 +44,7 @@ pub enum Format {
 
 /// Which of several channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Channel {
+pub enum SourceChannel {
     /// The mean of all. What is in opposite phase in two of them cancels out.
     #[default]
     Mean,
@@ -56,7 +56,7 @@ pub enum Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
-pub enum SourceError {
+pub enum SignalError {
     #[error("reading: {0}")]
     Read(#[from] io::Error),
     #[error("it is no WAV file: {0}")]
@@ -131,32 +131,32 @@ impl Source {
     /// Begins to read: headers, if the format has any.
     ///
     /// # Errors
-    /// [`SourceError`].
+    /// [`SignalError`].
     pub fn new(
         mut reader: Box<dyn Read + Send>,
-        format: &Format,
-        channel: Channel,
-    ) -> Result<Self, SourceError> {
+        format: &SourceFormat,
+        channel: SourceChannel,
+    ) -> Result<Self, SignalError> {
         let (encoding, channels, left, rate) = match format {
-            Format::Csv { column } => {
+            SourceFormat::Csv { column } => {
                 let csv = Csv::new(reader, column.as_deref())?;
                 return Ok(Self {
                     kind: Kind::Csv(csv),
                     rate: None,
                 });
             }
-            Format::Wav => {
+            SourceFormat::Wav => {
                 let wav = Wav::read(&mut reader)?;
                 (wav.encoding, wav.channels, wav.data_len, Some(wav.rate))
             }
-            Format::F32 { channels } => (Encoding::F32, *channels, None, None),
-            Format::I16 { channels } => (Encoding::I16, *channels, None, None),
-            Format::Wfdb212 { channels } => (Encoding::Wfdb212, *channels, None, None),
+            SourceFormat::F32 { channels } => (Encoding::F32, *channels, None, None),
+            SourceFormat::I16 { channels } => (Encoding::I16, *channels, None, None),
+            SourceFormat::Wfdb212 { channels } => (Encoding::Wfdb212, *channels, None, None),
         };
-        if let Channel::One(channel) = channel
+        if let SourceChannel::One(channel) = channel
             && channel >= channels
         {
-            return Err(SourceError::Channel { channel, channels });
+            return Err(SignalError::Channel { channel, channels });
         }
         let binary = Binary {
             reader,
@@ -183,8 +183,8 @@ impl Source {
     /// Appends what one read of the input brings to `out`, and returns whether there may be more.
     ///
     /// # Errors
-    /// [`SourceError`]. What came before it is in `out`.
-    pub fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+    /// [`SignalError`]. What came before it is in `out`.
+    pub fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SignalError> {
         match &mut self.kind {
             Kind::Binary(binary) => binary.read(out),
             Kind::Csv(csv) => csv.read(out),
@@ -287,7 +287,7 @@ struct Binary {
     /// Bytes of an incomplete unit.
     n_bytes: usize,
     channels: usize,
-    channel: Channel,
+    channel: SourceChannel,
     /// The next sample's channel.
     at: usize,
     /// What the channels so far come to.
@@ -300,7 +300,7 @@ impl Binary {
         usize::from(self.encoding == Encoding::Wfdb212)
     }
 
-    fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+    fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SignalError> {
         let room = self.bytes.len() - self.n_bytes;
         let left = self.left.map(|left| usize::try_from(left).unwrap_or(room));
         let room = left.map_or(room, |left| room.min(left));
@@ -311,13 +311,13 @@ impl Binary {
         if n == 0 {
             let missing = self.left.filter(|&left| left > 0);
             return match self.n_bytes {
-                0 if let Some(bytes) = missing => Err(SourceError::CutShort { bytes }),
-                0 if self.at > self.padding() => Err(SourceError::PartialTuple {
+                0 if let Some(bytes) = missing => Err(SignalError::CutShort { bytes }),
+                0 if self.at > self.padding() => Err(SignalError::PartialTuple {
                     samples: self.at,
                     channels: self.channels,
                 }),
                 0 => Ok(false),
-                bytes => Err(SourceError::Partial { bytes }),
+                bytes => Err(SignalError::Partial { bytes }),
             };
         }
         self.left = self.left.map(|left| left.saturating_sub(n as u64));
@@ -328,15 +328,15 @@ impl Binary {
         for unit in self.bytes[..whole].chunks_exact(self.encoding.unit()) {
             self.encoding.decode(unit, |x| {
                 match self.channel {
-                    Channel::One(channel) if channel == self.at => self.sum = x,
-                    Channel::One(_) => {}
-                    Channel::Mean => self.sum += x,
+                    SourceChannel::One(channel) if channel == self.at => self.sum = x,
+                    SourceChannel::One(_) => {}
+                    SourceChannel::Mean => self.sum += x,
                 }
                 self.at += 1;
                 if self.at == self.channels {
                     self.at = 0;
                     let sum = core::mem::take(&mut self.sum);
-                    let is_mixed = self.channel == Channel::Mean && self.channels > 1;
+                    let is_mixed = self.channel == SourceChannel::Mean && self.channels > 1;
                     out.push(if is_mixed { sum * scale } else { sum });
                 }
             });
@@ -349,9 +349,9 @@ impl Binary {
 
 /// # Errors
 /// Reading failed; at the end of the file, `message`.
-fn at_end(read: io::Result<()>, message: &'static str) -> Result<(), SourceError> {
+fn at_end(read: io::Result<()>, message: &'static str) -> Result<(), SignalError> {
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => SourceError::NotWav(message),
+        io::ErrorKind::UnexpectedEof => SignalError::NotWav(message),
         _ => error.into(),
     })
 }

@@ -8,7 +8,7 @@ use std::thread;
 
 /// How work ended that met no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum Outcome {
     /// The file is complete and has its name.
     Complete,
     /// It was asked to stop; no file is left.
@@ -29,7 +29,7 @@ pub(crate) fn share<P: Copy + Sync, R: Default, E: Send>(
     stop: &StopFlag,
     progress: &mut dyn FnMut(u64),
     act: impl Fn(P, &mut R) -> Result<u64, E> + Sync,
-) -> Result<Ended, E> {
+) -> Result<Outcome, E> {
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (is_over, failure) = (AtomicBool::new(false), Mutex::new(None));
     let work = |report: &mut dyn FnMut(u64)| {
@@ -56,7 +56,7 @@ pub(crate) fn share<P: Copy + Sync, R: Default, E: Send>(
     });
     match failure.into_inner().expect("no holder panics") {
         Some(error) => Err(error),
-        None if stop.is_set() => Ok(Ended::Stopped),
-        None => Ok(Ended::Complete),
+        None if stop.is_set() => Ok(Outcome::Stopped),
+        None => Ok(Outcome::Complete),
     }
 }

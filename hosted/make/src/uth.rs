@@ -45,7 +45,7 @@ pub const DIM_MAX: u32 = 1 << 24;
 #[expect(non_camel_case_types, reason = "ggml's own spelling")]
 #[expect(missing_docs, reason = "each variant is the type of that name")]
 #[repr(u8)]
-pub enum Dtype {
+pub enum BlobType {
     F32 = 0,
     F16 = 1,
     /// Signed bytes times one f32 scale a projection.
@@ -62,7 +62,7 @@ pub enum Dtype {
     Mixed = 10,
 }
 
-impl Dtype {
+impl BlobType {
     /// All, in the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::F32,
@@ -136,7 +136,7 @@ impl Dtype {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projection {
     /// How its weights are stored.
-    pub dtype: Dtype,
+    pub dtype: BlobType,
     /// Outputs and inputs.
     pub shape: [u32; 2],
     /// Its bytes in the blob, from the blob's start.
@@ -151,7 +151,7 @@ pub struct Blob {
     /// 1 or 2.
     pub version: u16,
     /// Of the whole expert.
-    pub dtype: Dtype,
+    pub dtype: BlobType,
     /// Width of the hidden state.
     pub n_embd: u32,
     /// Width of the expert.
@@ -242,7 +242,7 @@ impl Blob {
         if version != 1 {
             return Err(UthError::Version { magic: 1, version });
         }
-        let known = Dtype::from_id(h[6]).filter(|&dtype| dtype != Dtype::Mixed);
+        let known = BlobType::from_id(h[6]).filter(|&dtype| dtype != BlobType::Mixed);
         let dtype = known.ok_or(UthError::Dtype { id: h[6] })?;
         if h[7] != 3 {
             return Err(UthError::Rank { rank: h[7] });
@@ -254,7 +254,7 @@ impl Blob {
             return Err(UthError::Shape { shape });
         }
         let (offset, count) = (u32_at(h, 24), u32_at(h, 28));
-        let is_int8 = dtype == Dtype::Int8;
+        let is_int8 = dtype == BlobType::Int8;
         if count != if is_int8 { 3 } else { 0 } || (is_int8 && offset != 0) {
             return Err(UthError::Scales { offset, count });
         }
@@ -321,7 +321,7 @@ impl Blob {
         }
         let payload_offset = payload_offset(UTH2_BYTES, flags);
         let mut projections = Self::shapes(n_embd, n_ff).map(|shape| Projection {
-            dtype: Dtype::Mixed,
+            dtype: BlobType::Mixed,
             shape,
             range: 0..0,
             scale: None,
@@ -340,7 +340,7 @@ impl Blob {
         }
         Ok(Self {
             version,
-            dtype: Dtype::Mixed,
+            dtype: BlobType::Mixed,
             n_embd,
             n_ff,
             flags,
@@ -372,7 +372,8 @@ impl Projection {
     ) -> Result<(), UthError> {
         let id = record[0];
         // One scale a projection has no place in a record, so Int8 is not allowed here either.
-        let known = Dtype::from_id(id).filter(|d| !matches!(d, Dtype::Mixed | Dtype::Int8));
+        let known =
+            BlobType::from_id(id).filter(|d| !matches!(d, BlobType::Mixed | BlobType::Int8));
         self.dtype = known.ok_or(UthError::Dtype { id })?;
         if record[1] != index {
             let role = record[1];
@@ -490,7 +491,7 @@ mod tests {
         let blob = Blob::parse(&GOLDEN, GOLDEN_LEN).unwrap();
         assert_eq!(
             (blob.n_embd, blob.n_ff, blob.dtype),
-            (2048, 768, Dtype::Q8_0)
+            (2048, 768, BlobType::Q8_0)
         );
         assert_eq!((blob.tile, blob.is_page_aligned()), ([16, 16, 64], true));
         let size = 5_013_504 / 3;
@@ -526,7 +527,7 @@ mod tests {
         let bytes = uth2();
         let blob = Blob::parse(&bytes, bytes.len() as u64).unwrap();
         let types = blob.projections.clone().map(|p| p.dtype);
-        assert_eq!(types, [Dtype::Q4_0, Dtype::Q8_0, Dtype::F16]);
+        assert_eq!(types, [BlobType::Q4_0, BlobType::Q8_0, BlobType::F16]);
         assert_eq!(blob.projections[1].range, 128 + 1152..128 + 1152 + 2176);
     }
 

@@ -10,9 +10,10 @@ use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::EncodeOptions;
 use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice_make::quantize::{
-    BUDGET_TYPES, Bench, Budget, FileType, Plan, Request, Runner, apply_sensitivities, quantize,
+    BUDGET_TYPES, Bench, Budget, FileType, Plan, QuantizeRequest, Runner, apply_sensitivities,
+    quantize,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 #[path = "../../../tests/src/shared.rs"]
 mod shared;
 
-fn tokens(opened: &Opened, text: &Path, count: usize) -> Vec<u32> {
+fn tokens(opened: &ModelSource, text: &Path, count: usize) -> Vec<u32> {
     let text = std::fs::read_to_string(text).unwrap();
     let found = opened.encode_with(&text, EncodeOptions::default());
     found.unwrap()[..count].to_vec()
@@ -32,10 +33,10 @@ fn tokens(opened: &Opened, text: &Path, count: usize) -> Vec<u32> {
 
 /// Writes `model` as `request` says; returns the divergence of its answers and its bits per weight.
 fn harm(
-    model: &Opened,
+    model: &ModelSource,
     runner: &Runner,
     held_out: &[u32],
-    request: &Request,
+    request: &QuantizeRequest,
     name: &str,
 ) -> (f64, f64) {
     let plan = Plan::new(model.gguf(), request).unwrap();
@@ -47,7 +48,7 @@ fn harm(
     let (file, team, stop) = (model.file(), &runner.team, &runner.stop);
     quantize(file, &plan, None, &writer, team, stop, |_| {}).unwrap();
     writer.finish().unwrap();
-    let quantized = Opened::open(&path, LoadMode::Read).unwrap();
+    let quantized = ModelSource::open(&path, LoadMode::Read).unwrap();
     std::fs::remove_file(&path).unwrap();
     let chunks = held_out.chunks_exact(CHUNK).collect();
     let mut bench = Bench::new(model.clone(), chunks, runner.clone()).unwrap();
@@ -66,7 +67,7 @@ fn less_harm_than_any_one_type() {
     let [Some(model), Some(calibration), Some(held_out)] = files.map(shared::shared) else {
         return;
     };
-    let model = Opened::open(&model, LoadMode::Read).unwrap();
+    let model = ModelSource::open(&model, LoadMode::Read).unwrap();
     let calibration = tokens(&model, &calibration, 6 * CHUNK);
     let held_out = tokens(&model, &held_out, 12 * CHUNK);
 
@@ -75,9 +76,9 @@ fn less_harm_than_any_one_type() {
         table: None,
         stop: Arc::new(StopFlag::new()).into(),
     };
-    let all = Request {
+    let all = QuantizeRequest {
         pure: true,
-        ..Request::new(FileType::from_str("Q8_0").unwrap())
+        ..QuantizeRequest::new(FileType::from_str("Q8_0").unwrap())
     };
     let plan = Plan::new(model.gguf(), &all).unwrap();
     let types = &BUDGET_TYPES;
@@ -92,9 +93,9 @@ fn less_harm_than_any_one_type() {
     let uniform: Vec<(&str, f64, f64)> = UNIFORM
         .iter()
         .map(|name| {
-            let request = Request {
+            let request = QuantizeRequest {
                 pure: true,
-                ..Request::new(FileType::from_str(name).unwrap())
+                ..QuantizeRequest::new(FileType::from_str(name).unwrap())
             };
             let (harm, bits) = harm(&model, &runner, &held_out, &request, name);
             println!("{name:8} {bits:.3} bits  {harm:.5} nats");
@@ -106,7 +107,7 @@ fn less_harm_than_any_one_type() {
     for (kind, budget, asked) in cases.into_iter().flatten() {
         let chosen = budget.choose(asked).unwrap();
         assert!(chosen.values().any(|&ty| ty != GgmlType::Q8_0));
-        let request = Request {
+        let request = QuantizeRequest {
             chosen,
             ..all.clone()
         };

@@ -7,7 +7,9 @@ use core::str::FromStr as _;
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
 use sluice::file::{GgufHeader, MetaValue};
-use sluice_make::quantize::{FileType, Importance, ImportanceMatrix, Plan, PlanError, Request};
+use sluice_make::quantize::{
+    FileType, Importance, ImportanceMatrix, Plan, PlanError, QuantizeRequest,
+};
 use std::collections::BTreeMap;
 
 const GOLDEN: &str = include_str!("goldens/mixes.tsv");
@@ -222,7 +224,7 @@ fn equal_to_llama_quantize() {
         };
         let bytes = header.bytes();
         let gguf = Gguf::parse(&bytes, header.file_bytes()).unwrap();
-        let request = Request::new(FileType::from_str(file_type).unwrap());
+        let request = QuantizeRequest::new(FileType::from_str(file_type).unwrap());
         let plan = Plan::new(&gguf, &request).unwrap();
         assert_eq!(
             described(&plan),
@@ -240,7 +242,7 @@ fn what_cannot_be_done_is_named() {
     let bytes = header.bytes();
     let gguf = Gguf::parse(&bytes, header.file_bytes()).unwrap();
     let check = |name: &str| {
-        let request = Request::new(FileType::from_str(name).unwrap());
+        let request = QuantizeRequest::new(FileType::from_str(name).unwrap());
         Plan::new(&gguf, &request).unwrap().check(&request, None)
     };
     assert_eq!(check("Q8_0"), Ok(()));
@@ -249,9 +251,9 @@ fn what_cannot_be_done_is_named() {
         matches!(error, PlanError::NeedsImportance { .. }),
         "{error}"
     );
-    let request = Request {
+    let request = QuantizeRequest {
         has_importance: true,
-        ..Request::new(FileType::from_str("IQ2_XXS").unwrap())
+        ..QuantizeRequest::new(FileType::from_str("IQ2_XXS").unwrap())
     };
     let plan = Plan::new(&gguf, &request).unwrap();
     let mut matrix = ImportanceMatrix::default();

@@ -4,7 +4,7 @@ use crate::glob::{glob, is_pattern};
 
 /// Which files of a repository are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum FileChoice {
     /// The model in Q4_K_M, else in Q8_0, else the first one there is.
     Usual,
     /// The model in the type that this word in its file's name says, in any case.
@@ -20,20 +20,20 @@ pub enum Choice {
 ///
 /// # Errors
 /// There is none: a sentence that says what there is.
-pub(crate) fn choose<'p>(paths: &[&'p str], choice: &Choice) -> Result<Vec<&'p str>, String> {
+pub(crate) fn choose<'p>(paths: &[&'p str], choice: &FileChoice) -> Result<Vec<&'p str>, String> {
     let models: Vec<_> = paths
         .iter()
         .copied()
         .filter(|path| is_model(path))
         .collect();
     let first = match choice {
-        Choice::Folder => return folder(paths),
-        Choice::File(path) => match paths.iter().copied().find(|there| there == path) {
+        FileChoice::Folder => return folder(paths),
+        FileChoice::File(path) => match paths.iter().copied().find(|there| there == path) {
             None if is_pattern(path) => Some(matching(paths, path)?),
             found => found,
         },
-        Choice::Quant(quant) => models.iter().copied().find(|path| is_of(path, quant)),
-        Choice::Usual => USUAL
+        FileChoice::Quant(quant) => models.iter().copied().find(|path| is_of(path, quant)),
+        FileChoice::Usual => USUAL
             .iter()
             .find_map(|quant| models.iter().copied().find(|path| is_of(path, quant)))
             .or_else(|| models.first().copied()),
@@ -133,10 +133,10 @@ fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
     ))
 }
 
-fn missing(paths: &[&str], models: &[&str], choice: &Choice) -> String {
+fn missing(paths: &[&str], models: &[&str], choice: &FileChoice) -> String {
     match choice {
-        Choice::File(path) => format!("it has no file {path}; {}", there_is(paths)),
-        Choice::Quant(quant) if !models.is_empty() => {
+        FileChoice::File(path) => format!("it has no file {path}; {}", there_is(paths)),
+        FileChoice::Quant(quant) if !models.is_empty() => {
             format!("it has no model in {quant}; {}", there_is(models))
         }
         _ if paths.iter().any(|path| path.ends_with(".safetensors")) => {
@@ -178,7 +178,7 @@ mod tests {
     ];
 
     fn quant(name: &str) -> Result<Vec<&'static str>, String> {
-        choose(&FILES, &Choice::Quant(name.to_owned()))
+        choose(&FILES, &FileChoice::Quant(name.to_owned()))
     }
 
     #[test]
@@ -200,23 +200,23 @@ mod tests {
 
     #[test]
     fn the_usual_one_with_all_its_parts() {
-        let usual = choose(&FILES, &Choice::Usual).unwrap();
+        let usual = choose(&FILES, &FileChoice::Usual).unwrap();
         assert_eq!(usual, FILES[6..8]);
         assert_eq!(
-            choose(&FILES[..6], &Choice::Usual).unwrap(),
+            choose(&FILES[..6], &FileChoice::Usual).unwrap(),
             ["m-Q8_0.gguf"]
         );
         assert_eq!(
-            choose(&FILES[..4], &Choice::Usual).unwrap(),
+            choose(&FILES[..4], &FileChoice::Usual).unwrap(),
             ["m-BF16.gguf"]
         );
-        let error = choose(&FILES[..7], &Choice::Usual).unwrap_err();
+        let error = choose(&FILES[..7], &FileChoice::Usual).unwrap_err();
         assert!(error.contains("00002-of-00002.gguf is missing"), "{error}");
     }
 
     #[test]
     fn a_file_by_name() {
-        let file = |path: &str| choose(&FILES, &Choice::File(path.to_owned()));
+        let file = |path: &str| choose(&FILES, &FileChoice::File(path.to_owned()));
         assert_eq!(file("mmproj-Q4_K_M.gguf").unwrap(), ["mmproj-Q4_K_M.gguf"]);
         assert_eq!(file(FILES[7]).unwrap(), FILES[6..8]);
         assert!(file("no.gguf").unwrap_err().contains("no file no.gguf"));
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_pattern_means_one_model() {
-        let file = |path: &str| choose(&FILES, &Choice::File(path.to_owned()));
+        let file = |path: &str| choose(&FILES, &FileChoice::File(path.to_owned()));
         assert_eq!(file("*Q8_0.gguf").unwrap(), ["m-Q8_0.gguf"]);
         assert_eq!(file("m-I*").unwrap(), ["m-IQ4_NL.gguf"]);
         // A star stands for slashes, a part for all of them, and what is loaded beside a model is none.
@@ -258,11 +258,11 @@ mod tests {
             "tokenizer.model",
             "README.md",
         ];
-        let chosen = choose(&paths, &Choice::Folder).unwrap();
+        let chosen = choose(&paths, &FileChoice::Folder).unwrap();
         let expected = [paths[0], paths[1], paths[5], paths[6]];
         assert_eq!(chosen, expected);
-        let error = choose(&paths, &Choice::Usual).unwrap_err();
+        let error = choose(&paths, &FileChoice::Usual).unwrap_err();
         assert!(error.contains("--folder"), "{error}");
-        assert!(choose(&FILES, &Choice::Folder).is_err());
+        assert!(choose(&FILES, &FileChoice::Folder).is_err());
     }
 }

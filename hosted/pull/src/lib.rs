@@ -1,7 +1,7 @@
 //! Model files from Hugging Face, in the cache that its other clients use.
 //!
 //! [`Hub`] is a server of repositories, [`Cache`] the folder that `huggingface_hub`, llama.cpp and
-//! this crate share. [`pull`] brings what a [`Request`] names from one into the other and says
+//! this crate share. [`pull`] brings what a [`PullRequest`] names from one into the other and says
 //! where it lies. A file that was begun goes on where it ended, and its SHA-256 is compared before
 //! it gets its name.
 //!
@@ -18,10 +18,10 @@ mod partial;
 mod repo;
 
 pub use cache::Cache;
-pub use choose::Choice;
+pub use choose::FileChoice;
 pub use error::PullError;
 pub use hub::{Hub, RemoteFile, Revision};
-pub use repo::{RepoId, Request};
+pub use repo::{PullRequest, RepoId};
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub trait Watch {
 
 /// The files that were asked for, and where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
+pub struct PulledFiles {
     /// The folder of the revision in the cache.
     pub folder: PathBuf,
     /// The files, in the order of the repository; the parts of a split model in their order.
@@ -63,11 +63,11 @@ pub struct Pulled {
 /// [`PullError`]: no such repository or file, no access, no copy in the cache, a line that broke
 /// and did not come back, another SHA-256, a full disk, or `watch` has stopped it.
 pub fn pull(
-    request: &Request,
+    request: &PullRequest,
     hub: Option<&Hub>,
     cache: &Cache,
     watch: &mut dyn Watch,
-) -> Result<Pulled, PullError> {
+) -> Result<PulledFiles, PullError> {
     let Some(hub) = hub else {
         return cached(request, cache);
     };
@@ -90,11 +90,11 @@ pub fn pull(
     cache.set_ref(&request.repo, &request.revision, &revision.commit)?;
     let folder = cache.snapshot(&request.repo, &revision.commit);
     let files = files.iter().map(|file| folder.join(&file.path)).collect();
-    Ok(Pulled { folder, files })
+    Ok(PulledFiles { folder, files })
 }
 
 /// What `request` names among the files in `cache`.
-fn cached(request: &Request, cache: &Cache) -> Result<Pulled, PullError> {
+fn cached(request: &PullRequest, cache: &Cache) -> Result<PulledFiles, PullError> {
     let not_cached = || PullError::NotCached {
         repo: request.repo.to_string(),
         folder: cache.root().to_path_buf(),
@@ -107,11 +107,11 @@ fn cached(request: &Request, cache: &Cache) -> Result<Pulled, PullError> {
     }
     let files = chosen(request, paths.iter().map(|path| &**path))?;
     let files = files.iter().map(|path| folder.join(path)).collect();
-    Ok(Pulled { folder, files })
+    Ok(PulledFiles { folder, files })
 }
 
 fn chosen<'p>(
-    request: &Request,
+    request: &PullRequest,
     paths: impl Iterator<Item = &'p str>,
 ) -> Result<Vec<&'p str>, PullError> {
     let paths: Vec<_> = paths.collect();

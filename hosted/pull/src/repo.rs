@@ -1,6 +1,6 @@
 //! Names of repositories, and what is asked of them.
 
-use crate::choose::Choice;
+use crate::choose::FileChoice;
 use crate::error::PullError;
 use core::fmt;
 
@@ -61,16 +61,16 @@ const ID_LEN_MAX: usize = 96 * 2 + 1;
 
 /// What is asked for: files of a revision of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct PullRequest {
     /// The repository.
     pub repo: RepoId,
     /// A branch, a tag or a commit; `main` as a rule.
     pub revision: String,
     /// Which files.
-    pub choice: Choice,
+    pub choice: FileChoice,
 }
 
-impl Request {
+impl PullRequest {
     /// Reads `user/name` or `user/name:QUANT`, as llama.cpp's `-hf` does. A `https://` address of
     /// a repository on the hub is taken for its last two words.
     ///
@@ -83,8 +83,8 @@ impl Request {
             .find_map(|prefix| bare.strip_prefix(prefix))
             .unwrap_or(bare);
         let (repo, choice) = match bare.split_once(':') {
-            Some((_, "")) | None => (bare.trim_end_matches(':'), Choice::Usual),
-            Some((repo, quant)) => (repo, Choice::Quant(quant.to_owned())),
+            Some((_, "")) | None => (bare.trim_end_matches(':'), FileChoice::Usual),
+            Some((repo, quant)) => (repo, FileChoice::Quant(quant.to_owned())),
         };
         Ok(Self {
             repo: RepoId::parse(repo)?,
@@ -127,27 +127,27 @@ mod tests {
 
     #[test]
     fn names_of_repositories() {
-        let usual = Request::parse("ggml-org/gemma-3_1b.it-GGUF").unwrap();
-        assert_eq!(usual.choice, Choice::Usual);
+        let usual = PullRequest::parse("ggml-org/gemma-3_1b.it-GGUF").unwrap();
+        assert_eq!(usual.choice, FileChoice::Usual);
         assert_eq!(
             usual.repo.folder_name(),
             "models--ggml-org--gemma-3_1b.it-GGUF"
         );
-        let quant = Request::parse("a/b:q8_0").unwrap();
-        assert_eq!(quant.choice, Choice::Quant("q8_0".to_owned()));
-        let address = Request::parse("https://huggingface.co/a/b/").unwrap();
+        let quant = PullRequest::parse("a/b:q8_0").unwrap();
+        assert_eq!(quant.choice, FileChoice::Quant("q8_0".to_owned()));
+        let address = PullRequest::parse("https://huggingface.co/a/b/").unwrap();
         assert_eq!(address.repo.as_str(), "a/b");
         for text in [
             "", "a", "a/", "/b", "a/b/c", "../b", "a/..", "a/b--c", "-a/b", "a /b", "a/b.", "a/ü",
         ] {
-            let error = Request::parse(text).unwrap_err();
+            let error = PullRequest::parse(text).unwrap_err();
             assert!(matches!(error, PullError::Name { .. }), "{text}: {error}");
         }
     }
 
     #[test]
     fn revisions_stay_in_their_folder() {
-        let at = |revision| Request::parse("a/b").unwrap().at(revision);
+        let at = |revision| PullRequest::parse("a/b").unwrap().at(revision);
         assert_eq!(at("refs/pr/1").unwrap().revision, "refs/pr/1");
         for revision in ["", "..", "a/../../b", "/etc", "a//b"] {
             assert!(at(revision).is_err(), "{revision}");

@@ -3,7 +3,9 @@
 
 mod stand_in;
 
-use sluice_pull::{Cache, Choice, Hub, Progress, PullError, Pulled, Request, Watch, pull};
+use sluice_pull::{
+    Cache, FileChoice, Hub, Progress, PullError, PullRequest, PulledFiles, Watch, pull,
+};
 use stand_in::{COMMIT, StandIn};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,8 +54,8 @@ impl Watch for Seen {
     }
 }
 
-fn request(text: &str) -> Request {
-    Request::parse(text).unwrap()
+fn request(text: &str) -> PullRequest {
+    PullRequest::parse(text).unwrap()
 }
 
 fn pulled(
@@ -61,7 +63,7 @@ fn pulled(
     text: &str,
     cache: &Cache,
     seen: &mut Seen,
-) -> Result<Pulled, PullError> {
+) -> Result<PulledFiles, PullError> {
     let hub = Hub::new(&server.endpoint(), None).unwrap();
     pull(&request(text), Some(&hub), cache, seen)
 }
@@ -231,8 +233,8 @@ fn a_folder_to_convert_comes_whole() {
         server.add_small(path, path.as_bytes());
     }
     let hub = Hub::new(&server.endpoint(), None).unwrap();
-    let request = Request {
-        choice: Choice::Folder,
+    let request = PullRequest {
+        choice: FileChoice::Folder,
         ..request("u/m")
     };
     let found = pull(&request, Some(&hub), &folder.cache(), &mut Seen::default()).unwrap();
@@ -306,8 +308,8 @@ fn what_is_not_there_is_named() {
     server.add("../../escape.gguf", &[5; 100]);
     assert!(fails("u/m:../../escape").contains("leaves its folder"));
     let hub = Hub::new(&server.endpoint(), None).unwrap();
-    let file = Choice::File(String::from("../../escape.gguf"));
-    let request = Request {
+    let file = FileChoice::File(String::from("../../escape.gguf"));
+    let request = PullRequest {
         choice: file,
         ..request("u/m")
     };

@@ -3,7 +3,7 @@
 use numpy::{PyArray1, PyArrayMethods as _};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use sluice_serve::WrapSampler;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -69,7 +69,7 @@ impl Processor {
         &self,
         py: Python<'_>,
         logits: &[f32],
-        choice: &Choice<'_>,
+        choice: &ChoiceContext<'_>,
     ) -> PyResult<(Vec<f32>, bool)> {
         let history = PyArray1::from_slice(py, choice.history);
         let mut scores = PyArray1::from_slice(py, logits).into_any();
@@ -102,7 +102,7 @@ impl Choose for Processor {
         self.is_stopped = false;
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         if self.has_failed {
             return Err(ChoiceError::new(std::io::Error::other(
                 "a callback has raised",

@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 use sluice::Session;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::state::StateError;
-use sluice::sequence::{Choice, Choose};
+use sluice::sequence::{ChoiceContext, Choose};
 use sluice::session::StepHooks;
 use sluice_serve::ServeError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -148,7 +148,7 @@ impl Context {
             let message = format!("{found} logits, expected {n_vocab}");
             return Err(PyValueError::new_err(message));
         }
-        let choice = Choice {
+        let choice = ChoiceContext {
             history: &text.tokens,
             position: u32::try_from(text.tokens.len()).unwrap_or(u32::MAX),
             number: 0,

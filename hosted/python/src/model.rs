@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use sluice::core::gguf::Value;
 use sluice::core::tokenizer::EncodeOptions;
 use sluice::file::LoadMode;
-use sluice::model::{OpenError, Opened};
+use sluice::model::{ModelSource, OpenError};
 use std::path::PathBuf;
 
 /// Adds the classes of this file.
@@ -18,7 +18,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// A model's file, read as far as its vocabulary.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Model {
-    opened: Opened,
+    opened: ModelSource,
 }
 
 impl Model {
@@ -34,7 +34,7 @@ impl Model {
     /// The file at `path`, without its weights.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| Opened::open(&path, LoadMode::Map));
+        let opened = py.detach(|| ModelSource::open(&path, LoadMode::Map));
         let opened = opened.map_err(|error| match &error {
             OpenError::File(_) => PyOSError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use sluice::core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice::encode::EncodeError;
 use sluice::file::LoadMode;
-use sluice::model::{OpenError, Opened};
+use sluice::model::{ModelSource, OpenError};
 use std::path::PathBuf;
 use std::thread;
 
@@ -32,7 +32,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Any thread may use it at the same time. In the child of a fork it works as before.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Tokenizer {
-    opened: Opened,
+    opened: ModelSource,
     boundaries: Result<Boundaries, &'static str>,
     parts: Parts,
     part_bytes: usize,
@@ -47,7 +47,7 @@ impl Tokenizer {
     #[new]
     #[pyo3(signature = (path, cache_bytes=CACHE_BYTES, part_bytes=PART_BYTES))]
     fn new(py: Python<'_>, path: PathBuf, cache_bytes: usize, part_bytes: usize) -> PyResult<Self> {
-        let opened = py.detach(|| Opened::open(&path, LoadMode::Map));
+        let opened = py.detach(|| ModelSource::open(&path, LoadMode::Map));
         let opened = opened.map_err(|error| match &error {
             OpenError::File(_) => PyOSError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),

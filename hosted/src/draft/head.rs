@@ -6,7 +6,7 @@
 use super::sampler::probability;
 use super::{DraftError, FEW};
 use crate::model::{LoadOptions, Model};
-use crate::sequence::{Choice, Choose};
+use crate::sequence::{ChoiceContext, Choose};
 use crate::session::{Limits, Session, StepError, StepHooks};
 use crate::speculate::{Ask, Drafter, POSITIONS_MAX};
 use crate::team::Team;
@@ -186,7 +186,7 @@ impl HeadDrafter {
         sampler: &mut Option<Box<dyn Choose + Send>>,
     ) -> bool {
         let position = text.len().saturating_add(ask.n_shifted);
-        let choice = Choice {
+        let choice = ChoiceContext {
             history: text,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: ask.number,

@@ -1,7 +1,7 @@
 //! The sampler of a draft model's text.
 
 use crate::model::Model;
-use crate::sequence::{Choice, ChoiceError, Choose, TokenReport};
+use crate::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use core::fmt;
 use sluice_core::sampler::{TokenLogProbability, greedy};
 
@@ -90,7 +90,7 @@ pub(super) fn probability(logits: &[f32], id: u32) -> f32 {
 }
 
 impl Choose for DraftSampler {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let logits = match self.prepare(logits, choice.hidden) {
             true => &self.logits,
             false => logits,

@@ -3,7 +3,7 @@
 use super::{DraftError, DraftModel, HeadDrafter};
 use crate::file::LoadMode;
 use crate::host::topology::Cores;
-use crate::model::{LoadError, LoadOptions, Model, Opened};
+use crate::model::{LoadError, LoadOptions, Model, ModelSource};
 use crate::session::Limits;
 use crate::speculate::{Drafter, SpeculationOptions};
 use crate::team::Team;
@@ -58,7 +58,7 @@ impl SpeculationSetup {
 
     /// `limits` with the room that drafts take in a session over a model like this.
     #[must_use]
-    pub fn limits(&self, file: &Opened, limits: Limits) -> Limits {
+    pub fn limits(&self, file: &ModelSource, limits: Limits) -> Limits {
         let config = file.config();
         let n_batch = if limits.n_batch == 0 {
             512
@@ -75,7 +75,7 @@ impl SpeculationSetup {
 
     /// Whether a head of the model drafts.
     #[must_use]
-    pub fn has_head(&self, file: &Opened) -> bool {
+    pub fn has_head(&self, file: &ModelSource) -> bool {
         let head = || ModelConfig::next_token_head(file.gguf());
         self.head && self.draft.is_none() && matches!(head(), Ok(Some(_)))
     }
@@ -133,7 +133,7 @@ impl DraftSource {
             Some(n) => Team::new(n, &Cores::detect()).map_err(DraftError::Threads)?,
             None => team.clone(),
         };
-        let opened = Opened::open(&self.path, self.load_mode).map_err(DraftError::Open)?;
+        let opened = ModelSource::open(&self.path, self.load_mode).map_err(DraftError::Open)?;
         let model = match opened.load_with(&team, load) {
             Err(LoadError::Stopped) => return Ok(None),
             loaded => loaded.map_err(DraftError::Load)?,

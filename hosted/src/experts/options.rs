@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::device::{ExpertIo, OpenDevice};
-use super::policy::{Policy, Profile};
+use super::policy::{EvictionPolicy, ExpertProfile};
 use std::path::PathBuf;
 
 /// How experts that stay on disk are read, and how many of them are kept.
@@ -13,9 +13,9 @@ pub struct ExpertOptions {
     /// How files are read; `None` is the first of [`ExpertIo::ALL`] that works.
     pub io: Option<ExpertIo>,
     /// Which expert leaves for another.
-    pub policy: Policy,
-    /// Experts to hold, for [`Policy::Static`].
-    pub profile: Option<Profile>,
+    pub policy: EvictionPolicy,
+    /// Experts to hold, for [`EvictionPolicy::Static`].
+    pub profile: Option<ExpertProfile>,
     /// Whether experts are read before their layer is reached, by a guess at its router's choice.
     pub prefetch: bool,
     /// Directories with copies of the model file, on other drives: experts are read from all of them in turn.
@@ -35,7 +35,7 @@ impl ExpertOptions {
         Self {
             cache_bytes,
             io: None,
-            policy: Policy::Aged,
+            policy: EvictionPolicy::Aged,
             profile: None,
             prefetch: true,
             dirs: Vec::new(),

@@ -4,7 +4,7 @@
 //! dense id, `layer * n_expert + expert` by convention. Nothing is allocated after [`Worth::new`].
 #![forbid(unsafe_code)]
 
-pub use super::profile::{Profile, ProfileError};
+pub use super::profile::{ExpertProfile, ProfileError};
 
 use core::error::Error;
 use core::fmt;
@@ -12,7 +12,7 @@ use core::str::FromStr;
 
 /// What an expert is kept for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
+pub enum EvictionPolicy {
     /// The one that was used the least goes first, where a use counts half as much as one eight times as many uses
     /// later as there are slots: often used ones stay, and what a text no longer needs leaves.
     #[default]
@@ -27,7 +27,7 @@ pub enum Policy {
     Static,
 }
 
-impl Policy {
+impl EvictionPolicy {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Aged, Self::Lru, Self::Lfu, Self::Heat, Self::Static];
 
@@ -44,13 +44,13 @@ impl Policy {
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for EvictionPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Policy {
+impl FromStr for EvictionPolicy {
     type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
@@ -76,11 +76,11 @@ impl Error for UnknownPolicy {}
 /// The worth of an expert changes only when it is used or inserted itself, so an order by worth stays right between.
 #[derive(Clone, Debug)]
 pub struct Worth {
-    policy: Policy,
+    policy: EvictionPolicy,
     experts: Box<[Known]>,
     /// Counts uses and insertions. Far below 2^52 in any run.
     now: u64,
-    /// What heat cools by: uses, or insertions with [`Policy::Heat`].
+    /// What heat cools by: uses, or insertions with [`EvictionPolicy::Heat`].
     n_ticks: u64,
     /// What a tick leaves of all heat.
     cooling: f64,
@@ -102,18 +102,23 @@ struct Known {
 }
 
 impl Worth {
-    /// For experts `0..n_ids` and a cache of `n_slots`. Only [`Policy::Static`] looks at the profile; without one it is [`Policy::Lru`].
+    /// For experts `0..n_ids` and a cache of `n_slots`. Only [`EvictionPolicy::Static`] looks at the profile; without one it is [`EvictionPolicy::Lru`].
     ///
     /// All experts of the profile are held, so it should have fewer than there are slots:
-    /// [`Profile::for_slots`] cuts it.
+    /// [`ExpertProfile::for_slots`] cuts it.
     #[must_use]
-    pub fn new(policy: Policy, n_ids: usize, n_slots: usize, profile: Option<&Profile>) -> Self {
+    pub fn new(
+        policy: EvictionPolicy,
+        n_ids: usize,
+        n_slots: usize,
+        profile: Option<&ExpertProfile>,
+    ) -> Self {
         let unknown = Known {
             heat_log: f64::NEG_INFINITY,
             ..Known::default()
         };
         let mut experts = vec![unknown; n_ids].into_boxed_slice();
-        if let (Policy::Static, Some(profile)) = (policy, profile) {
+        if let (EvictionPolicy::Static, Some(profile)) = (policy, profile) {
             for (id, rank) in profile.most_counted().rev().zip(1..) {
                 if let Some(known) = experts.get_mut(id as usize) {
                     known.rank = rank;
@@ -126,7 +131,7 @@ impl Worth {
             now: 0,
             n_ticks: 0,
             cooling: match policy {
-                Policy::Heat => COOLING,
+                EvictionPolicy::Heat => COOLING,
                 _ => cooling_of_half_life(HALF_LIFE_PER_SLOT * n_slots.max(1)),
             },
         }
@@ -134,7 +139,7 @@ impl Worth {
 
     /// The policy that it follows.
     #[must_use]
-    pub const fn policy(&self) -> Policy {
+    pub const fn policy(&self) -> EvictionPolicy {
         self.policy
     }
 
@@ -150,7 +155,7 @@ impl Worth {
     /// There is no such id.
     pub fn used(&mut self, id: u32) {
         self.now += 1;
-        self.n_ticks += u64::from(self.policy != Policy::Heat);
+        self.n_ticks += u64::from(self.policy != EvictionPolicy::Heat);
         let known = &mut self.experts[id as usize];
         known.last = self.now;
         known.n_uses += 1;
@@ -160,14 +165,14 @@ impl Worth {
 
     /// An expert was put into a slot, for a use or ahead of one.
     ///
-    /// With [`Policy::Heat`] all others cool by that. One that was read ahead has never been used perhaps: it has the heat of one use, and
+    /// With [`EvictionPolicy::Heat`] all others cool by that. One that was read ahead has never been used perhaps: it has the heat of one use, and
     /// is as recent as if it had been used, lest it is evicted before it is wanted.
     ///
     /// # Panics
     /// There is no such id.
     pub fn inserted(&mut self, id: u32) {
         self.now += 1;
-        self.n_ticks += u64::from(self.policy == Policy::Heat);
+        self.n_ticks += u64::from(self.policy == EvictionPolicy::Heat);
         let known = &mut self.experts[id as usize];
         known.last = self.now;
         let heat = known.heat_after(self.n_ticks, self.cooling).max(1.0);
@@ -186,11 +191,11 @@ impl Worth {
     pub fn of(&self, id: u32) -> f64 {
         let known = &self.experts[id as usize];
         match self.policy {
-            Policy::Lru => known.last as f64,
-            Policy::Lfu => known.n_uses as f64 + known.last.min(LAST_MAX) as f64 / TWO_32,
-            Policy::Aged | Policy::Heat => known.heat_log,
-            Policy::Static if known.rank > 0 => STATIC + f64::from(known.rank),
-            Policy::Static => known.last as f64,
+            EvictionPolicy::Lru => known.last as f64,
+            EvictionPolicy::Lfu => known.n_uses as f64 + known.last.min(LAST_MAX) as f64 / TWO_32,
+            EvictionPolicy::Aged | EvictionPolicy::Heat => known.heat_log,
+            EvictionPolicy::Static if known.rank > 0 => STATIC + f64::from(known.rank),
+            EvictionPolicy::Static => known.last as f64,
         }
     }
 }
@@ -210,9 +215,9 @@ impl Known {
     }
 }
 
-/// With [`Policy::Heat`], what an insertion leaves of the heat of all experts.
+/// With [`EvictionPolicy::Heat`], what an insertion leaves of the heat of all experts.
 const COOLING: f64 = 0.98;
-/// With [`Policy::Aged`], uses for each slot until a use counts half.
+/// With [`EvictionPolicy::Aged`], uses for each slot until a use counts half.
 const HALF_LIFE_PER_SLOT: usize = 8;
 
 #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
@@ -237,7 +242,7 @@ mod tests {
         ids
     }
 
-    fn after(policy: Policy, profile: Option<&Profile>, uses: &[u32]) -> Worth {
+    fn after(policy: EvictionPolicy, profile: Option<&ExpertProfile>, uses: &[u32]) -> Worth {
         let mut worth = Worth::new(policy, 4, 2, profile);
         for &id in uses {
             worth.used(id);
@@ -247,32 +252,41 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for policy in Policy::ALL {
+        for policy in EvictionPolicy::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
-        let error = "LRU".parse::<Policy>().unwrap_err();
+        let error = "LRU".parse::<EvictionPolicy>().unwrap_err();
         assert_eq!(error.to_string(), "not one of aged, lru, lfu, heat, static");
     }
 
     #[test]
     fn each_policy_has_its_order() {
         let uses = [0, 0, 0, 1, 2, 2, 1, 3];
-        assert_eq!(order(&after(Policy::Lru, None, &uses), 4), [0, 2, 1, 3]);
+        assert_eq!(
+            order(&after(EvictionPolicy::Lru, None, &uses), 4),
+            [0, 2, 1, 3]
+        );
         // Two uses each of 1 and 2: the older goes first.
-        assert_eq!(order(&after(Policy::Lfu, None, &uses), 4), [3, 2, 1, 0]);
-        assert_eq!(order(&after(Policy::Static, None, &uses), 4), [0, 2, 1, 3]);
-        let profile: Profile = [(0, 5), (2, 7)].into_iter().collect();
-        let worth = after(Policy::Static, Some(&profile), &uses);
+        assert_eq!(
+            order(&after(EvictionPolicy::Lfu, None, &uses), 4),
+            [3, 2, 1, 0]
+        );
+        assert_eq!(
+            order(&after(EvictionPolicy::Static, None, &uses), 4),
+            [0, 2, 1, 3]
+        );
+        let profile: ExpertProfile = [(0, 5), (2, 7)].into_iter().collect();
+        let worth = after(EvictionPolicy::Static, Some(&profile), &uses);
         assert_eq!(order(&worth, 4), [1, 3, 0, 2]);
         // A profile of another model's size.
-        let profile: Profile = [(9, 5), (1, 1)].into_iter().collect();
-        let worth = after(Policy::Static, Some(&profile), &uses);
+        let profile: ExpertProfile = [(9, 5), (1, 1)].into_iter().collect();
+        let worth = after(EvictionPolicy::Static, Some(&profile), &uses);
         assert_eq!(order(&worth, 4), [0, 2, 3, 1]);
     }
 
     #[test]
     fn heat_is_uses_that_cool_with_insertions() {
-        let mut worth = Worth::new(Policy::Heat, 3, 2, None);
+        let mut worth = Worth::new(EvictionPolicy::Heat, 3, 2, None);
         worth.used(0);
         worth.used(0);
         for _ in 0..50 {
@@ -292,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_use_counts_half_after_eight_uses_for_each_slot() {
-        let mut worth = Worth::new(Policy::Aged, 3, 2, None);
+        let mut worth = Worth::new(EvictionPolicy::Aged, 3, 2, None);
         worth.used(0);
         for _ in 0..16 {
             worth.used(1);
@@ -306,18 +320,23 @@ mod tests {
         // Rarely used, but lately, is worth less than often used: not so with LRU.
         let often_then_once = [0, 0, 0, 0, 1];
         assert_eq!(
-            order(&after(Policy::Aged, None, &often_then_once), 2),
+            order(&after(EvictionPolicy::Aged, None, &often_then_once), 2),
             [1, 0]
         );
         assert_eq!(
-            order(&after(Policy::Lru, None, &often_then_once), 2),
+            order(&after(EvictionPolicy::Lru, None, &often_then_once), 2),
             [0, 1]
         );
     }
 
     #[test]
     fn what_was_read_ahead_is_not_the_first_to_go() {
-        for policy in [Policy::Aged, Policy::Lru, Policy::Heat, Policy::Static] {
+        for policy in [
+            EvictionPolicy::Aged,
+            EvictionPolicy::Lru,
+            EvictionPolicy::Heat,
+            EvictionPolicy::Static,
+        ] {
             let mut worth = Worth::new(policy, 2, 2, None);
             worth.used(0);
             worth.inserted(0);

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// How often each expert was used: `{"<id>": count}`, where an id is `layer * n_expert + expert`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
+pub struct ExpertProfile {
     counts: BTreeMap<u32, u64>,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for ProfileError {
 
 impl Error for ProfileError {}
 
-impl Profile {
+impl ExpertProfile {
     /// Reads the file `path`.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Profile {
         ids.map(|id| (id, self.count(id))).collect()
     }
 
-    /// What [`Policy::Static`](super::policy::Policy::Static) holds of it in a cache of `n_slots`: as many as half the
+    /// What [`EvictionPolicy::Static`](super::policy::EvictionPolicy::Static) holds of it in a cache of `n_slots`: as many as half the
     /// slots, so that the other half follows the text.
     #[must_use]
     pub fn for_slots(&self, n_slots: usize) -> Self {
@@ -167,7 +167,7 @@ impl Profile {
     }
 }
 
-impl FromIterator<(u32, u64)> for Profile {
+impl FromIterator<(u32, u64)> for ExpertProfile {
     fn from_iter<I: IntoIterator<Item = (u32, u64)>>(counts: I) -> Self {
         let mut profile = Self::default();
         for (id, count) in counts {
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let profile: Profile = [(3, 1), (0, 7), (3, 2), (11, 3)].into_iter().collect();
+        let profile: ExpertProfile = [(3, 1), (0, 7), (3, 2), (11, 3)].into_iter().collect();
         let text = profile.to_json();
         assert_eq!(text, "{\n  \"0\": 7,\n  \"3\": 3,\n  \"11\": 3\n}\n");
-        assert_eq!(Profile::parse("p", text.as_bytes()).unwrap(), profile);
-        let empty = Profile::default().to_json();
+        assert_eq!(ExpertProfile::parse("p", text.as_bytes()).unwrap(), profile);
+        let empty = ExpertProfile::default().to_json();
         assert_eq!(
-            Profile::parse("p", empty.as_bytes()).unwrap(),
-            Profile::default()
+            ExpertProfile::parse("p", empty.as_bytes()).unwrap(),
+            ExpertProfile::default()
         );
         let order: Vec<_> = profile.most_counted().collect();
         assert_eq!(order, [0, 3, 11]);
@@ -214,20 +214,20 @@ mod tests {
             ("{\"1\": 1.5}", "profile p: \"1\": a whole number"),
             ("{\"1\": -1}", "profile p: \"1\": a whole number"),
         ] {
-            let error = Profile::parse("p", text.as_bytes()).unwrap_err();
+            let error = ExpertProfile::parse("p", text.as_bytes()).unwrap_err();
             assert!(
                 error.to_string().starts_with(expected) || error.to_string().contains(expected),
                 "{error}"
             );
         }
-        let error = Profile::read(Path::new("/no/such"))
+        let error = ExpertProfile::read(Path::new("/no/such"))
             .unwrap_err()
             .to_string();
         assert!(
             error.contains("cannot read profile /no/such: No such file"),
             "{error}"
         );
-        let error = Profile::read(Path::new("/")).unwrap_err().to_string();
+        let error = ExpertProfile::read(Path::new("/")).unwrap_err().to_string();
         assert!(
             error.contains("cannot read profile /: Is a directory"),
             "{error}"

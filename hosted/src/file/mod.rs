@@ -37,7 +37,7 @@ pub use model::ModelFile;
 pub use output::{OutputError, OutputFile};
 pub use read::ReadFile;
 pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};
-pub use unpacked::Unpacked;
+pub use unpacked::GgufInSlc;
 
 use core::error::Error;
 use core::fmt;

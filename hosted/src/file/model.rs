@@ -3,7 +3,7 @@
 
 use super::bytes::{FileBytes, LoadMode};
 use super::joined::JoinedFile;
-use super::{FileError, LinkProblem, MappedFile, SplitPart, SplitProblem, Unpacked, links, split};
+use super::{FileError, GgufInSlc, LinkProblem, MappedFile, SplitPart, SplitProblem, links, split};
 use core::fmt;
 use core::ops::Range;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
@@ -17,7 +17,7 @@ pub struct ModelFile {
     name: String,
     contents: Contents,
     /// Of a `.slc` file: where the GGUF file's parts lie in it.
-    unpacked: Option<Unpacked>,
+    unpacked: Option<GgufInSlc>,
 }
 
 /// Where the bytes are.
@@ -81,7 +81,7 @@ impl ModelFile {
             if links::are_in(slc.gguf()) {
                 return Err(file.links_error("a .slc file"));
             }
-            let unpacked = Unpacked::new(&slc);
+            let unpacked = GgufInSlc::new(&slc);
             file.unpacked = Some(unpacked.map_err(|error| file.slc_error(error))?);
             return Ok((file, Kind::Whole));
         }

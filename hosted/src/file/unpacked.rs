@@ -7,7 +7,7 @@ use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError, TensorHeade
 
 /// Where every part of a GGUF file lies in the `.slc` file that was made from it.
 #[derive(Clone, Debug)]
-pub struct Unpacked {
+pub struct GgufInSlc {
     /// In the order of the GGUF file, disjoint. What is between them is zero.
     segments: Vec<Segment>,
     gguf_len: u64,
@@ -22,7 +22,7 @@ struct Segment {
     panels: Option<(PanelLayout, TensorHeader)>,
 }
 
-impl Unpacked {
+impl GgufInSlc {
     /// The map of a `.slc` file.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ mod timings;
 pub use crate::sequence::Ended;
 pub use crate::session::GenerateError;
 pub use pieces::Pieces;
-pub use timings::{Span, Timings};
+pub use timings::{GeneratorTimings, Span};
 
 use crate::adapter::Blend;
 use crate::sequence::{Choose, Chosen, Sequence, Settings, TokenReport};
@@ -36,7 +36,7 @@ pub enum Next {
 
 /// A token as it comes out.
 #[derive(Clone, Copy, Debug)]
-pub struct Written<'w> {
+pub struct GeneratedToken<'w> {
     /// The token.
     pub token: u32,
     /// What text is complete with it: whole characters.
@@ -64,7 +64,7 @@ pub struct Generator {
     session: Session,
     sequence: Sequence,
     /// What took how long so far.
-    pub timings: Timings,
+    pub timings: GeneratorTimings,
     /// A token that [`Self::write`] has shown and not entered.
     pending: Option<u32>,
     /// Tokens that were chosen and not shown: all but the last are in the context.
@@ -84,7 +84,7 @@ impl Generator {
         Ok(Self {
             session,
             sequence,
-            timings: Timings::default(),
+            timings: GeneratorTimings::default(),
             pending: None,
             ready: VecDeque::new(),
         })
@@ -210,7 +210,7 @@ impl Generator {
         &mut self,
         mut next: Next,
         until: &Until,
-        mut each: impl FnMut(&Written<'_>) -> bool,
+        mut each: impl FnMut(&GeneratedToken<'_>) -> bool,
     ) -> Result<Ended, GenerateError> {
         let model = self.session.model().clone();
         let tokenizer = model.tokenizer();
@@ -234,7 +234,7 @@ impl Generator {
             left = left.saturating_sub(1);
             last = Some(token);
             self.pending = last;
-            if !each(&Written {
+            if !each(&GeneratedToken {
                 token,
                 piece: &piece,
                 report,
@@ -270,7 +270,7 @@ impl Generator {
         piece.clear();
         detokenizer.finish(|part| piece.push_str(part));
         if let Some(token) = last.filter(|_| !piece.is_empty()) {
-            each(&Written {
+            each(&GeneratedToken {
                 token,
                 piece: &piece,
                 report: None,
@@ -347,7 +347,10 @@ impl Generator {
 
     /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed
     /// has not read is not queued any more.
-    fn step(&mut self, span: fn(&mut Timings) -> &mut Span) -> Result<Next, GenerateError> {
+    fn step(
+        &mut self,
+        span: fn(&mut GeneratorTimings) -> &mut Span,
+    ) -> Result<Next, GenerateError> {
         let before = self.sequence.tokens.len();
         let entered = self
             .session

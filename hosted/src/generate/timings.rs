@@ -4,7 +4,7 @@ use core::time::Duration;
 
 /// Times of a generator's work so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Timings {
+pub struct GeneratorTimings {
     /// From the program's start to the model being ready; the caller's to fill in.
     pub load: Duration,
     /// Steps over prompts, per token.

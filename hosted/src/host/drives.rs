@@ -18,7 +18,7 @@ mod mounts;
 mod tests;
 
 use crate::host::cpus::CpuList;
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::topology::{self, CoreChoice, Cores};
 use mounts::Mount;
 use rustix::fs::{major, minor};
@@ -111,7 +111,7 @@ impl Drives {
 
     /// Binds the calling thread to [`cpus`](Self::cpus) and reads the binding back; `None`, and no
     /// change, where there are none.
-    pub fn bind_current_thread(&self, name: impl Into<String>) -> Option<Measure> {
+    pub fn bind_current_thread(&self, name: impl Into<String>) -> Option<HostMeasure> {
         let cpus = self.cpus();
         if cpus.0.is_empty() {
             return None;
@@ -119,8 +119,8 @@ impl Drives {
         let bound = topology::bind_current_thread(&cpus.0);
         let (requested, found) = (format!("CPU {cpus}"), topology::current_affinity());
         Some(match bound {
-            Ok(()) => Measure::held(name, requested, found),
-            Err(error) => Measure::refused(name, requested, found, error),
+            Ok(()) => HostMeasure::held(name, requested, found),
+            Err(error) => HostMeasure::refused(name, requested, found, error),
         })
     }
 }

@@ -10,7 +10,7 @@ use core::fmt;
 
 /// One measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Measure {
+pub struct HostMeasure {
     /// What it is, as a person would call it: `affinity of rank 1`, `huge pages of the weights`.
     pub name: String,
     /// What was asked for: `CPU 1`, `nice -10`.
@@ -23,7 +23,7 @@ pub struct Measure {
     pub remedy: Option<String>,
 }
 
-impl Measure {
+impl HostMeasure {
     /// A measure that is held: the kernel was asked again and says `found`.
     pub fn held(
         name: impl Into<String>,
@@ -69,7 +69,7 @@ impl Measure {
 
 /// One line: `name: requested CPU 1, granted` or
 /// `name: requested nice -10, got nice 0: permission denied; to get it: sudo …`.
-impl fmt::Display for Measure {
+impl fmt::Display for HostMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: requested {}, ", self.name, self.requested)?;
         match &self.why_not {
@@ -88,17 +88,17 @@ impl fmt::Display for Measure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The measures.
-    pub measures: Vec<Measure>,
+    pub measures: Vec<HostMeasure>,
 }
 
 impl Report {
     /// Appends a measure.
-    pub fn push(&mut self, measure: Measure) {
+    pub fn push(&mut self, measure: HostMeasure) {
         self.measures.push(measure);
     }
 
     /// Measures that are not held.
-    pub fn refused(&self) -> impl Iterator<Item = &Measure> {
+    pub fn refused(&self) -> impl Iterator<Item = &HostMeasure> {
         self.measures.iter().filter(|measure| !measure.is_held())
     }
 
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn lines_say_what_is_in_force() {
-        let held = Measure::held("affinity", "CPU 1", "CPU 1");
+        let held = HostMeasure::held("affinity", "CPU 1", "CPU 1");
         assert_eq!(held.to_string(), "affinity: requested CPU 1, granted");
-        let more = Measure::held("huge pages", "on", "630 of 636 MiB");
+        let more = HostMeasure::held("huge pages", "on", "630 of 636 MiB");
         assert_eq!(
             more.to_string(),
             "huge pages: requested on, granted (630 of 636 MiB)"
         );
-        let refused = Measure::refused("priority", "nice -10", "nice 0", "permission denied")
+        let refused = HostMeasure::refused("priority", "nice -10", "nice 0", "permission denied")
             .with_remedy("sudo sluice …");
         assert_eq!(
             refused.to_string(),

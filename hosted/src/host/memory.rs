@@ -1,6 +1,6 @@
 //! Memory for weights, KV cache and scratch.
 
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use core::error::Error;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -156,7 +156,7 @@ static LOCKS: AtomicBool = AtomicBool::new(false);
 /// Address and length of memory that huge pages were asked for.
 static LIVE: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// What came of locking weights.
-static LOCKED: Mutex<Vec<Measure>> = Mutex::new(Vec::new());
+static LOCKED: Mutex<Vec<HostMeasure>> = Mutex::new(Vec::new());
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -172,9 +172,9 @@ pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
     let is_locked = locked >= (len >> 10) as u64;
     let name = "locked weights";
     let measure = match result {
-        Ok(()) if is_locked => Measure::held(name, requested, found),
-        Ok(()) => Measure::refused(name, requested, found, "the kernel counts less"),
-        Err(error) => Measure::refused(name, requested, found, error)
+        Ok(()) if is_locked => HostMeasure::held(name, requested, found),
+        Ok(()) => HostMeasure::refused(name, requested, found, "the kernel counts less"),
+        Err(error) => HostMeasure::refused(name, requested, found, error)
             .with_remedy("ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit)"),
     };
     lock(&LOCKED).push(measure);
@@ -194,7 +194,7 @@ impl fmt::Display for Size {
 
 /// What was asked for memory that is in use, and what the kernel says of it now
 /// (`/proc/self/smaps`, `VmLck`).
-pub fn report() -> Vec<Measure> {
+pub fn report() -> Vec<HostMeasure> {
     let live = lock(&LIVE).clone();
     let mut measures = lock(&LOCKED).clone();
     if !live.is_empty() {
@@ -206,10 +206,10 @@ pub fn report() -> Vec<Measure> {
         // The ends of each piece, and what was touched before its neighbours, stay small.
         let is_most = huge + live.len() as u64 * 2 * HUGE_PAGE_BYTES as u64 >= resident / 10 * 9;
         measures.push(if is_most {
-            Measure::held(name, requested, found)
+            HostMeasure::held(name, requested, found)
         } else {
             let why = "the kernel had no more at hand";
-            Measure::refused(name, requested, found, why).with_remedy(
+            HostMeasure::refused(name, requested, found, why).with_remedy(
                 "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled; \
                  echo 1 | sudo tee /proc/sys/vm/compact_memory",
             )

@@ -2,12 +2,12 @@
 //!
 //! The words are llama.cpp's (`--cpu-mask`, `--cpu-range`, `--cpu-strict`, `--prio`, `--poll`,
 //! `--numa`). What is asked for here is requested by [`crate::host::workers`] and [`Numa::apply`], read
-//! back and reported as [`Measure`]s. Pieces of memory have a node of their own with [`pages`].
+//! back and reported as [`HostMeasure`]s. Pieces of memory have a node of their own with [`pages`].
 
 pub mod pages;
 
 use crate::host::cpus::CpuList;
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::topology::Cores;
 use core::fmt;
 use core::str::FromStr;
@@ -73,7 +73,7 @@ impl Priority {
 
     /// Requests the class for the calling thread and reads it back; `None` for
     /// [`Self::Normal`], which asks for nothing.
-    pub fn apply(self, name: impl fmt::Display) -> Option<Measure> {
+    pub fn apply(self, name: impl fmt::Display) -> Option<HostMeasure> {
         let wanted = self.class()?;
         let name = format!("priority of {name}");
         let parameter = libc::sched_param {
@@ -85,10 +85,10 @@ impl Priority {
         let found = current_class();
         let (requested, in_force) = (class_name(wanted.0, wanted.1), class_name(found.0, found.1));
         if found == wanted {
-            return Some(Measure::held(name, requested, in_force));
+            return Some(HostMeasure::held(name, requested, in_force));
         }
         let why = error.unwrap_or_else(|| io::Error::other("the kernel reports another class"));
-        let measure = Measure::refused(name, requested, in_force, why);
+        let measure = HostMeasure::refused(name, requested, in_force, why);
         Some(measure.with_remedy("sudo setcap cap_sys_nice=ep $(command -v sluice)"))
     }
 }
@@ -166,7 +166,7 @@ type NodeMask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
 impl Numa {
     /// Narrows or reorders `cores` and sets the memory policy of the calling thread, which threads
     /// started later inherit; so call it before memory is touched. Returns what came of it.
-    pub fn apply(self, cores: &mut Cores) -> Vec<Measure> {
+    pub fn apply(self, cores: &mut Cores) -> Vec<HostMeasure> {
         let nodes = cores.nodes();
         let all = || CpuList(nodes.iter().map(|&(node, _)| node).collect());
         let (policy, wanted) = match self {
@@ -191,19 +191,21 @@ impl Numa {
         };
         let Some(policy) = policy else {
             let requested = "numactl's";
-            return vec![Measure::held("memory policy", requested, found())];
+            return vec![HostMeasure::held("memory policy", requested, found())];
         };
         let requested = policy_name(policy, &wanted);
         if nodes.len() < 2 {
             let found = format!("{}; the machine has one node", found());
-            return vec![Measure::held("memory policy", requested, found)];
+            return vec![HostMeasure::held("memory policy", requested, found)];
         }
         let set = set_memory_policy(policy, &wanted);
         let found = found();
         vec![match set {
-            Ok(()) if found == requested => Measure::held("memory policy", requested, found),
-            Ok(()) => Measure::refused("memory policy", requested, found, "the kernel's choice"),
-            Err(error) => Measure::refused("memory policy", requested, found, error)
+            Ok(()) if found == requested => HostMeasure::held("memory policy", requested, found),
+            Ok(()) => {
+                HostMeasure::refused("memory policy", requested, found, "the kernel's choice")
+            }
+            Err(error) => HostMeasure::refused("memory policy", requested, found, error)
                 .with_remedy("a container needs CAP_SYS_NICE, or seccomp to allow set_mempolicy"),
         }]
     }

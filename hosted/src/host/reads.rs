@@ -1,6 +1,6 @@
 //! How a drive can be read: past the page cache, and through io_uring. Both are tried.
 
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::memory::AlignedMemory;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -13,13 +13,13 @@ const BLOCK_BYTES: usize = 4096;
 
 /// Reads the beginning of a file with `O_DIRECT`, of a folder's first file that has bytes; `None`
 /// where there is no file to try.
-pub fn direct_reads(path: &Path) -> Option<Measure> {
+pub fn direct_reads(path: &Path) -> Option<HostMeasure> {
     let file = readable(path)?;
     let name = "direct reads (O_DIRECT)";
     let requested = format!("{BLOCK_BYTES} bytes of {}", file.display());
     Some(match direct_read(&file) {
-        Ok(_) => Measure::held(name, requested, "work"),
-        Err(why) => Measure::refused(name, requested, "do not work", why),
+        Ok(_) => HostMeasure::held(name, requested, "work"),
+        Err(why) => HostMeasure::refused(name, requested, "do not work", why),
     })
 }
 
@@ -50,10 +50,10 @@ fn readable(path: &Path) -> Option<PathBuf> {
 }
 
 /// Makes a ring of four entries and closes it again.
-pub fn io_uring() -> Measure {
+pub fn io_uring() -> HostMeasure {
     let (name, requested) = ("io_uring", "a ring");
     let Err(error) = ring() else {
-        return Measure::held(name, requested, "works");
+        return HostMeasure::held(name, requested, "works");
     };
     let line = |path: &str, prefix: &str| {
         let text = fs::read_to_string(path).ok()?;
@@ -64,7 +64,7 @@ pub fn io_uring() -> Measure {
     let filter = line("/proc/self/status", "Seccomp:");
     let has_filter = filter.is_some_and(|mode| mode != "0");
     let (why, remedy) = refusal(&error, disabled.as_deref(), has_filter);
-    let measure = Measure::refused(name, requested, "does not work", why);
+    let measure = HostMeasure::refused(name, requested, "does not work", why);
     match remedy {
         Some(remedy) => measure.with_remedy(remedy),
         None => measure,

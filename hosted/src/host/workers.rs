@@ -6,7 +6,7 @@
 
 use crate::host::cpus::CpuList;
 use crate::host::futex::{FutexWait, Signal};
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::placement::{Bind, WorkerOptions};
 use crate::host::topology::{Cores, bind_current_thread, current_affinity, current_cpus};
 use core::any::Any;
@@ -41,7 +41,7 @@ pub struct Workers {
     /// All CPUs of the team.
     cpus: Vec<usize>,
     options: WorkerOptions,
-    measures: Vec<Measure>,
+    measures: Vec<HostMeasure>,
     caller_placed: bool,
     /// Where the caller could run before it was placed.
     cpus_before: Vec<usize>,
@@ -188,7 +188,7 @@ impl Workers {
     }
 
     /// What was asked of the kernel for every rank, and what it gave.
-    pub fn measures(&self) -> &[Measure] {
+    pub fn measures(&self) -> &[HostMeasure] {
         &self.measures
     }
 
@@ -335,7 +335,7 @@ struct Request {
 #[derive(Debug)]
 struct Applied {
     rank: usize,
-    measures: Vec<Measure>,
+    measures: Vec<HostMeasure>,
     /// Why the thread is not bound.
     refusal: Option<io::Error>,
 }
@@ -354,9 +354,9 @@ impl Request {
             let requested = format!("CPU {}", CpuList(cpus));
             let found = current_affinity();
             measures.push(match bound {
-                Ok(()) => Measure::held(name, requested, found),
+                Ok(()) => HostMeasure::held(name, requested, found),
                 Err(error) => {
-                    let measure = Measure::refused(name, requested, found, &error);
+                    let measure = HostMeasure::refused(name, requested, found, &error);
                     refusal = Some(error);
                     measure.with_remedy("taskset or a cgroup cpuset that has these CPUs")
                 }

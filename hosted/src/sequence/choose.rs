@@ -6,7 +6,7 @@ use sluice_core::sampler::TokenLogProbability;
 
 /// What a choice may depend on besides the logits.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'h> {
+pub struct ChoiceContext<'h> {
     /// Tokens of the text so far, oldest first.
     pub history: &'h [u32],
     /// Tokens that went before this one, counting those that a context shift has removed: part
@@ -27,7 +27,7 @@ pub trait Choose {
     ///
     /// # Errors
     /// Nothing can be chosen.
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError>;
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError>;
 
     /// Whether nothing may follow the token chosen last: a grammar has come to its end.
     fn is_complete(&self) -> bool {

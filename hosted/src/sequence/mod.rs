@@ -6,7 +6,7 @@ mod choose;
 mod plain;
 mod stop;
 
-pub use choose::{Choice, ChoiceError, Choose, TokenReport};
+pub use choose::{ChoiceContext, ChoiceError, Choose, TokenReport};
 pub use plain::PlainSampler;
 pub use stop::StopStrings;
 
@@ -233,7 +233,7 @@ impl Sequence {
     /// `n_wanted` of all that waits a token is chosen.
     ///
     /// With one, the text goes on with it by itself. With several, as when a draft token is checked, the
-    /// tokens come as [events](crate::session::Event), and what is to be read then is the caller's
+    /// tokens come as [events](crate::session::TokenEvent), and what is to be read then is the caller's
     /// decision.
     pub fn push(&mut self, tokens: &[u32], n_wanted: usize) {
         self.queue.extend_from_slice(tokens);
@@ -406,7 +406,7 @@ impl Sequence {
     /// Chooses the token behind all that is in the KV cache. A sampler that panics fails its own text alone.
     fn choose(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
-        let choice = Choice {
+        let choice = ChoiceContext {
             history: &self.tokens,
             position: u32::try_from(position).unwrap_or(u32::MAX),
             number: self.number,

@@ -1,6 +1,6 @@
 //! The sampler of a sequence that brings none.
 
-use super::{Choice, ChoiceError, Choose};
+use super::{ChoiceContext, ChoiceError, Choose};
 use sluice_core::sampler::{
     Candidate, DryBreakers, LogitBias, LogitBiases, Mirostat, SampleError, SamplerChain,
     SamplerConfig,
@@ -49,7 +49,7 @@ impl Choose for PlainSampler {
         self.mirostat = Mirostat::new(version, tau, eta);
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let chain = SamplerChain::new(self.config).map_err(ChoiceError::new)?;
         let mut chain = chain
             .with_dry(DryBreakers::default(), &mut self.dry_workspace)

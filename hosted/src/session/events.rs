@@ -1,6 +1,6 @@
 //! One step of several texts, and what comes of it: tokens, text, ends.
 
-use super::texts::Entered;
+use super::texts::BatchStats;
 use super::{GenerateError, Session, StepHooks};
 use crate::sequence::{Ended, Sequence, TokenReport};
 use sluice_core::engine::EngineError;
@@ -8,7 +8,7 @@ use sluice_core::state::PAGE_TOKENS;
 
 /// A token that was chosen, and what came of it.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct TokenEvent {
     /// Index of the sequence among those the step was given.
     pub sequence: usize,
     /// Length of the text that the token continues.
@@ -31,7 +31,10 @@ impl Session {
     ///
     /// # Errors
     /// [`GenerateError`]; after a failed step the sequences are as before.
-    pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<Vec<Event>, GenerateError> {
+    pub fn step(
+        &mut self,
+        sequences: &mut [&mut Sequence],
+    ) -> Result<Vec<TokenEvent>, GenerateError> {
         Ok(self.step_with(sequences, &StepHooks::default())?.0)
     }
 
@@ -43,7 +46,7 @@ impl Session {
         &mut self,
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
-    ) -> Result<(Vec<Event>, Entered), GenerateError> {
+    ) -> Result<(Vec<TokenEvent>, BatchStats), GenerateError> {
         let by_hand = sequences
             .iter()
             .map(|sequence| sequence.n_wanted > 1)
@@ -54,7 +57,7 @@ impl Session {
             let chosen = core::mem::take(&mut sequence.chosen);
             let n_chosen = chosen.len();
             for (i, chosen) in chosen.into_iter().enumerate() {
-                let mut event = Event {
+                let mut event = TokenEvent {
                     sequence: index,
                     position: chosen.position,
                     token: chosen.token,

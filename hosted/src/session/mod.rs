@@ -11,10 +11,10 @@ mod speculation;
 mod texts;
 
 pub use error::{GenerateError, SessionError, StepError};
-pub use events::Event;
+pub use events::TokenEvent;
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
-pub use texts::Entered;
+pub use texts::BatchStats;
 
 use crate::adapter::Blend;
 use crate::experts::ExpertStore;

@@ -1,7 +1,7 @@
 //! Speculation in a session's steps.
 
 use super::limits::DRAFTS_MAX;
-use super::texts::Entered;
+use super::texts::BatchStats;
 use super::{GenerateError, Session, StepHooks};
 use crate::sequence::Sequence;
 use crate::speculate::{Drafter, Speculation, SpeculationOptions};
@@ -77,7 +77,7 @@ impl Session {
     pub(super) fn settle(
         &mut self,
         sequences: &mut [&mut Sequence],
-        entered: &mut Entered,
+        entered: &mut BatchStats,
     ) -> Result<(), GenerateError> {
         for sequence in sequences.iter_mut() {
             if !sequence.drafts.is_empty() && !sequence.chosen.is_empty() {

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Entered {
+pub struct BatchStats {
     /// Tokens that were read.
     pub n_tokens: usize,
     /// Positions that they stood at or behind, added up.
@@ -194,7 +194,7 @@ impl Session {
         &mut self,
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
-    ) -> Result<Entered, GenerateError> {
+    ) -> Result<BatchStats, GenerateError> {
         let drafting = Instant::now();
         self.draft_for_step(sequences, hooks);
         let drafting = drafting.elapsed();
@@ -207,7 +207,7 @@ impl Session {
         let filled = self.fill(sequences, &blends, hooks.shares, &mut batch, &mut parts);
         let entered = filled.and_then(|()| {
             if batch.is_empty() {
-                return Ok(Entered::default());
+                return Ok(BatchStats::default());
             }
             let (team, model) = (self.team.clone(), self.model.clone());
             speculation = self.speculation.take();
@@ -224,7 +224,7 @@ impl Session {
                         reader.note_read(sequence, *n, part.0, outputs);
                     }
                 }
-                Entered {
+                BatchStats {
                     n_tokens: batch.len(),
                     n_positions: outputs.report().n_positions,
                     step,

@@ -2,7 +2,7 @@
 
 use super::accepted;
 use serde_json::json;
-use sluice::experts::policy::{Policy, Profile};
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use sluice::experts::trace::{EXPERTS_MAX, IDS_MAX, LAYERS_MAX};
 use sluice_experts::{
     CacheSetup, PolicyHits, Pool, Recall, Steps, TraceFigures, TraceReader, TraceStep, recalls,
@@ -76,7 +76,7 @@ fn whole(steps: &Steps) {
     assert!(figures.n_seen() <= steps.n_experts());
     for (n_slots, pool) in [(steps.widest(), Pool::All), (steps.n_ids(), Pool::Layer)] {
         let setup = CacheSetup { n_slots, pool };
-        let Some(report) = accepted(replay(steps, setup, &Policy::ALL, None)) else {
+        let Some(report) = accepted(replay(steps, setup, &EvictionPolicy::ALL, None)) else {
             continue;
         };
         let best = report.bypass.total().n_hits;
@@ -97,10 +97,10 @@ fn whole(steps: &Steps) {
 
 /// What is read of a profile is the same when it is written and read again.
 fn profile(file: &[u8]) {
-    let Some(profile) = accepted(Profile::parse("p", file)) else {
+    let Some(profile) = accepted(ExpertProfile::parse("p", file)) else {
         return;
     };
-    let again = accepted(Profile::parse("p", profile.to_json().as_bytes()));
+    let again = accepted(ExpertProfile::parse("p", profile.to_json().as_bytes()));
     assert_eq!(again.as_ref(), Some(&profile));
     assert!(profile.iter().all(|(id, _)| id < IDS_MAX));
     let order: Vec<u64> = profile.most_counted().map(|id| profile.count(id)).collect();

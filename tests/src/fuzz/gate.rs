@@ -1,18 +1,18 @@
 //! What the gate reads.
 
 use super::accepted;
-use sluice_gate::source::{Channel, Format, Source};
+use sluice_gate::source::{Source, SourceChannel, SourceFormat};
 
 /// A WAV file for the gate.
 pub fn wav(file: &[u8]) {
-    samples(file, &Format::Wav);
+    samples(file, &SourceFormat::Wav);
 }
 
 /// A table for the gate: its only column, one by its place, one by its name.
 pub fn csv(file: &[u8]) {
     for column in [None, Some("2"), Some("v")] {
         let column = column.map(str::to_owned);
-        samples(file, &Format::Csv { column });
+        samples(file, &SourceFormat::Csv { column });
     }
 }
 
@@ -22,12 +22,12 @@ pub fn wfdb(file: &[u8]) {
         return;
     };
     let channels = usize::from(*n % 4) + 1;
-    samples(file, &Format::Wfdb212 { channels });
+    samples(file, &SourceFormat::Wfdb212 { channels });
 }
 
 /// Reads all samples: as the mean of the channels, and the first channel, of which there are as many.
-fn samples(file: &[u8], format: &Format) {
-    let counts = [Channel::Mean, Channel::One(0)].map(|channel| {
+fn samples(file: &[u8], format: &SourceFormat) {
+    let counts = [SourceChannel::Mean, SourceChannel::One(0)].map(|channel| {
         let reader = Box::new(std::io::Cursor::new(file.to_vec()));
         let mut source = accepted(Source::new(reader, format, channel))?;
         let (mut n, mut out) = (0, Vec::new());

@@ -6,7 +6,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::GgmlType;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use std::path::Path;
 use std::{env, fs, process};
 
@@ -208,7 +208,7 @@ fn packed(gguf_file: &[u8]) -> Vec<u8> {
     let output =
         OutputFile::create_model(&path, true, *b"SLCM").expect("a writable temporary folder");
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let options = PackOptions {
         n_threads: 1,
         verify: false,

@@ -11,7 +11,7 @@ use sluice::file::OutputFile;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::team::StopFlag;
-use sluice_make::slc::{PackOptions, Watch, pack};
+use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_metal::story::StoryError;
 use sluice_tests::metal::{Machine, kvm};
 use std::path::{Path, PathBuf};
@@ -390,7 +390,7 @@ fn packed() -> PathBuf {
     let gguf = Gguf::parse(&tale, tale.len() as u64).unwrap();
     let output = OutputFile::create_model(&path, true, *b"SLCM").unwrap();
     let stop = StopFlag::new();
-    let watch = Watch::new(0, &stop, &|_| ());
+    let watch = SlcWatch::new(0, &stop, &|_| ());
     let options = PackOptions {
         n_threads: 1,
         verify: false,

@@ -40,7 +40,7 @@ const MODELS: [&str; 12] = [
 
 fn open(name: &str, team: &Team) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
-    let opened = sluice::model::Opened::open(
+    let opened = sluice::model::ModelSource::open(
         folder.join(format!("{name}.gguf")),
         sluice::file::LoadMode::Read,
     );

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use sluice::adapter::{Adapter, AdapterFile, Blend, Factors, Precision};
-use sluice::sequence::{Choice, ChoiceError, Choose, Ended, Sequence, TokenReport};
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose, Ended, Sequence, TokenReport};
 use sluice::{Model, Session, Settings};
 use sluice_core::hash::Hash64;
 use sluice_core::sampler::{MirostatVersion, SamplerConfig};
@@ -166,7 +166,7 @@ struct Hashing {
 }
 
 impl Choose for Hashing {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let mut hash = Hash64::new();
         for logit in logits {
             hash.write(&logit.to_bits().to_le_bytes());

@@ -14,8 +14,8 @@ use sluice::core::team::WORKERS_MAX;
 use sluice::file::OutputFile;
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
-use sluice_make::convert::{Conversion, Ended, FloatType, Options};
-use sluice_make::quantize::{FILE_TYPES, FileType, Plan, Request};
+use sluice_make::convert::{Conversion, FloatType, Options, Outcome};
+use sluice_make::quantize::{FILE_TYPES, FileType, Plan, QuantizeRequest};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -112,7 +112,7 @@ impl ConvertArgs {
                 let whole = plan(Some((0, &f32)))?;
                 let (header, len) = (whole.header().bytes(), whole.header().file_bytes());
                 let gguf = Gguf::parse(&header, len).context("the converted file")?;
-                let request = Request::new(file_type);
+                let request = QuantizeRequest::new(file_type);
                 let mix = Plan::new(&gguf, &request)?;
                 mix.check(&request, None)?;
                 let tensors = mix.tensors.into_iter();
@@ -142,7 +142,7 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let mut bar = WorkBar::of_bytes("converting", data_bytes);
     let ended = conversion.write(output, threads, stop, &mut |done| bar.update(done))?;
     drop(bar);
-    if ended == Ended::Stopped {
+    if ended == Outcome::Stopped {
         note(format_args!("interrupted; nothing was written"));
         return Ok(Ending::Interrupted);
     }

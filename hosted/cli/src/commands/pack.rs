@@ -12,7 +12,7 @@ use sluice::core::team::WORKERS_MAX;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
-use sluice_make::slc::{Hex, PackOptions, SlcFileError, Watch, pack as pack_file};
+use sluice_make::slc::{Hex, PackOptions, SlcFileError, SlcWatch, pack as pack_file};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -69,7 +69,7 @@ pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
             .map_or_else(|| Cores::detect().default_workers(), |n| n as usize),
         verify: args.verify,
     };
-    let watch = Watch::new(total_bytes, stop, &report);
+    let watch = SlcWatch::new(total_bytes, stop, &report);
     let packed = pack_file(file.source(), &gguf, output, options, &watch);
     drop(bar);
     let header = match packed {

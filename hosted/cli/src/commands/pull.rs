@@ -4,7 +4,7 @@ use crate::flags::hub::{AccessArgs, request, usage};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::TextOutput;
 use clap::Args;
-use sluice_pull::Choice;
+use sluice_pull::FileChoice;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -44,14 +44,14 @@ pub(super) fn pull(args: &PullArgs) -> anyhow::Result<Ending> {
     let request = request(&args.repo)?;
     let mut request = request.at(&args.revision).map_err(usage)?;
     if args.folder {
-        if matches!(request.choice, Choice::Quant(_)) {
+        if matches!(request.choice, FileChoice::Quant(_)) {
             let message = "--folder fetches a whole model: leave the :QUANT out";
             return Err(UsageError(message.to_owned()).into());
         }
-        request.choice = Choice::Folder;
+        request.choice = FileChoice::Folder;
     }
     if let Some(file) = &args.file {
-        request.choice = Choice::File(file.clone());
+        request.choice = FileChoice::File(file.clone());
     }
     let pulled = args.access.fetch(&request)?;
     let path = match pulled.files.first() {

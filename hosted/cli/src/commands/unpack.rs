@@ -9,7 +9,7 @@ use clap::Args;
 use sluice::core::model::LoadProgress;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
-use sluice_make::slc::{Hex, SlcFileError, Watch, unpack as unpack_file, verify};
+use sluice_make::slc::{Hex, SlcFileError, SlcWatch, unpack as unpack_file, verify};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -55,7 +55,7 @@ pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Ending> {
         let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
         bar.update(progress.done_bytes);
     };
-    let watch = Watch::new(total_bytes, stop, &report);
+    let watch = SlcWatch::new(total_bytes, stop, &report);
     let done = match output {
         Some(output) => unpack_file(file.contents(), &slc, output, &watch),
         None => verify(file.contents(), &slc, &watch),

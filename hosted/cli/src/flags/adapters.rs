@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use sluice::adapter::{Adapter, Blend, Precision};
 use sluice::core::kernels::lora::LoraType;
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice::{Limits, Model, Session, Team};
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ impl AdapterLoadArgs {
     ///
     /// # Errors
     /// It cannot be read, or does not go with the model.
-    pub(crate) fn load(&self, model: &Opened, path: &Path) -> anyhow::Result<Adapter> {
+    pub(crate) fn load(&self, model: &ModelSource, path: &Path) -> anyhow::Result<Adapter> {
         let loaded = sluice_make::lora::load(path, self.base(), model, self.precision());
         let (adapter, warnings) = loaded?;
         for warning in &warnings {
@@ -96,7 +96,7 @@ impl AdapterArgs {
     ///
     /// # Errors
     /// As [`AdapterLoadArgs::load`] and [`Self::parts`].
-    pub(crate) fn blend(&self, model: &Opened) -> anyhow::Result<Option<Blend>> {
+    pub(crate) fn blend(&self, model: &ModelSource) -> anyhow::Result<Option<Blend>> {
         LoadedAdapters::new(&self.load, model).blend(&self.parts()?)
     }
 
@@ -126,13 +126,13 @@ impl AdapterArgs {
 /// Adapters of a model by their paths: each is read and packed once, however often it is named.
 pub(crate) struct LoadedAdapters<'l> {
     args: &'l AdapterLoadArgs,
-    model: &'l Opened,
+    model: &'l ModelSource,
     known: Vec<(PathBuf, Adapter)>,
 }
 
 impl<'l> LoadedAdapters<'l> {
     /// None yet.
-    pub(crate) const fn new(args: &'l AdapterLoadArgs, model: &'l Opened) -> Self {
+    pub(crate) const fn new(args: &'l AdapterLoadArgs, model: &'l ModelSource) -> Self {
         Self {
             args,
             model,

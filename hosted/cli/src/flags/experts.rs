@@ -10,9 +10,9 @@ use clap::{ArgAction, Args, value_parser};
 use core::time::Duration;
 use serde_json::{Value, json};
 use sluice::Model;
-use sluice::experts::policy::{Policy, Profile};
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use sluice::experts::{ExpertIo, ExpertOptions, ExpertStats};
-use sluice::generate::Timings;
+use sluice::generate::GeneratorTimings;
 use std::path::PathBuf;
 
 /// How experts are read from disk.
@@ -32,8 +32,8 @@ pub(crate) struct ExpertArgs {
     /// Set the eviction policy of the expert cache
     ///
     /// static never evicts the experts of --expert-profile.
-    #[arg(long, value_name = "POLICY", default_value = Policy::default().name(), requires = "expert_cache",
-        value_parser = PossibleValuesParser::new(Policy::ALL.map(Policy::name)))]
+    #[arg(long, value_name = "POLICY", default_value = EvictionPolicy::default().name(), requires = "expert_cache",
+        value_parser = PossibleValuesParser::new(EvictionPolicy::ALL.map(EvictionPolicy::name)))]
     expert_policy: String,
     /// Read the experts that the policy static keeps
     ///
@@ -63,16 +63,16 @@ impl ExpertArgs {
         let Some(mib) = self.expert_cache else {
             return Ok(None);
         };
-        let policy: Policy = self
+        let policy: EvictionPolicy = self
             .expert_policy
             .parse()
             .expect("clap accepts only policies");
-        if (policy == Policy::Static) != self.expert_profile.is_some() {
+        if (policy == EvictionPolicy::Static) != self.expert_profile.is_some() {
             let text = "--expert-policy static and --expert-profile FILE go together";
             return Err(UsageError(text.into()).into());
         }
         let io = self.expert_io.as_deref();
-        let profile = self.expert_profile.as_deref().map(Profile::read);
+        let profile = self.expert_profile.as_deref().map(ExpertProfile::read);
         Ok(Some(ExpertOptions {
             io: io.map(|io| io.parse().expect("clap accepts only ways")),
             policy,
@@ -109,7 +109,7 @@ pub(crate) fn say(model: &Model) {
 }
 
 /// Prints what came of a run, as a line of the footer.
-pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &Timings) {
+pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) {
     let Some(experts) = model.experts() else {
         return;
     };

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use sluice::core::team::StopFlag;
 use sluice::host::interrupt;
-use sluice_pull::{Cache, Choice, Hub, Progress, PullError, Pulled, Request, Watch};
+use sluice_pull::{Cache, FileChoice, Hub, Progress, PullError, PullRequest, PulledFiles, Watch};
 use std::path::PathBuf;
 
 /// A model on Hugging Face, beside `-m`.
@@ -46,7 +46,7 @@ impl HubArgs {
     ///
     /// # Errors
     /// [`UsageError`]: no name of a repository, or a file of none.
-    pub(crate) fn repo(&self) -> anyhow::Result<Option<Request>> {
+    pub(crate) fn repo(&self) -> anyhow::Result<Option<PullRequest>> {
         let Some(repo) = &self.hf_repo else {
             if self.hf_file.is_some() {
                 let message = "--hf-file is a file of a repository: -hf USER/NAME";
@@ -56,7 +56,7 @@ impl HubArgs {
         };
         let mut request = request(repo)?;
         if let Some(file) = &self.hf_file {
-            request.choice = Choice::File(file.clone());
+            request.choice = FileChoice::File(file.clone());
         }
         Ok(Some(request))
     }
@@ -65,7 +65,7 @@ impl HubArgs {
     ///
     /// # Errors
     /// [`PullError`].
-    pub(crate) fn fetch(&self, request: &Request) -> anyhow::Result<PathBuf> {
+    pub(crate) fn fetch(&self, request: &PullRequest) -> anyhow::Result<PathBuf> {
         let pulled = self.access.fetch(request)?;
         Ok(pulled.files.into_iter().next().unwrap_or(pulled.folder))
     }
@@ -88,8 +88,8 @@ pub(crate) struct AccessArgs {
 ///
 /// # Errors
 /// [`UsageError`].
-pub(crate) fn request(repo: &str) -> anyhow::Result<Request> {
-    Ok(Request::parse(repo).map_err(usage)?)
+pub(crate) fn request(repo: &str) -> anyhow::Result<PullRequest> {
+    Ok(PullRequest::parse(repo).map_err(usage)?)
 }
 
 pub(crate) fn usage(error: PullError) -> UsageError {
@@ -101,7 +101,7 @@ impl AccessArgs {
     ///
     /// # Errors
     /// [`PullError`].
-    pub(crate) fn fetch(&self, request: &Request) -> anyhow::Result<Pulled> {
+    pub(crate) fn fetch(&self, request: &PullRequest) -> anyhow::Result<PulledFiles> {
         let cache = Cache::from_env()?;
         let hub = match self.is_offline() {
             true => None,

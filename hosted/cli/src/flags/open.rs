@@ -22,16 +22,16 @@ use std::path::Path;
 /// A model's file, read as far as its tokenizer, and where it is to run.
 #[derive(Debug)]
 pub(crate) struct LocalModel<'o> {
-    file: model::Opened,
+    file: model::ModelSource,
     pub(crate) cores: Cores,
     placement: &'o PlacementArgs,
     engine: &'o EngineArgs,
 }
 
 impl Deref for LocalModel<'_> {
-    type Target = model::Opened;
+    type Target = model::ModelSource;
 
-    fn deref(&self) -> &model::Opened {
+    fn deref(&self) -> &model::ModelSource {
         &self.file
     }
 }
@@ -43,8 +43,8 @@ impl<'o> LocalModel<'o> {
     /// It is not a model that can be run.
     pub(crate) fn open(path: Option<&Path>, engine: &'o EngineArgs) -> anyhow::Result<Self> {
         let file = match path {
-            Some(path) => model::Opened::open(path, engine.load_mode())?,
-            None => model::Opened::of_file(embedded::open()?)?,
+            Some(path) => model::ModelSource::open(path, engine.load_mode())?,
+            None => model::ModelSource::of_file(embedded::open()?)?,
         };
         Ok(Self {
             file,
@@ -99,7 +99,7 @@ pub(crate) struct OnDisk<'o> {
 
 /// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
 pub(crate) fn load(
-    opened: &model::Opened,
+    opened: &model::ModelSource,
     on_disk: OnDisk<'_>,
     team: &Team,
     stop: &StopFlag,
@@ -147,7 +147,7 @@ fn note_default_rules(gguf: &Gguf<'_>) {
 
 /// Names the tensors that the model does without, as llama.cpp does: a file may hold more than its
 /// architecture says.
-fn note_unused(opened: &model::Opened) {
+fn note_unused(opened: &model::ModelSource) {
     let (gguf, config) = (opened.gguf(), opened.config());
     let mut names: Vec<_> = gguf.tensors().map(|tensor| Some(tensor.name)).collect();
     let used = ModelPlan::used_tensors(gguf, config, |index| names[index] = None);
@@ -163,7 +163,7 @@ fn note_unused(opened: &model::Opened) {
 }
 
 /// Names what the metadata say that nothing reads.
-fn note_unread(opened: &model::Opened) {
+fn note_unread(opened: &model::ModelSource) {
     let gguf = opened.gguf();
     let unread = opened.config().unread_keys(gguf);
     let unread: Vec<_> = unread.chain(Tokenizer::unread_keys(gguf)).collect();

@@ -9,7 +9,7 @@ use core::str::FromStr as _;
 use sluice::Team;
 use sluice::host::cpus::{CPUS_MAX, CpuList};
 use sluice::host::isa;
-use sluice::host::measures::Measure;
+use sluice::host::measures::HostMeasure;
 use sluice::host::memory::{self, MemoryPolicy};
 use sluice::host::placement::{Bind, Numa, Priority, WorkerOptions};
 use sluice::host::topology::{CoreChoice, Cores};
@@ -96,7 +96,7 @@ impl PlacementArgs {
                     "not all of them are there and allowed"
                 };
                 let (wanted, found) = (format!("CPU {given}"), format!("CPU {found}"));
-                let measure = Measure::refused("CPUs", wanted, found, why);
+                let measure = HostMeasure::refused("CPUs", wanted, found, why);
                 say(&[measure.with_remedy("taskset or a cgroup cpuset that has them")]);
             }
         }
@@ -156,8 +156,9 @@ impl PlacementArgs {
     /// Says what of the memory's measures was refused; of huge pages only if they were asked for.
     pub(crate) fn say_memory(&self) {
         let measures = memory::report();
-        let asked =
-            |measure: &&Measure| self.huge_pages == "on" || !measure.name.starts_with("huge pages");
+        let asked = |measure: &&HostMeasure| {
+            self.huge_pages == "on" || !measure.name.starts_with("huge pages")
+        };
         say(&measures.iter().filter(asked).cloned().collect::<Vec<_>>());
     }
 }
@@ -167,7 +168,7 @@ fn cores_choice() -> PossibleValuesParser {
 }
 
 /// Says which measures are not held, and what to type to get them.
-pub(crate) fn say(measures: &[Measure]) {
+pub(crate) fn say(measures: &[HostMeasure]) {
     for measure in measures.iter().filter(|measure| !measure.is_held()) {
         note(format_args!("warning: {measure}"));
     }

@@ -5,7 +5,7 @@ use crate::ui::output::note;
 use anyhow::{Context as _, bail};
 use sluice::core::gguf::Gguf;
 use sluice::core::tokenizer::{self, Tokenizer};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 
 /// `text` with what its escapes stand for, if `escapes`; `name` is what an error calls it.
 ///
@@ -84,7 +84,7 @@ pub(crate) fn warn_of_doubles(tokenizer: &Tokenizer<'_>, tokens: &[u32]) {
 ///
 /// # Errors
 /// A character that the vocabulary cannot write; no text and no token to begin with.
-pub(crate) fn encode(opened: &Opened, text: &str) -> anyhow::Result<Vec<u32>> {
+pub(crate) fn encode(opened: &ModelSource, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut tokens = Vec::new();
     if !text.is_empty() {
         tokens = opened

@@ -12,7 +12,7 @@ use clap::{Args, value_parser};
 use sluice::core::team::StopFlag;
 use sluice::core::tokenizer::Tokenizer;
 use sluice::host::{interrupt, isa};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice::{Limits, Session};
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ impl ReadingArgs {
     pub(crate) fn begin_with(
         &self,
         observed: bool,
-        cut: impl FnOnce(&Opened, usize, usize) -> anyhow::Result<Chunks>,
+        cut: impl FnOnce(&ModelSource, usize, usize) -> anyhow::Result<Chunks>,
     ) -> anyhow::Result<Option<Reading>> {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let table =
@@ -133,7 +133,7 @@ impl Chunks {
     /// # Errors
     /// The file cannot be read, is not UTF-8, or is shorter than a chunk.
     pub(crate) fn read(
-        opened: &Opened,
+        opened: &ModelSource,
         path: &Path,
         len: usize,
         max: usize,

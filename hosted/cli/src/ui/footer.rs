@@ -3,7 +3,7 @@
 use crate::ui::format::Bytes;
 use crate::ui::output::note;
 use core::time::Duration;
-use sluice::generate::{Span, Timings};
+use sluice::generate::{GeneratorTimings, Span};
 use sluice::host::process::peak_memory_bytes;
 
 /// How the model was run.
@@ -15,7 +15,7 @@ pub(crate) struct Setup {
 }
 
 /// Prints the footer to stderr.
-pub(crate) fn print(timings: &Timings, setup: &Setup) {
+pub(crate) fn print(timings: &GeneratorTimings, setup: &Setup) {
     let ms = |time: Duration| 1e3 * time.as_secs_f64();
     note(format_args!(
         "\n          load time = {:>10.2} ms",

@@ -21,7 +21,7 @@ fn setup(n_slots: usize) -> CacheSetup {
 }
 
 fn hits(steps: &Steps, n_slots: usize) -> [u64; 7] {
-    let report = replay(steps, setup(n_slots), &Policy::ALL, None).unwrap();
+    let report = replay(steps, setup(n_slots), &EvictionPolicy::ALL, None).unwrap();
     let [aged, lru, lfu, heat, fixed] = &*report.policies else {
         panic!("five policies")
     };
@@ -79,7 +79,14 @@ fn pools_by_layer_have_their_own_slots() {
         (2, 5, &[1]),
     ];
     let steps = steps_of(&lines, 4);
-    let cache = |n_slots, pool| replay(&steps, CacheSetup { n_slots, pool }, &[Policy::Lru], None);
+    let cache = |n_slots, pool| {
+        replay(
+            &steps,
+            CacheSetup { n_slots, pool },
+            &[EvictionPolicy::Lru],
+            None,
+        )
+    };
     let report = cache(3, Pool::Layer).unwrap();
     // Layer 2 has two slots, layer 5 one.
     let rate = |n_hits| Rate { n_hits, n_uses: 3 };
@@ -126,7 +133,7 @@ fn searched(steps: &[Vec<u32>], inside: &[u32], n_slots: usize) -> u64 {
 }
 
 /// The hits where each eviction looks at all slots, as the live cache may do it.
-fn scanned(steps: &Steps, n_slots: usize, policy: Policy) -> u64 {
+fn scanned(steps: &Steps, n_slots: usize, policy: EvictionPolicy) -> u64 {
     let cut = steps.profile().for_slots(n_slots);
     let mut worth = Worth::new(policy, steps.n_ids(), n_slots, Some(&cut));
     let (mut slots, mut n_hits) = (Vec::<u32>::new(), 0);
@@ -187,7 +194,7 @@ quickcheck! {
         let steps = of_layer(&random(&seed, 16, 4));
         let n_slots = 4 + usize::from(n_slots % 14);
         let [_, _, policies @ ..] = hits(&steps, n_slots);
-        policies.into_iter().zip(Policy::ALL).all(|(hits, policy)| hits == scanned(&steps, n_slots, policy))
+        policies.into_iter().zip(EvictionPolicy::ALL).all(|(hits, policy)| hits == scanned(&steps, n_slots, policy))
     }
 
     fn more_slots_are_no_fewer_hits_of_the_optimum(seed: Vec<Vec<u8>>) -> bool {

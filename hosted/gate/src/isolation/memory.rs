@@ -4,7 +4,7 @@ use super::{IsolationRequest, NotHeld as _};
 use core::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::mm::{madvise, mlock, mmap_anonymous, mprotect, munmap};
-use sluice::host::measures::{Measure, Report};
+use sluice::host::measures::{HostMeasure, Report};
 use std::fs;
 use std::io;
 
@@ -97,7 +97,8 @@ impl RingMemory {
         }
         if request.prefetch {
             let requested = format!("{} resident", kib(self.len));
-            let item = Measure::held("prefetch", requested, format!("{} in Rss", kib(found.rss)));
+            let item =
+                HostMeasure::held("prefetch", requested, format!("{} in Rss", kib(found.rss)));
             items.push(if found.rss >= self.len {
                 item
             } else {
@@ -118,11 +119,11 @@ impl RingMemory {
         }
     }
 
-    fn huge_pages(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Measure {
+    fn huge_pages(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> HostMeasure {
         let possible = self.len / HUGE_PAGE * HUGE_PAGE;
         let requested = format!("{} in huge pages", kib(possible));
         let text = format!("{} in AnonHugePages", kib(found.huge));
-        let item = Measure::held("huge pages", requested, text);
+        let item = HostMeasure::held("huge pages", requested, text);
         let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let is_never = setting.is_ok_and(|setting| setting.contains("[never]"));
         if let Some(error) = error {
@@ -145,9 +146,9 @@ impl RingMemory {
         item.not("the kernel has no more free ones", Some(remedy))
     }
 
-    fn lock(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> Measure {
+    fn lock(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> HostMeasure {
         let requested = format!("{} locked", kib(self.len));
-        let item = Measure::held(
+        let item = HostMeasure::held(
             "memory lock",
             requested,
             format!("{} in Locked", kib(found.locked)),
@@ -192,7 +193,7 @@ impl RingMemory {
         Ok(node)
     }
 
-    fn numa(&self, bound: io::Result<u32>) -> Measure {
+    fn numa(&self, bound: io::Result<u32>) -> HostMeasure {
         let asked = bound
             .as_ref()
             .map_or("the worker's node".into(), |node| format!("node {node}"));
@@ -202,7 +203,7 @@ impl RingMemory {
         let (pages, worker) = match (pages, worker) {
             (Ok(pages), Ok(worker)) => (pages, worker),
             (Err(error), _) | (_, Err(error)) => {
-                let item = Measure::held("numa", requested, "unknown");
+                let item = HostMeasure::held("numa", requested, "unknown");
                 let why = format!("the node cannot be read: {error}");
                 return item.not(why, None);
             }
@@ -229,14 +230,14 @@ impl Drop for RingMemory {
 }
 
 /// Compares the nodes of pages with that of the worker.
-fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>) -> Measure {
+fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>) -> HostMeasure {
     let far: Vec<_> = pages.iter().filter(|&&node| node != worker).collect();
     let found = format!(
         "worker on node {worker}, {} of {} pages there",
         pages.len() - far.len(),
         pages.len()
     );
-    let item = Measure::held("numa", requested, found);
+    let item = HostMeasure::held("numa", requested, found);
     let Some(node) = far.first() else {
         // All pages are where they should be, with or without a policy.
         return item;

@@ -21,7 +21,7 @@ mod memory;
 mod thread;
 
 use core::fmt;
-use sluice::host::measures::{Measure, Report};
+use sluice::host::measures::{HostMeasure, Report};
 
 pub use memory::RingMemory;
 pub use thread::Isolation;
@@ -96,7 +96,7 @@ trait NotHeld {
     fn not(self, why_not: impl fmt::Display, remedy: Option<&str>) -> Self;
 }
 
-impl NotHeld for Measure {
+impl NotHeld for HostMeasure {
     fn not(self, why_not: impl fmt::Display, remedy: Option<&str>) -> Self {
         Self {
             why_not: Some(why_not.to_string()),

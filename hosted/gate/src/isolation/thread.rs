@@ -4,7 +4,7 @@ use super::{CoreRequest, IsolationRequest, NotHeld as _};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
-use sluice::host::measures::{Measure, Report};
+use sluice::host::measures::{HostMeasure, Report};
 use sluice::host::topology::Cores;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -49,7 +49,7 @@ impl Isolation {
         isolation
     }
 
-    fn pin(&mut self, cpu: usize, reason: &str, items: &mut Vec<Measure>) {
+    fn pin(&mut self, cpu: usize, reason: &str, items: &mut Vec<HostMeasure>) {
         let requested = format!("CPU {cpu} alone ({reason})");
         let before = sched_getaffinity(None);
         let mut set = CpuSet::new();
@@ -58,7 +58,7 @@ impl Isolation {
         }
         let result = sched_setaffinity(None, &set);
         let found = allowed_cpus().unwrap_or_else(|| "unknown".into());
-        let item = Measure::held("core", requested, format!("allowed CPUs: {found}"));
+        let item = HostMeasure::held("core", requested, format!("allowed CPUs: {found}"));
         items.push(match result {
             Ok(()) => {
                 self.affinity = before.ok();
@@ -76,18 +76,18 @@ impl Isolation {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         let siblings = fs::read_to_string(path).unwrap_or_default();
         let others: Vec<_> = list(&siblings).filter(|&other| other != cpu).collect();
-        let item = Measure::held("smt", "no other thread on the core", String::new());
+        let item = HostMeasure::held("smt", "no other thread on the core", String::new());
         items.push(match others.first() {
-            None if siblings.is_empty() => Measure {
+            None if siblings.is_empty() => HostMeasure {
                 found: "sysfs does not say".into(),
                 ..item
             }
             .not("the topology is unknown", None),
-            None => Measure {
+            None => HostMeasure {
                 found: "the core has one thread".into(),
                 ..item
             },
-            Some(other) => Measure {
+            Some(other) => HostMeasure {
                 found: format!("siblings {}", siblings.trim()),
                 ..item
             }
@@ -100,7 +100,7 @@ impl Isolation {
         });
     }
 
-    fn set_timer_slack(&mut self, wanted: u64, items: &mut Vec<Measure>) {
+    fn set_timer_slack(&mut self, wanted: u64, items: &mut Vec<HostMeasure>) {
         let before = timer_slack_ns();
         let slack = libc::c_ulong::try_from(wanted).unwrap_or(libc::c_ulong::MAX);
         // SAFETY: takes a number and touches no memory.
@@ -108,7 +108,7 @@ impl Isolation {
         let error = io::Error::last_os_error();
         let found = timer_slack_ns();
         let text = found.map_or("unknown".into(), |ns| format!("{ns} ns"));
-        let item = Measure::held("timer slack", format!("{wanted} ns"), text);
+        let item = HostMeasure::held("timer slack", format!("{wanted} ns"), text);
         if result == 0 {
             self.timer_slack_ns = before;
         }
@@ -119,7 +119,7 @@ impl Isolation {
         });
     }
 
-    fn hold_cpu_latency(&mut self, wanted: i32, items: &mut Vec<Measure>) {
+    fn hold_cpu_latency(&mut self, wanted: i32, items: &mut Vec<HostMeasure>) {
         const PATH: &str = "/dev/cpu_dma_latency";
         let requested = format!("at most {wanted} µs to wake up");
         let held = File::options().read(true).write(true).open(PATH);
@@ -134,7 +134,7 @@ impl Isolation {
         match held {
             Ok((file, found)) => {
                 self._cpu_latency = Some(file);
-                let item = Measure::held("cpu latency", requested, format!("{found} µs"));
+                let item = HostMeasure::held("cpu latency", requested, format!("{found} µs"));
                 items.push(if found <= wanted {
                     item
                 } else {
@@ -144,14 +144,14 @@ impl Isolation {
             Err(error) => {
                 let remedy = format!("run as root, or: sudo chmod o+rw {PATH}");
                 let remedy = (error.kind() == io::ErrorKind::PermissionDenied).then_some(remedy);
-                let item = Measure::held("cpu latency", requested, "not held");
+                let item = HostMeasure::held("cpu latency", requested, "not held");
                 let why = format_args!("{PATH}: {error}").to_string();
                 items.push(item.not(why, remedy.as_deref()));
             }
         }
     }
 
-    fn set_fifo(&mut self, priority: i32, items: &mut Vec<Measure>) {
+    fn set_fifo(&mut self, priority: i32, items: &mut Vec<HostMeasure>) {
         let before = scheduling();
         let wanted = libc::sched_param {
             sched_priority: priority,
@@ -160,7 +160,7 @@ impl Isolation {
         let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) };
         let error = io::Error::last_os_error();
         let found = scheduling();
-        let item = Measure::held(
+        let item = HostMeasure::held(
             "scheduling",
             format!("SCHED_FIFO, priority {priority}"),
             found.map_or("unknown".into(), |(policy, param)| {

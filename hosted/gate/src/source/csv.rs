@@ -1,6 +1,6 @@
 //! Numbers in a column of text lines.
 
-use super::SourceError;
+use super::SignalError;
 use std::borrow::Cow;
 use std::io::{BufRead as _, BufReader, Read};
 
@@ -26,7 +26,7 @@ impl Csv {
     pub(super) fn new(
         reader: Box<dyn Read + Send>,
         column: Option<&str>,
-    ) -> Result<Self, SourceError> {
+    ) -> Result<Self, SignalError> {
         let mut csv = Self {
             lines: BufReader::new(reader),
             separator: ' ',
@@ -55,7 +55,7 @@ impl Csv {
     /// # Errors
     /// A line without the column or with more fields than the first, a field that is no number,
     /// text that is not UTF-8, or a line without an end.
-    pub(super) fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SourceError> {
+    pub(super) fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SignalError> {
         out.extend(self.first.take());
         loop {
             let Some(line) = self.line()? else {
@@ -69,26 +69,26 @@ impl Csv {
     }
 
     /// The column's number in `line`.
-    fn number(&self, line: &str) -> Result<f32, SourceError> {
+    fn number(&self, line: &str) -> Result<f32, SignalError> {
         let fields: Vec<_> = fields(line, self.separator).collect();
         let line = self.n_lines;
         // A separator may stand behind the last field as well.
         let n = fields.len() - fields.iter().rev().take_while(|f| f.is_empty()).count();
         if n > self.n_columns {
             let n_columns = self.n_columns;
-            return Err(SourceError::LongLine { line, n, n_columns });
+            return Err(SignalError::LongLine { line, n, n_columns });
         }
         let column = self.column + 1;
-        let short = SourceError::ShortLine { line, column };
+        let short = SignalError::ShortLine { line, column };
         let field = fields.get(self.column).ok_or(short)?;
         let text = field.to_string();
         field
             .parse()
-            .map_err(|_| SourceError::NotANumber { line, text })
+            .map_err(|_| SignalError::NotANumber { line, text })
     }
 
     /// The next line with text, without space around it.
-    fn line(&mut self) -> Result<Option<String>, SourceError> {
+    fn line(&mut self) -> Result<Option<String>, SignalError> {
         loop {
             let mut bytes = Vec::new();
             let n = (&mut self.lines)
@@ -100,12 +100,12 @@ impl Csv {
             self.n_lines += 1;
             let line = self.n_lines;
             if n as u64 > LINE_LEN_MAX {
-                return Err(SourceError::EndlessLine { line });
+                return Err(SignalError::EndlessLine { line });
             }
-            let text = String::from_utf8(bytes).map_err(|_| SourceError::NotText { line })?;
+            let text = String::from_utf8(bytes).map_err(|_| SignalError::NotText { line })?;
             let text = text.trim_end_matches('\n').trim_end_matches('\r');
             if text.contains('\r') {
-                return Err(SourceError::LoneReturn { line });
+                return Err(SignalError::LoneReturn { line });
             }
             // Tabs stay: they may be empty fields.
             let text = text.trim_matches(' ');
@@ -117,12 +117,12 @@ impl Csv {
 }
 
 /// The column's place, from 0.
-fn find(names: &[Cow<'_, str>], column: Option<&str>, line: &str) -> Result<usize, SourceError> {
+fn find(names: &[Cow<'_, str>], column: Option<&str>, line: &str) -> Result<usize, SignalError> {
     let line: String = line.chars().take(LINE_SHOWN).collect();
     let Some(name) = column else {
         return match names.len() {
             1 => Ok(0),
-            n => Err(SourceError::WhichColumn { n, line }),
+            n => Err(SignalError::WhichColumn { n, line }),
         };
     };
     let number = name.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
@@ -130,7 +130,7 @@ fn find(names: &[Cow<'_, str>], column: Option<&str>, line: &str) -> Result<usiz
     // A line of numbers has no names: what looks like one is a sample.
     let is_header = names.iter().any(|name| name.parse::<f32>().is_err());
     let by_name = names.iter().position(|field| is_header && field == name);
-    by_name.or(by_number).ok_or_else(|| SourceError::NoColumn {
+    by_name.or(by_number).ok_or_else(|| SignalError::NoColumn {
         name: name.to_owned(),
         line,
     })

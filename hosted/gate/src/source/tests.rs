@@ -12,7 +12,11 @@ impl Read for Dribble {
     }
 }
 
-fn read(bytes: &[u8], format: &Format, channel: Channel) -> Result<Vec<f32>, SourceError> {
+fn read(
+    bytes: &[u8],
+    format: &SourceFormat,
+    channel: SourceChannel,
+) -> Result<Vec<f32>, SignalError> {
     let mut source = Source::new(Box::new(Dribble(bytes.to_vec(), 0)), format, channel)?;
     let mut out = Vec::new();
     while source.read(&mut out)? {}
@@ -62,22 +66,22 @@ fn wav_of_every_encoding() {
         // What is behind the data is not samples; a pipe's header does not know the length.
         for (said, behind) in [(len, &b"LISTjunk"[..]), (0, b""), (u32::MAX, b"")] {
             let bytes = wav(tag, bits, 1, said, &[data, behind].concat());
-            let samples = read(&bytes, &Format::Wav, Channel::Mean).unwrap();
+            let samples = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap();
             assert_eq!(samples, [-1.0, -0.5, 0.0, 0.5], "{tag} {bits} {said}");
         }
         let bytes = wav(tag, bits, 2, len, data);
-        let of = |channel| read(&bytes, &Format::Wav, channel).unwrap();
-        assert_eq!(of(Channel::Mean), [-0.75, 0.25]);
-        assert_eq!(of(Channel::One(1)), [-0.5, 0.5]);
+        let of = |channel| read(&bytes, &SourceFormat::Wav, channel).unwrap();
+        assert_eq!(of(SourceChannel::Mean), [-0.75, 0.25]);
+        assert_eq!(of(SourceChannel::One(1)), [-0.5, 0.5]);
     }
 }
 
 #[test]
 fn what_is_wrong_is_named() {
-    let message = |bytes: &[u8], format: &Format, channel| {
+    let message = |bytes: &[u8], format: &SourceFormat, channel| {
         read(bytes, format, channel).unwrap_err().to_string()
     };
-    let mean = Channel::Mean;
+    let mean = SourceChannel::Mean;
     let good = wav(1, 16, 1, 4, &[1, 2, 3, 4]);
     for (bytes, expected) in [
         (&b""[..], "shorter"),
@@ -90,18 +94,21 @@ fn what_is_wrong_is_named() {
         (&wav(85, 16, 1, 0, &[]), "0x55"),
         (&wav(1, 16, 0, 0, &[]), "without channels"),
     ] {
-        let found = message(bytes, &Format::Wav, mean);
+        let found = message(bytes, &SourceFormat::Wav, mean);
         assert!(found.contains(expected), "{found:?} {expected:?}");
     }
     for end in 0..good.len() {
-        assert!(read(&good[..end], &Format::Wav, mean).is_err(), "{end}");
+        assert!(
+            read(&good[..end], &SourceFormat::Wav, mean).is_err(),
+            "{end}"
+        );
     }
-    let found = message(&good, &Format::Wav, Channel::One(1));
+    let found = message(&good, &SourceFormat::Wav, SourceChannel::One(1));
     assert!(
         found.contains("channel 1") && found.contains("there are 1"),
         "{found}"
     );
-    let csv = |column: &str| Format::Csv {
+    let csv = |column: &str| SourceFormat::Csv {
         column: Some(column.into()),
     };
     assert!(message(b"a,b\n1,2\n", &csv("c"), mean).contains("\"c\""));
@@ -129,12 +136,12 @@ fn lengths_that_nobody_knew_mean_up_to_the_end() {
         u32::MAX,
     ] {
         let bytes = wav(1, 16, 1, said, &[0, 0x40, 0, 0xc0]);
-        let samples = read(&bytes, &Format::Wav, Channel::Mean).unwrap();
+        let samples = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap();
         assert_eq!(samples, [0.5, -0.5], "{said:#x}");
     }
     let bytes = wav(1, 16, 1, 3 << 30, &[0, 0x40]);
-    let error = read(&bytes, &Format::Wav, Channel::Mean).unwrap_err();
-    assert!(matches!(error, SourceError::CutShort { bytes } if bytes == (3 << 30) - 2));
+    let error = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap_err();
+    assert!(matches!(error, SignalError::CutShort { bytes } if bytes == (3 << 30) - 2));
 }
 
 #[test]
@@ -150,12 +157,12 @@ fn rf64_says_its_length_in_64_bits() {
         (b"RIFF", 4, b""),
     ] {
         let bytes = wav_with(kind, &ds64(len), u32::MAX, &[&data, behind].concat());
-        let samples = read(&bytes, &Format::Wav, Channel::Mean).unwrap();
+        let samples = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap();
         assert_eq!(samples, [0.5, -0.5]);
     }
     let bytes = wav_with(b"RF64", &ds64(5 << 30), u32::MAX, &data);
-    let error = read(&bytes, &Format::Wav, Channel::Mean).unwrap_err();
-    assert!(matches!(error, SourceError::CutShort { bytes } if bytes == (5 << 30) - 4));
+    let error = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap_err();
+    assert!(matches!(error, SignalError::CutShort { bytes } if bytes == (5 << 30) - 4));
 }
 
 #[test]
@@ -177,13 +184,14 @@ fn headers_end() {
         (b"RIFX", "RIFX"),
     ] {
         let endless = Endless(head.to_vec(), 0);
-        let error = Source::new(Box::new(endless), &Format::Wav, Channel::Mean).unwrap_err();
+        let error =
+            Source::new(Box::new(endless), &SourceFormat::Wav, SourceChannel::Mean).unwrap_err();
         assert!(error.to_string().contains(named), "{error}");
     }
     let mut padded = wav(1, 24, 1, 4, &[0; 4]);
     let at = padded.windows(4).position(|four| four == b"data").unwrap() - 4;
     padded[at] = 4;
-    let error = read(&padded, &Format::Wav, Channel::Mean).unwrap_err();
+    let error = read(&padded, &SourceFormat::Wav, SourceChannel::Mean).unwrap_err();
     assert!(
         error
             .to_string()
@@ -196,7 +204,8 @@ fn headers_end() {
 fn csv_says_what_it_cannot_be_sure_of() {
     let of = |text: &[u8], column: Option<&str>| {
         let column = column.map(str::to_owned);
-        read(text, &Format::Csv { column }, Channel::Mean).map_err(|error| error.to_string())
+        read(text, &SourceFormat::Csv { column }, SourceChannel::Mean)
+            .map_err(|error| error.to_string())
     };
     for (text, column, named) in [
         (&b"t,v\n0,1\n"[..], None, "2 columns (\"t,v\")"),
@@ -235,8 +244,8 @@ fn csv_says_what_it_cannot_be_sure_of() {
         assert_eq!(of(text, column).as_deref(), Ok(&expected[..]), "{text:?}");
     }
     let endless = io::repeat(b'0');
-    let format = Format::Csv { column: None };
-    let error = Source::new(Box::new(endless), &format, Channel::Mean).unwrap_err();
+    let format = SourceFormat::Csv { column: None };
+    let error = Source::new(Box::new(endless), &format, SourceChannel::Mean).unwrap_err();
     assert_eq!(error.to_string(), "line 1 has no end within 1 MiB");
 }
 
@@ -246,19 +255,29 @@ fn raw_numbers_and_columns() {
         .iter()
         .flat_map(|x| x.to_le_bytes())
         .collect();
-    let samples = read(&f32s, &Format::F32 { channels: 1 }, Channel::Mean).unwrap();
+    let samples = read(
+        &f32s,
+        &SourceFormat::F32 { channels: 1 },
+        SourceChannel::Mean,
+    )
+    .unwrap();
     assert_eq!(samples[0].to_bits(), 1f32.to_bits());
     assert!(samples[1].is_nan());
     assert_eq!(samples[2].to_bits(), (-2.5f32).to_bits());
     let samples = read(
         &[0, 0x40, 0, 0xc0],
-        &Format::I16 { channels: 2 },
-        Channel::One(1),
+        &SourceFormat::I16 { channels: 2 },
+        SourceChannel::One(1),
     );
     assert_eq!(samples.unwrap(), [-0.5]);
     // -2048 and 2047, then 1 and -1.
     let packed = [0x00, 0x78, 0xff, 0x01, 0xf0, 0xff];
-    let samples = read(&packed, &Format::Wfdb212 { channels: 1 }, Channel::Mean).unwrap();
+    let samples = read(
+        &packed,
+        &SourceFormat::Wfdb212 { channels: 1 },
+        SourceChannel::Mean,
+    )
+    .unwrap();
     assert_eq!(
         samples,
         [-1.0, 2047.0 / 2048.0, 1.0 / 2048.0, -1.0 / 2048.0]
@@ -270,11 +289,11 @@ fn raw_numbers_and_columns() {
         ("\"a\", \"b\"\n1, 2\n", Some("b"), vec![2.0]),
         ("", None, vec![]),
     ] {
-        let format = Format::Csv {
+        let format = SourceFormat::Csv {
             column: column.map(str::to_owned),
         };
         assert_eq!(
-            read(text.as_bytes(), &format, Channel::Mean).unwrap(),
+            read(text.as_bytes(), &format, SourceChannel::Mean).unwrap(),
             expected,
             "{text:?}"
         );
@@ -284,23 +303,31 @@ fn raw_numbers_and_columns() {
 #[test]
 fn an_end_between_the_channels_is_an_error_that_says_where() {
     let bytes = [0u8; 2 * (3 * 5 + 2)];
-    let format = Format::I16 { channels: 3 };
-    for channel in [Channel::Mean, Channel::One(1)] {
+    let format = SourceFormat::I16 { channels: 3 };
+    for channel in [SourceChannel::Mean, SourceChannel::One(1)] {
         let error = read(&bytes, &format, channel).unwrap_err();
         let expected = "it ends after 2 of the 3 channels' samples";
         assert_eq!(error.to_string(), expected, "{channel:?}");
         assert_eq!(read(&bytes[..2 * 15], &format, channel).unwrap().len(), 5);
     }
     // What was read before it is not lost.
-    let mut source = Source::new(Box::new(Dribble(bytes.to_vec(), 0)), &format, Channel::Mean);
+    let mut source = Source::new(
+        Box::new(Dribble(bytes.to_vec(), 0)),
+        &format,
+        SourceChannel::Mean,
+    );
     let source = source.as_mut().unwrap();
     let mut out = Vec::new();
     while source.read(&mut out).unwrap_or(false) {}
     assert_eq!(out.len(), 5);
     // Nine samples of three channels are ten in format 212.
-    let format = Format::Wfdb212 { channels: 3 };
-    for channel in [Channel::Mean, Channel::One(0), Channel::One(2)] {
+    let format = SourceFormat::Wfdb212 { channels: 3 };
+    for channel in [
+        SourceChannel::Mean,
+        SourceChannel::One(0),
+        SourceChannel::One(2),
+    ] {
         assert_eq!(read(&[0; 15], &format, channel).unwrap().len(), 3);
     }
-    assert!(read(&[0; 12], &format, Channel::Mean).is_err());
+    assert!(read(&[0; 12], &format, SourceChannel::Mean).is_err());
 }

@@ -1,6 +1,6 @@
 //! What the header of a WAV file says: RIFF, and RF64 for files beyond 4 GiB (EBU Tech 3306).
 
-use super::{Encoding, SourceError, at_end};
+use super::{Encoding, SignalError, at_end};
 use std::io::{self, Read};
 
 /// What is known when the data begins.
@@ -14,14 +14,14 @@ pub(super) struct Wav {
 }
 
 /// What a format chunk says.
-type Format = (Encoding, usize, u32);
+type SourceFormat = (Encoding, usize, u32);
 
 impl Wav {
     /// Reads up to the data.
     ///
     /// # Errors
     /// It is no WAV file, one of a format that is not supported, or one whose header has no end.
-    pub(super) fn read(reader: &mut dyn Read) -> Result<Self, SourceError> {
+    pub(super) fn read(reader: &mut dyn Read) -> Result<Self, SignalError> {
         let mut head = [0; 12];
         at_end(reader.read_exact(&mut head), "it is shorter than a header")?;
         check_kind(&head)?;
@@ -33,7 +33,7 @@ impl Wav {
             let short_len = u32::from_le_bytes([chunk[4], chunk[5], chunk[6], chunk[7]]);
             let len = u64::from(short_len);
             if &chunk[..4] == b"data" {
-                let missing = SourceError::NotWav("the data comes before the format");
+                let missing = SignalError::NotWav("the data comes before the format");
                 let (encoding, channels, rate) = format.ok_or(missing)?;
                 return Ok(Self {
                     encoding,
@@ -43,7 +43,7 @@ impl Wav {
                 });
             }
             let padded = len + len % 2;
-            let endless = SourceError::NotWav("no data comes within its first 64 MiB");
+            let endless = SignalError::NotWav("no data comes within its first 64 MiB");
             left = left.checked_sub(8 + padded).ok_or(endless)?;
             match &chunk[..4] {
                 b"fmt " => format = Some(read_format(reader, padded)?),
@@ -56,7 +56,7 @@ impl Wav {
 
 /// # Errors
 /// The file is none of those that are read here.
-fn check_kind(head: &[u8; 12]) -> Result<(), SourceError> {
+fn check_kind(head: &[u8; 12]) -> Result<(), SignalError> {
     let is_known = matches!(&head[..4], b"RIFF" | b"RF64" | b"BW64") && &head[8..] == b"WAVE";
     let name = match &head[..4] {
         _ if is_known => return Ok(()),
@@ -69,7 +69,7 @@ fn check_kind(head: &[u8; 12]) -> Result<(), SourceError> {
         b"caff" => "it is Apple's Core Audio Format",
         _ => "it does not begin with RIFF and WAVE",
     };
-    Err(SourceError::NotWav(name))
+    Err(SignalError::NotWav(name))
 }
 
 /// The length of the data, if a header says it.
@@ -87,7 +87,7 @@ fn is_known(len: u32) -> bool {
     len != 0 && len < u32::MAX - 0xffff && !near_half
 }
 
-fn read_format(reader: &mut dyn Read, padded: u64) -> Result<Format, SourceError> {
+fn read_format(reader: &mut dyn Read, padded: u64) -> Result<SourceFormat, SignalError> {
     let cut = "its format is cut short";
     let mut bytes = [0; 40];
     let taken = usize::try_from(padded).map_or(bytes.len(), |len| len.min(bytes.len()));
@@ -106,15 +106,15 @@ fn read_format(reader: &mut dyn Read, padded: u64) -> Result<Format, SourceError
         (1, 32) => Encoding::I32,
         (3, 32) => Encoding::F32,
         (3, 64) => Encoding::F64,
-        _ => return Err(SourceError::WavFormat { tag, bits }),
+        _ => return Err(SignalError::WavFormat { tag, bits }),
     };
     if taken < 16 || channels == 0 {
         let cut = "its format is cut short or without channels";
-        return Err(SourceError::NotWav(cut));
+        return Err(SignalError::NotWav(cut));
     }
     // 24 bits in four bytes, say, would be read as other samples.
     if block_len != 0 && usize::from(block_len) != usize::from(channels) * encoding.unit() {
-        return Err(SourceError::WavBlock {
+        return Err(SignalError::WavBlock {
             block_len,
             channels,
             bits,
@@ -125,11 +125,11 @@ fn read_format(reader: &mut dyn Read, padded: u64) -> Result<Format, SourceError
 }
 
 /// The length of the data in RF64's chunk of long sizes.
-fn read_long_len(reader: &mut dyn Read, padded: u64) -> Result<u64, SourceError> {
+fn read_long_len(reader: &mut dyn Read, padded: u64) -> Result<u64, SignalError> {
     let cut = "its chunk ds64 is cut short";
     let mut sizes = [0; 16];
     at_end(reader.read_exact(&mut sizes), cut)?;
-    let rest = padded.checked_sub(16).ok_or(SourceError::NotWav(cut))?;
+    let rest = padded.checked_sub(16).ok_or(SignalError::NotWav(cut))?;
     skip(reader, rest, cut)?;
     Ok(u64::from_le_bytes(
         sizes[8..].try_into().unwrap_or_default(),
@@ -138,10 +138,10 @@ fn read_long_len(reader: &mut dyn Read, padded: u64) -> Result<u64, SourceError>
 
 /// # Errors
 /// Reading fails, or fewer than `n` bytes are left: `cut`.
-fn skip(reader: &mut dyn Read, n: u64, cut: &'static str) -> Result<(), SourceError> {
+fn skip(reader: &mut dyn Read, n: u64, cut: &'static str) -> Result<(), SignalError> {
     let skipped = io::copy(&mut reader.take(n), &mut io::sink())?;
     if skipped < n {
-        return Err(SourceError::NotWav(cut));
+        return Err(SignalError::NotWav(cut));
     }
     Ok(())
 }

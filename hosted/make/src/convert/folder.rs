@@ -4,7 +4,7 @@
 
 use super::ConvertError;
 use super::python_json::standard;
-use super::safetensors::{Header, PREFIX_BYTES, TensorEntry};
+use super::safetensors::{Header, PREFIX_BYTES, SafetensorsEntry};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sluice::file::{ReadFile, mistaken};
@@ -33,7 +33,7 @@ struct Shard {
 #[derive(Debug)]
 pub(super) struct Tensor {
     shard: usize,
-    pub(super) entry: TensorEntry,
+    pub(super) entry: SafetensorsEntry,
 }
 
 /// The longest file of JSON or text that is read: vocabularies take up to about 35 MB.

@@ -37,7 +37,7 @@ mod unread;
 mod vocabulary;
 mod write;
 
-pub use crate::pieces::Ended;
+pub use crate::pieces::Outcome;
 pub(crate) use base::Base;
 pub(crate) use config::Config;
 pub(crate) use encode::decode;

@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, HashSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The tensors, in the order of their data.
-    pub tensors: Vec<TensorEntry>,
+    pub tensors: Vec<SafetensorsEntry>,
 }
 
 /// A tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorEntry {
+pub struct SafetensorsEntry {
     /// Such as `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
     /// How elements are stored.
@@ -166,7 +166,7 @@ impl Header {
 }
 
 /// Checks one tensor by itself; its offset still counts from the start of the data.
-fn entry(name: String, raw: RawTensor) -> Result<TensorEntry, HeaderError> {
+fn entry(name: String, raw: RawTensor) -> Result<SafetensorsEntry, HeaderError> {
     let Some(dtype) = Dtype::from_name(&raw.dtype) else {
         return Err(HeaderError::UnknownDtype {
             tensor: name,
@@ -193,7 +193,7 @@ fn entry(name: String, raw: RawTensor) -> Result<TensorEntry, HeaderError> {
             end,
         });
     }
-    Ok(TensorEntry {
+    Ok(SafetensorsEntry {
         name,
         dtype,
         shape,

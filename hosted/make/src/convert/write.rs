@@ -6,7 +6,7 @@ use super::encode::{decode, encode};
 use super::family::{Change, Map, Slice};
 use super::layout::{Mxfp4, Part, Parts, Source};
 use super::plan::Conversion;
-use crate::pieces::{Ended, share};
+use crate::pieces::{Outcome, share};
 use sluice::file::{GgufWriter, OutputFile};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::{QuantizeError, Quantizer};
@@ -51,14 +51,14 @@ impl Conversion {
         n_threads: usize,
         stop: &StopFlag,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Ended, ConvertError> {
+    ) -> Result<Outcome, ConvertError> {
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
         let quantizer = Quantizer::detect();
         let act =
             |piece: Piece, buffers: &mut Buffers| self.convert(piece, &writer, quantizer, buffers);
         let ended = share(&pieces, n_threads, stop, progress, act)?;
-        if ended == Ended::Complete {
+        if ended == Outcome::Complete {
             writer.finish()?;
         }
         Ok(ended)

@@ -3,7 +3,7 @@
 use super::DenseTensor;
 use super::error::ImportError;
 use super::manifest::{Json, Listed, PackedExperts, packed};
-use crate::uth::Dtype;
+use crate::uth::BlobType;
 use sluice_core::kernels::GgmlType;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Facts {
     /// Width of an expert.
     pub n_ff: u32,
     /// Of experts without a header.
-    pub dtype: Dtype,
+    pub dtype: BlobType,
 }
 
 /// A directory whose metadata was read, or several that hold a model together.
@@ -55,7 +55,7 @@ impl Facts {
             n_expert_used: metadata.u32("top_k")?,
             n_embd: metadata.u32("d_model")?,
             n_ff: metadata.u32("d_ff")?,
-            dtype: Dtype::from_name(dtype)
+            dtype: BlobType::from_name(dtype)
                 .ok_or_else(|| metadata.error("dtype", "a known type"))?,
         };
         let limits = [
@@ -209,7 +209,7 @@ impl Directory {
         Some(Listed {
             names: Vec::new(),
             path,
-            dtype: Dtype::F32,
+            dtype: BlobType::F32,
             len_bytes,
             checksum: None,
             tied: false,
@@ -381,10 +381,10 @@ fn fnv1a64(bytes: &[u8]) -> u64 {
 }
 
 /// The ggml type of a whole tensor of experts.
-pub(super) const fn stored_as(dtype: Dtype) -> Option<GgmlType> {
+pub(super) const fn stored_as(dtype: BlobType) -> Option<GgmlType> {
     match dtype {
-        Dtype::Int8 => Some(GgmlType::Q8_0),
-        Dtype::MXFP4 => Some(GgmlType::MXFP4),
+        BlobType::Int8 => Some(GgmlType::Q8_0),
+        BlobType::MXFP4 => Some(GgmlType::MXFP4),
         _ => dtype.ggml(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::directory::{Directory, stored_as};
 use super::error::ImportError;
-use crate::uth::{Blob, Dtype, Projection, UthError};
+use crate::uth::{Blob, BlobType, Projection, UthError};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) struct Experts<'d> {
     directory: &'d Directory,
     float: Option<Float>,
     /// By layer: the types of gate, up and down.
-    types: Vec<[Dtype; 3]>,
+    types: Vec<[BlobType; 3]>,
 }
 
 /// An expert's blob in its file.
@@ -82,10 +82,10 @@ impl<'d> Experts<'d> {
     }
 
     /// What a type is stored as.
-    fn ty(&self, dtype: Dtype) -> Option<GgmlType> {
+    fn ty(&self, dtype: BlobType) -> Option<GgmlType> {
         match (dtype, self.float) {
-            (Dtype::Int8, Some(Float::F16)) => Some(GgmlType::F16),
-            (Dtype::Int8, Some(Float::F32)) => Some(GgmlType::F32),
+            (BlobType::Int8, Some(Float::F16)) => Some(GgmlType::F16),
+            (BlobType::Int8, Some(Float::F32)) => Some(GgmlType::F32),
             _ => stored_as(dtype),
         }
     }
@@ -148,8 +148,8 @@ impl<'d> Experts<'d> {
         expert.read(part.range.start, &mut bytes)?;
         let [n_rows, n_cols] = self.shape(i).map(|n| usize::try_from(n).unwrap_or(0));
         match (part.dtype, part.scale) {
-            (Dtype::Int8, Some(scale)) => self.int8(expert.id, &bytes, scale),
-            (Dtype::MXFP4, _) => Ok(mxfp4(&bytes, n_rows, n_cols)),
+            (BlobType::Int8, Some(scale)) => self.int8(expert.id, &bytes, scale),
+            (BlobType::MXFP4, _) => Ok(mxfp4(&bytes, n_rows, n_cols)),
             _ => Ok(bytes),
         }
     }
@@ -221,7 +221,7 @@ impl Expert {
             expert.parts = blob.projections;
             return Ok(expert);
         }
-        if facts.dtype == Dtype::Mixed {
+        if facts.dtype == BlobType::Mixed {
             let magic = *head.first_chunk().unwrap_or(&[0; 4]);
             return Err(in_expert(UthError::NotUth { magic }));
         }
@@ -237,13 +237,13 @@ impl Expert {
     /// A payload without a header, of the directory's one type.
     fn bare(
         &mut self,
-        dtype: Dtype,
+        dtype: BlobType,
         shapes: [[u32; 2]; 3],
         head: &[u8],
         len_bytes: u64,
     ) -> Result<(), ImportError> {
         let id = self.id;
-        let is_int8 = dtype == Dtype::Int8;
+        let is_int8 = dtype == BlobType::Int8;
         let mut at = if is_int8 { 12 } else { 0 };
         for (index, (part, shape)) in (0u8..).zip(self.parts.iter_mut().zip(shapes)) {
             let [n_rows, n_cols] = shape.map(u64::from);

@@ -1,7 +1,7 @@
 //! The JSON files of a data directory, read as far as they are needed.
 
 use super::error::ImportError;
-use crate::uth::Dtype;
+use crate::uth::BlobType;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Listed {
     pub names: Vec<String>,
     pub path: PathBuf,
-    pub dtype: Dtype,
+    pub dtype: BlobType,
     pub len_bytes: u64,
     pub checksum: Option<String>,
     pub tied: bool,
@@ -44,7 +44,7 @@ impl Listed {
         names.extend(text("canonical_name"));
         let path = manifest.path.with_file_name(&file);
         names.push(file);
-        let dtype = text("dtype").and_then(|name| Dtype::from_name(&name));
+        let dtype = text("dtype").and_then(|name| BlobType::from_name(&name));
         let len_bytes = value["byte_len"].as_u64();
         Ok(Self {
             names,

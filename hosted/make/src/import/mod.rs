@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 
 /// What was imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportSummary {
     /// Decoder layers.
     pub n_layer: usize,
     /// Experts of each.
@@ -55,7 +55,7 @@ pub fn import(
     output: OutputFile,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress),
-) -> Result<Imported, ImportError> {
+) -> Result<ImportSummary, ImportError> {
     let experts = Experts::new(directory, float)?;
     let dense = describe(directory, &mut header)?;
     for (name, dims, ty) in experts.tensors() {
@@ -78,7 +78,7 @@ pub fn link(
     output: OutputFile,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress),
-) -> Result<Imported, ImportError> {
+) -> Result<ImportSummary, ImportError> {
     let experts = Experts::new(directory, None)?;
     let dense = describe(directory, &mut header)?;
     let folder = output.path().parent().unwrap_or(Path::new(""));
@@ -159,9 +159,13 @@ impl<'s, P: FnMut(LoadProgress)> Writing<'s, P> {
         }
     }
 
-    fn finish(self, directory: &Directory, dense: &[DenseTensor]) -> Result<Imported, ImportError> {
+    fn finish(
+        self,
+        directory: &Directory,
+        dense: &[DenseTensor],
+    ) -> Result<ImportSummary, ImportError> {
         self.writer.finish()?;
-        Ok(Imported {
+        Ok(ImportSummary {
             n_layer: directory.facts().n_layer as usize,
             n_expert: directory.facts().n_expert as usize,
             n_dense: dense.len(),

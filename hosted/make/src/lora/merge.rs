@@ -11,7 +11,7 @@ use super::LoraError;
 use super::added::{Added, EMBEDDING, by_tensor};
 use super::numbers::usize_of;
 use crate::convert::{can_encode, encode};
-use crate::pieces::{Ended, share};
+use crate::pieces::{Outcome, share};
 use crate::quantize::is_read;
 use sluice::adapter::AdapterFile;
 use sluice::file::{
@@ -189,13 +189,13 @@ impl<'m> MergePlan<'m> {
         n_threads: usize,
         stop: &StopFlag,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Ended, LoraError> {
+    ) -> Result<Outcome, LoraError> {
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
         let quantizer = Quantizer::detect();
         let act = |piece: Piece, room: &mut Room| room.merge(&self, piece, &writer, quantizer);
         let ended = share(&pieces, n_threads, stop, progress, act)?;
-        if ended == Ended::Complete {
+        if ended == Outcome::Complete {
             writer.finish()?;
         }
         Ok(ended)

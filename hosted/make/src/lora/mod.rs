@@ -43,7 +43,7 @@ pub use peft_write::{PeftOptions, write_peft};
 
 use sluice::adapter::{Adapter, AdapterFile, Precision};
 use sluice::file::{LoadMode, ModelFile};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use std::fs;
 use std::path::{Path, PathBuf};
 use taker::{Collected, Packed, Taker};
@@ -56,9 +56,9 @@ use taker::{Collected, Packed, Taker};
 pub fn read(
     path: &Path,
     base: Option<&Path>,
-    model: Option<&Opened>,
+    model: Option<&ModelSource>,
 ) -> Result<AdapterFile, LoraError> {
-    read_for(path, base, model.map(Opened::file))
+    read_for(path, base, model.map(ModelSource::file))
 }
 
 /// The same with a model's file that need not be one that can be run.
@@ -83,7 +83,7 @@ pub fn read_for(
 pub fn load(
     path: &Path,
     base: Option<&Path>,
-    model: &Opened,
+    model: &ModelSource,
     precision: Precision,
 ) -> Result<(Adapter, Vec<String>), LoraError> {
     let mut packed = Packed::new(model.config(), &place_and_name(path).0, precision);
@@ -99,10 +99,10 @@ fn take_each(
     taker: &mut dyn Taker,
 ) -> Result<Vec<String>, LoraError> {
     let (place, name) = place_and_name(path);
-    match Format::of(path)? {
-        Format::Peft => peft::read(path, base, model, taker),
-        Format::Infq => infq::read(&place, name.as_deref(), taker),
-        Format::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path, taker),
+    match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => peft::read(path, base, model, taker),
+        AdapterFormat::Infq => infq::read(&place, name.as_deref(), taker),
+        AdapterFormat::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path, taker),
     }
 }
 
@@ -112,10 +112,10 @@ fn take_each(
 /// # Errors
 /// [`LoraError`]: there is none.
 pub fn all_at(path: &Path) -> Result<Vec<PathBuf>, LoraError> {
-    match Format::of(path)? {
-        Format::Peft => {}
-        Format::Gguf => gguf::check(&ModelFile::open(path, LoadMode::Read)?, path)?,
-        Format::Infq => {
+    match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => {}
+        AdapterFormat::Gguf => gguf::check(&ModelFile::open(path, LoadMode::Read)?, path)?,
+        AdapterFormat::Infq => {
             let names = infq::names(path)?;
             if names.len() > 1 {
                 let of = |name| PathBuf::from(format!("{}#{name}", path.display()));
@@ -132,16 +132,16 @@ pub fn all_at(path: &Path) -> Result<Vec<PathBuf>, LoraError> {
 /// # Errors
 /// [`LoraError`].
 pub fn read_as_named(path: &Path) -> Result<AdapterFile, LoraError> {
-    match Format::of(path)? {
-        Format::Peft => peft::read_as_named(path),
-        Format::Gguf | Format::Infq => read_for(path, None, None),
+    match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => peft::read_as_named(path),
+        AdapterFormat::Gguf | AdapterFormat::Infq => read_for(path, None, None),
     }
 }
 
 /// What holds an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Format {
+pub enum AdapterFormat {
     /// A folder with `adapter_config.json`.
     Peft,
     /// A GGUF file.
@@ -150,7 +150,7 @@ pub enum Format {
     Infq,
 }
 
-impl Format {
+impl AdapterFormat {
     /// For people.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -16,7 +16,7 @@ use super::keys::{Half, Key};
 use super::numbers::{check_copies, check_finite, usize_of};
 use super::taker::{About, Taker};
 use super::turn::Pair;
-use crate::convert::safetensors::{Dtype, TensorEntry};
+use crate::convert::safetensors::{Dtype, SafetensorsEntry};
 use crate::convert::{Map, Wanted, decode, read_header};
 use nest::Nest;
 use places::Places;
@@ -81,15 +81,15 @@ struct Weights {
     file: ReadFile,
     modules: Vec<Module>,
     /// Names of modules whose own weights are there too.
-    bases: Vec<(String, TensorEntry)>,
+    bases: Vec<(String, SafetensorsEntry)>,
 }
 
 /// An adapted module, by Hugging Face's name.
 struct Module {
     name: String,
     is_embedding: bool,
-    a: Option<TensorEntry>,
-    b: Option<TensorEntry>,
+    a: Option<SafetensorsEntry>,
+    b: Option<SafetensorsEntry>,
 }
 
 impl Module {
@@ -109,7 +109,7 @@ impl Module {
 }
 
 /// A and B.
-type Halves<'w> = (&'w TensorEntry, &'w TensorEntry);
+type Halves<'w> = (&'w SafetensorsEntry, &'w SafetensorsEntry);
 
 impl Weights {
     fn open(folder: &Path) -> Result<Self, LoraError> {
@@ -156,7 +156,7 @@ impl Weights {
         Ok(weights)
     }
 
-    fn put(&mut self, place: usize, half: Half, entry: TensorEntry) -> Result<(), LoraError> {
+    fn put(&mut self, place: usize, half: Half, entry: SafetensorsEntry) -> Result<(), LoraError> {
         let module = &mut self.modules[place];
         let own = match half {
             Half::A => &mut module.a,
@@ -337,7 +337,7 @@ impl Weights {
     }
 
     fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, LoraError> {
-        let of = |entry: &TensorEntry| match *entry.shape {
+        let of = |entry: &SafetensorsEntry| match *entry.shape {
             [rows, columns] => Ok([rows, columns]),
             _ => {
                 let what = format!("is no matrix: it has shape {:?}", entry.shape);
@@ -355,7 +355,7 @@ impl Weights {
         LoraError::tensor(&self.path, &*module.name, what)
     }
 
-    fn numbers(&self, entry: &TensorEntry) -> Result<Vec<f32>, LoraError> {
+    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, LoraError> {
         let (Dtype::F32 | Dtype::F16 | Dtype::BF16) = entry.dtype else {
             return Err(LoraError::Dtype {
                 path: self.path.clone(),

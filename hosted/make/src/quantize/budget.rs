@@ -11,7 +11,7 @@
 use super::importance::ImportanceMatrix;
 use super::mix::fallback;
 use super::plan::{Plan, PlannedTensor};
-use super::stream::{QuantizeError, importances, read_rows, usize_of};
+use super::stream::{QuantizeFileError, importances, read_rows, usize_of};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::Team;
@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// A type for a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct BudgetCandidate {
     /// The type.
     pub ty: GgmlType,
     /// Bytes of the whole tensor.
@@ -39,7 +39,7 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// Tensors by name, with their choices from the smallest on.
-    pub choices: Vec<(String, Vec<Candidate>)>,
+    pub choices: Vec<(String, Vec<BudgetCandidate>)>,
     /// Bytes of the tensors that stay as they are.
     fixed_bytes: u64,
     n_elements: u64,
@@ -90,7 +90,7 @@ impl Budget {
     /// measured, rows from all over.
     ///
     /// # Errors
-    /// [`QuantizeError`].
+    /// [`QuantizeFileError`].
     pub fn measure(
         file: &ModelFile,
         plan: &Plan,
@@ -99,7 +99,7 @@ impl Budget {
         team: &Team,
         stop: &StopFlag,
         progress: impl FnMut(u64) + Send,
-    ) -> Result<Self, QuantizeError> {
+    ) -> Result<Self, QuantizeFileError> {
         let columns = importances(plan, importance)?;
         let weights: Vec<usize> = (0..plan.tensors.len())
             .filter(|&i| !plan.tensors[i].is_copied())
@@ -152,7 +152,7 @@ impl Budget {
             let row_bytes = ty
                 .row_bytes(tensor.row_len())
                 .expect("the type fits the row");
-            *choices = vec![Candidate {
+            *choices = vec![BudgetCandidate {
                 ty,
                 bytes: row_bytes * tensor.n_rows(),
                 cost: 0.0,
@@ -208,7 +208,8 @@ impl Budget {
         #[expect(clippy::cast_precision_loss, reason = "sizes are below 2^53")]
         let (n_elements, fixed) = (self.n_elements as f64, self.fixed_bytes as f64);
         let room = (bits_per_weight / 8.0).mul_add(n_elements, -fixed);
-        let choices: Vec<&[Candidate]> = self.choices.iter().map(|(_, c)| c.as_slice()).collect();
+        let choices: Vec<&[BudgetCandidate]> =
+            self.choices.iter().map(|(_, c)| c.as_slice()).collect();
         let least: u64 = choices.iter().map(|choices| choices[0].bytes).sum();
         #[expect(clippy::cast_precision_loss, reason = "as above")]
         if room < least as f64 {
@@ -241,7 +242,7 @@ fn candidates(
     columns: &[Vec<f32>],
     quantizer: &Quantizer,
     stop: &StopFlag,
-) -> Result<Vec<Candidate>, QuantizeError> {
+) -> Result<Vec<BudgetCandidate>, QuantizeFileError> {
     let fitting = types.iter().map(|&ty| fallback(ty, tensor.row_len()));
     let mut types: Vec<GgmlType> = fitting.filter(|&ty| can_quantize(ty)).collect();
     types.sort_by_key(|&ty| (ty.row_bytes(tensor.row_len()), ty as u32));
@@ -254,7 +255,7 @@ fn candidates(
     let (mut row, mut bytes, mut again) = (Vec::new(), Vec::new(), vec![0.0; row_len]);
     for sample in 0..samples {
         if stop.is_set() {
-            return Err(QuantizeError::Stopped);
+            return Err(QuantizeFileError::Stopped);
         }
         let at = sample * n_rows / samples;
         read_rows(file.source(), tensor, at..at + 1, &mut row)?;
@@ -276,7 +277,7 @@ fn candidates(
                 .expect("the type fits the row");
             bytes.resize(usize_of(row_bytes), 0);
             let done = quantizer.quantize_rows(ty, &row, row_len, columns, &mut bytes);
-            done.map_err(|error| QuantizeError::Values {
+            done.map_err(|error| QuantizeFileError::Values {
                 tensor: tensor.name.clone(),
                 row: at,
                 error,
@@ -286,7 +287,7 @@ fn candidates(
             *error += pairs.map(|(i, (x, y))| weigh(i, x - y)).sum::<f64>();
         }
     }
-    let candidate = |(ty, error): (GgmlType, f64)| Candidate {
+    let candidate = |(ty, error): (GgmlType, f64)| BudgetCandidate {
         ty,
         bytes: ty
             .row_bytes(tensor.row_len())
@@ -299,7 +300,7 @@ fn candidates(
 
 /// One choice of each group, of least total cost among those of at most `room` bytes, or close
 /// to it. The first of each group fit together.
-fn knapsack(groups: &[&[Candidate]], room: u64) -> Vec<usize> {
+fn knapsack(groups: &[&[BudgetCandidate]], room: u64) -> Vec<usize> {
     let mut chosen = vec![0; groups.len()];
     let mut used: u64 = groups.iter().map(|group| group[0].bytes).sum();
     // Steps along the hulls, the largest saving per byte first. On a hull savings per byte
@@ -330,7 +331,7 @@ fn knapsack(groups: &[&[Candidate]], room: u64) -> Vec<usize> {
 }
 
 /// Indices of the choices on the lower convex hull of (bytes, cost), from the smallest on.
-fn hull(group: &[Candidate]) -> Vec<usize> {
+fn hull(group: &[BudgetCandidate]) -> Vec<usize> {
     #[expect(clippy::cast_precision_loss, reason = "sizes are below 2^53")]
     let slope = |a: usize, b: usize| {
         (group[b].cost - group[a].cost) / (group[b].bytes - group[a].bytes) as f64
@@ -353,7 +354,7 @@ fn hull(group: &[Candidate]) -> Vec<usize> {
 }
 
 /// Changes one choice, or two at once, while that lowers the cost and fits.
-fn improve(groups: &[&[Candidate]], room: u64, chosen: &mut [usize], mut used: u64) {
+fn improve(groups: &[&[BudgetCandidate]], room: u64, chosen: &mut [usize], mut used: u64) {
     // Larger models have so many tensors that the hull alone is close to the best.
     let pairs = groups.len() <= PAIRS_MAX;
     loop {
@@ -400,14 +401,14 @@ const PAIRS_MAX: usize = 100;
 mod tests {
     use super::*;
 
-    fn group(choices: &[(u64, f64)]) -> Vec<Candidate> {
+    fn group(choices: &[(u64, f64)]) -> Vec<BudgetCandidate> {
         let ty = GgmlType::F16;
-        let candidate = |&(bytes, cost)| Candidate { ty, bytes, cost };
+        let candidate = |&(bytes, cost)| BudgetCandidate { ty, bytes, cost };
         choices.iter().map(candidate).collect()
     }
 
     /// The least cost, by trying everything.
-    fn best(groups: &[Vec<Candidate>], room: u64) -> f64 {
+    fn best(groups: &[Vec<BudgetCandidate>], room: u64) -> f64 {
         let Some((first, rest)) = groups.split_first() else {
             return 0.0;
         };

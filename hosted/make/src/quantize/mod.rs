@@ -15,11 +15,11 @@ mod plan;
 mod sensitivity;
 mod stream;
 
-pub use budget::{BUDGET_TYPES, Budget, BudgetError, Candidate};
+pub use budget::{BUDGET_TYPES, Budget, BudgetCandidate, BudgetError};
 pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
 pub use importance::{Importance, ImportanceError, ImportanceMatrix};
 pub(crate) use plan::is_read;
-pub use plan::{Plan, PlanError, PlannedTensor, Request};
+pub use plan::{Plan, PlanError, PlannedTensor, QuantizeRequest};
 pub use sensitivity::{Bench, Runner, SensitivityError, apply as apply_sensitivities};
-pub use stream::{QuantizeError, quantize, read_rows};
+pub use stream::{QuantizeFileError, quantize, read_rows};

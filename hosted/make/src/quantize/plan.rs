@@ -18,7 +18,7 @@ use std::collections::HashMap;
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command"
 )]
-pub struct Request {
+pub struct QuantizeRequest {
     /// The type of the file.
     pub file_type: FileType,
     /// Every tensor gets the file type's base type, without a mix.
@@ -155,7 +155,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`PlanError::NoTensors`].
-    pub fn new(gguf: &Gguf<'_>, request: &Request) -> Result<Self, PlanError> {
+    pub fn new(gguf: &Gguf<'_>, request: &QuantizeRequest) -> Result<Self, PlanError> {
         if gguf.tensor_count() == 0 {
             return Err(PlanError::NoTensors);
         }
@@ -197,7 +197,7 @@ impl Plan {
     /// [`PlanError`], naming the first tensor that it fails for.
     pub fn check(
         &self,
-        request: &Request,
+        request: &QuantizeRequest,
         importance: Option<&ImportanceMatrix>,
     ) -> Result<(), PlanError> {
         let knows = |name: &str| importance.is_some_and(|known| known.weights.contains_key(name));
@@ -263,7 +263,7 @@ impl Plan {
     }
 }
 
-impl Request {
+impl QuantizeRequest {
     /// A request for `file_type` and nothing else.
     #[must_use]
     pub fn new(file_type: FileType) -> Self {
@@ -427,7 +427,7 @@ const KEPT: &[&str] = &[
     "mm.a.code_embd",
 ];
 
-fn facts(gguf: &Gguf<'_>, request: &Request) -> Facts {
+fn facts(gguf: &Gguf<'_>, request: &QuantizeRequest) -> Facts {
     let arch = gguf.str("general.architecture").unwrap_or_default();
     // Some models have a number per layer; the first stands for all.
     let number = |key: &str| {

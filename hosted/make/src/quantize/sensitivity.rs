@@ -9,11 +9,11 @@
 use super::budget::Budget;
 use super::importance::ImportanceMatrix;
 use super::plan::{Plan, PlannedTensor};
-use super::stream::{QuantizeError, importances, read_rows, usize_of};
+use super::stream::{QuantizeFileError, importances, read_rows, usize_of};
 use core::ops::Range;
 use sluice::evaluate::{EvaluateError, log_softmax};
 use sluice::file::ModelFile;
-use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource, OpenError};
 use sluice::session::{SessionError, StopHandle};
 use sluice::{Limits, Team};
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -35,13 +35,13 @@ pub enum SensitivityError {
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     #[error(transparent)]
-    Quantize(#[from] QuantizeError),
+    Quantize(#[from] QuantizeFileError),
 }
 
 /// Runs a model that lies in a file, as it is or with one tensor changed.
 #[derive(Debug)]
 pub struct Bench<'b> {
-    opened: Opened,
+    opened: ModelSource,
     runner: Runner,
     chunks: Vec<&'b [u32]>,
     /// Logarithms of the probabilities of the unchanged model, position after position.
@@ -65,7 +65,7 @@ impl<'b> Bench<'b> {
     /// # Errors
     /// [`SensitivityError`].
     pub fn new(
-        opened: Opened,
+        opened: ModelSource,
         chunks: Vec<&'b [u32]>,
         runner: Runner,
     ) -> Result<Self, SensitivityError> {
@@ -92,7 +92,7 @@ impl<'b> Bench<'b> {
     ///
     /// # Errors
     /// [`SensitivityError`].
-    pub fn divergence_of(&mut self, other: &Opened) -> Result<f64, SensitivityError> {
+    pub fn divergence_of(&mut self, other: &ModelSource) -> Result<f64, SensitivityError> {
         self.divergence(other, other.file().source())
     }
 
@@ -100,7 +100,7 @@ impl<'b> Bench<'b> {
     /// in nats per token.
     fn divergence(
         &mut self,
-        opened: &Opened,
+        opened: &ModelSource,
         source: &dyn TensorSource,
     ) -> Result<f64, SensitivityError> {
         let base = core::mem::take(&mut self.base);
@@ -122,7 +122,7 @@ impl<'b> Bench<'b> {
 
     fn run(
         &self,
-        opened: &Opened,
+        opened: &ModelSource,
         source: &dyn TensorSource,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), SensitivityError> {
@@ -206,7 +206,7 @@ fn rough_copy(
     tensor: &PlannedTensor,
     columns: &[Vec<f32>],
     ty: GgmlType,
-) -> Result<Vec<u8>, QuantizeError> {
+) -> Result<Vec<u8>, QuantizeFileError> {
     let quantizer = Quantizer::detect();
     let row_len = usize_of(tensor.row_len());
     let rows_per_matrix = tensor.dims.get(1).copied().unwrap_or(1);
@@ -220,7 +220,7 @@ fn rough_copy(
             .map(Vec::as_slice);
         let encode = |ty, row: &[f32], columns, out: &mut [u8]| {
             let done = quantizer.quantize_rows(ty, row, row_len, columns, out);
-            done.map_err(|error| QuantizeError::Values {
+            done.map_err(|error| QuantizeFileError::Values {
                 tensor: tensor.name.clone(),
                 row: at,
                 error,

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
-pub enum QuantizeError {
+pub enum QuantizeFileError {
     /// The source cannot be read.
     #[error("reading {tensor}: {error}")]
     Read { tensor: String, error: SourceError },
@@ -53,7 +53,7 @@ pub enum QuantizeError {
 /// Each worker holds one piece of about 256 K weights at a time.
 ///
 /// # Errors
-/// [`QuantizeError`]: the first thing that went wrong in any worker. The output is then to be
+/// [`QuantizeFileError`]: the first thing that went wrong in any worker. The output is then to be
 /// dropped.
 pub fn quantize(
     file: &ModelFile,
@@ -63,7 +63,7 @@ pub fn quantize(
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(u64) + Send,
-) -> Result<(), QuantizeError> {
+) -> Result<(), QuantizeFileError> {
     let columns = importances(plan, importance)?;
     let pieces = pieces(plan);
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
@@ -74,7 +74,7 @@ pub fn quantize(
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let tensor = &plan.tensors[piece.tensor];
             let result = if stop.is_set() {
-                Err(QuantizeError::Stopped)
+                Err(QuantizeFileError::Stopped)
             } else {
                 let columns = &columns[piece.tensor];
                 room.convert(file.source(), tensor, piece, columns, &quantizer)
@@ -142,7 +142,7 @@ fn pieces(plan: &Plan) -> Vec<Piece> {
 pub(super) fn importances(
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
-) -> Result<Vec<Vec<Vec<f32>>>, QuantizeError> {
+) -> Result<Vec<Vec<Vec<f32>>>, QuantizeFileError> {
     plan.tensors
         .iter()
         .map(|tensor| {
@@ -157,7 +157,7 @@ pub(super) fn importances(
             // Files of the older kind have one count for all experts.
             if found as u64 != expected || (n_counts != n_matrices && n_counts != 1) {
                 let tensor = tensor.name.clone();
-                return Err(QuantizeError::Importance {
+                return Err(QuantizeFileError::Importance {
                     tensor,
                     found,
                     expected,
@@ -185,7 +185,7 @@ impl Room {
         piece: &Piece,
         columns: &[Vec<f32>],
         quantizer: &Quantizer,
-    ) -> Result<(), QuantizeError> {
+    ) -> Result<(), QuantizeFileError> {
         let len = |ty| usize_of(piece.n_rows * row_bytes(ty, tensor));
         let offset = tensor.offset + piece.row * row_bytes(tensor.source, tensor);
         let into = if tensor.is_copied() {
@@ -195,7 +195,7 @@ impl Room {
         };
         into.resize(len(tensor.source), 0);
         let read = source.read(offset, into);
-        read.map_err(|error| QuantizeError::Read {
+        read.map_err(|error| QuantizeFileError::Read {
             tensor: tensor.name.clone(),
             error,
         })?;
@@ -225,7 +225,7 @@ impl Room {
                 columns,
                 &mut self.out,
             )
-            .map_err(|error| QuantizeError::Values {
+            .map_err(|error| QuantizeFileError::Values {
                 tensor: tensor.name.clone(),
                 row: piece.row,
                 error,
@@ -234,10 +234,10 @@ impl Room {
 }
 
 /// What is copied is held to the rule of what is quantised.
-fn check_finite(floats: &[f32], tensor: &PlannedTensor, row: u64) -> Result<(), QuantizeError> {
+fn check_finite(floats: &[f32], tensor: &PlannedTensor, row: u64) -> Result<(), QuantizeFileError> {
     match floats.iter().position(|x| !x.is_finite()) {
         None => Ok(()),
-        Some(index) => Err(QuantizeError::Values {
+        Some(index) => Err(QuantizeFileError::Values {
             tensor: tensor.name.clone(),
             row,
             error: ValueError::ValueNotFinite { index },
@@ -248,18 +248,18 @@ fn check_finite(floats: &[f32], tensor: &PlannedTensor, row: u64) -> Result<(), 
 /// Reads some rows of a tensor as f32.
 ///
 /// # Errors
-/// [`QuantizeError::Read`].
+/// [`QuantizeFileError::Read`].
 pub fn read_rows(
     source: &dyn TensorSource,
     tensor: &PlannedTensor,
     rows: core::ops::Range<u64>,
     into: &mut Vec<f32>,
-) -> Result<(), QuantizeError> {
+) -> Result<(), QuantizeFileError> {
     let n_rows = rows.end - rows.start;
     let mut bytes = vec![0; usize_of(n_rows * row_bytes(tensor.source, tensor))];
     let offset = tensor.offset + rows.start * row_bytes(tensor.source, tensor);
     let read = source.read(offset, &mut bytes);
-    read.map_err(|error| QuantizeError::Read {
+    read.map_err(|error| QuantizeFileError::Read {
         tensor: tensor.name.clone(),
         error,
     })?;

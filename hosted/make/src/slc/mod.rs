@@ -92,7 +92,7 @@ type Sink<'s> = &'s mut dyn FnMut(u64, &[u8]) -> Result<(), SlcFileError>;
 /// Reads a whole file in order, through `sink`; returns its SHA-256.
 fn hash_through(
     source: &dyn TensorSource,
-    watch: &Watch<'_>,
+    watch: &SlcWatch<'_>,
     sink: Sink<'_>,
 ) -> Result<[u8; 32], SlcFileError> {
     let mut hash = Sha256::new();
@@ -136,14 +136,14 @@ fn checksum_of(matrices: &[u64]) -> u64 {
 const PIECE_BYTES: usize = 1 << 20;
 
 /// How far the work is, who is told, and whether to go on.
-pub struct Watch<'w> {
+pub struct SlcWatch<'w> {
     done_bytes: AtomicU64,
     total_bytes: u64,
     stop: &'w StopFlag,
     report: &'w (dyn Fn(LoadProgress) + Sync),
 }
 
-impl<'w> Watch<'w> {
+impl<'w> SlcWatch<'w> {
     /// Work on `total_bytes` that ends when `stop` is set; `report` is called after every piece,
     /// from any thread.
     pub fn new(
@@ -172,7 +172,7 @@ impl<'w> Watch<'w> {
     }
 }
 
-impl fmt::Debug for Watch<'_> {
+impl fmt::Debug for SlcWatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Watch({:?} of {})", self.done_bytes, self.total_bytes)
     }

@@ -1,7 +1,7 @@
 //! From GGUF to `.slc`.
 
 use super::plan::Plan;
-use super::{PIECE_BYTES, SlcFileError, Watch, checksum_of, hash_through, pieces, verify};
+use super::{PIECE_BYTES, SlcFileError, SlcWatch, checksum_of, hash_through, pieces, verify};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sluice::file::OutputFile;
 use sluice_core::gguf::source::{SourceError, TensorSource};
@@ -35,7 +35,7 @@ pub fn pack(
     gguf: &Gguf<'_>,
     output: OutputFile,
     options: PackOptions,
-    watch: &Watch<'_>,
+    watch: &SlcWatch<'_>,
 ) -> Result<FileHeader, SlcFileError> {
     let mut plan = Plan::new(source, gguf)?;
     output.reserve(plan.header.file_len)?;
@@ -129,7 +129,7 @@ fn copy(
 struct Packer<'p> {
     source: &'p dyn TensorSource,
     output: &'p OutputFile,
-    watch: &'p Watch<'p>,
+    watch: &'p SlcWatch<'p>,
     tensor: &'p TensorInfo<'p>,
 }
 

@@ -1,7 +1,7 @@
 //! From `.slc` to GGUF.
 
-use super::{Hex, SlcFileError, Watch, checksum_of, hash_through, pieces};
-use sluice::file::{OutputFile, Unpacked};
+use super::{Hex, SlcFileError, SlcWatch, checksum_of, hash_through, pieces};
+use sluice::file::{GgufInSlc, OutputFile};
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;
 use sluice_core::slc::Slc;
@@ -14,7 +14,7 @@ pub fn unpack(
     packed: &dyn TensorSource,
     slc: &Slc<'_>,
     output: OutputFile,
-    watch: &Watch<'_>,
+    watch: &SlcWatch<'_>,
 ) -> Result<(), SlcFileError> {
     output.reserve(slc.header().gguf_len)?;
     pass(packed, slc, watch, &mut |at, piece| {
@@ -30,7 +30,7 @@ pub fn unpack(
 pub fn verify(
     packed: &dyn TensorSource,
     slc: &Slc<'_>,
-    watch: &Watch<'_>,
+    watch: &SlcWatch<'_>,
 ) -> Result<(), SlcFileError> {
     pass(packed, slc, watch, &mut |_, _| Ok(()))
 }
@@ -38,10 +38,10 @@ pub fn verify(
 fn pass(
     packed: &dyn TensorSource,
     slc: &Slc<'_>,
-    watch: &Watch<'_>,
+    watch: &SlcWatch<'_>,
     sink: super::Sink<'_>,
 ) -> Result<(), SlcFileError> {
-    let map = Unpacked::new(slc)?;
+    let map = GgufInSlc::new(slc)?;
     let gguf = Inside { map, packed };
     let found = hash_through(&gguf, watch, sink)?;
     let expected = slc.header().gguf_sha256;
@@ -115,7 +115,7 @@ fn add(
 
 /// The GGUF file inside, as a source.
 struct Inside<'p> {
-    map: Unpacked,
+    map: GgufInSlc,
     packed: &'p dyn TensorSource,
 }
 

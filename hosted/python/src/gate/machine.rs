@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub(super) type Row = (String, String, String, Option<String>, Option<String>);
 
 pub(super) fn rows(report: &Report) -> Vec<Row> {
-    let row = |measure: &sluice::host::measures::Measure| {
+    let row = |measure: &sluice::host::measures::HostMeasure| {
         (
             measure.name.clone(),
             measure.requested.clone(),

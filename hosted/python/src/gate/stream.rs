@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use sluice::core::gate::Telemetry;
 use sluice_gate::isolation::IsolationRequest;
-use sluice_gate::{Backpressure, Intake, Observer, ObserverConfig, ObserverError, Snapshot};
+use sluice_gate::{Backpressure, FrameObserver, Intake, ObserverConfig, ObserverError, Snapshot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A gate that decides on a thread of its own about what is pushed. Any thread may call it; pushes of several threads
@@ -38,7 +38,7 @@ struct Stream {
 /// What runs, and what is known of it when it does not.
 #[derive(Debug)]
 struct Run {
-    observer: Option<Observer<Collector>>,
+    observer: Option<FrameObserver<Collector>>,
     /// The last look, when it does not run.
     last: Snapshot,
     /// What was counted when the telemetry was reset.
@@ -156,7 +156,7 @@ impl GateStream {
             outputs: Arc::clone(&stream.outputs),
             keeps_frames: stream.keeps_frames,
         };
-        let started = py.detach(|| Observer::start(&stream.config, kernels(), sink));
+        let started = py.detach(|| FrameObserver::start(&stream.config, kernels(), sink));
         let (observer, intake) = started.map_err(|error| match error {
             ObserverError::Memory(_) => PyMemoryError::new_err(error.to_string()),
             ObserverError::Thread(_) => PyRuntimeError::new_err(error.to_string()),
@@ -365,7 +365,9 @@ impl Stream {
 
 impl Run {
     fn snapshot(&self) -> Snapshot {
-        self.observer.as_ref().map_or(self.last, Observer::snapshot)
+        self.observer
+            .as_ref()
+            .map_or(self.last, FrameObserver::snapshot)
     }
 }
 

@@ -16,7 +16,7 @@
 
 use sluice::core::gguf::{Array, Gguf, GgufError, optional};
 use sluice::core::tokenizer::{EncodeOptions, PreTokenizer, Tokenizer};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use std::collections::HashSet;
 
 /// The places of a vocabulary's texts where they may be cut.
@@ -48,7 +48,7 @@ struct Kind {
 impl Boundaries {
     /// # Errors
     /// Why texts of the vocabulary are not cut.
-    pub(crate) fn of(opened: &Opened) -> Result<Self, &'static str> {
+    pub(crate) fn of(opened: &ModelSource) -> Result<Self, &'static str> {
         let kind = Kind::of(opened)?;
         let tokenizer = opened.tokenizer();
         let excluded =
@@ -122,7 +122,7 @@ impl Boundaries {
     /// be told.
     pub(crate) fn encode(
         &self,
-        opened: &Opened,
+        opened: &ModelSource,
         part: &str,
         parse_special: bool,
     ) -> Option<Vec<u32>> {
@@ -142,7 +142,7 @@ impl Boundaries {
 }
 
 impl Kind {
-    fn of(opened: &Opened) -> Result<Self, &'static str> {
+    fn of(opened: &ModelSource) -> Result<Self, &'static str> {
         let words = Self {
             is_wide: true,
             by_pieces: false,
@@ -220,7 +220,7 @@ fn maps_characters(gguf: &Gguf<'_>) -> bool {
 }
 
 /// Characters that something may reach over, to a space behind them.
-fn excluded(opened: &Opened, kind: Kind) -> Result<HashSet<char>, GgufError> {
+fn excluded(opened: &ModelSource, kind: Kind) -> Result<HashSet<char>, GgufError> {
     let tokenizer = opened.tokenizer();
     let types = optional(opened.gguf().array("tokenizer.ggml.token_type"))?;
     let mut types = types.and_then(Array::i32s).into_iter().flatten();

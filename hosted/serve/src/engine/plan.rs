@@ -6,7 +6,7 @@ use super::pace::{Pace, Reading, WritingLoad, shares};
 use super::pool::{Pool, n_pages};
 use super::running::{Run, RunId, Running};
 use core::time::Duration;
-use sluice::session::Entered;
+use sluice::session::BatchStats;
 use sluice_core::costs::Costs;
 use sluice_core::state::PAGE_TOKENS;
 use std::collections::HashMap;
@@ -172,7 +172,7 @@ impl Planner {
 
     /// Learns what a step cost in which `n_writing` texts were being written. Returns how many tokens of prompts it
     /// read.
-    pub(super) fn note(&mut self, entered: &Entered, n_writing: usize, time: Duration) -> usize {
+    pub(super) fn note(&mut self, entered: &BatchStats, n_writing: usize, time: Duration) -> usize {
         let ns = time.as_secs_f64() * 1e9;
         self.costs.note(entered.n_tokens, entered.n_positions, ns);
         let n_read = entered.n_tokens.saturating_sub(n_writing + entered.n_draft);

@@ -9,7 +9,7 @@ use crate::metrics::Finished;
 use core::time::Duration;
 use sluice::Sequence;
 use sluice::sequence::Ended;
-use sluice::session::Event as Chosen;
+use sluice::session::TokenEvent as Chosen;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;

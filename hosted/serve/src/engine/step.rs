@@ -9,7 +9,7 @@ use crate::Log;
 use crate::metrics::Step;
 use sluice::experts::ExpertStore;
 use sluice::sequence::Ended;
-use sluice::session::{Event, GenerateError};
+use sluice::session::{GenerateError, TokenEvent};
 use std::time::Instant;
 
 /// Computes the step of a plan and delivers what came of it.
@@ -64,7 +64,13 @@ pub(super) fn step(
 }
 
 /// Sends the tokens that were chosen.
-fn deliver(plan: &Plan, events: Vec<Event>, running: &mut Running, pool: &Pool, entry: &Entry) {
+fn deliver(
+    plan: &Plan,
+    events: Vec<TokenEvent>,
+    running: &mut Running,
+    pool: &Pool,
+    entry: &Entry,
+) {
     let tokenizer = pool.session().model().tokenizer();
     for event in events {
         let row = plan.rows()[event.sequence];

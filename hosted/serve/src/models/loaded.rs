@@ -6,10 +6,10 @@ use crate::engine::{Engine, ModelId, ModelOptions, reads_whole};
 use crate::metrics::Metrics;
 use sluice::draft::SpeculationSetup;
 use sluice::embed::EmbedOptions;
-use sluice::experts::policy::Policy;
+use sluice::experts::policy::EvictionPolicy;
 use sluice::experts::{ExpertError, ExpertOptions};
 use sluice::host::topology::Cores;
-use sluice::model::{LoadError, LoadOptions, OpenError, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource, OpenError};
 use sluice::session::SessionError;
 use sluice::speculate::Drafter;
 use sluice::{Limits, Model, Team};
@@ -58,7 +58,7 @@ impl Loaded {
         metrics: &Arc<Metrics>,
         stop: &StopFlag,
     ) -> Result<Self, LoadFailure> {
-        let opened = Opened::open(&listed.path, options.load_mode).map_err(of_open)?;
+        let opened = ModelSource::open(&listed.path, options.load_mode).map_err(of_open)?;
         let is_first = options
             .named
             .first()
@@ -227,7 +227,7 @@ impl Loaded {
 fn of_any(options: ExpertOptions) -> ExpertOptions {
     ExpertOptions {
         policy: match options.policy {
-            Policy::Static => Policy::default(),
+            EvictionPolicy::Static => EvictionPolicy::default(),
             policy => policy,
         },
         profile: None,
@@ -262,7 +262,7 @@ fn draft(
 }
 
 /// A context of the model's own length where none is asked for; encoders keep theirs.
-fn limits_of(opened: &Opened, asked: &Limits) -> Limits {
+fn limits_of(opened: &ModelSource, asked: &Limits) -> Limits {
     let mut limits = *asked;
     let trained = opened.config().n_ctx_train.max(1);
     if opened.embeds() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluice::experts::device::Simulation;
 use sluice::experts::{ExpertOptions, ExpertStore};
 use sluice::file::LoadMode;
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice_serve::ServerOptions;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -34,7 +34,7 @@ fn server(experts: Option<ExpertOptions>) -> (ServerOptions, Lines) {
 
 /// Room for half of the mixture's experts.
 fn half(device: Simulation) -> ExpertOptions {
-    let opened = Opened::open(MIXTURE, LoadMode::Map).unwrap();
+    let opened = ModelSource::open(MIXTURE, LoadMode::Map).unwrap();
     let (file, gguf) = (opened.file(), opened.gguf());
     let options = ExpertOptions::new(1 << 30);
     let all = ExpertStore::open(file, gguf, opened.config(), options).unwrap();

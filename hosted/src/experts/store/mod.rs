@@ -27,10 +27,10 @@ pub use stats::{ExpertStats, READ_TIMES};
 use super::device::Device;
 use super::error::ExpertError;
 use super::places::Places;
-use super::policy::{Policy, Worth};
+use super::policy::{EvictionPolicy, Worth};
 use super::trace::TraceWriter;
 use crate::host::futex::FutexWait;
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use crate::host::placement::pages;
 use ahead::Ahead;
 use check::Checks;
@@ -134,7 +134,7 @@ impl ExpertStore {
 
     /// Which expert leaves for another.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> EvictionPolicy {
         self.shared.lock().worth.policy()
     }
 
@@ -158,7 +158,7 @@ impl ExpertStore {
 
     /// Where the memory lies, if the drives' NUMA nodes are known.
     #[must_use]
-    pub fn placement(&self) -> Option<Measure> {
+    pub fn placement(&self) -> Option<HostMeasure> {
         let memory = self.shared.slots.memory();
         let is_bound = !self.nodes.is_empty();
         is_bound.then(|| pages::report("experts", memory, &self.nodes))

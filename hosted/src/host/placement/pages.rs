@@ -5,7 +5,7 @@
 
 use super::{MPOL_BIND, NODES_MAX, NodeMask, mask_of, nodes_of, policy_name};
 use crate::host::cpus::CpuList;
-use crate::host::measures::Measure;
+use crate::host::measures::HostMeasure;
 use core::ffi::c_void;
 use core::ptr;
 use std::collections::BTreeMap;
@@ -88,12 +88,12 @@ pub fn pages_on(memory: &[u8]) -> io::Result<Pages> {
 
 /// Reports where the pages of `memory` lie that should be on `nodes`: held if none is elsewhere. Pages
 /// that nobody has written to yet do not count.
-pub fn report(name: impl Into<String>, memory: &[u8], nodes: &[usize]) -> Measure {
+pub fn report(name: impl Into<String>, memory: &[u8], nodes: &[usize]) -> HostMeasure {
     let requested = policy_name(MPOL_BIND, &CpuList(nodes.to_vec()));
     let pages = match pages_on(memory) {
         Ok(pages) => pages,
         Err(error) => {
-            let measure = Measure::refused(name, requested, "unknown", error);
+            let measure = HostMeasure::refused(name, requested, "unknown", error);
             return measure.with_remedy(REMEDY);
         }
     };
@@ -107,9 +107,9 @@ pub fn report(name: impl Into<String>, memory: &[u8], nodes: &[usize]) -> Measur
     }
     let found = found.join(", ");
     if pages.by_node.keys().all(|node| nodes.contains(node)) {
-        return Measure::held(name, requested, found);
+        return HostMeasure::held(name, requested, found);
     }
-    Measure::refused(name, requested, found, "pages lie elsewhere").with_remedy(REMEDY)
+    HostMeasure::refused(name, requested, found, "pages lie elsewhere").with_remedy(REMEDY)
 }
 
 /// Policy and nodes of the memory at an address.

@@ -32,7 +32,7 @@ use crate::grammar::{Grammar, Vocabulary};
 use budget::Budget;
 use guide::Guide;
 use lazy::Lazy;
-use sluice::sequence::{Choice, ChoiceError, Choose, TokenReport};
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
     Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SamplerChain, SamplerConfig,
     TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
@@ -378,7 +378,7 @@ impl Choose for Sampler {
         self.restart();
     }
 
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let token = self.sample(logits, choice.history, choice.number, choice.position);
         token.map_err(ChoiceError::new)
     }

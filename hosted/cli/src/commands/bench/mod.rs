@@ -29,7 +29,7 @@ use sluice::experts::ExpertStore;
 use sluice::file::ModelFile;
 use sluice::host::topology::Cores;
 use sluice::host::{interrupt, isa};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use sluice::{Limits, Model, Team};
 use sluice_make::quantize::FILE_TYPES;
 use std::path::PathBuf;
@@ -52,10 +52,10 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     args.adapters.check()?;
     let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
     let paths = args.model.iter().cloned().map(Ok).chain(fetched);
-    let open = |path: anyhow::Result<PathBuf>| Ok(Opened::open(&path?, args.mode())?);
-    let mut files: Vec<Opened> = paths.map(open).collect::<anyhow::Result<_>>()?;
+    let open = |path: anyhow::Result<PathBuf>| Ok(ModelSource::open(&path?, args.mode())?);
+    let mut files: Vec<ModelSource> = paths.map(open).collect::<anyhow::Result<_>>()?;
     if files.is_empty() {
-        files.push(Opened::of_file(embedded::open()?)?);
+        files.push(ModelSource::of_file(embedded::open()?)?);
     }
     let mut bench = Bench {
         args,
@@ -123,7 +123,7 @@ struct Subject {
 
 impl Bench<'_> {
     /// All tests of a model.
-    fn model(&mut self, opened: &Opened, tests: &[Test]) -> Result<(), Halt> {
+    fn model(&mut self, opened: &ModelSource, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
         let loaded = load(opened, self.args.on_disk(), &team, self.stop).context("loading")?;

@@ -17,8 +17,8 @@ use serde_json::json;
 use sluice::core::sampler::{SamplerConfig, greedy};
 use sluice::core::tokenizer::EncodeOptions;
 use sluice::host::{interrupt, isa};
-use sluice::model::Opened;
-use sluice::sequence::{Choice, ChoiceError, Choose};
+use sluice::model::ModelSource;
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
 use sluice::session::GenerateError;
 use sluice::speculate::{Figures, Speculation};
 use sluice::{Limits, Session, Settings};
@@ -78,7 +78,7 @@ struct Teller {
 }
 
 impl Choose for Teller {
-    fn choose(&mut self, logits: &[f32], choice: &Choice<'_>) -> Result<u32, ChoiceError> {
+    fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         let best = greedy(logits).map_err(ChoiceError::new)?;
         let at = choice.history.len() - self.n_prompt;
         let Some(&token) = self.tokens.get(at) else {
@@ -133,7 +133,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
         out.write(HEAD)?;
     }
     for path in &args.model {
-        let opened = Opened::open(path, args.mode())?;
+        let opened = ModelSource::open(path, args.mode())?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
         let Some(model) = load(&opened, args.on_disk(), &team, stop)? else {
             return Ok(Ending::Interrupted);

@@ -1,7 +1,7 @@
 //! What was found, and where the kernel says it.
 
 use core::fmt;
-use sluice::host::measures::Measure;
+use sluice::host::measures::HostMeasure;
 #[cfg(test)]
 use std::path::Path;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Finding {
     }
 
     /// What was asked of the kernel, and what came of it.
-    pub(super) fn of(measure: &Measure) -> Self {
+    pub(super) fn of(measure: &HostMeasure) -> Self {
         let value = format!("{}; asked for: {}", measure.found, measure.requested);
         Self {
             name: measure.name.clone(),

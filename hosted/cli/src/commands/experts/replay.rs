@@ -10,7 +10,7 @@ use clap::{Args, value_parser};
 use core::fmt::Write as _;
 use core::str::FromStr;
 use serde_json::{Value, json};
-use sluice::experts::policy::{Policy, Profile};
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use sluice::experts::trace::IDS_MAX;
 use sluice_experts::{
     CUTS, CacheReport, CacheSetup, Hits, Pool, Rate, Recall, Steps, cuts, recalls, replay as run,
@@ -44,9 +44,9 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N%,..", value_delimiter = ',')]
     share: Vec<Share>,
     /// Select the eviction policies
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = Policy::ALL,
-        value_parser = one_of::<Policy>(Policy::ALL.map(Policy::name)))]
-    policy: Vec<Policy>,
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = EvictionPolicy::ALL,
+        value_parser = one_of::<EvictionPolicy>(EvictionPolicy::ALL.map(EvictionPolicy::name)))]
+    policy: Vec<EvictionPolicy>,
     /// Set the experts that the policy static keeps in half the slots
     ///
     /// By default the trace's own profile, which looks ahead.
@@ -94,11 +94,15 @@ impl Share {
 }
 
 pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Ending> {
-    if args.profile.is_some() && !args.policy.contains(&Policy::Static) {
+    if args.profile.is_some() && !args.policy.contains(&EvictionPolicy::Static) {
         let message = "--profile is what the policy static holds: --policy static";
         return Err(UsageError(message.into()).into());
     }
-    let profile = args.profile.as_deref().map(Profile::read).transpose()?;
+    let profile = args
+        .profile
+        .as_deref()
+        .map(ExpertProfile::read)
+        .transpose()?;
     let steps = args.trace.read()?;
     let pool = match &*args.pool {
         "layer" => Pool::Layer,
@@ -231,7 +235,7 @@ fn described(
         "cache",
         &format!("{shared}; the experts of a step are needed together"),
     );
-    if args.policy.contains(&Policy::Static) {
+    if args.policy.contains(&EvictionPolicy::Static) {
         let from = match &args.profile {
             Some(path) => format!("those of {}", path.display()),
             None => "the trace's own, so it looks ahead".to_owned(),
@@ -266,7 +270,7 @@ fn cache_table(args: &ReplayArgs, caches: &[CacheReport]) -> Table {
     table.row(
         first
             .into_iter()
-            .chain(args.policy.iter().map(Policy::to_string)),
+            .chain(args.policy.iter().map(EvictionPolicy::to_string)),
     );
     for cache in caches {
         let best = cache.optimum.total();

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Stdout, Write as _};
 use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum SourceFormat {
     Csv,
     Jsonl,
     None,
@@ -16,7 +16,7 @@ enum Format {
 /// Lines on stdout, until their reader leaves.
 #[derive(Debug)]
 pub(super) struct Decisions {
-    format: Format,
+    format: SourceFormat,
     out: BufWriter<Stdout>,
     line: String,
     closed: bool,
@@ -29,12 +29,12 @@ const FLUSH: Duration = Duration::from_millis(100);
 impl Decisions {
     pub(super) fn new(format: &str, measure: String) -> Self {
         let format = match format {
-            "csv" => Format::Csv,
-            "jsonl" => Format::Jsonl,
-            _ => Format::None,
+            "csv" => SourceFormat::Csv,
+            "jsonl" => SourceFormat::Jsonl,
+            _ => SourceFormat::None,
         };
         let mut line = String::new();
-        if format == Format::Csv {
+        if format == SourceFormat::Csv {
             let measure = match measure.as_str() {
                 // Columns of their own have these names.
                 "max_abs" | "scaling" => "value".into(),
@@ -52,14 +52,14 @@ impl Decisions {
             format,
             out: BufWriter::new(io::stdout()),
             line,
-            closed: format == Format::None,
+            closed: format == SourceFormat::None,
             flushed: Instant::now(),
         }
     }
 
     /// Whether the reader has left, or nothing is to be read.
     pub(super) const fn is_closed(&self) -> bool {
-        self.closed && !matches!(self.format, Format::None)
+        self.closed && !matches!(self.format, SourceFormat::None)
     }
 
     pub(super) fn write(&mut self, index: u64, decision: &Decision) -> anyhow::Result<()> {
@@ -67,9 +67,9 @@ impl Decisions {
             return Ok(());
         }
         match self.format {
-            Format::Csv => csv(&mut self.line, index, decision)?,
-            Format::Jsonl => json(&mut self.line, index, decision)?,
-            Format::None => {}
+            SourceFormat::Csv => csv(&mut self.line, index, decision)?,
+            SourceFormat::Jsonl => json(&mut self.line, index, decision)?,
+            SourceFormat::None => {}
         }
         let mut written = self.out.write_all(self.line.as_bytes());
         self.line.clear();

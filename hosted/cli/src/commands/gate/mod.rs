@@ -20,8 +20,8 @@ use sluice::core::team::StopFlag;
 use sluice::host::{interrupt, isa};
 use sluice_gate::isolation::IsolationRequest;
 use sluice_gate::plot::Plot;
-use sluice_gate::source::{Channel, Format, Interruptible, Source, SourceError};
-use sluice_gate::{Backpressure, Intake, Observer, ObserverConfig, Sink};
+use sluice_gate::source::{Interruptible, SignalError, Source, SourceChannel, SourceFormat};
+use sluice_gate::{Backpressure, FrameObserver, Intake, ObserverConfig, Sink};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -96,7 +96,7 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
         tally: [0; 3],
         error: None,
     };
-    let (observer, mut intake) = Observer::start(&config, kernels, sink)?;
+    let (observer, mut intake) = FrameObserver::start(&config, kernels, sink)?;
     if args.worker.isolate {
         note(format_args!(
             "{}",
@@ -210,11 +210,11 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
     let extension = extension.to_ascii_lowercase();
     let channels = usize::from(input.channels.unwrap_or(1));
     let format = match input.format.as_deref().unwrap_or(&extension) {
-        "wav" => Format::Wav,
-        "f32" => Format::F32 { channels },
-        "i16" => Format::I16 { channels },
-        "212" => Format::Wfdb212 { channels },
-        "csv" => Format::Csv {
+        "wav" => SourceFormat::Wav,
+        "f32" => SourceFormat::F32 { channels },
+        "i16" => SourceFormat::I16 { channels },
+        "212" => SourceFormat::Wfdb212 { channels },
+        "csv" => SourceFormat::Csv {
             column: input.column.clone(),
         },
         _ => {
@@ -225,7 +225,9 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
         }
     };
     check_input_flags(input, &format)?;
-    let channel = input.channel.map_or(Channel::Mean, Channel::One);
+    let channel = input
+        .channel
+        .map_or(SourceChannel::Mean, SourceChannel::One);
     let file = if path == Path::new("-") {
         // A copy of its own: the standard library's handle is locked and buffered.
         File::from(io::stdin().as_fd().try_clone_to_owned().context("stdin")?)
@@ -241,11 +243,11 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
 
 /// # Errors
 /// A flag means nothing for samples of this format.
-fn check_input_flags(input: &InputArgs, format: &Format) -> Result<(), UsageError> {
-    let is_csv = matches!(format, Format::Csv { .. });
+fn check_input_flags(input: &InputArgs, format: &SourceFormat) -> Result<(), UsageError> {
+    let is_csv = matches!(format, SourceFormat::Csv { .. });
     let needless = [
         (
-            input.channels.is_some() && (is_csv || *format == Format::Wav),
+            input.channels.is_some() && (is_csv || *format == SourceFormat::Wav),
             "--channels is for raw samples: a WAV file says how many it has, a CSV file has columns",
         ),
         (
@@ -267,10 +269,10 @@ fn check_input_flags(input: &InputArgs, format: &Format) -> Result<(), UsageErro
 fn feed<S: Sink>(
     source: &mut Source,
     intake: &mut Intake,
-    observer: &Observer<S>,
+    observer: &FrameObserver<S>,
     stop: &StopFlag,
     mut watch: Option<Watch>,
-) -> Result<u64, SourceError> {
+) -> Result<u64, SignalError> {
     let (mut samples, mut n) = (Vec::new(), 0);
     loop {
         samples.clear();

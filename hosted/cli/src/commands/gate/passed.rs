@@ -8,7 +8,7 @@ use sluice::file::OutputFile;
 use std::path::Path;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum SourceFormat {
     /// f32 in a RIFF WAVE file: the samples as the gate saw them.
     Wav,
     Csv,
@@ -19,7 +19,7 @@ enum Format {
 #[derive(Debug)]
 pub(super) struct PassedFile {
     file: OutputFile,
-    format: Format,
+    format: SourceFormat,
     rate: u32,
     at: u64,
     bytes: Vec<u8>,
@@ -30,9 +30,11 @@ const WAV_HEADER_LEN: u64 = 44;
 impl PassedFile {
     pub(super) fn create(path: &Path, overwrite: bool, rate: Option<u32>) -> anyhow::Result<Self> {
         let format = match () {
-            () if has_ending(path, &["wav"]) => Format::Wav,
-            () if has_ending(path, &["csv"]) => Format::Csv,
-            () if path.extension().is_none() || has_ending(path, &["f32", "raw"]) => Format::F32,
+            () if has_ending(path, &["wav"]) => SourceFormat::Wav,
+            () if has_ending(path, &["csv"]) => SourceFormat::Csv,
+            () if path.extension().is_none() || has_ending(path, &["f32", "raw"]) => {
+                SourceFormat::F32
+            }
             () => {
                 let message = format!(
                     "--out {}: .wav, .csv, .f32 and .raw are written",
@@ -45,7 +47,7 @@ impl PassedFile {
             file: OutputFile::create(path, overwrite)?,
             format,
             rate: rate.unwrap_or(1),
-            at: if format == Format::Wav {
+            at: if format == SourceFormat::Wav {
                 WAV_HEADER_LEN
             } else {
                 0
@@ -56,14 +58,14 @@ impl PassedFile {
 
     pub(super) fn write(&mut self, frame: &[f32]) -> anyhow::Result<()> {
         match self.format {
-            Format::Csv => {
+            SourceFormat::Csv => {
                 let mut text = String::new();
                 for x in frame {
                     writeln!(text, "{x}").context("formatting a number")?;
                 }
                 self.bytes.extend(text.into_bytes());
             }
-            Format::Wav | Format::F32 => {
+            SourceFormat::Wav | SourceFormat::F32 => {
                 self.bytes
                     .extend(frame.iter().flat_map(|x| x.to_le_bytes()));
             }
@@ -83,7 +85,7 @@ impl PassedFile {
 
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
-        if self.format == Format::Wav {
+        if self.format == SourceFormat::Wav {
             self.file.write_at(0, &self.wav_header()?)?;
         }
         Ok(self.file.finish()?)

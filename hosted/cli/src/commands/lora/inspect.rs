@@ -8,7 +8,7 @@ use clap::Args;
 use core::fmt::Write as _;
 use serde_json::json;
 use sluice::adapter::{AdapterFile, Factors};
-use sluice_make::lora::{Format, LoraError, Matrices, read_as_named, read_for};
+use sluice_make::lora::{AdapterFormat, LoraError, Matrices, read_as_named, read_for};
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ pub(crate) struct InspectArgs {
 
 pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let model = args.base.model()?;
-    let format = Format::of(&args.path)?;
+    let format = AdapterFormat::of(&args.path)?;
     let file = match read_for(&args.path, args.base.base(), model.as_ref()) {
         Err(LoraError::NoBase { what, .. }) => {
             note(format_args!("the names are Hugging Face's: {what}"));
@@ -50,7 +50,7 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn object(file: &AdapterFile, format: Format) -> serde_json::Value {
+fn object(file: &AdapterFile, format: AdapterFormat) -> serde_json::Value {
     let matrix = |own: &Factors| {
         json!({
             "tensor": own.tensor,
@@ -72,7 +72,7 @@ fn object(file: &AdapterFile, format: Format) -> serde_json::Value {
     })
 }
 
-fn described(file: &AdapterFile, format: Format) -> String {
+fn described(file: &AdapterFile, format: AdapterFormat) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {

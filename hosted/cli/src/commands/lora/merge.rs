@@ -13,7 +13,7 @@ use sluice::core::team::WORKERS_MAX;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
-use sluice_make::convert::Ended;
+use sluice_make::convert::Outcome;
 use sluice_make::lora::MergePlan;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -85,7 +85,7 @@ pub(super) fn merge(args: &MergeArgs) -> anyhow::Result<Ending> {
     let mut bar = WorkBar::of_bytes("merging", data_bytes);
     let ended = plan.write(output, threads, stop, &mut |done| bar.update(done))?;
     drop(bar);
-    if ended == Ended::Stopped {
+    if ended == Outcome::Stopped {
         note(format_args!("interrupted; nothing was written"));
         return Ok(Ending::Interrupted);
     }

@@ -19,7 +19,7 @@ use divergence::Divergence;
 use figures::{Estimate, Surprise};
 use serde_json::json;
 use sluice::evaluate::{EvaluateError, log_softmax};
-use sluice::model::Opened;
+use sluice::model::ModelSource;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub(super) fn perplexity(args: &PerplexityArgs) -> anyhow::Result<Ending> {
             let base = BaseFile::open(path)?;
             let shape = base.shape();
             args.reading.say_unused(path, shape.n_ctx);
-            let cut = |opened: &Opened, _, max: usize| {
+            let cut = |opened: &ModelSource, _, max: usize| {
                 let n_vocab = opened.config().n_vocab;
                 if shape.n_vocab != n_vocab {
                     bail!(

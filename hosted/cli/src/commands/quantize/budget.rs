@@ -13,11 +13,11 @@ use sluice::core::team::StopFlag;
 use sluice::evaluate::EvaluateError;
 use sluice::file::{LoadMode, ModelFile};
 use sluice::host::isa;
-use sluice::model::{LoadError, LoadOptions, Opened};
+use sluice::model::{LoadError, LoadOptions, ModelSource};
 use sluice::{Limits, Team};
 use sluice_make::quantize::{
-    BUDGET_TYPES, Bench, Budget, Collector, FileType, ImportanceMatrix, Plan, QuantizeError,
-    Request, Runner, SensitivityError, apply_sensitivities,
+    BUDGET_TYPES, Bench, Budget, Collector, FileType, ImportanceMatrix, Plan, QuantizeFileError,
+    QuantizeRequest, Runner, SensitivityError, apply_sensitivities,
 };
 use std::path::Path;
 
@@ -36,19 +36,19 @@ impl Chooser<'_> {
     /// the text, if there is one. `None` if Ctrl-C came first.
     pub(super) fn choose(
         self,
-        request: &Request,
+        request: &QuantizeRequest,
         bits: f64,
         importance: &mut Option<ImportanceMatrix>,
-    ) -> anyhow::Result<Option<Request>> {
+    ) -> anyhow::Result<Option<QuantizeRequest>> {
         interrupted(self.measured(request, bits, importance))
     }
 
     fn measured(
         self,
-        request: &Request,
+        request: &QuantizeRequest,
         bits: f64,
         importance: &mut Option<ImportanceMatrix>,
-    ) -> anyhow::Result<Request> {
+    ) -> anyhow::Result<QuantizeRequest> {
         let Self {
             args,
             file,
@@ -56,11 +56,11 @@ impl Chooser<'_> {
             stop,
             team,
         } = self;
-        let all = Request {
+        let all = QuantizeRequest {
             pure: true,
-            ..Request::new(FileType::from_str("Q8_0").expect("it is a known type"))
+            ..QuantizeRequest::new(FileType::from_str("Q8_0").expect("it is a known type"))
         };
-        let all = Request {
+        let all = QuantizeRequest {
             leave_output: request.leave_output,
             ..all
         };
@@ -74,7 +74,7 @@ impl Chooser<'_> {
         };
         let read = match &args.calibrate {
             Some(path) => {
-                let opened = Opened::open(file.name(), LoadMode::Read)?;
+                let opened = ModelSource::open(file.name(), LoadMode::Read)?;
                 let n_chunks = args.calibrate_chunks as usize * IMPORTANCE_CHUNKS;
                 let chunks = Chunks::read(&opened, path, 256, n_chunks)?;
                 Some((opened, chunks))
@@ -108,7 +108,7 @@ impl Chooser<'_> {
         } else {
             budget.assume_sensitivities();
         }
-        Ok(Request {
+        Ok(QuantizeRequest {
             chosen: budget.choose(bits)?,
             // The errors of the smallest types were measured, not hoped to be small.
             has_importance: true,
@@ -119,7 +119,7 @@ impl Chooser<'_> {
 
 /// Importance collected while the model reads `chunks`.
 fn collect(
-    opened: &Opened,
+    opened: &ModelSource,
     chunks: &[&[u32]],
     runner: &Runner,
 ) -> anyhow::Result<ImportanceMatrix> {
@@ -150,13 +150,13 @@ fn interrupted<T>(result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         return result.map(Some);
     };
     let stopped = error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(QuantizeError::Stopped))
+        matches!(cause.downcast_ref(), Some(QuantizeFileError::Stopped))
             || matches!(cause.downcast_ref(), Some(EvaluateError::Stopped))
             || matches!(cause.downcast_ref(), Some(LoadError::Stopped))
             || matches!(
                 cause.downcast_ref(),
                 Some(
-                    SensitivityError::Quantize(QuantizeError::Stopped)
+                    SensitivityError::Quantize(QuantizeFileError::Stopped)
                         | SensitivityError::Evaluate(EvaluateError::Stopped)
                         | SensitivityError::Load(LoadError::Stopped)
                 )

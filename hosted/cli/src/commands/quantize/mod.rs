@@ -22,8 +22,8 @@ use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
 use sluice_make::quantize::{
-    FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeError, Request,
-    quantize as run,
+    FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeFileError,
+    QuantizeRequest, quantize as run,
 };
 use std::path::PathBuf;
 
@@ -185,7 +185,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let header = plan.header(&gguf, words.file_type, importance.as_ref(), &overrides);
     let writer = header.start(output)?;
     match stream(&file, &plan, importance.as_ref(), &writer, &team, stop) {
-        Err(QuantizeError::Stopped) => {
+        Err(QuantizeFileError::Stopped) => {
             let name = words.output.display();
             note(format_args!("interrupted; {name} was not written"));
             return Ok(Ending::Interrupted);
@@ -198,7 +198,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
 }
 
 /// Says which patterns of `--tensor-type` match nothing.
-fn check_patterns(texts: &[String], request: &Request, plan: &Plan) {
+fn check_patterns(texts: &[String], request: &QuantizeRequest, plan: &Plan) {
     for (text, (pattern, _)) in texts.iter().zip(&request.tensor_types) {
         if !plan
             .tensors
@@ -238,7 +238,7 @@ fn stream(
     writer: &GgufWriter,
     team: &Team,
     stop: &StopFlag,
-) -> Result<(), QuantizeError> {
+) -> Result<(), QuantizeFileError> {
     let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
     let update = |done| bar.update(done);
     run(file, plan, importance, writer, team, stop, update)
@@ -307,7 +307,7 @@ impl Words {
     }
 }
 
-fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> {
+fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<QuantizeRequest> {
     let mut patterns = args.tensor_type.clone();
     if let Some(path) = &args.tensor_type_file {
         let text = input::text("file", path)?;
@@ -321,7 +321,7 @@ fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> 
         Ok((regex, tensor_type(ty)?))
     };
     let named = |ty: &Option<String>| ty.as_deref().map(tensor_type).transpose();
-    Ok(Request {
+    Ok(QuantizeRequest {
         pure: args.pure,
         leave_output: args.leave_output_tensor,
         allow_requantize: args.allow_requantize,
@@ -329,7 +329,7 @@ fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<Request> 
         embedding_type: named(&args.token_embedding_type)?,
         tensor_types: patterns.iter().map(pattern).collect::<Result<_, _>>()?,
         has_importance: args.imatrix.is_some(),
-        ..Request::new(file_type)
+        ..QuantizeRequest::new(file_type)
     })
 }
 

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use sluice::core::sampler::TokenLogProbability;
 use sluice::core::tokenizer::Tokenizer;
-use sluice::generate::Written;
+use sluice::generate::GeneratedToken;
 
 /// The line of a token; nothing for text that is left over behind the last one.
-pub(super) fn line(written: &Written<'_>, tokenizer: &Tokenizer<'_>) -> Option<String> {
+pub(super) fn line(written: &GeneratedToken<'_>, tokenizer: &Tokenizer<'_>) -> Option<String> {
     let report = written.report?;
     let mut line = entry(&report.chosen, tokenizer);
     let top = report.top.iter().map(|other| entry(other, tokenizer));

@@ -17,7 +17,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::generate::{Ended, Timings, Until};
+use sluice::generate::{Ended, GeneratorTimings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits, Model};
@@ -281,8 +281,8 @@ fn describe(opened: &LocalModel<'_>, args: &RunArgs, limits: &Limits, settings: 
     }
 }
 
-fn timed(timings: Timings, start: Instant) -> Timings {
-    Timings {
+fn timed(timings: GeneratorTimings, start: Instant) -> GeneratorTimings {
+    GeneratorTimings {
         total: start.elapsed(),
         ..timings
     }

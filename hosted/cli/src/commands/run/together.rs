@@ -18,7 +18,7 @@ use sluice::host::process::peak_memory_bytes;
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::sequence::{Sequence, StopStrings};
-use sluice::session::Event;
+use sluice::session::TokenEvent;
 use sluice::{Limits, Model, Session, Settings};
 use sluice_text::sampling::SamplingSettings;
 use std::path::{Path, PathBuf};
@@ -338,7 +338,7 @@ impl Together<'_> {
     }
 
     /// Adds a token to its text.
-    fn take(&mut self, event: &Event) {
+    fn take(&mut self, event: &TokenEvent) {
         let running = &mut self.running[event.sequence];
         if running.ended.is_some() {
             // Its stop text was found in what was drafted: this comes behind it.

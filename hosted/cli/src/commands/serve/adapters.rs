@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, value_parser};
 use core::str::FromStr;
 use serde::Deserialize;
-use sluice_make::lora::Format;
+use sluice_make::lora::AdapterFormat;
 use sluice_serve::{AdaptersOptions, NamedAdapter};
 use std::path::{Path, PathBuf};
 
@@ -124,7 +124,7 @@ impl ServeAdapterArgs {
         }
         named.extend(self.lora_modules.iter().map(|Module(named)| named.clone()));
         for (path, _) in named.iter().flat_map(|named: &NamedAdapter| &named.parts) {
-            Format::of(path).map_err(|error| UsageError(error.to_string()))?;
+            AdapterFormat::of(path).map_err(|error| UsageError(error.to_string()))?;
         }
         let is_on = self.enable_lora
             || self.allow_lora_updates

@@ -15,7 +15,7 @@ use sluice::core::model::ModelConfig;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftSource, SpeculationSetup};
 use sluice::file::{LoadMode, ModelFile};
-use sluice::model::{LoadOptions, Opened};
+use sluice::model::{LoadOptions, ModelSource};
 use sluice::speculate::{Figures, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Session, Team};
 use sluice_serve::ModelsOptions;
@@ -247,7 +247,7 @@ impl SpeculationArgs {
     ///
     /// # Errors
     /// A head for further tokens is asked for that the file does not have.
-    pub(crate) fn limits(&self, file: &Opened, limits: Limits) -> anyhow::Result<Limits> {
+    pub(crate) fn limits(&self, file: &ModelSource, limits: Limits) -> anyhow::Result<Limits> {
         let Some(setup) = self.setup(LoadMode::Map)? else {
             return Ok(limits);
         };

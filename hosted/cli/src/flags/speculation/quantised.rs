@@ -6,7 +6,7 @@ use sluice::Team;
 use sluice::core::kernels::GgmlType;
 use sluice::core::team::StopFlag;
 use sluice::file::{ModelFile, OutputFile};
-use sluice_make::quantize::{FileType, Plan, QuantizeError, Request, quantize};
+use sluice_make::quantize::{FileType, Plan, QuantizeFileError, QuantizeRequest, quantize};
 
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ impl Copy {
 
     fn make(file: &ModelFile, team: &Team, stop: &StopFlag) -> anyhow::Result<Self> {
         let file_type: FileType = "Q2_K".parse().map_err(anyhow::Error::msg)?;
-        let request = Request {
+        let request = QuantizeRequest {
             allow_requantize: true,
             output_type: Some(GgmlType::Q2_K),
-            ..Request::new(file_type)
+            ..QuantizeRequest::new(file_type)
         };
         let gguf = file.parse()?;
         let plan = Plan::new(&gguf, &request)?;
@@ -51,7 +51,7 @@ impl Copy {
         let header = plan.header(&gguf, file_type, None, &[]);
         let writer = header.start(output)?;
         match quantize(file, &plan, None, &writer, team, stop, |_| ()) {
-            Err(QuantizeError::Stopped) => return Ok(copy),
+            Err(QuantizeFileError::Stopped) => return Ok(copy),
             result => result?,
         }
         writer.finish()?;

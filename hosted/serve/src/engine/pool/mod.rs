@@ -20,7 +20,7 @@ use crate::Log;
 use idle::IdleTexts;
 use prefix::{Key, PrefixCache};
 use sha2::{Digest as _, Sha256};
-use sluice::session::{Entered, Event, GenerateError, StepHooks};
+use sluice::session::{BatchStats, GenerateError, StepHooks, TokenEvent};
 use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
@@ -266,7 +266,7 @@ impl Pool {
         &mut self,
         sequences: &mut [&mut Sequence],
         shares: &[usize],
-    ) -> Result<(Vec<Event>, Entered), GenerateError> {
+    ) -> Result<(Vec<TokenEvent>, BatchStats), GenerateError> {
         let hooks = StepHooks {
             shares: Some(shares),
             ..StepHooks::default()
