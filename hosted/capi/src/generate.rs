@@ -8,6 +8,7 @@ use core::ffi::{c_char, c_void};
 use core::ptr;
 use sluice::Session;
 use sluice::core::engine::Wants;
+use sluice::core::sampler::SamplerConfig;
 use sluice::core::tokenizer::EncodeOptions;
 use sluice::generate::{self, GeneratorTimings, Until};
 use sluice_text::grammar::{Grammar, GrammarSource};
@@ -61,14 +62,14 @@ unsafe impl Versioned for GenerateParams {
         struct_bytes: size_of::<Self>(),
         seed: 0,
         n_predict: -1,
-        temperature: 0.8,
-        top_k: 40,
-        top_p: 0.95,
-        min_p: 0.05,
-        repeat_last_n: 64,
-        repeat_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
+        temperature: SAMPLING.temperature,
+        top_k: SAMPLING.top_k,
+        top_p: SAMPLING.top_p,
+        min_p: SAMPLING.min_p,
+        repeat_last_n: SAMPLING.repeat_last_n,
+        repeat_penalty: SAMPLING.repeat_penalty,
+        frequency_penalty: SAMPLING.frequency_penalty,
+        presence_penalty: SAMPLING.presence_penalty,
         ignore_eos: 0,
         add_special: 1,
         parse_special: 1,
@@ -76,6 +77,8 @@ unsafe impl Versioned for GenerateParams {
         json_schema: ptr::null(),
     };
 }
+
+const SAMPLING: SamplerConfig = SamplerConfig::DEFAULT;
 
 /// Why a text ended.
 #[repr(C)]

@@ -4,17 +4,18 @@ use crate::flags::prompt::unescaped;
 use crate::outcome::UsageError;
 use crate::ui::input;
 use anyhow::Context as _;
-use clap::{Args, value_parser};
-use core::hash::{BuildHasher as _, Hasher as _};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use sluice::core::sampler::{
-    DryConfig, LogitBias, MirostatVersion, SampleError, SamplerChain, SamplerConfig, SamplerOrder,
-    SamplerOrderError,
+    LogitBias, SampleError, SamplerChain, SamplerConfig, SamplerOrder, SamplerOrderError,
 };
 use sluice::core::tokenizer::Tokenizer;
 use sluice::sequence::StopStrings;
 use sluice_text::grammar::{Grammar, GrammarSource};
-use sluice_text::sampling::{Sampler, SamplingSettings};
+use sluice_text::sampling::{
+    PARAMETERS, Parameter, Sampler, SamplingSettings, Setting, random_seed,
+};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
@@ -23,11 +24,11 @@ pub(crate) struct SamplingArgs {
     #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..))]
     pub(crate) seed: i64,
-    /// Samplers in the order in which they run, separated by semicolons
+    /// Set the samplers and their order, separated by semicolons
     #[arg(long, value_name = "NAMES", default_value_t = SamplerOrder::DEFAULT.to_string(),
         overrides_with = "sampling_seq")]
     pub(crate) samplers: String,
-    /// The same by letters, such as edskypmxt
+    /// Set the samplers and their order by letters, such as edskypmxt
     #[arg(
         long,
         value_name = "LETTERS",
@@ -35,165 +36,33 @@ pub(crate) struct SamplingArgs {
         overrides_with = "samplers"
     )]
     pub(crate) sampling_seq: Option<String>,
-    /// Set the temperature; 0 always picks the likeliest token
-    #[arg(
-        long,
-        visible_alias = "temperature",
-        value_name = "X",
-        default_value_t = 0.8,
-        allow_negative_numbers = true
-    )]
-    pub(crate) temp: f32,
-    /// Let the temperature vary by so much to both sides, with the entropy
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub(crate) dynatemp_range: f32,
-    /// How it varies: the entropy's share of the largest one to this power
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 1.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) dynatemp_exp: f32,
-    /// Sample from the N likeliest tokens; 0 from all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 40,
-        allow_negative_numbers = true
-    )]
-    pub(crate) top_k: i32,
-    /// Keep top tokens up to this total probability; 1 is off
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 0.95,
-        allow_negative_numbers = true
-    )]
-    pub(crate) top_p: f32,
-    /// Drop tokens below this share of the best; 0 is off
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 0.05,
-        allow_negative_numbers = true
-    )]
-    pub(crate) min_p: f32,
-    /// Choose among the most typical tokens that together exceed this probability; 1 among all
-    #[arg(
-        long,
-        visible_alias = "typical-p",
-        value_name = "P",
-        default_value_t = 1.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) typical: f32,
-    /// Choose among tokens within so many standard deviations of the best logit; -1 among all
-    #[arg(long, visible_alias = "top-n-sigma", value_name = "X", default_value_t = -1.0,
-        allow_negative_numbers = true)]
-    pub(crate) top_nsigma: f32,
-    /// Chance of leaving out all but the least likely of the top choices
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub(crate) xtc_probability: f32,
-    /// Probability that makes a top choice; above 0.5 is off
-    #[arg(long, value_name = "P", default_value_t = 0.1)]
-    pub(crate) xtc_threshold: f32,
-    /// Least number of tokens that top-p, min-p, typical and XTC leave
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) min_keep: u32,
-    /// Latest tokens that the penalties look at; 0 none, -1 all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        allow_negative_numbers = true,
-        value_parser = value_parser!(i32).range(-1..)
-    )]
-    pub(crate) repeat_last_n: i32,
-    /// Divide the logits of repeated tokens by this; 1 is off
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 1.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) repeat_penalty: f32,
-    /// Subtracted once from the logits of tokens that occurred
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) presence_penalty: f32,
-    /// Subtracted per occurrence from the logits of tokens that occurred
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) frequency_penalty: f32,
-    /// DRY: penalty for a token that would continue a repetition; 0 is off
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) dry_multiplier: f32,
-    /// DRY: growth of the penalty per repeated token, at least 1
-    #[arg(long, value_name = "X", default_value_t = 1.75)]
-    pub(crate) dry_base: f32,
-    /// DRY: longest repetition that is not penalised more than once
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub(crate) dry_allowed_length: u32,
-    /// DRY: latest tokens that are searched; 0 none, -1 all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 64,
-        allow_negative_numbers = true,
-        value_parser = value_parser!(i32).range(-1..)
-    )]
-    pub(crate) dry_penalty_last_n: i32,
-    /// DRY: text across which nothing counts as repeated, instead of \n : " *; may be given
-    /// several times, "none" is none
+    #[command(flatten)]
+    pub(crate) numbers: NumberArgs,
+    /// DRY: set a text that ends repetitions, instead of \n : " *; may be repeated, "none" sets none
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) dry_sequence_breaker: Vec<String>,
-    /// Aim at a surprise instead: 1 Mirostat, 2 Mirostat 2.0; of the samplers, only the
-    /// temperature then runs
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u8).range(0..=2))]
-    pub(crate) mirostat: u8,
-    /// Mirostat's learning rate
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    pub(crate) mirostat_lr: f32,
-    /// The surprise that Mirostat aims at, in bits
-    #[arg(long, value_name = "X", default_value_t = 5.0)]
-    pub(crate) mirostat_ent: f32,
-    /// Change a token's logit, such as 15043+1, 15043-1 or 15043-inf; may be given several times
+    /// Change a token's logit, such as 15043+1, 15043-1 or 15043-inf; may be repeated
     #[arg(short = 'l', long, value_name = "ID±BIAS", value_parser = parse_bias)]
     pub(crate) logit_bias: Vec<LogitBias>,
-    /// Go on where the model would end the text
+    /// Continue where the model would end the text
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Keep to a grammar in llama.cpp's notation (GBNF)
+    /// Constrain the text to a grammar in llama.cpp's notation (GBNF)
     #[arg(long, value_name = "GBNF", group = "constraint")]
     pub(crate) grammar: Option<String>,
-    /// Keep to the grammar in a file
+    /// Constrain the text to the grammar in a file
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub(crate) grammar_file: Option<PathBuf>,
-    /// Keep to a JSON schema; {} is any JSON
+    /// Constrain the text to a JSON schema; {} is any JSON
     #[arg(short, long, value_name = "SCHEMA", group = "constraint")]
     pub(crate) json_schema: Option<String>,
-    /// Keep to the JSON schema in a file [short: -jf]
+    /// Constrain the text to the JSON schema in a file [short: -jf]
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub(crate) json_schema_file: Option<PathBuf>,
-    /// Instead of text, print a JSON line for every token: its log-probability and those of the N
-    /// likeliest tokens, before any sampler
+    /// Print a JSON line per token instead of text: its log-probability and those of the N likeliest tokens
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     pub(crate) logprobs: Option<u32>,
-    /// End after this text and print it (in a chat: give the turn back); may be given several times
+    /// End after this text and print it (in a chat: end the turn); may be repeated
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) reverse_prompt: Vec<String>,
     /// Stop before this text without printing it; may be repeated
@@ -211,7 +80,8 @@ impl SamplingArgs {
         let config = self.config()?;
         SamplerChain::new(config).map_err(|error| match error {
             SampleError::Setting { name } => {
-                UsageError(format!("--{} is out of range", flag(name)))
+                let flag = Parameter::of(name).map_or(name, |parameter| parameter.flag);
+                UsageError(format!("--{flag} is out of range"))
             }
             error => UsageError(error.to_string()),
         })?;
@@ -290,43 +160,15 @@ impl SamplingArgs {
     }
 
     fn config(&self) -> Result<SamplerConfig, UsageError> {
-        if self.dry_base < 1.0 {
-            let base = self.dry_base;
+        let config = self.numbers.0;
+        if config.dry.base < 1.0 {
+            let base = config.dry.base;
             return Err(UsageError(format!("--dry-base {base} is below 1")));
         }
-        // Every RandomState has keys of its own, from the kernel's random numbers.
-        let drawn = || std::hash::RandomState::new().build_hasher().finish() >> 32;
         Ok(SamplerConfig {
-            seed: u64::try_from(self.seed).unwrap_or_else(|_| drawn()),
+            seed: u64::try_from(self.seed).unwrap_or_else(|_| random_seed()),
             order: self.order()?,
-            temperature: self.temp,
-            dynatemp_range: self.dynatemp_range,
-            dynatemp_exponent: self.dynatemp_exp,
-            top_k: u32::try_from(self.top_k).unwrap_or(0),
-            top_p: self.top_p,
-            min_p: self.min_p,
-            typical_p: self.typical,
-            top_n_sigma: self.top_nsigma,
-            xtc_probability: self.xtc_probability,
-            xtc_threshold: self.xtc_threshold,
-            min_keep: self.min_keep,
-            repeat_last_n: all_if_negative(self.repeat_last_n),
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            dry: DryConfig {
-                multiplier: self.dry_multiplier,
-                base: self.dry_base,
-                allowed_length: self.dry_allowed_length,
-                penalty_last_n: all_if_negative(self.dry_penalty_last_n),
-            },
-            mirostat: match self.mirostat {
-                0 => MirostatVersion::Off,
-                1 => MirostatVersion::V1,
-                _ => MirostatVersion::V2,
-            },
-            mirostat_tau: self.mirostat_ent,
-            mirostat_eta: self.mirostat_lr,
+            ..config
         })
     }
 
@@ -363,22 +205,87 @@ fn is_file_name(text: &str) -> bool {
     is_word && (text.contains('.') || Path::new(text).exists())
 }
 
-/// The flag that sets a field of [`SamplerConfig`].
-fn flag(field: &str) -> String {
-    match field {
-        "temperature" => "temp".into(),
-        "dynatemp_exponent" => "dynatemp-exp".into(),
-        "typical_p" => "typical".into(),
-        "top_n_sigma" => "top-nsigma".into(),
-        "mirostat_tau" => "mirostat-ent".into(),
-        "mirostat_eta" => "mirostat-lr".into(),
-        field => field.replace('_', "-"),
+/// The numbers of [`PARAMETERS`], as flags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumberArgs(SamplerConfig);
+
+impl Args for NumberArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(
+            PARAMETERS
+                .iter()
+                .zip(&*TEXTS)
+                .map(|(parameter, texts)| number_arg(parameter, texts)),
+        )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }
 
-fn all_if_negative(n: i32) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+impl FromArgMatches for NumberArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut numbers = Self(SamplerConfig::DEFAULT);
+        numbers.update_from_arg_matches(matches)?;
+        Ok(numbers)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for (parameter, texts) in PARAMETERS.iter().zip(&*TEXTS) {
+            match &parameter.setting {
+                Setting::Float(place) => {
+                    let given = matches.get_one(&texts.id);
+                    given.map(|&number| (place.set)(&mut self.0, number))
+                }
+                Setting::Int(place) => {
+                    let given = matches.get_one(&texts.id);
+                    given.map(|&number| (place.set)(&mut self.0, number))
+                }
+            };
+        }
+        Ok(())
+    }
 }
+
+fn number_arg(parameter: &'static Parameter, texts: &'static Texts) -> Arg {
+    let arg = Arg::new(texts.id.as_str())
+        .long(parameter.flag)
+        .visible_aliases(parameter.flag_alias)
+        .help(parameter.help)
+        .allow_negative_numbers(true)
+        .default_value(texts.default.as_str());
+    match &parameter.setting {
+        Setting::Float(place) => arg
+            .value_name(if *place.range.end() > 1.0 { "X" } else { "P" })
+            .value_parser(value_parser!(f32)),
+        Setting::Int(place) => {
+            // llama.cpp takes any number below 1 as all tokens.
+            let least = match parameter.flag {
+                "top-k" => i64::from(i32::MIN),
+                _ => *place.range.start(),
+            };
+            arg.value_name("N")
+                .value_parser(value_parser!(i64).range(least..=*place.range.end()))
+        }
+    }
+}
+
+/// What clap wants as a text for as long as the program runs.
+struct Texts {
+    id: String,
+    default: String,
+}
+
+static TEXTS: LazyLock<[Texts; PARAMETERS.len()]> = LazyLock::new(|| {
+    PARAMETERS.each_ref().map(|parameter| Texts {
+        id: parameter.flag.replace('-', "_"),
+        default: match &parameter.setting {
+            Setting::Float(place) => (place.get)(&SamplerConfig::DEFAULT).to_string(),
+            Setting::Int(place) => (place.get)(&SamplerConfig::DEFAULT).to_string(),
+        },
+    })
+});
 
 /// `ID+BIAS` or `ID-BIAS`.
 fn parse_bias(written: &str) -> Result<LogitBias, String> {
@@ -391,4 +298,48 @@ fn parse_bias(written: &str) -> Result<LogitBias, String> {
         return Err(wrong());
     }
     Ok(LogitBias { id, bias })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(args: &[&str]) -> Result<SamplerConfig, clap::Error> {
+        let command = NumberArgs::augment_args(Command::new("sluice").no_binary_name(true));
+        let matches = command.try_get_matches_from(args)?;
+        NumberArgs::from_arg_matches(&matches).map(|numbers| numbers.0)
+    }
+
+    #[test]
+    fn flags_are_the_tables() {
+        assert_eq!(numbers(&[]).unwrap(), SamplerConfig::DEFAULT);
+        for parameter in &PARAMETERS {
+            let mut expected = SamplerConfig::DEFAULT;
+            let text = match &parameter.setting {
+                Setting::Float(place) => {
+                    (place.set)(&mut expected, -7.5);
+                    "-7.5".to_owned()
+                }
+                Setting::Int(place) => {
+                    (place.set)(&mut expected, *place.range.end());
+                    place.range.end().to_string()
+                }
+            };
+            for flag in [Some(parameter.flag), parameter.flag_alias]
+                .into_iter()
+                .flatten()
+            {
+                let given = numbers(&[&format!("--{flag}"), &text]).unwrap();
+                assert_eq!(given, expected, "--{flag} {text}");
+            }
+        }
+        assert_eq!(numbers(&["--top-k", "-5"]).unwrap().top_k, 0);
+        for wrong in [
+            ["--mirostat", "3"],
+            ["--repeat-last-n", "-2"],
+            ["--min-keep", "-1"],
+        ] {
+            assert!(numbers(&wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

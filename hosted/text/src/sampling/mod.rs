@@ -19,6 +19,7 @@ mod budget;
 mod error;
 mod guide;
 mod lazy;
+mod parameters;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ mod tests;
 pub use breakers::DrySequenceBreakers;
 pub use error::SamplingError;
 pub use guide::Helper;
+pub use parameters::{PARAMETERS, Parameter, Place, Setting, random_seed};
 
 use crate::assistant::{Dialect, Triggers};
 use crate::grammar::{Grammar, Vocabulary};

@@ -1,0 +1,203 @@
+//! The table of the numbers that set samplers. Flags, fields of requests, the C library's defaults and Python's checks are
+//! read from it or tested against it.
+#![forbid(unsafe_code)]
+
+use core::hash::{BuildHasher as _, Hasher as _};
+use core::ops::RangeInclusive;
+use sluice_core::sampler::{MirostatVersion, SamplerConfig};
+use std::hash::RandomState;
+
+/// A number that sets a sampler. Its default is that of [`SamplerConfig::DEFAULT`].
+#[derive(Debug)]
+pub struct Parameter {
+    /// The field of a request, as llama-server spells it.
+    pub name: &'static str,
+    /// Another name of the field.
+    pub alias: Option<&'static str>,
+    /// The flag without its dashes, as llama.cpp spells it.
+    pub flag: &'static str,
+    /// Another name of the flag.
+    pub flag_alias: Option<&'static str>,
+    /// What it does: one line for a list of flags.
+    pub help: &'static str,
+    /// Its type, its range, and its place in the configuration.
+    pub setting: Setting,
+}
+
+/// The type of a [`Parameter`].
+#[derive(Debug)]
+pub enum Setting {
+    /// A 32-bit float.
+    Float(Place<f32>),
+    /// A whole number.
+    Int(Place<i64>),
+}
+
+/// Where a [`SamplerConfig`] keeps a number, and which numbers a request may give.
+#[derive(Debug)]
+pub struct Place<T> {
+    /// The range of requests. Flags accept any finite float, as llama.cpp's do.
+    pub range: RangeInclusive<T>,
+    /// Reads it; -1 for "all", where the range has -1.
+    pub get: fn(&SamplerConfig) -> T,
+    /// Changes it.
+    pub set: fn(&mut SamplerConfig, T),
+}
+
+impl Parameter {
+    /// The parameter of this name, as [`SampleError::Setting`](sluice_core::sampler::SampleError::Setting) gives it.
+    #[must_use]
+    pub fn of(name: &str) -> Option<&'static Self> {
+        PARAMETERS.iter().find(|parameter| parameter.name == name)
+    }
+}
+
+macro_rules! float {
+    ($name:literal, $flag:literal, $($field:ident).+, $range:expr, $help:literal $(, $alias:ident: $other:literal)?) => {
+        Parameter {
+            name: $name,
+            flag: $flag,
+            help: $help,
+            setting: Setting::Float(Place {
+                range: $range,
+                get: |config| config.$($field).+,
+                set: |config, x| config.$($field).+ = x,
+            }),
+            $($alias: Some($other),)?
+            ..MIROSTAT
+        }
+    };
+}
+
+/// A number of tokens; what is below 0 is `$all`.
+macro_rules! count {
+    ($name:literal, $flag:literal, $($field:ident).+, $least:literal, $all:expr, $help:literal) => {
+        Parameter {
+            name: $name,
+            flag: $flag,
+            help: $help,
+            setting: Setting::Int(Place {
+                range: $least..=u32::MAX as i64,
+                get: |config| match config.$($field).+ {
+                    u32::MAX if $all == u32::MAX => -1,
+                    n => i64::from(n),
+                },
+                set: |config, n| config.$($field).+ = u32::try_from(n).unwrap_or($all),
+            }),
+            ..MIROSTAT
+        }
+    };
+}
+
+/// All parameters, in llama-server's order.
+#[rustfmt::skip]
+pub static PARAMETERS: [Parameter; 22] = [
+    float!("temperature", "temp", temperature, 0.0..=100.0,
+        "Set the temperature; 0 always picks the likeliest token", flag_alias: "temperature"),
+    float!("dynatemp_range", "dynatemp-range", dynatemp_range, 0.0..=100.0,
+        "Set the dynamic temperature's range (± this value, by entropy)"),
+    float!("dynatemp_exponent", "dynatemp-exp", dynatemp_exponent, -100.0..=100.0,
+        "Set the power of the relative entropy that moves the dynamic temperature"),
+    count!("top_k", "top-k", top_k, -1, 0,
+        "Sample from the N likeliest tokens; 0 from all"),
+    float!("top_p", "top-p", top_p, 0.0..=1.0,
+        "Keep top tokens up to this total probability; 1 is off"),
+    float!("min_p", "min-p", min_p, 0.0..=1.0,
+        "Drop tokens below this share of the best; 0 is off"),
+    float!("top_n_sigma", "top-nsigma", top_n_sigma, -1.0..=1000.0,
+        "Keep tokens within this many standard deviations of the best logit; -1 keeps all", flag_alias: "top-n-sigma"),
+    float!("xtc_probability", "xtc-probability", xtc_probability, 0.0..=1.0,
+        "XTC: set the probability of removing all but the least likely top token"),
+    float!("xtc_threshold", "xtc-threshold", xtc_threshold, 0.0..=1.0,
+        "XTC: set the probability from which a token is a top token; above 0.5 is off"),
+    float!("typical_p", "typical", typical_p, 0.0..=1.0,
+        "Keep the most typical tokens that together exceed this probability; 1 keeps all", flag_alias: "typical-p"),
+    count!("repeat_last_n", "repeat-last-n", repeat_last_n, -1, u32::MAX,
+        "Penalise the latest N tokens; 0 none, -1 all"),
+    float!("repeat_penalty", "repeat-penalty", repeat_penalty, 0.01..=100.0,
+        "Divide the logits of repeated tokens by this; 1 is off", alias: "repetition_penalty"),
+    float!("presence_penalty", "presence-penalty", presence_penalty, -100.0..=100.0,
+        "Subtract this once from the logits of tokens that occurred"),
+    float!("frequency_penalty", "frequency-penalty", frequency_penalty, -100.0..=100.0,
+        "Subtract this for each occurrence from the logits of tokens that occurred"),
+    float!("dry_multiplier", "dry-multiplier", dry.multiplier, 0.0..=100.0,
+        "DRY: set the penalty of a token that would continue a repetition; 0 is off"),
+    float!("dry_base", "dry-base", dry.base, 1.0..=100.0,
+        "DRY: set the penalty's growth per repeated token, at least 1"),
+    count!("dry_allowed_length", "dry-allowed-length", dry.allowed_length, 0, 0,
+        "DRY: set the longest repetition that is penalised only once"),
+    count!("dry_penalty_last_n", "dry-penalty-last-n", dry.penalty_last_n, -1, u32::MAX,
+        "DRY: search the latest N tokens for repetitions; 0 none, -1 all"),
+    MIROSTAT,
+    float!("mirostat_tau", "mirostat-ent", mirostat_tau, 0.0..=1000.0,
+        "Set the surprise that Mirostat aims at, in bits"),
+    float!("mirostat_eta", "mirostat-lr", mirostat_eta, 0.0..=100.0,
+        "Set Mirostat's learning rate"),
+    count!("min_keep", "min-keep", min_keep, 0, 0,
+        "Set the minimum number of tokens that top-p, min-p, typical and XTC keep"),
+];
+
+const MIROSTAT: Parameter = Parameter {
+    name: "mirostat",
+    alias: None,
+    flag: "mirostat",
+    flag_alias: None,
+    help: "Use Mirostat (1) or Mirostat 2.0 (2), after the temperature and instead of all other samplers",
+    setting: Setting::Int(Place {
+        range: 0..=2,
+        get: |config| config.mirostat as i64,
+        set: |config, n| {
+            config.mirostat = match n {
+                0 => MirostatVersion::Off,
+                1 => MirostatVersion::V1,
+                _ => MirostatVersion::V2,
+            }
+        },
+    }),
+};
+
+/// A random seed, for a text whose seed nobody chose.
+#[must_use]
+pub fn random_seed() -> u64 {
+    // Every RandomState has its own keys, from the kernel's random numbers.
+    RandomState::new().build_hasher().finish() >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_core::sampler::{SampleError, SamplerChain};
+
+    #[test]
+    fn a_parameter_sets_one_number_and_names_it() {
+        let mut names = std::collections::HashSet::new();
+        for parameter in &PARAMETERS {
+            let spelled = [Some(parameter.name), parameter.alias]
+                .into_iter()
+                .flatten();
+            assert!(spelled.into_iter().all(|name| names.insert(name)));
+            let mut config = SamplerConfig::DEFAULT;
+            match &parameter.setting {
+                Setting::Int(place) => {
+                    assert!(place.range.contains(&(place.get)(&config)));
+                    for n in [*place.range.end(), 0, 1] {
+                        (place.set)(&mut config, n);
+                        let read = (place.get)(&config);
+                        assert!(read == n || (read == -1 && n == i64::from(u32::MAX)));
+                    }
+                    (place.set)(&mut config, (place.get)(&SamplerConfig::DEFAULT));
+                }
+                Setting::Float(place) => {
+                    let default = (place.get)(&config);
+                    assert!(place.range.contains(&default));
+                    (place.set)(&mut config, f32::INFINITY);
+                    let name = parameter.name;
+                    let error = SamplerChain::new(config).unwrap_err();
+                    assert_eq!(error, SampleError::Setting { name });
+                    (place.set)(&mut config, default);
+                }
+            }
+            assert_eq!(config, SamplerConfig::DEFAULT, "{}", parameter.name);
+        }
+    }
+}
