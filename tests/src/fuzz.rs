@@ -22,6 +22,7 @@ use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
 use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::slc::{FileHeader, Slc, seal};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
+use sluice_jinja::TemplateError;
 use sluice_make::convert::{safetensors, sentencepiece, tokenizer_json};
 use sluice_make::quantize::ImportanceMatrix;
 use sluice_make::uth::Blob;
@@ -358,14 +359,14 @@ pub fn chat_template(source: &[u8]) {
     let (conversations, options) = conversations();
     for messages in &conversations {
         let result = template.render(messages, &options);
-        if let Err(ChatTemplateError::Render { line, reason }) = &result {
+        if let Err(ChatTemplateError::Template(TemplateError::Render { line, reason })) = &result {
             // A panic inside has no line.
             assert!(*line > 0, "{reason}");
         }
         // What takes as long as it may need not be tried with the other conversations.
         let is_long = matches!(&result, Err(error) if error.to_string().contains("too long"));
         if let Some(prompt) = accepted(result) {
-            assert!(prompt.len() <= sluice_text::chat_template::OUTPUT_BYTES_MAX);
+            assert!(prompt.len() <= sluice_jinja::OUTPUT_BYTES_MAX);
         }
         if is_long {
             return;

@@ -6,10 +6,9 @@
 use core::time::Duration;
 use serde_json::Value;
 use sluice_core::gguf::Gguf;
+use sluice_jinja::{TEMPLATE_BYTES_MAX, TemplateError};
 use sluice_tests::skipped;
-use sluice_text::chat_template::{
-    ChatTemplate, ChatTemplateError, Message, RenderOptions, TEMPLATE_BYTES_MAX,
-};
+use sluice_text::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -56,11 +55,11 @@ fn prompts_are_those_of_jinja2() {
             case["prompt"].as_str(),
         ) {
             (Ok(prompt), Some(expected)) => assert_eq!(prompt, expected, "{label}"),
-            (Err(ChatTemplateError::Raised { line, message }), None) => {
+            (Err(ChatTemplateError::Template(TemplateError::Raised { line, message })), None) => {
                 assert_eq!(Some(&*message), case["raised"].as_str(), "{label}");
                 assert!(line > 0, "{label}");
             }
-            (Err(ChatTemplateError::Render { line, .. }), None) => {
+            (Err(ChatTemplateError::Template(TemplateError::Render { line, .. })), None) => {
                 assert_eq!(case["fails"], Value::Bool(true), "{label}");
                 assert!(line > 0, "{label}");
             }
@@ -99,9 +98,10 @@ fn a_folder_of_templates_is_rendered_as_by_jinja2() {
             let why = match (&got, expected) {
                 (Ok(got), Some(expected)) if got == expected => None,
                 (Err(error), None) => match (error, case["raised"].as_str()) {
-                    (ChatTemplateError::Raised { message, .. }, raised) => {
-                        (Some(&**message) != raised).then(|| format!("{message:?} {raised:?}"))
-                    }
+                    (
+                        ChatTemplateError::Template(TemplateError::Raised { message, .. }),
+                        raised,
+                    ) => (Some(&**message) != raised).then(|| format!("{message:?} {raised:?}")),
                     _ => None,
                 },
                 (Err(error), Some(_)) if error.to_string().contains("not supported") => {
@@ -190,7 +190,13 @@ fn hostile_templates_are_refused() {
         let template = ChatTemplate::parse(source).expect("a template");
         let result = template.render(&messages, &RenderOptions::default());
         assert!(
-            matches!(result, Err(ChatTemplateError::Render { line: 1, .. })),
+            matches!(
+                result,
+                Err(ChatTemplateError::Template(TemplateError::Render {
+                    line: 1,
+                    ..
+                }))
+            ),
             "{source}: {:?}",
             result
                 .map(|text| text.len())
@@ -207,7 +213,7 @@ fn hostile_templates_are_refused() {
 #[test]
 fn templates_that_are_none_are_refused_with_their_line() {
     let line = |source: &str| match ChatTemplate::parse(source) {
-        Err(ChatTemplateError::Syntax { line, reason }) => (line, reason),
+        Err(ChatTemplateError::Template(TemplateError::Syntax { line, reason })) => (line, reason),
         other => panic!("{other:?}"),
     };
     assert_eq!(line("a\nb\n{% if x %}\nc\n").0, 4);
@@ -236,7 +242,10 @@ fn templates_that_are_none_are_refused_with_their_line() {
     line(&"{% for i in [1] %}".repeat(10_000));
     let long = " ".repeat(TEMPLATE_BYTES_MAX + 1);
     let result = ChatTemplate::parse(&long);
-    assert!(matches!(result, Err(ChatTemplateError::TooLong { .. })));
+    assert!(matches!(
+        result,
+        Err(ChatTemplateError::Template(TemplateError::TooLong { .. }))
+    ));
 }
 
 #[test]
@@ -250,7 +259,13 @@ fn other_files_are_out_of_reach() {
         let template = ChatTemplate::parse(source).expect("a template");
         let result = template.render(&[], &RenderOptions::default());
         assert!(
-            matches!(result, Err(ChatTemplateError::Render { line: 1, .. })),
+            matches!(
+                result,
+                Err(ChatTemplateError::Template(TemplateError::Render {
+                    line: 1,
+                    ..
+                }))
+            ),
             "{result:?}"
         );
     }

@@ -1,17 +1,15 @@
 //! What goes over something else: a dict's keys, values and items, and ranges.
 
-use super::fail;
 use super::once::Once;
-use super::values::{integer, repr};
 use core::fmt;
+use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
-use minijinja::{Error, Value};
 use std::sync::Arc;
 
 /// Items that are printed by another name than a list's.
 #[derive(Debug)]
 pub(crate) struct View {
-    name: String,
+    shown: String,
     items: Vec<Value>,
     /// Whether it is a sequence, with items by number.
     is_range: bool,
@@ -28,51 +26,24 @@ impl View {
         value.kind() == ValueKind::Iterable && Self::is(value)
     }
 
-    /// `NAME([...])`.
-    pub(crate) fn of(name: &str, items: impl Iterator<Item = Value>) -> Value {
-        let items: Vec<Value> = items.collect();
-        let shown = repr(&Value::from(items.clone()));
+    /// Items without numbers, as `shown`.
+    pub(crate) fn of(shown: String, items: Vec<Value>) -> Value {
+        let is_range = false;
         Value::from_object(Self {
-            name: format!("{name}({shown})"),
+            shown,
             items,
-            is_range: false,
+            is_range,
         })
     }
 
-    /// Python's `range`.
-    ///
-    /// # Errors
-    /// The step is zero, or there are too many numbers.
-    pub(crate) fn range(args: &[Value]) -> Result<Value, Error> {
-        let number = |at: usize| integer("an argument of range", &args[at]);
-        let (start, stop, step) = match args.len() {
-            1 => (0, number(0)?, 1),
-            2 => (number(0)?, number(1)?, 1),
-            3 => (number(0)?, number(1)?, number(2)?),
-            n => return fail(format!("range takes 1 to 3 arguments, not {n}")),
-        };
-        if step == 0 {
-            return fail("range() arg 3 must not be zero");
-        }
-        let is_inside = |i: i64| if step > 0 { i < stop } else { i > stop };
-        let mut items = Vec::new();
-        let mut at = start;
-        while is_inside(at) {
-            if items.len() == RANGE_LEN_MAX {
-                return fail(format!("a range has at most {RANGE_LEN_MAX} numbers"));
-            }
-            items.push(Value::from(at));
-            at = at.saturating_add(step);
-        }
-        let name = match step {
-            1 => format!("range({start}, {stop})"),
-            _ => format!("range({start}, {stop}, {step})"),
-        };
-        Ok(Value::from_object(Self {
-            name,
+    /// A sequence, as `shown`.
+    pub(crate) fn range(shown: String, items: Vec<Value>) -> Value {
+        let is_range = true;
+        Value::from_object(Self {
+            shown,
             items,
-            is_range: true,
-        }))
+            is_range,
+        })
     }
 }
 
@@ -107,9 +78,6 @@ impl Object for View {
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        f.write_str(&self.shown)
     }
 }
-
-/// jinja2's bound in its sandbox.
-const RANGE_LEN_MAX: usize = 100_000;

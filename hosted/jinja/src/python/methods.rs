@@ -1,11 +1,11 @@
 //! Methods of texts, lists and dicts.
 
 use super::arguments::bound;
-use super::values::{
-    equal, escaped, integer, is_printable, items, like, real, text, type_name, whole,
+use super::{format, texts};
+use crate::error::fail;
+use crate::values::{
+    View, equal, escaped, integer, is_printable, items, like, real, repr, text, type_name, whole,
 };
-use super::view::View;
-use super::{fail, format, texts};
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 
@@ -91,12 +91,14 @@ fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
         "keys" | "values" | "items" | "copy" => {
             let [] = bound(method, [], 0, args)?;
             let pairs = pairs()?.into_iter();
-            Ok(match method {
-                "keys" => View::of("dict_keys", pairs.map(|(key, _)| key)),
-                "values" => View::of("dict_values", pairs.map(|(_, item)| item)),
-                "items" => View::of("dict_items", pairs.map(|(key, item)| pair(key, item))),
-                _ => Value::from_pairs(pairs),
-            })
+            let items: Vec<Value> = match method {
+                "keys" => pairs.map(|(key, _)| key).collect(),
+                "values" => pairs.map(|(_, item)| item).collect(),
+                "items" => pairs.map(|(key, item)| pair(key, item)).collect(),
+                _ => return Ok(Value::from_pairs(pairs)),
+            };
+            let shown = repr(&Value::from(items.clone()));
+            Ok(View::of(format!("dict_{method}({shown})"), items))
         }
         "update" | "pop" | "popitem" | "clear" | "setdefault" => changing(method),
         _ => unknown(value, method),

@@ -1,6 +1,6 @@
 //! Arguments by place and by name.
 
-use super::fail;
+use crate::error::fail;
 use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 

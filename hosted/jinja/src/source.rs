@@ -1,26 +1,26 @@
 //! The text of a template before it is parsed: tags that minijinja does not know, and tags
 //! that are too long for it.
 
-use super::{ChatTemplateError, syntax_error};
+use crate::error::TemplateError;
 use minijinja::Error;
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
 /// Whitespace is treated as Hugging Face sets up jinja2.
-pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
+pub(crate) fn syntax() -> Result<SyntaxConfig, Error> {
     let mut builder = SyntaxConfig::builder();
     builder.trim_blocks(true).lstrip_blocks(true);
     builder.build()
 }
 
 /// Every end of a line as `\n`, in string literals too: jinja2's `newline_sequence`.
-pub(super) fn with_newlines(source: &str) -> String {
+pub(crate) fn with_newlines(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// Replaces `{% generation %}` and `{% endgeneration %}` by a scope without names of its own, which
 /// treats the whitespace around it alike and leaves every line where it is.
-pub(super) fn without_generation_tags(source: &str) -> String {
+pub(crate) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
@@ -48,10 +48,14 @@ pub(super) fn without_generation_tags(source: &str) -> String {
 
 /// Refuses tags of so many tokens that the parser, which calls itself for each operator, could
 /// run out of stack; the same for chains of `elif`.
-pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
+pub(crate) fn check_tags(source: &str) -> Result<(), TemplateError> {
     let (mut tokens, mut elifs) = (0, 0);
-    for token in tokenize(source, false, syntax().map_err(syntax_error)?) {
-        let (token, span) = token.map_err(syntax_error)?;
+    for token in tokenize(
+        source,
+        false,
+        syntax().map_err(|error| TemplateError::syntax(&error))?,
+    ) {
+        let (token, span) = token.map_err(|error| TemplateError::syntax(&error))?;
         match token {
             Token::BlockStart | Token::VariableStart => tokens = 0,
             Token::Ident("elif") if tokens == 0 => elifs += 1,
@@ -68,15 +72,15 @@ pub(super) fn check_tags(source: &str) -> Result<(), ChatTemplateError> {
         };
         let line = span.start_line.into();
         let reason = format!("{what} too many parts");
-        return Err(ChatTemplateError::Syntax { line, reason });
+        return Err(TemplateError::Syntax { line, reason });
     }
     Ok(())
 }
 
-fn by_name(line: impl Into<usize>) -> ChatTemplateError {
+fn by_name(line: impl Into<usize>) -> TemplateError {
     let line = line.into();
     let reason = "characters by name (\\N{...}) are not supported".to_owned();
-    ChatTemplateError::Syntax { line, reason }
+    TemplateError::Syntax { line, reason }
 }
 
 /// Of tokens between `{%` and `%}`.

@@ -1,9 +1,10 @@
 //! jinja2's filters of numbers, and what it reads as one.
 
-use super::super::guard::Guard;
 use super::arguments::bound;
-use super::values::{integer, real, text, whole};
-use super::{fail, texts};
+use super::texts;
+use crate::error::fail;
+use crate::guard::Guard;
+use crate::values::{integer, real, text, whole};
 use minijinja::{Error, State, Value};
 
 pub(super) fn int(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {

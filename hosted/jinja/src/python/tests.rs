@@ -1,9 +1,9 @@
 //! jinja2's tests.
 
 use super::arguments::bound;
-use super::fail;
 use super::operators::compare;
-use super::values::{real, text, whole};
+use crate::error::fail;
+use crate::values::{real, text, whole};
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, Value};
 

@@ -1,8 +1,8 @@
 //! `'%s' % values` and `'{}'.format(...)`.
 
 use super::arguments::split;
-use super::fail;
-use super::values::{escaped, integer, items, like, number, real, repr, text, type_name, whole};
+use crate::error::fail;
+use crate::values::{escaped, integer, items, like, number, real, repr, text, type_name, whole};
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 

@@ -1,13 +1,13 @@
 //! Filters that go over the items of a value.
 
-use super::super::guard::Guard;
 use super::arguments::bound;
-use super::fail;
 use super::methods::pair;
-use super::once::Once;
 use super::operators::add;
-use super::values::{equal, escaped, items, order, real, sort_by_key, text, whole};
-use super::view::View;
+use crate::error::fail;
+use crate::guard::Guard;
+use crate::values::{
+    Group, Once, View, equal, escaped, items, order, real, sort_by_key, text, whole,
+};
 use core::cmp::Ordering;
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
@@ -166,40 +166,9 @@ pub(super) fn groupby(
             true => key,
             false => attribute(&group[0], path.as_ref(), other.as_ref())?,
         };
-        pairs.push(Value::from_object(Group(name, Value::from(group))));
+        pairs.push(Group::of(name, Value::from(group)));
     }
     Ok(Value::from(pairs))
-}
-
-/// A pair with names.
-#[derive(Debug)]
-pub(crate) struct Group(Value, Value);
-
-impl minijinja::value::Object for Group {
-    fn repr(self: &std::sync::Arc<Self>) -> minijinja::value::ObjectRepr {
-        minijinja::value::ObjectRepr::Seq
-    }
-
-    fn get_value(self: &std::sync::Arc<Self>, key: &Value) -> Option<Value> {
-        match (key.as_str(), key.as_usize()) {
-            (Some("grouper"), _) | (_, Some(0)) => Some(self.0.clone()),
-            (Some("list"), _) | (_, Some(1)) => Some(self.1.clone()),
-            _ => None,
-        }
-    }
-
-    fn enumerate(self: &std::sync::Arc<Self>) -> minijinja::value::Enumerator {
-        minijinja::value::Enumerator::Seq(2)
-    }
-
-    fn render(self: &std::sync::Arc<Self>, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "({}, {})",
-            super::values::repr(&self.0),
-            super::values::repr(&self.1)
-        )
-    }
 }
 
 pub(super) fn dictsort(

@@ -2,18 +2,13 @@
 //!
 //! minijinja's own panic on `''[::-1]`, and end one early or late for other negative steps.
 
-use super::python::values::like;
-use super::python::view::View;
+use crate::error::fail;
+use crate::values::{View, like};
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 
-/// The part of a string, list or tuple; none for a missing bound.
-pub(super) fn slice(
-    value: &Value,
-    start: &Value,
-    stop: &Value,
-    step: &Value,
-) -> Result<Value, Error> {
+/// The part of a string, list or tuple from a start to a stop by a step; none for a missing bound.
+pub(crate) fn slice(value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, Error> {
     let bounds = [bound(start)?, bound(stop)?, bound(step)?];
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();
@@ -22,8 +17,7 @@ pub(super) fn slice(
     }
     let is_view = View::has_no_items_by_number(value);
     if is_view || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        let why = format!("a value that is {} cannot be sliced", value.kind());
-        return Err(Error::new(ErrorKind::InvalidOperation, why));
+        return fail(format!("a value that is {} cannot be sliced", value.kind()));
     }
     let items: Vec<Value> = value.try_iter()?.collect();
     let picked = indices(items.len(), bounds)?.map(|i| items[i].clone());
@@ -48,8 +42,7 @@ fn indices(
 ) -> Result<impl Iterator<Item = usize>, Error> {
     let step = step.unwrap_or(1);
     if step == 0 {
-        let why = "the step of a slice cannot be 0";
-        return Err(Error::new(ErrorKind::InvalidOperation, why));
+        return fail("the step of a slice cannot be 0");
     }
     // A value's length is far below 2^63.
     let len = i64::try_from(len).unwrap_or(i64::MAX);

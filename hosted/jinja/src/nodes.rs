@@ -6,33 +6,32 @@
 //! - A default of a macro is for an argument that is not given, not for one that is undefined.
 //! - Texts can be taken apart into names, as `a, b`.
 
-use super::guard::{ALONE, STORABLE};
-use super::marks::{FLAG, GIVEN, PASSED, RAISE, UNPACKED, UNPACKED_EACH};
+use crate::names::{ALONE, FLAG, GIVEN, PASSED, RAISE, STORABLE, UNPACKED, UNPACKED_EACH};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
 use minijinja::value::Tuple;
 
 /// The new node in the place of the old one.
-pub(super) fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
+pub(crate) fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
     Spanned::new(new, old.span())
 }
 
-pub(super) fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
+pub(crate) fn ask<'a>(function: &'static str, expr: Expr<'a>) -> Expr<'a> {
     let span = expr.span();
     call_of(function, vec![CallArg::Pos(expr)], span)
 }
 
-pub(super) fn call_of<'a>(function: &'static str, args: Vec<CallArg<'a>>, span: Span) -> Expr<'a> {
+pub(crate) fn call_of<'a>(function: &'static str, args: Vec<CallArg<'a>>, span: Span) -> Expr<'a> {
     let expr = name(function, span);
     Expr::Call(Spanned::new(ast::Call { expr, args }, span))
 }
 
-pub(super) fn name<'a>(id: &'a str, span: Span) -> Expr<'a> {
+pub(crate) fn name<'a>(id: &'a str, span: Span) -> Expr<'a> {
     Expr::Var(Spanned::new(ast::Var { id }, span))
 }
 
-pub(super) fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
+pub(crate) fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
     let value = Value::from(why);
     let args = vec![CallArg::Pos(Expr::Const(Spanned::new(
         ast::Const { value },
@@ -47,14 +46,14 @@ pub(super) fn refusal<'a>(why: &str, span: Span) -> Stmt<'a> {
 }
 
 /// `body` in a scope of its own.
-pub(super) fn scoped<'a>(body: Vec<Stmt<'a>>, span: Span) -> Vec<Stmt<'a>> {
+pub(crate) fn scoped<'a>(body: Vec<Stmt<'a>>, span: Span) -> Vec<Stmt<'a>> {
     let assignments = Vec::new();
     let node = ast::WithBlock { assignments, body };
     vec![Stmt::WithBlock(Spanned::new(node, span))]
 }
 
 /// One assignment for all, so that no value sees another's name.
-pub(super) fn together<'a>(
+pub(crate) fn together<'a>(
     pairs: Vec<(Expr<'a>, Expr<'a>)>,
     span: Span,
 ) -> Vec<(Expr<'a>, Expr<'a>)> {
@@ -71,7 +70,7 @@ pub(super) fn together<'a>(
 }
 
 /// `expr` as what can be taken apart, if `target` takes it apart.
-pub(super) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr<'a>) -> Expr<'a> {
+pub(crate) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr<'a>) -> Expr<'a> {
     match target {
         Expr::List(_) | Expr::Tuple(_) => ask(function, expr),
         _ => expr,
@@ -79,7 +78,7 @@ pub(super) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr
 }
 
 /// A value for `target`, an attribute of a namespace, which a macro finds only if it is read.
-pub(super) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
+pub(crate) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
     let span = expr.span();
     let mut args = vec![CallArg::Pos(expr)];
     if let Expr::GetAttr(node) = target
@@ -91,7 +90,7 @@ pub(super) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
 }
 
 /// A block that is set, rebuilt; into a namespace by way of a variable.
-pub(super) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a> {
+pub(crate) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a> {
     if !matches!(node.target, Expr::GetAttr(_)) {
         return Stmt::SetBlock(Spanned::new(node, span));
     }
@@ -107,7 +106,7 @@ pub(super) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a>
 }
 
 /// A loop, rebuilt but for its `else`.
-pub(super) fn looped<'a>(mut node: ast::ForLoop<'a>, span: Span) -> Stmt<'a> {
+pub(crate) fn looped<'a>(mut node: ast::ForLoop<'a>, span: Span) -> Stmt<'a> {
     if !node.else_body.is_empty() {
         node.else_body = scoped(node.else_body, span);
     }
@@ -157,7 +156,7 @@ fn leaves(stmt: &Stmt<'_>) -> bool {
 }
 
 /// The arguments of a call that may be one of a macro: what is given is told from what is not.
-pub(super) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallArg<'a>> {
+pub(crate) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallArg<'a>> {
     let is_macro = match callee {
         Expr::Var(node) => !FUNCTIONS.contains(&node.id),
         _ => false,
@@ -177,7 +176,7 @@ pub(super) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallA
 
 /// A macro of rebuilt parts. Defaults are set in the body, where they may name what stands before
 /// them.
-pub(super) fn macro_of<'a>(
+pub(crate) fn macro_of<'a>(
     name: &'a str,
     args: Vec<Expr<'a>>,
     defaults: Vec<Expr<'a>>,

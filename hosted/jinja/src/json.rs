@@ -3,7 +3,8 @@
 //! Models were trained on its exact spaces: `{"a": [1, 2.0]}`, keys in the order given, and with
 //! `indent` one item a line and no space behind the comma.
 
-use super::python::view::View;
+use crate::limits::VALUE_BYTES_MAX;
+use crate::values::{self, View};
 use core::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
@@ -20,7 +21,7 @@ struct Style {
 
 /// The filter itself. Arguments are those of `json.dumps` that templates use: `indent`,
 /// `separators`, `ensure_ascii`, `sort_keys`.
-pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
+pub(crate) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
         Some(value) if !value.is_none() => Some(width(&value)?),
         _ => None,
@@ -58,7 +59,7 @@ fn refused(why: &'static str) -> Error {
 }
 
 fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
-    if out.len() > super::VALUE_BYTES_MAX {
+    if out.len() > VALUE_BYTES_MAX {
         return Err(refused("a value grows too large"));
     }
     match value.kind() {
@@ -169,30 +170,13 @@ fn quote(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
 }
 
-/// A number as Python writes it: the shortest digits that give the same number, an exponent
-/// below 1e-4 and from 1e16.
-pub(super) fn number(value: &Value) -> String {
-    if value.is_integer() {
-        return value.to_string();
-    }
-    let Ok(x) = f64::try_from(value.clone()) else {
-        return value.to_string();
-    };
-    if x.is_nan() {
-        return "NaN".to_owned();
-    }
-    if x.is_infinite() {
-        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let scientific = format!("{x:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    match exponent.parse::<i32>() {
-        Ok(exponent) if x != 0.0 && !(-4..16).contains(&exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
-        }
-        // Display writes all digits, and none behind the point of a whole number.
-        _ => format!("{x:?}"),
+/// A number as Python's `repr` writes it, but for what is not finite.
+fn number(value: &Value) -> String {
+    match values::number(value).as_str() {
+        "nan" => "NaN".to_owned(),
+        "inf" => "Infinity".to_owned(),
+        "-inf" => "-Infinity".to_owned(),
+        other => other.to_owned(),
     }
 }
 

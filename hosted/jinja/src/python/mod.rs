@@ -6,23 +6,14 @@
 //!
 //! Source: jinja2 3.1.6 `filters.py`, `tests.py`; the library reference of Python 3.12.
 
-pub(super) mod arguments;
-pub(super) mod filters;
+pub(crate) mod arguments;
+pub(crate) mod filters;
 mod format;
 mod generators;
-pub(super) mod globals;
+pub(crate) mod globals;
 mod lists;
-pub(super) mod methods;
+pub(crate) mod methods;
 mod numbers;
-pub(super) mod once;
-pub(super) mod operators;
-pub(super) mod tests;
+pub(crate) mod operators;
+pub(crate) mod tests;
 mod texts;
-pub(super) mod values;
-pub(super) mod view;
-
-use minijinja::{Error, ErrorKind};
-
-pub(super) fn fail<T>(why: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, why.into()))
-}

@@ -1,10 +1,16 @@
-//! `str`, `repr`, `==`, `<`, `iter` and the like.
+//! Python's values: `str`, `repr`, `==`, `<`, `iter` and the like, and the kinds that minijinja lacks.
 
-use super::super::json;
-use super::fail;
-use super::lists::Group;
-use super::once::Once;
-use super::view::View;
+mod group;
+mod number;
+mod once;
+mod view;
+
+pub(crate) use group::Group;
+pub(crate) use number::number;
+pub(crate) use once::Once;
+pub(crate) use view::View;
+
+use crate::error::fail;
 use core::cmp::Ordering;
 use core::fmt::Write as _;
 use minijinja::value::ValueKind;
@@ -79,16 +85,6 @@ fn is_opaque(value: &Value) -> bool {
         || value
             .as_object()
             .is_some_and(|object| object.type_name().ends_with("::Namespace"))
-}
-
-/// A number as Python prints it.
-pub(crate) fn number(value: &Value) -> String {
-    match json::number(value).as_str() {
-        "NaN" => "nan".to_owned(),
-        "Infinity" => "inf".to_owned(),
-        "-Infinity" => "-inf".to_owned(),
-        other => other.to_owned(),
-    }
 }
 
 fn quote(out: &mut String, text: &str) {

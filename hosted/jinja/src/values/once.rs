@@ -4,7 +4,7 @@
 //! Python. Its items are made at once, but a failure among them is told to whoever reaches it.
 //! What differs: a generator made of another takes that one's items at once.
 
-use super::fail;
+use crate::error::fail;
 use core::fmt;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, Value};

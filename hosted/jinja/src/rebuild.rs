@@ -3,22 +3,20 @@
 //! minijinja counts instructions and depth of recursion, which bounds neither memory nor time:
 //! forty times `{% set x = x ~ x %}` make a terabyte, `[x, x]` nested as often takes forever to
 //! print, and one comparison of long texts is one instruction. So the parsed template is
-//! rebuilt with calls of the functions of `super::guard`; their names hold a character that no
-//! name in a template can:
+//! rebuilt with calls of the functions of `functions`:
 //!
-//! - `bounded` around what makes a new value: it may weigh [`super::VALUE_BYTES_MAX`], counted
+//! - `bounded` around what makes a new value: it may weigh [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX), counted
 //!   as a tree, and nest so deep. Lazy sequences become lists here.
 //! - `touched` around what is walked as a whole (compared, printed, handed to a filter).
 //! - `indexed` around what is only looked into.
 //!
-//! All of them charge [`super::TOUCHED_BYTES_MAX`], the budget of one rendering.
+//! All of them charge [`TOUCHED_BYTES_MAX`](crate::TOUCHED_BYTES_MAX), the budget of one rendering.
 
-use super::guard::{
+use crate::names::{
     ADDED, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED, REMAINDER,
-    SLICED, SUBSCRIPTED, TOUCHED,
+    SLICED, SUBSCRIPTED, TOUCHED, UNPACKED,
 };
-use super::marks::UNPACKED;
-use super::nodes::{self, again, ask, call_of, refusal};
+use crate::nodes::{self, again, ask, call_of, refusal};
 use minijinja::Value;
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
@@ -29,7 +27,7 @@ fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
 
 /// One statement anew; a whole template is one.
 #[expect(clippy::too_many_lines, reason = "an arm for each kind of node")]
-pub(super) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
+pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
     match stmt {
         Stmt::Template(node) => Stmt::Template(again(
             node,

@@ -1,13 +1,13 @@
 //! jinja2's filters: of texts here, of numbers in `super::numbers`, of lists in `super::lists` and
 //! `super::generators`.
 
-use super::super::guard::Guard;
-use super::super::json;
 use super::arguments::{bound, split};
-use super::once::Once;
 use super::operators::{formatted, pretty};
-use super::values::{escaped, integer, items, like, text};
-use super::{fail, generators, lists, numbers, texts};
+use super::{generators, lists, numbers, texts};
+use crate::error::fail;
+use crate::guard::Guard;
+use crate::json;
+use crate::values::{Once, escaped, integer, items, like, text};
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 use std::sync::Arc;

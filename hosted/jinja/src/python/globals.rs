@@ -1,16 +1,15 @@
 //! jinja2's functions that keep something.
 
 use super::arguments::{bound, split};
-use super::fail;
-use super::values::{items, text};
-use super::view::View;
+use crate::error::fail;
+use crate::values::{View, integer, items, text};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use minijinja::value::{Object, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 use std::sync::Arc;
 
 pub(crate) fn install(env: &mut Environment<'_>) {
-    env.add_function("range", |args: Rest<Value>| View::range(&args));
+    env.add_function("range", |args: Rest<Value>| range(&args));
     env.add_function("dict", |args: Rest<ValueOrKwargs>| {
         dict(&args.into_values())
     });
@@ -27,6 +26,32 @@ pub(crate) fn install(env: &mut Environment<'_>) {
         let is_used = AtomicBool::new(false);
         Ok::<_, Error>(Value::from_object(Joiner { separator, is_used }))
     });
+}
+
+/// Python's `range`.
+fn range(args: &[Value]) -> Result<Value, Error> {
+    let number = |at: usize| integer("an argument of range", &args[at]);
+    let (start, stop, step) = match args.len() {
+        1 => (0, number(0)?, 1),
+        2 => (number(0)?, number(1)?, 1),
+        3 => (number(0)?, number(1)?, number(2)?),
+        n => return fail(format!("range takes 1 to 3 arguments, not {n}")),
+    };
+    if step == 0 {
+        return fail("range() arg 3 must not be zero");
+    }
+    let is_inside = |i: &i64| if step > 0 { *i < stop } else { *i > stop };
+    let all = core::iter::successors(Some(start), |at: &i64| Some(at.saturating_add(step)));
+    let all = all.take_while(is_inside).take(RANGE_LEN_MAX + 1);
+    let items: Vec<Value> = all.map(Value::from).collect();
+    if items.len() > RANGE_LEN_MAX {
+        return fail(format!("a range has at most {RANGE_LEN_MAX} numbers"));
+    }
+    let shown = match step {
+        1 => format!("range({start}, {stop})"),
+        _ => format!("range({start}, {stop}, {step})"),
+    };
+    Ok(View::range(shown, items))
 }
 
 fn dict(args: &[Value]) -> Result<Value, Error> {
@@ -119,3 +144,6 @@ impl Object for Joiner {
         Ok(Value::from(if was_used { &*self.separator } else { "" }))
     }
 }
+
+/// jinja2's bound in its sandbox.
+const RANGE_LEN_MAX: usize = 100_000;

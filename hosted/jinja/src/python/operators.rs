@@ -1,9 +1,8 @@
 //! Operators on texts, and comparisons.
 
-use super::once::Once;
-use super::values::{equal, escaped, items, order, repr, text, type_name, whole};
-use super::view::View;
-use super::{fail, format};
+use super::format;
+use crate::error::fail;
+use crate::values::{Once, View, equal, escaped, items, order, repr, text, type_name, whole};
 use core::cmp::Ordering;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
@@ -109,7 +108,7 @@ fn sorted_keys(value: &Value) -> Result<Value, Error> {
         ValueKind::Map => {
             let keys = items(value)?.into_iter();
             let mut keys: Vec<_> = keys.map(|key| (key.clone(), key)).collect();
-            super::values::sort_by_key(&mut keys, false)?;
+            crate::values::sort_by_key(&mut keys, false)?;
             let mut pairs = Vec::new();
             for (key, _) in keys {
                 let item = sorted_keys(&value.get_item(&key)?)?;

@@ -19,7 +19,7 @@ struct Moment {
 
 /// Writes `time` as C's `strftime` does in the C locale, in UTC. A conversion that templates
 /// do not use is written as it stands.
-pub(super) fn strftime(format: &str, time: SystemTime) -> String {
+pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
     let seconds = time
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());

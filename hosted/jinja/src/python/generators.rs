@@ -1,12 +1,11 @@
 //! Filters whose results are gone through once: [`Once`].
 
-use super::super::guard::Guard;
 use super::arguments::{bound, split};
-use super::fail;
 use super::lists::{attribute, flag, keyed};
-use super::once::Once;
 use super::operators::is_hashable;
-use super::values::{equal, integer, items, like, real, text, whole};
+use crate::error::fail;
+use crate::guard::Guard;
+use crate::values::{Once, equal, integer, items, like, real, text, whole};
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 

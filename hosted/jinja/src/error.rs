@@ -1,0 +1,80 @@
+//! Why a template cannot be rendered.
+
+use crate::limits::TEMPLATE_BYTES_MAX;
+use minijinja::{Error, ErrorKind};
+
+/// Why there is no text. Lines count from 1; 0 is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are described with their variants")]
+pub enum TemplateError {
+    /// More than [`TEMPLATE_BYTES_MAX`].
+    #[error("the template has {len} bytes, and may have {TEMPLATE_BYTES_MAX}")]
+    TooLong { len: usize },
+    /// It prints nothing at all.
+    #[error("the template is empty")]
+    Empty,
+    /// It is not Jinja, or goes beyond a limit.
+    #[error("template line {line}: {reason}")]
+    Syntax { line: usize, reason: String },
+    /// It failed on these variables, or went beyond a limit.
+    #[error("template line {line}: {reason}")]
+    Render { line: usize, reason: String },
+    /// The template called `raise_exception`.
+    #[error("template line {line} refuses the messages: {message}")]
+    Raised { line: usize, message: String },
+}
+
+impl TemplateError {
+    pub(crate) fn syntax(error: &Error) -> Self {
+        let line = error.line().unwrap_or(0);
+        let reason = match reason(error) {
+            sign if sign == "unexpected `+`" => {
+                "a plus sign before a value is not supported".into()
+            }
+            reason => reason,
+        };
+        Self::Syntax { line, reason }
+    }
+
+    pub(crate) fn render(error: &Error) -> Self {
+        let line = error.line().unwrap_or(0);
+        if error.kind() == RAISED {
+            let message = error.detail().unwrap_or_default().to_owned();
+            return Self::Raised { line, message };
+        }
+        let reason = match error.kind() {
+            ErrorKind::OutOfFuel => "the template takes too long".to_owned(),
+            ErrorKind::TooManyArguments => {
+                let reason = reason(error);
+                format!("{reason}; varargs and kwargs of macros are not supported")
+            }
+            _ => reason(error),
+        };
+        Self::Render { line, reason }
+    }
+}
+
+/// A value or an argument that Python would not accept.
+pub(crate) fn fail<T>(why: impl Into<String>) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, why.into()))
+}
+
+/// The error of `raise_exception`.
+pub(crate) fn raised(message: String) -> Error {
+    Error::new(RAISED, message)
+}
+
+/// What went wrong, without the line, and not much longer than a line itself.
+fn reason(error: &Error) -> String {
+    let text = match error.detail() {
+        Some(detail) => detail.to_owned(),
+        None => error.kind().to_string(),
+    };
+    text.chars().take(REASON_CHARS_MAX).collect()
+}
+
+const REASON_CHARS_MAX: usize = 400;
+/// How a template's own refusal is told from other errors: minijinja never makes this kind
+/// where nothing is serialised.
+const RAISED: ErrorKind = ErrorKind::BadSerialization;

@@ -1,0 +1,260 @@
+//! What one rendering has used, and the questions whether it may use more.
+//!
+//! Filters and methods that make a large value of small arguments ask beforehand, everything else when it is done.
+
+use crate::error::fail;
+use crate::limits::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::values::{Once, View, text};
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use minijinja::value::ValueKind;
+use minijinja::{Error, Output, Value};
+
+/// What one rendering has used.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    touched: AtomicUsize,
+    written: AtomicUsize,
+}
+
+impl Guard {
+    pub(crate) fn charge(&self, bytes: usize) -> Result<(), Error> {
+        let before = self.touched.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > TOUCHED_BYTES_MAX {
+            return fail("the template takes too long");
+        }
+        Ok(())
+    }
+
+    /// A value that may be new.
+    pub(crate) fn bounded(&self, value: Value) -> Result<Value, Error> {
+        let value = if value.kind() == ValueKind::Iterable && !View::is(&value) {
+            let mut items = Vec::new();
+            for item in value.try_iter()?.take(VALUE_BYTES_MAX / NODE_BYTES + 1) {
+                items.push(item);
+            }
+            Value::from(items)
+        } else {
+            value
+        };
+        if let Some(text) = value.as_str() {
+            self.charge(text.len())?;
+        }
+        self.touched(value)
+    }
+
+    /// The comparisons of a list that is sorted, each of which may walk two items.
+    pub(crate) fn charge_comparisons(&self, value: &Value) -> Result<(), Error> {
+        let once = Once::get(value).map(|once| once.peek().len());
+        let n = once.or(value.len()).unwrap_or(1).max(2);
+        let weight = self.weigh(value)?;
+        self.charge(weight.saturating_mul(n.ilog2() as usize + 1))
+    }
+
+    pub(crate) fn touched_both(&self, a: &Value, b: &Value) -> Result<(), Error> {
+        for value in [a, b] {
+            self.weigh(value)?;
+            self.charge(value.as_str().map_or(0, str::len))?;
+        }
+        Ok(())
+    }
+
+    /// A value that is walked as a whole.
+    pub(crate) fn touched(&self, value: Value) -> Result<Value, Error> {
+        self.weigh(&value)?;
+        Ok(value)
+    }
+
+    /// A value that is looked into. A text is walked even so, as its characters are not all of
+    /// one length.
+    pub(crate) fn indexed(&self, value: Value) -> Result<Value, Error> {
+        let len = value.as_str().map_or(1, str::len);
+        self.charge(len)?;
+        Ok(value)
+    }
+
+    /// A value that is put into a namespace, which must not hold a namespace in turn.
+    pub(crate) fn storable(&self, value: Value) -> Result<Value, Error> {
+        self.weigh(&value)?;
+        if holds_namespace(&value) {
+            return fail("a namespace cannot hold a namespace");
+        }
+        Ok(value)
+    }
+
+    /// A value whose elements are looked at, but not what is in them.
+    pub(crate) fn touched_shallow(&self, value: &Value) -> Result<(), Error> {
+        let len = value.as_str().map(str::len).or(value.len()).unwrap_or(0);
+        self.charge(len)
+    }
+
+    /// The weight of `value` as a tree, in bytes.
+    fn weigh(&self, value: &Value) -> Result<usize, Error> {
+        let mut weight = 0;
+        let result = add_weight(value, 0, &mut weight);
+        // The bytes of texts in a list are not walked, by most of what is done with it.
+        self.charge(if value.as_str().is_some() {
+            NODE_BYTES
+        } else {
+            weight / 8
+        })?;
+        result.map(|()| weight)
+    }
+
+    /// `count` more pieces of `len` bytes each.
+    pub(crate) fn room(&self, count: usize, len: usize) -> Result<(), Error> {
+        match count.checked_mul(len) {
+            Some(bytes) if bytes <= VALUE_BYTES_MAX => self.charge(bytes),
+            _ => fail("a value grows too large"),
+        }
+    }
+
+    pub(crate) fn before_multiply(&self, value: &Value, other: &Value) -> Result<(), Error> {
+        for (value, count) in [(value, other), (other, value)] {
+            let count = count.as_usize().unwrap_or(1);
+            if value.as_str().is_some() || value.as_object().is_some() {
+                self.room(count, self.weigh(value)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn before_replace(&self, value: &str, from: &str, len: usize) -> Result<(), Error> {
+        self.charge(value.len())?;
+        self.room(value.matches(from).count(), len)
+    }
+
+    /// A width or precision of five digits asks for no text.
+    pub(crate) fn before_format(&self, template: &Value, args: &[Value]) -> Result<(), Error> {
+        let text = template.as_str().unwrap_or_default();
+        let mut wide = text.as_bytes().windows(5);
+        if wide.any(|digits| digits.iter().all(u8::is_ascii_digit)) {
+            return fail("a format asks for a field that is too wide");
+        }
+        let weights = args.iter().map(|arg| self.weigh(arg));
+        let longest = weights.collect::<Result<Vec<_>, _>>()?.into_iter().max();
+        let fields = text.matches(['{', '%']).count();
+        self.room(fields, longest.unwrap_or(0).max(FIELD_BYTES_MAX))
+    }
+
+    pub(crate) fn before_method(
+        &self,
+        value: &Value,
+        method: &str,
+        args: &[Value],
+    ) -> Result<(), Error> {
+        let Some(text) = value.as_str() else {
+            // A list is counted, a map only looked into.
+            return if method == "count" {
+                self.weigh(value).map(drop)
+            } else {
+                Ok(())
+            };
+        };
+        self.charge(text.len())?;
+        match method {
+            "replace" => {
+                let part = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
+                let longest = args
+                    .iter()
+                    .filter_map(|arg| arg.as_str().map(str::len))
+                    .max();
+                self.before_replace(text, part(0), longest.unwrap_or(0))
+            }
+            "join" => {
+                let Some(items) = args.first() else {
+                    return Ok(());
+                };
+                self.weigh(items)?;
+                let count = items.as_str().map(str::len).or(items.len()).unwrap_or(0);
+                self.room(count, text.len())
+            }
+            "format" => self.before_format(value, args),
+            "zfill" | "ljust" | "rjust" | "center" | "expandtabs" => {
+                let widths = args.iter().filter_map(Value::as_usize);
+                self.room(text.len().max(1), widths.max().unwrap_or(8))
+            }
+            _ => args.iter().try_for_each(|arg| self.weigh(arg).map(drop)),
+        }
+    }
+
+    /// Prints a value as Python's `str` does.
+    pub(crate) fn write(&self, out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
+        self.weigh(value)?;
+        Once::refuse_to_print(value)?;
+        let mut counted = Counted { out, guard: self };
+        let written = match value.as_str() {
+            Some(text) => counted.write_str(text),
+            None => counted.write_str(&text(value)),
+        };
+        written.or_else(|_| fail("the output is too long"))
+    }
+}
+
+/// Counts what is printed, into a variable or in the end.
+struct Counted<'o, 'w> {
+    out: &'o mut Output<'w>,
+    guard: &'o Guard,
+}
+
+impl core::fmt::Write for Counted<'_, '_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let before = self.guard.written.fetch_add(text.len(), Ordering::Relaxed);
+        if before.saturating_add(text.len()) > OUTPUT_BYTES_MAX {
+            return Err(core::fmt::Error);
+        }
+        self.out.write_str(text)
+    }
+}
+
+fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Error> {
+    *weight += NODE_BYTES + value.as_str().map_or(0, str::len);
+    if *weight > VALUE_BYTES_MAX {
+        return fail("a value grows too large");
+    }
+    let Some(object) = value.as_object() else {
+        return Ok(());
+    };
+    if depth == DEPTH_MAX {
+        return fail("a value nests too deep");
+    }
+    if let Some(once) = Once::get(value) {
+        let items = once.peek();
+        let mut items = items.iter();
+        return items.try_for_each(|item| add_weight(item, depth + 1, weight));
+    }
+    match value.kind() {
+        ValueKind::Map => {
+            for (key, value) in object.try_iter_pairs().into_iter().flatten() {
+                add_weight(&key, depth + 1, weight)?;
+                add_weight(&value, depth + 1, weight)?;
+            }
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            for value in object.try_iter().into_iter().flatten() {
+                add_weight(&value, depth + 1, weight)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether `value`, which has been weighed, is or has in it a namespace.
+fn holds_namespace(value: &Value) -> bool {
+    let Some(object) = value.as_object() else {
+        return false;
+    };
+    if let Some(once) = Once::get(value) {
+        return once.peek().iter().any(holds_namespace);
+    }
+    let pairs = || object.try_iter_pairs().into_iter().flatten();
+    object.type_name().ends_with("::Namespace") || pairs().any(|(_, value)| holds_namespace(&value))
+}
+
+/// A value takes this much in a list or map.
+pub(crate) const NODE_BYTES: usize = 32;
+/// How deep lists and maps nest; JSON of a tool's parameters has some ten levels.
+const DEPTH_MAX: usize = 100;
+/// Widths of up to four digits are let through.
+const FIELD_BYTES_MAX: usize = 10_000;

@@ -1,0 +1,22 @@
+//! Names of the functions that a rebuilt template calls. They hold characters that no name in a template can.
+
+pub(crate) const ADDED: &str = "added()";
+pub(crate) const ALONE: &str = "alone()";
+pub(crate) const BOUNDED: &str = "bounded()";
+pub(crate) const COMPARED: &str = "compared()";
+pub(crate) const CONCATENATED: &str = "concatenated()";
+pub(crate) const FLAG: &str = "flag()";
+pub(crate) const GIVEN: &str = "given()";
+pub(crate) const INDEXED: &str = "indexed()";
+pub(crate) const ITERATED: &str = "iterated()";
+pub(crate) const MULTIPLIED: &str = "multiplied()";
+pub(crate) const NEGATED: &str = "negated()";
+pub(crate) const PASSED: &str = "passed()";
+pub(crate) const RAISE: &str = "raise()";
+pub(crate) const REMAINDER: &str = "remainder()";
+pub(crate) const SLICED: &str = "sliced()";
+pub(crate) const STORABLE: &str = "storable()";
+pub(crate) const SUBSCRIPTED: &str = "subscripted()";
+pub(crate) const TOUCHED: &str = "touched()";
+pub(crate) const UNPACKED: &str = "unpacked()";
+pub(crate) const UNPACKED_EACH: &str = "unpacked_each()";
