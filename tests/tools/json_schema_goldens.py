@@ -6,7 +6,7 @@ schema is made by chance from a fixed seed: keywords, their combinations, refere
 that every object of a schema says what other properties it has, so that our closing by default
 changes nothing and the verdicts must be equal; otherwise what we accept must be valid.
 
-`long_numbers` are schemas of whole numbers that doubles do not hold, as text, and numbers beside
+`long_numbers` are schemas of whole numbers that doubles do not hold, in and beyond 64 bits, as text, and numbers beside
 their bounds: Python's integers are exact.
 
     pip install jsonschema
@@ -176,10 +176,10 @@ class Maker:
         return {"null": None, "boolean": self.chance(0.5)}.get(kind, 0)
 
 
-def long_numbers():
-    rng, cases = random.Random(1), []
+def long_numbers(seed, bases):
+    rng, cases = random.Random(seed), []
     while len(cases) < LONG_NUMBERS:
-        base = rng.choice([2**53, 2**63, 2**64, 10**20, 10**30, 10**40]) * rng.choice([1, -1]) + rng.randint(-2, 2)
+        base = rng.choice(bases) * rng.choice([1, -1]) + rng.randint(-2, 2)
         other = base + rng.choice([0, 1, 3, 7, 90, 10**15, 10**22])
         kind = rng.choice(["least", "most", "both", "both", "const", "enum"])
         schema = {"const": base} if kind == "const" else {"enum": [base, other, 5]} if kind == "enum" else {"type": "integer"}
@@ -223,7 +223,7 @@ def main():
             continue
         cases.append({"schema": schema, "closed": maker.closed, "valid": valid, "invalid": wrong})
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
-    long = ",\n".join(json.dumps(case) for case in long_numbers())
+    long = ",\n".join(json.dumps(case) for case in long_numbers(1, [2**53, 2**63, 2**64, 10**20, 10**30, 10**40]) + long_numbers(2, [2**53, 10**16, 2**62]))
     sys.stdout.write('{"jsonschema": "%s", "cases": [\n%s\n],\n"long_numbers": [\n%s\n]}\n' % (jsonschema.__version__, lines, long))
 
 

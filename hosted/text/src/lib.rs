@@ -6,3 +6,6 @@ pub mod chat;
 pub mod chat_template;
 pub mod grammar;
 pub mod sampling;
+
+#[cfg(test)]
+mod test_vocabulary;

@@ -10,7 +10,7 @@ mod constrain;
 mod dialect;
 mod parser;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod tool;
 
 pub use constrain::{CallGrammar, Reasoning, Trigger, Triggers};

@@ -2,9 +2,9 @@
 //! as that is allowed.
 
 use super::{Helper, Sampler, SamplingSettings};
-use crate::assistant::tests::vocabulary::{MARKS, encode, with_tokenizer};
 use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
 use crate::grammar::{Grammar, GrammarSource, Vocabulary};
+use crate::test_vocabulary::{MARKS, encode, with_tokenizer};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use serde_json::json;

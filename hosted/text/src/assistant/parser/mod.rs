@@ -10,6 +10,7 @@
 //!    └──────────────────┴───────┴─────┘   Between: of gpt-oss, behind a message
 //! ```
 
+mod event;
 mod marks;
 mod message;
 mod named;
@@ -21,9 +22,10 @@ mod xml;
 
 use super::dialect::{Dialect, Format};
 use super::tool::Tool;
+use event::{Event, Step};
 use marks::{Found, Trimmed, find};
 use message::Kind as MessageKind;
-use reader::{Event, Kind, Reader, Step};
+use reader::{Kind, Reader};
 use table::Action;
 pub(super) use xml::is_text;
 

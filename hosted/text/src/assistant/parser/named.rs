@@ -1,6 +1,6 @@
 //! Calls as a name and a JSON object behind it: Mistral's newer ones, DeepSeek's, and gpt-oss's.
 
-use super::reader::{Event, Step};
+use super::event::{Event, Step};
 use super::value::{Place, Value, is_json};
 use crate::assistant::dialect::{MISTRAL_ARGS, deepseek};
 

@@ -1,6 +1,6 @@
 //! Calls as JSON objects: `{"name": .., "arguments": {..}}`, one by one or in a list.
 
-use super::reader::{Event, Step};
+use super::event::{Event, Step};
 use super::value::{Place, Value, is_json};
 
 /// Reads objects up to a closing mark, or to what is no object.

@@ -1,33 +1,10 @@
 //! The inside of calls, character by character.
 
+use super::event::{Event, Step};
 use super::named::Named;
 use super::objects::Objects;
 use super::xml::Xml;
 use crate::assistant::tool::Tool;
-
-/// What a reader found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// A call of this function begins.
-    Begin(String),
-    /// Its arguments go on.
-    Arguments(String),
-    /// It is complete.
-    End,
-}
-
-/// What a character meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The calls go on.
-    More,
-    /// The calls are over with it.
-    Done,
-    /// The calls were over before it, or before what [`Reader::unread`] has.
-    Over,
-    /// It is no call, since the last [`Event::End`].
-    Bad,
-}
 
 /// Reads what is behind the mark that begins calls.
 #[derive(Clone, Debug)]

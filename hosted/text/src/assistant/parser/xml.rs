@@ -1,8 +1,8 @@
 //! Calls as tags, which become JSON: `<function=f>`, then `<parameter=p>`, a value and
 //! `</parameter>` for each argument, then `</function>`.
 
+use super::event::{Event, Step};
 use super::marks::overlap;
-use super::reader::{Event, Step};
 use crate::assistant::tool::Tool;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Answers in every dialect, whole and in pieces.
 
-use super::vocabulary::Random;
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool};
+use crate::test_vocabulary::Random;
 use serde_json::json;
 
 /// An answer taken apart.

@@ -1,8 +1,8 @@
 //! What is written under a grammar of calls is read as calls.
 
-use super::vocabulary::{MARKS, Random, with_tokenizer};
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
 use crate::grammar::Grammar;
+use crate::test_vocabulary::{MARKS, Random, with_tokenizer};
 use core::time::Duration;
 use serde_json::{Value, json};
 use sluice_core::tokenizer::Tokenizer;

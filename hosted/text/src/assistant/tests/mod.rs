@@ -2,4 +2,3 @@
 
 mod answers;
 mod calls;
-pub(crate) mod vocabulary;

@@ -3,44 +3,37 @@
 //! Such a pattern cannot be said in a schema. So the schema has a mark in its place ([`super::marks`]), a number of
 //! 19 digits that no other part of it is.
 
-use super::exact::Integer;
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use std::collections::HashMap;
 
 /// The whole numbers between two bounds that are multiples of a step.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Whole {
-    pub least: Option<Integer>,
-    pub most: Option<Integer>,
+    pub least: Option<i128>,
+    pub most: Option<i128>,
     /// From 1, without the zeros that [`strip`] takes at most [`STEP_MAX`].
-    pub step: u128,
+    pub step: i128,
 }
 
 impl Whole {
     pub(super) fn is_empty(&self) -> bool {
-        let (Some(least), Some(most)) = (&self.least, &self.most) else {
+        let (Some(least), Some(most)) = (self.least, self.most) else {
             return false;
         };
-        least.first_multiple(self.step) > *most
+        // The first multiple from the lower bound on.
+        least + (-least).rem_euclid(self.step) > most
     }
 
     fn pattern(&self) -> RegexAst {
-        let zero = Integer::new(false, Vec::new());
         let mut parts = Vec::new();
         // From the lower bound or 0 up, and from the upper bound or -1 down.
-        let from = self.least.clone().filter(|least| !least.is_negative());
-        if self.most.as_ref().is_none_or(|most| !most.is_negative()) {
-            let from = from.clone().unwrap_or(zero);
-            parts.push(range(
-                from.digits(),
-                self.most.as_ref().map(Integer::digits),
-            ));
+        let from = self.least.filter(|&least| least >= 0);
+        if self.most.is_none_or(|most| most >= 0) {
+            parts.push(range(from.unwrap_or(0), self.most));
         }
         if from.is_none() {
-            let down = self.most.clone().filter(Integer::is_negative);
-            let down = down.map_or_else(|| vec![1], |most| most.digits().to_vec());
-            let end = self.least.as_ref().map(Integer::digits);
-            parts.push(RegexAst::Concat(vec![byte(b'-'), range(&down, end)]));
+            let down = self.most.filter(|&most| most < 0).unwrap_or(-1);
+            parts.push(RegexAst::Concat(vec![byte(b'-'), range(down, self.least)]));
         }
         let within = RegexAst::Or(parts);
         if self.step == 1 {
@@ -60,20 +53,25 @@ impl Whole {
 }
 
 /// `step` without the zeros at its end, and how many they are.
-pub(super) fn strip(mut step: u128) -> (u128, usize) {
+pub(super) fn strip(mut step: i128) -> (i128, usize) {
     let mut n_zeros = 0;
-    while step > 0 && step.is_multiple_of(10) {
+    while step > 0 && step % 10 == 0 {
         step /= 10;
         n_zeros += 1;
     }
     (step, n_zeros)
 }
 
-/// From `least` on to `most`, neither negative.
-fn range(least: &[u8], most: Option<&[u8]>) -> RegexAst {
+/// The sizes from that of `least` on to that of `most`.
+fn range(least: i128, most: Option<i128>) -> RegexAst {
+    let digits = |number: i128| -> Vec<u8> {
+        let text = number.unsigned_abs().to_string();
+        text.bytes().map(|byte| byte - b'0').collect()
+    };
+    let (least, most) = (&*digits(least), most.map(digits));
     let len = least.len();
     let nines = vec![9; len];
-    match most {
+    match most.as_deref() {
         Some(most) if most.len() == len => between(least, most),
         Some(most) => {
             let mut tens = vec![0; most.len()];
@@ -202,5 +200,5 @@ impl Patterns {
 }
 
 /// Every remainder is a state of the lexer: compiling 65521 took 44 s.
-pub(super) const STEP_MAX: u128 = 10_000;
+pub(super) const STEP_MAX: i128 = 10_000;
 pub(super) const PATTERNS_MAX: usize = 1_000;

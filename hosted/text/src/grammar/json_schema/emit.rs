@@ -94,8 +94,8 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
 fn numeric(number: &Numeric) -> Value {
     // A whole number without a fraction, which means an integer to the compiler.
     #[expect(clippy::cast_possible_truncation, reason = "below 2^53")]
-    let plain = |x: &Exact| match x {
-        Exact::Whole(whole) => json!(whole.as_f64() as i64),
+    let plain = |x: Exact| match x {
+        Exact::Whole(whole) => json!(whole as i64),
         Exact::Fraction(x) => json!(x),
     };
     if let Some(only) = number.only() {
@@ -105,12 +105,12 @@ fn numeric(number: &Numeric) -> Value {
     let kind = if number.integer { "integer" } else { "number" };
     schema.insert("type".into(), kind.into());
     let bounds = [
-        (&number.least, ["minimum", "exclusiveMinimum"]),
-        (&number.most, ["maximum", "exclusiveMaximum"]),
+        (number.least, ["minimum", "exclusiveMinimum"]),
+        (number.most, ["maximum", "exclusiveMaximum"]),
     ];
     for (bound, keys) in bounds {
-        if let Some((x, is_outside)) = bound {
-            schema.insert(keys[usize::from(*is_outside)].into(), plain(x));
+        if let Some(bound) = bound {
+            schema.insert(keys[usize::from(bound.is_open)].into(), plain(bound.at));
         }
     }
     with_all(

@@ -1,11 +1,10 @@
 //! Keywords of one type, and shapes by themselves.
 
 use super::exact::Exact;
-use super::literals::Literals;
-use super::numeric::{Numeric, Step};
+use super::numeric::{Bound, Numeric, Step};
 use super::shape::{Object, Shape, Text, Together, both, least_of};
 use super::text;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 /// The object closed, if its properties are named; what is required counts as named.
 pub(super) fn closed(shape: Shape) -> Shape {
@@ -166,15 +165,9 @@ pub(super) fn types(object: &Map<String, Value>, pointer: &str) -> Result<Vec<Sh
     Ok(shapes)
 }
 
-pub(super) fn numeric(
-    object: &Map<String, Value>,
-    literals: &Literals,
-    pointer: &str,
-) -> Result<Numeric, String> {
+pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Numeric, String> {
     let bound = |key: &str| match object.get(key) {
-        Some(value @ Value::Number(_)) => {
-            exact(value, literals, &format!("{pointer}/{key}")).map(Some)
-        }
+        Some(Value::Number(number)) => exact(number, &format!("{pointer}/{key}")).map(Some),
         Some(Value::Bool(_)) if key.starts_with("exclusive") => Ok(None),
         Some(_) => Err(format!("{pointer}/{key}: it is no number")),
         None => Ok(None),
@@ -182,8 +175,8 @@ pub(super) fn numeric(
     // In draft 4, "exclusiveMinimum": true is said of "minimum".
     let flag = |key: &str| object.get(key) == Some(&Value::Bool(true));
     let side = |closed: &str, open: &str| {
-        let inclusive = bound(closed)?.map(|x| (x, flag(open)));
-        Ok::<_, String>([inclusive, bound(open)?.map(|x| (x, true))])
+        let bound = |key, is_open| bound(key).map(|at| at.map(|at| Bound { at, is_open }));
+        Ok::<_, String>([bound(closed, flag(open))?, bound(open, true)?])
     };
     let mut made = Numeric::default();
     for least in side("minimum", "exclusiveMinimum")? {
@@ -200,7 +193,7 @@ pub(super) fn numeric(
     }
     if let Some(value) = object.get("multipleOf") {
         let step = match value {
-            Value::Number(number) => Step::parse(&literals.of(value), number),
+            Value::Number(number) => Step::of(number),
             _ => Err("it is no number above 0".to_owned()),
         };
         let step = step.map_err(|what| format!("{pointer}/multipleOf: {what}"))?;
@@ -210,11 +203,10 @@ pub(super) fn numeric(
 }
 
 /// The number, if it can be held to exactly.
-pub(super) fn exact(value: &Value, literals: &Literals, pointer: &str) -> Result<Exact, String> {
-    let literal = literals.of(value);
-    Exact::parse(&literal).ok_or_else(|| {
+pub(super) fn exact(number: &Number, pointer: &str) -> Result<Exact, String> {
+    Exact::of(number).ok_or_else(|| {
         format!(
-            "{pointer}: the number {literal} cannot be held to exactly; whole numbers in digits \
+            "{pointer}: the number {number} cannot be held to exactly; whole numbers from -2^63 to 2^64-1 \
              and fractions below 2^53 can"
         )
     })

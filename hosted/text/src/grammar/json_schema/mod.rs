@@ -22,7 +22,6 @@ mod digits;
 mod emit;
 mod exact;
 mod keywords;
-mod literals;
 mod marks;
 mod numeric;
 mod place;
@@ -52,7 +51,7 @@ pub(super) fn rewritten(source: &str) -> Result<(Value, Vec<RegexAst>), GrammarE
         return Err(GrammarError::Schema(super::shorten(&what)));
     }
     let rewrite = || {
-        let mut reader = Reader::new(source, &schema)?;
+        let mut reader = Reader::new(&schema)?;
         let places = place::all(&mut reader)?;
         let schema = emit::emit(&mut reader, &places)?;
         Ok::<_, String>((schema, places.patterns.into_all()))

@@ -3,17 +3,24 @@
 #![expect(clippy::float_cmp, reason = "bounds are what the schema says")]
 
 use super::digits::{STEP_MAX, Whole, strip};
-use super::exact::{EXACT_BELOW, Exact, Integer, decimal};
+use super::exact::{Exact, SMALL_MAX};
 use serde_json::Number;
 
 /// Bounds and factors of a number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numeric {
-    /// With whether it is itself outside.
-    pub least: Option<(Exact, bool)>,
-    pub most: Option<(Exact, bool)>,
+    pub least: Option<Bound>,
+    pub most: Option<Bound>,
     pub integer: bool,
     pub multiples: Vec<Step>,
+}
+
+/// Where numbers begin or end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Bound {
+    pub at: Exact,
+    /// The number itself is outside.
+    pub is_open: bool,
 }
 
 /// What a number is a multiple of.
@@ -21,7 +28,7 @@ pub(super) struct Numeric {
 pub(super) struct Step {
     pub number: Number,
     /// It is this many times 10 to the power of -`n_places`.
-    units: u128,
+    units: i128,
     n_places: u32,
 }
 
@@ -35,10 +42,11 @@ pub(super) enum Part {
 }
 
 impl Numeric {
-    pub(super) fn exactly(value: Exact) -> Self {
-        let bound = Some((value, false));
+    pub(super) fn exactly(at: Exact) -> Self {
+        let is_open = false;
+        let bound = Some(Bound { at, is_open });
         Self {
-            least: bound.clone(),
+            least: bound,
             most: bound,
             ..Self::default()
         }
@@ -46,10 +54,9 @@ impl Numeric {
 
     /// Both bounds and both lists of factors.
     pub(super) fn and(mut self, other: Self) -> Self {
-        type Bound = Option<(Exact, bool)>;
-        let tighter = |a: Bound, b: Bound, upper: bool| match (a, b) {
-            (Some(a), Some(b)) if a.0 == b.0 => Some((a.0, a.1 || b.1)),
-            (Some(a), Some(b)) if (a.0 < b.0) == upper => Some(a),
+        let tighter = |a: Option<Bound>, b: Option<Bound>, is_upper: bool| match (a, b) {
+            (Some(a), Some(b)) if a.at == b.at => Some(if a.is_open { a } else { b }),
+            (Some(a), Some(b)) if (a.at < b.at) == is_upper => Some(a),
             (Some(_), Some(b)) => Some(b),
             (a, b) => a.or(b),
         };
@@ -70,42 +77,37 @@ impl Numeric {
     /// # Errors
     /// The factors cannot be held to.
     pub(super) fn parts(&self) -> Result<Vec<Part>, String> {
-        let is_small = |bound: &Option<(Exact, bool)>| {
-            let bound = bound.as_ref();
-            bound.is_none_or(|(x, _)| x.is_small())
-        };
+        let is_small = |bound: Option<Bound>| bound.is_none_or(|bound| bound.at.is_small());
         let has_small_steps = self.has_small_steps();
-        if is_small(&self.least) && is_small(&self.most) && has_small_steps {
+        if is_small(self.least) && is_small(self.most) && has_small_steps {
             let small = (!self.is_empty_small()).then(|| Part::Small(self.clone()));
             return Ok(small.into_iter().collect());
         }
         let whole = Whole {
-            least: self.least.as_ref().map(|(x, open)| x.ceil(*open)),
-            most: self.most.as_ref().map(|(x, open)| x.floor(*open)),
+            least: self.least.map(|bound| bound.at.ceil(bound.is_open)),
+            most: self.most.map(|bound| bound.at.floor(bound.is_open)),
             step: self.step()?,
         };
         let mut parts = Vec::new();
-        let mut wholes = vec![whole.clone()];
+        let mut wholes = vec![whole];
         let is_whole = self.integer || self.multiples.iter().any(|step| step.n_places == 0);
         if !is_whole {
             if !has_small_steps {
                 return Err(TOO_FINE.to_owned());
             }
-            let last = Integer::of(EXACT_BELOW).minus(1);
-            let bound = |x: &Integer| Some((Exact::Whole(x.clone()), false));
+            let within = |at| Self::exactly(Exact::Whole(at)).least;
             let small = self.clone().and(Self {
-                least: bound(&last.clone().negated()),
-                most: bound(&last),
+                least: within(-SMALL_MAX),
+                most: within(SMALL_MAX),
                 ..Self::default()
             });
             if !small.is_empty_small() {
                 parts.push(Part::Small(small));
             }
-            let (mut below, mut above) = (whole.clone(), whole);
-            let (down, up) = (last.clone().negated().minus(1), last.plus(1));
-            below.most = Some(below.most.map_or(down.clone(), |most| most.min(down)));
-            above.least = Some(above.least.map_or(up.clone(), |least| least.max(up)));
-            wholes = vec![below, above];
+            let beyond = SMALL_MAX + 1;
+            let most = Some(whole.most.map_or(-beyond, |most| most.min(-beyond)));
+            let least = Some(whole.least.map_or(beyond, |least| least.max(beyond)));
+            wholes = vec![Whole { most, ..whole }, Whole { least, ..whole }];
         }
         wholes.retain(|whole| !whole.is_empty());
         parts.extend(wholes.into_iter().map(Part::Whole));
@@ -118,7 +120,7 @@ impl Numeric {
         let all = &self.multiples;
         let n_places = all.iter().map(|step| step.n_places).max().unwrap_or(0);
         let scaled = all.iter().map(|step| {
-            let scale = 10_u128.checked_pow(n_places - step.n_places)?;
+            let scale = 10_i128.checked_pow(n_places - step.n_places)?;
             step.units.checked_mul(scale)
         });
         let product = scaled.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1));
@@ -126,12 +128,12 @@ impl Numeric {
     }
 
     /// What whole numbers are multiples of.
-    fn step(&self) -> Result<u128, String> {
-        let mut step: u128 = 1;
+    fn step(&self) -> Result<i128, String> {
+        let mut step: i128 = 1;
         for next in &self.multiples {
-            let next = next.units / gcd(next.units, 10_u128.pow(next.n_places));
+            let next = next.units / gcd(next.units, 10_i128.pow(next.n_places));
             let both = (step / gcd(step, next)).checked_mul(next);
-            step = both.unwrap_or(u128::MAX);
+            step = both.unwrap_or(i128::MAX);
             if step > STEP_LIMIT || strip(step).0 > STEP_MAX {
                 return Err(TOO_FINE.to_owned());
             }
@@ -140,22 +142,19 @@ impl Numeric {
     }
 
     /// The one number that is left, if there is only one.
-    pub(super) fn only(&self) -> Option<&Exact> {
-        match (&self.least, &self.most) {
-            (Some(least), Some(most)) if least == most => Some(&least.0),
-            _ => None,
-        }
+    pub(super) fn only(&self) -> Option<Exact> {
+        let least = self.least.filter(|_| self.least == self.most);
+        least.map(|least| least.at)
     }
 
     fn is_empty_small(&self) -> bool {
-        let (Some((least, without_least)), Some((most, without_most))) = (&self.least, &self.most)
-        else {
+        let (Some(lower), Some(upper)) = (self.least, self.most) else {
             return false;
         };
-        let (least, most) = (least.as_f64(), most.as_f64());
+        let (least, most) = (lower.at.as_f64(), upper.at.as_f64());
         let inside = |x: f64| {
-            (x > least || (x == least && !without_least))
-                && (x < most || (x == most && !without_most))
+            (x > least || (x == least && !lower.is_open))
+                && (x < most || (x == most && !upper.is_open))
         };
         if least > most || (least == most && !inside(least)) {
             return true;
@@ -181,43 +180,44 @@ impl Numeric {
 }
 
 impl Step {
-    /// What stands there, if it is above 0 and can be held to.
-    pub(super) fn parse(literal: &str, number: &Number) -> Result<Self, String> {
-        if literal.starts_with('-') || number.as_f64().is_none_or(|x| x <= 0.0) {
+    /// The number, if it is above 0 and can be held to.
+    pub(super) fn of(number: &Number) -> Result<Self, String> {
+        if number.as_f64().is_none_or(|x| x <= 0.0) {
             return Err("it is no number above 0".to_owned());
         }
-        let parsed = decimal(literal).and_then(|(digits, exponent)| {
-            let unit = |units: u128, digit: &u8| {
-                let more = units.checked_mul(10)?.checked_add(u128::from(*digit))?;
-                (more <= STEP_LIMIT).then_some(more)
-            };
-            let units = digits.iter().try_fold(0, unit)?;
-            let n_places = u32::try_from(exponent.unsigned_abs()).ok()?;
-            let scale = 10_u128.checked_pow(n_places).filter(|&x| x <= STEP_LIMIT)?;
-            if exponent < 0 {
-                return Some((units, n_places));
-            }
-            let units = units.checked_mul(scale).filter(|&x| x <= STEP_LIMIT)?;
-            Some((units, 0))
+        let parsed = Exact::of(number).and_then(|exact| match exact {
+            Exact::Whole(units) => Some((units, 0)),
+            Exact::Fraction(_) => decimal(&number.to_string()),
         });
-        let is_wide = |units| strip(units).0 > STEP_MAX;
         match parsed {
-            Some((units, n_places)) if !is_wide(units) && n_places <= PLACES_MAX => Ok(Self {
-                number: number.clone(),
-                units,
-                n_places,
-            }),
-            _ => Err(format!("multiples of {literal} are not supported")),
+            Some((units, n_places)) if strip(units).0 <= STEP_MAX && n_places <= PLACES_MAX => {
+                Ok(Self {
+                    number: number.clone(),
+                    units,
+                    n_places,
+                })
+            }
+            _ => Err(format!("multiples of {number} are not supported")),
         }
     }
 }
 
-fn gcd(a: u128, b: u128) -> u128 {
+/// A double's shortest digits, and how many of them are behind the point.
+fn decimal(text: &str) -> Option<(i128, u32)> {
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let n_places = i32::try_from(fraction.len()).ok()? - exponent.parse::<i32>().ok()?;
+    let units = format!("{whole}{fraction}").parse().ok()?;
+    Some((units, u32::try_from(n_places).ok()?))
+}
+
+fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
 const TOO_FINE: &str = "such factors of a number together are not supported";
 /// Of the compiler's fractions.
 const PLACES_MAX: u32 = 8;
-/// So that a remainder with a digit more fits into 128 bits.
-const STEP_LIMIT: u128 = 10_u128.pow(37);
+/// So that a bound and a step together fit into 128 bits.
+const STEP_LIMIT: i128 = 10_i128.pow(37);

@@ -22,7 +22,7 @@ pub(in crate::grammar) fn before_mark(
     let schema: Value = serde_json::from_str(source)
         .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
     let made = || {
-        let mut reader = Reader::new(source, &schema)?;
+        let mut reader = Reader::new(&schema)?;
         let places = place::all(&mut reader)?;
         let mut texts = Vec::new();
         for shape in &places.all[0].shapes {

@@ -5,7 +5,6 @@ use super::keywords::{
     NOTHING, closed, count, exact, is_void, list_of, matching, numeric, objects, of_name, textual,
     types,
 };
-use super::literals::Literals;
 use super::numeric::Numeric;
 use super::reference::Index;
 use super::shape::{Array, Object, Shape, Text, Together, same};
@@ -24,7 +23,6 @@ enum Source<'s> {
 #[derive(Debug)]
 pub(super) struct Reader<'s> {
     pub root: &'s Value,
-    literals: Literals,
     index: Index<'s>,
     sources: Vec<(Source<'s>, String)>,
     numbers: HashMap<(*const Value, bool), usize>,
@@ -37,10 +35,9 @@ pub(super) struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    pub(super) fn new(source: &str, root: &'s Value) -> Result<Self, String> {
+    pub(super) fn new(root: &'s Value) -> Result<Self, String> {
         let mut reader = Self {
             root,
-            literals: Literals::new(source, root),
             index: Index::new(root),
             sources: vec![(Source::Nothing, "false".to_owned())],
             numbers: HashMap::new(),
@@ -156,9 +153,7 @@ impl<'s> Reader<'s> {
         let mut shapes = Vec::new();
         for shape in types(object, pointer)? {
             shapes.push(match shape {
-                Shape::Number(number) => {
-                    Shape::Number(number.and(numeric(object, &self.literals, pointer)?))
-                }
+                Shape::Number(number) => Shape::Number(number.and(numeric(object, pointer)?)),
                 Shape::Text(_) => Shape::Text(textual(object, pointer)?),
                 Shape::Array(_) => Shape::Array(self.array(object, pointer)?),
                 Shape::Object(_) => Shape::Object(self.object(object, pointer)?),
@@ -267,18 +262,15 @@ impl<'s> Reader<'s> {
         let mut numbers = HashSet::new();
         for (n, value) in list.iter().enumerate() {
             match value {
-                Value::Number(_) => {
-                    let number = exact(value, &self.literals, pointer)?;
-                    if numbers.insert(number.clone()) {
+                Value::Number(number) => {
+                    let number = exact(number, pointer)?;
+                    if numbers.insert(number) {
                         shapes.push(Shape::Number(Numeric::exactly(number)));
                     }
                 }
                 Value::String(text) if texts.contains(text) => {}
                 Value::String(text) => texts.push(text.clone()),
-                value
-                    if list[..n]
-                        .iter()
-                        .any(|before| same(before, value, &self.literals)) => {}
+                value if list[..n].iter().any(|before| same(before, value)) => {}
                 value => shapes.push(self.constant(value, pointer)?),
             }
         }
@@ -301,9 +293,7 @@ impl<'s> Reader<'s> {
         Ok(match value {
             Value::Null => Shape::Null,
             Value::Bool(value) => Shape::Bool(Some(*value)),
-            Value::Number(_) => {
-                Shape::Number(Numeric::exactly(exact(value, &self.literals, pointer)?))
-            }
+            Value::Number(number) => Shape::Number(Numeric::exactly(exact(number, pointer)?)),
             Value::String(text) => Shape::Text(Text {
                 literals: Some(vec![text.clone()]),
                 ..Text::default()

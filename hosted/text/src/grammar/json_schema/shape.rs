@@ -1,7 +1,6 @@
 //! What a document may be at one place: alternatives of one type each.
 
 use super::exact::Exact;
-use super::literals::Literals;
 use super::numeric::Numeric;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -135,12 +134,10 @@ pub(super) fn least_of(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 /// Whether two JSON values are equal as the draft has it: 1 is 1.0.
-pub(super) fn same(a: &Value, b: &Value, literals: &Literals) -> bool {
-    let same = |a, b| same(a, b, literals);
+pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(_), Value::Number(_)) => {
-            let number = |value| Exact::parse(&literals.of(value));
-            number(a).is_some() && number(a) == number(b)
+        (Value::Number(a), Value::Number(b)) => {
+            Exact::of(a).is_some() && Exact::of(a) == Exact::of(b)
         }
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))

@@ -1,8 +1,8 @@
 //! Structural tags: what they accept and refuse, with marks that are text and with control tokens.
 
 use super::{BOUND, accepts, with_tokenizer as with_model};
-use crate::assistant::tests::vocabulary::{encode, with_tokenizer};
 use crate::grammar::{Grammar, Structure, Tag};
+use crate::test_vocabulary::{encode, with_tokenizer};
 use sluice_core::tokenizer::Tokenizer;
 use std::time::Instant;
 

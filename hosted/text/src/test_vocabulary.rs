@@ -113,4 +113,4 @@ pub(crate) const MARKS: [&str; 22] = [
     "<|END_ACTION|>",
 ];
 
-const MODEL: &[u8] = include_bytes!("../../../../models/tale-5.8m-Q4_K_M.gguf");
+const MODEL: &[u8] = include_bytes!("../../models/tale-5.8m-Q4_K_M.gguf");
