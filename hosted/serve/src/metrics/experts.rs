@@ -1,7 +1,7 @@
 //! What has been done with experts on disk. A store counts from when its model was loaded; these are sums over all times
 //! that a model was.
 
-use super::text::Page;
+use super::page::Page;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 use sluice::experts::{ExpertStats, READ_TIMES};

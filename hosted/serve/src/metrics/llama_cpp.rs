@@ -1,7 +1,7 @@
 //! The metrics that llama-server has, under its names. It has one model, so they have no labels: these are sums.
 
 use super::Metrics;
-use super::text::{PER_POSITION, PER_POSITION_HELP, SPECULATION};
+use super::page::{PER_POSITION, PER_POSITION_HELP, SPECULATION};
 use core::fmt::{self, Write as _};
 use sluice::speculate::{Figures, POSITIONS_MAX};
 

@@ -5,6 +5,7 @@
 mod experts;
 mod histogram;
 mod llama_cpp;
+mod page;
 mod text;
 
 pub use text::{CONTENT_TYPE, format};

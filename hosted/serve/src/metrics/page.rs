@@ -1,0 +1,113 @@
+//! A page of metrics in Prometheus' text format, and the forms of its lines.
+
+use super::Metrics;
+use super::histogram::Counter;
+use core::fmt::{self, Write as _};
+use sluice::speculate::Figures;
+use std::sync::Arc;
+
+/// A page while it is written.
+pub(super) struct Page<'m> {
+    pub(super) text: String,
+    /// Each model, with its labels.
+    pub(super) models: Vec<(String, &'m Metrics)>,
+}
+
+impl<'m> Page<'m> {
+    pub(super) fn new(models: &'m [Arc<Metrics>]) -> Self {
+        Self {
+            text: String::new(),
+            models: models
+                .iter()
+                .map(|metrics| (labels(metrics), &**metrics))
+                .collect(),
+        }
+    }
+
+    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
+        writeln!(
+            self.text,
+            "# HELP sluice:{name} {help}\n# TYPE sluice:{name} {kind}"
+        )
+    }
+
+    pub(super) fn each(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        of: fn(&Metrics) -> f64,
+    ) -> fmt::Result {
+        self.head(name, kind, help)?;
+        for (labels, m) in &self.models {
+            writeln!(self.text, "sluice:{name}{{{labels}}} {:?}", of(m))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn count(
+        &mut self,
+        name: &str,
+        help: &str,
+        of: fn(&Metrics) -> &Counter,
+    ) -> fmt::Result {
+        let name = format!("{name}_total");
+        self.head(&name, "counter", help)?;
+        for (labels, m) in &self.models {
+            writeln!(self.text, "sluice:{name}{{{labels}}} {}", of(m).value())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn by(
+        &mut self,
+        name: &str,
+        label: &str,
+        reasons: &[&str],
+        help: &str,
+        of: fn(&Metrics) -> Vec<u64>,
+    ) -> fmt::Result {
+        let name = format!("{name}_total");
+        self.head(&name, "counter", help)?;
+        for (labels, m) in &self.models {
+            for (reason, value) in reasons.iter().zip(of(m)) {
+                writeln!(
+                    self.text,
+                    "sluice:{name}{{{labels},{label}=\"{reason}\"}} {value}"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn labels(metrics: &Metrics) -> String {
+    format!("model_name=\"{}\",engine=\"0\"", escaped(&metrics.model))
+}
+
+pub(super) fn escaped(value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    value.replace('\n', "\\n")
+}
+
+/// A number of draft tokens: its name, what it is, where it is kept.
+type DraftCount = (&'static str, &'static str, fn(&Figures) -> u64);
+
+pub(super) const SPECULATION: [DraftCount; 3] = [
+    (
+        "spec_decode_num_drafts",
+        "Times that drafts of a text were verified.",
+        |all| all.n_drafts,
+    ),
+    ("spec_decode_num_draft_tokens", "Draft tokens.", |all| {
+        all.n_draft
+    }),
+    (
+        "spec_decode_num_accepted_tokens",
+        "Draft tokens that were right.",
+        |all| all.n_accepted,
+    ),
+];
+pub(super) const PER_POSITION: &str = "spec_decode_num_accepted_tokens_per_pos";
+pub(super) const PER_POSITION_HELP: &str =
+    "Draft tokens that were right, by their place behind the text.";
