@@ -7,14 +7,17 @@ use crate::model::Model;
 use core::any::Any;
 use core::time::Duration;
 use numpy::{PyArray1, PyArray2, PyArrayMethods as _};
-use pyo3::exceptions::{PyEOFError, PyValueError};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyEOFError, PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::wrap_pyfunction;
 use sluice::Team;
 use sluice::core::team::StopFlag;
+use sluice::embed::Normalization;
 use sluice_cli::server_setup;
-use sluice_serve::{Call, Making, Part, ServeError, VectorKind, VectorSlot};
+use sluice_serve::api::{ApiError, EmbeddingRequest, Input, VectorKind};
+use sluice_serve::{Call, Making, Part, ServeError};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -22,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Service>()?;
     module.add_class::<Reply>()?;
+    module.add("Refused", module.py().get_type::<Refused>())?;
     let stop = wrap_pyfunction!(stop_all, module)?;
     let atexit = module.py().import("atexit")?;
     atexit.call_method1("register", (stop,)).map(drop)
@@ -69,8 +73,14 @@ type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 pub(crate) struct Reply {
     reply: OfProcess<sluice_serve::Reply>,
     raised: Raised,
-    vectors: Option<VectorSlot>,
 }
+
+create_exception!(
+    sluice._native,
+    Refused,
+    PyException,
+    "A request was refused, or failed: a message, the kind of error, and the field that is wrong or None."
+);
 
 #[pymethods]
 impl Service {
@@ -123,31 +133,46 @@ impl Service {
     ) -> PyResult<Reply> {
         let raised = Raised::default();
         let wrap = Processor::wrap(processors, stopping, &raised);
-        let call = Call {
-            path,
-            body,
-            wrap,
-            vectors: None,
-        };
-        self.begin(call, raised)
+        let reply = self.0.get()?.service.call(Call { path, body, wrap });
+        Ok(Reply {
+            reply: OfProcess::new(reply),
+            raised,
+        })
     }
 
-    /// Begins to embed the texts of a request to `/v1/embeddings`, which is JSON: its answer has no vectors, `vectors`
-    /// of the reply does. They are of each of the `texts` or `tokens`, or a reranker's `scores`, of one number.
-    #[pyo3(signature = (body, kind="texts"))]
-    fn embed(&self, body: Vec<u8>, kind: &str) -> PyResult<Reply> {
-        let slot = VectorSlot::new(match kind {
+    /// The vectors of texts, which are tokens, in the memory that the engine wrote them to: float32 (n_texts, n_embd),
+    /// (n_tokens, n_embd) of all texts for the kind `tokens`, or (n_texts, 1) for a reranker's `scores`. Only the first
+    /// `dimensions` numbers of each are kept.
+    #[pyo3(signature = (tokens, kind="texts", *, normalize=true, dimensions=None, model=None))]
+    fn embed<'p>(
+        &self,
+        py: Python<'p>,
+        tokens: Vec<Vec<u32>>,
+        kind: &str,
+        normalize: bool,
+        dimensions: Option<usize>,
+        model: Option<String>,
+    ) -> PyResult<Bound<'p, PyArray2<f32>>> {
+        let mut request = EmbeddingRequest::new(tokens.into_iter().map(Input::Tokens).collect());
+        request.model.name = model;
+        request.dimensions = dimensions;
+        request.kind = match kind {
             "tokens" => VectorKind::Tokens,
             "scores" => VectorKind::Scores,
             _ => VectorKind::Texts,
-        });
-        let call = Call {
-            path: "/v1/embeddings".to_owned(),
-            body: Some(body),
-            wrap: None,
-            vectors: Some(slot),
         };
-        self.begin(call, Raised::default())
+        if !normalize {
+            request.normalization = Normalization::None;
+        }
+        let mut pending = self.0.get()?.service.embed(request);
+        let vectors = loop {
+            if let Some(made) = py.detach(|| pending.wait(SIGNALS)) {
+                break made.map_err(|error| of_api(&error))?;
+            }
+            py.check_signals()?;
+        };
+        let n = vectors.floats.len() / vectors.length.max(1);
+        PyArray1::from_vec(py, vectors.floats).reshape([n, vectors.length])
     }
 
     /// The model called `name`, or the first: its vocabulary and its file.
@@ -179,18 +204,6 @@ impl Service {
         let inner = self.0.get()?;
         py.detach(|| inner.service.stop(Duration::ZERO));
         Ok(())
-    }
-}
-
-impl Service {
-    fn begin(&self, call: Call, raised: Raised) -> PyResult<Reply> {
-        let vectors = call.vectors.clone();
-        let reply = OfProcess::new(self.0.get()?.service.call(call));
-        Ok(Reply {
-            reply,
-            raised,
-            vectors,
-        })
     }
 }
 
@@ -243,15 +256,6 @@ impl Reply {
         Ok(())
     }
 
-    /// The vectors of `embed`, when the answer is there; once. float32 (n_texts, n_embd), or without pooling
-    /// (n_tokens, n_embd) of all texts: the memory that the engine wrote them to.
-    fn vectors<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyArray2<f32>>> {
-        let found = self.vectors.as_ref().and_then(VectorSlot::take);
-        let found = found.ok_or_else(|| PyValueError::new_err("there are no vectors"))?;
-        let n = found.floats.len() / found.length.max(1);
-        PyArray1::from_vec(py, found.floats).reshape([n, found.length])
-    }
-
     /// Raises what a callback raised.
     fn check(&self) -> PyResult<()> {
         self.raised.check()
@@ -293,12 +297,12 @@ fn set_up(
     log: Option<Py<PyAny>>,
     copy: &Mutex<Option<Box<dyn Any + Send>>>,
     stop: &StopFlag,
-) -> Result<(sluice_serve::ServerOptions, Team), String> {
+) -> Result<(sluice_serve::ServerConfig, Team), String> {
     let setup = server_setup(flags, &mut team, stop);
     let mut setup = setup.map_err(|error| format!("{error:#}"))?;
     *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.take_copy();
-    let mut options = setup.options;
-    options.log = match log {
+    let mut config = setup.config;
+    config.log = match log {
         None => Arc::new(|_: &str| {}),
         Some(log) => Arc::new(move |line: &str| {
             let _told = Python::try_attach(|py| {
@@ -308,10 +312,10 @@ fn set_up(
             });
         }),
     };
-    options.http.body_max = BODY_MAX;
+    config.http.body_max = BODY_MAX;
     // Keys are for those who come from outside.
-    options.http.keys.clear();
-    Ok((options, setup.team))
+    config.http.keys.clear();
+    Ok((config, setup.team))
 }
 
 /// The threads for flags of placement: the same for all models of a process, so that they work in turn.
@@ -328,6 +332,11 @@ fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Res
     let team = make()?;
     teams.insert(placement.to_owned(), team.clone());
     Ok(team)
+}
+
+fn of_api(error: &ApiError) -> PyErr {
+    let kind = format!("{:?}", error.kind);
+    Refused::new_err((error.to_string(), kind, error.field.clone()))
 }
 
 fn ended() -> PyErr {

@@ -1,35 +1,40 @@
-//! The server: OpenAI's routes over one engine.
+//! The server: clients' languages over one engine.
 //!
-//! One thread steps ([`engine`]); it knows nothing of HTTP. Those that speak HTTP tokenise, render templates and
-//! compile grammars, hand the engine a [`Job`](engine::Job) and get its events through a bounded channel.
-//! Whatever runs beside a request, and whatever of it was computed before, its answer is the same.
+//! One thread steps ([`engine`]); it knows nothing of HTTP. Clients' requests become plain values ([`api`]), which are
+//! turned into jobs of the engine: texts to tokens, conversations through templates, grammars compiled. Its events
+//! reach whoever reads the answer through a bounded channel, and are written in the client's language there.
+//! The answer never depends on concurrent requests or cache hits.
 //!
 //! ```text
-//! client ── http: connection, key, body ── routes ── api, chat: what is asked ──▶ engine
-//!    ▲                                       │ models: which, loaded?               │
-//!    └── http::sse or one reply ◀── answer: how a route writes it ◀── events ◀──────┘
+//! client ── server: connection, key, route ── dialect: JSON to ── api ── answer: tokens, samplers ──▶ engine
+//!    ▲                                          │                           │ models: which, loaded?      │
+//!    └────── http: stream, or one reply ◀── dialect: JSON of ◀── api ◀── answer: events ◀────────────────┘
 //! ```
 #![forbid(unsafe_code)]
 
 mod adapters;
 mod answer;
-mod api;
+pub mod api;
 mod chat;
+mod config;
+mod dialect;
 pub mod engine;
 mod http;
 pub mod metrics;
 mod models;
-mod routes;
+mod server;
+mod wait;
+mod work;
 
 pub use adapters::{AdaptersOptions, NamedAdapter};
-pub use api::request::Defaults;
-pub use http::{
-    Call, Loading, Making, Part, Reply, Service, VectorKind, VectorSlot, Vectors, WrapSampler,
-};
-pub use http::{Ended, HttpOptions, Listen, ServeError, Server, ServerOptions, serve};
+pub use answer::{TextAnswer, WrapSampler};
+pub use api::Defaults;
+pub use config::{HttpOptions, Listen, ServerConfig};
 pub use models::{ModelsOptions, NamedModel};
+pub use server::{Call, Loading, Making, Part, Pending, Reply, Service};
+pub use server::{Ended, ServeError, Server, serve};
 
 use std::sync::Arc;
 
-/// Is told what happens, a line at a time, from any thread.
+/// Called with each line of the log, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

@@ -66,3 +66,27 @@ fn line(status: &str, name: &str) -> String {
     let found = status.lines().find_map(|line| line.strip_prefix(name));
     found.unwrap_or_default().trim().to_owned()
 }
+
+/// A file that is missing, or not a model, is reported before anything is announced.
+#[test]
+fn files_are_checked_before_the_server_listens() {
+    let folder = std::env::temp_dir().join(format!("sluice-serve-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let wrong = folder.join("wrong.gguf");
+    fs::write(&wrong, "GGUF\u{3}\0\0\0").expect("a file");
+    let wrong = wrong.to_str().expect("a text");
+    for models in [["missing.gguf", MODEL], [MODEL, wrong]] {
+        let mut command = sluice();
+        command.args(["serve", "--port", "0", "-t", "1"]);
+        command.args(models.iter().flat_map(|model| ["-m", model]));
+        let output = command.output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(!said.contains("listening"), "{said}");
+        assert!(
+            said.contains("missing.gguf") || said.contains("wrong.gguf"),
+            "{said}"
+        );
+    }
+    fs::remove_dir_all(folder).expect("it is there");
+}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice._native import Context, Model, Reply, Sampler, Service
+from sluice._native import Context, Model, Refused, Reply, Sampler, Service
 
 Json = dict[str, Any]
 """An object of JSON."""
@@ -103,8 +103,16 @@ class Client:
         """
         return _whole(self.call(path, body, processors, stopping))
 
-    def embed(self, body: Json, kind: str = "texts") -> NDArray[np.float32]:
-        """Vectors of the texts in a request to `/v1/embeddings`.
+    def embed(
+        self,
+        tokens: Sequence[Sequence[int]],
+        kind: str = "texts",
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        model: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Vectors of texts, which are tokens.
 
         They are float32 (n_texts, n_embd) in the engine's own memory; of kind `tokens`, without pooling, (n_tokens,
         n_embd) of all texts; of kind `scores` (n_texts, 1) of a reranker's head.
@@ -112,9 +120,14 @@ class Client:
         Raises:
             RequestError, ServiceError: it was refused, or failed.
         """
-        reply = self.service.embed(_encoded(body), kind)
-        _whole(reply)
-        return reply.vectors()
+        try:
+            return self.service.embed(
+                tokens, kind, normalize=normalize, dimensions=dimensions, model=model
+            )
+        except OverflowError as error:
+            raise RequestError(f"a text has a number that is not a token: {error}", param="input") from None
+        except Refused as error:
+            raise _of_kind(*error.args) from None
 
     def call(
         self,
@@ -257,6 +270,25 @@ def _said(error: Json, status: int) -> Exception:
     if 400 <= status < 500 and status != 429:
         return RequestError(message, status, kind, error.get("param"))
     return ServiceError(message, status, kind)
+
+
+_KINDS = {
+    "Invalid": (400, "invalid_request_error"),
+    "TooLong": (400, "exceed_context_size_error"),
+    "NotFound": (404, "not_found_error"),
+    "Busy": (429, "rate_limit_error"),
+    "Unsupported": (501, "not_supported_error"),
+    "Unavailable": (503, "unavailable_error"),
+    "Late": (504, "timeout_error"),
+}
+"""The status and the type of a kind of error, as the server writes them."""
+
+
+def _of_kind(message: str, kind: str, field: str | None) -> Exception:
+    status, name = _KINDS.get(kind, (500, "server_error"))
+    if status in (400, 404):
+        return RequestError(message, status, name, field)
+    return ServiceError(message, status, name)
 
 
 class _Events:

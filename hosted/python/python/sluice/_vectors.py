@@ -43,11 +43,8 @@ def embed(
         tokens = [text[:n_ctx] for text in tokens]
     if not tokens:
         return np.empty((0, 1 if ranks else model.n_embd), np.float32), []
-    body: dict[str, Any] = {"embd_normalize": 2 if normalize else -1}
-    if adapter is not None:
-        body["model"] = adapter
     parts = [
-        client.embed({**body, "input": tokens[start : start + AT_ONCE]}, kind)
+        client.embed(tokens[start : start + AT_ONCE], kind, normalize=normalize, model=adapter)
         for start in range(0, len(tokens), AT_ONCE)
     ]
     vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)

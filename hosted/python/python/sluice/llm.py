@@ -245,15 +245,14 @@ class LLM:
         if truncate_prompt_tokens is not None and truncate_prompt_tokens < 1:
             raise ValueError(f"truncate_prompt_tokens is {truncate_prompt_tokens}, expected at least 1")
         all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
-        fields: Json = {} if dimensions is None else {"dimensions": dimensions}
-        fields |= self._adapter_fields(lora_request)
+        adapter = self._adapter_fields(lora_request).get("model")
         outputs = []
         bar = progress(use_tqdm, len(all_prompts))
         try:
             for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
                 texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
                 texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
-                vectors = self._client.embed({**fields, "input": texts})
+                vectors = self._client.embed(texts, dimensions=dimensions, model=adapter)
                 for tokens, made in zip(texts, vectors, strict=True):
                     vector = EmbeddingOutput(made.tolist())
                     outputs.append(EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens))

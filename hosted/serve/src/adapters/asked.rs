@@ -2,17 +2,18 @@
 
 use super::Adapters;
 use super::entry::Entry;
-use crate::api::error::ApiError;
-use crate::api::fields::{Fields, shown, wrong};
-use serde_json::Value;
+use crate::api::{AdapterChoice, AdapterName, ApiError};
 use std::sync::Arc;
 
-/// Adapters and their factors, in the order in which they are added.
-pub(crate) type Wanted = Vec<(Arc<Entry>, f32)>;
+/// An adapter of a request, and its factor.
+pub(crate) struct WantedAdapter {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) scale: f32,
+}
 
 impl Adapters {
-    /// What a request to `model` is computed with: what its `lora` says, the adapter that it names as its model, or
-    /// those that are always on.
+    /// What a request to `model` is computed with: the adapters that it `asked` for, the adapter that it names as its
+    /// model, or those that are always on.
     ///
     /// # Errors
     /// A wrong field, an adapter that is not there or another model's.
@@ -20,71 +21,61 @@ impl Adapters {
         &self,
         model: usize,
         named: Option<Arc<Entry>>,
-        lora: Option<&Value>,
-    ) -> Result<Wanted, ApiError> {
-        let asked = match lora {
-            None | Some(Value::Null) => None,
-            Some(Value::Array(list)) => Some(list),
-            Some(other) => return Err(wrong("lora", other, "a list of {id, scale}")),
-        };
+        asked: Option<&[AdapterChoice]>,
+    ) -> Result<Vec<WantedAdapter>, ApiError> {
         match (named, asked) {
             (Some(_), Some(list)) if !list.is_empty() => Err(ApiError::field(
-                "lora",
+                "adapters",
                 "the model that is named is an adapter already; name its base to mix adapters",
             )),
-            (Some(named), _) => Ok(vec![(named, 1.0)]),
+            (Some(entry), _) => Ok(vec![WantedAdapter { entry, scale: 1.0 }]),
             (None, Some(list)) if self.are_on() => {
                 let parts = list.iter().enumerate();
                 let parts = parts.map(|(i, part)| self.part(model, i, part));
-                let parts: Wanted = parts.collect::<Result<_, _>>()?;
-                Ok(parts
-                    .into_iter()
-                    .filter(|(_, scale)| *scale != 0.0)
-                    .collect())
+                let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
+                parts.retain(|part| part.scale != 0.0);
+                Ok(parts)
             }
             (None, Some(list)) if !list.is_empty() => Err(ApiError::field(
-                "lora",
+                "adapters",
                 "the server has no adapters (--lora, --lora-modules, --lora-dir, --enable-lora)",
             )),
             (None, _) => {
                 let all = self.all().into_iter();
                 let own = all.filter(|entry| entry.model == model && entry.scale() != 0.0);
-                Ok(own
-                    .map(|entry| (Arc::clone(&entry), entry.scale()))
-                    .collect())
+                let wanted = own.map(|entry| WantedAdapter {
+                    scale: entry.scale(),
+                    entry,
+                });
+                Ok(wanted.collect())
             }
         }
     }
 
-    /// One of a request's adapters: `{id, scale}`, or with a name for the number.
-    fn part(&self, model: usize, i: usize, part: &Value) -> Result<(Arc<Entry>, f32), ApiError> {
-        let field = format!("lora[{i}]");
-        let fields = match part.is_object() {
-            true => Fields::of_body(part)?,
-            false => return Err(wrong(&field, part, "an object")),
+    /// One of a request's adapters.
+    fn part(
+        &self,
+        model: usize,
+        i: usize,
+        part: &AdapterChoice,
+    ) -> Result<WantedAdapter, ApiError> {
+        let (entry, shown) = match &part.adapter {
+            AdapterName::Name(name) => (self.find(name), format!("{name:?}")),
+            AdapterName::Number(id) => {
+                let entry = usize::try_from(*id).ok().and_then(|id| self.numbered(id));
+                (entry, id.to_string())
+            }
         };
-        let entry = match (part.get("id"), part.get("name")) {
-            (Some(Value::String(name)), None) | (None, Some(Value::String(name))) => {
-                self.find(name)
-            }
-            (Some(Value::Number(id)), None) => {
-                let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
-                id.and_then(|id| self.numbered(id))
-            }
-            (Some(other), None) | (None, Some(other)) => {
-                return Err(wrong(&field, other, "an adapter's number or name"));
-            }
-            _ => return Err(ApiError::field(field, "needs an id, or a name")),
-        };
-        let told = part.get("id").or_else(|| part.get("name"));
         let entry = entry.filter(|entry| entry.model == model).ok_or_else(|| {
-            let told = told.map(shown).unwrap_or_default();
-            ApiError::field(field, format!("the model has no adapter {told}"))
+            let what = format!("the model has no adapter {shown}");
+            ApiError::field(format!("adapters[{i}]"), what)
         })?;
-        let scale = fields
-            .float("scale", -SCALE_MAX..=SCALE_MAX)?
-            .unwrap_or(1.0);
-        Ok((entry, scale))
+        if !(-SCALE_MAX..=SCALE_MAX).contains(&part.scale) {
+            let what = format!("{} is not between -{SCALE_MAX} and {SCALE_MAX}", part.scale);
+            return Err(ApiError::field(format!("adapters[{i}].scale"), what));
+        }
+        let scale = part.scale;
+        Ok(WantedAdapter { entry, scale })
     }
 }
 

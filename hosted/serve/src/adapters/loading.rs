@@ -2,7 +2,7 @@
 
 use super::Adapters;
 use super::entry::{Entry, Pin, State};
-use crate::api::error::ApiError;
+use crate::api::ApiError;
 use core::sync::atomic::Ordering;
 use sluice::Model;
 use sluice::adapter::Blend;
@@ -22,7 +22,7 @@ impl Adapters {
                 "has {} adapters, the server {max} places (--max-cpu-loras)",
                 entries.len()
             );
-            return Err(ApiError::field("lora", what));
+            return Err(ApiError::field("adapters", what));
         }
         let _line = self.line.lock().await;
         let mut pins = Vec::with_capacity(entries.len());

@@ -13,7 +13,7 @@ mod folder;
 mod loading;
 mod options;
 
-pub(crate) use asked::{SCALE_MAX, Wanted};
+pub(crate) use asked::{SCALE_MAX, WantedAdapter};
 pub(crate) use entry::{Entry, Origin, Pin, State};
 pub use options::{AdaptersOptions, NamedAdapter};
 

@@ -23,7 +23,7 @@ pub struct AdaptersOptions {
     pub named: Vec<NamedAdapter>,
     /// A folder whose adapters come and go (`--lora-dir`).
     pub folder: Option<PathBuf>,
-    /// Most of them in memory (`--max-cpu-loras`).
+    /// Maximum adapters in memory (`--max-cpu-loras`), at least 1; 64 by default.
     pub max_in_memory: usize,
     /// Room for ranks, over all adapters of a request, each rounded up to 16 (`--max-lora-rank`); 0 for no adapters.
     pub rank: usize,

@@ -1,44 +1,54 @@
-//! A request's jobs at work.
+//! The texts of a request while they are written.
 
+use super::app::Context;
 use super::clock::Clock;
-use super::stream::Written;
-use super::{End, Piece, Progress, Reason, Shape, Total};
-use crate::api::error::ApiError;
-use crate::api::request::Asked;
-use crate::engine::{Choice, Event, Job, JobError, Timings, Why};
-use crate::http::sse::Stream;
+use super::sampler::Terms;
+use crate::Log;
+use crate::api::{AnswerEvent, ApiError, End, Piece, Progress, Reason, Start, Total};
+use crate::chat::answer::Answer;
+use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
 use crate::models::Lease;
-use crate::{Log, http};
+use crate::wait::wait_for;
+use core::fmt;
 use core::future::poll_fn;
-use core::task::{Context, Poll};
+use core::task::{Context as Waiting, Poll, ready};
 use core::time::Duration;
-use serde_json::Value;
-use sluice::sequence::Choose;
+use sluice::sequence::{Choose, TokenReport};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use std::vec;
 use tokio::sync::mpsc;
 
-/// A prompt that is ready, with a sampler for each choice.
-pub(crate) struct Prompted {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) borders: Vec<usize>,
-    pub(crate) samplers: Vec<Box<dyn Choose + Send>>,
-    /// Control tokens are part of the answer.
-    pub(crate) shows_special: bool,
+/// A prompt that is ready, with a sampler for each of its texts.
+pub(super) struct ReadyPrompt {
+    pub(super) tokens: Vec<u32>,
+    pub(super) borders: Vec<usize>,
+    pub(super) samplers: Vec<Box<dyn Choose + Send>>,
+    /// Takes each answer of a chat apart.
+    pub(super) parsers: Vec<Answer>,
 }
 
-/// The jobs of a request, and how its reply is written.
-pub(crate) struct Run<S> {
-    shape: S,
+/// Tokens of a prompt, with a score for all but the first.
+pub(super) struct ScoredPrompt {
+    pub(super) tokens: Vec<u32>,
+    pub(super) scores: Vec<Score>,
+}
+
+/// The texts of a request as they are written: events, until all have ended. Dropped, the work at them ends.
+pub struct TextAnswer {
+    start: Start,
     jobs: Vec<Running>,
-    /// Choices of each job.
+    /// Texts of each job.
     n: usize,
     /// The job that is asked first for its next event.
     turn: usize,
+    /// What comes before the events of the jobs.
+    first: VecDeque<AnswerEvent>,
     total: Total,
     n_ended: usize,
-    timings_per_token: bool,
+    is_over: bool,
+    times_pieces: bool,
     arrived: Instant,
     request: Arc<str>,
     log: Log,
@@ -52,47 +62,56 @@ struct Running {
     held: vec::IntoIter<Event>,
     n_prompt: usize,
     slot: u32,
-    clocks: Vec<Clock>,
+    texts: Vec<Text>,
 }
 
-impl<S: Shape> Run<S> {
+struct Text {
+    clock: Clock,
+    parser: Option<Answer>,
+}
+
+impl TextAnswer {
     /// Hands the prompts to the engine. If one is refused, all are.
-    pub(crate) fn submit(
+    pub(super) fn submit(
         lease: Lease,
-        asked: &Asked,
-        prompts: Vec<Prompted>,
-        context: &http::Context,
-        shape: S,
+        start: Start,
+        terms: &Terms,
+        prompts: Vec<ReadyPrompt>,
+        context: &Context,
     ) -> Result<Self, ApiError> {
         let mut jobs = Vec::with_capacity(prompts.len());
         let mut total = Total::default();
-        for prompt in prompts {
+        for mut prompt in prompts {
             let (sender, receiver) = mpsc::channel(EVENTS);
             let n_prompt = prompt.tokens.len();
             let n = prompt.samplers.len();
             total.usage.n_prompt += n_prompt;
-            context
-                .app
-                .models()
-                .engine()
-                .submit(job(&lease, asked, prompt, context, sender))?;
-            lease.metrics().asked(n, asked.n_predict);
+            let mut parsers = core::mem::take(&mut prompt.parsers).into_iter();
+            let engine = context.app.models().engine();
+            engine.submit(job(&lease, terms, prompt, context, sender))?;
+            lease.metrics().asked(n, terms.generation.max_tokens);
+            let text = |_| Text {
+                clock: Clock::new(context.arrived, n_prompt),
+                parser: parsers.next(),
+            };
             jobs.push(Running {
                 events: Some(receiver),
                 held: Vec::new().into_iter(),
                 n_prompt,
                 slot: 0,
-                clocks: vec![Clock::new(context.arrived, n_prompt); n],
+                texts: (0..n).map(text).collect(),
             });
         }
         Ok(Self {
-            shape,
+            start,
             jobs,
-            n: asked.n,
+            n: terms.generation.n,
             turn: 0,
+            first: VecDeque::new(),
             total,
             n_ended: 0,
-            timings_per_token: asked.timings_per_token,
+            is_over: false,
+            times_pieces: terms.generation.times_pieces,
             arrived: context.arrived,
             request: context.request.clone(),
             log: context.app.log().clone(),
@@ -100,23 +119,73 @@ impl<S: Shape> Run<S> {
         })
     }
 
-    /// The reply, when all choices have ended.
-    pub(crate) async fn whole(mut self) -> Result<Value, ApiError> {
-        while let Some((job, event)) = poll_fn(|context| self.poll_event(context)).await {
-            self.take(job, event)?;
+    /// Puts the scores of each prompt before all events, once for each of its texts.
+    pub(super) fn add_scores(&mut self, prompts: &[ScoredPrompt]) {
+        for (i, prompt) in prompts.iter().enumerate() {
+            let scored = (i * self.n..(i + 1) * self.n).map(|at| AnswerEvent::Scores {
+                at,
+                tokens: prompt.tokens.clone(),
+                scores: prompt.scores.clone(),
+            });
+            self.first.extend(scored);
         }
-        self.check_complete()?;
-        self.tell("done");
-        Ok(self.shape.whole(&self.total))
     }
 
-    /// The reply as it comes. When nobody reads it any more, the jobs end.
-    pub(crate) fn stream(self, ping: Duration) -> Stream<Written<S>> {
-        Stream::new(Written::new(self), ping)
+    /// The next event of any text; `None` when all have ended. Not again after that, or after an error.
+    ///
+    /// # Errors
+    /// A text failed: the others end, too.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Waiting<'_>,
+    ) -> Poll<Option<Result<AnswerEvent, ApiError>>> {
+        if let Some(event) = self.first.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        loop {
+            let next = match ready!(self.poll_event(context)) {
+                Some((job, event)) => self.taken(job, event).transpose(),
+                None => {
+                    let complete = self.check_complete();
+                    self.end(if complete.is_ok() { "done" } else { "failed" });
+                    return Poll::Ready(complete.err().map(Err));
+                }
+            };
+            match next {
+                None => {}
+                Some(Ok(event)) => return Poll::Ready(Some(Ok(event))),
+                Some(Err(error)) => {
+                    self.end("failed");
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+        }
+    }
+
+    /// Waits for the next event for at most `patience`; `None` if there is none yet.
+    ///
+    /// # Errors
+    /// As of [`Self::poll_next`].
+    #[must_use]
+    pub fn next(&mut self, patience: Duration) -> Option<Option<Result<AnswerEvent, ApiError>>> {
+        let next = poll_fn(|context| self.poll_next(context));
+        wait_for(core::pin::pin!(next), patience)
+    }
+
+    /// What it begins with.
+    #[must_use]
+    pub const fn start(&self) -> &Start {
+        &self.start
+    }
+
+    /// What it took so far.
+    #[must_use]
+    pub const fn total(&self) -> &Total {
+        &self.total
     }
 
     /// The next event of any job; `None` when all have ended.
-    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Event)>> {
+    fn poll_event(&mut self, context: &mut Waiting<'_>) -> Poll<Option<(usize, Event)>> {
         let mut is_open = false;
         for i in 0..self.jobs.len() {
             let job = (self.turn + i) % self.jobs.len();
@@ -143,117 +212,93 @@ impl<S: Shape> Run<S> {
         }
     }
 
-    pub(super) fn take(&mut self, job: usize, event: Event) -> Result<Vec<Value>, ApiError> {
+    /// What a job's event says, if it says something.
+    fn taken(&mut self, job: usize, event: Event) -> Result<Option<AnswerEvent>, ApiError> {
         let first = job * self.n;
         let running = &mut self.jobs[job];
-        match event {
+        Ok(Some(match event {
             Event::Started { cached, slot } => {
                 running.slot = slot;
                 running
-                    .clocks
+                    .texts
                     .iter_mut()
-                    .for_each(|clock| clock.start(cached));
+                    .for_each(|text| text.clock.start(cached));
                 self.total.usage.n_cached += cached;
-                Ok(Vec::new())
+                return Ok(None);
             }
             Event::Progress {
                 total,
                 cached,
                 processed,
                 time,
-            } => {
-                let progress = Progress {
+            } => AnswerEvent::Progress {
+                at: first,
+                progress: Progress {
                     total,
                     cached,
                     processed,
                     time,
-                };
-                Ok(self.shape.progress(first, &progress))
-            }
+                },
+            },
             Event::Token {
                 choice,
                 token,
                 piece,
                 report,
             } => {
-                let clock = &mut running.clocks[choice];
-                clock.token();
+                let text = &mut running.texts[choice];
+                text.clock.token();
                 self.total.usage.n_predicted += 1;
-                let piece = Piece {
-                    token,
-                    text: &piece,
-                    report: report.as_ref(),
-                    timings: self.timings_per_token.then(|| clock.timings()),
-                };
-                Ok(self.shape.piece(first + choice, &piece))
+                let timings = self.times_pieces.then(|| text.clock.timings());
+                AnswerEvent::Piece {
+                    at: first + choice,
+                    piece: Piece {
+                        timings,
+                        ..text.piece(token, piece, report)
+                    },
+                }
             }
             Event::EndToken {
                 choice,
                 token,
                 piece,
                 report,
-            } => {
-                let end = Piece {
-                    token,
-                    text: &piece,
-                    report: report.as_ref(),
-                    timings: None,
-                };
-                Ok(self.shape.end_token(first + choice, &end))
-            }
+            } => AnswerEvent::EndToken {
+                at: first + choice,
+                piece: running.texts[choice].piece(token, piece, report),
+            },
             Event::Ended {
                 choice,
                 why,
                 timings,
-            } => self.ended(job, choice, (why, timings)),
-        }
-    }
-
-    fn ended(
-        &mut self,
-        job: usize,
-        choice: usize,
-        (why, timings): (Why, Timings),
-    ) -> Result<Vec<Value>, ApiError> {
-        let running = &self.jobs[job];
-        let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
-        if reason == Reason::Late && running.clocks[choice].n_predicted() == 0 {
-            return Err(ApiError::late());
-        }
-        let end = End {
-            reason,
-            timings,
-            slot: running.slot,
-            n_prompt: running.n_prompt,
-        };
-        self.n_ended += 1;
-        self.total.timings = timings;
-        Ok(self.shape.ended(job * self.n + choice, &end))
-    }
-
-    /// The chunks behind the last event.
-    pub(super) fn finish(&mut self) -> Result<Vec<Value>, ApiError> {
-        self.check_complete()?;
-        Ok(self.shape.last(&self.total))
-    }
-
-    pub(super) fn says_done(&self) -> bool {
-        self.shape.says_done()
+            } => {
+                let end = running.end(choice, why, timings)?;
+                self.n_ended += 1;
+                self.total.timings = timings;
+                AnswerEvent::End {
+                    at: first + choice,
+                    end,
+                }
+            }
+        }))
     }
 
     fn check_complete(&self) -> Result<(), ApiError> {
-        let n: usize = self.jobs.iter().map(|job| job.clocks.len()).sum();
+        let n: usize = self.jobs.iter().map(|job| job.texts.len()).sum();
         if self.n_ended == n {
             return Ok(());
         }
         Err(ApiError::from(JobError::Gone))
     }
 
-    /// One line of the log. What was asked and answered is not in it.
-    pub(super) fn tell(&self, end: &str) {
+    /// Logs how it ended. Neither the request nor the answer is in the log.
+    fn end(&mut self, word: &str) {
+        if core::mem::replace(&mut self.is_over, true) {
+            return;
+        }
         let usage = self.total.usage;
         (self.log)(&format!(
-            "{} {end}: prompt {} ({} cached), answer {}, {:.1} ms",
+            "{} {word}: prompt {} ({} cached), answer {}, {:.1} ms",
             self.request,
             usage.n_prompt,
             usage.n_cached,
@@ -263,38 +308,89 @@ impl<S: Shape> Run<S> {
     }
 }
 
+impl Drop for TextAnswer {
+    fn drop(&mut self) {
+        self.end("left");
+    }
+}
+
+impl fmt::Debug for TextAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextAnswer")
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    fn end(&mut self, choice: usize, why: Why, timings: Timings) -> Result<End, ApiError> {
+        let text = &mut self.texts[choice];
+        let reason = Reason::of(&why).ok_or_else(|| failed(why))?;
+        if reason == Reason::Late && text.clock.n_predicted() == 0 {
+            return Err(ApiError::late());
+        }
+        let parser = text.parser.as_mut();
+        Ok(End {
+            reason,
+            deltas: parser.map(Answer::finish).unwrap_or_default(),
+            timings,
+            slot: self.slot,
+            n_prompt: self.n_prompt,
+        })
+    }
+}
+
+impl Text {
+    fn piece(&mut self, token: u32, text: String, report: Option<TokenReport>) -> Piece {
+        let parser = self.parser.as_mut().filter(|_| !text.is_empty());
+        Piece {
+            token,
+            deltas: parser.map(|parser| parser.push(&text)).unwrap_or_default(),
+            text,
+            report,
+            timings: None,
+        }
+    }
+}
+
 fn job(
     lease: &Lease,
-    asked: &Asked,
-    prompt: Prompted,
-    context: &http::Context,
+    terms: &Terms,
+    prompt: ReadyPrompt,
+    context: &Context,
     events: mpsc::Sender<Vec<Event>>,
 ) -> Job {
+    let generation = &terms.generation;
     let choice = |(number, sampler): (u32, Box<dyn Choose + Send>)| Choice {
         number,
         sampler,
-        n_predict: asked.n_predict,
-        ignore_eos: asked.settings.ignore_eos,
-        stops: asked.stops.clone(),
-        shows_special: prompt.shows_special,
+        n_predict: generation.max_tokens,
+        ignore_eos: generation.sampling.ignore_eos,
+        stops: Stops {
+            texts: generation.stop.clone(),
+            tokens: generation.stop_tokens.clone(),
+            are_shown: generation.shows_stop,
+            n_min: generation.min_tokens,
+        },
+        shows_special: generation.shows_special,
     };
     Job {
         request: context.request.clone(),
         model: lease.id(),
         prompt: prompt.tokens,
         choices: (0..).zip(prompt.samplers).map(choice).collect(),
-        priority: asked.priority,
+        priority: generation.priority,
         arrived: context.arrived,
-        deadline: asked.deadline,
-        predict_for: asked.predict_for,
-        uses_cache: asked.uses_cache,
-        salt: asked.salt.clone(),
-        shift: asked.shift,
+        deadline: terms.deadline,
+        predict_for: generation.predict_for,
+        uses_cache: generation.uses_cache,
+        salt: generation.cache_salt.clone(),
+        shift: terms.shift,
         borders: prompt.borders,
-        tells_progress: asked.returns_progress,
-        slot: asked.slot,
+        tells_progress: generation.reports_progress,
+        slot: generation.slot,
         adapter: lease.blend().cloned().zip(lease.adapter_name().cloned()),
-        gathers: !asked.stream,
+        gathers: !generation.streams,
         events,
     }
 }

@@ -1,216 +1,209 @@
-//! Errors as OpenAI's clients expect them.
+//! Why a request was refused, or failed.
 
 use crate::engine::JobError;
-use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use core::fmt;
 use core::time::Duration;
-use serde_json::{Value, json};
 
 /// Why a request was refused, or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApiError {
-    status: StatusCode,
-    kind: &'static str,
-    message: String,
-    param: Option<String>,
-    retry: Option<Duration>,
+pub struct ApiError {
+    /// The kind of error, on which a client may act.
+    pub kind: ErrorKind,
+    /// The path of the field that is wrong, such as `messages[0].content`.
+    pub field: Option<String>,
+    /// The reason, without the field.
+    pub what: String,
+    /// When it may be worth asking again.
+    pub retry: Option<Duration>,
+}
+
+/// Kinds of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request, or a field of it, is wrong.
+    Invalid,
+    /// The prompt does not fit into the context.
+    TooLong,
+    /// The key is missing or wrong.
+    Unauthorized,
+    /// The route, the model or the adapter does not exist.
+    NotFound,
+    /// The route does not have this method.
+    Method,
+    /// The body is too large.
+    TooLarge,
+    /// The body did not arrive in time.
+    Slow,
+    /// Too many requests are waiting.
+    Busy,
+    /// Not implemented, or not enabled.
+    Unsupported,
+    /// Not possible now.
+    Unavailable,
+    /// The deadline passed before the first token.
+    Late,
+    /// Something failed in the server.
+    Internal,
+}
+
+/// A field, or a path that begins with it: its name in requests as plain values, and a client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldName {
+    pub(crate) ours: &'static str,
+    pub(crate) theirs: &'static str,
+}
+
+impl FieldName {
+    pub(crate) const fn new(ours: &'static str, theirs: &'static str) -> Self {
+        Self { ours, theirs }
+    }
 }
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self {
-            status,
             kind,
-            message: message.into(),
-            param: None,
+            field: None,
+            what: what.into(),
             retry: None,
         }
     }
 
-    /// A field is wrong: which, and what is wrong with it.
-    pub(crate) fn field(field: impl Into<String>, what: impl AsRef<str>) -> Self {
-        let field = field.into();
-        let message = format!("{field}: {}", what.as_ref());
-        let mut error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
-        error.param = Some(field);
-        error
+    /// An error of a field: its path, and what is wrong with it.
+    pub fn field(field: impl Into<String>, what: impl Into<String>) -> Self {
+        Self {
+            field: Some(field.into()),
+            ..Self::new(ErrorKind::Invalid, what)
+        }
     }
 
-    /// The request is wrong as a whole.
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    /// An error of the request as a whole.
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, what)
     }
 
-    /// No key, or a wrong one.
     pub(crate) fn unauthorized() -> Self {
-        let message = "Invalid API Key";
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+        Self::new(ErrorKind::Unauthorized, "Invalid API Key")
     }
 
-    /// There is no such route.
     pub(crate) fn no_route(path: &str) -> Self {
         let shown: String = path.chars().take(200).collect();
-        let message = format!("there is no route {shown}");
-        Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
+        Self::new(ErrorKind::NotFound, format!("there is no route {shown}"))
     }
 
-    /// There is no such model.
     pub(crate) fn no_model(name: &str, names: &[&str]) -> Self {
         let shown: String = name.chars().take(200).collect();
-        let message = format!(
-            "the model {shown:?} does not exist; there are: {}",
-            names.join(", ")
-        );
-        let mut error = Self::new(StatusCode::NOT_FOUND, "not_found_error", message);
-        error.param = Some("model".into());
-        error
+        let names = names.join(", ");
+        let what = format!("the model {shown:?} does not exist; there are: {names}");
+        Self {
+            field: Some("model".into()),
+            ..Self::new(ErrorKind::NotFound, what)
+        }
     }
 
-    /// The route has no such method.
     pub(crate) fn method() -> Self {
-        let message = "the route does not have this method";
-        let status = StatusCode::METHOD_NOT_ALLOWED;
-        Self::new(status, "invalid_request_error", message)
+        Self::new(ErrorKind::Method, "the route does not have this method")
     }
 
-    /// The body is larger than `limit` bytes.
+    /// The body has more than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
-        let message = format!("the body has more than {limit} bytes");
-        let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Self::new(status, "invalid_request_error", message)
+        let what = format!("the body has more than {limit} bytes");
+        Self::new(ErrorKind::TooLarge, what)
     }
 
-    /// The body did not come in time.
     pub(crate) fn slow() -> Self {
-        let message = "the body of the request did not come in time";
-        let status = StatusCode::REQUEST_TIMEOUT;
-        Self::new(status, "invalid_request_error", message)
+        Self::new(ErrorKind::Slow, "the body did not arrive in time")
     }
 
-    /// It is not there, or not switched on.
-    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    pub(crate) fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// Not now.
-    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, what)
+    }
+
+    pub(crate) fn busy(what: impl Into<String>, retry: Duration) -> Self {
+        Self {
+            retry: Some(retry),
+            ..Self::new(ErrorKind::Busy, what)
+        }
+    }
+
+    pub(crate) fn late() -> Self {
         Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable_error",
-            message,
+            ErrorKind::Late,
+            "the deadline passed before the first token",
         )
     }
 
-    /// Too many wait.
-    pub(crate) fn busy(message: impl Into<String>, retry: Duration) -> Self {
-        let mut error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-        error.retry = Some(retry);
-        error
+    pub(crate) fn internal(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, what)
     }
 
-    /// The deadline came before anything was written.
-    pub(crate) fn late() -> Self {
-        let message = "the deadline came before the first token";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message)
-    }
-
-    /// Something failed here.
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
-    }
-
-    /// A wrong field that the client did not send: the server's fault.
+    /// The server's fault where the client did not send the field that is wrong.
     pub(crate) fn of_server(self) -> Self {
-        match self.status {
-            StatusCode::BAD_REQUEST => Self::internal(self.message),
+        match self.kind {
+            ErrorKind::Invalid => Self::internal(self.to_string()),
             _ => self,
         }
     }
 
-    /// What is wrong.
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
-    #[cfg(test)]
-    pub(crate) const fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// `{"error": {..}}`, as a body or within a stream.
-    pub(crate) fn to_value(&self) -> Value {
-        json!({"error": {
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.status.as_u16(),
-        }})
+    /// The same error with the name that a client gave the field.
+    pub(crate) fn renamed(mut self, names: &[FieldName]) -> Self {
+        if let Some(field) = &mut self.field {
+            let found = names.iter().find_map(|name| {
+                let rest = field.strip_prefix(name.ours)?;
+                let ends = rest.is_empty() || rest.starts_with(['.', '[']);
+                ends.then(|| format!("{}{rest}", name.theirs))
+            });
+            if let Some(renamed) = found {
+                *field = renamed;
+            }
+        }
+        self
     }
 }
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(field) if self.kind == ErrorKind::Invalid => write!(f, "{field}: {}", self.what),
+            _ => f.write_str(&self.what),
+        }
+    }
+}
+
+impl core::error::Error for ApiError {}
 
 impl From<JobError> for ApiError {
     fn from(error: JobError) -> Self {
         let message = error.to_string();
         match error {
             JobError::Busy { retry, .. } => Self::busy(message, retry),
-            JobError::TooLong { .. } => {
-                let status = StatusCode::BAD_REQUEST;
-                Self::new(status, "exceed_context_size_error", message)
-            }
+            JobError::TooLong { .. } => Self::new(ErrorKind::TooLong, message),
             JobError::Gone => Self::unavailable(message),
-            JobError::Slot(_) => Self::field("id_slot", message),
+            JobError::Slot(_) => Self::field("slot", message),
             JobError::Failed(_) => Self::internal(message),
         }
     }
 }
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::from(self.to_value().to_string()));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, JSON);
-        if let Some(retry) = self.retry {
-            // Whole seconds, and never at once.
-            let seconds = retry.as_secs() + u64::from(retry.subsec_nanos() > 0);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-        }
-        response
-    }
-}
-
-/// A reply of JSON.
-pub(crate) fn json_reply(value: &Value) -> Response {
-    let mut response = Response::new(Body::from(value.to_string()));
-    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-    response
-}
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_field_is_named() {
-        let error = ApiError::field("top_p", "3 is not between 0 and 1").to_value();
-        assert_eq!(error["error"]["param"], "top_p");
-        assert_eq!(error["error"]["message"], "top_p: 3 is not between 0 and 1");
-        assert_eq!(error["error"]["type"], "invalid_request_error");
-        assert_eq!(error["error"]["code"], 400);
-    }
-
-    #[test]
-    fn busy_says_when_to_ask_again() {
-        let error: ApiError = JobError::Busy {
-            n_waiting: 3,
-            retry: Duration::from_millis(1200),
+    fn fields_have_the_names_of_a_client() {
+        let names = ["input[0]", "input"].map(|ours| FieldName::new(ours, "content"));
+        for (ours, theirs) in [
+            ("input[0]", "content"),
+            ("input[1]", "content[1]"),
+            ("input[0][2]", "content[2]"),
+            ("inputs", "inputs"),
+        ] {
+            let renamed = ApiError::field(ours, "is wrong").renamed(&names);
+            assert_eq!(renamed.to_string(), format!("{theirs}: is wrong"));
         }
-        .into();
-        let response = error.into_response();
-        assert_eq!(response.status(), 429);
-        assert_eq!(response.headers()["retry-after"], "2");
     }
 }

@@ -1,10 +1,23 @@
-//! What requests say and replies have, apart from any route.
+//! What a server can be asked, and what it answers, as plain values: no HTTP, no JSON, no client's names.
+//!
+//! Dialects read these from their clients' requests and write their events. A program that has the server inside
+//! ([`Service`](crate::Service)) fills them itself.
 
-pub(crate) mod error;
-pub(crate) mod fields;
-pub(crate) mod logprobs;
-pub(crate) mod reply;
-pub(crate) mod request;
-pub(crate) mod sampling;
-mod stops;
-mod structural;
+mod chat;
+mod completion;
+mod embedding;
+mod error;
+mod event;
+mod generation;
+mod rerank;
+
+pub use chat::ChatRequest;
+pub use completion::{CompletionRequest, Infill, InfillFile, Prompt, PromptPart};
+pub use embedding::{EmbeddingRequest, Input, VectorKind, Vectors};
+pub use error::{ApiError, ErrorKind};
+pub use event::{AnswerEvent, End, Piece, Progress, PromptInfo, Reason, Start, Total, Usage};
+pub use generation::{AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice};
+pub use rerank::{Ranking, RerankRequest};
+
+pub(crate) use error::FieldName;
+pub(crate) use generation::TOP_MAX;

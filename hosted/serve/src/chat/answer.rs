@@ -1,17 +1,13 @@
 //! An answer taken apart as it comes: content, reasoning, calls.
 
-use super::messages::Conversation;
+use super::conversation::Conversation;
 use super::prompt::Prompts;
-use crate::api::error::ApiError;
-use crate::api::fields::Fields;
-use crate::api::request::Defaults;
+use crate::api::{ApiError, ChatRequest};
+use core::mem::take;
 use serde_json::Value;
 use sluice_text::assistant::{
-    AnswerParser, CallGrammar, Dialect, ParserOptions, Tool, ToolChoice, ToolError,
+    AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, Tool, ToolChoice, ToolError,
 };
-use sluice_text::chat_template::Message;
-
-pub(crate) use sluice_text::assistant::Delta;
 
 /// How the answers of a request are read.
 #[derive(Clone, Debug)]
@@ -41,18 +37,17 @@ pub(crate) struct Constraint {
 }
 
 impl Answers {
-    /// Reads tools and what is said of reasoning, and tells the model of the tools where its template does not.
-    pub(crate) fn read(
-        fields: Fields<'_>,
-        defaults: &Defaults,
+    /// Takes tools and how reasoning is treated out of a request, and tells the model of the tools where its template
+    /// does not.
+    pub(crate) fn take(
+        request: &mut ChatRequest,
         prompts: &Prompts,
         conversation: &mut Conversation,
     ) -> Result<Self, ApiError> {
         let dialect = prompts.dialect().clone();
-        let given = fields.value("tools").unwrap_or(&Value::Null);
-        let mut tools = Tool::all_of(given).map_err(of_tools)?;
-        let asked = fields.value("tool_choice").unwrap_or(&Value::Null);
-        let choice = ToolChoice::parse(asked, &tools).map_err(of_tools)?;
+        let mut tools = Tool::all_of(&Value::Array(take(&mut request.tools))).map_err(of_tools)?;
+        let choice = take(&mut request.tool_choice);
+        choice.check(&tools).map_err(of_tools)?;
         if choice == ToolChoice::None {
             tools.clear();
         }
@@ -60,15 +55,12 @@ impl Answers {
             conversation.options.tools = None;
         }
         if let Some(text) = dialect.system_text(&tools) {
-            say(&mut conversation.messages, &text);
+            conversation.instruct(&text);
         }
-        let formats = ["none", "auto", "deepseek"];
-        let format = fields.word("reasoning_format", &formats)?;
-        let format = format.or(defaults.reasoning_format.as_deref());
         Ok(Self {
-            parallel: fields.bool("parallel_tool_calls")?.unwrap_or(true),
-            splits_reasoning: format != Some("none"),
-            budget: budget(fields)?.or(defaults.reasoning_budget),
+            parallel: request.parallel_calls,
+            splits_reasoning: request.splits_reasoning,
+            budget: request.reasoning_budget,
             dialect,
             tools,
             choice,
@@ -91,14 +83,14 @@ impl Answers {
         ))
     }
 
-    /// What answers to a prompt keep to; `asked` is the field of the grammar that the request brings.
+    /// What answers to a prompt keep to; `has_grammar` where the request brings a grammar.
     pub(crate) fn constraint(
         &self,
         prompt: &str,
-        asked: Option<&'static str>,
+        has_grammar: bool,
     ) -> Result<Constraint, ApiError> {
-        if let Some(field) = asked.filter(|_| !self.tools.is_empty()) {
-            let what = format!("cannot be combined with {field}, unless tool_choice is \"none\"");
+        if has_grammar && !self.tools.is_empty() {
+            let what = "cannot be combined with a grammar, unless none of them may be called";
             return Err(ApiError::field("tools", what));
         }
         let is_open = self.dialect.is_reasoning_open(prompt);
@@ -136,35 +128,6 @@ impl Answer {
         let mut deltas = Vec::new();
         self.0.finish(&mut |delta| deltas.push(delta));
         deltas
-    }
-}
-
-/// -1 is no limit.
-fn budget(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
-    let names = [
-        "reasoning_budget",
-        "reasoning_budget_tokens",
-        "thinking_budget_tokens",
-    ];
-    let Some(name) = fields.first(&names) else {
-        return Ok(None);
-    };
-    let asked = fields.int(name, -1..=1 << 30)?;
-    Ok(asked.and_then(|n| usize::try_from(n).ok()))
-}
-
-/// Adds `text` to the system message.
-fn say(messages: &mut Vec<Message>, text: &str) {
-    match messages.first_mut().filter(|first| first.role == "system") {
-        Some(first) => {
-            let said = first
-                .content
-                .as_ref()
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            first.content = Some(format!("{said}\n\n{text}").into());
-        }
-        None => messages.insert(0, Message::new("system", text)),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Conversations: from messages to a prompt, and from an answer to its parts.
+//! From a conversation to tokens, and from an answer's text to what it says.
 
 pub(crate) mod answer;
-pub(crate) mod messages;
+pub(crate) mod conversation;
 pub(crate) mod prompt;

@@ -1,7 +1,7 @@
 //! From messages to the tokens of a prompt.
 
-use super::messages::Conversation;
-use crate::api::error::ApiError;
+use super::conversation::Conversation;
+use crate::api::ApiError;
 use serde_json::Value;
 use sluice::Model;
 use sluice::generate::common_prefix;

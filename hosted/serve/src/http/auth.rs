@@ -1,16 +1,16 @@
 //! Who may ask.
 
-use axum::http::{HeaderMap, header};
+use hyper::header::{self, HeaderMap};
 use sha2::{Digest as _, Sha256};
 
 /// The keys of which requests must have one.
 #[derive(Clone, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     digests: Vec<[u8; 32]>,
 }
 
 impl Keys {
-    pub(super) fn new(keys: &[String]) -> Self {
+    pub(crate) fn new(keys: &[String]) -> Self {
         let digests = keys.iter().map(|key| Sha256::digest(key.as_bytes()).into());
         Self {
             digests: digests.collect(),
@@ -18,7 +18,7 @@ impl Keys {
     }
 
     /// Whether a request with these headers may be answered.
-    pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
         if self.digests.is_empty() {
             return true;
         }

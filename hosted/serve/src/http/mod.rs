@@ -1,21 +1,13 @@
-//! Connections: accepted, limited, checked, answered, logged.
+//! HTTP without routes: keys, bodies of requests, streams of replies, clients that are slow.
 
-mod app;
 mod auth;
-pub(crate) mod body;
-mod connection;
-mod making;
-mod options;
+mod body;
 mod patient;
-mod server;
-mod service;
-pub(crate) mod sse;
-mod vectors;
-mod work;
+mod reply;
+mod stream;
 
-pub(crate) use app::{App, Context, unique};
-pub use making::Making;
-pub use options::{HttpOptions, Listen, ServerOptions};
-pub use server::{Ended, ServeError, Server, serve};
-pub use service::{Call, Loading, Part, Reply, Service, WrapSampler};
-pub use vectors::{VectorKind, VectorSlot, Vectors};
+pub(crate) use auth::Keys;
+pub(crate) use body::{Bodies, Posted};
+pub(crate) use patient::Patient;
+pub(crate) use reply::{Body, Request, Response, boxed, reply, text_reply};
+pub(crate) use stream::{Source, Step, Stream, StreamKind};

@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 /// Ends with an error when a byte was not taken within a time. (Those that do not send are found by timeouts of
 /// headers and bodies.)
-pub(super) struct Patient<T> {
+pub(crate) struct Patient<T> {
     io: T,
     patience: Duration,
     /// Runs while a write is waited for.
@@ -18,7 +18,7 @@ pub(super) struct Patient<T> {
 }
 
 impl<T> Patient<T> {
-    pub(super) const fn new(io: T, patience: Duration) -> Self {
+    pub(crate) const fn new(io: T, patience: Duration) -> Self {
         Self {
             io,
             patience,

@@ -1,8 +1,8 @@
 //! A model in use, with what a request is computed with.
 
 use super::{Loaded, Models};
-use crate::adapters::{Pin, Wanted};
-use crate::api::error::ApiError;
+use crate::adapters::{Pin, WantedAdapter};
+use crate::api::{ApiError, ModelChoice};
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
@@ -30,21 +30,22 @@ pub(super) struct LeasedAdapter {
 }
 
 impl Models {
-    /// The model called `name`, or that of the adapter called so, with what it is computed with: that adapter, those
-    /// of the request's `lora`, or those that are always on.
+    /// The model that a request chooses, with what it is computed with: the adapter that it names as its model, the
+    /// adapters that it lists, or those that are always on.
     pub(crate) async fn acquire_with(
         self: &Arc<Self>,
-        name: Option<&str>,
-        lora: Option<&serde_json::Value>,
+        choice: &ModelChoice,
     ) -> Result<Lease, ApiError> {
+        let name = choice.name.as_deref();
         let named = name.and_then(|name| self.adapters.find(name));
         let lease = match &named {
             Some(entry) => self.acquire(Some(self.name_of(entry.model))).await?,
             None => self.acquire(name).await?,
         };
         let names_model = named.is_some();
-        let is_asked = names_model || lora.is_some_and(|lora| !lora.is_null());
-        let wanted = self.adapters.wanted(lease.index, named, lora)?;
+        let is_asked = names_model || choice.adapters.is_some();
+        let adapters = choice.adapters.as_deref();
+        let wanted = self.adapters.wanted(lease.index, named, adapters)?;
         let leased = self.with_adapters(lease, &wanted, names_model).await;
         leased.map_err(|error| if is_asked { error } else { error.of_server() })
     }
@@ -58,24 +59,27 @@ impl Models {
     async fn with_adapters(
         &self,
         mut lease: Lease,
-        wanted: &Wanted,
+        wanted: &[WantedAdapter],
         names_model: bool,
     ) -> Result<Lease, ApiError> {
-        let Some((first, _)) = wanted.first() else {
+        let Some(first) = wanted.first() else {
             return Ok(lease);
         };
-        let name = match &**wanted {
-            [_] => Arc::clone(&first.name),
+        let name = match wanted {
+            [_] => Arc::clone(&first.entry.name),
             all => {
-                let names: Vec<_> = all.iter().map(|(entry, _)| &*entry.name).collect();
+                let names: Vec<_> = all.iter().map(|wanted| &*wanted.entry.name).collect();
                 names.join("+").into()
             }
         };
-        let entries: Vec<_> = wanted.iter().map(|(entry, _)| Arc::clone(entry)).collect();
+        let entries: Vec<_> = wanted
+            .iter()
+            .map(|wanted| Arc::clone(&wanted.entry))
+            .collect();
         let pins = self.adapters.pin(&entries).await?;
         let mut parts = Vec::with_capacity(pins.len());
-        for (pin, (_, scale)) in pins.iter().zip(wanted) {
-            parts.push((self.adapters.ready(pin, lease.model()).await?, *scale));
+        for (pin, wanted) in pins.iter().zip(wanted) {
+            parts.push((self.adapters.ready(pin, lease.model()).await?, wanted.scale));
         }
         let blend = Blend::sum(&parts);
         let (rank, max) = (blend.rank(), self.options.adapters.rank);
@@ -83,7 +87,7 @@ impl Models {
             let what = format!(
                 "{name} needs room for a rank of {rank}, the server has {max} (--max-lora-rank)"
             );
-            return Err(ApiError::field("lora", what));
+            return Err(ApiError::field("adapters", what));
         }
         lease.adapter = Some(LeasedAdapter {
             fingerprint: format!(

@@ -50,15 +50,19 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Loads a model and hands it to the engine. Takes seconds.
+    /// Loads a model, whose file may be open already, and hands it to the engine. Takes seconds.
     pub(super) fn load(
         listed: &Listed,
+        opened: Option<ModelSource>,
         options: &ModelsOptions,
         (engine, team): (&Engine, &Team),
         metrics: &Arc<Metrics>,
         stop: &StopFlag,
     ) -> Result<Self, LoadFailure> {
-        let opened = ModelSource::open(&listed.path, options.load_mode).map_err(of_open)?;
+        let opened = match opened {
+            Some(opened) => opened,
+            None => ModelSource::open(&listed.path, options.load_mode).map_err(of_open)?,
+        };
         let is_first = options
             .named
             .first()

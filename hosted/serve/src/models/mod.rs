@@ -12,7 +12,7 @@ pub(crate) use loaded::Loaded;
 pub use options::{ModelsOptions, NamedModel};
 
 use crate::adapters::Adapters;
-use crate::api::error::ApiError;
+use crate::api::ApiError;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use core::fmt;
@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loaded::{LoadFailure, loading_team};
 use options::{Listed, find, listed};
 use sluice::Team;
+use sluice::model::ModelSource;
 use sluice_core::team::StopFlag;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,8 @@ struct Entry {
     metrics: Arc<Metrics>,
     /// Requests that use it.
     users: AtomicUsize,
+    /// Its file, until it is loaded for the first time.
+    opened: Mutex<Option<ModelSource>>,
     /// When it was used last, by [`Models::clock`].
     used: AtomicU64,
     /// Requests that wait for it.
@@ -72,13 +75,18 @@ impl Models {
         &self.team
     }
 
+    /// The models of a server, whose files [`ModelsOptions::open`] has opened.
+    ///
     /// # Errors
     /// The folder of models cannot be read, or two models have the same name.
     pub(crate) fn new(
-        (engine, team): (Engine, Team),
+        engine: Engine,
         options: ModelsOptions,
+        opened: Vec<ModelSource>,
         log: crate::Log,
     ) -> io::Result<Self> {
+        let team = engine.team().clone();
+        let mut opened = opened.into_iter();
         let listed = listed(&options)?;
         let number = |name: Option<&str>| find(&listed, name).ok();
         let adapters = Adapters::new(options.adapters.clone(), &number, log.clone());
@@ -87,6 +95,7 @@ impl Models {
             state: watch::Sender::new(State::Unloaded),
             metrics: Arc::new(Metrics::new(&model.name)),
             users: AtomicUsize::new(0),
+            opened: Mutex::new(opened.next()),
             used: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
         });
@@ -154,7 +163,7 @@ impl Models {
         let both = self.listed.iter().zip(&self.entries);
         let mut eager = both
             .filter(|(listed, _)| listed.eager)
-            .take(self.eager_max());
+            .take(self.options.eager_max());
         // The end of loading counts as a use.
         eager.any(|(_, entry)| entry.used.load(Ordering::Relaxed) == 0)
     }
@@ -165,25 +174,17 @@ impl Models {
     /// Why one of them was not loaded.
     pub(crate) async fn load_named(self: &Arc<Self>) -> Result<(), String> {
         let eager: Vec<_> = self.listed.iter().filter(|listed| listed.eager).collect();
-        for listed in eager.into_iter().take(self.eager_max()) {
+        for listed in eager.into_iter().take(self.options.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
             self.wait_for(index).await?;
             // Adapters that are on for all, so that a wrong one is told at once; unless a request has already put
             // another model in its place.
             if let Some(lease) = self.take(index) {
                 let lease = self.with_usual_adapters(lease).await;
-                lease.map_err(|error| error.message().to_owned())?;
+                lease.map_err(|error| error.to_string())?;
             }
         }
         Ok(())
-    }
-
-    const fn eager_max(&self) -> usize {
-        if self.options.max == 0 {
-            usize::MAX
-        } else {
-            self.options.max
-        }
     }
 
     /// The model called `name`, in memory when this returns. Without a name the first.
@@ -291,9 +292,12 @@ impl Models {
             } else {
                 loading_team(&models.team).map_err(|error| plain(error.to_string()))?
             };
-            let (listed, metrics) = (&models.listed[index], &models.entries[index].metrics);
+            let (listed, entry) = (&models.listed[index], &models.entries[index]);
+            let opened = entry.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = { opened }.take();
             let on = (&models.engine, &team);
-            Loaded::load(listed, &models.options, on, metrics, &models.stop)
+            let (options, stop) = (&models.options, &models.stop);
+            Loaded::load(listed, opened, options, on, &entry.metrics, stop)
         });
         let loaded = loaded.await.unwrap_or_else(|_| {
             Err(LoadFailure {

@@ -1,10 +1,12 @@
 //! Which models there are, and what they are run with.
 
 use crate::adapters::AdaptersOptions;
-use crate::api::error::ApiError;
+use crate::api::ApiError;
 use sluice::Limits;
 use sluice::draft::SpeculationSetup;
 use sluice::experts::ExpertOptions;
+use sluice::file::LoadMode;
+use sluice::model::{ModelSource, OpenError};
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
 
@@ -17,21 +19,21 @@ pub struct NamedModel {
     pub path: PathBuf,
 }
 
-/// Which models there are.
+/// Which models there are, and what they are run with.
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
-    /// Models that are loaded at the start, as far as `max` allows.
+    /// Models that are loaded at the start, up to `max`.
     pub named: Vec<NamedModel>,
     /// A folder whose files are models, loaded when they are asked for.
     pub folder: Option<PathBuf>,
-    /// Most models in memory at once; 0 for no limit.
+    /// Maximum models in memory at once; 4 by default, 0 for no limit.
     pub max: usize,
-    /// What each is run with.
+    /// What each is run with; 4 texts at once by default.
     pub limits: Limits,
-    /// Whether answers go on when the context is full, unless requests say otherwise.
+    /// Drops older tokens when the context is full, unless requests say otherwise; false by default.
     pub context_shift: bool,
-    /// Whether files are mapped or read.
-    pub load_mode: sluice::file::LoadMode,
+    /// Whether files are mapped, the default, or read.
+    pub load_mode: LoadMode,
     /// A template's name or source, instead of that of the file.
     pub chat_template: Option<String>,
     /// From tokens to an embedding, instead of what the file says.
@@ -43,6 +45,53 @@ pub struct ModelsOptions {
     /// How experts are read that stay on disk; `None` where they are in memory, as all of a model without experts is.
     /// Folders with copies, the profile and the trace are those of the first model that was named.
     pub experts: Option<ExpertOptions>,
+}
+
+impl Default for ModelsOptions {
+    fn default() -> Self {
+        Self {
+            named: Vec::new(),
+            folder: None,
+            max: 4,
+            limits: Limits {
+                n_seq: 4,
+                ..Limits::default()
+            },
+            context_shift: false,
+            load_mode: LoadMode::Map,
+            chat_template: None,
+            pooling: None,
+            adapters: AdaptersOptions::default(),
+            speculation: None,
+            experts: None,
+        }
+    }
+}
+
+impl ModelsOptions {
+    /// Opens the files that a server starts with, and checks their headers: the models that are loaded at the start,
+    /// and the one that drafts.
+    ///
+    /// # Errors
+    /// A file is missing, or its header is wrong.
+    pub(crate) fn open(&self) -> Result<Vec<ModelSource>, OpenError> {
+        let draft = self.speculation.as_ref().and_then(|all| all.draft.as_ref());
+        if let Some(draft) = draft {
+            ModelSource::open(&draft.path, draft.load_mode)?;
+        }
+        let named = self.named.iter().take(self.eager_max());
+        named
+            .map(|named| ModelSource::open(&named.path, self.load_mode))
+            .collect()
+    }
+
+    /// Models that are loaded at the start.
+    pub(super) const fn eager_max(&self) -> usize {
+        match self.max {
+            0 => usize::MAX,
+            max => max,
+        }
+    }
 }
 
 /// A model's name, other names of it, and its file.
@@ -175,15 +224,7 @@ mod tests {
         ModelsOptions {
             named,
             folder,
-            max: 0,
-            limits: Limits::default(),
-            context_shift: false,
-            load_mode: sluice::file::LoadMode::Map,
-            chat_template: None,
-            pooling: None,
-            adapters: AdaptersOptions::default(),
-            speculation: None,
-            experts: None,
+            ..ModelsOptions::default()
         }
     }
 
@@ -204,7 +245,7 @@ mod tests {
             assert_eq!(find(&all, name).unwrap(), expected, "{name:?}");
         }
         let error = find(&all, Some("gpt-4")).unwrap_err();
-        assert_eq!(error.status(), 404);
+        assert_eq!(error.kind, crate::api::ErrorKind::NotFound);
         let twice = vec![named(Some("a"), "/m/a.gguf"), named(Some("a"), "/m/b.gguf")];
         assert!(listed(&options(twice, None)).is_err());
     }

@@ -7,7 +7,7 @@ use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::OutputFile;
 use sluice_make::convert::FloatType;
 use sluice_make::lora::{GgufOptions, InfqOptions, write_gguf, write_infq};
-use sluice_serve::{AdaptersOptions, NamedAdapter, ServerOptions};
+use sluice_serve::{AdaptersOptions, NamedAdapter, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
@@ -68,7 +68,7 @@ fn write(path: &Path, seed: u64, rank: usize) {
 }
 
 /// Options with so many adapters in memory, and these by name.
-fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerOptions {
+fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerConfig {
     let mut options = options();
     let named = names.iter().map(|(name, path)| NamedAdapter {
         name: (*name).to_owned(),

@@ -8,7 +8,7 @@ use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, Server, ServerOptions,
+    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, Server, ServerConfig,
 };
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -63,13 +63,13 @@ pub(crate) const TALE: &str = concat!(
 );
 
 /// Options of a server with the small model, twice: as `tale` and as `other`, one in memory at a time.
-pub(crate) fn options() -> ServerOptions {
+pub(crate) fn options() -> ServerConfig {
     let path = PathBuf::from(TALE);
     let named = |alias: &str| NamedModel {
         alias: Some(alias.to_owned()),
         path: path.clone(),
     };
-    ServerOptions {
+    ServerConfig {
         listen: Listen::Tcp("127.0.0.1".to_owned(), 0),
         models: ModelsOptions {
             named: vec![named("tale"), named("other")],
@@ -110,7 +110,7 @@ pub(crate) fn options() -> ServerOptions {
 }
 
 impl Running {
-    pub(crate) fn start(options: ServerOptions) -> Self {
+    pub(crate) fn start(options: ServerConfig) -> Self {
         let (told, ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

@@ -8,7 +8,7 @@ use sluice::experts::device::Simulation;
 use sluice::experts::{ExpertOptions, ExpertStore};
 use sluice::file::LoadMode;
 use sluice::model::ModelSource;
-use sluice_serve::ServerOptions;
+use sluice_serve::ServerConfig;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ const MIXTURE: &str = concat!(
 type Lines = Arc<Mutex<Vec<String>>>;
 
 /// A small mixture first, a dense model second; `experts` stay on disk, as far as there are some.
-fn server(experts: Option<ExpertOptions>) -> (ServerOptions, Lines) {
+fn server(experts: Option<ExpertOptions>) -> (ServerConfig, Lines) {
     let mut options = options();
     options.models.named[0].path = MIXTURE.into();
     options.models.named[0].alias = Some("mixture".into());

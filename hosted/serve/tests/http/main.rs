@@ -7,6 +7,7 @@ mod ends;
 mod experts;
 mod limits;
 mod scores;
+mod typed;
 
 use client::{Running, options};
 use serde_json::{Value, json};

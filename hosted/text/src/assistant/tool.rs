@@ -163,12 +163,22 @@ impl ToolChoice {
             }
             _ => return Err(wrong("must be a text or an object".into())),
         };
-        match &choice {
+        choice.check(tools)?;
+        Ok(choice)
+    }
+
+    /// Whether an answer with these tools can keep to it.
+    ///
+    /// # Errors
+    /// It asks for a tool that is not in `tools`.
+    pub fn check(&self, tools: &[Tool]) -> Result<(), ToolError> {
+        let wrong = |what: String| Err(ToolError::new("tool_choice", what));
+        match self {
             Self::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                Err(wrong(format!("there is no tool {name:?}")))
+                wrong(format!("there is no tool {name:?}"))
             }
-            Self::Required if tools.is_empty() => Err(wrong("there are no tools".into())),
-            _ => Ok(choice),
+            Self::Required if tools.is_empty() => wrong("there are no tools".into()),
+            _ => Ok(()),
         }
     }
 }

@@ -19,7 +19,7 @@ use sluice::host::{interrupt, isa};
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    Defaults, Ended, HttpOptions, Listen, ModelsOptions, NamedModel, ServerOptions, serve as run,
+    Defaults, Ended, HttpOptions, Listen, ModelsOptions, NamedModel, ServerConfig, serve as run,
 };
 use sluice_text::chat::{TEMPLATES, template};
 use std::sync::Arc;
@@ -39,16 +39,13 @@ Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     // Until the server has its own handlers.
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let ServerSetup {
-        options,
-        team,
-        copy,
-    } = match ServerSetup::new(args, &mut |_, make| make(), stop) {
-        _ if stop.is_set() => return Ok(Ending::Interrupted),
-        made => made?,
-    };
+    let ServerSetup { config, team, copy } =
+        match ServerSetup::new(args, &mut |_, make| make(), stop) {
+            _ if stop.is_set() => return Ok(Ending::Interrupted),
+            made => made?,
+        };
     let ready = |address: &str| tell(format_args!("listening on {address}"));
-    match run(options, team, ready)? {
+    match run(config, team, ready)? {
         Ended::Drained => Ok(Ending::Done),
         // The engine may be in the middle of a step, which nobody waits for any more.
         Ended::AtOnce => {
@@ -62,7 +59,7 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
 #[derive(Debug)]
 pub struct ServerSetup {
     /// The server.
-    pub options: ServerOptions,
+    pub config: ServerConfig,
     /// Its threads.
     pub team: Team,
     copy: Option<Copy>,
@@ -81,7 +78,7 @@ impl ServerSetup {
         let mut models = models(args, table)?;
         models.speculation = args.speculation.setup(args.engine.load_mode())?;
         let copy = args.speculation.copy_of_first(&mut models, &team, stop)?;
-        let options = ServerOptions {
+        let config = ServerConfig {
             listen: Listen::new(&args.host, args.port),
             models,
             engine: scheduling(args),
@@ -89,11 +86,7 @@ impl ServerSetup {
             http: http(args, table.name(), n_workers)?,
             log: Arc::new(|line: &str| note(format_args!("{line}"))),
         };
-        Ok(Self {
-            options,
-            team,
-            copy,
-        })
+        Ok(Self { config, team, copy })
     }
 
     /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
@@ -228,7 +221,7 @@ fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
         n_predict: usize::try_from(args.n_predict).ok(),
         context_shift: args.context_shift && !args.no_context_shift,
         template_kwargs: kwargs,
-        reasoning_format: Some(args.reasoning_format.clone()),
+        splits_reasoning: args.reasoning_format != "none",
         reasoning_budget: usize::try_from(args.reasoning_budget).ok(),
     })
 }

@@ -1,0 +1,185 @@
+//! What all requests share.
+
+use crate::Log;
+use crate::api::{ApiError, Defaults, ModelChoice};
+use crate::config::{HttpOptions, ServerConfig};
+use crate::http::{Bodies, Keys};
+use crate::models::{Lease, Models};
+use crate::work::Work;
+use core::fmt;
+use core::hash::{BuildHasher as _, Hasher as _};
+use sluice::Model;
+use sluice::sequence::Choose;
+use std::hash::RandomState;
+use std::sync::Arc;
+use std::time::Instant;
+use std::time::SystemTime;
+use tokio::sync::watch;
+
+/// Replaces the sampler of a text by one of the caller's, which gets it with the model; called once for each text.
+pub type WrapSampler =
+    Arc<dyn Fn(Box<dyn Choose + Send>, &Model) -> Box<dyn Choose + Send> + Send + Sync>;
+
+/// What all requests share.
+pub(crate) struct App {
+    models: Arc<Models>,
+    defaults: Defaults,
+    options: HttpOptions,
+    keys: Keys,
+    work: Work,
+    bodies: Bodies,
+    stopping: watch::Sender<bool>,
+    log: Log,
+    started: u64,
+}
+
+/// One request.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) app: Arc<App>,
+    /// Its id, which is in its answer and in the log.
+    pub(crate) request: Arc<str>,
+    pub(crate) arrived: Instant,
+    /// Whose samplers choose its tokens.
+    pub(crate) wrap: Option<WrapSampler>,
+}
+
+impl App {
+    pub(crate) fn new(models: Arc<Models>, options: &ServerConfig) -> Self {
+        let http = options.http.clone();
+        Self {
+            defaults: options.defaults.clone(),
+            keys: Keys::new(&http.keys),
+            work: Work::new(http.threads, models.team()),
+            bodies: Bodies::new(http.body_max, http.stall_timeout),
+            stopping: watch::Sender::new(false),
+            log: options.log.clone(),
+            started: unix_time(),
+            options: http,
+            models,
+        }
+    }
+
+    pub(crate) const fn models(&self) -> &Arc<Models> {
+        &self.models
+    }
+
+    pub(crate) const fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    pub(crate) const fn options(&self) -> &HttpOptions {
+        &self.options
+    }
+
+    pub(crate) const fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The room for bodies of requests.
+    pub(crate) const fn bodies(&self) -> &Bodies {
+        &self.bodies
+    }
+
+    /// True when the server ends.
+    pub(crate) const fn stopping(&self) -> &watch::Sender<bool> {
+        &self.stopping
+    }
+
+    /// Where templates, tokens and grammars are made.
+    pub(crate) const fn work(&self) -> &Work {
+        &self.work
+    }
+
+    pub(crate) const fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// When the server began, in seconds since 1970.
+    pub(crate) const fn started(&self) -> u64 {
+        self.started
+    }
+}
+
+impl Context {
+    /// A request that arrives now.
+    pub(crate) fn new(app: Arc<App>, request: Arc<str>) -> Self {
+        Self {
+            app,
+            request,
+            arrived: Instant::now(),
+            wrap: None,
+        }
+    }
+
+    /// The model that a request names, or the model of the adapter that it names, in memory.
+    pub(crate) async fn model(&self, name: Option<&str>) -> Result<Lease, ApiError> {
+        self.check_open()?;
+        let models = &self.app.models;
+        let adapter = name.and_then(|name| models.adapters().find(name));
+        let base = adapter.map(|adapter| models.name_of(adapter.model));
+        models.acquire(base.or(name)).await
+    }
+
+    /// The model that a request chooses, with its adapters.
+    pub(crate) async fn adapted(&self, choice: &ModelChoice) -> Result<Lease, ApiError> {
+        self.check_open()?;
+        self.app.models.acquire_with(choice).await
+    }
+
+    /// The model that a request for text chooses.
+    pub(super) async fn decoder(&self, choice: &ModelChoice) -> Result<Lease, ApiError> {
+        let lease = self.adapted(choice).await?;
+        if lease.model().embeds() {
+            let what = format!(
+                "{} is an encoder: it gives embeddings, not text",
+                lease.name()
+            );
+            return Err(ApiError::field("model", what));
+        }
+        Ok(lease)
+    }
+
+    fn check_open(&self) -> Result<(), ApiError> {
+        match *self.app.stopping.borrow() {
+            true => Err(ApiError::unavailable("the server ends")),
+            false => Ok(()),
+        }
+    }
+
+    /// Logs a prompt, if that is enabled.
+    pub(super) fn tell_prompt(&self, text: &str) {
+        if self.app.options.log_prompts {
+            (self.app.log)(&format!("{} prompt {text:?}", self.request));
+        }
+    }
+}
+
+/// A name that no two requests share.
+pub(crate) fn unique(prefix: &str) -> String {
+    // Every RandomState has keys of its own.
+    let part = || RandomState::new().build_hasher().finish();
+    format!("{prefix}{:016x}{:08x}", part(), part() >> 32)
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |time| time.as_secs())
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App")
+            .field("models", &self.models)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,125 @@
+//! From the prompts of a request to tokens, and back.
+
+use crate::api::{ApiError, Infill, Prompt, PromptPart};
+use sluice::Model;
+use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// The tokens of each prompt, at least one of each.
+pub(super) fn tokens_of(prompts: &[Prompt], model: &Model) -> Result<Vec<Vec<u32>>> {
+    if prompts.is_empty() {
+        return Err(ApiError::field("prompts", "is an empty list"));
+    }
+    let each = prompts.iter().enumerate();
+    let each = each.map(|(i, prompt)| match prompt {
+        Prompt::Parts(parts) => joined(&format!("prompts[{i}]"), parts, model),
+        Prompt::Infill(infill) => filled(infill, model),
+    });
+    each.collect()
+}
+
+fn joined(field: &str, parts: &[PromptPart], model: &Model) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer();
+    let mut all = Vec::new();
+    let mut n_before = 0;
+    for part in parts {
+        match part {
+            PromptPart::Text(text) => {
+                let options = EncodeOptions {
+                    add_special: n_before == 0,
+                    parse_special: true,
+                };
+                all.extend(encode(field, model, text, options)?);
+                n_before += 1;
+            }
+            PromptPart::Tokens(tokens) => {
+                let at = |i| format!("{field}[{}]", n_before + i);
+                check_tokens(tokens, tokenizer.n_vocab(), &at)?;
+                all.extend(tokens);
+                n_before += tokens.len();
+            }
+        }
+    }
+    // The end that a vocabulary adds to texts would end the answer before it begins.
+    let is_text = matches!(parts, [PromptPart::Text(_)]);
+    if is_text && tokenizer.adds_eos() && all.last().copied() == tokenizer.eos() {
+        all.pop();
+    }
+    if all.is_empty() {
+        let first = tokenizer.bos().or_else(|| tokenizer.eos());
+        all.push(first.ok_or_else(|| ApiError::field(field, "is empty"))?);
+    }
+    Ok(all)
+}
+
+/// Checks that all tokens are of the vocabulary; `at` names the field of one.
+pub(super) fn check_tokens(
+    tokens: &[u32],
+    n_vocab: u32,
+    at: &dyn Fn(usize) -> String,
+) -> Result<()> {
+    match tokens.iter().position(|&token| token >= n_vocab) {
+        None => Ok(()),
+        Some(i) => {
+            let last = n_vocab.saturating_sub(1);
+            let what = format!("{} is not a token of this model: 0 to {last}", tokens[i]);
+            Err(ApiError::field(at(i), what))
+        }
+    }
+}
+
+/// The prompt of a text between two others, after other files.
+fn filled(infill: &Infill, model: &Model) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer();
+    let special = tokenizer.special_tokens();
+    let marks = (special.fim_pre, special.fim_suf, special.fim_mid);
+    let (Some(pre), Some(suf), Some(mid)) = marks else {
+        let what = "the model has no tokens for filling in the middle";
+        return Err(ApiError::field("suffix", what));
+    };
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    // The token that begins texts stays the first.
+    let mut tokens: Vec<u32> = bos.into_iter().collect();
+    let plain = |field: &str, text: &str| encode(field, model, text, PLAIN);
+    for (i, file) in infill.extra.iter().enumerate() {
+        let (name, text) = (&file.name, &file.text);
+        let text = match special.fim_sep {
+            Some(separator) => {
+                tokens.push(separator);
+                format!("{name}\n{text}")
+            }
+            None => format!("\n\n--- {name} ---\n{text}"),
+        };
+        tokens.extend(plain(&format!("extra[{i}]"), &text)?);
+    }
+    tokens.push(pre);
+    tokens.extend(plain("suffix", &infill.prefix)?);
+    tokens.push(suf);
+    tokens.extend(plain("suffix", &infill.suffix)?);
+    tokens.push(mid);
+    Ok(tokens)
+}
+
+const PLAIN: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: false,
+};
+
+fn encode(field: &str, model: &Model, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+    let tokens = model.encode_with(text, options);
+    tokens.map_err(|error| ApiError::field(field, error.to_string()))
+}
+
+/// The text of a prompt.
+pub(crate) fn text_of(tokens: &[u32], model: &Model) -> String {
+    let tokenizer = model.tokenizer();
+    let mut text = String::new();
+    let mut detokenizer = Detokenizer::new(tokenizer);
+    for &token in tokens {
+        // All of them are in the vocabulary.
+        let _pushed = detokenizer.push(tokenizer, token, |piece| text.push_str(piece));
+    }
+    detokenizer.finish(|piece| text.push_str(piece));
+    text
+}

@@ -1,0 +1,209 @@
+//! Requests for text, from what is asked to the jobs of the engine.
+
+use super::app::{App, Context, unix_time};
+use super::prompts::{text_of, tokens_of};
+use super::run::{ReadyPrompt, ScoredPrompt, TextAnswer};
+use super::sampler::{self, Terms, check_length};
+use crate::api::{ApiError, ChatRequest, CompletionRequest, Generation, PromptInfo, Start};
+use crate::chat::answer::{Answers, Constraint};
+use crate::chat::conversation::Conversation;
+use crate::engine::ScoreJob;
+use crate::models::{Lease, Loaded};
+use sluice::sequence::Choose;
+use std::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// Begins to answer a conversation.
+pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<TextAnswer> {
+    let lease = context.decoder(&request.model).await?;
+    let inner = context.clone();
+    let work = move || prepare_chat(lease, request, &inner);
+    context.app.work().run(work).await??.submit(context)
+}
+
+/// Begins to continue texts.
+pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> Result<TextAnswer> {
+    let lease = context.decoder(&request.model).await?;
+    let prompt_logprobs = request.prompt_logprobs;
+    let inner = context.clone();
+    let work = move || prepare_completion(lease, &request, &inner);
+    let prepared = context.app.work().run(work).await??;
+    let scores = match prompt_logprobs {
+        Some(n_top) => {
+            let tokens = prepared.ready.iter().map(|prompt| prompt.tokens.clone());
+            let (lease, deadline) = (&prepared.lease, prepared.terms.deadline);
+            score(context, lease, tokens.collect(), n_top, deadline).await?
+        }
+        None => Vec::new(),
+    };
+    let mut answer = prepared.submit(context)?;
+    answer.add_scores(&scores);
+    Ok(answer)
+}
+
+/// What would choose the tokens of a text.
+pub(crate) fn sampler_of(
+    app: &App,
+    loaded: &Loaded,
+    generation: Generation,
+) -> Result<Box<dyn Choose + Send>> {
+    let terms = Terms::new(generation, app.defaults(), loaded, Instant::now())?;
+    sampler::sampler(loaded, &terms.generation, &Constraint::default(), None)
+}
+
+/// What is handed to the engine.
+struct Prepared {
+    lease: Lease,
+    terms: Terms,
+    ready: Vec<ReadyPrompt>,
+    prompts: Vec<PromptInfo>,
+}
+
+fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Result<Prepared> {
+    let generation = request.generation.clone();
+    let mut terms = Terms::new(generation, context.app.defaults(), &lease, context.arrived)?;
+    let mut conversation = Conversation::take(&mut request)?;
+    let (model, prompts) = (lease.model(), lease.prompts());
+    let stop = prompts.stop().map(str::to_owned);
+    terms.generation.stop.extend(stop);
+    let answers = Answers::take(&mut request, prompts, &mut conversation)?;
+    let prompt = prompts.prompt(model, &conversation)?;
+    context.tell_prompt(&prompt.text);
+    let borders = prompts.borders(model, &conversation, &prompt.tokens);
+    let constraint = answers.constraint(&prompt.text, terms.generation.grammar.is_some())?;
+    terms.generation.shows_special |= answers.reads_marks();
+    let n_tokens = prompt.tokens.len();
+    let mut prompt_of_chat = ready_prompt(context, &lease, &terms, &constraint, prompt.tokens)?;
+    prompt_of_chat.borders = borders;
+    let seed = terms.generation.sampling.config.seed;
+    let numbers = (0..).take(terms.generation.n);
+    let parsers = numbers.map(|number| answers.answer(&prompt.text, seed, number));
+    prompt_of_chat.parsers = parsers.collect();
+    Ok(Prepared {
+        lease,
+        terms,
+        ready: vec![prompt_of_chat],
+        prompts: vec![PromptInfo {
+            text: String::new(),
+            n_tokens,
+        }],
+    })
+}
+
+fn prepare_completion(
+    lease: Lease,
+    request: &CompletionRequest,
+    context: &Context,
+) -> Result<Prepared> {
+    let (defaults, generation) = (context.app.defaults(), request.generation.clone());
+    let terms = Terms::new(generation, defaults, &lease, context.arrived)?;
+    let all = tokens_of(&request.prompts, lease.model())?;
+    let has_text = request.returns_prompts || context.app.options().log_prompts;
+    let mut prompts = Vec::with_capacity(all.len());
+    let mut ready = Vec::with_capacity(all.len());
+    for tokens in all {
+        let text = match has_text {
+            true => text_of(&tokens, lease.model()),
+            false => String::new(),
+        };
+        context.tell_prompt(&text);
+        prompts.push(PromptInfo {
+            n_tokens: tokens.len(),
+            text: match request.returns_prompts {
+                true => text,
+                false => String::new(),
+            },
+        });
+        let none = Constraint::default();
+        ready.push(ready_prompt(context, &lease, &terms, &none, tokens)?);
+    }
+    Ok(Prepared {
+        lease,
+        terms,
+        ready,
+        prompts,
+    })
+}
+
+/// A prompt with a sampler for each of its texts.
+fn ready_prompt(
+    context: &Context,
+    loaded: &Loaded,
+    terms: &Terms,
+    constraint: &Constraint,
+    tokens: Vec<u32>,
+) -> Result<ReadyPrompt> {
+    check_length(loaded, tokens.len())?;
+    let generation = &terms.generation;
+    let samplers = (0..generation.n).map(|_| {
+        let helper = context.app.work().helper();
+        let sampler = sampler::sampler(loaded, generation, constraint, helper)?;
+        Ok(match &context.wrap {
+            Some(wrap) => wrap(sampler, loaded.model()),
+            None => sampler,
+        })
+    });
+    Ok(ReadyPrompt {
+        tokens,
+        borders: Vec::new(),
+        samplers: samplers.collect::<Result<_>>()?,
+        parsers: Vec::new(),
+    })
+}
+
+impl Prepared {
+    /// Hands the prompts to the engine. If one is refused, all are.
+    fn submit(self, context: &Context) -> Result<TextAnswer> {
+        let generation = &self.terms.generation;
+        let start = Start {
+            model: self.lease.model().clone(),
+            name: self.lease.name().to_owned(),
+            fingerprint: self.lease.fingerprint().to_owned(),
+            created: unix_time(),
+            sampling: generation.sampling.clone(),
+            max_tokens: generation.max_tokens,
+            stop: generation.stop.clone(),
+            prompts: self.prompts,
+            n: generation.n,
+        };
+        TextAnswer::submit(self.lease, start, &self.terms, self.ready, context)
+    }
+}
+
+/// Scores prompts, all of them before any is answered.
+async fn score(
+    context: &Context,
+    lease: &Lease,
+    prompts: Vec<Vec<u32>>,
+    n_top: usize,
+    deadline: Option<Instant>,
+) -> Result<Vec<ScoredPrompt>> {
+    let mut waiting = Vec::with_capacity(prompts.len());
+    for tokens in &prompts {
+        let (answer, receiver) = oneshot::channel();
+        context.app.models().engine().score(ScoreJob {
+            model: lease.id(),
+            tokens: tokens.clone(),
+            n_top,
+            adapter: lease.blend().cloned(),
+            answer,
+        })?;
+        waiting.push(receiver);
+    }
+    let mut all = Vec::with_capacity(waiting.len());
+    for (tokens, receiver) in prompts.into_iter().zip(waiting) {
+        let scores = match deadline {
+            None => receiver.await,
+            Some(deadline) => {
+                let scores = timeout_at(deadline.into(), receiver).await;
+                scores.map_err(|_| ApiError::late())?
+            }
+        };
+        let scores = scores.map_err(|_| ApiError::unavailable("the model was unloaded"))??;
+        all.push(ScoredPrompt { tokens, scores });
+    }
+    Ok(all)
+}

@@ -1,0 +1,223 @@
+//! Requests for vectors and scores.
+
+use super::app::Context;
+use super::prompts::{check_tokens, text_of};
+use crate::api::{ApiError, EmbeddingRequest, Input, Ranking, RerankRequest, VectorKind, Vectors};
+use crate::engine::{EmbedJob, JobError};
+use crate::models::Lease;
+use sluice::rank::NO_HEAD;
+use sluice_core::pooling::Pooling;
+use tokio::sync::oneshot;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// The vectors of texts.
+pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Result<Vectors> {
+    let lease = context.adapted(&request.model).await?;
+    let read = move || {
+        let texts = texts_of(&request, &lease)?;
+        Ok::<_, ApiError>((lease, request, texts))
+    };
+    let (lease, request, texts) = context.app.work().run(read).await??;
+    let pooled = Pooled::new(context, lease, texts).await?;
+    // Many numbers are scaled, and heads are matrices.
+    let finish = move || {
+        let n_embd = pooled.lease.model().config().n_embd;
+        let (floats, length) = if request.kind == VectorKind::Scores {
+            (pooled.scores()?, 1)
+        } else {
+            let length = request.dimensions.unwrap_or(n_embd);
+            let mut floats = pooled.floats;
+            cut(&mut floats, n_embd, length);
+            for vector in floats.chunks_exact_mut(length) {
+                request.normalization.apply(vector);
+            }
+            (floats, length)
+        };
+        Ok(Vectors {
+            floats,
+            length,
+            model: pooled.lease.name().to_owned(),
+            n_tokens: pooled.n_tokens,
+        })
+    };
+    context.app.work().run(finish).await?
+}
+
+/// The scores of documents.
+pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ranking> {
+    let lease = context.adapted(&request.model).await?;
+    let read = move || {
+        let texts = pairs_of(&request, &lease)?;
+        Ok::<_, ApiError>((lease, texts))
+    };
+    let (lease, texts) = context.app.work().run(read).await??;
+    let pooled = Pooled::new(context, lease, texts).await?;
+    let finish = move || {
+        let scores = pooled.scores()?;
+        if !scores.iter().all(|score| score.is_finite()) {
+            let what = "a score is not finite: the model's weights are damaged";
+            return Err(ApiError::internal(what));
+        }
+        Ok(Ranking {
+            scores,
+            model: pooled.lease.name().to_owned(),
+            n_tokens: pooled.n_tokens,
+        })
+    };
+    context.app.work().run(finish).await?
+}
+
+/// Texts of a job, and how a text is pooled.
+struct Texts {
+    tokens: Vec<Vec<u32>>,
+    pooling: Pooling,
+}
+
+impl Texts {
+    fn new(tokens: Vec<Vec<u32>>, pooling: Pooling, lease: &Lease) -> Result<Self> {
+        let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
+        if longest > lease.n_ctx() {
+            let (n_tokens, n_ctx) = (longest, lease.n_ctx());
+            return Err(JobError::TooLong { n_tokens, n_ctx }.into());
+        }
+        Ok(Self { tokens, pooling })
+    }
+}
+
+fn head_pooling(lease: &Lease) -> Result<Pooling> {
+    let pooling = lease.model().rank_pooling();
+    pooling.ok_or_else(|| ApiError::field("model", NO_HEAD))
+}
+
+fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
+    if request.input.is_empty() {
+        return Err(ApiError::field("input", "is an empty list"));
+    }
+    let model = lease.model();
+    let n_vocab = model.tokenizer().n_vocab();
+    let text = |(i, input): (usize, &Input)| {
+        let field = || format!("input[{i}]");
+        let tokens = match input {
+            Input::Text(text) => {
+                let tokens = model.encode(text, false);
+                tokens.map_err(|error| ApiError::field(field(), error.to_string()))?
+            }
+            Input::Tokens(tokens) => {
+                check_tokens(tokens, n_vocab, &|_| field())?;
+                tokens.clone()
+            }
+        };
+        match tokens.is_empty() {
+            true => Err(ApiError::field(field(), "is empty")),
+            false => Ok(tokens),
+        }
+    };
+    let tokens = request.input.iter().enumerate().map(text);
+    let tokens = tokens.collect::<Result<_>>()?;
+    let pooling = match request.kind {
+        VectorKind::Scores => head_pooling(lease)?,
+        _ => lease.pooling(),
+    };
+    if pooling == Pooling::None && request.kind == VectorKind::Texts {
+        let what = "embeddings of texts need a pooling (--pooling mean, cls or last)";
+        return Err(ApiError::field("model", what));
+    }
+    let n_embd = model.config().n_embd;
+    if let Some(n) = request.dimensions.filter(|n| !(1..=n_embd).contains(n)) {
+        let what = format!("{n} is not between 1 and {n_embd}");
+        return Err(ApiError::field("dimensions", what));
+    }
+    Texts::new(tokens, pooling, lease)
+}
+
+/// The query with each document.
+fn pairs_of(request: &RerankRequest, lease: &Lease) -> Result<Texts> {
+    let pooling = head_pooling(lease)?;
+    if request.documents.is_empty() {
+        return Err(ApiError::field(
+            "documents",
+            "at least one document is needed",
+        ));
+    }
+    let pair = |(i, text): (usize, &String)| {
+        let field = || format!("documents[{i}]");
+        let tokens = lease.model().rank_prompt(&request.query, text);
+        let tokens = tokens.map_err(|error| ApiError::field(field(), error.to_string()))?;
+        match tokens.is_empty() {
+            true => Err(ApiError::field(field(), "is empty, and so is the query")),
+            false => Ok(tokens),
+        }
+    };
+    let tokens = request.documents.iter().enumerate().map(pair);
+    Texts::new(tokens.collect::<Result<_>>()?, pooling, lease)
+}
+
+/// What the engine made of texts.
+struct Pooled {
+    lease: Lease,
+    /// A vector (n_embd) of each text, or of each token.
+    floats: Vec<f32>,
+    n_tokens: usize,
+}
+
+impl Pooled {
+    async fn new(context: &Context, lease: Lease, texts: Texts) -> Result<Self> {
+        if context.app.options().log_prompts {
+            for text in &texts.tokens {
+                context.tell_prompt(&text_of(text, lease.model()));
+            }
+        }
+        let n_tokens = texts.tokens.iter().map(Vec::len).sum();
+        let (answer, receiver) = oneshot::channel();
+        context.app.models().engine().embed(EmbedJob {
+            request: context.request.clone(),
+            model: lease.id(),
+            texts: texts.tokens,
+            pooling: texts.pooling,
+            adapter: lease.blend().cloned(),
+            arrived: context.arrived,
+            answer,
+        })?;
+        let floats = receiver.await;
+        let floats = floats.map_err(|_| ApiError::unavailable("the model was unloaded"))??;
+        Ok(Self {
+            lease,
+            floats,
+            n_tokens,
+        })
+    }
+
+    /// The score of each vector.
+    fn scores(&self) -> Result<Vec<f32>> {
+        let model = self.lease.model();
+        let each = self.floats.chunks_exact(model.config().n_embd);
+        let scores: Option<_> = each.map(|vector| model.rank_score(vector)).collect();
+        scores.ok_or_else(|| ApiError::field("model", NO_HEAD))
+    }
+}
+
+/// Leaves the first `length` numbers of each vector (n_embd), in the same buffer.
+fn cut(floats: &mut Vec<f32>, n_embd: usize, length: usize) {
+    if length < n_embd {
+        let n = floats.len() / n_embd;
+        for i in 1..n {
+            floats.copy_within(i * n_embd..i * n_embd + length, i * length);
+        }
+        floats.truncate(n * length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_cut_in_their_buffer() {
+        let mut floats = vec![3.0, 4.0, 12.0, 8.0, 6.0, 1.0];
+        let at = floats.as_ptr();
+        cut(&mut floats, 3, 2);
+        assert_eq!(floats, [3.0, 4.0, 8.0, 6.0]);
+        assert_eq!(floats.as_ptr(), at);
+    }
+}

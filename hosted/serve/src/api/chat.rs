@@ -1,0 +1,56 @@
+//! Requests for the next message of a conversation.
+
+use super::{Defaults, Generation, ModelChoice};
+use serde_json::{Map, Value};
+use sluice_text::assistant::ToolChoice;
+use sluice_text::chat_template::Message;
+
+/// A request for the next message of a conversation.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    /// The model.
+    pub model: ModelChoice,
+    /// The conversation, at least one message. Contents are texts, or `None`.
+    pub messages: Vec<Message>,
+    /// Whether the last message, which is the assistant's, is the beginning of the answer.
+    pub continues_last: bool,
+    /// Whether the prompt ends with the beginning of the assistant's turn; true by default.
+    pub add_generation_prompt: bool,
+    /// Functions that the answer may call, as OpenAI's `tools`: JSON, because templates print it.
+    pub tools: Vec<Value>,
+    /// Which of them it calls.
+    pub tool_choice: ToolChoice,
+    /// Whether it may call several; true by default.
+    pub parallel_calls: bool,
+    /// Texts to answer from, for templates that print them.
+    pub documents: Vec<Value>,
+    /// Variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// Whether reasoning is separated from the content.
+    pub splits_reasoning: bool,
+    /// Maximum tokens of reasoning; 0 ends it at once, `None` for no limit.
+    pub reasoning_budget: Option<usize>,
+    /// How the answer is written.
+    pub generation: Generation,
+}
+
+impl ChatRequest {
+    /// A request without messages, with the defaults of a server.
+    #[must_use]
+    pub fn new(defaults: &Defaults) -> Self {
+        Self {
+            model: ModelChoice::default(),
+            messages: Vec::new(),
+            continues_last: false,
+            add_generation_prompt: true,
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            parallel_calls: true,
+            documents: Vec::new(),
+            template_kwargs: defaults.template_kwargs.clone(),
+            splits_reasoning: defaults.splits_reasoning,
+            reasoning_budget: defaults.reasoning_budget,
+            generation: Generation::new(defaults),
+        }
+    }
+}

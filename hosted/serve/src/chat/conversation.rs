@@ -1,0 +1,104 @@
+//! A conversation as templates render it.
+
+use crate::api::{ApiError, ChatRequest};
+use core::mem::take;
+use serde_json::Value;
+use sluice_text::chat_template::{Message, RenderOptions};
+use std::time::SystemTime;
+
+/// A conversation, and how it goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) options: RenderOptions,
+    /// The beginning of the answer, from the last message.
+    pub(crate) begun: String,
+}
+
+impl Conversation {
+    /// Takes the conversation out of a request.
+    ///
+    /// # Errors
+    /// It has no message, or cannot go on as the request says.
+    pub(crate) fn take(request: &mut ChatRequest) -> Result<Self, ApiError> {
+        if request.messages.is_empty() {
+            let what = "at least one message is needed";
+            return Err(ApiError::field("messages", what));
+        }
+        let mut messages = take(&mut request.messages);
+        let begun = match request.continues_last {
+            true => begun(&mut messages)?,
+            false => String::new(),
+        };
+        if request.continues_last && !request.add_generation_prompt {
+            let what = "false cannot be combined with the continuation of the last message";
+            return Err(ApiError::field("add_generation_prompt", what));
+        }
+        let list = |list: &Vec<Value>| (!list.is_empty()).then(|| list.clone());
+        Ok(Self {
+            messages,
+            options: RenderOptions {
+                add_generation_prompt: request.add_generation_prompt,
+                tools: list(&request.tools),
+                documents: list(&request.documents),
+                extra: take(&mut request.template_kwargs),
+                now: Some(SystemTime::now()),
+                ..RenderOptions::default()
+            },
+            begun,
+        })
+    }
+
+    /// Adds `text` to the system message.
+    pub(super) fn instruct(&mut self, text: &str) {
+        let first = self.messages.first_mut();
+        match first.filter(|first| first.role == "system") {
+            Some(first) => {
+                let content = first.content.as_ref().and_then(Value::as_str);
+                first.content = Some(format!("{}\n\n{text}", content.unwrap_or_default()).into());
+            }
+            None => self.messages.insert(0, Message::new("system", text)),
+        }
+    }
+}
+
+/// Takes the last message, of the assistant, as the beginning of the answer.
+fn begun(messages: &mut Vec<Message>) -> Result<String, ApiError> {
+    let last = messages.pop_if(|message| message.role == "assistant");
+    let content = last.and_then(|message| message.content);
+    match content {
+        Some(Value::String(text)) => Ok(text),
+        _ => {
+            let what = "the last message must be the assistant's, with a text";
+            Err(ApiError::field("continues_last", what))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Defaults;
+
+    fn request(messages: &[(&str, &str)]) -> ChatRequest {
+        let mut request = ChatRequest::new(&Defaults::default());
+        let messages = messages.iter().map(|(role, text)| Message::new(role, text));
+        request.messages = messages.collect();
+        request
+    }
+
+    #[test]
+    fn the_last_message_may_be_a_beginning() {
+        let mut asked = request(&[("user", "Count."), ("assistant", "One, ")]);
+        asked.continues_last = true;
+        let read = Conversation::take(&mut asked).unwrap();
+        assert_eq!((read.messages.len(), &*read.begun), (1, "One, "));
+        assert!(read.options.add_generation_prompt);
+        for (messages, field) in [(&[][..], "messages"), (&[("user", "x")], "continues_last")] {
+            let mut asked = request(messages);
+            asked.continues_last = true;
+            let error = Conversation::take(&mut asked).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some(field));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! From a request on a route to its reply, in the dialect of the route.
+
+use super::error::{error_reply, json_reply};
+use super::seam::{Action, Dialect, Exchange, ModelInfo, ModelStatus, Parse, WriteText};
+use super::stream::Chunks;
+use crate::adapters::{self, Entry};
+use crate::answer::{self, Context, TextAnswer};
+use crate::api::ApiError;
+use crate::http::{Posted, Request, Response, Stream};
+use crate::models::{Loaded, State};
+use core::future::poll_fn;
+use serde_json::Value;
+use std::sync::Arc;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// Answers a request.
+pub(crate) async fn answer(
+    context: Context,
+    request: Request,
+    dialect: &'static dyn Dialect,
+    action: Action,
+) -> Response {
+    let done = act(context, request, dialect, action).await;
+    done.unwrap_or_else(|error| error_reply(dialect, error))
+}
+
+async fn act(
+    context: Context,
+    request: Request,
+    dialect: &'static dyn Dialect,
+    action: Action,
+) -> Result<Response> {
+    let path = request.uri().path().to_owned();
+    match action {
+        Action::Chat(parse) => {
+            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let streams = asked.request.generation.streams;
+            let begun = answer::chat(&context, asked.request).await;
+            drop(room);
+            let begun = begun.map_err(|error| error.renamed(&asked.names))?;
+            write(&context, dialect, asked.writer, begun, streams).await
+        }
+        Action::Complete(parse) => {
+            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let streams = asked.request.generation.streams;
+            let begun = answer::complete(&context, asked.request).await;
+            drop(room);
+            let begun = begun.map_err(|error| error.renamed(&asked.names))?;
+            write(&context, dialect, asked.writer, begun, streams).await
+        }
+        Action::Embed(parse) => {
+            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let vectors = answer::embed(&context, asked.request).await;
+            drop(room);
+            let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
+            // Many numbers become text.
+            let write = move || json_reply(&(asked.writer)(vectors));
+            context.app.work().run(write).await
+        }
+        Action::Rank(parse) => {
+            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let ranking = answer::rank(&context, asked.request).await;
+            drop(room);
+            let ranking = ranking.map_err(|error| error.renamed(&asked.names))?;
+            Ok(json_reply(&(asked.writer)(ranking)))
+        }
+        Action::Models(write) => Ok(models(&context, write)),
+        Action::Model(write) => model(&context, last_part(&path), write),
+        Action::Other(work) => work(context, request).await,
+    }
+}
+
+/// The JSON of a request, for routes that no [`Action`] is for.
+pub(super) async fn body(context: &Context, request: Request) -> Result<Posted<Value>> {
+    let bodies = context.app.bodies();
+    bodies.json(request, context.app.work(), Ok).await
+}
+
+/// Reads a request, and keeps the room for its body.
+async fn read<R: Send + 'static, W: Send + 'static>(
+    context: &Context,
+    request: Request,
+    parse: Parse<R, W>,
+) -> Result<Posted<Exchange<R, W>>> {
+    let app = Arc::clone(&context.app);
+    let read = move |body: Value| parse(&body, app.defaults());
+    let bodies = context.app.bodies();
+    bodies.json(request, context.app.work(), read).await
+}
+
+/// Writes an answer: as a stream, or when it is complete.
+async fn write(
+    context: &Context,
+    dialect: &'static dyn Dialect,
+    write: WriteText,
+    mut answer: TextAnswer,
+    streams: bool,
+) -> Result<Response> {
+    let mut writer = write(answer.start());
+    if streams {
+        let chunks = Chunks {
+            answer,
+            writer,
+            dialect,
+        };
+        let ping = context.app.options().ping;
+        return Ok(Stream::reply(chunks, dialect.framing().kind, ping));
+    }
+    while let Some(event) = poll_fn(|waiting| answer.poll_next(waiting)).await {
+        writer.write(event?);
+    }
+    Ok(json_reply(&writer.whole(answer.total())))
+}
+
+/// The last part of a path, without its escapes.
+pub(super) fn last_part(path: &str) -> String {
+    let part = path.rsplit('/').next().unwrap_or_default();
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = after
+            .get(..2)
+            .filter(|hex| first == b'%' && hex.iter().all(u8::is_ascii_hexdigit));
+        let escaped = escaped.and_then(|hex| core::str::from_utf8(hex).ok());
+        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// All models, and the adapters after them.
+fn models(context: &Context, write: fn(&[ModelInfo<'_>]) -> Value) -> Response {
+    let models = context.app.models();
+    let all: Vec<_> = models.all().collect();
+    let adapters = models.adapters().all();
+    let shown = all
+        .iter()
+        .map(|(name, others, state)| of_model(context, name, others, state));
+    let adapters = adapters.iter().map(|entry| of_adapter(context, entry));
+    json_reply(&write(&shown.chain(adapters).collect::<Vec<_>>()))
+}
+
+/// One model, by any of its names.
+fn model(context: &Context, name: String, write: fn(&ModelInfo<'_>) -> Value) -> Result<Response> {
+    let models = context.app.models();
+    if let Some(entry) = models.adapters().find(&name) {
+        return Ok(json_reply(&write(&of_adapter(context, &entry))));
+    }
+    let at = models.find(&name)?;
+    let found = models
+        .all()
+        .nth(at)
+        .map(|(name, others, state)| write(&of_model(context, name, others, &state)));
+    Ok(json_reply(&found.unwrap_or_default()))
+}
+
+fn of_model<'m>(
+    context: &Context,
+    name: &'m str,
+    others: &'m [String],
+    state: &'m State,
+) -> ModelInfo<'m> {
+    let aliases = others.iter().map(String::as_str);
+    ModelInfo {
+        name,
+        // Paths of files are not shown.
+        aliases: aliases.filter(|name| !name.contains('/')).collect(),
+        created: context.app.started(),
+        base: None,
+        status: match state {
+            State::Unloaded => ModelStatus::Unloaded,
+            State::Loading => ModelStatus::Loading,
+            State::Loaded(_) => ModelStatus::Loaded,
+            State::Failed(why) => ModelStatus::Failed(why.clone()),
+        },
+        loaded: match state {
+            State::Loaded(loaded) => Some(loaded as &Loaded),
+            _ => None,
+        },
+    }
+}
+
+fn of_adapter<'m>(context: &'m Context, entry: &'m Entry) -> ModelInfo<'m> {
+    ModelInfo {
+        name: &entry.name,
+        aliases: Vec::new(),
+        created: context.app.started(),
+        base: Some(context.app.models().name_of(entry.model)),
+        status: status_of_adapter(entry),
+        loaded: None,
+    }
+}
+
+/// Where an adapter is.
+pub(super) fn status_of_adapter(entry: &Entry) -> ModelStatus {
+    match &*entry.state.borrow() {
+        adapters::State::Cold => ModelStatus::Unloaded,
+        adapters::State::Loading => ModelStatus::Loading,
+        adapters::State::Ready(_) => ModelStatus::Loaded,
+        adapters::State::Failed(why) => ModelStatus::Failed(why.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_paths_are_unescaped() {
+        for (path, name) in [
+            ("/v1/models/a", "a"),
+            ("/v1/models/a%20b%2Fc", "a b/c"),
+            ("/v1/models/100%", "100%"),
+            ("/v1/models/%zz", "%zz"),
+        ] {
+            assert_eq!(last_part(path), name);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Replies of JSON, and errors in a dialect.
+
+use super::seam::Dialect;
+use crate::api::{ApiError, ErrorKind};
+use crate::http::{Response, reply};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
+use serde_json::Value;
+
+/// An error in a dialect.
+pub(crate) fn error_reply(dialect: &dyn Dialect, error: ApiError) -> Response {
+    let retry = error.retry;
+    let status = status_of(error.kind);
+    let mut response = json_reply(&error_value(dialect, error));
+    *response.status_mut() = status;
+    if let Some(retry) = retry {
+        // Whole seconds, and never at once.
+        let seconds = retry.as_secs() + u64::from(retry.subsec_nanos() > 0);
+        let seconds = HeaderValue::from(seconds.max(1));
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+    response
+}
+
+/// The body of an error.
+pub(super) fn error_value(dialect: &dyn Dialect, error: ApiError) -> Value {
+    let status = status_of(error.kind);
+    let error = error.renamed(dialect.names());
+    dialect.error(&error, status.as_u16())
+}
+
+const fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Invalid | ErrorKind::TooLong => StatusCode::BAD_REQUEST,
+        ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Late => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A reply of JSON.
+pub(super) fn json_reply(value: &Value) -> Response {
+    reply("application/json; charset=utf-8", value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ALL;
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn an_error_names_the_field_as_the_client_does() {
+        let error = ApiError::field("stop_tokens[2]", "9 is not a token of this model");
+        let value = error_value(ALL[0], error);
+        assert_eq!(value["error"]["param"], "stop_token_ids[2]");
+        let message = "stop_token_ids[2]: 9 is not a token of this model";
+        assert_eq!(value["error"]["message"], message);
+        assert_eq!(value["error"]["type"], "invalid_request_error");
+        assert_eq!(value["error"]["code"], 400);
+    }
+
+    #[test]
+    fn busy_says_when_to_ask_again() {
+        let error = ApiError::busy("3 requests are waiting", Duration::from_millis(1200));
+        let response = error_reply(ALL[0], error);
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "2");
+    }
+}

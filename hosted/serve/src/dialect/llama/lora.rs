@@ -1,0 +1,37 @@
+//! `POST /lora-adapters`: adapters that are on for all requests.
+
+use super::super::drive::body;
+use super::super::error::json_reply;
+use super::super::fields::{Fields, wrong};
+use crate::adapters::SCALE_MAX;
+use crate::answer::Context;
+use crate::api::ApiError;
+use crate::http::{Request, Response};
+use serde_json::{Value, json};
+
+/// `POST /lora-adapters`: what requests that name no adapter are computed with. Those that are not named get 0.
+pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
+    let posted = body(&context, request).await?;
+    let adapters = context.app.models().adapters();
+    let Value::Array(list) = &posted.value else {
+        return Err(wrong("body", &posted.value, "a list of {id, scale}"));
+    };
+    let mut scales = Vec::new();
+    for (i, part) in list.iter().enumerate() {
+        if !part.is_object() {
+            return Err(wrong(&format!("[{i}]"), part, "an object"));
+        }
+        let fields = Fields::of_body(part)?;
+        let id = fields.count("id", 0..=usize::MAX >> 1)?;
+        let entry = id.and_then(|id| adapters.numbered(id));
+        let unknown = || ApiError::field(format!("[{i}].id"), "there is no such adapter");
+        let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
+        let scale = scale.ok_or_else(|| ApiError::field(format!("[{i}].scale"), "is missing"))?;
+        scales.push((entry.ok_or_else(unknown)?, scale));
+    }
+    for entry in adapters.all() {
+        let scale = scales.iter().find(|(named, _)| named.id == entry.id);
+        entry.set_scale(scale.map_or(0.0, |(_, scale)| *scale));
+    }
+    Ok(json_reply(&json!({"success": true})))
+}

@@ -1,0 +1,102 @@
+//! llama-server's own routes.
+
+mod completion;
+mod lora;
+mod slots;
+mod state;
+mod tokens;
+
+use super::fields::Fields;
+use super::generation::NAMES;
+use super::openai::{EVENTS, LIST_ADAPTERS, error_value, get, post};
+use super::seam::{Action, Dialect, Framing, Route};
+use super::stream::server_sent;
+use crate::api::{ApiError, Defaults, FieldName, Generation};
+use crate::http::{Request, Response};
+use serde_json::Value;
+
+/// llama-server's routes.
+pub(crate) struct LlamaServer;
+
+impl Dialect for LlamaServer {
+    fn routes(&self) -> &'static [Route] {
+        ROUTES
+    }
+
+    fn framing(&self) -> &'static Framing {
+        &Framing {
+            kind: EVENTS,
+            frame: server_sent,
+            end: "",
+        }
+    }
+
+    fn error(&self, error: &ApiError, status: u16) -> Value {
+        error_value(error, status)
+    }
+
+    fn names(&self) -> &'static [FieldName] {
+        NAMES
+    }
+}
+
+/// How a text is written that is asked for as in the body of a request to `/completion`.
+pub(crate) fn generation(body: &Value, defaults: &Defaults) -> Result<Generation, ApiError> {
+    super::generation::generation(Fields::of_body(body)?, defaults, &mut Vec::new())
+}
+
+const ROUTES: &[Route] = &[
+    get("/health", HEALTH),
+    get("/v1/health", HEALTH),
+    post("/completion", Action::Complete(completion::parse)),
+    post("/infill", Action::Complete(completion::parse_infill)),
+    post("/tokenize", TOKENIZE),
+    post("/detokenize", DETOKENIZE),
+    get("/tokenizer_info", INFO),
+    post("/apply-template", TEMPLATE),
+    get("/props", PROPS),
+    post("/props", ABSENT),
+    post("/models", ABSENT),
+    post("/v1/models", ABSENT),
+    post("/models/load", ABSENT),
+    post("/models/unload", ABSENT),
+    get("/slots", SLOTS),
+    post("/slots/{id}", SLOT),
+    get("/metrics", METRICS),
+    get("/lora-adapters", LIST_ADAPTERS),
+    post("/lora-adapters", SET_ADAPTERS),
+];
+
+const HEALTH: Action = Action::Other(|context, _| Box::pin(state::health(context)));
+const PROPS: Action = Action::Other(|context, request| Box::pin(state::props(context, request)));
+const METRICS: Action = Action::Other(|context, _| Box::pin(state::metrics(context)));
+const TOKENIZE: Action = Action::Other(|context, body| Box::pin(tokens::tokenize(context, body)));
+const DETOKENIZE: Action =
+    Action::Other(|context, body| Box::pin(tokens::detokenize(context, body)));
+const INFO: Action = Action::Other(|context, request| Box::pin(tokens::info(context, request)));
+const TEMPLATE: Action =
+    Action::Other(|context, body| Box::pin(tokens::apply_template(context, body)));
+const SLOTS: Action = Action::Other(|context, request| Box::pin(slots::list(context, request)));
+const SLOT: Action = Action::Other(|context, request| Box::pin(slots::act(context, request)));
+const SET_ADAPTERS: Action = Action::Other(|context, body| Box::pin(lora::set(context, body)));
+const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
+
+/// Routes that llama-server has and this one does not.
+async fn absent(request: Request) -> Result<Response, ApiError> {
+    let path = request.uri().path();
+    let why = match path {
+        "/props" => "properties are set on the command line",
+        _ => "models are loaded when they are asked for",
+    };
+    Err(ApiError::unsupported(format!("{path}: {why}")))
+}
+
+/// The value of a query's field. Values here are names and numbers, which are not escaped.
+fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}

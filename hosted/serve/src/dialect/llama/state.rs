@@ -1,0 +1,78 @@
+//! How the server is: `/health`, `/props`, `/metrics`. None of them waits for a step or for a model.
+
+use super::super::error::json_reply;
+use super::super::openai::add_experts;
+use super::super::sampling::shown_settings;
+use super::query;
+use crate::answer::Context;
+use crate::api::ApiError;
+use crate::http::{Request, Response, reply};
+use crate::metrics;
+use crate::models::Lease;
+use serde_json::json;
+
+pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
+    if context.app.models().is_starting() {
+        return Err(ApiError::unavailable("Loading model"));
+    }
+    Ok(json_reply(&json!({"status": "ok"})))
+}
+
+/// The model that `?model=` names, or the first, if it is in memory.
+pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
+    let models = context.app.models();
+    let name = query(request, "model");
+    let adapter = name.and_then(|name| models.adapters().find(name));
+    let base = adapter.map(|adapter| models.name_of(adapter.model));
+    let lease = models.present(base.or(name))?;
+    lease.ok_or_else(|| ApiError::unavailable("the model is not loaded"))
+}
+
+pub(super) async fn props(context: Context, request: Request) -> Result<Response, ApiError> {
+    let lease = present(&context, &request)?;
+    let defaults = context.app.defaults();
+    let mut params = shown_settings(&defaults.sampling);
+    // Each request draws its own.
+    let seed = defaults
+        .seed
+        .map_or(-1, |seed| i64::try_from(seed).unwrap_or(i64::MAX));
+    params.insert("seed".into(), seed.into());
+    let n_predict = defaults
+        .n_predict
+        .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    params.insert("n_predict".into(), n_predict.into());
+    let (bos, eos) = lease.prompts().ends();
+    let mut props = json!({
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": lease.n_ctx(),
+            "speculative": lease.speculates(),
+            "is_processing": false,
+            "params": params,
+        },
+        "total_slots": lease.n_seq(),
+        "model_alias": lease.name(),
+        "model_path": context.app.models().path(lease.name()),
+        "chat_template": lease.prompts().source(),
+        "bos_token": bos,
+        "eos_token": eos,
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("sluice ", env!("CARGO_PKG_VERSION")),
+        "system_fingerprint": lease.fingerprint(),
+        "is_sleeping": false,
+    });
+    add_experts(&mut props, lease.model());
+    Ok(json_reply(&props))
+}
+
+pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
+    let options = context.app.options();
+    if !options.metrics {
+        let message = "This server does not support metrics endpoint. Start it with `--metrics`";
+        return Err(ApiError::unsupported(message));
+    }
+    let models = context.app.models();
+    let max_adapters = models.adapters().are_on().then_some(options.max_adapters);
+    let text = metrics::format(&models.metrics(), &options.isa, max_adapters);
+    Ok(reply(metrics::CONTENT_TYPE, text))
+}

@@ -1,0 +1,123 @@
+//! How likely tokens were, as each route says it.
+
+use serde_json::{Map, Value, json};
+use sluice::Model;
+use sluice::sequence::TokenReport;
+use sluice_core::sampler::TokenLogProbability;
+
+/// The bytes that a token stands for.
+pub(super) fn token_bytes(model: &Model, id: u32) -> Vec<u8> {
+    let tokenizer = model.tokenizer();
+    let mut piece = vec![0; tokenizer.piece_len_max()];
+    match tokenizer.decode_piece(id, &mut piece) {
+        Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
+        // A control token has its name.
+        _ => tokenizer.piece(id).to_vec(),
+    }
+}
+
+fn token_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// An entry of a chat's `logprobs.content`.
+pub(super) fn chat(model: &Model, report: &TokenReport) -> Value {
+    let mut entry = entry_of(model, &report.chosen);
+    let top = report
+        .top
+        .iter()
+        .map(|token| Value::Object(entry_of(model, token)));
+    let top = top.collect::<Vec<_>>();
+    entry.insert("top_logprobs".into(), top.into());
+    Value::Object(entry)
+}
+
+/// The same with the tokens' numbers, as llama-server's own routes have it.
+pub(super) fn native(model: &Model, report: &TokenReport) -> Value {
+    let with_id = |token: &TokenLogProbability| {
+        let mut entry = entry_of(model, token);
+        entry.insert("id".into(), token.id.into());
+        entry
+    };
+    let top: Vec<_> = report
+        .top
+        .iter()
+        .map(|token| Value::Object(with_id(token)))
+        .collect();
+    let mut entry = with_id(&report.chosen);
+    entry.insert("top_logprobs".into(), top.into());
+    Value::Object(entry)
+}
+
+fn entry_of(model: &Model, token: &TokenLogProbability) -> Map<String, Value> {
+    let bytes = token_bytes(model, token.id);
+    let mut entry = Map::new();
+    entry.insert("token".into(), token_text(&bytes).into());
+    entry.insert("logprob".into(), number(token.log_probability));
+    entry.insert("bytes".into(), bytes.into());
+    entry
+}
+
+/// The lists of a completion's `logprobs`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists {
+    tokens: Vec<Value>,
+    token_logprobs: Vec<Value>,
+    top_logprobs: Vec<Value>,
+    text_offset: Vec<Value>,
+    /// Characters of the text so far.
+    offset: usize,
+}
+
+impl Lists {
+    pub(super) fn push(&mut self, model: &Model, report: &TokenReport) {
+        let text = token_text(&token_bytes(model, report.chosen.id));
+        let mut top = Map::new();
+        for token in report.top.iter().chain([&report.chosen]) {
+            let name = token_text(&token_bytes(model, token.id));
+            // Several tokens may look the same: the likeliest stands for them.
+            top.entry(name)
+                .or_insert_with(|| number(token.log_probability));
+        }
+        self.text_offset.push(self.offset.into());
+        self.offset += text.chars().count();
+        self.tokens.push(text.into());
+        self.token_logprobs
+            .push(number(report.chosen.log_probability));
+        self.top_logprobs.push(top.into());
+    }
+
+    /// A token before the answer, if it has a score. The first has none.
+    pub(super) fn push_prompt(&mut self, model: &Model, token: u32, report: Option<&TokenReport>) {
+        let offset = self.offset;
+        if let Some(report) = report {
+            self.push(model, report);
+        } else {
+            let text = token_text(&token_bytes(model, token));
+            self.text_offset.push(offset.into());
+            self.offset += text.chars().count();
+            self.tokens.push(text.into());
+            self.token_logprobs.push(Value::Null);
+            self.top_logprobs.push(Value::Null);
+        }
+        // They are not shown in the text.
+        if model.tokenizer().is_control(token) {
+            self.offset = offset;
+        }
+    }
+
+    /// Takes what has come since the last time.
+    pub(super) fn take(&mut self) -> Value {
+        json!({
+            "tokens": core::mem::take(&mut self.tokens),
+            "token_logprobs": core::mem::take(&mut self.token_logprobs),
+            "top_logprobs": core::mem::take(&mut self.top_logprobs),
+            "text_offset": core::mem::take(&mut self.text_offset),
+        })
+    }
+}
+
+/// JSON has no infinity; OpenAI's stands for what cannot come.
+fn number(log_probability: f32) -> Value {
+    json!(log_probability.max(-9999.0))
+}

@@ -1,0 +1,243 @@
+//! `POST /v1/completions`.
+
+use super::super::fields::Fields;
+use super::super::generation::{generation, include_usage, model};
+use super::super::logprobs;
+use super::super::prompts::Prompts;
+use super::super::reply::{Head, finish, progress, timings, usage};
+use super::super::seam::{Exchange, TextWriter, WriteText};
+use crate::api::{
+    AnswerEvent, ApiError, CompletionRequest, Defaults, End, Infill, Piece, Progress, Prompt,
+    Start, TOP_MAX, Total,
+};
+use crate::engine::Score;
+use serde_json::{Map, Value, json};
+use sluice::Model;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// Reads a request.
+pub(super) fn parse(
+    body: &Value,
+    defaults: &Defaults,
+) -> Result<Exchange<CompletionRequest, WriteText>> {
+    let fields = Fields::of_body(body)?;
+    let mut request = CompletionRequest::new(defaults);
+    request.model = model(fields)?;
+    let mut names = Vec::new();
+    request.generation = generation(fields, defaults, &mut names)?;
+    let n_probs = &mut request.generation.sampling.n_probs;
+    *n_probs = likely(fields)?.or(*n_probs);
+    let is_echo = fields.bool("echo")?.unwrap_or(false);
+    request.returns_prompts = is_echo;
+    request.prompt_logprobs = n_probs.filter(|_| is_echo);
+    let prompts = Prompts::read(fields)?;
+    names.push(prompts.name());
+    request.prompts = match fields.str("suffix")?.filter(|suffix| !suffix.is_empty()) {
+        None => prompts.all,
+        Some(suffix) => {
+            let needs = |_| ApiError::field("suffix", "needs a prompt that is one text");
+            let prefix = fields.str("prompt").map_err(needs)?;
+            vec![Prompt::Infill(Infill {
+                prefix: prefix.unwrap_or_default().to_owned(),
+                suffix: suffix.to_owned(),
+                extra: Vec::new(),
+            })]
+        }
+    };
+    let options = Options {
+        is_stream: request.generation.streams,
+        include_usage: include_usage(fields)?,
+        has_logprobs: request.generation.sampling.n_probs.is_some(),
+        has_scores: request.prompt_logprobs.is_some(),
+    };
+    Ok(Exchange {
+        request,
+        names,
+        writer: Box::new(move |start| Box::new(Writer::new(start, options))),
+    })
+}
+
+/// The number of likely tokens that are reported; `None` for no report.
+fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
+    match fields.value("logprobs") {
+        Some(Value::Bool(wanted)) => Ok(wanted.then_some(0)),
+        _ => fields.count("logprobs", 0..=TOP_MAX),
+    }
+}
+
+/// What a request says of its answer.
+#[derive(Clone, Copy)]
+struct Options {
+    is_stream: bool,
+    include_usage: bool,
+    has_logprobs: bool,
+    /// Likely tokens go with each token of the prompt, which is repeated.
+    has_scores: bool,
+}
+
+/// Writes chunks and replies.
+struct Writer {
+    head: Head,
+    model: Model,
+    seed: u64,
+    options: Options,
+    choices: Vec<Choice>,
+}
+
+#[derive(Default)]
+struct Choice {
+    /// The prompt, if it is to be repeated.
+    echo: String,
+    text: String,
+    logprobs: logprobs::Lists,
+    finish: Option<&'static str>,
+}
+
+impl Writer {
+    fn new(start: &Start, options: Options) -> Self {
+        let choices = start.prompts.iter().flat_map(|prompt| {
+            let choice = || Choice {
+                echo: prompt.text.clone(),
+                ..Choice::default()
+            };
+            core::iter::repeat_with(choice).take(start.n)
+        });
+        Self {
+            choices: choices.collect(),
+            head: Head::new("cmpl-", start),
+            seed: start.sampling.config.seed,
+            model: start.model.clone(),
+            options,
+        }
+    }
+
+    fn object(&self, choices: Value) -> Map<String, Value> {
+        let mut map = self.head.object("text_completion");
+        map.insert("choices".into(), choices);
+        map
+    }
+
+    fn choice(&mut self, at: usize, text: &str, finish: Option<&str>) -> Value {
+        let choice = &mut self.choices[at];
+        let has_logprobs = self.options.has_logprobs;
+        let logprobs = has_logprobs.then(|| choice.logprobs.take());
+        json!({"index": at, "text": text, "logprobs": logprobs, "finish_reason": finish})
+    }
+
+    /// The prompt goes before the first text.
+    fn with_echo(&mut self, at: usize, text: &str) -> String {
+        let mut echoed = core::mem::take(&mut self.choices[at].echo);
+        echoed.push_str(text);
+        echoed
+    }
+
+    fn scores(&mut self, at: usize, tokens: &[u32], scores: &[Score]) {
+        let reports = scores.iter().map(|score| Some(&score.report));
+        let list = &mut self.choices[at].logprobs;
+        for (&token, report) in tokens.iter().zip(core::iter::once(None).chain(reports)) {
+            list.push_prompt(&self.model, token, report);
+        }
+    }
+
+    fn piece(&mut self, at: usize, piece: &Piece) -> Vec<Value> {
+        let text = self.with_echo(at, &piece.text);
+        if let Some(report) = &piece.report {
+            self.choices[at].logprobs.push(&self.model, report);
+        }
+        if !self.options.is_stream {
+            self.choices[at].text.push_str(&text);
+            return Vec::new();
+        }
+        // What is not complete comes with the next token, and so do its probabilities.
+        if text.is_empty() && piece.timings.is_none() {
+            return Vec::new();
+        }
+        let choice = self.choice(at, &text, None);
+        let mut chunk = self.object(json!([choice]));
+        if let Some(taken) = &piece.timings {
+            chunk.insert("timings".into(), timings(taken));
+        }
+        vec![chunk.into()]
+    }
+
+    fn progress(&mut self, at: usize, read: &Progress) -> Vec<Value> {
+        let choice = self.choice(at, "", None);
+        let mut chunk = self.object(json!([choice]));
+        chunk.insert("prompt_progress".into(), progress(read));
+        vec![chunk.into()]
+    }
+
+    fn end(&mut self, at: usize, end: &End) -> Vec<Value> {
+        let finish = finish(&end.reason);
+        self.choices[at].finish = Some(finish);
+        let text = self.with_echo(at, "");
+        if !self.options.is_stream {
+            self.choices[at].text.push_str(&text);
+            return Vec::new();
+        }
+        let choice = self.choice(at, &text, Some(finish));
+        let mut chunk = self.object(json!([choice]));
+        chunk.insert("seed".into(), self.seed.into());
+        chunk.insert("timings".into(), timings(&end.timings));
+        vec![chunk.into()]
+    }
+}
+
+impl TextWriter for Writer {
+    fn write(&mut self, event: AnswerEvent) -> Vec<Value> {
+        match event {
+            AnswerEvent::Scores { at, tokens, scores } => {
+                self.scores(at, &tokens, &scores);
+                Vec::new()
+            }
+            AnswerEvent::Progress { at, progress } => self.progress(at, &progress),
+            AnswerEvent::Piece { at, piece } => self.piece(at, &piece),
+            AnswerEvent::EndToken { at, mut piece } => {
+                // Who reads scores of prompts counts on one for each token that was written.
+                if !self.options.has_scores {
+                    piece.report = None;
+                }
+                self.piece(at, &piece)
+            }
+            AnswerEvent::End { at, end } => self.end(at, &end),
+        }
+    }
+
+    fn last(&mut self, total: &Total) -> Vec<Value> {
+        if !self.options.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.object(json!([]));
+        chunk.insert("usage".into(), usage(&total.usage));
+        chunk.insert("timings".into(), timings(&total.timings));
+        vec![chunk.into()]
+    }
+
+    fn whole(&mut self, total: &Total) -> Value {
+        let mut choices = Vec::with_capacity(self.choices.len());
+        for at in 0..self.choices.len() {
+            let text = core::mem::take(&mut self.choices[at].text);
+            let finish = self.choices[at].finish;
+            choices.push(self.choice(at, &text, finish));
+        }
+        let mut reply = self.object(choices.into());
+        reply.insert("usage".into(), usage(&total.usage));
+        reply.insert("seed".into(), self.seed.into());
+        reply.insert("timings".into(), timings(&total.timings));
+        reply.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_tokens_are_a_number_or_none() {
+        let of = |body: Value| likely(Fields::of_body(&body).unwrap());
+        assert_eq!(of(json!({"logprobs": 2})), Ok(Some(2)));
+        assert_eq!(of(json!({"logprobs": true})), Ok(Some(0)));
+        assert_eq!(of(json!({})), Ok(None));
+    }
+}

@@ -1,0 +1,172 @@
+//! `POST /v1/embeddings`.
+
+use super::super::fields::{Fields, token, wrong};
+use super::super::generation::model;
+use super::super::seam::{Exchange, WriteVectors};
+use crate::api::{ApiError, Defaults, EmbeddingRequest, FieldName, Input, Vectors};
+use core::fmt::Write as _;
+use serde_json::{Value, json};
+use sluice::embed::Normalization;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// Reads a request.
+pub(super) fn parse(
+    body: &Value,
+    _: &Defaults,
+) -> Result<Exchange<EmbeddingRequest, WriteVectors>> {
+    let fields = Fields::of_body(body)?;
+    let model = model(fields)?;
+    let name = match fields.first(&["input", "content"]) {
+        Some("content") => "content",
+        _ => "input",
+    };
+    let texts = Texts::read(fields, name)?;
+    let format = fields.word("encoding_format", &["float", "base64"])?;
+    let is_base64 = format == Some("base64");
+    Ok(Exchange {
+        names: vec![match texts.is_list {
+            true => FieldName::new("input", name),
+            false => FieldName::new("input[0]", name),
+        }],
+        request: EmbeddingRequest {
+            model,
+            dimensions: fields.count("dimensions", 1..=usize::MAX >> 1)?,
+            normalization: normalization(fields)?,
+            ..EmbeddingRequest::new(texts.all)
+        },
+        writer: Box::new(move |vectors| reply(&vectors, is_base64)),
+    })
+}
+
+struct Texts {
+    all: Vec<Input>,
+    is_list: bool,
+}
+
+impl Texts {
+    /// A text, tokens, or a list of those.
+    fn read(fields: Fields<'_>, name: &str) -> Result<Self> {
+        match fields.value(name) {
+            None => Err(ApiError::field(name, "is missing")),
+            Some(Value::Array(list)) if list.is_empty() => {
+                Err(ApiError::field(name, "is an empty list"))
+            }
+            Some(Value::Array(list)) if !list[0].is_number() => {
+                if list.len() > TEXTS_MAX {
+                    let what = format!("{} texts; at most {TEXTS_MAX} are allowed", list.len());
+                    return Err(ApiError::field(name, what));
+                }
+                let each = list.iter().enumerate();
+                let all = each.map(|(i, value)| one(value, &format!("{name}[{i}]")));
+                Ok(Self {
+                    all: all.collect::<Result<_>>()?,
+                    is_list: true,
+                })
+            }
+            Some(value) => Ok(Self {
+                all: vec![one(value, name)?],
+                is_list: false,
+            }),
+        }
+    }
+}
+
+fn one(value: &Value, name: &str) -> Result<Input> {
+    match value {
+        Value::String(text) => Ok(Input::Text(text.clone())),
+        Value::Array(list) => {
+            let tokens = list.iter().map(|value| token(name, value));
+            Ok(Input::Tokens(tokens.collect::<Result<_>>()?))
+        }
+        other => Err(wrong(name, other, "a text, or a list of tokens")),
+    }
+}
+
+/// llama-server's numbers: -1 leaves vectors as they are, 0 is by the largest component, others are norms.
+fn normalization(fields: Fields<'_>) -> Result<Normalization> {
+    let asked = fields.int("embd_normalize", -1..=i64::from(u32::MAX))?;
+    Ok(match asked.map(u32::try_from) {
+        None => Normalization::PNorm(2),
+        Some(Err(_)) => Normalization::None,
+        Some(Ok(0)) => Normalization::MaxAbsolute,
+        Some(Ok(p)) => Normalization::PNorm(p),
+    })
+}
+
+fn reply(vectors: &Vectors, is_base64: bool) -> Value {
+    let each = vectors.floats.chunks_exact(vectors.length).enumerate();
+    let data = each.map(|(index, vector)| {
+        let embedding = match is_base64 {
+            true => base64(vector.iter().flat_map(|x| x.to_le_bytes())).into(),
+            false => json!(vector),
+        };
+        json!({"object": "embedding", "index": index, "embedding": embedding})
+    });
+    let n_tokens = vectors.n_tokens;
+    json!({
+        "object": "list",
+        "model": vectors.model,
+        "data": data.collect::<Vec<_>>(),
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    })
+}
+
+/// The usual alphabet, padded.
+fn base64(bytes: impl Iterator<Item = u8>) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = bytes.collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(group.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            if i <= group.len() {
+                let letter = ALPHABET[(bits >> (18 - 6 * i)) as usize & 63];
+                text.push(char::from(letter));
+            } else {
+                // A string takes whatever is written to it.
+                let _written = text.write_char('=');
+            }
+        }
+    }
+    text
+}
+
+const TEXTS_MAX: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_as_everywhere() {
+        for (text, expected) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+            ("\u{ff}\u{fe}", "w7/Dvg=="),
+        ] {
+            assert_eq!(base64(text.bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn vectors_are_listed() {
+        let vectors = Vectors {
+            floats: vec![0.5, 0.75, 1.0, 0.25],
+            length: 2,
+            model: "m".into(),
+            n_tokens: 5,
+        };
+        let answer = reply(&vectors, false);
+        assert_eq!(answer["data"][1]["embedding"], json!([1.0, 0.25]));
+        assert_eq!(answer["usage"]["prompt_tokens"], 5);
+        assert_eq!(
+            reply(&vectors, true)["data"][0]["embedding"],
+            "AAAAPwAAQD8="
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! OpenAI's routes, with fields of llama-server and vLLM.
+
+mod chat;
+mod completion;
+mod embeddings;
+mod lora;
+mod messages;
+mod models;
+mod rerank;
+
+pub(super) use messages::read as read_messages;
+pub(super) use models::add_experts;
+
+use super::generation::NAMES;
+use super::seam::{Action, Dialect, Framing, Route};
+use super::stream::server_sent;
+use crate::api::{ApiError, ErrorKind, FieldName};
+use crate::http::{Request, Response, StreamKind};
+use hyper::Method;
+use serde_json::{Value, json};
+
+/// OpenAI's routes.
+pub(crate) struct OpenAi;
+
+impl Dialect for OpenAi {
+    fn routes(&self) -> &'static [Route] {
+        ROUTES
+    }
+
+    fn framing(&self) -> &'static Framing {
+        &Framing {
+            kind: EVENTS,
+            frame: server_sent,
+            end: "data: [DONE]\n\n",
+        }
+    }
+
+    fn error(&self, error: &ApiError, status: u16) -> Value {
+        error_value(error, status)
+    }
+
+    fn names(&self) -> &'static [FieldName] {
+        NAMES
+    }
+}
+
+/// Server-sent events, kept alive by comments.
+pub(super) const EVENTS: StreamKind = StreamKind {
+    content_type: "text/event-stream",
+    keep_alive: ":\n\n",
+};
+
+/// `{"error": {..}}`.
+pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
+    let kind = match error.kind {
+        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::TooLarge | ErrorKind::Slow => {
+            "invalid_request_error"
+        }
+        ErrorKind::TooLong => "exceed_context_size_error",
+        ErrorKind::Unauthorized => "authentication_error",
+        ErrorKind::NotFound => "not_found_error",
+        ErrorKind::Busy => "rate_limit_error",
+        ErrorKind::Unsupported => "not_supported_error",
+        ErrorKind::Unavailable => "unavailable_error",
+        ErrorKind::Late => "timeout_error",
+        ErrorKind::Internal => "server_error",
+    };
+    json!({"error": {
+        "message": error.to_string(),
+        "type": kind,
+        "param": error.field,
+        "code": status,
+    }})
+}
+
+pub(super) const fn post(path: &'static str, action: Action) -> Route {
+    Route {
+        method: Method::POST,
+        path,
+        action,
+    }
+}
+
+pub(super) const fn get(path: &'static str, action: Action) -> Route {
+    Route {
+        method: Method::GET,
+        path,
+        action,
+    }
+}
+
+const ROUTES: &[Route] = &[
+    get("/models", Action::Models(models::list)),
+    get("/v1/models", Action::Models(models::list)),
+    get("/models/{name}", Action::Model(models::shown)),
+    get("/v1/models/{name}", Action::Model(models::shown)),
+    post("/chat/completions", Action::Chat(chat::parse)),
+    post("/v1/chat/completions", Action::Chat(chat::parse)),
+    post("/completions", Action::Complete(completion::parse)),
+    post("/v1/completions", Action::Complete(completion::parse)),
+    post("/embeddings", Action::Embed(embeddings::parse)),
+    post("/v1/embeddings", Action::Embed(embeddings::parse)),
+    post("/embedding", Action::Embed(embeddings::parse)),
+    post("/rerank", Action::Rank(rerank::parse)),
+    post("/v1/rerank", Action::Rank(rerank::parse)),
+    post("/reranking", Action::Rank(rerank::parse)),
+    post("/v1/reranking", Action::Rank(rerank::parse)),
+    get("/v1/lora_adapters", LIST_ADAPTERS),
+    post("/v1/load_lora_adapter", LOAD_ADAPTER),
+    post("/v1/unload_lora_adapter", UNLOAD_ADAPTER),
+    post("/responses", ABSENT),
+    post("/v1/responses", ABSENT),
+    post("/v1/messages", ABSENT),
+    post("/v1/messages/count_tokens", ABSENT),
+    post("/v1/audio/transcriptions", ABSENT),
+];
+
+pub(super) const LIST_ADAPTERS: Action = Action::Other(|context, _| Box::pin(lora::list(context)));
+const LOAD_ADAPTER: Action =
+    Action::Other(|context, request| Box::pin(lora::load(context, request)));
+const UNLOAD_ADAPTER: Action =
+    Action::Other(|context, request| Box::pin(lora::unload(context, request)));
+const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
+
+/// Routes that other servers have and this one does not.
+async fn absent(request: Request) -> Result<Response, ApiError> {
+    let path = request.uri().path();
+    let why = match path.contains("audio") {
+        true => "this server takes text",
+        false => "use /v1/chat/completions",
+    };
+    Err(ApiError::unsupported(format!("{path}: {why}")))
+}

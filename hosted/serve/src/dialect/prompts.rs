@@ -1,0 +1,128 @@
+//! Prompts in the forms in which they may come: a text, tokens, both mixed, or a list of those.
+
+use super::fields::{Fields, token, wrong};
+use crate::api::{ApiError, FieldName, Prompt, PromptPart};
+use serde_json::Value;
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// The prompts of a field.
+pub(super) struct Prompts {
+    pub(super) all: Vec<Prompt>,
+    /// They came as a list.
+    pub(super) is_list: bool,
+}
+
+impl Prompts {
+    /// The prompts of the field `prompt`.
+    pub(super) fn read(fields: Fields<'_>) -> Result<Self> {
+        const FIELD: &str = "prompt";
+        let one = |value: &Value| {
+            Ok(Self {
+                all: vec![one(value, FIELD)?],
+                is_list: false,
+            })
+        };
+        let Some(value) = fields.value(FIELD) else {
+            return Err(ApiError::field(FIELD, "is missing"));
+        };
+        let Value::Array(list) = value else {
+            return one(value);
+        };
+        if list.is_empty() {
+            return Err(ApiError::field(FIELD, "is an empty list"));
+        }
+        // A list with numbers is one prompt, of tokens or mixed with texts.
+        if list.iter().any(Value::is_number) {
+            return one(value);
+        }
+        if list.len() > PROMPTS_MAX {
+            let what = format!("{} prompts; at most {PROMPTS_MAX} are allowed", list.len());
+            return Err(ApiError::field(FIELD, what));
+        }
+        let each = list.iter().enumerate();
+        let all = each.map(|(i, value)| self::one(value, &format!("{FIELD}[{i}]")));
+        Ok(Self {
+            all: all.collect::<Result<_>>()?,
+            is_list: true,
+        })
+    }
+
+    /// What the request calls the prompts.
+    pub(super) const fn name(&self) -> FieldName {
+        match self.is_list {
+            true => FieldName::new("prompts", "prompt"),
+            false => FieldName::new("prompts[0]", "prompt"),
+        }
+    }
+}
+
+fn one(value: &Value, field: &str) -> Result<Prompt> {
+    let list = match value {
+        Value::String(text) => return Ok(Prompt::text(text)),
+        Value::Array(list) => list,
+        other => return Err(wrong(field, other, "a text, or a list of tokens")),
+    };
+    let mut parts = Vec::new();
+    for (i, part) in list.iter().enumerate() {
+        match (part, parts.last_mut()) {
+            (Value::String(text), _) => parts.push(PromptPart::Text(text.clone())),
+            (part, last) => {
+                let token = token(&format!("{field}[{i}]"), part)?;
+                match last {
+                    Some(PromptPart::Tokens(tokens)) => tokens.push(token),
+                    _ => parts.push(PromptPart::Tokens(vec![token])),
+                }
+            }
+        }
+    }
+    Ok(Prompt::Parts(parts))
+}
+
+const PROMPTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn lists_are_prompts_or_one_of_tokens() {
+        let of = |prompt: Value| {
+            let body = json!({"prompt": prompt});
+            let read = Prompts::read(Fields::of_body(&body).unwrap());
+            read.map(|read| (read.all, read.is_list))
+        };
+        let text = PromptPart::Text("a".into());
+        for (prompt, expected) in [
+            (json!("a"), (vec![Prompt::text("a")], false)),
+            (json!([3, 4.0]), (vec![Prompt::tokens(vec![3, 4])], false)),
+            (json!(["a"]), (vec![Prompt::text("a")], true)),
+            (
+                json!(["a", [1, "a", 2]]),
+                (
+                    vec![
+                        Prompt::text("a"),
+                        Prompt::Parts(vec![
+                            PromptPart::Tokens(vec![1]),
+                            text.clone(),
+                            PromptPart::Tokens(vec![2]),
+                        ]),
+                    ],
+                    true,
+                ),
+            ),
+        ] {
+            assert_eq!(of(prompt).unwrap(), expected);
+        }
+        for (prompt, field) in [
+            (json!([]), "prompt"),
+            (json!({}), "prompt"),
+            (json!([1, -2]), "prompt[1]"),
+            (json!(["a", [1, true]]), "prompt[1][1]"),
+            (json!(["a", true]), "prompt[1]"),
+        ] {
+            assert_eq!(of(prompt).unwrap_err().field.as_deref(), Some(field));
+        }
+    }
+}

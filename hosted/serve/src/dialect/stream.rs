@@ -1,0 +1,38 @@
+//! An answer as a stream of chunks.
+
+use super::error::error_value;
+use super::seam::{Dialect, TextWriter};
+use crate::answer::TextAnswer;
+use crate::http::{Source, Step};
+use core::task::{Context, Poll, ready};
+use serde_json::Value;
+
+/// Writes events as chunks when they are asked for.
+pub(super) struct Chunks {
+    pub(super) answer: TextAnswer,
+    pub(super) writer: Box<dyn TextWriter>,
+    pub(super) dialect: &'static dyn Dialect,
+}
+
+impl Source for Chunks {
+    fn poll_next(&mut self, context: &mut Context<'_>, text: &mut String) -> Poll<Step> {
+        let (chunks, step) = match ready!(self.answer.poll_next(context)) {
+            Some(Ok(event)) => (self.writer.write(event), Step::More),
+            Some(Err(error)) => (vec![error_value(self.dialect, error)], Step::End),
+            None => (self.writer.last(self.answer.total()), Step::End),
+        };
+        let framing = self.dialect.framing();
+        chunks.iter().for_each(|chunk| (framing.frame)(text, chunk));
+        if step == Step::End {
+            text.push_str(framing.end);
+        }
+        Poll::Ready(step)
+    }
+}
+
+/// A chunk as a server-sent event: JSON has no line breaks.
+pub(super) fn server_sent(text: &mut String, chunk: &Value) {
+    use core::fmt::Write as _;
+    // A string takes whatever is written to it.
+    let _written = write!(text, "data: {chunk}\n\n");
+}

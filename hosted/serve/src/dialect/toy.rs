@@ -1,0 +1,182 @@
+//! A dialect of a few routes, to show that one needs no more than this file and its line in the list: chats in lines
+//! of JSON, with errors and names of fields of its own.
+
+use super::fields::Fields;
+use super::seam::{Action, Dialect, Exchange, Framing, ModelInfo, Route, TextWriter, WriteText};
+use crate::api::{AnswerEvent, ApiError, ChatRequest, Defaults, FieldName, Total};
+use crate::http::StreamKind;
+use hyper::Method;
+use serde_json::{Value, json};
+use sluice_text::chat_template::Message;
+
+/// The routes below `/toy`.
+pub(crate) struct Toy;
+
+impl Dialect for Toy {
+    fn routes(&self) -> &'static [Route] {
+        const ROUTES: &[Route] = &[
+            Route {
+                method: Method::POST,
+                path: "/toy/talk",
+                action: Action::Chat(parse),
+            },
+            Route {
+                method: Method::GET,
+                path: "/toy/models",
+                action: Action::Models(models),
+            },
+        ];
+        ROUTES
+    }
+
+    fn framing(&self) -> &'static Framing {
+        &Framing {
+            kind: StreamKind {
+                content_type: "application/x-ndjson",
+                keep_alive: "\n",
+            },
+            frame: |text, chunk| text.push_str(&format!("{chunk}\n")),
+            end: "",
+        }
+    }
+
+    fn error(&self, error: &ApiError, _status: u16) -> Value {
+        json!({"oops": error.what, "at": error.field})
+    }
+
+    fn names(&self) -> &'static [FieldName] {
+        const NAMES: &[FieldName] = &[FieldName::new("min_tokens", "least")];
+        NAMES
+    }
+}
+
+fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRequest, WriteText>, ApiError> {
+    let fields = Fields::of_body(body)?;
+    let mut request = ChatRequest::new(defaults);
+    let said = fields.str("say")?;
+    let said = said.ok_or_else(|| ApiError::field("say", "is missing"))?;
+    request.messages.push(Message::new("user", said));
+    let generation = &mut request.generation;
+    generation.max_tokens = fields.count("most", 0..=100)?;
+    generation.min_tokens = fields.count("least", 0..=100)?.unwrap_or(0);
+    generation.seed = Some(1);
+    generation.streams = fields.bool("drip")?.unwrap_or(false);
+    Ok(Exchange {
+        request,
+        names: Vec::new(),
+        writer: Box::new(|_| Box::new(Writer(String::new()))),
+    })
+}
+
+/// The text so far.
+struct Writer(String);
+
+impl TextWriter for Writer {
+    fn write(&mut self, event: AnswerEvent) -> Vec<Value> {
+        let AnswerEvent::Piece { piece, .. } = event else {
+            return Vec::new();
+        };
+        self.0.push_str(&piece.text);
+        vec![json!({"drop": piece.text})]
+    }
+
+    fn last(&mut self, total: &Total) -> Vec<Value> {
+        vec![json!({"drops": total.usage.n_predicted})]
+    }
+
+    fn whole(&mut self, _total: &Total) -> Value {
+        json!({"said": self.0})
+    }
+}
+
+fn models(models: &[ModelInfo<'_>]) -> Value {
+    models.iter().map(|model| model.name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::server::{Call, Part, Service};
+    use crate::{ModelsOptions, NamedModel, ServerConfig};
+    use core::time::Duration;
+    use serde_json::{Value, json};
+    use sluice::host::topology::Cores;
+    use sluice::{Limits, Team};
+
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    fn service() -> Service {
+        let setup = || {
+            let path = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../models/tale-5.8m-Q4_K_M.gguf"
+            );
+            let named = NamedModel {
+                alias: Some("tale".to_owned()),
+                path: path.into(),
+            };
+            let config = ServerConfig {
+                models: ModelsOptions {
+                    named: vec![named],
+                    limits: Limits {
+                        n_ctx: 256,
+                        n_seq: 1,
+                        ..Limits::default()
+                    },
+                    ..ModelsOptions::default()
+                },
+                ..ServerConfig::default()
+            };
+            Ok((config, Team::new(1, &Cores::detect()).unwrap()))
+        };
+        let mut starting = Service::start(setup).unwrap();
+        starting.wait(PATIENCE).unwrap().unwrap()
+    }
+
+    fn answer(service: &Service, path: &str, body: Option<Value>) -> (u16, String) {
+        let reply = service.call(Call {
+            path: path.to_owned(),
+            body: body.map(|body| body.to_string().into_bytes()),
+            wrap: None,
+        });
+        let (mut status, mut bytes) = (0, Vec::new());
+        loop {
+            match reply.next(PATIENCE).unwrap() {
+                Part::Status(found) => status = found,
+                Part::Bytes(part) => bytes.extend(part),
+                Part::End => return (status, String::from_utf8(bytes).unwrap()),
+                Part::Broken => panic!("the service has ended"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_dialect_is_served_whole_as_a_stream_and_in_errors() {
+        let service = service();
+        let mut ask = json!({"say": "Once upon a time", "most": 6});
+        let (status, whole) = answer(&service, "/toy/talk", Some(ask.clone()));
+        assert_eq!(status, 200, "{whole}");
+        let whole: Value = serde_json::from_str(&whole).unwrap();
+        ask["drip"] = true.into();
+        let (status, lines) = answer(&service, "/toy/talk", Some(ask));
+        assert_eq!(status, 200, "{lines}");
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        let mut lines: Vec<Value> = lines.collect();
+        assert_eq!(lines.pop().unwrap(), json!({"drops": 6}));
+        let text: String = lines
+            .iter()
+            .map(|line| line["drop"].as_str().unwrap())
+            .collect();
+        assert_eq!(whole, json!({"said": text}));
+        let wrong = json!({"say": "x", "most": 3, "least": 4});
+        let (status, error) = answer(&service, "/toy/talk", Some(wrong));
+        let expected = json!({"oops": "4 tokens, and max_tokens is 3", "at": "least"});
+        assert_eq!((status, error), (400, expected.to_string()));
+        let (status, error) = answer(&service, "/toy/talk", None);
+        let expected = json!({"oops": "the route does not have this method", "at": null});
+        assert_eq!((status, error), (405, expected.to_string()));
+        let models = answer(&service, "/toy/models", None);
+        assert_eq!(models, (200, "[\"tale\"]".to_owned()));
+    }
+}

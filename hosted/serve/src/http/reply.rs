@@ -1,0 +1,39 @@
+//! Requests and replies with bodies of any kind.
+
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
+
+/// A body: complete, or as it comes.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Error>;
+/// Why a body broke off.
+pub(crate) type Error = Box<dyn core::error::Error + Send + Sync>;
+/// A request.
+pub(crate) type Request = hyper::Request<Body>;
+/// A reply.
+pub(crate) type Response = hyper::Response<Body>;
+
+/// A body of any kind.
+pub(crate) fn boxed<B>(body: B) -> Body
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Error>,
+{
+    body.map_err(Into::into).boxed_unsync()
+}
+
+/// A complete reply of this type.
+pub(crate) fn reply(content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = text_reply(body);
+    let content_type = HeaderValue::from_static(content_type);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// A complete reply whose type is not said.
+pub(crate) fn text_reply(body: impl Into<Bytes>) -> Response {
+    Response::new(boxed(Full::new(body.into())))
+}

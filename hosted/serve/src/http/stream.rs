@@ -1,0 +1,218 @@
+//! Replies that come piece by piece.
+
+use super::reply::{Response, boxed};
+use core::convert::Infallible;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use hyper::body::{Bytes, Frame};
+use hyper::header::{self, HeaderValue};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// What a stream consists of. It is asked from the thread that sends it on, and dropped when nobody reads any more.
+pub(crate) trait Source: Send + Unpin + 'static {
+    /// Writes what is there next to `text`; not again after the end.
+    fn poll_next(&mut self, context: &mut Context<'_>, text: &mut String) -> Poll<Step>;
+}
+
+/// How far a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    More,
+    End,
+}
+
+/// What clients know of a stream before its content.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamKind {
+    /// Its `content-type`.
+    pub(crate) content_type: &'static str,
+    /// What keeps a silent connection alive and means nothing.
+    pub(crate) keep_alive: &'static str,
+}
+
+/// A reply's body: written where and when it is read, so that no other thread is woken for it.
+pub(crate) struct Stream<S> {
+    /// Until its end.
+    source: Option<S>,
+    kind: StreamKind,
+    pings: Option<Pings>,
+}
+
+/// When a silent connection is kept alive.
+struct Pings {
+    every: Duration,
+    /// When there was something to send.
+    last: Instant,
+    /// Not set again for each token: it looks at `last` when it rings.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<S: Source> Stream<S> {
+    /// A reply that is kept alive after each `ping` of silence; not if that is 0.
+    pub(crate) fn reply(source: S, kind: StreamKind, ping: Duration) -> Response {
+        let mut response = Response::new(boxed(Self::new(source, kind, ping)));
+        let headers = response.headers_mut();
+        let content_type = HeaderValue::from_static(kind.content_type);
+        headers.insert(header::CONTENT_TYPE, content_type);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        // Proxies that collect replies are asked not to.
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        response
+    }
+
+    fn new(source: S, kind: StreamKind, ping: Duration) -> Self {
+        let is_kept = !ping.is_zero() && !kind.keep_alive.is_empty();
+        Self {
+            source: Some(source),
+            kind,
+            pings: is_kept.then(|| Pings::new(ping)),
+        }
+    }
+
+    /// All that can be sent now.
+    fn poll_text(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
+        let mut text = String::new();
+        while let Some(source) = &mut self.source
+            && text.len() < FRAME_BYTES
+        {
+            let Poll::Ready(step) = source.poll_next(context, &mut text) else {
+                break;
+            };
+            if let Some(pings) = &mut self.pings {
+                pings.last = Instant::now();
+            }
+            if step == Step::End {
+                self.source = None;
+            }
+        }
+        if !text.is_empty() {
+            return Poll::Ready(Some(text));
+        }
+        if self.source.is_none() {
+            return Poll::Ready(None);
+        }
+        match &mut self.pings {
+            Some(pings) => {
+                let ping = pings.poll(context);
+                ping.map(|()| Some(self.kind.keep_alive.to_owned()))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Pings {
+    fn new(every: Duration) -> Self {
+        let last = Instant::now();
+        Self {
+            every,
+            last,
+            timer: Box::pin(sleep_until(last + every)),
+        }
+    }
+
+    /// Ready when it has been silent for so long.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.timer.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            let is_silent = now >= self.last + self.every;
+            if is_silent {
+                self.last = now;
+            }
+            self.timer.as_mut().reset(self.last + self.every);
+            if is_silent {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: Source> hyper::body::Body for Stream<S> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let text = self.poll_text(context);
+        text.map(|text| text.map(|text| Ok(Frame::data(text.into()))))
+    }
+}
+
+/// What came meanwhile is sent in pieces of this size.
+const FRAME_BYTES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::super::reply::Body;
+    use super::*;
+    use http_body_util::BodyExt as _;
+    use tokio::sync::mpsc;
+
+    impl Source for mpsc::Receiver<&'static str> {
+        fn poll_next(&mut self, context: &mut Context<'_>, text: &mut String) -> Poll<Step> {
+            self.poll_recv(context).map(|sent| match sent {
+                Some(sent) => {
+                    text.push_str(sent);
+                    Step::More
+                }
+                None => Step::End,
+            })
+        }
+    }
+
+    const EVENTS: StreamKind = StreamKind {
+        content_type: "text/event-stream",
+        keep_alive: ":\n\n",
+    };
+
+    fn stream(ping: Duration) -> (mpsc::Sender<&'static str>, Body) {
+        let (sender, source) = mpsc::channel(8);
+        (sender, Stream::reply(source, EVENTS, ping).into_body())
+    }
+
+    async fn next(body: &mut Body) -> Option<String> {
+        let frame = body.frame().await?.unwrap().into_data().unwrap();
+        Some(String::from_utf8(frame.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_sent_together() {
+        let (sender, mut body) = stream(Duration::ZERO);
+        for text in ["a\n", "", "b\n"] {
+            sender.try_send(text).unwrap();
+        }
+        assert_eq!(next(&mut body).await.unwrap(), "a\nb\n");
+        sender.try_send("c").unwrap();
+        drop(sender);
+        assert_eq!(next(&mut body).await.unwrap(), "c");
+        assert_eq!(next(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn silence_is_broken_and_words_put_that_off() {
+        let ping = Duration::from_millis(40);
+        let (sender, mut body) = stream(ping);
+        let begun = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(next(&mut body).await.unwrap(), ":\n\n");
+        }
+        assert!(begun.elapsed() >= 2 * ping);
+        tokio::time::sleep(ping / 2).await;
+        let said = Instant::now();
+        sender.try_send("data: 1\n\n").unwrap();
+        assert_eq!(next(&mut body).await.unwrap(), "data: 1\n\n");
+        assert_eq!(next(&mut body).await.unwrap(), ":\n\n");
+        assert!(said.elapsed() >= ping);
+    }
+
+    #[tokio::test]
+    async fn a_source_is_dropped_with_its_stream() {
+        let (sender, body) = stream(Duration::ZERO);
+        drop(body);
+        sender.closed().await;
+    }
+}

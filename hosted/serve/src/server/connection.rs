@@ -1,0 +1,171 @@
+//! One connection, and each request on it.
+
+use super::routing;
+use crate::answer::{App, Context, WrapSampler, unique};
+use crate::api::ApiError;
+use crate::dialect::{self, Dialect};
+use crate::http::{Patient, Request, Response, boxed, text_reply};
+use core::convert::Infallible;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Answers the requests of a connection, one after the other, until it or the server ends.
+pub(super) async fn serve<T>(app: Arc<App>, io: T)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stopping = app.stopping().subscribe();
+    // The guard of the value must not be held while the last answer is sent.
+    let stopped = async move { drop(stopping.wait_for(|&stops| stops).await) };
+    let options = app.options();
+    let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let app = app.clone();
+        async move { Ok::<_, Infallible>(answer(app, request.map(boxed), None).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(Patient::new(io, stall_timeout)), service);
+    let mut connection = core::pin::pin!(connection);
+    // How a connection breaks is the client's business.
+    tokio::select! {
+        _ended = connection.as_mut() => {}
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            let _ended = connection.await;
+        }
+    }
+}
+
+/// Checks a request, lets its route answer it, and logs that. `wrap` replaces its samplers.
+pub(super) async fn answer(app: Arc<App>, request: Request, wrap: Option<WrapSampler>) -> Response {
+    let id = request_id(request.headers());
+    let mut context = Context::new(app.clone(), id.clone());
+    context.wrap = wrap;
+    let arrived = context.arrived;
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let route = routing::find(&method, &path);
+    let checked = check(&app, &request, &path);
+    let mut response = match (checked, route.action) {
+        (Err(error), _) => dialect::error_reply(route.dialect, error),
+        (Ok(()), _) if method == Method::OPTIONS && app.options().cors.is_some() => preflight(),
+        (Ok(()), Ok(action)) => dialect::answer(context, request, route.dialect, action).await,
+        (Ok(()), Err(error)) => refusal(route.dialect, &route.methods, error),
+    };
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    allow_origin(&app, origin.as_ref(), response.headers_mut());
+    let is_probe = OPEN.contains(&&*path) && response.status() == StatusCode::OK;
+    if !is_probe {
+        let shown: String = path
+            .chars()
+            .take(PATH_CHARS)
+            .flat_map(char::escape_default)
+            .collect();
+        let (status, ms) = (
+            response.status().as_u16(),
+            arrived.elapsed().as_secs_f64() * 1e3,
+        );
+        (app.log())(&format!("{id} {method} {shown} {status} {ms:.1} ms"));
+    }
+    response
+}
+
+fn check(app: &App, request: &Request, path: &str) -> Result<(), ApiError> {
+    let is_preflight = request.method() == Method::OPTIONS && app.options().cors.is_some();
+    if !OPEN.contains(&path) && !is_preflight && !app.keys().allow(request.headers()) {
+        return Err(ApiError::unauthorized());
+    }
+    if *app.stopping().borrow() && request.method() == Method::POST {
+        return Err(ApiError::unavailable("the server ends"));
+    }
+    Ok(())
+}
+
+/// The reply where there is no such route, or where it has other methods.
+fn refusal(dialect: &dyn Dialect, methods: &[&str], error: ApiError) -> Response {
+    let mut response = dialect::error_reply(dialect, error);
+    let allowed = HeaderValue::from_str(&methods.join(",")).ok();
+    if let Some(allowed) = allowed.filter(|_| !methods.is_empty()) {
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
+    response
+}
+
+/// The id that a client gives, if it can stand in a log, or a new one.
+fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let given = headers
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    let is_sane = |id: &&str| (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain);
+    match given.filter(is_sane) {
+        Some(id) => id.into(),
+        None => unique("req-").into(),
+    }
+}
+
+/// The answer to a browser that asks whether it may ask.
+fn preflight() -> Response {
+    let mut response = text_reply("");
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
+        (
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            "authorization, content-type, x-request-id",
+        ),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    let Some(allowed) = &app.options().cors else {
+        return;
+    };
+    let is_allowed = allowed == "*" || origin.is_some_and(|origin| origin == allowed.as_str());
+    if let (true, Some(origin)) = (is_allowed, origin) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+}
+
+/// Routes that need no key.
+const OPEN: [&str; 2] = ["/health", "/v1/health"];
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const ID_BYTES_MAX: usize = 128;
+const PATH_CHARS: usize = 200;
+const HEADER_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_taken_if_it_can_stand_in_a_log() {
+        let id = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, value.parse().unwrap());
+            request_id(&headers)
+        };
+        assert_eq!(&*id("abc-1.2:3_4"), "abc-1.2:3_4");
+        for wrong in ["", "a b", "a\tb", &"x".repeat(129)] {
+            assert!(id(wrong).starts_with("req-"), "{wrong:?}");
+        }
+        assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+    }
+}

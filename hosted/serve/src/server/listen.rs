@@ -1,0 +1,296 @@
+//! A server from its first to its last connection.
+
+use super::connection;
+use crate::Log;
+use crate::answer::App;
+use crate::config::{Listen, ServerConfig};
+use crate::engine::Engine;
+use crate::models::Models;
+use core::fmt;
+use core::time::Duration;
+use sluice::Team;
+use sluice::host::topology::bind_current_thread;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+/// A server that listens.
+pub struct Server {
+    listener: Listener,
+    address: String,
+    app: Arc<App>,
+    connections: Arc<Semaphore>,
+    n_connections: u32,
+    log: Log,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, std::path::PathBuf),
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All answers were finished, or their time was over.
+    Drained,
+    /// It was asked for a second time.
+    AtOnce,
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A model of the command line was not loaded.
+    #[error("{0}")]
+    Model(String),
+    /// Anything else of the system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Serves until a signal comes: SIGINT or SIGTERM let answers end, a second one ends at once. `ready` is told the
+/// address. The engine's thread is where the caller is; the others, which speak with clients, where the caller was
+/// before `team` placed it.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve(
+    config: ServerConfig,
+    team: Team,
+    ready: impl FnOnce(&str),
+) -> Result<Ended, ServeError> {
+    let cpus = team.cpus_before();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .thread_name("http")
+        .on_thread_start(move || {
+            // They would run on the CPU of the rank that computes. What the kernel refuses stays as it is.
+            let _bound = bind_current_thread(&cpus);
+        })
+        .enable_all()
+        .build()?;
+    let ended = runtime.block_on(async {
+        let (mut interrupt, mut end) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+        );
+        let server = Server::bind(config, team).await?;
+        ready(server.address());
+        let (first, stop) = oneshot::channel();
+        let signals = async move {
+            tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
+            let _stopping = first.send(());
+            tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
+        };
+        // As a task, so that connections are accepted by those threads: this one has the place of the engine.
+        let served = tokio::spawn(server.run(async {
+            let _asked = stop.await;
+        }));
+        tokio::select! {
+            served = served => served.map_err(io::Error::other)?.map(|()| Ended::Drained),
+            () = signals => Ok(Ended::AtOnce),
+        }
+    });
+    // Work that is still at it would be waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+impl Server {
+    /// Checks the files of the models and listens; models are not loaded yet.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(config: ServerConfig, team: Team) -> Result<Self, ServeError> {
+        let opened = config.models.open();
+        let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
+        let (listener, address) = listen(&config.listen).await?;
+        let engine = Engine::start(team, config.engine.clone(), config.log.clone())?;
+        let log = config.log.clone();
+        let models = Models::new(engine, config.models.clone(), opened, log.clone())?;
+        let n_connections = u32::try_from(config.http.connections_max.max(1)).unwrap_or(u32::MAX);
+        Ok(Self {
+            listener,
+            address,
+            app: Arc::new(App::new(Arc::new(models), &config)),
+            connections: Arc::new(Semaphore::new(n_connections as usize)),
+            n_connections,
+            log,
+        })
+    }
+
+    /// `http://` and where it listens.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Loads models and answers requests until `stop`; lets answers end then, as long as its patience is.
+    ///
+    /// # Errors
+    /// A model of the command line was not loaded.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let models = self.app.models().clone();
+        let adapters = Arc::clone(models.adapters());
+        let known = Arc::clone(&models);
+        let (looked, first_look) = oneshot::channel();
+        let is_model = move |name: &str| known.find(name).is_ok();
+        let watch = tokio::spawn(adapters.watch(0, is_model, looked));
+        let named = tokio::spawn(async move {
+            // Whoever sees that models are there can ask for the adapters, too. Without a folder there is no look.
+            let _looked = first_look.await;
+            models.load_named().await
+        });
+        let named = async {
+            match named.await {
+                Ok(Err(why)) => ServeError::Model(why),
+                // Loaded: there is nothing to say any more.
+                _ => core::future::pending().await,
+            }
+        };
+        let result = tokio::select! {
+            () = stop => Ok(()),
+            error = named => Err(error),
+            never = self.accept_all() => match never {},
+        };
+        watch.abort();
+        let Self {
+            listener,
+            app,
+            connections,
+            n_connections,
+            ..
+        } = self;
+        // Who connects now is refused, not kept waiting.
+        if let Listener::Unix(_, path) = &listener {
+            let _removed = std::fs::remove_file(path);
+        }
+        drop(listener);
+        drain(&app, result.is_ok()).await;
+        // What was written last still has to be sent.
+        let all = connections.acquire_many(n_connections);
+        let _drained = timeout(SENDING.min(app.options().patience), all).await;
+        result
+    }
+
+    async fn accept_all(&self) -> core::convert::Infallible {
+        loop {
+            let accepted = match &self.listener {
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    // Tokens are small and must not wait for each other.
+                    let _set = stream.set_nodelay(true);
+                    self.spawn(stream);
+                }),
+                Listener::Unix(listener, _) => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| self.spawn(stream)),
+            };
+            if let Err(error) = accepted {
+                (self.log)(&format!("cannot accept a connection: {error}"));
+                // Mostly there are no file descriptors: some will be free soon.
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    fn spawn<T>(&self, stream: T)
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        // Beyond the limit a connection is closed: waiting would keep probes of health out, too.
+        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+            (self.log)("too many connections: one is closed");
+            return;
+        };
+        let app = self.app.clone();
+        tokio::spawn(async move {
+            let _permit: OwnedSemaphorePermit = permit;
+            connection::serve(app, stream).await;
+        });
+    }
+}
+
+/// Takes no more requests and waits for those that run.
+async fn drain(app: &App, is_patient: bool) {
+    let patience = if is_patient {
+        app.options().patience
+    } else {
+        Duration::ZERO
+    };
+    app.stopping().send_replace(true);
+    app.models().stop();
+    let engine = app.models().engine().clone();
+    let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
+    let _stopped = timeout(patience + LAST_STEP, stopped).await;
+}
+
+async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {
+    match listen {
+        Listen::Tcp(host, port) => {
+            let failed = |error| ServeError::Listen {
+                address: format!("{host}:{port}"),
+                error,
+            };
+            let listener = TcpListener::bind((host.as_str(), *port))
+                .await
+                .map_err(failed)?;
+            let address = format!("http://{}", listener.local_addr().map_err(failed)?);
+            Ok((Listener::Tcp(listener), address))
+        }
+        Listen::Unix(path) => {
+            let failed = |error| ServeError::Listen {
+                address: path.display().to_string(),
+                error,
+            };
+            remove_dead(path).await.map_err(failed)?;
+            let listener = UnixListener::bind(path).map_err(failed)?;
+            let address = format!("unix:{}", path.display());
+            Ok((Listener::Unix(listener, path.clone()), address))
+        }
+    }
+}
+
+/// Removes a socket that a server left behind which is no more. Nothing else is removed.
+async fn remove_dead(path: &Path) -> io::Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("something else has this name"));
+    }
+    if tokio::net::UnixStream::connect(path).await.is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    std::fs::remove_file(path)
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Threads that speak with clients; they only pass on.
+const IO_THREADS: usize = 2;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The engine ends between two steps.
+const LAST_STEP: Duration = Duration::from_secs(10);
+const SENDING: Duration = Duration::from_secs(5);

@@ -1,0 +1,13 @@
+//! Servers: connections that are accepted, checked, answered and logged, or calls from the same process.
+
+mod connection;
+mod listen;
+mod making;
+mod pending;
+mod routing;
+mod service;
+
+pub use listen::{Ended, ServeError, Server, serve};
+pub use making::Making;
+pub use pending::Pending;
+pub use service::{Call, Loading, Part, Reply, Service};

@@ -1,0 +1,100 @@
+//! Which dialect a request is in, and which of its routes it is for.
+
+use crate::api::ApiError;
+use crate::dialect::{self, Action, Dialect};
+use hyper::Method;
+
+/// What a request is for.
+pub(super) struct Route {
+    /// Errors are written in it.
+    pub(super) dialect: &'static dyn Dialect,
+    pub(super) action: Result<Action, ApiError>,
+    /// The methods that the path has, where it does not have that of the request.
+    pub(super) methods: Vec<&'static str>,
+}
+
+/// Finds the route of a request.
+pub(super) fn find(method: &Method, path: &str) -> Route {
+    // Who asks for the head of a reply gets it without a body.
+    let method = if method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
+    let all = dialect::ALL.iter().flat_map(|&dialect| {
+        let routes = dialect.routes().iter();
+        routes.map(move |route| (dialect, route))
+    });
+    let of_path: Vec<_> = all.filter(|(_, route)| matches(route.path, path)).collect();
+    if let Some((dialect, route)) = of_path.iter().find(|(_, route)| route.method == method) {
+        return Route {
+            dialect: *dialect,
+            action: Ok(route.action),
+            methods: Vec::new(),
+        };
+    }
+    let mut methods = Vec::new();
+    for (_, route) in &of_path {
+        methods.push(route.method.as_str());
+        if route.method == Method::GET {
+            methods.push("HEAD");
+        }
+    }
+    Route {
+        dialect: of_path
+            .first()
+            .map_or(dialect::ALL[0], |(dialect, _)| *dialect),
+        action: Err(match of_path.is_empty() {
+            true => ApiError::no_route(path),
+            false => ApiError::method(),
+        }),
+        methods,
+    }
+}
+
+/// Whether a path is that of a route, whose parts in braces stand for any.
+fn matches(route: &str, path: &str) -> bool {
+    let mut parts = path.split('/');
+    let all = route.split('/').all(|expected| {
+        let is_any = expected.starts_with('{');
+        parts.next().is_some_and(|part| match is_any {
+            true => !part.is_empty(),
+            false => part == expected,
+        })
+    });
+    all && parts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_has_a_path_and_a_method() {
+        let status = |method: Method, path: &str| {
+            let route = find(&method, path);
+            let kind = route.action.err().map(|error| format!("{:?}", error.kind));
+            (kind, route.methods.join(","))
+        };
+        let found = (None, String::new());
+        assert_eq!(status(Method::GET, "/health"), found);
+        assert_eq!(status(Method::HEAD, "/health"), found);
+        assert_eq!(status(Method::GET, "/v1/models/a%20b"), found);
+        assert_eq!(status(Method::POST, "/v1/models"), found);
+        for path in ["/", "/healthy", "/health/", "/v1/models/a/b", "/v1/models/"] {
+            assert_eq!(status(Method::GET, path).0.unwrap(), "NotFound", "{path}");
+        }
+        let wrong = (Some("Method".to_owned()), "GET,HEAD".to_owned());
+        assert_eq!(status(Method::DELETE, "/health"), wrong);
+    }
+
+    #[test]
+    fn no_two_dialects_have_a_route() {
+        let all = dialect::ALL.iter().flat_map(|dialect| dialect.routes());
+        let mut all: Vec<_> = all
+            .map(|route| (route.path, route.method.as_str()))
+            .collect();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|two| two[0] != two[1]));
+    }
+}

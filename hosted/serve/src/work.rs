@@ -1,0 +1,70 @@
+//! Work that takes a processor: off the threads that speak with clients.
+
+use crate::api::ApiError;
+use core::num::NonZero;
+use sluice::Team;
+use sluice::host::topology::bind_current_thread;
+use sluice_text::sampling::Helper;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// A bound on how much of it goes on at once.
+#[derive(Debug)]
+pub(crate) struct Work {
+    permits: Semaphore,
+    /// Of masks for texts that are being written; none where the engine has all CPUs.
+    masks: Option<Arc<Semaphore>>,
+}
+
+impl Work {
+    pub(crate) fn new(threads: usize, team: &Team) -> Self {
+        let n_masks = n_free(team).min(THREADS_MAX);
+        Self {
+            permits: Semaphore::new(threads.clamp(1, THREADS_MAX)),
+            masks: (n_masks > 0).then(|| Arc::new(Semaphore::new(n_masks))),
+        }
+    }
+
+    /// Does `work` when it is its turn.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.permits.acquire().await;
+        let _permit = permit.map_err(|_| ApiError::unavailable("the server ends"))?;
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|_| ApiError::internal("the request could not be prepared"))
+    }
+
+    /// What makes masks on CPUs that the engine leaves free, while it reads tokens. Where these are too busy, or there are
+    /// none, masks are left to the engine: it would only be held up.
+    pub(crate) fn helper(&self) -> Option<Helper> {
+        let (masks, threads) = (
+            Arc::clone(self.masks.as_ref()?),
+            Handle::try_current().ok()?,
+        );
+        Some(Arc::new(move |mask| {
+            if let Ok(permit) = Arc::clone(&masks).try_acquire_owned() {
+                drop(threads.spawn_blocking(move || {
+                    mask();
+                    drop(permit);
+                }));
+            }
+        }))
+    }
+}
+
+/// CPUs that the process may use, a container's quota included, beyond those of the engine.
+fn n_free(team: &Team) -> usize {
+    let cpus = team.cpus_before();
+    let count = || {
+        // The caller may be bound to the CPU of a rank.
+        let _bound = (!cpus.is_empty()).then(|| bind_current_thread(&cpus));
+        std::thread::available_parallelism().map_or(1, NonZero::get)
+    };
+    let n = std::thread::scope(|scope| scope.spawn(count).join());
+    n.unwrap_or(1).saturating_sub(team.count())
+}
+
+const THREADS_MAX: usize = 256;
