@@ -41,7 +41,7 @@ mod scalar;
 mod statistics;
 pub mod table;
 #[cfg(test)]
-mod test_support;
+mod tests;
 #[cfg_attr(
     not(all(target_arch = "x86_64", target_feature = "sse2")),
     allow(dead_code, reason = "no vector table for this processor yet")

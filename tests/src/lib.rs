@@ -4,10 +4,12 @@
 //! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
 //! [`fixture`] finds the project's files that tests compare with; [`shared`] finds those of others, or
 //! says loudly that a test did not run. [`build`] makes small models, [`run`] runs any model,
-//! [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any bytes.
+//! [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any bytes. [`sources`] lists the
+//! workspace's own files.
 
 pub mod build;
 pub mod drive;
+pub mod frames;
 pub mod fuzz;
 pub mod gate;
 pub mod goldens;
@@ -15,6 +17,7 @@ pub mod hosted;
 pub mod metal;
 pub mod reference;
 pub mod run;
+pub mod sources;
 
 mod shared;
 

@@ -11,6 +11,7 @@ use sluice_core::hash::Hash64;
 use sluice_core::kernels::KernelTable;
 use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
 use sluice_core::team::{StopFlag, WaitPolicy};
+use std::sync::Once;
 
 /// Zeroed memory aligned to a cache line.
 #[derive(Clone, Debug)]
@@ -68,6 +69,29 @@ pub fn table() -> &'static KernelTable {
             .unwrap_or_else(|| panic!("SLUICE_ISA={name} does not run here")),
         Err(_) => KernelTable::best(cpu),
     }
+}
+
+/// The tables under test: the one that `SLUICE_ISA` names, or all that run here. Those that do not
+/// are named once, loudly.
+///
+/// # Panics
+/// As [`table`].
+#[must_use]
+pub fn tables() -> Vec<&'static KernelTable> {
+    static NAMED: Once = Once::new();
+    if std::env::var_os("SLUICE_ISA").is_some() {
+        return vec![table()];
+    }
+    let tables: Vec<_> = KernelTable::available(sluice::host::isa::features()).collect();
+    NAMED.call_once(|| {
+        let absent = |name: &&str| tables.iter().all(|table| table.name() != *name);
+        for name in KernelTable::names().filter(absent) {
+            crate::skipped(&format!(
+                "the kernel table {name} does not run on this machine"
+            ));
+        }
+    });
+    tables
 }
 
 /// A model's weights in memory of its own.

@@ -214,14 +214,6 @@ fn limits(n_workers: usize, kv_type: KvType) -> Limits {
     }
 }
 
-/// The tables to run: the one named by `SLUICE_ISA`, or all.
-fn tables() -> Vec<&'static KernelTable> {
-    match std::env::var_os("SLUICE_ISA") {
-        Some(_) => vec![run::table()],
-        None => KernelTable::available(sluice::host::isa::features()).collect(),
-    }
-}
-
 #[test]
 fn golden_models_have_the_recorded_hashes() {
     let mut wrong = Vec::new();
@@ -229,7 +221,7 @@ fn golden_models_have_the_recorded_hashes() {
         let name = golden.name;
         let recorded = RECORDED.iter().find(|(other, _)| *other == name);
         let mut bench = Bench::read(golden, &folder);
-        for table in tables() {
+        for table in run::tables() {
             let hash = bench.with(table, &limits(1, KvType::F16), |engine| {
                 run::hash(&run::logits(engine, golden.ids, 600).unwrap())
             });
@@ -250,7 +242,7 @@ fn long_sequences_have_the_recorded_hashes() {
             continue;
         };
         let ids = long_ids(bench.n_vocab());
-        for table in tables() {
+        for table in run::tables() {
             let hash = bench.with(table, &limits(1, kv_type), |engine| {
                 run::hash(&run::logits(engine, &ids, 600).unwrap()[529..])
             });

@@ -8,7 +8,7 @@ use sluice::embed::{EmbedOptions, Normalization};
 use sluice::host::topology::Cores;
 use sluice::{Limits as SessionLimits, Model, Team};
 use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
-use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};
+use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
 use sluice_tests::drive::drive;
@@ -174,7 +174,7 @@ fn hidden_states_are_those_of_f64_and_llama_cpp() {
 fn hidden_states_have_the_recorded_hashes_by_any_workers_on_every_table() {
     let mut failures = Vec::new();
     for (name, recorded) in MODELS {
-        for table in KernelTable::available(CpuFeatures::detect()) {
+        for table in run::tables() {
             for n_workers in [1, 2, 3, 5] {
                 let limits = limits(n_workers, KvType::F32);
                 let found = run::hash(&with(name, &limits, table, one_by_one));

@@ -5,7 +5,7 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, StepOptions, Wants};
-use sluice_core::kernels::{CpuFeatures, KernelTable, KvType};
+use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
 use sluice_tests::drive::drive;
@@ -127,7 +127,7 @@ fn quantised_encoders_are_as_near_to_f64_as_llama_cpp() {
         let theirs = goldens::distance(&peer, &exact);
         let mut weights = Weights::plan(&file).unwrap();
         let mut all = Vec::new();
-        for table in KernelTable::available(CpuFeatures::detect()) {
+        for table in run::tables() {
             let limits = limits(2, KvType::F16);
             let model = weights.load(&file, 1).unwrap();
             let mut room = Room::plan(model.config(), &limits).unwrap();
@@ -148,7 +148,7 @@ fn quantised_encoders_are_as_near_to_f64_as_llama_cpp() {
 fn hidden_states_have_the_recorded_hashes_by_any_workers_on_every_table() {
     let mut failures = Vec::new();
     for (kv_type, recorded) in RECORDED {
-        for table in KernelTable::available(CpuFeatures::detect()) {
+        for table in run::tables() {
             for n_workers in [1, 2, 3, 5] {
                 let found = run::hash(&with(&limits(n_workers, kv_type), table, one_by_one));
                 if found != recorded {

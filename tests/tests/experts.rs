@@ -8,7 +8,7 @@ use sluice_core::engine::{
     Engine, EngineError, ExpertPart, ExpertSource, Limits, Loan, NeededExperts, Observer,
     SiteInput, StepOptions,
 };
-use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable};
+use sluice_core::kernels::{GgmlType, KernelTable};
 use sluice_core::model::{Model, Site};
 use sluice_core::team::{Stop, StopFlag};
 use sluice_tests::build::{File, Shape};
@@ -64,13 +64,6 @@ fn limits(n_workers: usize) -> Limits {
     }
 }
 
-fn tables() -> Vec<&'static KernelTable> {
-    match std::env::var_os("SLUICE_ISA") {
-        Some(_) => vec![run::table()],
-        None => KernelTable::available(CpuFeatures::detect()).collect(),
-    }
-}
-
 /// Hash of the logits of `ids` in chunks, with a table.
 fn hash(
     file: &[u8],
@@ -92,7 +85,7 @@ fn types_have_the_recorded_hashes_on_every_table_by_any_workers_in_any_chunks() 
     let mut failures = Vec::new();
     for (ty, n_ff, recorded) in RECORDED {
         let file = shape(ty, n_ff).file().bytes();
-        for table in tables() {
+        for table in run::tables() {
             let found = hash(&file, &ids(), table, 1, 100);
             if found != recorded {
                 failures.push(format!("({ty:?}, {n_ff}, {found:#018x}) {}", table.name()));
@@ -136,7 +129,7 @@ fn goldens_have_the_recorded_hashes() {
         let Some((golden, file)) = golden(name) else {
             continue;
         };
-        for table in tables() {
+        for table in run::tables() {
             let found = hash(&file, golden.ids, table, 1, 100);
             if found != recorded {
                 failures.push(format!("(\"{name}\", {found:#018x}), // {}", table.name()));

@@ -117,7 +117,7 @@ fn kernels_workers_and_chunks_change_no_bit() {
             .map(|i| 3 + (5 * i * i + 13 * i + 1) % 256)
             .collect();
         let expected = logits(golden, (run::table(), KvType::F16), (1, 600), &ids);
-        for table in KernelTable::available(sluice::host::isa::features()) {
+        for table in run::tables() {
             for (n_workers, chunk) in [(1, 600), (2, 7), (3, 64), (5, 1), (1, 33)] {
                 let found = logits(golden, (table, KvType::F16), (n_workers, chunk), &ids);
                 let case = (golden.name, table.name(), n_workers, chunk);

@@ -8,12 +8,13 @@ use core::ffi::c_void;
 use sluice_core::engine::{Engine, Limits, StepOptions};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
-use sluice_core::kernels::KernelTable;
+use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::model::{Loader, ModelConfig, ModelPlan};
 use sluice_core::team::{SpinWait, StopFlag};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
+use sluice_tests::frames::Frames;
 use sluice_tests::hosted::TALE;
-use sluice_tests::run::{Aligned, Room, Weights, entries};
+use sluice_tests::run::{self, Aligned, Room, Weights, entries};
 use sluice_tests::{fixture, measured, shared_folder};
 
 /// What `docs/embedding.md` promises.
@@ -31,35 +32,74 @@ fn no_worker_needs_more_than_64_kib() {
     assert!(loading.max(encoding) <= DEPTH_MAX);
     start(&mut painted, &tale);
 
-    steps(&mut painted, "Q4_K_M", &tale);
+    let mut files = vec![("Q4_K_M", tale)];
     // Types with a scale per 32 columns have kernels of their own.
     let in_q8_0 = std::fs::read(fixture("models/llama-Q8_0.gguf")).unwrap();
-    steps(&mut painted, "Q8_0", &in_q8_0);
+    files.push(("Q8_0", in_q8_0));
     if let Some(shared) = shared_folder() {
         let tale = std::fs::read(shared.join("models/tale-5.8m-Q8_0.gguf")).unwrap();
-        steps(&mut painted, "Q8_0", &tale);
+        files.push(("Q8_0", tale));
+    }
+    for table in run::tables() {
+        for (ty, file) in &files {
+            let depth = steps(&mut painted, ty, file, table);
+            assert!(depth <= DEPTH_MAX, "{ty} {}", table.name());
+        }
+    }
+    // Tables that do not run here have their kernels in this program, too. A step is never deeper above
+    // a product than with the plain loops, whose smallest product has a frame of its own.
+    let scalar = KernelTable::by_name("scalar", CpuFeatures::empty()).unwrap();
+    let depths = files
+        .iter()
+        .map(|(ty, file)| steps(&mut painted, ty, file, scalar));
+    let frames = Frames::of_program(&std::env::current_exe().unwrap());
+    let above = depths.max().unwrap();
+    let above_products = above - frames.smallest("scalar_table13panel_product");
+    for (kernels, above) in [
+        ("6x86_643amx", above_products),
+        ("6x86_646avx512", above),
+        ("6x86_644avx2", above),
+    ] {
+        let deepest = frames.deepest(kernels, "unpack");
+        measured(&format!(
+            "stack: {above} bytes above kernels, and {deepest:?}"
+        ));
+        assert!(above + deepest.bytes <= DEPTH_MAX);
     }
 }
 
-fn steps(painted: &mut Painted, ty: &str, file: &[u8]) {
+/// The depth of a step of many tokens, or of one.
+fn steps(painted: &mut Painted, ty: &str, file: &[u8], table: &'static KernelTable) -> usize {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 2).unwrap();
     let n_vocab = u32::try_from(model.config().n_vocab).unwrap();
     let ids: Vec<u32> = (0..64).map(|i| i * 61 % n_vocab).collect();
-    for table in KernelTable::available(sluice::host::isa::features()) {
-        let limits = Limits::single(128, 1);
-        let mut room = Room::plan(model.config(), &limits).unwrap();
-        let mut engine = room.engine(model.clone(), table, &limits).unwrap();
-        let prefill = painted.depth(|| step(&mut engine, &ids, 0));
-        let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
-        let name = table.name();
-        measured(&format!(
-            "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
-        ));
-        // A measurement of nothing gives zero.
-        assert!(prefill > 1000 && decode > 1000, "{name}");
-        assert!(prefill.max(decode) <= DEPTH_MAX, "{name}");
+    let limits = Limits::single(128, 1);
+    let mut room = Room::plan(model.config(), &limits).unwrap();
+    let mut engine = room.engine(model.clone(), table, &limits).unwrap();
+    let prefill = painted.depth(|| step(&mut engine, &ids, 0));
+    let decode = painted.depth(|| step(&mut engine, &[5], ids.len()));
+    let name = table.name();
+    measured(&format!(
+        "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
+    ));
+    // A measurement of nothing gives zero.
+    assert!(prefill > 1000 && decode > 1000, "{name}");
+    prefill.max(decode)
+}
+
+#[test]
+fn frames_of_any_size_are_read() {
+    #[inline(never)]
+    fn on_stack<const N: usize>() {
+        core::hint::black_box(&mut [1u8; N]);
     }
+    on_stack::<900>();
+    on_stack::<9000>();
+    on_stack::<90_000>();
+    let frames = Frames::of_program(&std::env::current_exe().unwrap());
+    let deepest = frames.deepest("on_stack", "unpack");
+    assert!((90_000..94_000).contains(&deepest.bytes), "{deepest:?}");
 }
 
 #[test]
@@ -94,9 +134,7 @@ fn start(painted: &mut Painted, file: &[u8]) {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 1).unwrap();
     let limits = Limits::single(128, 1);
-    let table = KernelTable::available(sluice::host::isa::features())
-        .next()
-        .unwrap();
+    let table = run::table();
     let mut room = None;
     let planning = painted.depth(|| room = Some(Room::plan(model.config(), &limits).unwrap()));
     let room = room.as_mut().unwrap();

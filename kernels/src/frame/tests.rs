@@ -8,7 +8,7 @@
 
 use super::{BINS_MAX, Bins, Counts, FrameKernels, FrameStats, NEAR_ZERO, SCALAR};
 use crate::CpuFeatures;
-use crate::test_support::Noise;
+use crate::tests::Noise;
 extern crate std;
 use std::vec;
 use std::vec::Vec;

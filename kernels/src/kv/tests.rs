@@ -1,7 +1,7 @@
 //! Rows of keys and values: what they hold, and how near to what was stored.
 
 use super::*;
-use crate::test_support::{Aligned, Noise, bits, scalar};
+use crate::tests::{Aligned, Noise, bits, scalar};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

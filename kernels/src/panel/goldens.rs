@@ -3,7 +3,7 @@
 //! `to_float` from rows of the story model.
 
 use super::*;
-use crate::test_support::bits;
+use crate::tests::bits;
 #[cfg(test)]
 extern crate std;
 use std::vec;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::half::f32_to_f16;
-use crate::test_support::{Noise, bits};
+use crate::tests::{Noise, bits};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

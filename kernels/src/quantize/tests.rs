@@ -2,7 +2,7 @@
 //! as ggml 0.25.3's `ggml_quantize_chunk` quantised them without importance (`TYPE.q`).
 
 use super::*;
-use crate::test_support::Noise;
+use crate::tests::Noise;
 #[cfg(test)]
 extern crate std;
 use std::vec;

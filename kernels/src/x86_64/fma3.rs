@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::CpuFeatures;
     use crate::contract::Portable;
-    use crate::test_support::{Noise, bits};
+    use crate::tests::{Noise, bits};
 
     fn detected() -> bool {
         let needed = CpuFeatures::AVX2 | CpuFeatures::FMA | CpuFeatures::F16C;

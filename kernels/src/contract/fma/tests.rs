@@ -1,6 +1,7 @@
 //! The fused multiply-add in software against the instruction.
 
 use super::fma;
+use crate::tests::skipped;
 extern crate std;
 
 /// SplitMix64's output for the `i`th state.
@@ -92,7 +93,7 @@ fn a_tie_of_a_denormal_that_is_none_is_rounded_by_what_is_beyond_it() {
 #[test]
 fn special_numbers_are_those_of_the_instruction() {
     let Some(instruction) = instruction() else {
-        std::eprintln!("SKIPPED: this CPU has no such instruction");
+        skipped("this CPU has no such instruction");
         return;
     };
     let specials = [
@@ -122,7 +123,7 @@ fn special_numbers_are_those_of_the_instruction() {
 #[test]
 fn random_numbers_are_those_of_the_instruction() {
     let Some(instruction) = instruction() else {
-        std::eprintln!("SKIPPED: this CPU has no such instruction");
+        skipped("this CPU has no such instruction");
         return;
     };
     let n = if cfg!(miri) { 2_000 } else { 8_000_000 };

@@ -2,7 +2,7 @@
 
 use crate::contract::KV_BLOCK;
 use crate::table::{AttentionArgs, AttentionRow, AttentionState, TileRange};
-use crate::test_support::{Aligned, Noise, bits, scalar, tables};
+use crate::tests::{Aligned, Noise, bits, scalar, tables};
 use crate::{KernelTable, KvLayout, KvType};
 use core::ops::Range;
 extern crate std;

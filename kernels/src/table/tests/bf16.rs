@@ -4,7 +4,7 @@
 use crate::CpuFeatures;
 use crate::contract::{LANES, Portable, bf16_step};
 use crate::half::bf16_to_f32;
-use crate::test_support::Noise;
+use crate::tests::{Noise, skipped};
 use core::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_storeu_ps};
 extern crate std;
 
@@ -40,7 +40,7 @@ fn draw(noise: &mut Noise, kind: u32) -> u32 {
 #[test]
 fn bf16_step_is_vdpbf16ps() {
     if !CpuFeatures::detect().contains(CpuFeatures::AVX512_BF16) {
-        std::eprintln!("SKIPPED: this CPU has no AVX-512 BF16");
+        skipped("this CPU has no AVX-512 BF16");
         return;
     }
     let mut noise = Noise(5);

@@ -4,7 +4,7 @@ use crate::KernelTable;
 use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::lora::{LoraDown, LoraMatrix, LoraType, LoraUp, PART, pack_each, quantize_factors};
 use crate::table::{Activations, Quantize};
-use crate::test_support::{Aligned, Noise, bits, scalar, tables};
+use crate::tests::{Aligned, Noise, bits, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

@@ -6,7 +6,7 @@ use crate::table::{
     Activations, AttentionArgs, AttentionRow, AttentionState, Matmul, Prefetch, Quantize, RopeArgs,
     RopePairing, Store, TileRange,
 };
-use crate::test_support::{Aligned, Matrix, Noise, quantized, scalar, tables, tiles_granted};
+use crate::tests::{Aligned, Matrix, Noise, quantized, scalar, tables, tiles_granted};
 use crate::{CpuFeatures, KernelTable, KvLayout, KvType, WeightType};
 extern crate std;
 use core::panic::AssertUnwindSafe;

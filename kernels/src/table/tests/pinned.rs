@@ -10,7 +10,7 @@ use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::recurrent::Rule;
 use crate::table::Store;
-use crate::test_support::{Matrix, Noise, quantized, scalar, tables};
+use crate::tests::{Matrix, Noise, quantized, scalar, tables};
 use crate::{KvLayout, KvType, WeightType};
 extern crate std;
 

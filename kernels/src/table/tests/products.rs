@@ -4,7 +4,7 @@ use crate::WeightType;
 use crate::activation::ActivationKinds;
 use crate::contract::GROUP;
 use crate::table::{Beside, Matmul, Prefetch, Store};
-use crate::test_support::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
+use crate::tests::{Aligned, Matrix, Noise, bits, quantized, scalar, set_scale, tables};
 extern crate std;
 use std::vec::Vec;
 

@@ -4,7 +4,7 @@ use crate::activation::{ActivationKinds, ActivationLayout};
 use crate::contract::GROUP;
 use crate::half::f32_to_bf16;
 use crate::table::Quantize;
-use crate::test_support::{Aligned, Noise, bits, quantized, scalar, tables};
+use crate::tests::{Aligned, Noise, bits, quantized, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

@@ -3,7 +3,7 @@
 use crate::KernelTable;
 use crate::contract::{self, Portable};
 use crate::recurrent::{ConvSilu, Recurrence, RecurrentToken, Rule, state_floats};
-use crate::test_support::{Noise, bits, scalar, tables};
+use crate::tests::{Noise, bits, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

@@ -4,7 +4,7 @@ use crate::KernelTable;
 use crate::contract;
 use crate::kv::{KvLayout, KvType};
 use crate::table::{RopeArgs, RopePairing};
-use crate::test_support::{Aligned, Noise, bits, scalar, tables};
+use crate::tests::{Aligned, Noise, bits, scalar, tables};
 extern crate std;
 use std::vec;
 use std::vec::Vec;

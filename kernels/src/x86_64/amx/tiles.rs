@@ -223,8 +223,7 @@ impl Tiles for Emulated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{Noise, tiles_granted};
-    extern crate std;
+    use crate::tests::{Noise, skipped, tiles_granted};
 
     /// Both kinds of registers after the same instructions on the same bytes.
     fn sums<T: Tiles>(shape: Shape, a: &[u8], b: &[u8]) -> [[[i32; 16]; 16]; 2] {
@@ -248,7 +247,7 @@ mod tests {
     #[test]
     fn the_emulation_is_the_instruction() {
         if !tiles_granted() {
-            std::eprintln!("SKIPPED: no AMX-INT8 here, or no permission to use it");
+            skipped("no AMX-INT8 here, or no permission to use it");
             return;
         }
         let mut noise = Noise(61);

@@ -327,11 +327,11 @@ impl SuperBlockTile {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use super::*;
     use crate::CpuFeatures;
     use crate::contract::GROUP;
     use crate::panel::PANEL_ROWS;
+    use crate::tests::skipped;
 
     /// Numbers below `n`.
     fn noise(state: &mut u32, n: u8) -> u8 {
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn ways_of_scaling_agree() {
         if !CpuFeatures::detect().contains(CpuFeatures::AVX512_ICE_LAKE) {
-            std::eprintln!("SKIPPED: this CPU has no AVX-512");
+            skipped("this CPU has no AVX-512");
             return;
         }
         let mut state = 1;

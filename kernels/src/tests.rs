@@ -7,6 +7,8 @@ use crate::table::{Activations, Matmul, Prefetch, Quantize, Store};
 use crate::{CpuFeatures, KernelTable};
 #[cfg(test)]
 extern crate std;
+use std::io::Write as _;
+use std::sync::Once;
 use std::vec;
 use std::vec::Vec;
 
@@ -88,17 +90,36 @@ impl Aligned {
     }
 }
 
-/// Every table that this machine runs, and those for tests alone.
+/// Prints that a test, or a part of it, does not run, past the capture of the test harness.
+pub(crate) fn skipped(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Without a standard error there is no way to report.
+    let _ = std::io::stderr().write_all(std::format!("SKIPPED: {test}: {why}\n").as_bytes());
+}
+
+/// Every table that this machine runs, and those for tests alone. The others are named once.
 pub(crate) fn tables() -> Vec<&'static KernelTable> {
+    static NAMED: Once = Once::new();
     let cpu = match tiles_granted() {
         // SAFETY: Linux has just given the permission.
         true => unsafe { CpuFeatures::detect_with_tiles() },
         false => CpuFeatures::detect(),
     };
     let for_tests = crate::table::TEST_TABLES.iter().copied();
-    KernelTable::available(cpu)
+    let tables: Vec<_> = KernelTable::available(cpu)
         .chain(for_tests.filter(|table| cpu.contains(table.requires())))
-        .collect()
+        .collect();
+    NAMED.call_once(|| {
+        let for_tests = crate::table::TEST_TABLES.iter().map(|table| table.name());
+        let absent = |name: &&str| tables.iter().all(|table| table.name() != *name);
+        for name in KernelTable::names().chain(for_tests).filter(absent) {
+            skipped(&std::format!(
+                "the kernel table {name} does not run on this machine"
+            ));
+        }
+    });
+    tables
 }
 
 /// Whether the CPU has tiles and Linux, which is asked here, lets this process use them.
