@@ -90,7 +90,7 @@ const LEFT: u32 = u32::MAX;
 const CLAIM_SLOTS: usize = 8;
 
 /// The shared state of up to [`WORKERS_MAX`] workers.
-pub struct Team {
+pub struct Ranks {
     size: usize,
     flags: [FlagBlock; BLOCKS],
     claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
@@ -108,15 +108,15 @@ pub struct Team {
     shares: Option<Shares>,
 }
 
-impl fmt::Debug for Team {
+impl fmt::Debug for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Team")
+        f.debug_struct("Ranks")
             .field("size", &self.size)
             .finish_non_exhaustive()
     }
 }
 
-impl Team {
+impl Ranks {
     /// A team of `size` workers, `1..=256`.
     ///
     /// # Panics
@@ -211,7 +211,7 @@ impl Team {
 /// What ranks have in common at a barrier besides the team.
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting<'a> {
-    pub(crate) team: &'a Team,
+    pub(crate) team: &'a Ranks,
     pub(crate) wait: &'a dyn WaitPolicy,
     pub(crate) stop: &'a StopFlag,
     pub(crate) deadline: Option<Deadline<'a>>,
@@ -229,7 +229,7 @@ pub(crate) struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// `rank` must have been taken by [`Team::join`].
+    /// `rank` must have been taken by [`Ranks::join`].
     pub(crate) const fn new(meeting: Meeting<'a>, rank: usize) -> Self {
         Self {
             meeting,
@@ -403,7 +403,7 @@ impl Drop for Member<'_> {
 }
 
 // Workers share the team and the flag; a rank's place in a run is one thread's.
-assert_impl_all!(Team: Send, Sync);
+assert_impl_all!(Ranks: Send, Sync);
 assert_impl_all!(StopFlag: Send, Sync);
 assert_impl_all!(Member<'static>: Send);
 const_assert_eq!(size_of::<FlagBlock>(), 128);

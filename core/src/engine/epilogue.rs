@@ -4,7 +4,7 @@ use super::rows::{Pairs, Rows};
 use super::sites::Unit;
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::Shared;
-use crate::model::{Activation, Norm, Temperature, Weight};
+use crate::model::{Activation, Norm, QueryTemperature, Weight};
 use crate::state::PagesView;
 
 /// Heads of attention that a strip makes, whole.
@@ -21,7 +21,7 @@ pub(super) struct Heads<'a> {
     /// Whether the norm comes behind the rotation.
     pub(super) norms_rotated: bool,
     /// Growth of queries with their position.
-    pub(super) temperature: Option<Temperature>,
+    pub(super) temperature: Option<QueryTemperature>,
     /// Dimensions of queries that are rotated together, as the keys are that they meet; 0 for none.
     pub(super) rotation: usize,
     pub(super) target: HeadTarget<'a>,

@@ -13,7 +13,7 @@ use crate::kernels::contract::{GROUP, double};
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize, RopeArgs};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig, Norm, Temperature};
+use crate::model::{LayerActivations, Model, ModelConfig, Norm, QueryTemperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -332,7 +332,7 @@ impl<'s> Pass<'s> {
     }
 
     /// Multiplies the queries of entry `entry` by what they grow to with their position.
-    pub(super) fn heat(&self, temperature: &Temperature, entry: usize, queries: &mut [f32]) {
+    pub(super) fn heat(&self, temperature: &QueryTemperature, entry: usize, queries: &mut [f32]) {
         let steps = self.batch[entry].position as usize / temperature.length;
         #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
         let growth = f64::from(temperature.scale) * double::ln((steps + 1) as f64);

@@ -2,6 +2,7 @@
 
 use crate::kernels::table::Activations;
 use crate::memory::Shared;
+use core::ops::Range;
 
 /// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
 pub(super) const SMALL_BATCH: usize = 8;
@@ -104,7 +105,7 @@ impl<'a> Buckets<'a> {
     }
 
     /// Where the pairs of `expert` lie among the sorted.
-    pub(super) fn range(&self, expert: u32) -> core::ops::Range<usize> {
+    pub(super) fn range(&self, expert: u32) -> Range<usize> {
         let expert = expert as usize;
         self.starts[expert] as usize..self.starts[expert + 1] as usize
     }
@@ -144,6 +145,15 @@ impl Pairs<'_> {
     /// The weight of the expert's output for that token.
     pub(super) fn weight(&self, row: usize) -> f32 {
         self.weights[self.buckets.pair(self.first + row)]
+    }
+}
+
+/// Some rows as activations of their own.
+pub(super) fn some_rows<'a>(all: &Activations<'a>, rows: &Range<usize>) -> Activations<'a> {
+    let row_bytes = all.layout.row_bytes();
+    Activations {
+        layout: all.layout,
+        bytes: &all.bytes[rows.start * row_bytes..rows.end * row_bytes],
     }
 }
 

@@ -11,7 +11,7 @@ use super::sites::{StepOptions, Unit};
 use crate::kernels::{FpEnv, KernelTable};
 use crate::model::Model;
 use crate::state::State;
-use crate::team::{Meeting, Member, Shares, Stop, Team};
+use crate::team::{Meeting, Member, Ranks, Shares, Stop};
 use core::fmt;
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct Engine<'m> {
     /// What the state must have in common with one that takes its place.
     pub(super) state_fingerprint: u64,
     pub(super) scratch: Scratch<'m>,
-    team: Team,
+    team: Ranks,
 }
 
 impl<'m> Engine<'m> {
@@ -46,7 +46,7 @@ impl<'m> Engine<'m> {
         EnginePlan::new(config, limits)?;
         let state = State::new(limits.state_config(config), kv_memory)?;
         let scratch = Scratch::new(config, limits, scratch_memory)?;
-        let team = Team::new(limits.n_workers);
+        let team = Ranks::new(limits.n_workers);
         Ok(Self {
             state_fingerprint: state.config().layout_fingerprint(),
             model,

@@ -56,8 +56,8 @@ pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;
 pub(crate) use shape::conv_state_len;
 pub use shape::{
-    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm, Router,
-    Score, SharedExpert, ShortConv, Temperature,
+    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm,
+    QueryTemperature, Router, RouterScore, SharedExpert, ShortConv,
 };
 pub(crate) use site::Vector;
 pub use site::{Input, Site};

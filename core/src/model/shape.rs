@@ -64,7 +64,7 @@ pub struct Attention {
     /// Factor on scores.
     pub scale: f32,
     /// Growth of the queries with their position, for contexts beyond the original one.
-    pub temperature: Option<Temperature>,
+    pub temperature: Option<QueryTemperature>,
     /// What scores are capped to; 0 for no cap.
     pub soft_cap: f32,
     /// Whether each head has a score of its own that takes part in the softmax, without a value
@@ -182,7 +182,7 @@ impl Attention {
 
 /// Factor on the query at position `p`: `1 + scale · ln(1 + floor(p / length))` (Llama 4, Ministral 3).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Temperature {
+pub struct QueryTemperature {
     /// `attention.temperature_scale`
     pub scale: f32,
     /// Positions over which the factor stays the same; above 0.
@@ -260,7 +260,7 @@ impl Experts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
     /// What logits become.
-    pub score: Score,
+    pub score: RouterScore,
     /// Whether the weights of the chosen are divided by their sum.
     pub is_normalized: bool,
     /// Factor on the weights.
@@ -276,7 +276,7 @@ pub struct Router {
 impl Router {
     /// The softmax over all experts, as it is.
     pub const SOFTMAX: Self = Self {
-        score: Score::Softmax,
+        score: RouterScore::Softmax,
         is_normalized: false,
         scale: 1.0,
         has_bias: false,
@@ -287,7 +287,7 @@ impl Router {
 
 /// What the router's logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Score {
+pub enum RouterScore {
     /// The softmax over all experts.
     Softmax,
     /// The sigmoid of each.

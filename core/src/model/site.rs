@@ -387,7 +387,6 @@ impl Vector {
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
         let len = match (self, &kind.mixer) {
             (Self::MixerNorm, Mixer::None) => 0,
-            // A channel beside its mixer reads the mixer's norm.
             (Self::ChannelNorm, _)
                 if kind.is_parallel || matches!(&kind.channel, Channel::None) =>
             {

@@ -4,7 +4,7 @@ use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
 use super::shape::{
-    Activation, Attention, Experts, Ffn, Latent, QkNorm, Router, SharedExpert, Temperature,
+    Activation, Attention, Experts, Ffn, Latent, QkNorm, QueryTemperature, Router, SharedExpert,
 };
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;
@@ -327,7 +327,7 @@ fn every_number_of_a_configuration_is_checked() {
         ("residual_scale", |c| c.residual_scale = 0.0),
         ("logit_scale", |c| c.logit_scale = f32::NAN),
         ("attention.temperature_scale", |c| {
-            attention(c).temperature = Some(Temperature {
+            attention(c).temperature = Some(QueryTemperature {
                 scale: 0.1,
                 length: 0,
             });

@@ -38,7 +38,7 @@ fn run<R: Send>(
     (deadline, shares): (Option<Deadline<'_>>, Option<Shares>),
     program: impl Fn(&mut Member<'_>) -> R + Sync,
 ) -> (Vec<std::thread::Result<R>>, bool) {
-    let mut team = Team::new(size);
+    let mut team = Ranks::new(size);
     team.set_shares(shares);
     let team = &team;
     let meeting = Meeting {
@@ -282,7 +282,7 @@ impl WaitPolicy for WaitFor<'_> {
 /// barrier that it never comes to. Rank 2 goes on because rank 0 says that it has left.
 #[test]
 fn a_failure_met_a_barrier_early_reaches_the_others() {
-    let (team, stop) = (&Team::new(3), &StopFlag::new());
+    let (team, stop) = (&Ranks::new(3), &StopFlag::new());
     let (reached, passed, left) = (&Barrier::new(2), &Barrier::new(2), &Barrier::new(2));
     let slow = WaitFor {
         reached,
@@ -334,7 +334,7 @@ fn a_failure_met_a_barrier_early_reaches_the_others() {
 
 #[test]
 fn a_rank_is_taken_once() {
-    let team = Team::new(2);
+    let team = Ranks::new(2);
     assert!(team.join(1));
     assert!(!team.join(1));
     assert!(team.join(0));

@@ -14,12 +14,12 @@ pub enum TokenizerError {
     /// `tokenizer.ggml.model` is not one of those that the module names.
     UnsupportedModel {
         /// The model that the file names.
-        name: Name,
+        name: ShortName,
     },
     /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented for this model.
     UnsupportedPreTokenizer {
         /// The pre-tokenizer that the file names.
-        name: Name,
+        name: ShortName,
     },
     /// `tokenizer.ggml.tokens` has no elements.
     EmptyVocabulary,
@@ -218,14 +218,14 @@ impl core::error::Error for TokenizerError {}
 
 /// The start of a name from the file, copied so that an error outlives the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name {
+pub struct ShortName {
     bytes: [u8; NAME_KEPT_BYTES],
     /// 0 to [`NAME_KEPT_BYTES`].
     len: u8,
     cut: bool,
 }
 
-impl Name {
+impl ShortName {
     pub(super) fn new(name: &[u8]) -> Self {
         let mut kept = Self {
             bytes: [0; NAME_KEPT_BYTES],
@@ -246,7 +246,7 @@ impl Name {
 }
 
 /// Quoted and escaped: a name from a hostile file must not reach a terminal as it is.
-impl fmt::Display for Name {
+impl fmt::Display for ShortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         write!(f, "{}", self.as_bytes().escape_ascii())?;
@@ -254,7 +254,7 @@ impl fmt::Display for Name {
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for ShortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -67,7 +67,7 @@ pub use build::{TokenizerPlan, plan};
 pub use byte_level::char_of as byte_level_char;
 pub use detokenize::Detokenizer;
 pub use encode::EncodeOptions;
-pub use error::{Name, TokenizerError};
+pub use error::{ShortName, TokenizerError};
 pub use pretokenize::PreTokenizer;
 pub use special::SpecialTokens;
 

@@ -11,7 +11,7 @@ use crate::kernels::contract::{double, sqrt};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeScalingKind;
-use crate::model::shape::{Latent, Router, Score, Temperature};
+use crate::model::shape::{Latent, QueryTemperature, Router, RouterScore};
 
 pub(super) static DEEPSEEK2: Family = Family {
     name: "deepseek2",
@@ -62,8 +62,8 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     let default = Router {
         // GLM-4.7-Flash says nothing, and has a vocabulary of its own.
         score: match draft.config.n_vocab == N_VOCAB_GLM {
-            true => Score::Sigmoid,
-            false => Score::Softmax,
+            true => RouterScore::Sigmoid,
+            false => RouterScore::Softmax,
         },
         has_bias: has("exp_probs_b.bias"),
         ..Router::SOFTMAX
@@ -113,7 +113,7 @@ fn read_latent(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelEr
     (attention.head_dim_k, attention.head_dim_v) = (kv_rank.saturating_add(n_rope), kv_rank);
     let scale = keys.f32_or("attention.temperature_scale", 0.0)?;
     if scale != 0.0 {
-        attention.temperature = Some(Temperature {
+        attention.temperature = Some(QueryTemperature {
             scale,
             length: keys.size_or("attention.temperature_length", 0)?,
         });

@@ -6,7 +6,7 @@ use super::draft::{Draft, PerLayer, optional_size};
 use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
-use crate::model::shape::{Experts, QkNorm, Router, Score, SharedExpert};
+use crate::model::shape::{Experts, QkNorm, Router, RouterScore, SharedExpert};
 
 pub(super) static MIXTRAL: Family = Family {
     name: "llama",
@@ -93,9 +93,9 @@ pub(super) fn read_router(keys: &Keys<'_, '_>, default: Router) -> Result<Router
     const SCORE: &str = "expert_gating_func";
     let score = match keys.size_or(SCORE, 0)? {
         0 => default.score,
-        1 => Score::Softmax,
-        2 => Score::Sigmoid,
-        3 => Score::SoftmaxOfChosen,
+        1 => RouterScore::Softmax,
+        2 => RouterScore::Sigmoid,
+        3 => RouterScore::SoftmaxOfChosen,
         other => {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             return Err(keys.refuse(SCORE, other as f64, "1 to 3"));

@@ -11,7 +11,7 @@ use super::experts::{
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
-use crate::model::shape::{QkNorm, Router, Score};
+use crate::model::shape::{QkNorm, Router, RouterScore};
 
 pub(super) static GLM4: Family = Family {
     name: "glm4",
@@ -56,7 +56,7 @@ pub(super) static GLM4_MOE: Family = Family {
 
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     let default = Router {
-        score: Score::Sigmoid,
+        score: RouterScore::Sigmoid,
         has_bias: true,
         ..Router::SOFTMAX
     };

@@ -9,7 +9,7 @@ use super::experts::read_experts;
 use super::keys::Keys;
 use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
-use crate::model::shape::{Activation, Router, Score};
+use crate::model::shape::{Activation, Router, RouterScore};
 
 pub(super) static GPT_OSS: Family = Family {
     name: "gpt-oss",
@@ -40,7 +40,7 @@ pub(super) static GPT_OSS: Family = Family {
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     let n_ff = keys.size("expert_feed_forward_length")?;
     let router = Router {
-        score: Score::SoftmaxOfChosen,
+        score: RouterScore::SoftmaxOfChosen,
         ..Router::SOFTMAX
     };
     read_experts(keys, draft, router, Some(n_ff))?;

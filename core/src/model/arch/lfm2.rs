@@ -10,7 +10,7 @@ use super::{EndNorm, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
-use crate::model::shape::{QkNorm, Router, Score, ShortConv};
+use crate::model::shape::{QkNorm, Router, RouterScore, ShortConv};
 
 pub(super) static LFM2: Family = Family {
     name: "lfm2",
@@ -59,7 +59,7 @@ pub(super) static LFM2MOE: Family = Family {
         adjust(keys, draft)?;
         let n_ff = n_ff_of_experts(keys, draft, None)?;
         let default = Router {
-            score: Score::Sigmoid,
+            score: RouterScore::Sigmoid,
             has_bias: true,
             ..NORMALIZED
         };

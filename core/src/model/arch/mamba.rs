@@ -13,7 +13,7 @@ use crate::gguf::optional;
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
-use crate::model::shape::{Activation, Mamba2, Router, Score};
+use crate::model::shape::{Activation, Mamba2, Router, RouterScore};
 
 pub(super) static GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",
@@ -115,7 +115,7 @@ fn adjust_nemotron<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(),
     draft.instead = Some(read_mamba(keys)?);
     if keys.size_or("expert_count", 0)? > 0 {
         let router = Router {
-            score: Score::Sigmoid,
+            score: RouterScore::Sigmoid,
             has_bias: true,
             ..Router::SOFTMAX
         };

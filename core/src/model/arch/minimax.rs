@@ -4,7 +4,7 @@
 
 use super::experts::{NORMALIZED, read_experts, read_router};
 use super::{Family, layers};
-use crate::model::shape::{QkNorm, Router, Score};
+use crate::model::shape::{QkNorm, Router, RouterScore};
 
 pub(super) static MINIMAX_M2: Family = Family {
     name: "minimax-m2",
@@ -13,7 +13,7 @@ pub(super) static MINIMAX_M2: Family = Family {
     keys: &["expert_gating_func"],
     adjust: |keys, draft| {
         let default = Router {
-            score: Score::Sigmoid,
+            score: RouterScore::Sigmoid,
             has_bias: true,
             ..NORMALIZED
         };

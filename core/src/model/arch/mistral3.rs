@@ -7,7 +7,7 @@ use super::experts::{NORMALIZED, read_experts, share_expert};
 use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
-use crate::model::shape::Temperature;
+use crate::model::shape::QueryTemperature;
 
 pub(super) static MISTRAL3: Family = Family {
     name: "mistral3",
@@ -24,7 +24,7 @@ pub(super) static MISTRAL3: Family = Family {
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     let scale = keys.f32_or("attention.temperature_scale", 0.0)?;
     if scale != 0.0 {
-        draft.attention.temperature = Some(Temperature {
+        draft.attention.temperature = Some(QueryTemperature {
             scale,
             length: draft.config.rope_scaling.n_ctx_orig,
         });

@@ -1,7 +1,7 @@
 //! The kinds of vocabularies, and what each implies.
 
 use super::super::byte_level;
-use super::super::error::{Name, TokenizerError};
+use super::super::error::{ShortName, TokenizerError};
 use super::super::pretokenize::{Alphabet, PreTokenizerTraits};
 use super::super::special::SpecialTokens;
 use super::super::vocab::{NONE, PieceIndex, Pieces};
@@ -33,11 +33,11 @@ impl Kind {
                 traits
                     .map(Self::Bpe)
                     .ok_or(TokenizerError::UnsupportedPreTokenizer {
-                        name: Name::new(name),
+                        name: ShortName::new(name),
                     })
             }
             (name, _) => Err(TokenizerError::UnsupportedModel {
-                name: Name::new(name),
+                name: ShortName::new(name),
             }),
         }
     }

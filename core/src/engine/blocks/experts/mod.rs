@@ -33,14 +33,15 @@ use crate::engine::epilogue::{Epilogue, Gated};
 use crate::engine::linear::{Linear, STRIP_ROWS};
 use crate::engine::lora::EXPERTS;
 use crate::engine::pass::{Pass, activations};
-use crate::engine::rows::{Buckets, Entries, InputRows, Order, Pairs, Rows, SMALL_BATCH};
+use crate::engine::rows::{
+    Buckets, Entries, InputRows, Order, Pairs, Rows, SMALL_BATCH, some_rows,
+};
 use crate::engine::runner::Runner;
 use crate::engine::sites::{ExpertPart, ExpertSource, Lent, NeededExperts, Waiter};
 use crate::engine::stream::Target;
 use crate::kernels::activation::ActivationLayout;
 use crate::kernels::contract::GROUP;
 use crate::kernels::table::Activations;
-use crate::memory::Shared;
 use crate::model::{Experts, Site, Vector, Weight};
 use crate::team::{Member, Stop};
 use crate::trace::Phase;
@@ -152,13 +153,6 @@ pub(super) fn run<'p>(
         0 => Ok(()),
         _ => block.leave_latent(runner),
     }
-}
-
-/// The experts of tokens and their weights, (n_rows, n_expert_used) each.
-#[derive(Clone, Copy, Debug)]
-struct Choices<'p> {
-    experts: Shared<'p, u32>,
-    weights: Shared<'p, f32>,
 }
 
 /// The matrices before an expert's neurons.
@@ -449,13 +443,4 @@ fn adapted(pass: &Pass<'_>, first: usize) -> Option<Adapted> {
         slot: EXPERTS,
         first,
     })
-}
-
-/// Some rows as activations of their own.
-fn some_rows<'a>(all: &Activations<'a>, rows: &Range<usize>) -> Activations<'a> {
-    let row_bytes = all.layout.row_bytes();
-    Activations {
-        layout: all.layout,
-        bytes: &all.bytes[rows.start * row_bytes..rows.end * row_bytes],
-    }
 }

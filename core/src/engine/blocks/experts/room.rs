@@ -1,6 +1,5 @@
 //! Memory of experts.
 
-use super::Choices;
 use super::latent::LatentRoom;
 use crate::engine::limits::Limits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
@@ -9,6 +8,13 @@ use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
 use crate::memory::{MemoryError, Shared};
 use crate::model::{Experts, ModelConfig};
+
+/// The experts of tokens and their weights, (n_rows, n_expert_used) each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choices<'p> {
+    pub(super) experts: Shared<'p, u32>,
+    pub(super) weights: Shared<'p, f32>,
+}
 
 /// Memory of experts.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! From rows of the stream to pairs of tokens and experts.
 
 use super::super::channel_norm;
+use super::room::Choices;
 use super::routing::{Choice, weigh};
-use super::{Block, Choices, Routed};
+use super::{Block, Routed};
 use crate::engine::adapt::{Adapted, Area, At};
 use crate::engine::pass::activations;
 use crate::engine::rows::{Buckets, Entries, InputRows, Order, SMALL_BATCH, TILE_TOKENS};

@@ -1,7 +1,7 @@
 //! Which experts a token goes to, with which weights.
 
 use crate::kernels::KernelTable;
-use crate::model::{Router, Score};
+use crate::model::{Router, RouterScore};
 use crate::sort::heap_sort_by_key;
 
 /// What is added to the scores of experts, for their choice alone.
@@ -26,7 +26,7 @@ pub(super) fn weigh(
     for (weight, &expert) in weights.iter_mut().zip(&*experts) {
         *weight = scores[expert as usize];
     }
-    if router.score == Score::SoftmaxOfChosen {
+    if router.score == RouterScore::SoftmaxOfChosen {
         table.softmax(weights);
     }
     if router.is_normalized {
@@ -49,9 +49,9 @@ pub(super) fn rank(
     experts: &mut [u32],
 ) {
     match router.score {
-        Score::Softmax => table.softmax(scores),
-        Score::Sigmoid => table.sigmoid(scores),
-        Score::SoftmaxOfChosen => {}
+        RouterScore::Softmax => table.softmax(scores),
+        RouterScore::Sigmoid => table.sigmoid(scores),
+        RouterScore::SoftmaxOfChosen => {}
     }
     if choice.bias.is_none() && router.n_group == 1 {
         return choose(scores, experts);
@@ -87,8 +87,8 @@ fn leave_out_groups(router: &Router, scores: &mut [f32]) {
             }
         }
         match router.score {
-            Score::Softmax => first,
-            Score::Sigmoid | Score::SoftmaxOfChosen => first + second,
+            RouterScore::Softmax => first,
+            RouterScore::Sigmoid | RouterScore::SoftmaxOfChosen => first + second,
         }
     };
     // Groups are few: the worst of those left, again and again.
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_bias_chooses_and_weighs_nothing() {
         let router = Router {
-            score: Score::Sigmoid,
+            score: RouterScore::Sigmoid,
             scale: 2.0,
             has_bias: true,
             ..Router::SOFTMAX
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn experts_come_from_the_best_groups() {
         let router = Router {
-            score: Score::Sigmoid,
+            score: RouterScore::Sigmoid,
             is_normalized: true,
             n_group: 3,
             n_group_used: 1,
