@@ -18,13 +18,15 @@ pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
         path.is_file() || matches!(ending, Some("gguf" | "slc"))
     };
     let hint = match known {
-        Some((_, hint)) => format!("there is no command `{name}`: {hint}"),
+        Some((_, hint)) => format!("unknown command `{name}`: {hint}"),
         None if is_model() => format!(
-            "{name} is no command: `sluice run {name}` continues a text, `sluice chat {name}` talks"
+            "unknown command {name}: `sluice run {name}` continues a text, `sluice chat {name}` chats"
         ),
+        // The program's own flags.
+        None if name.starts_with('-') => return None,
         None => {
             let near = nearest(name, program.get_subcommands().map(Command::get_name))?;
-            format!("there is no command `{name}`; did you mean `{near}`?")
+            format!("unknown command `{name}`; did you mean `{near}`?")
         }
     };
     Some(Error::raw(ErrorKind::InvalidSubcommand, hint + "\n"))

@@ -114,10 +114,7 @@ fn plan<'g>(
         // The only part of one is a part, too.
         let is_split = file.n_parts() > 1 || gguf.u64(COUNT_KEY) == Ok(1);
         if !is_split {
-            bail!(
-                "{} is a model in one file already: there is nothing to merge",
-                file.name()
-            );
+            bail!("{}: already a single file, nothing to merge", file.name());
         }
         return Ok(SplitPlan::one(gguf));
     }
@@ -133,9 +130,7 @@ fn plan<'g>(
 fn paths(args: &GgufSplitArgs, plan: &SplitPlan<'_>) -> Result<Vec<PathBuf>, UsageError> {
     if args.output.file_name().is_none() {
         let output = args.output.display();
-        return Err(UsageError(format!(
-            "{output} is no name for a file to write"
-        )));
+        return Err(UsageError(format!("{output}: not a file name")));
     }
     if args.merge {
         return Ok(vec![args.output.clone()]);

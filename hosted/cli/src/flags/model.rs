@@ -31,7 +31,8 @@ impl ModelArgs {
             (None, None, Some(request)) => Ok(Some(self.hub.fetch(&request)?)),
             (None, None, None) => Ok(self.model.clone()),
             _ => {
-                let message = "name one model: -m FILE, FILE alone, or -hf USER/NAME";
+                let message =
+                    "more than one model is named: use one of -m FILE, FILE, or -hf USER/NAME";
                 Err(UsageError(message.to_owned()).into())
             }
         }

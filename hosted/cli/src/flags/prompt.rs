@@ -94,7 +94,7 @@ pub(crate) fn encode(opened: &ModelSource, text: &str) -> anyhow::Result<Vec<u32
     }
     if tokens.is_empty() {
         let Some(bos) = opened.tokenizer().bos() else {
-            bail!("the prompt is empty, and the model has no token to begin a text with");
+            bail!("the prompt is empty, and the model has no beginning-of-sequence token");
         };
         tokens.push(bos);
     }

@@ -4,7 +4,7 @@ use crate::ui::output::note;
 use anyhow::bail;
 use clap::Args;
 use sluice::generate::Generator;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -27,14 +27,16 @@ impl PromptCacheArgs {
     /// # Errors
     /// It is not there.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        let folder = self.prompt_cache.as_deref().and_then(Path::parent);
-        let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty()) else {
+        let Some(path) = &self.prompt_cache else {
             return Ok(());
         };
-        if !folder.is_dir() {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) {
             bail!(
-                "prompt cache: {} is not a folder; create it first",
-                folder.display()
+                "cannot write prompt cache {}: its folder does not exist",
+                path.display()
             );
         }
         Ok(())

@@ -27,7 +27,7 @@ pub(crate) fn text(what: &str, path: &Path) -> anyhow::Result<String> {
     }
     let is_text = kind.is_file() || kind.is_fifo() || kind.is_socket() || file.is_terminal();
     if !is_text {
-        bail!("{name} is a device, no file with text");
+        bail!("{name} is not a regular file");
     }
     read(&name, file)
 }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(error("/"), "prompt file / is a directory");
         assert_eq!(
             error("/dev/zero"),
-            "prompt file /dev/zero is a device, no file with text"
+            "prompt file /dev/zero is not a regular file"
         );
         assert!(error("/no/such").contains("cannot read prompt file /no/such"));
     }

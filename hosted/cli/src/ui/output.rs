@@ -19,7 +19,7 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 /// `log` as well, behind what earlier runs wrote there.
 ///
 /// # Errors
-/// The file cannot be written, or is something else than a log of ours.
+/// The file cannot be written, or is not a log of ours.
 pub(crate) fn set_up(is_quiet: bool, log: Option<&Path>) -> anyhow::Result<()> {
     if let Some(path) = log {
         // Set once, before anything is said.
@@ -44,7 +44,7 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
             .with_context(cannot)?;
         if !head.is_empty() && head != LOG_HEAD.as_bytes() {
             anyhow::bail!(
-                "{} is something else than a log file; it was left as it is",
+                "{} is not a log of sluice; it was not changed",
                 path.display()
             );
         }

@@ -215,7 +215,7 @@ fn words_in_another_order_have_a_hint() {
     fails(
         2,
         &["quantize", MODEL, "Q8_0", "out.gguf"],
-        &["out.gguf stands behind the type Q8_0", "IN OUT Q8_0"],
+        &["out.gguf follows the type Q8_0", "IN OUT Q8_0"],
     );
 }
 

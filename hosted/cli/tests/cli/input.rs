@@ -99,7 +99,7 @@ fn a_prompt_comes_from_a_pipe_or_a_file() {
     fails(
         1,
         &[&STORY[..], &["-f", "/dev/zero"]].concat(),
-        &["/dev/zero is a device"],
+        &["/dev/zero is not a regular file"],
     );
     fails(
         1,
@@ -126,7 +126,11 @@ fn one_model_is_named_once() {
         bare,
         run_to(0, &[&STORY[..], &["-p", "Once"]].concat()).stdout
     );
-    fails(2, &[&STORY[..], &["x.gguf"]].concat(), &["name one model"]);
+    fails(
+        2,
+        &[&STORY[..], &["x.gguf"]].concat(),
+        &["more than one model is named"],
+    );
     fails(
         2,
         &["tokenize", "-p", "x"],

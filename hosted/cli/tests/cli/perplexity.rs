@@ -140,7 +140,7 @@ fn other_files_are_named_and_left_alone() {
         compare(
             cut.path(),
             if len < 20 {
-                "no file of log-prob"
+                "not a file of log-prob"
             } else {
                 "its header says"
             },
@@ -154,7 +154,7 @@ fn other_files_are_named_and_left_alone() {
     changed[20..24].copy_from_slice(&5000i32.to_le_bytes());
     let token = TemporaryFile::new("token.kld", &changed);
     compare(token.path(), "a token is 5000");
-    compare(MODEL, "no file of log-prob");
+    compare(MODEL, "not a file of log-prob");
     compare("/does/not/exist", "No such file");
     let model = TemporaryFile::new("model.gguf", &fs::read(MODEL).unwrap());
     let write = [

@@ -189,7 +189,7 @@ fn what_is_wrong_is_named_before_anything_is_written() {
     let cases = [
         (
             json!({"prompt": "x", "temperature": 1}),
-            "line 2: \"temperature\" is no field",
+            "line 2: \"temperature\": unknown field",
         ),
         (
             json!({"prompt": "x", "n_predict": "9"}),

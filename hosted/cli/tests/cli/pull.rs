@@ -85,7 +85,11 @@ fn what_cannot_be_fetched_is_said() {
             1,
             "is not in the cache",
         ),
-        (&["run", "-hf", "u/m", "-m", "x"], 2, "name one model"),
+        (
+            &["run", "-hf", "u/m", "-m", "x"],
+            2,
+            "more than one model is named",
+        ),
         (&["run", "-hff", "x.gguf"], 2, "-hf USER/NAME"),
     ];
     for (args, code, expected) in cases {

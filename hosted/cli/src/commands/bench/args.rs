@@ -423,7 +423,7 @@ impl BenchArgs {
         }
         if tests.is_empty() {
             return Err(UsageError(
-                "there is nothing to measure: give -p, -n or -pg more than 0".to_owned(),
+                "nothing to measure: set -p, -n or -pg to more than 0".to_owned(),
             ));
         }
         Ok(tests)

@@ -48,7 +48,7 @@ impl Command {
             "save" => needed(Self::Save),
             "load" => needed(Self::Load),
             _ if !is_typed => return None,
-            _ => Err(format!("there is no command /{word}; /help names them")),
+            _ => Err(format!("unknown command /{word}; /help lists all")),
         })
     }
 }

@@ -84,7 +84,7 @@ impl Input {
                 Ok(line) => return line,
                 Err(error) => {
                     note(format_args!(
-                        "warning: no line editing, there is no pseudo-terminal: {error}"
+                        "warning: line editing is off, cannot open a pseudo-terminal: {error}"
                     ));
                     self.editor = None;
                 }

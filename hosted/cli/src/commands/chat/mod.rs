@@ -194,8 +194,11 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
     let Some(text) = &args.chat_template_kwargs else {
         return Ok(serde_json::Map::new());
     };
-    serde_json::from_str(text)
-        .map_err(|error| UsageError(format!("--chat-template-kwargs is no JSON object: {error}")))
+    serde_json::from_str(text).map_err(|error| {
+        UsageError(format!(
+            "--chat-template-kwargs: not a JSON object: {error}"
+        ))
+    })
 }
 
 /// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
@@ -446,7 +449,7 @@ fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let text = crate::ui::input::text("file", path)?;
     let saved: SavedChat =
-        serde_json::from_str(&text).with_context(|| format!("{name} is no conversation"))?;
+        serde_json::from_str(&text).with_context(|| format!("{name}: not a conversation"))?;
     if saved.messages.is_empty() {
         bail!("{name} has no messages");
     }

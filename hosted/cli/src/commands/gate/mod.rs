@@ -160,7 +160,7 @@ fn display(path: &Path) -> String {
 
 fn config(args: &GateArgs) -> Result<ObserverConfig, UsageError> {
     let policy = &args.policy;
-    let unknown = || UsageError(format!("there is no measure {:?}", policy.measure));
+    let unknown = || UsageError(format!("unknown measure {:?}", policy.measure));
     Ok(ObserverConfig {
         gate: GateConfig {
             wall: policy.wall,

@@ -44,7 +44,7 @@ pub(crate) enum BaseError {
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// It is something else.
-    #[error("{} is no file of log-probabilities (--kl-divergence-base makes them)", path.display())]
+    #[error("{}: not a file of log-probabilities; --kl-divergence-base writes one", path.display())]
     NotBase { path: PathBuf },
     /// Its header contradicts itself.
     #[error("{}: {what} is {value}", path.display())]

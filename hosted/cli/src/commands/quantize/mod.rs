@@ -267,7 +267,7 @@ impl Words {
                 }
                 [ty, output, ..] if output.parse::<usize>().is_err() => {
                     return usage(format!(
-                        "{output} stands behind the type {ty}: sluice quantize IN OUT {ty}"
+                        "{output} follows the type {ty}; write it before: sluice quantize IN OUT {ty}"
                     ));
                 }
                 [ty, rest @ ..] => (None, ty.as_str(), rest),

@@ -162,7 +162,7 @@ fn check_empty(fields: &Map<String, Value>, place: &str, known: &str) -> anyhow:
         Some(field) => {
             let field = Value::String(field.clone());
             bail!(
-                "{place}{} is no field that is known: {known}",
+                "{place}{}: unknown field, expected one of {known}",
                 Shown(&field)
             )
         }
@@ -231,7 +231,7 @@ mod tests {
             ),
             (
                 with(r#""n": 1"#),
-                "\"n\" is no field that is known: prompt, lora, n_predict, stop",
+                "\"n\": unknown field, expected one of prompt, lora, n_predict, stop",
             ),
             (
                 with(r#""n_predict": 1.5"#),
@@ -272,7 +272,7 @@ mod tests {
             ),
             (
                 with(r#""lora": [{"path": "a", "x": 1}]"#),
-                "\"lora\"[0]: \"x\" is no field that is known: path, scale",
+                "\"lora\"[0]: \"x\": unknown field, expected one of path, scale",
             ),
         ];
         for (text, expected) in cases {

@@ -151,7 +151,7 @@ impl Text {
         let name = prompts::name(path);
         let texts = prompts.into_iter().map(|prompt| {
             let line = prompt.line;
-            Self::new(args, opened, (&own, &mut adapters), prompt)
+            Self::new(args, opened, &own, &mut adapters, prompt)
                 .with_context(|| format!("{name}, line {line}"))
         });
         texts.collect()
@@ -160,7 +160,8 @@ impl Text {
     fn new(
         args: &RunArgs,
         opened: &LocalModel<'_>,
-        (own, adapters): (&[(PathBuf, f32)], &mut LoadedAdapters<'_>),
+        own: &[(PathBuf, f32)],
+        adapters: &mut LoadedAdapters<'_>,
         prompt: Prompt,
     ) -> anyhow::Result<Self> {
         let lora = prompt.lora.as_deref().unwrap_or(own).to_vec();

@@ -19,7 +19,7 @@ use sluice::host::{interrupt, isa};
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    Defaults, Ended, HttpOptions, Listen, ModelsOptions, NamedModel, ServerConfig, serve as run,
+    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, ServerConfig, ServerEnd, serve as run,
 };
 use sluice_text::chat::{TEMPLATES, template};
 use std::sync::Arc;
@@ -46,9 +46,9 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
         };
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(config, team, ready)? {
-        Ended::Drained => Ok(Ending::Done),
+        ServerEnd::Drained => Ok(Ending::Done),
         // The engine may be in the middle of a step, which nobody waits for any more.
-        Ended::AtOnce => {
+        ServerEnd::AtOnce => {
             drop(copy);
             std::process::exit(crate::outcome::EXIT_INTERRUPTED.into())
         }
@@ -213,7 +213,9 @@ fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
     }
     let kwargs = args.chat_template_kwargs.as_deref().unwrap_or("{}");
     let kwargs = serde_json::from_str(kwargs).map_err(|error| {
-        UsageError(format!("--chat-template-kwargs is no JSON object: {error}"))
+        UsageError(format!(
+            "--chat-template-kwargs: not a JSON object: {error}"
+        ))
     })?;
     Ok(Defaults {
         sampling: sampling.settings(true)?,
