@@ -43,7 +43,7 @@ impl Story {
 /// If anything fails.
 #[must_use]
 pub fn story(path: &Path, prompt: &str, n_predict: usize, seed: u64) -> Story {
-    adapted_story((path, &[]), prompt, n_predict, seed)
+    adapted_story(path, &[], prompt, n_predict, seed)
 }
 
 /// The same with adapters, each times its factor.
@@ -52,7 +52,8 @@ pub fn story(path: &Path, prompt: &str, n_predict: usize, seed: u64) -> Story {
 /// If anything fails.
 #[must_use]
 pub fn adapted_story(
-    (path, adapters): (&Path, &[(&Path, f32)]),
+    path: &Path,
+    adapters: &[(&Path, f32)],
     prompt: &str,
     n_predict: usize,
     seed: u64,

@@ -255,7 +255,7 @@ pub(crate) fn init(
     let text = settings.prompt_bytes;
     assert!(tokenizer.encode_workspace_words(text) <= sizes.workspace_words);
     assert!(tokenizer.max_tokens(text) <= sizes.prompt_tokens);
-    let model = load((file, &gguf), &config, &settings, weights, tables)?;
+    let model = load(file, &gguf, &config, &settings, weights, tables)?;
     let kv = arena.bytes(sizes.engine.kv_bytes).map_err(lack)?;
     let scratch = arena.bytes(sizes.engine.scratch_bytes).map_err(lack)?;
     let table = KernelTable::best(CpuFeatures::detect());
@@ -288,7 +288,8 @@ pub(crate) fn init(
 }
 
 fn load(
-    (file, gguf): (&'static [u8], &Gguf<'_>),
+    file: &'static [u8],
+    gguf: &Gguf<'_>,
     config: &ModelConfig,
     settings: &Settings,
     weights: &'static mut [u8],

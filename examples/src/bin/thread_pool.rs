@@ -62,8 +62,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = ModelPlan::new(&gguf, &config)?;
     let mut weights = lines(plan.weight_bytes);
     let mut tables = lines(plan.table_bytes);
-    let memory = (bytes(&mut weights), bytes(&mut tables));
-    let model = load(&pool, &file, &gguf, &config, memory)?;
+    let (weights, tables) = (bytes(&mut weights), bytes(&mut tables));
+    let model = load(&pool, &file, &gguf, &config, weights, tables)?;
 
     let limits = Limits::single(config.n_ctx_train, n_workers);
     let plan = EnginePlan::new(&config, &limits)?;
@@ -131,7 +131,8 @@ fn load<'m>(
     file: &[u8],
     gguf: &Gguf<'_>,
     config: &ModelConfig,
-    (weights, tables): (&'m mut [u8], &'m mut [u8]),
+    weights: &'m mut [u8],
+    tables: &'m mut [u8],
 ) -> Result<Model<'m>, Box<dyn Error>> {
     let source = SliceSource(file);
     let loader = Loader::new(gguf, config, weights, tables)?;

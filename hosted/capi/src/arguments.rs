@@ -156,14 +156,15 @@ pub(crate) unsafe fn slice<'t, T>(
 /// # Safety
 /// - `buffer` is null or points to room for `capacity` elements; `len` points to a number.
 pub(crate) unsafe fn fill<T: Copy>(
-    (name, values): (&str, &[T]),
+    name: &str,
+    values: &[T],
     buffer: *mut T,
     capacity: usize,
     len: *mut usize,
 ) -> Result<(), Failure> {
     if buffer.is_null() || capacity < values.len() {
         // SAFETY: by the caller.
-        return unsafe { no_room((name, values.len()), buffer, capacity, len) };
+        return unsafe { no_room(name, values.len(), buffer, capacity, len) };
     }
     if len.is_null() {
         return Err(Failure::null("the pointer to the length"));
@@ -181,7 +182,8 @@ pub(crate) unsafe fn fill<T: Copy>(
 /// # Safety
 /// - `len` is null or points to a number.
 pub(crate) unsafe fn no_room<T>(
-    (name, n): (&str, usize),
+    name: &str,
+    n: usize,
     buffer: *mut T,
     capacity: usize,
     len: *mut usize,

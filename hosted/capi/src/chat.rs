@@ -87,8 +87,13 @@ pub unsafe extern "C" fn sluice_chat_render(
         let model = &handle("model", model)?.model;
         let messages = slice("messages", messages, n_messages)?;
         let rendered = render(model, messages, &self::params(params)?)?;
-        let values = ("text", rendered.as_bytes());
-        fill(values, text.cast::<u8>(), capacity, text_len)
+        fill(
+            "text",
+            rendered.as_bytes(),
+            text.cast::<u8>(),
+            capacity,
+            text_len,
+        )
     })
 }
 

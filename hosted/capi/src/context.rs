@@ -384,6 +384,6 @@ pub unsafe extern "C" fn sluice_eval(
         }
         let drawing = lock(&work.drawing);
         // SAFETY: by the caller.
-        unsafe { fill(("logits", &drawing.logits), logits, capacity, n_logits) }
+        unsafe { fill("logits", &drawing.logits, logits, capacity, n_logits) }
     })
 }

@@ -225,9 +225,9 @@ pub unsafe extern "C" fn sluice_embed(
         let n = texts.len().saturating_mul(embedder.n_embd);
         if vectors.is_null() || capacity < n {
             // Nothing is computed for a buffer that cannot take it.
-            return no_room(("vectors", n), vectors, capacity, n_numbers);
+            return no_room("vectors", n, vectors, capacity, n_numbers);
         }
         let made = embedder.embed(&texts)?;
-        fill(("vectors", &made), vectors, capacity, n_numbers)
+        fill("vectors", &made, vectors, capacity, n_numbers)
     })
 }

@@ -1,14 +1,10 @@
 //! Experts that stay on disk.
 
-use crate::arguments::{Versioned, c_text, check_out, give};
-use crate::model::{Model, ModelParams, handle};
+use crate::arguments::{Versioned, check_out, give};
+use crate::model::{Model, handle};
 use crate::status::{Failure, Status, guard};
-use core::fmt::Display;
-use core::str::FromStr;
-use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
-use sluice::experts::{self, ExpertOptions};
+use sluice::experts;
 use static_assertions::const_assert_eq;
-use std::path::Path;
 
 /// What was done with a model's experts since it was opened. Set `struct_bytes` before it is filled in.
 #[repr(C)]
@@ -92,63 +88,6 @@ impl ExpertStats {
             stall_ns: u64::try_from(stats.stall.as_nanos()).unwrap_or(u64::MAX),
         }
     }
-}
-
-/// How experts are read, if they stay on disk.
-///
-/// # Safety
-/// - The texts in `params` are null or end with a zero.
-pub(crate) unsafe fn options(params: &ModelParams) -> Result<Option<ExpertOptions>, Failure> {
-    // SAFETY: by the caller.
-    let [io, policy, profile] = unsafe {
-        [
-            c_text("expert_io", params.expert_io)?,
-            c_text("expert_policy", params.expert_policy)?,
-            c_text("expert_profile", params.expert_profile)?,
-        ]
-    };
-    let flags = [
-        ("no_expert_prefetch", params.no_expert_prefetch),
-        ("expert_check", params.expert_check),
-    ];
-    for (name, given) in flags {
-        if given > 1 {
-            return Err(invalid(format_args!("{name} is {given}, expected 0 or 1")));
-        }
-    }
-    if params.expert_cache_bytes == 0 {
-        return Ok(None);
-    }
-    let io = io.map(|name| named("expert_io", name)).transpose()?;
-    let policy = match policy {
-        Some(name) => named("expert_policy", name)?,
-        None => EvictionPolicy::default(),
-    };
-    if (policy == EvictionPolicy::Static) != profile.is_some() {
-        return Err(invalid(
-            "expert_policy 'static' and expert_profile go together",
-        ));
-    }
-    let profile = profile.map(|path| ExpertProfile::read(Path::new(path)));
-    let profile = profile.transpose().map_err(invalid)?;
-    let bytes = usize::try_from(params.expert_cache_bytes).unwrap_or(usize::MAX);
-    Ok(Some(ExpertOptions {
-        io,
-        policy,
-        profile,
-        prefetch: params.no_expert_prefetch == 0,
-        check: params.expert_check == 1,
-        ..ExpertOptions::new(bytes)
-    }))
-}
-
-fn named<T: FromStr<Err: Display>>(field: &str, name: &str) -> Result<T, Failure> {
-    let found = name.parse();
-    found.map_err(|error| invalid(format_args!("{field} is '{name}', {error}")))
-}
-
-fn invalid(message: impl ToString) -> Failure {
-    Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
 }
 
 /// Fills in `*stats`. May be called while contexts of the model are at work.

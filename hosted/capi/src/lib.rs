@@ -21,6 +21,7 @@ pub mod embed;
 pub mod experts;
 pub mod generate;
 pub mod model;
+pub mod model_params;
 mod process;
 mod speculation;
 pub mod status;

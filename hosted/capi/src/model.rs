@@ -1,7 +1,7 @@
 //! Models: opened, asked, and their vocabulary.
 
 use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
-use crate::experts;
+use crate::model_params::{self, ModelParams};
 use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
@@ -28,46 +28,6 @@ pub struct Model {
 
 // A handle may be used from any thread.
 assert_impl_all!(Model: Send, Sync);
-
-/// How a model is opened. Begin with `sluice_model_params_default()`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct ModelParams {
-    /// `sizeof` this struct.
-    pub struct_bytes: usize,
-    /// Threads that load; 0 is one for each physical core.
-    pub n_threads: u32,
-    /// 0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
-    pub use_mmap: u32,
-    /// Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
-    pub expert_cache_bytes: u64,
-    /// How they are read: `uring`, `pread`, `mmap`; null is the first that works.
-    pub expert_io: *const c_char,
-    /// Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
-    pub expert_policy: *const c_char,
-    /// File of experts to hold, for `static`; null for none.
-    pub expert_profile: *const c_char,
-    /// 1 reads experts only when their layer is reached; 0 also before, by a guess.
-    pub no_expert_prefetch: u32,
-    /// 1 compares what is read with checksums.
-    pub expert_check: u32,
-}
-
-// SAFETY: numbers and pointers without padding.
-unsafe impl Versioned for ModelParams {
-    const NAME: &'static str = "sluice_model_params";
-    const DEFAULT: Self = Self {
-        struct_bytes: size_of::<Self>(),
-        n_threads: 0,
-        use_mmap: 1,
-        expert_cache_bytes: 0,
-        expert_io: ptr::null(),
-        expert_policy: ptr::null(),
-        expert_profile: ptr::null(),
-        no_expert_prefetch: 0,
-        expert_check: 0,
-    };
-}
 
 /// What there is to know of a model. Set `struct_bytes` before it is filled in.
 #[repr(C)]
@@ -108,8 +68,6 @@ unsafe impl Versioned for ModelInfo {
 
 // What C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ModelParams>(), 56);
-#[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelInfo>(), 40);
 
 impl Model {
@@ -117,7 +75,7 @@ impl Model {
     /// - The texts in `params` are null or end with a zero.
     unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
         // SAFETY: by the caller.
-        let experts = unsafe { experts::options(params)? };
+        let experts = unsafe { model_params::experts(params)? };
         let opened = ModelSource::of_file(file).map_err(open_failure)?;
         let team = start_team(params.n_threads)?;
         let load = LoadOptions {
@@ -381,7 +339,7 @@ pub unsafe extern "C" fn sluice_tokenize(
         };
         let found = model.model.encode_with(text, options);
         let found = found.map_err(encode_failure)?;
-        fill(("tokens", &found), tokens, capacity, n_tokens)
+        fill("tokens", &found, tokens, capacity, n_tokens)
     })
 }
 
@@ -415,7 +373,12 @@ pub unsafe extern "C" fn sluice_detokenize(
             pushed.map_err(|error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error))?;
         }
         detokenizer.finish(|part| whole.push_str(part));
-        let values = ("text", whole.as_bytes());
-        fill(values, text.cast::<u8>(), capacity, text_len)
+        fill(
+            "text",
+            whole.as_bytes(),
+            text.cast::<u8>(),
+            capacity,
+            text_len,
+        )
     })
 }

@@ -130,7 +130,7 @@ fn adapted(adapters: &[(&str, f32)]) -> Story {
     let adapters = adapters.iter();
     let adapters = adapters.map(|&(path, scale)| (Path::new(path), scale));
     let adapters: Vec<_> = adapters.collect();
-    adapted_story((TALE.as_ref(), &adapters), ONCE, 24, 7)
+    adapted_story(TALE.as_ref(), &adapters, ONCE, 24, 7)
 }
 
 const ONCE: &str = "Once upon a time";

@@ -15,8 +15,9 @@ use sluice_capi::generate::{
     Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
 };
 use sluice_capi::model::{
-    Model, ModelParams, sluice_model_free, sluice_model_open, sluice_model_params_default,
+    Model, sluice_model_free, sluice_model_open, sluice_model_params_default,
 };
+use sluice_capi::model_params::ModelParams;
 use sluice_capi::status::{Status, sluice_last_error};
 use sluice_tests::hosted::TALE;
 use std::ffi::CString;

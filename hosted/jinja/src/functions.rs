@@ -5,7 +5,7 @@ use crate::guard::{Guard, NODE_BYTES};
 use crate::limits::VALUE_BYTES_MAX;
 use crate::marks;
 use crate::names;
-use crate::python::{filters, globals, methods, operators, tests};
+use crate::python::{filters, globals, is_tests, methods, operators};
 use crate::slice::slice;
 use crate::values::{self, Once, View};
 use minijinja::value::{Rest, Tuple, ValueKind};
@@ -17,7 +17,7 @@ type Function = fn(&Guard, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>
 /// Puts filters, tests, methods, operators and functions into `env`; they ask `guard`.
 pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
     filters::install(env, guard);
-    tests::install(env);
+    is_tests::install(env);
     globals::install(env);
     env.remove_global("debug");
     for (name, function) in FUNCTIONS {

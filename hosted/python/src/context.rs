@@ -2,7 +2,7 @@
 
 use crate::fork::OfProcess;
 use crate::logits::Logits;
-use crate::service::made;
+use crate::making::made;
 use numpy::{PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

@@ -11,6 +11,7 @@ mod context;
 mod fork;
 mod gate;
 mod logits;
+mod making;
 mod model;
 mod service;
 mod tokenizer;

@@ -3,6 +3,7 @@
 use crate::callback::{Processor, Raised};
 use crate::context::{Context, Sampler};
 use crate::fork::OfProcess;
+use crate::making::{SIGNALS, made};
 use crate::model::Model;
 use core::any::Any;
 use core::time::Duration;
@@ -16,8 +17,8 @@ use sluice::Team;
 use sluice::core::team::StopFlag;
 use sluice::embed::Normalization;
 use sluice_cli::server_setup;
-use sluice_serve::api::{ApiError, EmbeddingRequest, Input, VectorKind};
-use sluice_serve::{Call, Making, Part, ServeError};
+use sluice_serve::api::{ApiError, EmbeddingInput, EmbeddingRequest, VectorKind};
+use sluice_serve::{Call, ReplyPart, ServeError};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -153,7 +154,8 @@ impl Service {
         dimensions: Option<usize>,
         model: Option<String>,
     ) -> PyResult<Bound<'p, PyArray2<f32>>> {
-        let mut request = EmbeddingRequest::new(tokens.into_iter().map(Input::Tokens).collect());
+        let mut request =
+            EmbeddingRequest::new(tokens.into_iter().map(EmbeddingInput::Tokens).collect());
         request.model.name = model;
         request.dimensions = dimensions;
         request.kind = match kind {
@@ -212,8 +214,8 @@ impl Reply {
     /// The status of HTTP, when it is there: 200 is good.
     fn status(&self, py: Python<'_>) -> PyResult<u16> {
         match self.wait(py)? {
-            Part::Status(status) => Ok(status),
-            Part::Bytes(_) | Part::End | Part::Broken => Err(ended()),
+            ReplyPart::Status(status) => Ok(status),
+            ReplyPart::Bytes(_) | ReplyPart::End | ReplyPart::Broken => Err(ended()),
         }
     }
 
@@ -224,13 +226,13 @@ impl Reply {
     fn __next__<'p>(&self, py: Python<'p>) -> PyResult<Option<Bound<'p, PyBytes>>> {
         loop {
             match self.wait(py)? {
-                Part::Status(_) => {}
-                Part::Bytes(bytes) => return Ok(Some(PyBytes::new(py, &bytes))),
-                Part::End => {
+                ReplyPart::Status(_) => {}
+                ReplyPart::Bytes(bytes) => return Ok(Some(PyBytes::new(py, &bytes))),
+                ReplyPart::End => {
                     self.raised.check()?;
                     return Ok(None);
                 }
-                Part::Broken => {
+                ReplyPart::Broken => {
                     self.raised.check()?;
                     return Err(ended());
                 }
@@ -244,9 +246,9 @@ impl Reply {
             // Without an interpreter nobody waits for it.
             let _told = Python::try_attach(|py| {
                 let told = match part {
-                    Part::Status(status) => then.call1(py, (status,)),
-                    Part::Bytes(bytes) => then.call1(py, (PyBytes::new(py, &bytes),)),
-                    Part::End | Part::Broken => then.call1(py, (py.None(),)),
+                    ReplyPart::Status(status) => then.call1(py, (status,)),
+                    ReplyPart::Bytes(bytes) => then.call1(py, (PyBytes::new(py, &bytes),)),
+                    ReplyPart::End | ReplyPart::Broken => then.call1(py, (py.None(),)),
                 };
                 if let Err(error) = told {
                     error.write_unraisable(py, None);
@@ -264,30 +266,13 @@ impl Reply {
 
 impl Reply {
     /// The next part. Other threads run meanwhile, and handlers of signals.
-    fn wait(&self, py: Python<'_>) -> PyResult<Part> {
+    fn wait(&self, py: Python<'_>) -> PyResult<ReplyPart> {
         let reply = self.reply.get()?;
         loop {
             if let Some(part) = py.detach(|| reply.next(SIGNALS)) {
                 return Ok(part);
             }
             py.check_signals()?;
-        }
-    }
-}
-
-/// What a thread makes. Others of Python run meanwhile, and handlers of signals: where one raises, `stop` is called.
-pub(crate) fn made<T: Send + 'static>(
-    py: Python<'_>,
-    mut making: Making<T>,
-    stop: impl FnOnce(&mut Making<T>) + Send,
-) -> PyResult<Result<T, ServeError>> {
-    loop {
-        if let Some(made) = py.detach(|| making.wait(SIGNALS)) {
-            return Ok(made);
-        }
-        if let Err(raised) = py.check_signals() {
-            py.detach(|| stop(&mut making));
-            return Err(raised);
         }
     }
 }
@@ -347,8 +332,6 @@ fn refused(error: &ServeError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// How long Ctrl-C may wait.
-const SIGNALS: Duration = Duration::from_millis(50);
 /// How long what was told to stop may take.
 const STOPPED: Duration = Duration::from_secs(5);
 const BODY_MAX: usize = 1 << 30;

@@ -31,8 +31,8 @@ pub use answer::{TextAnswer, WrapSampler};
 pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use models::{ModelsOptions, NamedModel};
-pub use server::{Call, Loading, Making, Part, Pending, Reply, Service};
-pub use server::{Ended, ServeError, Server, serve};
+pub use server::{Call, Loading, Making, Pending, Reply, ReplyPart, Service};
+pub use server::{ServeError, Server, ServerEnd, serve};
 
 use std::sync::Arc;
 

@@ -20,6 +20,7 @@ mod tests;
 use crate::host::cpus::CpuList;
 use crate::host::measures::HostMeasure;
 use crate::host::topology::{self, CoreChoice, Cores};
+pub use mounts::DeviceNumber;
 use mounts::Mount;
 use rustix::fs::{major, minor};
 use std::collections::BTreeSet;
@@ -48,7 +49,10 @@ impl Drives {
     pub fn of(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let device = path.metadata()?.dev();
-        let device = (major(device), minor(device));
+        let device = DeviceNumber {
+            major: major(device),
+            minor: minor(device),
+        };
         Ok(Self::below(Path::new("/"), &path, device))
     }
 
@@ -81,10 +85,10 @@ impl Drives {
     /// As [`of`](Self::of), with `sys`, `proc` and `dev` below `root`: of the file at `path`, which
     /// is absolute and free of links, on the device of this major and minor number.
     #[must_use]
-    pub fn below(root: &Path, path: &Path, device: (u32, u32)) -> Self {
+    pub fn below(root: &Path, path: &Path, device: DeviceNumber) -> Self {
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let mut walk = Walk::new(&root);
-        if device.0 == 0 {
+        if device.major == 0 {
             let mounts = mounts::read(&root.join("proc/self/mountinfo"));
             walk.mounted(&mounts, path, Some(device), 0);
         } else {
@@ -163,7 +167,8 @@ impl<'r> Walk<'r> {
     }
 
     /// A device by its number.
-    fn numbered(&mut self, (major, minor): (u32, u32)) {
+    fn numbered(&mut self, device: DeviceNumber) {
+        let DeviceNumber { major, minor } = device;
         let link = format!("sys/dev/block/{major}:{minor}");
         self.linked(&self.root.join(link), 0);
     }
@@ -223,12 +228,18 @@ impl<'r> Walk<'r> {
     }
 
     /// What is mounted where `path` lies.
-    fn mounted(&mut self, mounts: &[Mount], path: &Path, device: Option<(u32, u32)>, depth: usize) {
+    fn mounted(
+        &mut self,
+        mounts: &[Mount],
+        path: &Path,
+        device: Option<DeviceNumber>,
+        depth: usize,
+    ) {
         let Some(mount) = mounts::holding(mounts, path, device) else {
             self.has_unknown = true;
             return;
         };
-        if mount.device.0 != 0 {
+        if mount.device.major != 0 {
             self.numbered(mount.device);
         } else if mount.kind == "overlay" {
             self.layers(mounts, mount, path, depth);

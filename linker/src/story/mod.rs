@@ -24,7 +24,7 @@ use spin::Once;
 
 use crate::options::Options;
 use room::Room;
-use teller::Teller;
+use teller::{Extent, Teller};
 
 /// What the story needs of the machine.
 pub trait Machine {
@@ -115,10 +115,12 @@ pub fn tell(
         n => n,
     };
     let mut teller = Teller::new(
-        (machine, &tokenizer),
-        (model, table),
+        machine,
+        &tokenizer,
+        model,
+        table,
         options,
-        (n_ctx, n_workers),
+        Extent { n_ctx, n_workers },
         &mut room,
     )?;
     teller.is_loaded(start_ticks);

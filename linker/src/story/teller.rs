@@ -46,12 +46,22 @@ struct Draw<'m> {
 /// Tokens drawn in a step: all but the last are in the context already.
 type Drawn = Vec<u32, { POSITIONS_MAX + 1 }>;
 
+/// How much a teller's engine is made for.
+pub(super) struct Extent {
+    /// Tokens of the story with its prompt.
+    pub(super) n_ctx: usize,
+    /// Workers of a step.
+    pub(super) n_workers: usize,
+}
+
 impl<'t, 'm> Teller<'t, 'm> {
     pub(super) fn new(
-        (machine, tokenizer): (&'t dyn Machine, &'t Tokenizer<'m>),
-        (model, table): (Model<'m>, &'static KernelTable),
+        machine: &'t dyn Machine,
+        tokenizer: &'t Tokenizer<'m>,
+        model: Model<'m>,
+        table: &'static KernelTable,
         options: &Options<'_>,
-        (n_ctx, n_workers): (usize, usize),
+        Extent { n_ctx, n_workers }: Extent,
         room: &mut Room<'m>,
     ) -> Result<Self, StoryError> {
         let config = model.config().clone();

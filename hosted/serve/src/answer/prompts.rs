@@ -1,20 +1,20 @@
 //! From the prompts of a request to tokens, and back.
 
-use crate::api::{ApiError, Infill, Prompt, PromptPart};
+use crate::api::{ApiError, CompletionPrompt, Infill, PromptPart};
 use sluice::Model;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
 /// The tokens of each prompt, at least one of each.
-pub(super) fn tokens_of(prompts: &[Prompt], model: &Model) -> Result<Vec<Vec<u32>>> {
+pub(super) fn tokens_of(prompts: &[CompletionPrompt], model: &Model) -> Result<Vec<Vec<u32>>> {
     if prompts.is_empty() {
         return Err(ApiError::field("prompts", "is an empty list"));
     }
     let each = prompts.iter().enumerate();
     let each = each.map(|(i, prompt)| match prompt {
-        Prompt::Parts(parts) => joined(&format!("prompts[{i}]"), parts, model),
-        Prompt::Infill(infill) => filled(infill, model),
+        CompletionPrompt::Parts(parts) => joined(&format!("prompts[{i}]"), parts, model),
+        CompletionPrompt::Infill(infill) => filled(infill, model),
     });
     each.collect()
 }

@@ -4,7 +4,7 @@ use super::app::Context;
 use super::clock::Clock;
 use super::sampler::Terms;
 use crate::Log;
-use crate::api::{AnswerEvent, ApiError, End, Piece, Progress, Reason, Start, Total};
+use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
 use crate::models::Lease;
@@ -233,7 +233,7 @@ impl TextAnswer {
                 time,
             } => AnswerEvent::Progress {
                 at: first,
-                progress: Progress {
+                progress: PromptProgress {
                     total,
                     cached,
                     processed,
@@ -252,7 +252,7 @@ impl TextAnswer {
                 let timings = self.times_pieces.then(|| text.clock.timings());
                 AnswerEvent::Piece {
                     at: first + choice,
-                    piece: Piece {
+                    piece: AnswerPiece {
                         timings,
                         ..text.piece(token, piece, report)
                     },
@@ -341,9 +341,9 @@ impl Running {
 }
 
 impl Text {
-    fn piece(&mut self, token: u32, text: String, report: Option<TokenReport>) -> Piece {
+    fn piece(&mut self, token: u32, text: String, report: Option<TokenReport>) -> AnswerPiece {
         let parser = self.parser.as_mut().filter(|_| !text.is_empty());
-        Piece {
+        AnswerPiece {
             token,
             deltas: parser.map(|parser| parser.push(&text)).unwrap_or_default(),
             text,

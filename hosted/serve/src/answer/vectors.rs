@@ -2,7 +2,9 @@
 
 use super::app::Context;
 use super::prompts::{check_tokens, text_of};
-use crate::api::{ApiError, EmbeddingRequest, Input, Ranking, RerankRequest, VectorKind, Vectors};
+use crate::api::{
+    ApiError, EmbeddingInput, EmbeddingRequest, Ranking, RerankRequest, VectorKind, Vectors,
+};
 use crate::engine::{EmbedJob, JobError};
 use crate::models::Lease;
 use sluice::rank::NO_HEAD;
@@ -96,14 +98,14 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
     }
     let model = lease.model();
     let n_vocab = model.tokenizer().n_vocab();
-    let text = |(i, input): (usize, &Input)| {
+    let text = |(i, input): (usize, &EmbeddingInput)| {
         let field = || format!("input[{i}]");
         let tokens = match input {
-            Input::Text(text) => {
+            EmbeddingInput::Text(text) => {
                 let tokens = model.encode(text, false);
                 tokens.map_err(|error| ApiError::field(field(), error.to_string()))?
             }
-            Input::Tokens(tokens) => {
+            EmbeddingInput::Tokens(tokens) => {
                 check_tokens(tokens, n_vocab, &|_| field())?;
                 tokens.clone()
             }

@@ -8,7 +8,7 @@ pub struct CompletionRequest {
     /// The model.
     pub model: ModelChoice,
     /// The prompts, at least one.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<CompletionPrompt>,
     /// The number of likely tokens, up to 1000, to report with each token of a prompt; `None` for no scores.
     pub prompt_logprobs: Option<usize>,
     /// Whether [`Start`](super::Start) has the text of the prompts.
@@ -19,7 +19,7 @@ pub struct CompletionRequest {
 
 /// What a text continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Prompt {
+pub enum CompletionPrompt {
     /// Texts and tokens, one after the other. The first text begins with the vocabulary's first token.
     Parts(Vec<PromptPart>),
     /// The text between two others.
@@ -69,7 +69,7 @@ impl CompletionRequest {
     }
 }
 
-impl Prompt {
+impl CompletionPrompt {
     /// A text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Parts(vec![PromptPart::Text(text.into())])

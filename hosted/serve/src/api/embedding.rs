@@ -9,7 +9,7 @@ pub struct EmbeddingRequest {
     /// The model.
     pub model: ModelChoice,
     /// The texts, at least one.
-    pub input: Vec<Input>,
+    pub input: Vec<EmbeddingInput>,
     /// What the vectors are of.
     pub kind: VectorKind,
     /// Numbers of each vector to keep, 1 to n_embd; `None` for all.
@@ -20,7 +20,7 @@ pub struct EmbeddingRequest {
 
 /// A text to be embedded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum EmbeddingInput {
     /// Text.
     Text(String),
     /// Tokens of the model.
@@ -55,7 +55,7 @@ pub struct Vectors {
 impl EmbeddingRequest {
     /// Vectors of texts, of length 1.
     #[must_use]
-    pub fn new(input: Vec<Input>) -> Self {
+    pub fn new(input: Vec<EmbeddingInput>) -> Self {
         Self {
             model: ModelChoice::default(),
             input,

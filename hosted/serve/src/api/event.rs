@@ -56,21 +56,21 @@ pub enum AnswerEvent {
         /// The text.
         at: usize,
         /// How far it is read.
-        progress: Progress,
+        progress: PromptProgress,
     },
     /// A token.
     Piece {
         /// The text.
         at: usize,
         /// The token.
-        piece: Piece,
+        piece: AnswerPiece,
     },
     /// The token that ends it and is not part of it, with text that was held back before it.
     EndToken {
         /// The text.
         at: usize,
         /// The token.
-        piece: Piece,
+        piece: AnswerPiece,
     },
     /// Its end.
     End {
@@ -83,7 +83,7 @@ pub enum AnswerEvent {
 
 /// A token, with the text that is complete with it.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct AnswerPiece {
     /// The token.
     pub token: u32,
     /// The text.
@@ -98,7 +98,7 @@ pub struct Piece {
 
 /// How far a prompt is read.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
     /// Tokens that were found in the cache.

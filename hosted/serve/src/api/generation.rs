@@ -82,7 +82,7 @@ pub struct Generation {
     pub n_keep: usize,
     /// Whether events are wanted as they happen; false lets them come together at the end.
     pub streams: bool,
-    /// Whether [`Progress`](super::Progress) of reading the prompt is reported.
+    /// Whether [`PromptProgress`](super::Progress) of reading the prompt is reported.
     pub reports_progress: bool,
     /// Whether every piece has its timings.
     pub times_pieces: bool,

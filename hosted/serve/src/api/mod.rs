@@ -12,10 +12,12 @@ mod generation;
 mod rerank;
 
 pub use chat::ChatRequest;
-pub use completion::{CompletionRequest, Infill, InfillFile, Prompt, PromptPart};
-pub use embedding::{EmbeddingRequest, Input, VectorKind, Vectors};
+pub use completion::{CompletionPrompt, CompletionRequest, Infill, InfillFile, PromptPart};
+pub use embedding::{EmbeddingInput, EmbeddingRequest, VectorKind, Vectors};
 pub use error::{ApiError, ErrorKind};
-pub use event::{AnswerEvent, End, Piece, Progress, PromptInfo, Reason, Start, Total, Usage};
+pub use event::{
+    AnswerEvent, AnswerPiece, End, PromptInfo, PromptProgress, Reason, Start, Total, Usage,
+};
 pub use generation::{AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice};
 pub use rerank::{Ranking, RerankRequest};
 

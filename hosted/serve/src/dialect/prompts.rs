@@ -1,14 +1,14 @@
 //! Prompts in the forms in which they may come: a text, tokens, both mixed, or a list of those.
 
 use super::fields::{Fields, token, wrong};
-use crate::api::{ApiError, FieldName, Prompt, PromptPart};
+use crate::api::{ApiError, CompletionPrompt, FieldName, PromptPart};
 use serde_json::Value;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
 /// The prompts of a field.
 pub(super) struct Prompts {
-    pub(super) all: Vec<Prompt>,
+    pub(super) all: Vec<CompletionPrompt>,
     /// They came as a list.
     pub(super) is_list: bool,
 }
@@ -57,9 +57,9 @@ impl Prompts {
     }
 }
 
-fn one(value: &Value, field: &str) -> Result<Prompt> {
+fn one(value: &Value, field: &str) -> Result<CompletionPrompt> {
     let list = match value {
-        Value::String(text) => return Ok(Prompt::text(text)),
+        Value::String(text) => return Ok(CompletionPrompt::text(text)),
         Value::Array(list) => list,
         other => return Err(wrong(field, other, "a text, or a list of tokens")),
     };
@@ -76,7 +76,7 @@ fn one(value: &Value, field: &str) -> Result<Prompt> {
             }
         }
     }
-    Ok(Prompt::Parts(parts))
+    Ok(CompletionPrompt::Parts(parts))
 }
 
 const PROMPTS_MAX: usize = 1024;
@@ -95,15 +95,18 @@ mod tests {
         };
         let text = PromptPart::Text("a".into());
         for (prompt, expected) in [
-            (json!("a"), (vec![Prompt::text("a")], false)),
-            (json!([3, 4.0]), (vec![Prompt::tokens(vec![3, 4])], false)),
-            (json!(["a"]), (vec![Prompt::text("a")], true)),
+            (json!("a"), (vec![CompletionPrompt::text("a")], false)),
+            (
+                json!([3, 4.0]),
+                (vec![CompletionPrompt::tokens(vec![3, 4])], false),
+            ),
+            (json!(["a"]), (vec![CompletionPrompt::text("a")], true)),
             (
                 json!(["a", [1, "a", 2]]),
                 (
                     vec![
-                        Prompt::text("a"),
-                        Prompt::Parts(vec![
+                        CompletionPrompt::text("a"),
+                        CompletionPrompt::Parts(vec![
                             PromptPart::Tokens(vec![1]),
                             text.clone(),
                             PromptPart::Tokens(vec![2]),

@@ -1,7 +1,7 @@
 //! Parts of replies.
 
 use crate::answer::unique;
-use crate::api::{Progress, Reason, Start, Usage};
+use crate::api::{PromptProgress, Reason, Start, Usage};
 use crate::engine::Timings;
 use core::time::Duration;
 use serde_json::{Map, Value, json};
@@ -49,7 +49,7 @@ pub(super) fn usage(usage: &Usage) -> Value {
 }
 
 /// llama-server's `prompt_progress`.
-pub(super) fn progress(progress: &Progress) -> Value {
+pub(super) fn progress(progress: &PromptProgress) -> Value {
     json!({
         "total": progress.total,
         "cache": progress.cached,

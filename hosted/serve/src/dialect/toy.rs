@@ -95,7 +95,7 @@ fn models(models: &[ModelInfo<'_>]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use crate::server::{Call, Part, Service};
+    use crate::server::{Call, ReplyPart, Service};
     use crate::{ModelsOptions, NamedModel, ServerConfig};
     use core::time::Duration;
     use serde_json::{Value, json};
@@ -141,10 +141,10 @@ mod tests {
         let (mut status, mut bytes) = (0, Vec::new());
         loop {
             match reply.next(PATIENCE).unwrap() {
-                Part::Status(found) => status = found,
-                Part::Bytes(part) => bytes.extend(part),
-                Part::End => return (status, String::from_utf8(bytes).unwrap()),
-                Part::Broken => panic!("the service has ended"),
+                ReplyPart::Status(found) => status = found,
+                ReplyPart::Bytes(part) => bytes.extend(part),
+                ReplyPart::End => return (status, String::from_utf8(bytes).unwrap()),
+                ReplyPart::Broken => panic!("the service has ended"),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::job::JobError;
 use super::view::ModelView;
-use crate::metrics::{Finished, Metrics};
+use crate::metrics::{EndFigures, Metrics};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +92,7 @@ impl Entry {
     }
 
     /// Counts a choice that has ended, and learns from it how long those that wait may have to.
-    pub(super) fn finished(&self, end: Finished) {
+    pub(super) fn finished(&self, end: EndFigures) {
         let now = u64::try_from(end.inference.as_millis()).unwrap_or(u64::MAX);
         self.metrics.finished(end);
         let last = self.pace_ms.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! A request on the engine's thread: what its choices share, and the outlet of its events.
 
 use super::job::{Choice, Event, Job, Timings, Why};
-use crate::metrics::Finished;
+use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
 use sluice::adapter::Blend;
@@ -178,8 +178,8 @@ impl Request {
     }
 
     /// What is counted for a choice that ended before it began, because its client left or its deadline came.
-    pub(super) fn abandoned(&self) -> Finished {
-        Finished {
+    pub(super) fn abandoned(&self) -> EndFigures {
+        EndFigures {
             reason: "abort",
             e2e: self.arrived.elapsed(),
             inference: Duration::ZERO,

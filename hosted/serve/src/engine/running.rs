@@ -5,7 +5,7 @@ use super::job::{Event, JobError, Timings, Why};
 use super::pool::{Pool, Text};
 use super::request::{PendingChoice, Request};
 use super::view::SlotView;
-use crate::metrics::Finished;
+use crate::metrics::EndFigures;
 use core::time::Duration;
 use sluice::Sequence;
 use sluice::sequence::Ended;
@@ -357,9 +357,9 @@ impl Run {
         self.text
     }
 
-    fn figures(&self, why: &Why) -> Finished {
+    fn figures(&self, why: &Why) -> EndFigures {
         let (timings, inference) = (&self.timings, self.began.elapsed());
-        Finished {
+        EndFigures {
             reason: match why {
                 Why::Ended(Ended::EndOfText) | Why::Stop(_) => "stop",
                 Why::Ended(Ended::Length | Ended::ContextFull) => "length",

@@ -6,7 +6,7 @@ use super::plan::{Plan, Planner};
 use super::pool::Pool;
 use super::running::Running;
 use crate::Log;
-use crate::metrics::Step;
+use crate::metrics::StepFigures;
 use sluice::experts::ExpertStore;
 use sluice::sequence::Ended;
 use sluice::session::{GenerateError, TokenEvent};
@@ -42,7 +42,7 @@ pub(super) fn step(
     deliver(plan, events, running, pool, entry);
     let time = start.elapsed();
     let n_read = planner.note(&entered, n_writing, time);
-    entry.metrics().step(Step {
+    entry.metrics().step(StepFigures {
         n_prompt_tokens: n_read,
         n_decode_tokens: n_writing + entered.n_accepted,
         n_busy: rows.len(),

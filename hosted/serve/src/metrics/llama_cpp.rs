@@ -29,13 +29,14 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
             ratio(all.busy, all.steps),
         ),
     ] {
-        line(text, (name, "counter"), help, value)?;
+        line(text, name, "counter", help, value)?;
     }
     let sum = |of: fn(&Figures) -> u64| models.iter().map(|(_, m)| of(&m.drafts())).sum::<u64>();
     for (name, help, of) in SPECULATION {
         line(
             text,
-            (&format!("{name}_total"), "counter"),
+            &format!("{name}_total"),
+            "counter",
             help,
             sum(of) as f64,
         )?;
@@ -54,7 +55,7 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
         ("requests_processing", "Texts that run.", all.running),
         ("requests_deferred", "Requests that wait.", all.waiting),
     ] {
-        line(text, (name, "gauge"), help, value)?;
+        line(text, name, "gauge", help, value)?;
     }
     let name = format!("llamacpp:{PER_POSITION}_total");
     writeln!(
@@ -103,7 +104,7 @@ impl Sums {
     }
 }
 
-fn line(text: &mut String, (name, kind): (&str, &str), help: &str, value: f64) -> fmt::Result {
+fn line(text: &mut String, name: &str, kind: &str, help: &str, value: f64) -> fmt::Result {
     let name = format!("llamacpp:{name}");
     writeln!(
         text,

@@ -63,7 +63,7 @@ pub struct Metrics {
 
 /// How a text ended. One for each choice of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Finished {
+pub struct EndFigures {
     /// `stop`, `length`, `abort` or `error`.
     pub reason: &'static str,
     /// From arrival to the end.
@@ -82,7 +82,7 @@ pub struct Finished {
 
 /// One step of the engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct StepFigures {
     /// Tokens of prompts that it read.
     pub n_prompt_tokens: usize,
     /// Tokens that it wrote.
@@ -191,7 +191,7 @@ impl Metrics {
     }
 
     /// A text has ended.
-    pub fn finished(&self, end: Finished) {
+    pub fn finished(&self, end: EndFigures) {
         self.finished[index(&END_REASONS, end.reason)].add(1);
         self.e2e.observe_time(end.e2e);
         self.inference.observe_time(end.inference);
@@ -219,7 +219,7 @@ impl Metrics {
     }
 
     /// A step was computed.
-    pub fn step(&self, step: Step) {
+    pub fn step(&self, step: StepFigures) {
         self.steps.add(1);
         self.busy.add(step.n_busy as u64);
         self.step_tokens

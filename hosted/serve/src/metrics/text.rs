@@ -237,7 +237,7 @@ fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Finished, Step};
+    use crate::metrics::{EndFigures, StepFigures};
     use core::time::Duration;
 
     fn busy() -> Arc<Metrics> {
@@ -246,13 +246,13 @@ mod tests {
         metrics.started(Duration::from_millis(10), 100, 40);
         metrics.first_token(Duration::from_millis(30));
         metrics.token(Duration::from_millis(3));
-        metrics.step(Step {
+        metrics.step(StepFigures {
             n_prompt_tokens: 0,
             n_decode_tokens: 2,
             n_busy: 2,
             time: Duration::from_millis(500),
         });
-        metrics.finished(Finished {
+        metrics.finished(EndFigures {
             reason: "stop",
             e2e: Duration::from_millis(50),
             inference: Duration::from_millis(40),

@@ -55,7 +55,8 @@ impl Loaded {
         listed: &Listed,
         opened: Option<ModelSource>,
         options: &ModelsOptions,
-        (engine, team): (&Engine, &Team),
+        engine: &Engine,
+        team: &Team,
         metrics: &Arc<Metrics>,
         stop: &StopFlag,
     ) -> Result<Self, LoadFailure> {

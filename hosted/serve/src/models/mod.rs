@@ -295,9 +295,9 @@ impl Models {
             let (listed, entry) = (&models.listed[index], &models.entries[index]);
             let opened = entry.opened.lock().unwrap_or_else(PoisonError::into_inner);
             let opened = { opened }.take();
-            let on = (&models.engine, &team);
             let (options, stop) = (&models.options, &models.stop);
-            Loaded::load(listed, opened, options, on, &entry.metrics, stop)
+            let (engine, metrics) = (&models.engine, &entry.metrics);
+            Loaded::load(listed, opened, options, engine, &team, metrics, stop)
         });
         let loaded = loaded.await.unwrap_or_else(|_| {
             Err(LoadFailure {

@@ -36,7 +36,7 @@ enum Listener {
 
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ServerEnd {
     /// All answers were finished, or their time was over.
     Drained,
     /// It was asked for a second time.
@@ -73,7 +73,7 @@ pub fn serve(
     config: ServerConfig,
     team: Team,
     ready: impl FnOnce(&str),
-) -> Result<Ended, ServeError> {
+) -> Result<ServerEnd, ServeError> {
     let cpus = team.cpus_before();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(IO_THREADS)
@@ -102,8 +102,8 @@ pub fn serve(
             let _asked = stop.await;
         }));
         tokio::select! {
-            served = served => served.map_err(io::Error::other)?.map(|()| Ended::Drained),
-            () = signals => Ok(Ended::AtOnce),
+            served = served => served.map_err(io::Error::other)?.map(|()| ServerEnd::Drained),
+            () = signals => Ok(ServerEnd::AtOnce),
         }
     });
     // Work that is still at it would be waited for.

@@ -7,7 +7,7 @@ mod pending;
 mod routing;
 mod service;
 
-pub use listen::{Ended, ServeError, Server, serve};
+pub use listen::{ServeError, Server, ServerEnd, serve};
 pub use making::Making;
 pub use pending::Pending;
-pub use service::{Call, Loading, Part, Reply, Service};
+pub use service::{Call, Loading, Reply, ReplyPart, Service};

@@ -68,7 +68,7 @@ enum Way {
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ReplyPart {
     /// It begins, with this status of HTTP; 200 is good.
     Status(u16),
     /// Bytes of its body: all JSON, or whole events of a stream.
@@ -309,14 +309,14 @@ impl Loading {
 impl Reply {
     /// The next part, waiting for at most `patience`; `None` if there is none yet. Not from a task of a runtime.
     #[must_use]
-    pub fn next(&self, patience: Duration) -> Option<Part> {
+    pub fn next(&self, patience: Duration) -> Option<ReplyPart> {
         // Timers of the body need it.
         let _runtime = self.runtime.enter();
         wait_for(core::pin::pin!(next(&self.way)), patience)
     }
 
-    /// Calls `then` with the next part, from a thread of the service; with [`Part::Broken`] where the service has ended.
-    pub fn when_next(&self, then: impl FnOnce(Part) + Send + 'static) {
+    /// Calls `then` with the next part, from a thread of the service; with [`ReplyPart::Broken`] where the service has ended.
+    pub fn when_next(&self, then: impl FnOnce(ReplyPart) + Send + 'static) {
         let way = Arc::clone(&self.way);
         let mut told = Told(Some(then));
         self.runtime
@@ -324,34 +324,34 @@ impl Reply {
     }
 }
 
-async fn next(way: &Mutex<Way>) -> Part {
+async fn next(way: &Mutex<Way>) -> ReplyPart {
     let mut way = way.lock().await;
     poll_fn(|context| way.poll_part(context)).await
 }
 
 impl Way {
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Part> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<ReplyPart> {
         let part = match self {
             Self::Asked(asked) => match ready!(Pin::new(asked).poll(context)) {
                 Ok(response) => {
                     let status = response.status().as_u16();
                     *self = Self::Answered(response.into_body());
-                    return Poll::Ready(Part::Status(status));
+                    return Poll::Ready(ReplyPart::Status(status));
                 }
-                Err(_) => Part::Broken,
+                Err(_) => ReplyPart::Broken,
             },
             Self::Answered(body) => loop {
                 match ready!(Pin::new(&mut *body).poll_frame(context)) {
-                    None => break Part::End,
-                    Some(Err(_)) => break Part::Broken,
+                    None => break ReplyPart::End,
+                    Some(Err(_)) => break ReplyPart::Broken,
                     Some(Ok(frame)) => {
                         if let Ok(bytes) = frame.into_data() {
-                            return Poll::Ready(Part::Bytes(bytes));
+                            return Poll::Ready(ReplyPart::Bytes(bytes));
                         }
                     }
                 }
             },
-            Self::Over => Part::Broken,
+            Self::Over => ReplyPart::Broken,
         };
         *self = Self::Over;
         Poll::Ready(part)
@@ -378,19 +378,19 @@ fn request(call: Call) -> Request {
 }
 
 /// Is told a part once. A task that ends before that, or is never begun, tells that nothing comes.
-struct Told<F: FnOnce(Part)>(Option<F>);
+struct Told<F: FnOnce(ReplyPart)>(Option<F>);
 
-impl<F: FnOnce(Part)> Told<F> {
-    fn tell(&mut self, part: Part) {
+impl<F: FnOnce(ReplyPart)> Told<F> {
+    fn tell(&mut self, part: ReplyPart) {
         if let Some(then) = self.0.take() {
             then(part);
         }
     }
 }
 
-impl<F: FnOnce(Part)> Drop for Told<F> {
+impl<F: FnOnce(ReplyPart)> Drop for Told<F> {
     fn drop(&mut self) {
-        self.tell(Part::Broken);
+        self.tell(ReplyPart::Broken);
     }
 }
 

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use sluice::Team;
 use sluice::host::topology::Cores;
 use sluice_serve::api::{
-    AnswerEvent, CompletionRequest, EmbeddingRequest, ErrorKind, Input, Prompt, Reason,
+    AnswerEvent, CompletionPrompt, CompletionRequest, EmbeddingInput, EmbeddingRequest, ErrorKind,
+    Reason,
 };
-use sluice_serve::{Call, Part, Service};
+use sluice_serve::{Call, ReplyPart, Service};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -31,10 +32,10 @@ fn posted(service: &Service, path: &str, body: &Value) -> Value {
     let mut bytes = Vec::new();
     loop {
         match reply.next(PATIENCE).unwrap() {
-            Part::Status(_) => {}
-            Part::Bytes(part) => bytes.extend(part),
-            Part::End => return serde_json::from_slice(&bytes).unwrap(),
-            Part::Broken => panic!("the service has ended"),
+            ReplyPart::Status(_) => {}
+            ReplyPart::Bytes(part) => bytes.extend(part),
+            ReplyPart::End => return serde_json::from_slice(&bytes).unwrap(),
+            ReplyPart::Broken => panic!("the service has ended"),
         }
     }
 }
@@ -43,7 +44,7 @@ fn posted(service: &Service, path: &str, body: &Value) -> Value {
 fn a_typed_request_has_the_answer_of_its_route() {
     let service = service();
     let mut request = CompletionRequest::new(service.defaults());
-    request.prompts = vec![Prompt::text("Once upon a time")];
+    request.prompts = vec![CompletionPrompt::text("Once upon a time")];
     request.generation.max_tokens = Some(8);
     request.generation.seed = Some(7);
     let answer = service.complete(request.clone(), None).wait(PATIENCE);
@@ -73,7 +74,7 @@ fn a_typed_request_has_the_answer_of_its_route() {
 fn vectors_are_those_of_the_route() {
     let service = service();
     let texts = ["A cat sat.", "A dog ran."];
-    let input = texts.map(|text| Input::Text(text.to_owned()));
+    let input = texts.map(|text| EmbeddingInput::Text(text.to_owned()));
     let found = service.embed(EmbeddingRequest::new(input.into()));
     let found = { found }.wait(PATIENCE).unwrap().unwrap();
     let route = posted(&service, "/v1/embeddings", &json!({"input": texts}));

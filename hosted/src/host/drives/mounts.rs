@@ -9,11 +9,19 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+/// The number of a device; major 0 is not a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceNumber {
+    /// Which driver.
+    pub major: u32,
+    /// Which of its devices.
+    pub minor: u32,
+}
+
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// Major and minor number; major 0 is no block device.
-    pub(super) device: (u32, u32),
+    pub(super) device: DeviceNumber,
     /// The folder of the file system that is seen at `point`.
     root: PathBuf,
     /// Where.
@@ -37,7 +45,7 @@ pub(super) fn read(mountinfo: &Path) -> Vec<Mount> {
 pub(super) fn holding<'m>(
     mounts: &'m [Mount],
     path: &Path,
-    device: Option<(u32, u32)>,
+    device: Option<DeviceNumber>,
 ) -> Option<&'m Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| {
@@ -84,7 +92,10 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let device = str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let device = DeviceNumber {
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    };
     let root = path(unescaped(fields.next()?));
     let point = path(unescaped(fields.next()?));
     // Options, then tags, then the dash.
@@ -149,7 +160,7 @@ mod tests {
     fn lines_and_escapes() {
         let line = br"36 35 0:43 /a\040b /mnt/x\134y rw shared:1 master:2 - btrfs /dev/sd\011a rw";
         let mount = parse(line).unwrap();
-        assert_eq!(mount.device, (0, 43));
+        assert_eq!((mount.device.major, mount.device.minor), (0, 43));
         assert_eq!(mount.root, Path::new("/a b"));
         assert_eq!(mount.point, Path::new(r"/mnt/x\y"));
         assert_eq!(mount.source, Path::new("/dev/sd\ta"));
@@ -188,7 +199,8 @@ mod tests {
             .lines()
             .filter_map(|line| parse(line.as_bytes()))
             .collect();
-        let kind = |path: &str, device| {
+        let kind = |path: &str, device: Option<(u32, u32)>| {
+            let device = device.map(|(major, minor)| DeviceNumber { major, minor });
             holding(&mounts, Path::new(path), device)
                 .unwrap()
                 .kind

@@ -34,7 +34,8 @@ impl Tree {
         path
     }
 
-    fn found(&self, path: &str, device: (u32, u32)) -> (String, Vec<usize>) {
+    fn found(&self, path: &str, (major, minor): (u32, u32)) -> (String, Vec<usize>) {
+        let device = DeviceNumber { major, minor };
         let drives = Drives::below(&self.0, Path::new(path), device);
         (drives.devices.join(" "), drives.nodes)
     }

@@ -46,7 +46,7 @@ impl Attention {
         let tokens: Vec<[Vec<f64>; 3]> = x
             .iter()
             .enumerate()
-            .map(|(position, x)| self.qkv(config, (layer, position), x))
+            .map(|(position, x)| self.qkv(config, layer, position, x))
             .collect();
         let attend = |p1: usize| {
             let attended = Self::attend(config, layer, &tokens, p1);
@@ -56,7 +56,7 @@ impl Attention {
     }
 
     /// Queries, keys and values of a token, normalised and rotated.
-    fn qkv(&self, config: &Config, (layer, position): (usize, usize), x: &[f64]) -> [Vec<f64>; 3] {
+    fn qkv(&self, config: &Config, layer: usize, position: usize, x: &[f64]) -> [Vec<f64>; 3] {
         let mut query: Vec<f64> = self.projections.iter().flat_map(|m| m.times(x)).collect();
         let mut key = query.split_off(config.n_head * config.head_len);
         let value = key.split_off(config.n_head_kv * config.head_len);

@@ -8,8 +8,8 @@ use super::super::reply::{progress, timings};
 use super::super::sampling::shown_settings;
 use super::super::seam::{Exchange, TextWriter, WriteText};
 use crate::api::{
-    AnswerEvent, ApiError, CompletionRequest, Defaults, End, FieldName, Infill, InfillFile, Piece,
-    Prompt, Reason, Start, TOP_MAX, Total,
+    AnswerEvent, AnswerPiece, ApiError, CompletionPrompt, CompletionRequest, Defaults, End,
+    FieldName, Infill, InfillFile, Reason, Start, TOP_MAX, Total,
 };
 use crate::engine::Score;
 use serde_json::{Map, Value, json};
@@ -37,7 +37,7 @@ pub(super) fn parse_infill(
     let prefix = fields.str("input_prefix")?.unwrap_or_default();
     let suffix = fields.str("input_suffix")?.unwrap_or_default();
     let begun = fields.str("prompt")?.unwrap_or_default();
-    let prompt = Prompt::Infill(Infill {
+    let prompt = CompletionPrompt::Infill(Infill {
         prefix: format!("{prefix}{begun}"),
         suffix: suffix.to_owned(),
         extra: extra(fields)?,
@@ -251,7 +251,7 @@ impl Writer {
         self.choices[at].scores = Some(core::iter::once(Value::Null).chain(scores).collect());
     }
 
-    fn piece(&mut self, at: usize, piece: &Piece) -> Vec<Value> {
+    fn piece(&mut self, at: usize, piece: &AnswerPiece) -> Vec<Value> {
         let report = piece.report.as_ref();
         let entry = report.map(|report| logprobs::native(&self.model, report));
         let Options {
@@ -281,7 +281,7 @@ impl Writer {
         vec![chunk.into()]
     }
 
-    fn end_token(&mut self, at: usize, end: &Piece) -> Vec<Value> {
+    fn end_token(&mut self, at: usize, end: &AnswerPiece) -> Vec<Value> {
         if self.options.returns_tokens {
             let report = end.report.as_ref();
             let entry = report.map(|report| logprobs::native(&self.model, report));

@@ -7,7 +7,7 @@ use super::super::reply::{Head, finish, progress, timings, usage};
 use super::super::seam::{Exchange, TextWriter, WriteText};
 use super::messages;
 use crate::api::{
-    AnswerEvent, ApiError, ChatRequest, Defaults, End, Piece, Progress, TOP_MAX, Total,
+    AnswerEvent, AnswerPiece, ApiError, ChatRequest, Defaults, End, PromptProgress, TOP_MAX, Total,
 };
 use serde_json::{Map, Value, json};
 use sluice::Model;
@@ -150,7 +150,7 @@ impl Writer {
         }
     }
 
-    fn piece(&mut self, at: usize, piece: Piece) -> Vec<Value> {
+    fn piece(&mut self, at: usize, piece: AnswerPiece) -> Vec<Value> {
         let mut chunks = Vec::new();
         self.begin(at, &mut chunks);
         let report = piece.report.as_ref();
@@ -163,7 +163,7 @@ impl Writer {
         chunks
     }
 
-    fn progress(&mut self, at: usize, read: &Progress) -> Vec<Value> {
+    fn progress(&mut self, at: usize, read: &PromptProgress) -> Vec<Value> {
         let mut chunks = Vec::new();
         self.begin(at, &mut chunks);
         let mut chunk = self.delta(at, json!({}), None);
@@ -202,7 +202,7 @@ impl TextWriter for Writer {
             AnswerEvent::EndToken { piece, .. } if piece.text.is_empty() => Vec::new(),
             AnswerEvent::EndToken { at, piece } => self.piece(
                 at,
-                Piece {
+                AnswerPiece {
                     report: None,
                     ..piece
                 },

@@ -7,8 +7,8 @@ use super::super::prompts::Prompts;
 use super::super::reply::{Head, finish, progress, timings, usage};
 use super::super::seam::{Exchange, TextWriter, WriteText};
 use crate::api::{
-    AnswerEvent, ApiError, CompletionRequest, Defaults, End, Infill, Piece, Progress, Prompt,
-    Start, TOP_MAX, Total,
+    AnswerEvent, AnswerPiece, ApiError, CompletionPrompt, CompletionRequest, Defaults, End, Infill,
+    PromptProgress, Start, TOP_MAX, Total,
 };
 use crate::engine::Score;
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ pub(super) fn parse(
         Some(suffix) => {
             let needs = |_| ApiError::field("suffix", "needs a prompt that is one text");
             let prefix = fields.str("prompt").map_err(needs)?;
-            vec![Prompt::Infill(Infill {
+            vec![CompletionPrompt::Infill(Infill {
                 prefix: prefix.unwrap_or_default().to_owned(),
                 suffix: suffix.to_owned(),
                 extra: Vec::new(),
@@ -140,7 +140,7 @@ impl Writer {
         }
     }
 
-    fn piece(&mut self, at: usize, piece: &Piece) -> Vec<Value> {
+    fn piece(&mut self, at: usize, piece: &AnswerPiece) -> Vec<Value> {
         let text = self.with_echo(at, &piece.text);
         if let Some(report) = &piece.report {
             self.choices[at].logprobs.push(&self.model, report);
@@ -161,7 +161,7 @@ impl Writer {
         vec![chunk.into()]
     }
 
-    fn progress(&mut self, at: usize, read: &Progress) -> Vec<Value> {
+    fn progress(&mut self, at: usize, read: &PromptProgress) -> Vec<Value> {
         let choice = self.choice(at, "", None);
         let mut chunk = self.object(json!([choice]));
         chunk.insert("prompt_progress".into(), progress(read));

@@ -3,7 +3,7 @@
 use super::super::fields::{Fields, token, wrong};
 use super::super::generation::model;
 use super::super::seam::{Exchange, WriteVectors};
-use crate::api::{ApiError, Defaults, EmbeddingRequest, FieldName, Input, Vectors};
+use crate::api::{ApiError, Defaults, EmbeddingInput, EmbeddingRequest, FieldName, Vectors};
 use core::fmt::Write as _;
 use serde_json::{Value, json};
 use sluice::embed::Normalization;
@@ -40,7 +40,7 @@ pub(super) fn parse(
 }
 
 struct Texts {
-    all: Vec<Input>,
+    all: Vec<EmbeddingInput>,
     is_list: bool,
 }
 
@@ -72,12 +72,12 @@ impl Texts {
     }
 }
 
-fn one(value: &Value, name: &str) -> Result<Input> {
+fn one(value: &Value, name: &str) -> Result<EmbeddingInput> {
     match value {
-        Value::String(text) => Ok(Input::Text(text.clone())),
+        Value::String(text) => Ok(EmbeddingInput::Text(text.clone())),
         Value::Array(list) => {
             let tokens = list.iter().map(|value| token(name, value));
-            Ok(Input::Tokens(tokens.collect::<Result<_>>()?))
+            Ok(EmbeddingInput::Tokens(tokens.collect::<Result<_>>()?))
         }
         other => Err(wrong(name, other, "a text, or a list of tokens")),
     }

@@ -8,7 +8,7 @@ mod size;
 
 use super::job::{EmbedJob, JobError, ScoreJob};
 use crate::Log;
-use crate::metrics::Finished;
+use crate::metrics::EndFigures;
 use core::time::Duration;
 use embedding::{EmbedTask, Embedder};
 use scoring::{ScoreTask, Scorer};
@@ -78,10 +78,10 @@ impl Task {
     }
 
     /// What is counted when it has ended.
-    pub(super) fn finished(&self) -> Option<Finished> {
+    pub(super) fn finished(&self) -> Option<EndFigures> {
         let Self::Embed(task) = self else { return None };
         let e2e = task.job.arrived.elapsed();
-        Some(Finished {
+        Some(EndFigures {
             reason: "stop",
             e2e,
             inference: e2e,

@@ -1,0 +1,113 @@
+//! How a model is opened.
+
+use crate::arguments::{Versioned, c_text};
+use crate::status::{Failure, Status};
+use core::ffi::c_char;
+use core::fmt::Display;
+use core::ptr;
+use core::str::FromStr;
+use sluice::experts::ExpertOptions;
+use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
+use static_assertions::const_assert_eq;
+use std::path::Path;
+
+/// How a model is opened. Begin with `sluice_model_params_default()`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ModelParams {
+    /// `sizeof` this struct.
+    pub struct_bytes: usize,
+    /// Threads that load; 0 is one for each physical core.
+    pub n_threads: u32,
+    /// 0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
+    pub use_mmap: u32,
+    /// Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
+    pub expert_cache_bytes: u64,
+    /// How they are read: `uring`, `pread`, `mmap`; null is the first that works.
+    pub expert_io: *const c_char,
+    /// Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
+    pub expert_policy: *const c_char,
+    /// File of experts to hold, for `static`; null for none.
+    pub expert_profile: *const c_char,
+    /// 1 reads experts only when their layer is reached; 0 also before, by a guess.
+    pub no_expert_prefetch: u32,
+    /// 1 compares what is read with checksums.
+    pub expert_check: u32,
+}
+
+// SAFETY: numbers and pointers without padding.
+unsafe impl Versioned for ModelParams {
+    const NAME: &'static str = "sluice_model_params";
+    const DEFAULT: Self = Self {
+        struct_bytes: size_of::<Self>(),
+        n_threads: 0,
+        use_mmap: 1,
+        expert_cache_bytes: 0,
+        expert_io: ptr::null(),
+        expert_policy: ptr::null(),
+        expert_profile: ptr::null(),
+        no_expert_prefetch: 0,
+        expert_check: 0,
+    };
+}
+
+// What C programs were compiled with.
+#[cfg(target_pointer_width = "64")]
+const_assert_eq!(size_of::<ModelParams>(), 56);
+
+/// How experts are read, if they stay on disk.
+///
+/// # Safety
+/// - The texts in `params` are null or end with a zero.
+pub(crate) unsafe fn experts(params: &ModelParams) -> Result<Option<ExpertOptions>, Failure> {
+    // SAFETY: by the caller.
+    let [io, policy, profile] = unsafe {
+        [
+            c_text("expert_io", params.expert_io)?,
+            c_text("expert_policy", params.expert_policy)?,
+            c_text("expert_profile", params.expert_profile)?,
+        ]
+    };
+    let flags = [
+        ("no_expert_prefetch", params.no_expert_prefetch),
+        ("expert_check", params.expert_check),
+    ];
+    for (name, given) in flags {
+        if given > 1 {
+            return Err(invalid(format_args!("{name} is {given}, expected 0 or 1")));
+        }
+    }
+    if params.expert_cache_bytes == 0 {
+        return Ok(None);
+    }
+    let io = io.map(|name| named("expert_io", name)).transpose()?;
+    let policy = match policy {
+        Some(name) => named("expert_policy", name)?,
+        None => EvictionPolicy::default(),
+    };
+    if (policy == EvictionPolicy::Static) != profile.is_some() {
+        return Err(invalid(
+            "expert_policy 'static' and expert_profile go together",
+        ));
+    }
+    let profile = profile.map(|path| ExpertProfile::read(Path::new(path)));
+    let profile = profile.transpose().map_err(invalid)?;
+    let bytes = usize::try_from(params.expert_cache_bytes).unwrap_or(usize::MAX);
+    Ok(Some(ExpertOptions {
+        io,
+        policy,
+        profile,
+        prefetch: params.no_expert_prefetch == 0,
+        check: params.expert_check == 1,
+        ..ExpertOptions::new(bytes)
+    }))
+}
+
+fn named<T: FromStr<Err: Display>>(field: &str, name: &str) -> Result<T, Failure> {
+    let found = name.parse();
+    found.map_err(|error| invalid(format_args!("{field} is '{name}', {error}")))
+}
+
+fn invalid(message: impl ToString) -> Failure {
+    Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
+}
