@@ -2,7 +2,7 @@
 //!
 //! README.md, ARCHITECTURE.md, CHANGELOG.md and docs/*.md have limits on their lines and
 //! paragraphs. Every relative link names a file and a heading that exist, and the README leads to
-//! every page of docs/.
+//! every page of docs/. The words of STYLE.md's list are rare in all that people read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,82 @@ fn the_readme_leads_to_every_page() {
             assert!(links.contains(&target), "README.md has no link to {target}");
         }
     }
+}
+
+/// Phrases that no native engineer writes, and how often all files together may have them: fewer with each sweep.
+const RARE: [&str; 14] = [
+    "is no",
+    "so many",
+    "is none",
+    "are none",
+    "nobody",
+    "whoever",
+    "is told",
+    "are told",
+    "for ever",
+    "at hand",
+    "anew",
+    "says how",
+    "says what",
+    "says which",
+];
+const RARE_MAX: usize = 1030;
+/// Words that are right now and then.
+const DOUBTFUL: [&str; 4] = ["behind", "beside", "that of", "those of"];
+const DOUBTFUL_MAX: usize = 1450;
+
+#[test]
+fn the_language_is_plain() {
+    let text = texts();
+    for (phrases, max) in [(&RARE[..], RARE_MAX), (&DOUBTFUL, DOUBTFUL_MAX)] {
+        let counts: Vec<_> = phrases
+            .iter()
+            .map(|phrase| (phrase, count(&text, phrase)))
+            .collect();
+        let all: usize = counts.iter().map(|(_, n)| n).sum();
+        assert!(
+            all <= max,
+            "{all} of these, at most {max}; see STYLE.md: {counts:?}"
+        );
+        assert!(all + 20 > max, "{all} of these: lower the limit of {max}");
+    }
+}
+
+#[test]
+fn phrases_are_counted_as_words() {
+    let text = "There is no tea; this is nothing.\nIs\n    // no way. is_no Anew, renewed anew.";
+    assert_eq!(count(&words(text), "is no"), 2);
+    assert_eq!(count(&words(text), "anew"), 2);
+}
+
+/// How often the words of `phrase` follow each other.
+fn count(words: &[String], phrase: &str) -> usize {
+    let phrase: Vec<_> = phrase.split(' ').collect();
+    words
+        .windows(phrase.len())
+        .filter(|window| *window == phrase)
+        .count()
+}
+
+/// The words of all tracked texts, but for this list and the page that has it.
+fn texts() -> Vec<String> {
+    let listed = std::process::Command::new("git")
+        .args(["ls-files", "*.rs", "*.md", "*.py", "*.pyi", "*.h"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    let listed = String::from_utf8(listed.stdout).expect("names of files are UTF-8");
+    let own = ["STYLE.md", "tests/tests/documents.rs"];
+    let files = listed.lines().filter(|name| !own.contains(name));
+    let texts: Vec<_> = files.map(|name| read(&root().join(name))).collect();
+    assert!(texts.len() > 500, "{} texts were found", texts.len());
+    texts.iter().flat_map(|text| words(text)).collect()
+}
+
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let words = words.filter(|word| !word.is_empty());
+    words.map(str::to_lowercase).collect()
 }
 
 #[test]

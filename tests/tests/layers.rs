@@ -1,45 +1,31 @@
-//! Modules use each other one way: no circles of `use` among the files of a folder.
+//! Modules use each other one way: no circles of `use` among the files of any source folder of the workspace.
 //!
 //! A file of a folder, or a folder in it, is a node. It uses another when it names a path into it:
 //! `crate::folder::other::…`, `super::other::…`, or an item that the folder's own `mod.rs` takes from it. What
 //! `mod.rs` (or `lib.rs`) itself says is not looked at: it introduces its files to others, and tests neither.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use sluice_tests::sources::{root, sorted, source_folders};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Folders without circles.
-const FOLDERS: [&str; 13] = [
-    "core/src/engine",
-    "core/src/engine/blocks",
-    "core/src/engine/sites",
-    "core/src/model",
-    "core/src/model/arch",
-    "core/src/state",
-    "hosted/src",
-    "hosted/src/file",
-    "hosted/src/generate",
-    "hosted/src/host",
-    "hosted/src/sequence",
-    "hosted/src/session",
-    "hosted/gate/src/isolation",
-];
 
 /// Which file uses which.
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
 fn files_of_a_folder_use_each_other_one_way() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut circles = Vec::new();
-    for folder in FOLDERS {
-        let edges = edges(&root.join(folder));
-        assert!(edges.len() > 1, "{folder} has files");
-        circles.extend(circle(&edges).map(|path| format!("{folder}: {}", path.join(" -> "))));
+    let mut n_edges = 0;
+    for folder in source_folders() {
+        let edges = edges(&folder);
+        n_edges += edges.values().map(BTreeSet::len).sum::<usize>();
+        let name = folder.strip_prefix(root()).unwrap().display().to_string();
+        circles.extend(circle(&edges).map(|path| format!("{name}: {}", path.join(" -> "))));
     }
     assert!(circles.is_empty(), "{}", circles.join("\n"));
-    let hosted = edges(&root.join("hosted/src"));
+    assert!(n_edges > 1000, "{n_edges} uses were found in all");
+    let hosted = edges(&root().join("hosted/src"));
     for (user, used) in [
         ("session", "model"),
         ("evaluate", "session"),
@@ -77,11 +63,19 @@ fn uses_are_read_as_rust_reads_them() {
 /// The edges among what lies in `folder`.
 fn edges(folder: &Path) -> Edges {
     let module = module_of(folder);
-    let own = ["mod.rs", "lib.rs"].map(|name| folder.join(name));
-    let own = own.iter().find(|path| path.exists()).unwrap();
+    let inside = ["lib.rs", "mod.rs", "main.rs"].map(|name| folder.join(name));
+    let beside = folder.with_extension("rs");
+    let own = inside
+        .into_iter()
+        .chain([beside])
+        .find(|path| path.exists());
+    // A folder of test data or of binaries has no file of its own.
+    let Some(own) = own else {
+        return Edges::new();
+    };
     // Items that the folder's own file takes from its parts, under their names.
     let mut taken = BTreeMap::new();
-    for path in paths(&fs::read_to_string(own).unwrap()) {
+    for path in paths(&fs::read_to_string(&own).unwrap()) {
         let path = path.strip_prefix("self::").unwrap_or(&path);
         if let Some((part, item)) = path.split_once("::") {
             taken.insert(
@@ -91,9 +85,8 @@ fn edges(folder: &Path) -> Edges {
         }
     }
     let mut edges = Edges::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path != *own && path.file_stem().unwrap() != "tests" {
+    for path in sorted(folder) {
+        if path != own && path.file_stem().unwrap() != "tests" {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
             collect(&path, 1, &module, &taken, edges.entry(name).or_default());
         }
@@ -114,8 +107,7 @@ fn collect(
     used: &mut BTreeSet<String>,
 ) {
     if path.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            let entry = entry.unwrap().path();
+        for entry in sorted(path) {
             let own = entry.file_name().unwrap() == "mod.rs";
             collect(
                 &entry,
