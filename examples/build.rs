@@ -1,5 +1,5 @@
-//! Links `freestanding` without anything, in the profile that has no unwinder: `linker/build.rs`
-//! says how a profile is recognised and why.
+//! Links `freestanding` without anything, in the profile that has no unwinder. See `linker/build.rs` for how a profile
+//! is recognised and why.
 
 use std::env;
 use std::path::Path;

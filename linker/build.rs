@@ -1,10 +1,10 @@
 //! Decides whether this build is the bare-metal image, and if so how it is linked.
 //!
-//! The image is what the profile `metal` builds. A build script cannot ask for its profile:
-//! `PROFILE` and `CARGO_CFG_PANIC` describe the base profile, `release`. The folder that cargo
-//! puts the outputs into is named after the profile, so that is what is looked at. One answer
-//! then decides both halves, the `cfg` that selects the freestanding source and the linker
-//! arguments: neither can be on without the other.
+//! The image is what the profile `metal` builds. A build script cannot query its profile:
+//! `PROFILE` and `CARGO_CFG_PANIC` describe the base profile, `release`. Cargo names the output
+//! folder after the profile, so this script reads the name from there. That one answer
+//! decides both the `cfg` that selects the freestanding source and the linker
+//! arguments: neither can be set without the other.
 
 use std::env;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn main() {
     println!("cargo::rerun-if-changed=efi.ld");
     let out_dir = env::var("OUT_DIR").expect("cargo sets it for build scripts");
     if profile_folder(Path::new(&out_dir)) != Some("metal") {
-        return; // an ordinary program that says how to build the image
+        return; // an ordinary program that prints how to build the image
     }
     let target = env::var("TARGET").expect("cargo sets it for build scripts");
     if target != "x86_64-unknown-linux-gnu" {

@@ -17,8 +17,8 @@ use sluice_kernels::table::{RopeArgs, RopePairing};
 use sluice_kernels::{FpEnv, KernelTable, KvType, WeightType};
 use std::time::Instant;
 
-/// Runs `run` on every table: compares what `result` then shows with the scalar table's, and
-/// measures. A line after criterion's says what part of the table's limit that is.
+/// Runs `run` on every table: compares what `result` then shows with the scalar table's, and measures. After
+/// criterion's output, prints which fraction of the table's limit was reached.
 fn on_every_table<P, R: PartialEq>(
     mut group: BenchmarkGroup<'_, WallTime>,
     work: Option<Work>,

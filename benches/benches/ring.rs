@@ -126,7 +126,7 @@ fn frames(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ring/f32/frames of 4 KiB");
     group.throughput(Throughput::Bytes(4 * FRAME as u64));
     let frame = [0.5f32; FRAME];
-    // Every frame is read as a gate would: all of it, as fast as it comes.
+    // Every frame is read completely, as a gate would, at full speed.
     let kernels = FrameKernels::best(CpuFeatures::detect());
     group.bench_function("sluice", |bencher| {
         let mut slots = vec![MaybeUninit::<f32>::uninit(); FRAMES * FRAME];

@@ -40,8 +40,8 @@ impl Noise {
         (0..n).map(|_| self.value()).collect()
     }
 
-    /// `n` numbers near a normal distribution, as activations are: how large the others are beside
-    /// the largest one decides which way products of K-quants take.
+    /// `n` numbers near a normal distribution, as activations are: how large the others are in relation to the largest
+    /// one decides which path products of K-quants take.
     pub fn normal_values(&mut self, n: usize) -> Vec<f32> {
         (0..n)
             .map(|_| (0..12).map(|_| self.value()).sum())
@@ -65,7 +65,7 @@ impl Aligned {
 
     /// The bytes, a multiple of 64.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: lines are plain bytes, as many as the vector says.
+        // SAFETY: lines are plain bytes, and the length is the size of the vector in bytes.
         unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), size_of_val(&*self.0)) }
     }
 

@@ -1,4 +1,4 @@
-//! Which share a kernel reaches of what one thread of this CPU does at most.
+//! The share of this CPU's single-thread maximum that a kernel reaches.
 
 use core::fmt;
 use core::hint::black_box;
@@ -20,19 +20,19 @@ pub struct Work {
     pub bytes: f64,
 }
 
-/// A rate, beside the probe's.
+/// A rate, and the probe's for comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// 10⁹ bytes a second.
     pub gb_per_s: f64,
     /// 10⁹ operations a second.
     pub gops: f64,
-    /// The probe's.
+    /// The probe's rate, 10⁹ operations a second.
     pub peak_gops: f64,
 }
 
 impl Work {
-    /// The rate of a call in so much time on `table`.
+    /// The rate of a call that takes `time` on `table`.
     pub fn per(&self, time: Duration, table: &KernelTable) -> Rate {
         let ns = time.as_secs_f64() * 1e9;
         Rate {

@@ -1,37 +1,37 @@
-//! How long a step takes, learnt from the steps before.
+//! The time that a step takes, learnt from earlier steps.
 //!
-//! A step's time is that of its rows, which is measured for ranges of row counts, and that of the positions which
-//! attention looks back at, which is nearly proportional to their number.
+//! A step's time is the time of its rows, measured for ranges of row counts, plus the time for the positions
+//! that attention looks back at, which is nearly proportional to their number.
 
 /// Upper ends of the ranges of row counts.
 const EDGES: [usize; 20] = [
     1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096,
 ];
-/// Positions that are counted as one.
+/// Positions in one unit of `Costs::positions`.
 const POSITIONS_UNIT: f64 = 4096.0;
-/// How much of an error is taken over at once.
+/// Fraction of an error that is corrected per step.
 const RATE: f64 = 0.3;
-/// A time counts as at most so many times what was expected: a pause of the machine is no step's.
+/// Samples are clamped to this multiple of the expected time, so that stalls of the machine do not skew the model.
 const SURPRISE_MAX: f64 = 3.0;
-/// Steps after which what is known of a range is old.
+/// Steps after which a range's measurement is stale.
 const OLD: u32 = 512;
-/// What a row more is taken to cost, as a part of the step, where no such steps were seen: little, so that they are
-/// tried.
+/// The assumed cost of one more row, as a fraction of the step, where no such steps were measured: low, so that they
+/// are tried.
 const ROW_COST: f64 = 0.06;
-/// Rows that nothing is known of are tried in steps of so many times the known ones.
+/// Factor by which steps may exceed the measured row counts, so that larger ones are tried.
 const GROWTH: usize = 2;
 
-/// What is known of a range of row counts.
+/// The measurement for a range of row counts.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     rows: f64,
-    /// Nanoseconds, without those of attention.
+    /// Nanoseconds, without attention.
     time: f64,
-    /// Number of the step that it was last seen in.
+    /// Index of the last step in this range.
     at: u32,
 }
 
-/// Times of steps.
+/// Measured times of steps.
 #[derive(Clone, Debug)]
 pub struct Costs {
     known: [Option<Known>; EDGES.len()],
@@ -47,7 +47,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Nothing is known.
+    /// A model without measurements.
     pub const fn new() -> Self {
         Self {
             known: [None; EDGES.len()],
@@ -56,7 +56,7 @@ impl Costs {
         }
     }
 
-    /// Learns from a step of `n_rows` tokens that stood behind `n_positions` others and took `ns`.
+    /// Learns from a step of `n_rows` tokens, which came after `n_positions` others and took `ns`.
     pub fn note(&mut self, n_rows: usize, n_positions: usize, ns: f64) {
         let cell = cell(n_rows);
         self.n_steps = self.n_steps.wrapping_add(1);
@@ -68,7 +68,7 @@ impl Costs {
                 self.known[cell] = Some(Known { rows, time, at });
             }
             Some(known) => {
-                // The error is shared out as the normalised least mean squares do it.
+                // The error is distributed as in normalised least mean squares.
                 let scaled = known.time * rows / known.rows;
                 let expected = if known.rows > 16.0 {
                     scaled
@@ -86,14 +86,14 @@ impl Costs {
         }
     }
 
-    /// Nanoseconds that a step will take; 0 while nothing is known.
+    /// Nanoseconds that a step will take; 0 without measurements.
     pub fn predict(&self, n_rows: usize, n_positions: usize) -> f64 {
         let attention = self.positions * count(n_positions) / POSITIONS_UNIT;
         self.rows(count(n_rows)) + attention
     }
 
-    /// As [`Self::predict`], but what was not seen lately is taken to cost little more than what was, so that it is
-    /// tried.
+    /// As [`Self::predict`], but row counts without a recent measurement are assumed to cost little more than measured
+    /// ones, so that they are tried.
     pub fn expect(&self, n_rows: usize, n_positions: usize) -> f64 {
         let is_known = |known: &&Known| self.age(known) < OLD;
         let mut below = self.known[..=cell(n_rows)].iter().rev().flatten();
@@ -114,7 +114,7 @@ impl Costs {
         rows + attention
     }
 
-    /// Whether steps of about so many rows were not seen for long, or never.
+    /// Whether steps of about `n_rows` rows were never measured, or not recently.
     pub fn is_old(&self, n_rows: usize) -> bool {
         self.known[cell(n_rows)].is_none_or(|known| self.age(&known) >= OLD)
     }
@@ -123,13 +123,13 @@ impl Costs {
         self.n_steps.wrapping_sub(known.at)
     }
 
-    /// Nanoseconds of so many rows, without attention.
+    /// Nanoseconds of `rows` rows, without attention.
     fn rows(&self, rows: f64) -> f64 {
         let mut below: Option<Known> = None;
         for &known in self.known.iter().flatten() {
             if known.rows >= rows {
                 return match below {
-                    // Fewer rows than were ever seen take no longer than those.
+                    // Fewer rows than any measured step are assumed to take the same time.
                     None => known.time,
                     Some(below) => {
                         let span = (known.rows - below.rows).max(1.0);
@@ -143,8 +143,8 @@ impl Costs {
         below.map_or(0.0, |known| known.time * rows / known.rows.max(1.0))
     }
 
-    /// How many tokens of prompts that stand at `position` fit into `ns` beside `n_rows` others which look back at
-    /// `n_positions`: at most `max`.
+    /// How many prompt tokens at `position` fit into `ns` together with `n_rows` other rows, which look back at
+    /// `n_positions`: up to `max`.
     pub fn fitting(
         &self,
         ns: f64,
@@ -159,7 +159,7 @@ impl Costs {
             .flatten()
             .map(|known| known.rows)
             .fold(0.0, f64::max);
-        // Nothing is known of much longer steps, so they are approached.
+        // Nothing is measured for much longer steps, so they are approached gradually.
         let bound = (0..)
             .map(|i| 32 * GROWTH.pow(i))
             .find(|&bound| count(bound) > most);
@@ -178,7 +178,7 @@ impl Costs {
     }
 }
 
-/// The range of so many rows.
+/// The range of `n_rows` rows.
 fn cell(n_rows: usize) -> usize {
     let cell = EDGES.partition_point(|&edge| edge < n_rows);
     cell.min(EDGES.len() - 1)
@@ -193,7 +193,7 @@ const fn count(n: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// A machine: weights are read once a step, rows cost, and so do positions.
+    /// A machine: weights are read once a step, and rows and positions have a cost.
     fn real(n_rows: usize, n_positions: usize) -> f64 {
         let rows = count(n_rows);
         20e6f64.max(1.5e6 * rows) + 2e6 + count(n_positions) * 700.0

@@ -1,4 +1,4 @@
-//! A 64-bit hash for fingerprints and checksums of our own files. Not cryptographic.
+//! A 64-bit hash for fingerprints and checksums of Sluice's own files. Not cryptographic.
 
 /// FNV-1a over 64-bit words with a final mix: order-sensitive, endian-independent, tiny.
 ///
@@ -16,7 +16,7 @@ impl Default for Hash64 {
 }
 
 impl Hash64 {
-    /// The hash of nothing so far.
+    /// The hash of no data.
     pub const fn new() -> Self {
         Self {
             state: 0xcbf2_9ce4_8422_2325,
@@ -24,7 +24,7 @@ impl Hash64 {
         }
     }
 
-    /// Adds bytes. Each call is padded to whole words, so the calls matter, not only the bytes.
+    /// Adds bytes. Each call is padded to whole words, so the split into calls matters, not only the bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         let (words, tail) = bytes.as_chunks::<8>();
         for word in words {

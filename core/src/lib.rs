@@ -1,23 +1,23 @@
 //! The Sluice engine without an operating system: `no_std`, no alloc.
 //!
-//! Core computes and owns nothing. Whoever embeds it brings the model's bytes, memory (each part
-//! has a plan that says how much), cores to run ranks on, and a way to wait. `docs/embedding.md`
-//! says what that takes on a board of one's own, and from C.
+//! Core computes and owns nothing. The embedder supplies the model's bytes, memory (each part
+//! has a plan that gives its size), cores to run ranks on, and a way to wait. `docs/embedding.md`
+//! describes how to do that on your own board, and from C.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`gguf`], [`slc`] | model files, read from bytes |
-//! | [`model`] | what a file asks for, and its weights in memory |
+//! | [`model`] | what a file describes, and its weights in memory |
 //! | [`tokenizer`] | text to tokens and back |
 //! | [`engine`], [`state`], [`team`] | batches of tokens in, logits out, on any number of cores |
 //! | [`sampler`], [`pooling`] | logits to a token, hidden states to an embedding |
 //! | [`gate`], [`ring`] | which frames of a stream wake a model |
 //! | [`memory`], [`trace`], [`hash`] | arenas over the caller's memory, events, fingerprints |
-//! | [`kernels`] | the arithmetic, on every instruction set with the same bits |
+//! | [`kernels`] | the arithmetic, bit-identical on every instruction set |
 //!
 //! # A whole program
 //!
-//! It has memory, a model, and a console; on one core.
+//! With memory, a model, and a console; on one core.
 //!
 //! ```
 //! #![no_std]
@@ -31,9 +31,9 @@
 //! use sluice_core::team::{SpinWait, StopFlag};
 //! use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 //!
-//! /// Prints `n` tokens behind `prompt`.
+//! /// Prints `n` tokens that continue `prompt`.
 //! fn tell(file: &[u8], memory: &mut [u8], prompt: &str, n: usize, print: fn(&str)) {
-//!     // What the file says, and the memory that follows from it.
+//!     // The model's description, and the memory that follows from it.
 //!     let gguf = Gguf::parse(file, file.len() as u64).expect("a GGUF file");
 //!     let config = ModelConfig::from_gguf(&gguf).expect("a model that can be run");
 //!     let mut arena = Arena::new(memory).expect("aligned to 64 bytes");

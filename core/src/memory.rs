@@ -1,7 +1,7 @@
-//! The caller's memory: plans that say how much, arenas that hand it out, and buffers that
+//! The caller's memory: plans that give its size, arenas that hand it out, and buffers that
 //! several workers share.
 //!
-//! Every part of the engine that needs room has a pair: a plan, which is arithmetic, and a
+//! Every part of the engine that needs memory has a pair: a plan, which is arithmetic, and a
 //! constructor that takes slices of exactly those sizes from an [`Arena`]. The order of calls
 //! is the same in both, so a plan is checked by carving it.
 
@@ -15,7 +15,7 @@ use static_assertions::{assert_impl_all, const_assert_eq};
 /// Alignment of every slice of an arena, in bytes: a cache line, and a vector of any ISA.
 pub const ALIGN: usize = 64;
 
-/// The caller's memory is not what the plan asked for.
+/// The caller's memory does not match the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -44,14 +44,14 @@ impl fmt::Display for MemoryError {
 
 impl core::error::Error for MemoryError {}
 
-/// Adds up slices before there is memory.
+/// Adds up sizes of slices before memory is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     bytes: usize,
 }
 
 impl MemoryPlan {
-    /// Nothing yet.
+    /// An empty plan.
     pub const fn new() -> Self {
         Self { bytes: 0 }
     }
@@ -95,7 +95,7 @@ impl<'m> Arena<'m> {
         Ok(Self { rest: memory })
     }
 
-    /// The next `len` bytes. What they hold is what the caller left there.
+    /// The next `len` bytes, with the contents that the caller left there.
     ///
     /// # Errors
     /// [`MemoryError::TooSmall`].
@@ -113,8 +113,8 @@ impl<'m> Arena<'m> {
         Ok(&mut taken[..len])
     }
 
-    /// `len` elements, each set to `value`. Plain numbers only: the memory is the caller's
-    /// bytes again one day, and padding would leave holes in it.
+    /// `len` elements, each set to `value`. Plain numbers only: the memory will be the caller's
+    /// bytes again, and padding would leave uninitialised bytes in it.
     ///
     /// # Errors
     /// [`MemoryError::TooSmall`], [`MemoryError::TooLarge`].
@@ -134,15 +134,15 @@ impl<'m> Arena<'m> {
     }
 }
 
-// So that a sampler's room can come from an arena too.
+// So that a sampler's memory can come from an arena too.
 // SAFETY: repr(C) of three numbers of four bytes each: any bits are values, without padding by
 // the assertion below.
 unsafe impl Pod for Candidate {}
 
 /// Memory that the workers of a step write in turns.
 ///
-/// A phase gives every element at most one writer, and no worker reads what is written before the
-/// next barrier. That discipline is the programmer's; this type only carries the pointer.
+/// In a phase, each element has at most one writer, and workers read what was written only after the
+/// next barrier. The code that uses it has to ensure that; this type only carries the pointer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared<'m, T> {
     start: *mut T,
@@ -150,8 +150,8 @@ pub(crate) struct Shared<'m, T> {
     memory: PhantomData<&'m mut [T]>,
 }
 
-// SAFETY: a Shared is a pointer to plain numbers that outlive it; each access states at its
-// place why no other worker touches the same elements meanwhile.
+// SAFETY: a Shared is a pointer to plain numbers that outlive it; each access states
+// why no other worker touches the same elements meanwhile.
 unsafe impl<T: Copy + Send> Send for Shared<'_, T> {}
 // SAFETY: as for Send.
 unsafe impl<T: Copy + Send> Sync for Shared<'_, T> {}
@@ -169,7 +169,7 @@ impl<'m, T: Copy> Shared<'m, T> {
         self.len
     }
 
-    /// The elements in `range` as memory of their own.
+    /// The elements in `range` as a separate `Shared`.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end);
         assert!(range.end <= self.len);

@@ -1,13 +1,13 @@
-//! Sorting in little code.
+//! Sorting with little code.
 //!
-//! The library's sort is compiled for each type and each order, 4 to 10 KB every time, which were 7% of the
-//! bare-metal image. Where its speed shows (a vocabulary by logit, the pairs of a long text) it is called
-//! as it is. Elsewhere indices share one instance of it, and what is short is sorted by a heap.
+//! The library's sort is compiled for each type and each order, 4 to 10 KB every time, which was 7% of the
+//! bare-metal image. Where its speed matters (a vocabulary by logit, the pairs of a long text) it is called
+//! directly. Elsewhere indices share one instance of it, and short lists are sorted by a heap.
 #![forbid(unsafe_code)]
 
 use core::cmp::Ordering;
 
-/// An order of indices, by what they stand for; different ones are never equal.
+/// An order of indices, by the items they refer to; no two are equal.
 pub(crate) type IndexOrder<'a> = dyn Fn(u32, u32) -> Ordering + 'a;
 
 /// Sorts indices.
@@ -18,12 +18,12 @@ pub(crate) fn sort_indices(indices: &mut [u32], order: &IndexOrder<'_>) {
 /// Puts the `nth` index of the order into its place, smaller ones before it; returns it.
 ///
 /// # Panics
-/// If there are not more than `nth`.
+/// If there are `nth` indices or fewer.
 pub(crate) fn select_index(indices: &mut [u32], nth: usize, order: &IndexOrder<'_>) -> u32 {
     *indices.select_nth_unstable_by(nth, |a, b| order(*a, *b)).1
 }
 
-/// Sorts by `key`, ascending; equal ones in any order. Two to three times as long as the library's sort takes.
+/// Sorts by `key`, ascending; equal ones in any order. Takes two to three times as long as the library's sort.
 pub fn heap_sort_by_key<T: Copy, K: Ord>(entries: &mut [T], key: impl Fn(&T) -> K) {
     for root in (0..entries.len() / 2).rev() {
         sift_down(entries, root, &key);
@@ -39,7 +39,7 @@ pub(crate) fn sort_heap<T: Copy, K: Ord>(heap: &mut [T], key: &impl Fn(&T) -> K)
     }
 }
 
-/// Moves the entry at `root` down to its place in a heap that is one but for it.
+/// Moves the entry at `root` down to its place, in a heap where only that entry may be out of place.
 pub(crate) fn sift_down<T: Copy, K: Ord>(heap: &mut [T], mut root: usize, key: &impl Fn(&T) -> K) {
     loop {
         let left = 2 * root + 1;

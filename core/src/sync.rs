@@ -1,9 +1,9 @@
-//! Atomics, in one place so that loom's can take theirs: `tests/ring_loom.rs` compiles the ring
-//! with a module of this name that hands out the checked ones.
+//! Atomics, in one module so that loom can replace them: `tests/ring_loom.rs` compiles the ring
+//! with a module of this name that provides the checked ones.
 
 pub(crate) use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// Where loom would note which slots a half touches; nothing here.
+/// Under loom, records which slots a half touches; does nothing here.
 #[derive(Debug)]
 pub(crate) struct Accesses;
 

@@ -1,9 +1,9 @@
 //! A team of workers: barriers, claimed work, agreed stops.
 //!
 //! A forward pass is a program that every worker runs with its rank, meeting the others at
-//! barriers. The team is atomics only. *How to wait* is the shell's business ([`WaitPolicy`]):
+//! barriers. The team uses only atomics. *How to wait* is up to the shell ([`WaitPolicy`]):
 //! workers spin a moment, then ask the policy to park them, so that a busy machine never
-//! collapses into spinning.
+//! degrades to spinning.
 //!
 //! ```text
 //! barrier: rank r stores  epoch << 3 | stop bits  in flag[r][epoch & 1], then waits until every
@@ -11,7 +11,7 @@
 //!          one barrier ahead while a slow one still reads; it cannot be two ahead.
 //! ```
 //!
-//! Every rank sees the same flags at a barrier, so all agree whether to go on: a request to
+//! Every rank sees the same flags at a barrier, so all agree whether to continue: a request to
 //! stop is acted on by all ranks at the same barrier, or by none.
 
 mod shares;
@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use stop::{BITS, CANCELLED, DEADLINE, SOURCE_FAILED};
 
-/// Most workers in a team.
+/// Maximum workers in a team.
 pub const WORKERS_MAX: usize = 256;
 
 /// How a worker waits when spinning did not help.
@@ -37,11 +37,11 @@ pub trait WaitPolicy: Sync {
         2000
     }
 
-    /// Waits until `word` may no longer hold `seen`. May return early for no reason.
+    /// Waits until `word` may no longer hold `seen`. May return early without a reason.
     fn park(&self, word: &AtomicU32, seen: u32);
 
-    /// The same for a worker with other reasons to look up, such as a deadline: returns after milliseconds at
-    /// the latest. At once where a policy has no clock.
+    /// As [`Self::park`], for a worker that has to check other conditions, such as a deadline: returns within
+    /// milliseconds, and immediately if a policy has no clock.
     fn park_briefly(&self, word: &AtomicU32, seen: u32) {
         let _ = (word, seen);
         core::hint::spin_loop();
@@ -51,7 +51,7 @@ pub trait WaitPolicy: Sync {
     fn wake(&self, word: &AtomicU32);
 }
 
-/// Waits by spinning alone: for workers that own their cores (bare metal, tests).
+/// Waits only by spinning: for workers that own their cores (bare metal, tests).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpinWait;
 
@@ -68,7 +68,7 @@ impl WaitPolicy for SpinWait {
 struct Padded<T>(T);
 
 /// The flags of the ranks `i`, `i + 64`, `i + 128` and `i + 192`, the first two on a cache line of
-/// their own: teams of up to [`BLOCKS`] workers share none, and larger ones take no more room.
+/// their own: teams of up to [`BLOCKS`] workers share no line, and larger ones take no more memory.
 #[repr(align(128))]
 struct FlagBlock([FlagLine; 2]);
 
@@ -84,7 +84,7 @@ impl FlagBlock {
 
 const BLOCKS: usize = WORKERS_MAX / 4;
 
-/// A flag's value when its worker has left early.
+/// A flag's value after its worker has left early.
 const LEFT: u32 = u32::MAX;
 /// Counters of claimed strips, used in turns.
 const CLAIM_SLOTS: usize = 8;
@@ -104,7 +104,7 @@ pub struct Ranks {
     joined: [AtomicU32; WORKERS_MAX / 32],
     /// Ranks that ran to the end.
     finished: AtomicU32,
-    /// Of as many ranks as the team has; `None` shares equally.
+    /// For as many ranks as the team has; `None` shares equally.
     shares: Option<Shares>,
 }
 
@@ -137,7 +137,7 @@ impl Ranks {
         }
     }
 
-    /// How work is shared from now on; `None` is equally, as at first.
+    /// Sets how work is shared from now on; `None` is equally, the initial setting.
     ///
     /// # Panics
     /// If the shares are for another number of ranks.
@@ -183,7 +183,7 @@ impl Ranks {
         &lines[rank / BLOCKS % 2].0[rank / (2 * BLOCKS)]
     }
 
-    /// Takes `rank`, once per run.
+    /// Takes `rank`; once per run.
     pub(crate) fn join(&self, rank: usize) -> bool {
         assert!(rank < self.size, "rank {rank} of a team of {}", self.size);
         let bit = 1 << (rank % 32);
@@ -208,7 +208,7 @@ impl Ranks {
     }
 }
 
-/// What ranks have in common at a barrier besides the team.
+/// What ranks share at a barrier in addition to the team.
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting<'a> {
     pub(crate) team: &'a Ranks,
@@ -217,13 +217,13 @@ pub(crate) struct Meeting<'a> {
     pub(crate) deadline: Option<Deadline<'a>>,
 }
 
-/// One rank's place in a run. Dropped before [`Member::finish`], it fails the team.
+/// One rank's place in a run. If dropped before [`Member::finish`], the team fails.
 pub(crate) struct Member<'a> {
     meeting: Meeting<'a>,
     rank: usize,
     epoch: u32,
     claim: usize,
-    /// Reasons to stop that this rank brings to the next barrier.
+    /// Reasons to stop that this rank reports at the next barrier.
     bits: u32,
     done: bool,
 }
@@ -254,7 +254,7 @@ impl<'a> Member<'a> {
         self.meeting.wait
     }
 
-    /// Meets the other ranks; all return the same.
+    /// Waits for the other ranks; all return the same result.
     ///
     /// # Errors
     /// The reason to stop, the same for all ranks unless a worker failed.
@@ -273,7 +273,7 @@ impl<'a> Member<'a> {
         Stop::from_bits(bits).map_or(Ok(()), Err)
     }
 
-    /// Whether there is a reason to stop, or a rank has failed, for a rank that waits for something else than a
+    /// Whether there is a reason to stop, or a rank has failed, for a rank that waits for something other than a
     /// barrier. If so, all ranks stop at the next one.
     pub(crate) fn must_stop(&mut self) -> bool {
         self.bits |= self.reasons_to_stop(true);
@@ -336,16 +336,16 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Runs `work` for this rank's share of `0..n`: a contiguous home range, as large as
-    /// [`Shares`] say, then strips of the common tail (15%), each claimed by the rank that comes
-    /// first, so that a disturbed core costs its share and not everybody's time. `work` takes the home range in one call, and each strip of
-    /// the tail in its own. At most three calls between two barriers.
+    /// Runs `work` for this rank's share of `0..n`: a contiguous home range, sized by
+    /// [`Shares`], then strips of the common tail (15%), each claimed by the first rank to reach it,
+    /// so that a disturbed core costs its share and not everybody's time. `work` takes the home range in one call, and
+    /// each strip of the tail in another. Up to three calls between two barriers.
     pub(crate) fn share(&mut self, n: usize, mut work: impl FnMut(&mut Self, Range<usize>)) {
         let claim = self.claim;
         self.claim += 1;
         let team = self.meeting.team;
         if self.rank == 0 {
-            // Half the slots ahead: no rank is there any more, and none there yet.
+            // Half the slots ahead: all ranks have left it, and none has reached it again.
             let ahead = &team.claims[(claim + CLAIM_SLOTS / 2) % CLAIM_SLOTS].0;
             ahead.store(0, Ordering::Relaxed);
         }
@@ -370,8 +370,8 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// This rank's contiguous part of `0..n`, as large as the others' whatever the shares: ranks
-    /// that keep their KV heads must agree on how many that is.
+    /// This rank's contiguous part of `0..n`, of equal size whatever the shares: ranks
+    /// that keep their KV heads must agree on the number.
     pub(crate) const fn home_range(&self, n: usize) -> Range<usize> {
         let size = self.meeting.team.size;
         n * self.rank / size..n * (self.rank + 1) / size
@@ -388,7 +388,7 @@ impl<'a> Member<'a> {
 }
 
 impl Drop for Member<'_> {
-    /// A rank that leaves early takes the others with it.
+    /// A rank that leaves early stops the others.
     fn drop(&mut self) {
         if self.done {
             return;
@@ -402,7 +402,7 @@ impl Drop for Member<'_> {
     }
 }
 
-// Workers share the team and the flag; a rank's place in a run is one thread's.
+// Workers share the team and the flag; a rank's place in a run belongs to one thread.
 assert_impl_all!(Ranks: Send, Sync);
 assert_impl_all!(StopFlag: Send, Sync);
 assert_impl_all!(Member<'static>: Send);

@@ -1,4 +1,4 @@
-//! The event ring: what each worker did when, in memory of fixed size.
+//! The event ring: what each worker did and when, in memory of fixed size.
 //!
 //! Free when off (no ring, no clock read). Core has no clock: the caller supplies one, in
 //! ticks of its choice.
@@ -8,7 +8,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use static_assertions::assert_impl_all;
 
-/// What a worker was doing.
+/// A worker's activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Phase {
@@ -82,25 +82,25 @@ impl Phase {
     }
 }
 
-/// One thing a worker did.
+/// One activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// What it did.
+    /// The activity.
     pub phase: Phase,
     /// The worker.
     pub rank: u8,
     /// The layer; 0 outside of layers.
     pub layer: u16,
-    /// When it began, in ticks of the caller's clock.
+    /// Start, in ticks of the caller's clock.
     pub start_ticks: u64,
-    /// When it ended.
+    /// End, in ticks.
     pub end_ticks: u64,
     /// Weight and KV bytes it read.
     pub bytes: u64,
 }
 
 impl TraceEvent {
-    /// An event of nothing, to fill a ring's memory with.
+    /// An empty event, to fill a ring's memory with.
     pub const EMPTY: Self = Self {
         phase: Phase::Embedding,
         rank: 0,
@@ -111,7 +111,7 @@ impl TraceEvent {
     };
 }
 
-/// Rings of events, one per worker, each the writer of its own. The newest events are kept.
+/// Rings of events, one per worker, each writing only its own. The newest events are kept.
 /// One step at a time records into them.
 pub struct EventRing<'m> {
     clock: &'m (dyn Fn() -> u64 + Sync),
@@ -155,10 +155,10 @@ impl<'m> EventRing<'m> {
         self.events.len() / self.n_workers
     }
 
-    /// Hands every kept event to `each`, oldest first per worker, and empties the rings.
-    /// Returns how many had been overwritten. Exclusive: no step is running.
+    /// Passes every kept event to `each`, oldest first per worker, and empties the rings.
+    /// Returns the number of overwritten events. Exclusive: no step is running.
     pub fn drain(&mut self, mut each: impl FnMut(TraceEvent)) -> usize {
-        // A step that was leaked never gave the rings back.
+        // A step that was leaked never returned the rings.
         *self.taken.get_mut() = false;
         let capacity = self.capacity();
         let mut lost = 0;
@@ -179,12 +179,12 @@ impl<'m> EventRing<'m> {
         self.n_workers
     }
 
-    /// Takes the rings for a step; no where another has them.
+    /// Takes the rings for a step; false if another step has them.
     pub(crate) fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::Acquire)
     }
 
-    /// Gives the rings back.
+    /// Returns the rings.
     pub(crate) fn give_back(&self) {
         self.taken.store(false, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! The examples tell the story of a hosted run; those in C are tested beside their
-//! interfaces (`hosted/capi`, `core/capi`).
+//! The examples generate the same story as a hosted run; the ones in C are tested with their interfaces (`hosted/capi`,
+//! `core/capi`).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use sluice_tests::hosted::{TALE, story};

@@ -9,7 +9,7 @@ use sluice_core::engine::{BatchEntry, Wants};
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
 
-/// What an embedding is divided by, as llama-embedding's `--embd-normalize` numbers it.
+/// The divisor of an embedding, as llama-embedding's `--embd-normalize` numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalization {
     /// By nothing (-1).
@@ -48,7 +48,7 @@ impl Normalization {
 pub struct EmbedOptions {
     /// From tokens to a text.
     pub pooling: Pooling,
-    /// What becomes of the length.
+    /// How the length is normalized.
     pub normalization: Normalization,
 }
 
@@ -98,7 +98,7 @@ pub struct EmbedGroup {
     hidden: Vec<Vec<f32>>,
     n_embd: usize,
     model: Model,
-    /// What its texts are computed with.
+    /// The adapters that its texts are computed with.
     adapter: Option<Blend>,
 }
 
@@ -109,13 +109,13 @@ impl EmbedGroup {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Whether the group holds no texts.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Tokens that are still to be read.
+    /// Number of unread tokens.
     #[must_use]
     pub const fn n_left(&self) -> usize {
         self.entries.len() - self.n_done
@@ -145,7 +145,7 @@ impl EmbedGroup {
 
 /// Texts computed at once.
 const GROUP_TEXTS: usize = 64;
-/// Floats of logits that there is room for beside the hidden states: 64 MiB.
+/// Maximum floats of logits, in addition to the hidden states: 64 MiB.
 const OUTPUT_FLOATS: usize = 1 << 24;
 /// Tokens of a page of the KV cache.
 const PAGE: usize = sluice_core::state::PAGE_TOKENS;
@@ -271,7 +271,7 @@ impl Session {
         Ok(group.n_done == group.entries.len())
     }
 
-    /// As many free sequences as there are, at most `n`.
+    /// Claims up to `n` of the free sequences.
     fn claim_some(&mut self, n: usize) -> Result<Vec<(u32, Arc<()>)>, GenerateError> {
         let mut claims = Vec::with_capacity(n);
         while claims.len() < n {

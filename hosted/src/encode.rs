@@ -11,7 +11,7 @@ use std::collections::TryReserveError;
 pub enum EncodeError {
     /// The text is too long, or has a character that the vocabulary cannot write.
     Text(TokenizerError),
-    /// There is no memory.
+    /// Not enough memory.
     Memory {
         /// Length of the text.
         text_bytes: usize,

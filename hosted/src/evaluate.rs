@@ -1,5 +1,5 @@
-//! A model read over text it did not write: what perplexities, divergences and importance
-//! matrices are made of.
+//! A model's predictions for a given text: the basis of perplexities, divergences and importance
+//! matrices.
 #![forbid(unsafe_code)]
 
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
@@ -12,7 +12,7 @@ use sluice_core::model::ModelConfig;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EvaluateError {
-    /// The session has no room for it.
+    /// The session lacks room for it.
     Session(GenerateError),
     /// A step failed.
     Step(StepError),
@@ -139,7 +139,7 @@ pub fn log_softmax(logits: &[f32], out: &mut Vec<f64>) {
     out.extend(logits.iter().map(|&x| of_top(x) - sum.ln()));
 }
 
-/// Most tokens of a step.
+/// Maximum tokens in a step.
 const BATCH_MAX: usize = 512;
-/// Floats of logits that a step may give back: 64 MiB.
+/// Maximum floats of logits in a step's output: 64 MiB.
 const OUTPUT_FLOATS: usize = 1 << 24;

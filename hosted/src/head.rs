@@ -1,4 +1,4 @@
-//! Heads in memory: dense layers behind the pooling of embeddings, and what scores documents.
+//! Heads in memory: dense layers after the pooling of embeddings, and layers that score documents.
 #![forbid(unsafe_code)]
 
 use crate::file::ModelFile;
@@ -14,7 +14,7 @@ use sluice_core::pooling::Pooling;
 /// The heads of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
-    /// Behind the pooling of embeddings.
+    /// Applied after the pooling of embeddings.
     pub(crate) embedding: Option<LoadedHead>,
     /// Scores documents.
     pub(crate) ranking: Option<LoadedHead>,
@@ -65,12 +65,12 @@ impl LoadedHead {
         Ok(Self { head, weights })
     }
 
-    /// How hidden states become the vector that it reads.
+    /// How hidden states are pooled into the vector that it reads.
     pub(crate) fn pooling(&self) -> Option<Pooling> {
         self.head.pooling
     }
 
-    /// What comes out for `x`.
+    /// The output for `x`.
     pub(crate) fn run(&self, x: &[f32]) -> Vec<f32> {
         let mut x = x.to_vec();
         for (stage, [weights, bias]) in self.head.stages.iter().zip(&self.weights) {

@@ -15,11 +15,12 @@
 //! Core computes and owns nothing; this crate owns what it is handed. A [`Model`] is a file with its
 //! tokenizer and weights, a [`Team`] is threads, a [`Session`] a model at work on several texts
 //! ([`Sequence`]) at once, a [`Generator`] a session with one text that keeps its context.
-//! [`Session::embed`] makes vectors of texts, [`Session::rank`] scores documents, [`Session::read`] says what a model predicts of one.
-//! [`host`] is what the machine and its kernel give, [`mod@file`] reads and writes model files.
+//! [`Session::embed`] computes embeddings of texts, [`Session::rank`] scores documents, [`Session::read`] returns the
+//! model's predictions for a text. [`host`] covers the machine and its kernel, [`mod@file`] reads and writes model
+//! files.
 //!
-//! Other trades are crates beside it: `sluice-text` (samplers, grammars, chats), `sluice-make` (making
-//! model files), `sluice-gate`, and the program `sluice` itself (`sluice-cli`).
+//! Related crates: `sluice-text` (samplers, grammars, chats), `sluice-make` (making model files), `sluice-gate`, and
+//! the program `sluice` itself (`sluice-cli`).
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("this crate is the Linux shell; on other systems use sluice-core directly");

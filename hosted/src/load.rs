@@ -42,11 +42,11 @@ pub enum LoadError {
         /// The file.
         name: String,
     },
-    /// There is no memory for it.
+    /// Not enough memory for the model.
     Memory {
         /// What the memory is for.
         what: &'static str,
-        /// How much, and why not.
+        /// How much was requested, and the kernel's error.
         error: OutOfMemory,
     },
     /// A loading thread failed.
@@ -86,7 +86,7 @@ impl From<WorkerPanicked> for LoadError {
     }
 }
 
-/// The memory that a model lies in. It stays valid while the model is used.
+/// The memory that a model is stored in. It stays valid while the model is used.
 #[derive(Debug)]
 pub(crate) struct ModelMemory {
     weights: AlignedMemory,
@@ -105,7 +105,7 @@ impl LoadError {
         }
     }
 
-    /// The error of a read from a model that lies in several files names the one that could not be read.
+    /// The error of a read from a model in several files names the file that could not be read.
     pub(crate) fn of_part(self, file: &ModelFile) -> Self {
         let part = match &self {
             Self::Model { error, .. } => match **error {
@@ -190,7 +190,7 @@ pub(crate) struct WeightsSource<'s, 'm> {
 /// the calling thread between two pieces of work, about every 512 KiB.
 ///
 /// # Errors
-/// [`LoadError`]: the first thing that went wrong in any worker.
+/// [`LoadError`]: the first error of any worker.
 pub(crate) fn load<'m>(
     file: &'m ModelFile,
     gguf: &Gguf<'_>,
@@ -285,7 +285,7 @@ pub(crate) fn load_from<'m>(
         return Err(named(error));
     }
     drop(rooms);
-    // The staging memory has done its work; its pages would still count as used.
+    // The staging memory has served its purpose; its pages would still count as used.
     *staging = AlignedMemory::zeroed(0).map_err(|error| LoadError::Memory {
         what: "loading",
         error,

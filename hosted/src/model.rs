@@ -22,28 +22,28 @@ use std::sync::Arc;
 pub use crate::load::LoadError;
 
 /// A model in memory: weights, tokenizer, and the file they are from. A clone is the same model; the
-/// memory goes with the last one, or with the last session over it.
+/// memory is freed with the last one, or with the last session over it.
 ///
-/// What can be asked of its file is [`ModelSource`]'s.
+/// For queries about its file, see [`ModelSource`].
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) weights: Arc<Owned<Weights, WeightsMemory>>,
     pub(crate) heads: Arc<Heads>,
     pub(crate) opened: ModelSource,
-    /// Where its experts are, if they stay on disk.
+    /// The store of its experts, if they stay on disk.
     pub(crate) experts: Option<Arc<ExpertStore>>,
-    /// Of a head that predicts a token further, where in its trunk's store they are.
+    /// For a head that predicts a token further, the place of its experts in the trunk's store.
     pub(crate) head_experts: Option<HeadExperts>,
-    /// The longest part of weight memory without experts, where they lie among the others and stay on disk.
+    /// The longest part of weight memory without experts, if these are stored in between and stay on disk.
     pub(crate) dense: Option<Range<usize>>,
-    /// Whether its weights are a `.slc` file's bytes, rather than made of the file.
+    /// Whether its weights are a `.slc` file's bytes, rather than converted from the file.
     pub(crate) is_in_place: bool,
 }
 
 /// What weights borrow from; for a head that predicts a token further, its trunk too.
 pub(crate) type WeightsMemory = (ModelMemory, ModelSource, Option<Model>);
 
-/// A model's file, read as far as its tokenizer: enough to count tokens and to say what a model
+/// A model's file, read up to its tokenizer: enough to count tokens and to determine what a model
 /// needs. A clone is the same file.
 #[derive(Clone, Debug)]
 pub struct ModelSource(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
@@ -95,22 +95,22 @@ impl From<LoadError> for OpenError {
 /// How weights are loaded.
 #[derive(Default)]
 pub struct LoadOptions<'l> {
-    /// Asks to stop.
+    /// Stops loading when set.
     pub stop: Option<&'l StopFlag>,
-    /// Told about every 512 KiB how far it is, on the calling thread.
+    /// Called with the progress about every 512 KiB, on the calling thread.
     pub progress: Option<&'l mut (dyn FnMut(LoadProgress) + Send)>,
-    /// Where the tensors are read from instead of the file, by the file's offsets.
+    /// Source of the tensors instead of the file, by the file's offsets.
     pub source: Option<&'l dyn TensorSource>,
     /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
     pub experts: Option<ExpertOptions>,
     /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
-    /// read when tokens name them. Those of a mapped `.slc` file always stay.
+    /// read when tokens name them. Tables of a mapped `.slc` file always stay.
     pub tables_stay: bool,
 }
 
 impl Model {
     /// Opens the GGUF or `.slc` file at `path` and loads it with the threads of this machine. The
-    /// file is mapped, so nobody may change it meanwhile ([`LoadMode::Map`]); a `.slc` file stays
+    /// file is mapped, so it must not change meanwhile ([`LoadMode::Map`]); a `.slc` file stays
     /// mapped.
     ///
     /// # Errors
@@ -121,13 +121,13 @@ impl Model {
         Ok(opened.load(&team)?)
     }
 
-    /// The weights, as core runs them.
+    /// The weights, as core uses them.
     #[must_use]
     pub fn weights(&self) -> &model::Model<'_> {
         self.weights.get()
     }
 
-    /// Memory that steps read weights from, to measure how fast that is: not experts that stay on disk.
+    /// Memory that steps read weights from, to measure how fast that is: without experts that stay on disk.
     #[must_use]
     pub fn probe_memory(&self) -> &[u8] {
         let memory = self.weights().weight_memory();
@@ -137,19 +137,19 @@ impl Model {
         }
     }
 
-    /// Its shape. That of a head that predicts a token further is another than the file's.
+    /// The model's shape. A head that predicts a token further has another shape than the file.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         self.weights().config()
     }
 
-    /// Where its experts are, if they stay on disk.
+    /// The store of its experts, if they stay on disk.
     #[must_use]
     pub fn experts(&self) -> Option<&ExpertStore> {
         self.experts.as_deref()
     }
 
-    /// What lends its steps experts that stay on disk.
+    /// Lends experts that stay on disk to its steps.
     pub(crate) fn expert_source(&self) -> Option<&dyn ExpertSource> {
         let own = self.experts().map(|store| store as _);
         let of_head = self.head_experts.as_ref();
@@ -184,7 +184,7 @@ impl ModelSource {
         Self::of_file(ModelFile::open(path.as_ref(), mode)?)
     }
 
-    /// Of a file that was opened, or of a model that is part of the program.
+    /// From an open file, or a model that is part of the program.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -196,12 +196,12 @@ impl ModelSource {
     /// Loads the weights with all threads of `team`.
     ///
     /// # Errors
-    /// [`LoadError`]: the first thing that went wrong in any thread.
+    /// [`LoadError`]: the first error of any thread.
     pub fn load(&self, team: &Team) -> Result<Model, LoadError> {
         self.load_with(team, LoadOptions::default())
     }
 
-    /// As [`Self::load`], to be stopped and watched.
+    /// As [`Self::load`], with a stop flag and progress.
     ///
     /// # Errors
     /// As [`Self::load`], and [`LoadError::Stopped`].
@@ -276,7 +276,7 @@ impl ModelSource {
         })
     }
 
-    /// The path as it was given, or the name.
+    /// The path as given, or the name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.file().name()
@@ -294,7 +294,7 @@ impl ModelSource {
         &self.0.get().gguf
     }
 
-    /// The shape of the model, which is not that of a head behind it.
+    /// The shape of the model itself, without a head that may follow it.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.0.get().config
@@ -318,7 +318,7 @@ impl ModelSource {
         !self.config().is_causal
     }
 
-    /// The tokens of `text`, with those around it that the model wants. `parse_special` reads names of
+    /// The tokens of `text`, with the tokens that the model expects around it. `parse_special` reads names of
     /// control tokens in it as those tokens: for text that the program wrote itself.
     ///
     /// # Errors
@@ -340,7 +340,7 @@ impl ModelSource {
     }
 }
 
-/// What a file's header says.
+/// Contents of a file's header.
 #[derive(Debug)]
 struct Head<'a> {
     file: &'a ModelFile,
@@ -350,7 +350,7 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// `words` is made room for the vocabulary's tables.
+    /// Reads the header; `words` is resized for the vocabulary's tables.
     fn new(file: &'a ModelFile, words: &'a mut Vec<u32>) -> Result<Self, OpenError> {
         fn unusable(
             file: &ModelFile,
@@ -408,7 +408,7 @@ impl fmt::Debug for LoadOptions<'_> {
     }
 }
 
-/// What `make` makes with threads of its own, which may then run on `cpus`, or where the caller may if there are none.
+/// Runs `make`, which starts threads: they may run on `cpus`, or where the caller may if `cpus` is empty.
 fn beside_ranks<T: Send>(cpus: &[usize], make: impl FnOnce() -> T + Send) -> T {
     if cpus.is_empty() {
         return make();

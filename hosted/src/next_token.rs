@@ -1,4 +1,4 @@
-//! Heads that predict a token further, which some models have behind their layers (multi-token prediction).
+//! Heads that predict a token further, which some models have after their layers (multi-token prediction).
 #![forbid(unsafe_code)]
 
 use crate::experts::HeadExperts;
@@ -20,15 +20,15 @@ impl Model {
     /// Its steps take, with each token, the hidden state of this model before that token, or the head's own before it
     /// ([`StepHooks::hidden`](crate::session::StepHooks::hidden)). Positions of its sequences begin at 0. It
     /// shares this model's embedding and output layer, unless the file has others for it, and keeps the model in
-    /// memory. Its experts stay on disk where this model's do, and share their cache.
+    /// memory. Its experts stay on disk if this model's do, and share their cache.
     ///
     /// # Errors
-    /// [`LoadError`]; a head of an architecture whose heads are not run.
+    /// [`LoadError`]; also for heads of an architecture that does not support them.
     pub fn next_token_head(&self, team: &Team) -> Result<Option<Self>, LoadError> {
         self.next_token_head_with(team, LoadOptions::default())
     }
 
-    /// As [`Self::next_token_head`], to be stopped and watched.
+    /// As [`Self::next_token_head`], with a stop flag and progress.
     ///
     /// # Errors
     /// As [`Self::next_token_head`], and [`LoadError::Stopped`].
@@ -39,7 +39,7 @@ impl Model {
     ) -> Result<Option<Self>, LoadError> {
         let unusable = |error| LoadError::unusable(self.name(), error);
         let config = ModelConfig::next_token_head(self.gguf()).map_err(unusable)?;
-        // A head has no other behind it.
+        // A head does not have a further one.
         let Some(config) = config.filter(|_| self.config().next_token.is_none()) else {
             return Ok(None);
         };

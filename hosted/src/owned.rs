@@ -4,12 +4,12 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// A kind of value that borrows.
+/// A kind of borrowing value.
 pub(crate) trait Borrower {
     /// The value that borrows for `'a`.
     type Of<'a>;
 
-    /// The same for a shorter time: `value` itself, where the compiler takes it.
+    /// Shortens the lifetime: returns `value` itself, if the compiler accepts it.
     fn shorten<'s, 'a: 's>(value: &'s Self::Of<'a>) -> &'s Self::Of<'s>;
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Owned<K: Borrower, M: 'static> {
 struct Memory<M>(NonNull<M>);
 
 impl<K: Borrower, M: 'static> Owned<K, M> {
-    /// What `make` makes of `memory`, with it.
+    /// Stores the result of `make` together with `memory`, which it borrows.
     ///
     /// # Errors
     /// As `make`.
@@ -35,7 +35,7 @@ impl<K: Borrower, M: 'static> Owned<K, M> {
     ) -> Result<Self, E> {
         let memory = Memory(NonNull::from(Box::leak(Box::new(memory))));
         let mut at = memory.0;
-        // SAFETY: the value lives on the heap until `memory` is dropped, behind what borrows from it.
+        // SAFETY: the value lives on the heap until `memory` is dropped, which is after its borrower.
         // `make` cannot keep the reference elsewhere: it takes one of any lifetime.
         let value = make(unsafe { at.as_mut() })?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl<M> Drop for Memory<M> {
 
 // SAFETY: it owns both, like a pair of boxes.
 unsafe impl<K: Borrower, M: Send> Send for Owned<K, M> where K::Of<'static>: Send {}
-// SAFETY: of a shared one, only the value can be reached; the memory goes where it is dropped.
+// SAFETY: through a shared one, only the value can be reached; the memory is freed where it is dropped.
 unsafe impl<K: Borrower, M: Send> Sync for Owned<K, M> where K::Of<'static>: Sync {}
 
 impl<K: Borrower, M> fmt::Debug for Owned<K, M>

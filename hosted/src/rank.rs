@@ -19,7 +19,7 @@ use sluice_core::tokenizer::EncodeOptions;
 pub enum RankError {
     /// The model has no head that scores.
     NoHead,
-    /// They were not read.
+    /// The documents could not be read.
     Read(EvaluateError),
 }
 
@@ -40,7 +40,7 @@ impl From<EvaluateError> for RankError {
     }
 }
 
-/// What is said of a model without a head.
+/// The message for a model without a head.
 pub const NO_HEAD: &str =
     "the model has no head for ranking (tensors cls.weight, cls.output.weight): it is no reranker";
 
@@ -52,7 +52,7 @@ impl ModelSource {
     }
 
     /// The tokens of a query and a document as a reranker reads them: by the file's template for that, else
-    /// one behind the other, with the marks that the vocabulary puts around and between texts.
+    /// one after the other, with the marks that the vocabulary puts around and between texts.
     ///
     /// # Errors
     /// [`EncodeError`].
@@ -84,7 +84,7 @@ impl ModelSource {
     }
 }
 
-/// A template with its two places filled; what stands in the texts is left as it is.
+/// A template with its two places filled; the texts themselves are left as they are.
 fn filled(template: &str, query: &str, document: &str) -> String {
     let (mut text, mut rest) = (String::new(), template);
     let places = [("{query}", query), ("{document}", document)];
@@ -102,14 +102,14 @@ fn filled(template: &str, query: &str, document: &str) -> String {
 }
 
 impl Model {
-    /// From tokens to what the head that scores reads, if there is one.
+    /// The pooling that the scoring head needs, if there is one.
     #[must_use]
     pub fn rank_pooling(&self) -> Option<Pooling> {
         self.heads().ranking.as_ref()?.pooling()
     }
 
-    /// The score of a vector that was pooled so: the higher, the better the document answers. Which range it
-    /// has is the model's.
+    /// The score of a vector that was pooled so: the higher, the better the document answers. Its range depends on
+    /// the model.
     #[must_use]
     pub fn rank_score(&self, pooled: &[f32]) -> Option<f32> {
         let scores = self.heads().ranking.as_ref()?.run(pooled);
@@ -121,7 +121,7 @@ impl Session {
     /// The score of each document for `query`, in their order.
     ///
     /// # Errors
-    /// [`RankError`]: the model is no reranker; a text that is too long, or cannot be made into tokens.
+    /// [`RankError`]: the model is not a reranker; a text is too long, or cannot be made into tokens.
     pub fn rank<T: AsRef<str>>(
         &mut self,
         query: &str,

@@ -11,10 +11,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Threads, placed and waiting, that run one job at a time. A clone is the same team: several
-/// models, a draft and embeddings can share one, and what they ask for at the same time runs one
-/// after the other. The threads end with the last clone.
+/// models, a draft and embeddings can share one, and simultaneous jobs run one after the other.
+/// The threads end with the last clone.
 ///
-/// Rank 0 is whichever thread asks. A job must not use its own team: it would wait for itself.
+/// Rank 0 is the calling thread. A job must not use its own team: it would wait for itself.
 #[derive(Clone)]
 pub struct Team(Arc<Shared>);
 
@@ -25,11 +25,11 @@ struct Shared {
     shares: Option<Shares>,
 }
 
-/// What [`Team::of_machine`] has made, while it is in use.
+/// The team of [`Team::of_machine`], while it is in use.
 static OF_MACHINE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
 impl Team {
-    /// The team of this process: a thread for each physical core it may use. All that ask get the
+    /// The team of this process: a thread for each physical core it may use. All callers get the
     /// same one.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Team {
         Self::with_options(n, cores, WorkerOptions::default())
     }
 
-    /// As [`Self::new`], placed and waiting as `options` say.
+    /// As [`Self::new`], with placement and waiting from `options`.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -99,13 +99,13 @@ impl Team {
         self.workers().pinned_count()
     }
 
-    /// Where threads belong that the caller starts and that are no ranks: [`Workers::cpus_before`].
+    /// CPUs for threads that the caller starts outside of the team: [`Workers::cpus_before`].
     #[must_use]
     pub fn cpus_before(&self) -> Vec<usize> {
         self.workers().cpus_before().to_vec()
     }
 
-    /// What was asked of the kernel for every rank, and what it gave.
+    /// Requests to the kernel for every rank, and their results.
     #[must_use]
     pub fn measures(&self) -> Vec<HostMeasure> {
         self.workers().measures().to_vec()

@@ -21,7 +21,8 @@ bitflags! {
         /// Signed bytes within ±127 with one f32 scale per 256 columns, and sums per 16 and 32;
         /// for the K-quants, which sum exactly over 256 columns.
         const INT8_256 = 4;
-        /// The same with one scale per 32 columns; for types that have one per 32 themselves.
+        /// Signed bytes as in [`ActivationKinds::INT8_256`], but with one scale per 32 columns; for types that have one
+        /// per 32 themselves.
         const INT8_32 = 8;
     }
 }
@@ -73,7 +74,7 @@ pub(crate) fn blocks_in_group(n_cols: usize, g: usize) -> usize {
     ((n_cols - g * GROUP) / BLOCK_COLS).min(GROUP / BLOCK_COLS)
 }
 
-/// Where the parts of an activation row of `n_cols` columns lie.
+/// Offsets of the parts of an activation row of `n_cols` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationLayout {
     n_cols: usize,
@@ -85,7 +86,7 @@ pub struct ActivationLayout {
     row_bytes: usize,
 }
 
-/// What a group with one scale has beside its codes: one line of memory.
+/// The numbers stored with the codes of a group that has one scale: one line of memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct GroupNumbers {
@@ -105,8 +106,8 @@ pub(crate) struct GroupNumbers {
 // SAFETY: numbers without padding: 4 + 2 + 2 + 8 + 16 + 32 bytes.
 unsafe impl bytes::Pod for GroupNumbers {}
 
-/// Where an int8 part lies: whole groups of codes, scales and sums, so that kernels may read to
-/// the end of a group; what is past the row's end is zero.
+/// Offsets of an int8 part: whole groups of codes, scales and sums, so that kernels may read to the end of a group;
+/// what is past the row's end is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Int8Layout {
     q_at: usize,
@@ -114,7 +115,7 @@ struct Int8Layout {
     sums_at: usize,
     /// Bytes from a group's scales to the next one's.
     d_step: usize,
-    /// The same for sums.
+    /// Bytes from a group's sums to the next one's.
     sums_step: usize,
 }
 
@@ -142,7 +143,7 @@ impl Int8Layout {
         (part, d_at + groups * size_of::<GroupNumbers>())
     }
 
-    /// The same for the part with a scale per 32 columns: all scales, then all sums.
+    /// [`Self::per_group`] for the part with a scale per 32 columns: all scales, then all sums.
     const fn per_block(start: usize, n_cols: usize, present: bool) -> (Self, usize) {
         let groups = if present { n_cols.div_ceil(GROUP) } else { 0 };
         let d_step = 4 * GROUP / BLOCK_COLS;
@@ -164,7 +165,7 @@ impl Int8Layout {
         q.first_chunk().expect("a group has 256 codes")
     }
 
-    /// The same part without its first `g` groups.
+    /// The part without its first `g` groups.
     const fn skip(self, g: usize) -> Self {
         Self {
             q_at: self.q_at + g * GROUP,
@@ -218,14 +219,12 @@ impl ActivationLayout {
             bf16_at,
             int8_256,
             int8_32,
-            // An odd number of lines, so that the same columns of many rows lie in different sets
-            // of a cache.
+            // An odd number of lines, so that the same columns of many rows map to different sets of a cache.
             row_bytes: end | ACTIVATION_ALIGN,
         }
     }
 
-    /// Where group `g` alone lies in a row: as a row of up to 256 columns of its own, but for
-    /// [`Self::row_bytes`].
+    /// The layout of group `g` alone: as a row of up to 256 columns of its own, except for [`Self::row_bytes`].
     pub(crate) fn group(&self, g: usize) -> Self {
         Self {
             n_cols: (self.n_cols - g * GROUP).min(GROUP),
@@ -364,7 +363,7 @@ pub(crate) struct Int8Group {
 }
 
 impl Int8Group {
-    /// Of a group with one scale: what that and the sums are part of.
+    /// The [`GroupNumbers`] of a group with one scale, which contain its scale and sums.
     pub(crate) const fn numbers(&self) -> *mut GroupNumbers {
         self.d.cast()
     }

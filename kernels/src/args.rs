@@ -73,12 +73,12 @@ pub struct Matmul<'a> {
     pub store: Store,
     /// How weights are prefetched for few tokens.
     pub prefetch: Prefetch,
-    /// What is prefetched beside them.
+    /// Other memory to prefetch along with the weights.
     pub beside: &'a [Beside],
 }
 
-/// Memory that is read behind a product, such as an adapter's matrix: prefetched in small pieces between the panels of
-/// weights, as a CPU waits for few lines at once.
+/// Memory that is read after a product, such as an adapter's matrix. It is prefetched in small pieces between the
+/// panels of weights, because a CPU waits for only a few lines at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
     /// Where it begins. It may point anywhere.
@@ -87,7 +87,8 @@ pub struct Beside {
     pub panel_bytes: usize,
 }
 
-/// Bytes, about, that are asked for at once beside single panels: a page, which memory answers faster than lines.
+/// Approximate number of bytes to prefetch at once alongside single panels: a page, which memory answers faster than
+/// lines.
 const STRETCH_BYTES: usize = 4096;
 
 impl Beside {
@@ -96,7 +97,7 @@ impl Beside {
     fn prefetch(&self, first: usize, n: usize) {
         let bytes = n * self.panel_bytes;
         let start = self.start.wrapping_add(first * self.panel_bytes);
-        // Lines that it touches, not as many as it is long.
+        // The number of lines that it touches, which may be more than its length in lines.
         let before = start.addr() % LINE_BYTES;
         prefetch_to_l2(start.wrapping_sub(before), before + bytes);
     }
@@ -108,7 +109,7 @@ impl Beside {
 }
 
 impl Matmul<'_> {
-    /// Prefetches part `part` of `n_parts` of what is beside the `n` panels from row `row` on.
+    /// Prefetches part `part` of `n_parts` of the additional memory for the `n` panels from row `row` on.
     #[inline(always)]
     pub(crate) fn prefetch_beside(&self, row: usize, n: usize, part: usize, n_parts: usize) {
         if !self.beside.is_empty() {
@@ -127,7 +128,7 @@ impl Matmul<'_> {
                 beside.prefetch(first, n);
                 continue;
             }
-            // Single panels' come in stretches, each place of the list at another panel.
+            // For single panels, prefetch in stretches, each entry of the list at a different panel.
             let n_panels = (self.rows.end - self.rows.start).div_ceil(PANEL_ROWS);
             let stretch = beside.stretch();
             let turn = i * stretch.min(n_panels) / len;
@@ -140,7 +141,7 @@ impl Matmul<'_> {
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl Matmul<'_> {
-    /// The same product of some of its tokens.
+    /// The same product, for some of its tokens.
     pub(crate) fn part(&self, tokens: Range<usize>) -> Self {
         let first = tokens.start - self.tokens.start;
         Self {

@@ -4,13 +4,13 @@ use crate::args::TileRange;
 use crate::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kv::KvLayout;
 
-/// Most blocks in a call: those of a split.
+/// Maximum number of blocks in a call: one split.
 pub const BLOCKS_MAX: usize = KV_SPLIT / KV_BLOCK;
 
 /// Blocks of keys and values that follow each other within a split, and queries that see them.
 ///
-/// Queries come in rows: the heads that share a KV head, of one token. All rows share what is
-/// loaded of a block, and each has the bits that it would have alone.
+/// Queries are grouped in rows: the heads that share a KV head, of one token. All rows share what is loaded of a block,
+/// and each has the same bits as it would alone.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionArgs<'a> {
     /// Shape and types of a block.
@@ -29,8 +29,8 @@ pub struct AttentionArgs<'a> {
     pub scale: f32,
     /// What scores are capped to ([`crate::contract::soft_cap`]); 0 for no cap.
     pub soft_cap: f32,
-    /// What each key between a query and a key takes off their score (ALiBi), by the query's place in its
-    /// row, (n_group); empty for nothing.
+    /// What each key between a query and a key subtracts from their score (ALiBi), by the query's place in its row,
+    /// (n_group); empty for no slopes.
     pub slopes: &'a [f32],
 }
 
@@ -39,10 +39,10 @@ pub struct AttentionArgs<'a> {
 pub struct AttentionRow<'a> {
     /// Rotated queries, (n_group, head_dim_k).
     pub queries: &'a [f32],
-    /// Keys that they see, counted from the first key of the first block; maybe none. A block
-    /// without one of them is left out.
+    /// Keys that they see, counted from the first key of the first block; may be empty. A block without any of them is
+    /// skipped.
     pub keys: TileRange,
-    /// Where the token stands, counted as keys are; for slopes alone. At most 2^23 from any key.
+    /// Position of the token, counted as keys are; used only for slopes. At most 2^23 from any key.
     pub position: isize,
 }
 
@@ -77,7 +77,7 @@ impl AttentionArgs<'_> {
     }
 }
 
-/// Those of `keys` that are in block `b`, counted from the block's first; maybe none.
+/// The part of `keys` in block `b`, counted from the block's first key; may be empty.
 #[inline(always)]
 pub(crate) fn visible(keys: TileRange, b: usize) -> TileRange {
     let clip = |key: usize| key.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);

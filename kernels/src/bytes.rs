@@ -1,6 +1,6 @@
 //! Checked views of byte memory as numbers: the one place where bytes become typed slices.
 
-/// Plain numbers: any bit pattern is a value, and there is no padding.
+/// Plain numbers: any bit pattern is a valid value, without padding.
 ///
 /// # Safety
 /// - Every bit pattern of the type's size is a valid value.
@@ -31,8 +31,7 @@ unsafe impl Pod for f64 {}
 #[inline]
 pub fn cast<T: Pod>(bytes: &[u8]) -> &[T] {
     check::<T>(bytes);
-    // SAFETY: alignment and length were just checked, `T` is valid for any bits, and the
-    // lifetime is that of `bytes`.
+    // SAFETY: alignment and length were just checked, `T` is valid for any bits, and the lifetime is tied to `bytes`.
     unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }
 
@@ -52,7 +51,7 @@ pub fn cast_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
 /// The bytes of `values`, in this machine's order.
 #[inline]
 pub const fn of<T: Pod>(values: &[T]) -> &[u8] {
-    // SAFETY: a Pod has no padding, bytes have no alignment, and the length is that of the values.
+    // SAFETY: a Pod has no padding, bytes have no alignment, and the length is the size of `values`.
     unsafe { core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 

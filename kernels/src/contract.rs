@@ -20,7 +20,7 @@
 //!   With activation codes `a`: `A = Σ a` over the block; `S = Σ sc · Σ w · a` and
 //!   `M = Σ min · Σ a` over a group's sub-blocks, where `w` is the signed weight code (the code
 //!   without its offset, or the table's int8 value in IQ4_NL, IQ4_XS and MXFP4) and `sc` the
-//!   integer scale, 1 where there is none. |S| is at most 133 million (Q6_K), |M| 2.1 million.
+//!   integer scale, 1 for types without one. |S| is at most 133 million (Q6_K), |M| 2.1 million.
 //!   `d_w` of MXFP4 is the power of two that ggml takes, half the E8M0 number, and its table holds
 //!   twice the E2M1 values.
 //!
@@ -57,7 +57,7 @@
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
-// Where the instruction is at hand, only tests compare with it.
+// Targets that always have the instruction use this module only in tests and Miri.
 #[cfg(any(test, miri, not(all(target_arch = "aarch64", target_feature = "neon"))))]
 mod fma;
 
@@ -211,7 +211,7 @@ pub fn exp<F: Arith>(x: f32) -> f32 {
     const MAGIC: f32 = 12_583_039.0;
     const LN2_HI: f32 = 0.693_359_4;
     const LN2_LO: f32 = -2.121_944_4e-4;
-    // The comparisons are those of maxps(EXP_LO, x) and minps(EXP_HI, x): NaN passes through.
+    // These comparisons match maxps(EXP_LO, x) and minps(EXP_HI, x): NaN passes through.
     let clamped = if EXP_LO > x { EXP_LO } else { x };
     let clamped = if EXP_HI < clamped { EXP_HI } else { clamped };
     let shifted = F::fma(clamped, core::f32::consts::LOG2_E, MAGIC);

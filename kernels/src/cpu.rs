@@ -48,8 +48,8 @@ impl CpuFeatures {
         detect() - Self::TILES
     }
 
-    /// The same with tiles (AMX), if the CPU has them and their state is enabled. From then on
-    /// [`crate::KernelTable::available`] hands out their tables.
+    /// [`Self::detect`] with tiles (AMX), if the CPU has them and their state is enabled. From then on
+    /// [`crate::KernelTable::available`] includes their tables.
     ///
     /// # Safety
     /// - From now on every thread of this process may use tiles, unless the CPU lacks them or XCR0
@@ -61,7 +61,7 @@ impl CpuFeatures {
         detect()
     }
 
-    /// What tables may require: with tiles once somebody has vouched for the permission.
+    /// The features that tables may require: with tiles after a call of [`Self::detect_with_tiles`].
     pub(crate) fn detect_permitted() -> Self {
         match TILES_ARE_PERMITTED.load(Ordering::Acquire) {
             true => detect(),
@@ -107,7 +107,7 @@ macro_rules! with_avx2 {
 }
 pub(crate) use with_avx2;
 
-/// Whether somebody has called [`CpuFeatures::detect_with_tiles`].
+/// Whether [`CpuFeatures::detect_with_tiles`] has been called.
 static TILES_ARE_PERMITTED: AtomicBool = AtomicBool::new(false);
 
 fn detect() -> CpuFeatures {
@@ -131,7 +131,7 @@ pub enum Maker {
 }
 
 impl Maker {
-    /// That of this CPU. Asked once.
+    /// The maker of this CPU, detected once.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]

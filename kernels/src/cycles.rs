@@ -1,8 +1,8 @@
 //! A clock in core cycles: a chain of additions that each wait for the one before.
 //!
-//! The time-stamp counter ticks at a fixed rate whatever the core does. A dependent addition of
-//! two registers takes one cycle on every x86-64 core, so timing a chain of them next to a
-//! measurement says how long a cycle was meanwhile.
+//! The time-stamp counter ticks at a fixed rate whatever the core does. A dependent addition of two registers takes one
+//! cycle on every x86-64 core, so timing a chain of them next to a measurement gives the length of a cycle at that
+//! time.
 
 /// Additions in one round of [`add_chain`].
 pub const CHAIN: u64 = 64;

@@ -2,8 +2,8 @@
 //!
 //! Keys, values and queries are rotated before a cache stores them in few bits: a dimension much larger than
 //! the others would take the whole range of a scale. The matrix is `H_n / sqrt(n)`, where `H_1 = 1` and
-//! `H_2n = [[H_n, H_n], [H_n, -H_n]]` (Sylvester's construction). It is orthonormal and symmetric: products
-//! of two rotated vectors are those of the vectors, and rotating twice is nothing, both but for rounding.
+//! `H_2n = [[H_n, H_n], [H_n, -H_n]]` (Sylvester's construction). It is orthonormal and symmetric: rotating two vectors
+//! preserves their dot product, and rotating twice gives back the vector, both up to rounding.
 //!
 //! Additions and subtractions alone, in an order that no vector length changes: the bits are the same on
 //! every machine, and there is one function for all kernel tables.
@@ -20,13 +20,13 @@ pub const fn hadamard_len(head_dim: usize) -> usize {
     1 << head_dim.trailing_zeros()
 }
 
-/// Rotates each `len` elements of `x` in place; nothing where `len` is 0.
+/// Rotates each `len` elements of `x` in place; a no-op if `len` is 0.
 ///
-/// Strides go up from 1, each pair `(a, b)` becomes `(a + b, a - b)`, and the factor `1 / sqrt(len)`,
-/// rounded to f32, comes last.
+/// Strides increase from 1, each pair `(a, b)` becomes `(a + b, a - b)`, and the factor `1 / sqrt(len)`, rounded to
+/// f32, is applied last.
 ///
 /// # Panics
-/// If `len` is neither 0 nor a power of two of at least [`HADAMARD_MIN`], or `x` is not whole in it.
+/// If `len` is neither 0 nor a power of two of at least [`HADAMARD_MIN`], or the length of `x` is not a multiple of it.
 pub fn hadamard(x: &mut [f32], len: usize) {
     if len == 0 {
         return;
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// The matrix by its definition, an entry's sign being that of the common bits of row and column.
+    /// The matrix by its definition: the sign of an entry is the parity of the bits that row and column share.
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "few bits")]
     fn equals_the_matrix() {

@@ -60,8 +60,8 @@ pub const fn f32_to_bf16(x: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// The f32 with the same value as the FP8 number (E4M3, OCP) with bits `b`. Exact; 0x7f and 0xff
-/// are NaN, there is no infinity.
+/// The f32 with the same value as the FP8 number (E4M3, OCP) with bits `b`. Exact; 0x7f and 0xff are NaN, and the
+/// format has no infinity.
 #[inline(always)]
 pub const fn e4m3_to_f32(b: u8) -> f32 {
     if b & 0x7f == 0x7f {

@@ -18,8 +18,8 @@
 //! unsigned, and for values of q4_0; heads are padded to whole blocks of 32 with zeros. Everything
 //! is little endian.
 //!
-//! The bytes of one key or value in order (its *row*) are those of a GGUF row in content: a
-//! scale per 32 dimensions and the codes. Rows move between blocks and snapshots unchanged.
+//! The bytes of one key or value in order (its *row*) have the same content as a GGUF row: a scale per 32 dimensions
+//! and the codes. Rows move between blocks and snapshots unchanged.
 
 use crate::contract::{KV_BLOCK, round_ties_even, round_to_byte};
 use crate::half::{bf16_to_f32, e4m3_to_f32, f16_to_f32, f32_to_bf16, f32_to_e4m3, f32_to_f16};
@@ -116,7 +116,7 @@ pub const KV_ALIGN: usize = 64;
 pub const KV_SCALE_DIMS: usize = 32;
 /// Longest head whose rows are stored and loaded, in dimensions.
 pub const KV_HEAD_DIM_MAX: usize = 1024;
-/// Most bytes of a row: a head of f32.
+/// Maximum number of bytes of a row: a head of f32.
 pub const KV_ROW_BYTES_MAX: usize = 4 * KV_HEAD_DIM_MAX;
 /// Dimensions between the two codes of a byte of q4_0, in keys …
 const K_NIBBLES: usize = 4;
@@ -299,7 +299,7 @@ impl KvLayout {
         decode(self.type_v, V_NIBBLES, v_row, value);
     }
 
-    /// Where the parts of a key's row lie among the keys of a block: (offset, bytes) in order.
+    /// Positions of the parts of a key's row among the keys of a block: (offset, bytes) in order.
     #[inline]
     fn key_pieces(&self, slot: usize, mut piece: impl FnMut(usize, usize)) {
         assert!(slot < KV_BLOCK);
@@ -319,7 +319,7 @@ impl KvLayout {
         }
     }
 
-    /// Where the parts of a value's row lie among the values of a block.
+    /// Positions of the parts of a value's row among the values of a block.
     #[inline]
     fn value_pieces(&self, slot: usize, mut piece: impl FnMut(usize, usize)) {
         assert!(slot < KV_BLOCK);
@@ -348,7 +348,7 @@ impl KvLayout {
         self.head_dim_k.div_ceil(KV_SCALE_DIMS) * KV_BLOCK * 2
     }
 
-    /// The same for values.
+    /// Bytes of the scales before the codes of values, in the types that have them.
     pub(crate) const fn v_codes_at(&self) -> usize {
         self.head_dim_v.div_ceil(KV_SCALE_DIMS) * KV_BLOCK * 2
     }
@@ -361,7 +361,7 @@ type RowRoom = MaybeUninit<[u8; KV_ROW_BYTES_MAX]>;
 fn zeroed(room: &mut RowRoom, len: usize) -> &mut [u8] {
     assert!(len <= KV_ROW_BYTES_MAX);
     let start = room.as_mut_ptr().cast::<u8>();
-    // SAFETY: so many bytes are there.
+    // SAFETY: `room` has at least `len` bytes, as just checked.
     unsafe { start.write_bytes(0, len) };
     // SAFETY: they have just been initialised, and are borrowed with the room.
     unsafe { core::slice::from_raw_parts_mut(start, len) }
@@ -435,8 +435,8 @@ fn encode_q8_0(x: &[f32], row: &mut [u8]) {
     }
 }
 
-/// Codes are those of GGUF's quantiser: `d = (the number of largest magnitude) / -8`, `q = round(x / d)` within
-/// -8..=7, stored +8. The scale stored is the one of least squares for them ([`fit`]).
+/// Computes the same codes as GGUF's quantiser: `d = (the number of largest magnitude) / -8`, `q = round(x / d)` within
+/// -8..=7, stored +8. The stored scale is the least-squares fit for them ([`fit`]).
 fn encode_q4_0(nibbles: usize, x: &[f32], row: &mut [u8]) {
     let (scales, codes) = row.split_at_mut(2 * x.len().div_ceil(KV_SCALE_DIMS));
     let blocks = x

@@ -1,9 +1,9 @@
 //! Matrices of adapters (LoRA, Hu et al. 2021), and what their products take.
 //!
-//! A matrix is panels of 16 rows, one after the other; rows past the last are zero. A lane is an output row, as with the
-//! model's own weights. In a panel of floats the 16 elements of a column lie side by side, column after column. In a
-//! panel of int8 a line of 64 bytes has four columns of each row, as codes + 128; behind the lines are the scales of
-//! the rows, 16 bf16.
+//! A matrix is stored as panels of 16 rows, one after the other; rows past the last are zero. As in the model's own
+//! weights, a lane is an output row. In a panel of floats the 16 elements of a column are adjacent, column after
+//! column. In a panel of int8 a line of 64 bytes holds four columns of each row, as codes + 128; the lines are followed
+//! by the scales of the rows, 16 bf16.
 
 use crate::activation::ActivationKinds;
 use crate::args::{Activations, TileRange};
@@ -90,8 +90,8 @@ impl<'a> LoraMatrix<'a> {
         panel_bytes(ty, n_cols).checked_mul(n_rows.div_ceil(LANES))
     }
 
-    /// A matrix that lies in `bytes` already; `None` if they are not as many as [`Self::bytes_of`] says, or it has
-    /// no rows or columns.
+    /// A matrix stored in `bytes`; `None` if their number differs from [`Self::bytes_of`], or there are no rows or
+    /// columns.
     pub fn new(ty: LoraType, [n_rows, n_cols]: [usize; 2], bytes: &'a [u8]) -> Option<Self> {
         let is_whole = Self::bytes_of(ty, n_rows, n_cols)? == bytes.len();
         (is_whole && n_rows > 0 && n_cols > 0).then_some(Self {
@@ -159,7 +159,7 @@ impl<'a> LoraMatrix<'a> {
     /// An element, as products take it.
     ///
     /// # Panics
-    /// If it lies outside.
+    /// If it is out of range.
     pub fn element(&self, row: usize, column: usize) -> f32 {
         assert!(row < self.n_rows && column < self.n_cols);
         let (panel, lane) = (self.panels(row / LANES..row / LANES + 1), row % LANES);
@@ -179,7 +179,7 @@ const fn panel_bytes(ty: LoraType, n_cols: usize) -> usize {
     }
 }
 
-/// Where an element lies in its panel.
+/// The index of an element in its panel.
 const fn place(ty: LoraType, column: usize, lane: usize) -> usize {
     match ty {
         LoraType::Int8 => column / 4 * LINE_BYTES + 4 * lane + column % 4,

@@ -21,7 +21,7 @@ impl Peak {
 pub enum ReadLoop {
     /// From the first byte to the last.
     Forward,
-    /// The same, with prefetches some lines ahead.
+    /// As [`Self::Forward`], with prefetches some lines ahead.
     Prefetched,
     /// Four quarters side by side.
     FourStreams,

@@ -14,7 +14,7 @@ pub fn prefetch(p: *const u8, bytes: usize) {
     }
 }
 
-/// The same for what will be read later: into the second-level cache.
+/// Prefetches the `bytes` from `p` on, which will be read later, into the second-level cache.
 #[inline(always)]
 pub fn prefetch_to_l2(p: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(LINE_BYTES) {

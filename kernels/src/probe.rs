@@ -1,8 +1,8 @@
-//! What this CPU can do at most: loops that read memory or multiply and add, and do nothing else.
+//! The maximum speed of this CPU: loops that read memory or multiply and add, and do nothing else.
 //!
-//! A benchmark compares with these in the same minute, so that a figure can be said as a part of
-//! the machine's limit. A loop computes with the widest instructions of a kernel table; nothing
-//! it computes is used. Peaks count two operations for a multiply-add.
+//! A benchmark runs these in the same minute, so that a result can be given as a fraction of the machine's limit. A
+//! loop computes with the widest instructions of a kernel table; its results are not used. Peaks count two operations
+//! for a multiply-add.
 
 use crate::cpu::CpuFeatures;
 use crate::table::KernelTable;

@@ -1,9 +1,9 @@
 //! What kernels of recurrent mixers take: taps and rows of a convolution, tokens of a head, its state.
 //!
-//! A state has a row for each key element and a column for each value element. It lies in panels of
-//! [`STATE_LANES`] columns, (n_panels, n_key, 16), so that a column is always the same lane: sums over keys
-//! need no horizontal step, a panel of 128 keys is 8 KiB in a row, and it stays in a first-level cache while
-//! the tokens go by. Lanes past the last value are zero.
+//! A state has a row for each key element and a column for each value element. It is stored in panels of
+//! [`STATE_LANES`] columns, (n_panels, n_key, 16), so that a column is always the same lane: sums over keys need no
+//! horizontal step, a panel of 128 keys is 8 contiguous KiB, and it stays in a first-level cache while the tokens are
+//! processed. Lanes past the last value are zero.
 
 /// Columns of a panel of a state.
 pub const STATE_LANES: usize = 16;
@@ -48,7 +48,7 @@ pub struct Recurrence<'a, 't> {
     pub n_key: usize,
     /// The state before the first token, as long as `state`; `None` where `state` holds it.
     pub from: Option<&'a [f32]>,
-    /// The state behind the last, whole panels.
+    /// The state after the last token, in whole panels.
     pub state: &'a mut [f32],
     /// The tokens.
     pub tokens: &'a mut [RecurrentToken<'t>],
@@ -57,11 +57,11 @@ pub struct Recurrence<'a, 't> {
 /// A convolution over the last tokens, channel by channel, then SiLU.
 #[derive(Debug)]
 pub struct ConvSilu<'a> {
-    /// (n_channel, n_taps): those of a channel side by side, the oldest token's first.
+    /// (n_channel, n_taps): the taps of a channel are adjacent, the oldest token's first.
     pub taps: &'a [f32],
     /// Rows of `n_taps` tokens, oldest first, each (n_channel).
     pub rows: &'a [&'a [f32]],
-    /// What sums start with, (n_channel); 0 where there is none.
+    /// Initial value of the sums, (n_channel); 0 if `None`.
     pub bias: Option<&'a [f32]>,
     /// (n_channel)
     pub out: &'a mut [f32],

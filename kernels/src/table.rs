@@ -40,7 +40,7 @@ pub struct KernelTable {
     requires: CpuFeatures,
     /// Whole tiles of rows in panels, where there is a kernel of its own for the type.
     matmul: [Option<MatmulFn>; WeightType::ALL.len()],
-    /// Products of one panel with a few tokens; rows behind the panels are made into one.
+    /// Products of one panel with a few tokens; the rows after the last panel are packed into one.
     panel_product: [PanelFn; WeightType::ALL.len()],
     attention: unsafe fn(&AttentionArgs<'_>, &mut AttentionState<'_>),
     attention_merge: unsafe fn(&AttentionState<'_>, &mut AttentionState<'_>),
@@ -93,10 +93,10 @@ const FLOATS: ActivationKinds = ActivationKinds::F32.union(ActivationKinds::BF16
 impl KernelTable {
     /// Every table that needs only features in `cpu`, slowest first; never empty.
     ///
-    /// `cpu` is [`CpuFeatures::detect`]'s answer, or that of [`CpuFeatures::detect_with_tiles`]
-    /// where this process may use tiles, or less to leave tables out. Naming more than this
-    /// machine has, or tiles that nobody vouched for, adds nothing: the CPU is asked again, because
-    /// a table in hand is a promise.
+    /// `cpu` is the result of [`CpuFeatures::detect`], or of [`CpuFeatures::detect_with_tiles`] where this process may
+    /// use tiles, or a subset of it to leave tables out. Features that this machine lacks, or tiles before
+    /// [`CpuFeatures::detect_with_tiles`] was called, add nothing: the CPU is checked again, because holding a table
+    /// proves that it can run.
     pub fn available(cpu: CpuFeatures) -> impl DoubleEndedIterator<Item = &'static Self> {
         iter::once(&SCALAR).chain(Self::vectorized(cpu))
     }
@@ -178,11 +178,11 @@ impl KernelTable {
         assert!(is_aligned(acts.bytes.as_ptr(), ACTIVATION_ALIGN));
         assert!(args.panels.len() >= args.layout.bytes());
         if ActivationKinds::for_weights(args.layout.ty()).intersects(FLOATS) {
-            // Kernels of floats go over rows more than once.
+            // Kernels of floats read rows more than once.
             let n_panels = (args.rows.end - args.rows.start).div_ceil(PANEL_ROWS);
             args.prefetch_beside(args.rows.start, n_panels, 0, 1);
         }
-        // As most are: nothing of the arguments is copied. Rows may be none.
+        // The common case: no arguments are copied. There may be no rows.
         if args.rows.end <= args.layout.tail_start() {
             // SAFETY: holding the table proves the features; the tile is within its operands;
             // the caller vouches for `out`.
@@ -204,7 +204,7 @@ impl KernelTable {
         }
     }
 
-    /// [`Self::matmul`] of checked rows that lie in panels.
+    /// [`Self::matmul`] of checked rows that are in panels.
     ///
     /// # Safety
     /// - As [`Self::matmul`].
@@ -246,7 +246,7 @@ impl KernelTable {
         unsafe { (self.attention)(args, state) }
     }
 
-    /// Merges the state of a split into the running one; splits come in ascending order.
+    /// Merges the state of a split into the running one; splits have to be merged in ascending order.
     ///
     /// A query that has seen no key of the split stays as it is.
     ///
@@ -266,8 +266,8 @@ impl KernelTable {
     /// Writes a row (or whole groups of one) in the kinds of its layout.
     ///
     /// # Safety
-    /// - `args.row` is writable for `args.layout.row_bytes()`, and nothing else accesses the
-    ///   columns given meanwhile; `args.x` is no part of them.
+    /// - `args.row` is writable for `args.layout.row_bytes()`, and nothing else accesses the given columns during the
+    ///   call; `args.x` does not overlap them.
     ///
     /// # Panics
     /// If the columns do not lie in the row, are not whole groups (the row's last may be

@@ -94,7 +94,7 @@ impl Aligned {
 pub(crate) fn skipped(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Without a standard error there is no way to report.
+    // If standard error is closed, there is nowhere to report it.
     let _ = std::io::stderr().write_all(std::format!("SKIPPED: {test}: {why}\n").as_bytes());
 }
 
@@ -127,8 +127,8 @@ pub(crate) fn tables() -> Vec<&'static KernelTable> {
 pub(crate) fn tiles_granted() -> bool {
     const TILES: CpuFeatures = CpuFeatures::AMX_TILE.union(CpuFeatures::AMX_INT8);
     let mut result = 158i64; // arch_prctl
-    // SAFETY: the call takes two numbers, the code of the request for a permission and that of
-    // tile data, and touches no memory.
+    // SAFETY: the call takes two numbers (the code for requesting a permission and the code for tile data) and touches
+    // no memory.
     unsafe {
         core::arch::asm!("syscall", inout("rax") result, in("rdi") 0x1023, in("rsi") 18,
             out("rcx") _, out("r11") _, options(nostack));

@@ -8,11 +8,11 @@ use crate::cpu::Maker;
 use crate::kv::{KvLayout, KvType};
 use crate::panel::{LINE_BYTES, WeightType};
 
-/// What CPUs of one maker and generation are fastest with.
+/// The settings that CPUs of one maker and generation are fastest with.
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    /// AVX-512: most tokens that are multiplied four at a time, with lines unpacked in registers; more go
-    /// through tiles, whose panels are unpacked into memory once.
+    /// AVX-512: maximum number of tokens that are multiplied four at a time, with lines unpacked in registers; more are
+    /// multiplied in tiles, whose panels are unpacked into memory once.
     pub(crate) few_max: FewMax,
     /// How far ahead products of few tokens prefetch weights.
     pub(crate) weights: Weights,
@@ -26,13 +26,13 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// That of this CPU.
+    /// The tuning for this CPU.
     #[inline]
     pub(crate) fn detect() -> &'static Self {
         Self::of(Maker::detect())
     }
 
-    /// That of CPUs of `maker`.
+    /// The tuning for CPUs of `maker`.
     #[inline]
     pub(crate) const fn of(maker: Maker) -> &'static Self {
         match maker {
@@ -188,7 +188,7 @@ struct Paces {
 }
 
 impl Paces {
-    /// The same for either.
+    /// The same distances for both.
     const fn both(distances: Distances) -> Self {
         Self {
             near: distances,
@@ -218,7 +218,7 @@ impl Weights {
         step_bytes: usize,
         prefetch: Prefetch,
     ) -> Distances {
-        /// More bytes than this make a step wide: those of Q8_0.
+        /// Steps of more bytes than this are wide: those with Q8_0 weights.
         const STEP_BYTES: usize = 512;
         let paces = match (n_tokens, step_bytes > STEP_BYTES) {
             (1, false) => self.one,
@@ -281,14 +281,14 @@ impl KvAhead {
 /// How frames of samples are prefetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
-    /// Whether a scan prefetches whole frames that come later; else [`SCAN_LINES_AHEAD`].
+    /// Whether a scan prefetches whole later frames; otherwise [`SCAN_LINES_AHEAD`].
     pub(crate) by_frames: bool,
-    /// Frames to prefetch while features are computed: as many as memory gives in that time.
+    /// Frames to prefetch while features are computed: the number that memory can deliver in that time.
     pub(crate) n_frames: usize,
 }
 
-/// Lines ahead that a scan prefetches where it does not go by frames: into the second-level cache and
-/// into the first. The same for all CPUs, so that loops have them in their instructions.
+/// Lines ahead that a scan prefetches if it does not prefetch whole frames: into the second-level cache and into the
+/// first. The same for all CPUs, so that loops have them in their instructions.
 pub(crate) const SCAN_LINES_AHEAD: [usize; 2] = [48, 4];
 
 /// AVX-512: queries in a chunk of attention, and from how many on such a chunk pays, filled or not.
@@ -300,8 +300,8 @@ pub(crate) const AVX2_CHUNKS: &[(usize, usize)] = &[(4, 2), (1, 1)];
 /// AVX2: tokens from which splitting codes of 8 bits into halves costs less than it saves.
 pub(crate) const AVX2_SPLIT_TOKENS: usize = 16;
 
-/// AVX-512: whether a product with so many tokens prefetches half a step at a time, between its loads:
-/// one token of types whose steps are many lines.
+/// AVX-512: whether a product with `n_tokens` tokens prefetches half a step at a time, between its loads. True for one
+/// token, in types whose steps are many lines.
 pub(crate) const fn prefetches_in_halves(ty: WeightType, n_tokens: usize) -> bool {
     use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     n_tokens == 1 && matches!(ty, Q4_K | Q5_K | Q6_K | Q8_0)

@@ -1,8 +1,8 @@
-//! How many cores the machine has: ACPI's table of interrupt controllers (MADT).
+//! The number of cores of the machine, from ACPI's table of interrupt controllers (MADT).
 //!
-//! CPUID counts within one package, so it says too little where there are several. Firmware lists
+//! CPUID counts within one package, which is not enough on machines with several. Firmware lists
 //! every core, in tables that a root pointer (RSDP) leads to. The tables come from outside: every length is
-//! bounded, and what is not mapped or does not add up is as if it were not there.
+//! bounded, and unmapped or inconsistent tables are treated as missing.
 //!
 //! Source: ACPI Specification 6.5, 5.2.5 (RSDP), 5.2.7 and 5.2.8 (RSDT, XSDT), 5.2.12 (MADT).
 
@@ -10,21 +10,21 @@ use core::ops::Range;
 
 /// Memory by physical address.
 pub trait Memory {
-    /// Fills `into` with what lies at `address`; false where not all of it is mapped.
+    /// Copies the bytes at `address` to `into`; false if not all of them are mapped.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
 }
 
-/// What the MADT says.
+/// The contents of the MADT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// Cores that are there and may be started, the first among them: 1 or more.
+    /// Cores that are present and may be started, including the first: 1 or more.
     pub enabled: usize,
-    /// Where each core finds the registers of its own interrupt controller.
+    /// The address at which each core finds the registers of its own interrupt controller.
     pub local_apic: u64,
 }
 
-/// Reads the MADT. `rsdp` is where the loader says that the root pointer lies; without one, or if there
-/// is none, it is looked for where a BIOS leaves it. `None` where there is no sound table.
+/// Reads the MADT. `rsdp` is the root pointer's address from the loader; if it is missing or wrong,
+/// the BIOS areas are searched. `None` without a valid table.
 pub fn cores(memory: &impl Memory, rsdp: Option<u64>) -> Option<Cores> {
     let root = rsdp.and_then(|address| root(memory, address));
     let root = root.or_else(|| bios_places(memory).find_map(|address| self::root(memory, address)));
@@ -42,7 +42,7 @@ pub fn cores(memory: &impl Memory, rsdp: Option<u64>) -> Option<Cores> {
     count(memory, madt)
 }
 
-/// Where the addresses of all tables are.
+/// The list of the addresses of all tables.
 struct Root {
     list: Range<u64>,
     entry_bytes: usize,
@@ -71,7 +71,7 @@ fn root(memory: &impl Memory, address: u64) -> Option<Root> {
     })
 }
 
-/// Where the root pointer may lie on machines with a BIOS: in the first KiB of its extended data, and in
+/// Where the root pointer may be on machines with a BIOS: in the first KiB of its extended data, and in
 /// the last 128 KiB below 1 MiB, on a multiple of 16.
 fn bios_places(memory: &impl Memory) -> impl Iterator<Item = u64> {
     let segment = bytes(memory, 0x40E).map_or(0, u16::from_le_bytes);
@@ -81,7 +81,7 @@ fn bios_places(memory: &impl Memory) -> impl Iterator<Item = u64> {
         .filter(|address| address % 16 == 0)
 }
 
-/// A table's place, if it is the one of that name and sound.
+/// A table's position, if it has that name and is valid.
 fn table(memory: &impl Memory, address: u64, signature: [u8; 4]) -> Option<Range<u64>> {
     let name: [u8; 4] = bytes(memory, address)?;
     let len = u32::from_le_bytes(bytes(memory, address.checked_add(4)?)?).into();
@@ -93,7 +93,7 @@ fn table(memory: &impl Memory, address: u64, signature: [u8; 4]) -> Option<Range
     sound.then_some(address..end)
 }
 
-/// Whether the bytes have the sum 0, as all tables' do.
+/// Whether the bytes add up to 0, as in all tables.
 fn adds_up(memory: &impl Memory, address: u64, len: usize) -> bool {
     let mut sum = 0_u8;
     for at in (0..len).step_by(64) {
@@ -136,7 +136,7 @@ fn count(memory: &impl Memory, madt: Range<u64>) -> Option<Cores> {
     (cores.enabled > 0).then_some(cores)
 }
 
-/// Bit 0 of an entry's flags. Bit 1 is for cores that may be plugged in.
+/// Bit 0 of an entry's flags. Bit 1 is for cores that may be hot-plugged.
 fn enabled(flags: [u8; 4]) -> usize {
     usize::from(flags[0] & 1)
 }
@@ -146,9 +146,9 @@ fn bytes<const N: usize>(memory: &impl Memory, address: u64) -> Option<[u8; N]> 
     memory.read(address, &mut into).then_some(into)
 }
 
-/// Of every table but the root pointer.
+/// The header length of every table but the root pointer.
 const HEADER_BYTES: u64 = 36;
-/// A table of thousands of cores is smaller.
+/// Maximum length of a table: one with thousands of cores is smaller.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
 /// Kinds of entries in the MADT.
 const LOCAL_APIC: u8 = 0;

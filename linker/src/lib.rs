@@ -1,7 +1,7 @@
-//! What the bare-metal image does, apart from the machine: which memory is free, what the
-//! command line asks for, and a model run from memory to text.
+//! The machine-independent half of the bare-metal image: which memory is free, the options on the
+//! command line, and a model run from memory to text.
 //!
-//! Nothing here touches a port, a register or an address of its own choice: the image gives
+//! Nothing here accesses a port, a register or a fixed address: the image supplies
 //! memory, a clock, cores and a console, and so may a test, a unikernel or firmware.
 #![no_std]
 #![forbid(unsafe_code)]

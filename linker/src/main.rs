@@ -28,25 +28,25 @@
 //!    firmware and does what a PVH loader does; `linker/uefi.sh MODEL DISK` makes the disk.
 //! 2. `boot.s` maps memory one to one (1 GiB pages, or 2 MiB where the CPU has none), enters
 //!    long mode, enables the SSE, AVX, AVX-512 and AMX state that the CPU has, loads a TSS and an
-//!    IDT, and goes to ring 3. All Rust runs in ring 3: a KVM nested without VMX or SVM emulates
+//!    IDT, and enters ring 3. All Rust runs in ring 3: a KVM nested without VMX or SVM emulates
 //!    ring 0 instruction by instruction and has no SSE there. Elsewhere it costs nothing. It
 //!    is not a security boundary: every page is writable from ring 3.
 //! 3. `kmain` reports on the first serial port what it found, measures the clock, takes the
 //!    largest piece of free RAM, starts the other cores, and runs the model that the loader
-//!    brought as its first module (GGUF, or `.slc`, which is used in place): the library
-//!    half of this package ([`sluice_metal::story`]), which knows nothing of the machine.
+//!    supplied as its first module (GGUF, or `.slc`, which is used in place): the library
+//!    half of this package ([`sluice_metal::story`]), which is independent of the machine.
 //!
-//! Stacks lie in windows above all memory with nothing mapped below them: an overflow is a page
+//! Stacks are in windows above all memory, with nothing mapped below them: an overflow is a page
 //! fault. The command line is [`sluice_metal::options`].
 //!
 //! # How it ends
 //!
-//! Through QEMU's isa-debug-exit, whose exit status is always odd:
+//! The image exits through QEMU's isa-debug-exit, whose exit status is always odd:
 //!
 //! | status | meaning |
 //! |---|---|
 //! | 33 | success |
-//! | 35 | a line `ERROR: …` says what is missing or wrong |
+//! | 35 | a line `ERROR: …` gives the reason |
 //! | 65 + 2 × vector | a CPU exception (#UD 77, #GP 91, #PF 93), described by a line `TRAP …` |
 //! | 255 | a panic, described by a line `PANIC …` |
 //!
@@ -54,10 +54,10 @@
 //! `trap=ud`, `gp`, `pf`, `stack` and `panic` provoke a fault of that kind, and `cores` one on every core
 //! at once, of which the first is reported.
 //!
-//! # Not implemented
+//! # Not supported
 //!
-//! A model on another disk or linked in, x2APIC, interrupts. It has run under QEMU (TCG and KVM)
-//! only, never on a physical machine.
+//! A model on another disk or linked in, x2APIC, interrupts. It has run only under QEMU (TCG and KVM),
+//! never on a physical machine.
 #![cfg_attr(sluice_image, no_std, no_main)]
 
 #[cfg(sluice_image)]

@@ -1,11 +1,11 @@
-//! Free memory: what the loader calls RAM, less what is in use already.
+//! Free memory: what the loader calls RAM, less what is already in use.
 
 use core::ops::Range;
 
-/// The largest piece of `ram` that touches none of `taken`, its start rounded up and its end
-/// rounded down to `align` (a power of two). `None` where nothing is left.
+/// The largest piece of `ram` that overlaps none of `taken`, its start rounded up and its end
+/// rounded down to `align` (a power of two). `None` if nothing is left.
 ///
-/// Ranges may overlap, touch, be empty and come in any order: loaders' maps do all of that.
+/// Ranges may overlap, touch, be empty and be in any order: loaders' maps do all of that.
 pub fn largest_free(
     ram: impl Iterator<Item = Range<u64>>,
     taken: impl Iterator<Item = Range<u64>> + Clone,
@@ -15,7 +15,7 @@ pub fn largest_free(
     for range in ram {
         let mut start = range.start;
         while start < range.end {
-            // The nearest obstacle at or after `start`; it may lie across it.
+            // The nearest obstacle at or after `start`; it may also contain `start`.
             let next = taken
                 .clone()
                 .filter(|taken| taken.start < taken.end && taken.end > start)
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(free(&[u64::MAX - 5..u64::MAX, 0..0], &[]), None);
     }
 
-    /// Against the definition, unit by unit, on small maps made from a counter.
+    /// Compared with the definition, unit by unit, on small maps made from a counter.
     #[test]
     fn as_by_counting_units() {
         let mut state = 1u64;

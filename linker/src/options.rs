@@ -1,33 +1,33 @@
-//! The command line that a loader hands over: words of the form `key=value`.
+//! The command line from the loader: words of the form `key=value`.
 //!
-//! A value with spaces stands in quotes, either alone (`prompt="Once upon"`) or with its key
-//! (`"prompt=Once upon"`, as GRUB writes it). There are no escapes: a text with one kind of
-//! quote goes into the other.
+//! A value with spaces is quoted, either alone (`prompt="Once upon"`) or with its key
+//! (`"prompt=Once upon"`, as GRUB writes it). There are no escapes: quote a text that contains one kind of
+//! quote with the other.
 
 use core::fmt;
 use core::str::FromStr;
 use sluice_core::speculate::POSITIONS_MAX;
 
-/// What to do. The defaults are those of `sluice run`.
+/// The settings of a run. The defaults are `sluice run`'s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options<'a> {
     /// `prompt=TEXT`.
     pub prompt: &'a str,
-    /// `n=TOKENS`: how many to generate at most.
+    /// `n=TOKENS`: maximum number of tokens to generate.
     pub n_predict: usize,
-    /// `ctx=TOKENS`: size of the KV cache; 0 is as long as prompt and `n` need.
+    /// `ctx=TOKENS`: size of the KV cache; 0 is the size that prompt and `n` need.
     pub n_ctx: usize,
     /// `temp=NUMBER`; 0 chooses the best token.
     pub temperature: f32,
     /// `seed=NUMBER`.
     pub seed: u64,
-    /// `draft=TOKENS` that are drafted at most in a step, 0 to 16; without it 8, and 4 where the model is recurrent.
-    /// The text is the same with any; `bench` drafts none.
+    /// `draft=TOKENS`: maximum draft tokens in a step, 0 to 16; default 8, or 4 if the model is recurrent.
+    /// The text is the same with any value; `bench` drafts none.
     pub n_draft: Option<usize>,
     /// `threads=NUMBER` of cores; 0 is all.
     pub n_threads: usize,
-    /// `wait=MILLISECONDS`: how long to wait for another core after the last one came. Those that are late
-    /// halt.
+    /// `wait=MILLISECONDS`: how long to wait for another core after the last one was admitted. Late
+    /// cores halt.
     pub wait_ms: u32,
     /// `isa=NAME` of a kernel table; empty is the best.
     pub isa: &'a str,
@@ -59,7 +59,7 @@ impl Default for Options<'_> {
     }
 }
 
-/// A word that is not understood.
+/// A word that could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionError<'a> {
     /// The word.
@@ -86,7 +86,7 @@ impl<'a> Options<'a> {
     /// Reads the command line.
     ///
     /// # Errors
-    /// The first word that is unknown, or whose value is not in its range.
+    /// The first word that is unknown, or whose value is out of range.
     pub fn parse(line: &'a str) -> Result<Self, OptionError<'a>> {
         let mut options = Self::default();
         for word in Words(line) {
@@ -127,8 +127,8 @@ const MILLISECONDS: &str = "a whole number of milliseconds below 2^32";
 
 const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them behind the point";
 
-/// The f32 nearest to a number without exponent: what `str::parse` gives, whose code and tables for
-/// numbers of any length would be 14 KB.
+/// The f32 nearest to a number without exponent: the result of `str::parse`, whose code and tables for
+/// numbers of any length would take 14 KB.
 fn decimal(text: &str) -> Option<f32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let n_digits = whole.len() + fraction.len();
@@ -145,9 +145,9 @@ fn decimal(text: &str) -> Option<f32> {
     for _ in fraction.bytes() {
         scale *= 10.0;
     }
-    // Both are whole and exact, so the quotient is right to 2^-53 of it. Where it is not a tie between two f32
-    // it is further from any: D / 10^k and a tie, an odd number of 2^-t, differ by 1 / (5^k · 2^max(t, k)) at
-    // least, which is more as long as 5^k < 2^29 and D < 2^53.
+    // Both are whole and exact, so the quotient has a relative error of up to 2^-53. If it is not a tie between
+    // two f32 it is further from any: D / 10^k and a tie, an odd number of 2^-t, differ by 1 / (5^k · 2^max(t, k)) or
+    // more, which is larger than the error as long as 5^k < 2^29 and D < 2^53.
     #[expect(clippy::cast_possible_truncation, reason = "rounds to nearest")]
     let value = (digits / scale) as f32;
     Some(value)
@@ -157,7 +157,7 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     unquoted(text).parse().ok()
 }
 
-/// Without the quotes around it, if there is a pair.
+/// Removes the quotes around it, if there is a pair.
 fn unquoted(text: &str) -> &str {
     ['"', '\'']
         .iter()
@@ -263,7 +263,7 @@ mod tests {
         }
         let empty = Options::parse("prompt=").expect("no text is a text");
         assert_eq!(empty.prompt, "");
-        // A quote that is not closed takes the rest.
+        // A quote that is not closed extends to the end.
         let open = Options::parse("prompt=\"a b n=1").expect("one word");
         assert_eq!((open.prompt, open.n_predict), ("\"a b n=1", 128));
     }

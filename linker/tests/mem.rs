@@ -1,4 +1,4 @@
-//! The C functions that the image brings along, whose tests are beside them.
+//! The image's own C functions, with the tests in their file.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../src/image/mem.rs"]

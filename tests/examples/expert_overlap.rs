@@ -7,8 +7,9 @@
 //! Guesses look one layer ahead, and layers do not miss equally many experts. So what can be reached is the mean over
 //! layers of the longer of both, which is printed, too: at the balance point it is more than the longer of the means.
 //!
-//! GUESSES says which come true: `all` (the default; layers' streams are alike), `half` (every other layer changes the
-//! stream), or `none` (all do). With guesses a step should take at most 1.05 times as long as without, whichever.
+//! GUESSES selects which guesses come true: `all` (the default; layers' streams are alike), `half` (every other layer
+//! changes the stream), or `none` (all do). With guesses a step should take at most 1.05 times as long as without,
+//! whichever is selected.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -85,8 +86,8 @@ fn main() {
     std::fs::remove_dir_all(folder).expect("the folder is ours");
 }
 
-/// Steps with all experts in memory, with guesses and without, in turn, on a device that reads the experts of a step in so
-/// many seconds: the machine's own speed changes meanwhile.
+/// Steps with all experts in memory, with guesses and without, in turn, on a device that reads the experts of a step in
+/// `io` seconds: the machine's own speed changes meanwhile.
 fn compare(path: &Path, team: &Team, io: f64, misses: &[u32]) {
     let step_bytes = f64::from(EXPERT_BYTES * SHAPE.n_expert_used * SHAPE.n_layer);
     let bytes_per_second = step_bytes / io;
@@ -180,7 +181,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// One that has gone [`N_BEFORE`] steps.
+    /// A runner that has completed [`N_BEFORE`] steps.
     fn new(path: &Path, team: &Team, experts: Option<ExpertOptions>) -> Self {
         let options = LoadOptions {
             experts,

@@ -1,4 +1,4 @@
-//! Writes the inputs that fuzzing starts from into `fuzz/corpus`, beside what is there:
+//! Writes the inputs that fuzzing starts from into `fuzz/corpus`, keeping existing files:
 //! `cargo run --release -p sluice-tests --example fuzz_seeds`.
 
 use sluice_tests::fuzz::{TARGETS, seeds};

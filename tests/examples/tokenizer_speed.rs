@@ -1,5 +1,5 @@
-//! Encodes a text on demand and says how long it took: our side of
-//! `tests/tools/tokenizer_speed.py`, which alternates it with another tokenizer.
+//! Encodes a text on demand and reports the time: our side of `tests/tools/tokenizer_speed.py`, which alternates it
+//! with another tokenizer.
 //!
 //! ```sh
 //! cargo run --release -p sluice-tests --example tokenizer_speed -- MODEL.gguf TEXT [REPEATS]

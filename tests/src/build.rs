@@ -1,10 +1,10 @@
 //! Small GGUF files of dense decoders made in memory, for tests that need a model of a certain
 //! shape, a damaged one, or one whose right answer is known.
 //!
-//! [`Shape`] says what the model is, [`Shape::file`] fills it with random weights of about the
-//! size that training gives, and [`File`] is a list of metadata and tensors that a test changes
-//! before [`File::bytes`] writes it. The layout is the GGUF specification's (`docs/gguf.md` of
-//! ggml-org/ggml); the block formats are `ggml-common.h`'s of llama.cpp.
+//! [`Shape`] describes the model, [`Shape::file`] fills it with random weights of about the size that training gives,
+//! and [`File`] is a list of metadata and tensors that a test changes before [`File::bytes`] writes it. The layout
+//! follows the GGUF specification (`docs/gguf.md` of ggml-org/ggml); the block formats follow `ggml-common.h` of
+//! llama.cpp.
 
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f32_to_bf16, f32_to_f16};
@@ -82,7 +82,7 @@ impl File {
     /// The tensor called `name`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the tensor does not exist.
     pub fn tensor(&mut self, name: &str) -> &mut Tensor {
         let tensor = self.tensors.iter_mut().find(|tensor| tensor.name == name);
         tensor.unwrap_or_else(|| panic!("no tensor {name}"))
@@ -91,7 +91,7 @@ impl File {
     /// Gives the tensor called `name` other values, row after row.
     ///
     /// # Panics
-    /// If there is none, or its type is not one that [`encode`] writes.
+    /// If the tensor does not exist, or [`encode`] does not write its type.
     pub fn fill(&mut self, name: &str, values: &[f32]) {
         let tensor = self.tensor(name);
         tensor.data = encode(tensor.ty, values);
@@ -185,7 +185,7 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
 /// The vocabulary that a built file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vocab {
-    /// None: no tokenizer keys.
+    /// No tokenizer keys.
     None,
     /// SentencePiece: `<unk>`, `<s>`, `</s>`, then the space mark, letters and their pairs.
     SentencePiece,
@@ -454,9 +454,8 @@ pub fn encode(ty: GgmlType, values: &[f32]) -> Vec<u8> {
     out
 }
 
-/// Where the f16 numbers of a block of type `ty` lie, `d` first, with about the largest product
-/// of code and sub-block scale that each multiplies. None for types without blocks, and for those
-/// whose scales are not f16.
+/// Positions of the f16 numbers of a block of type `ty`, `d` first, with about the largest product of code and
+/// sub-block scale that each multiplies. Empty for types without blocks, and for types whose scales are not f16.
 #[must_use]
 pub const fn scales(ty: GgmlType) -> &'static [(usize, f32)] {
     match ty {
@@ -482,7 +481,7 @@ pub const fn scales(ty: GgmlType) -> &'static [(usize, f32)] {
     }
 }
 
-/// Writes an f16 where [`scales`] says it lies. IQ1_M has a nibble of it in each of four words.
+/// Writes an f16 at a position from [`scales`]. IQ1_M stores a nibble of it in each of four words.
 pub fn put_scale(ty: GgmlType, at: usize, bits: u16, block: &mut [u8]) {
     if ty == GgmlType::IQ1_M {
         for i in 0..4 {

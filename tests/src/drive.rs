@@ -168,7 +168,7 @@ pub fn within_a_minute(act: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         act();
-        // After a minute there is no receiver any more.
+        // After a minute the receiver no longer exists.
         let _ = done.send(());
     });
     match wait.recv_timeout(Duration::from_secs(60)) {

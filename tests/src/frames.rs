@@ -32,7 +32,7 @@ struct Function {
 pub struct Deepest {
     /// With all that it calls.
     pub bytes: usize,
-    /// Its mangled name.
+    /// Mangled name of the function.
     pub name: String,
 }
 
@@ -40,7 +40,7 @@ impl Frames {
     /// Reads a program with symbols, by binutils' disassembler.
     ///
     /// # Panics
-    /// If there is no disassembler (Debian: binutils), or it fails.
+    /// If no disassembler is installed (Debian: binutils), or it fails.
     #[must_use]
     pub fn of_program(path: &Path) -> Self {
         let mut objdump = Command::new("objdump")
@@ -75,7 +75,7 @@ impl Frames {
     /// call by pointer has a name that contains `by_pointer`, or belongs to the C library.
     ///
     /// # Panics
-    /// If there is no function of either name.
+    /// If no function has either name.
     #[must_use]
     pub fn deepest(&self, part: &str, by_pointer: &str) -> Deepest {
         let pointers = self.deepest_with(by_pointer, 0).bytes;
@@ -103,7 +103,7 @@ impl Frames {
         depths.max().expect("a function of that name")
     }
 
-    /// What `name` and all that it calls take; `pointers`: the most of what is called by pointer.
+    /// Stack bytes of `name` and all that it calls; `pointers`: the maximum of what is called by pointer.
     fn depth(&self, name: &str, pointers: usize, known: &mut HashMap<String, usize>) -> usize {
         let function = match self.0.get(name) {
             Some(function) if !panics(name) => function,
@@ -112,7 +112,7 @@ impl Frames {
         if let Some(depth) = known.get(name) {
             return *depth;
         }
-        // A circle ends here: only what has panicked goes round.
+        // Ends cycles: only panicking code is recursive.
         known.insert(name.to_owned(), function.bytes);
         let calls = function.calls.iter();
         let deepest = calls.map(|name| self.depth(name, pointers, known)).max();

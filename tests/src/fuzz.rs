@@ -1,9 +1,8 @@
-//! What is fuzzed: one function for each kind of file that comes from outside.
+//! Fuzz targets: one function for each kind of external file.
 //!
-//! A function takes any bytes, passes them to a parser and reads everything that comes out. It
-//! returns if all is well (an error must have a message), and panics if the parser broke a
-//! promise. The targets in the folder `fuzz` call these under libFuzzer; the test
-//! `fuzz_corpus` replays every input that was ever of interest, with a bound on time and memory.
+//! A function passes any bytes to a parser and reads all of its output. It returns if all is well (an error must have a
+//! message), and panics if the parser broke a promise. The targets in the folder `fuzz` call these under libFuzzer; the
+//! test `fuzz_corpus` replays every interesting input found so far, with a bound on time and memory.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -121,7 +120,7 @@ pub fn gguf(file: &[u8]) {
     }
 }
 
-/// A model of the file, or the head behind it: planned and loaded.
+/// Plans and loads a model of the file, or the head that follows it.
 fn plan(gguf: &Gguf<'_>, config: &ModelConfig, file: &[u8]) {
     accepted(EnginePlan::new(config, &LIMITS));
     let Some(plan) = accepted(ModelPlan::new(gguf, config)) else {
@@ -480,7 +479,7 @@ fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
     }
 }
 
-/// Of a text by a grammar.
+/// Maximum number of tokens in a text by a grammar.
 const TOKENS_MAX: usize = 40;
 const LIMITS: Limits = Limits {
     n_batch: 2,

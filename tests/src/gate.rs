@@ -19,14 +19,14 @@ pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// 11 s of speech, 16 kHz; says so where it is absent.
+/// 11 s of speech, 16 kHz; prints that it was skipped if the file is absent.
 #[must_use]
 pub fn speech() -> Option<Vec<f32>> {
     read("jfk.wav", &SourceFormat::Wav, SourceChannel::Mean)
 }
 
-/// The first channel of an electrocardiogram, 30 minutes at 360 Hz, -1 to 1 for the converter's
-/// range; says so where it is absent.
+/// The first channel of an electrocardiogram, 30 minutes at 360 Hz, -1 to 1 for the converter's range; prints that it
+/// was skipped if the file is absent.
 #[must_use]
 pub fn ecg() -> Option<Vec<f32>> {
     read(

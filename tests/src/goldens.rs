@@ -1,7 +1,7 @@
 //! Logits that llama.cpp gave for some small models, and how far logits are from each other.
 //!
-//! Made by `tests/fixtures/make.py`, those of the shared folder by its `tools/llama_logits.py`, with
-//! llama.cpp as vendored by llama-cpp-python 0.3.36 (ggml 0.25.3), one thread, KV cache in f16.
+//! Made by `tests/fixtures/make.py`, in the shared folder by its `tools/llama_logits.py`, with llama.cpp as vendored by
+//! llama-cpp-python 0.3.36 (ggml 0.25.3), one thread, KV cache in f16.
 
 use core::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,11 @@ use crate::reference::dequant::dequantise;
 /// One model, one token sequence, and llama.cpp's logits for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Golden {
-    /// Its name in messages.
+    /// Name in messages.
     pub name: &'static str,
     /// GGUF file, relative to the folder `shared`, or to this crate's where it is the project's own.
     pub model: &'static str,
-    /// (`ids.len()`, `n_vocab`) little-endian f32, beside the model; row i belongs to tokens
-    /// 0..=i.
+    /// (`ids.len()`, `n_vocab`) little-endian f32, in the model's folder; row i belongs to tokens 0..=i.
     pub logits: &'static str,
     /// The tokens that were evaluated.
     pub ids: &'static [u32],
@@ -129,7 +128,7 @@ macro_rules! ours {
     };
 }
 
-/// Of fewer tokens, so that no expert is chosen by a hair.
+/// A golden with fewer tokens, so that no choice of an expert is nearly a tie.
 macro_rules! short {
     ($name:literal) => {
         ours!($name, OURS_IDS.split_at(24).0)
@@ -258,7 +257,7 @@ const OURS_IDS: [u32; 40] = {
     ids
 };
 
-/// Every golden of a decoder, with its folder; those of the shared folder only where it is there.
+/// Every golden of a decoder, with its folder; goldens in the shared folder only if that exists.
 #[must_use]
 pub fn all() -> Vec<(&'static Golden, PathBuf)> {
     let ours = OURS.iter().chain(FAMILIES);
@@ -281,7 +280,7 @@ pub const DEFAULT_IDS: &[u32] = &[
     1, 15, 278, 931, 304, 1000, 7, 42, 999, 512, 33, 2000, 5, 64, 1234, 1700,
 ];
 
-/// How far logits are from those of the f64 evaluation.
+/// How far logits are from the f64 evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct Distance {
     /// Root mean square of the differences.

@@ -46,7 +46,7 @@ pub fn story(path: &Path, prompt: &str, n_predict: usize, seed: u64) -> Story {
     adapted_story(path, &[], prompt, n_predict, seed)
 }
 
-/// The same with adapters, each times its factor.
+/// [`story`] with adapters, each scaled by its factor.
 ///
 /// # Panics
 /// If anything fails.

@@ -1,11 +1,10 @@
 //! What crosses the crates of Sluice, and what their results are compared with.
 //!
-//! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core`
-//! or `sluice-kernels`; [`goldens`] names the logits that llama.cpp gave for the same files.
-//! [`fixture`] finds the project's files that tests compare with; [`shared`] finds those of others, or
-//! says loudly that a test did not run. [`build`] makes small models, [`run`] runs any model,
-//! [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any bytes. [`sources`] lists the
-//! workspace's own files.
+//! [`reference`](mod@reference) evaluates llama models in f64 without a line of `sluice-core` or `sluice-kernels`;
+//! [`goldens`] names the logits that llama.cpp gave for the same files. [`fixture`] finds the project's files that
+//! tests compare with; [`shared`] finds files from other projects, or prints that a test was skipped. [`build`] makes
+//! small models, [`run`] runs any model, [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any
+//! bytes. [`sources`] lists the workspace's own files.
 
 pub mod build;
 pub mod drive;
@@ -34,6 +33,6 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// Prints a measured figure past the capture of the test harness.
 pub fn measured(what: &str) {
-    // Without a standard error there is no way to report.
+    // If standard error is closed, there is nowhere to report it.
     let _ = std::io::stderr().write_all(format!("MEASURED: {what}\n").as_bytes());
 }

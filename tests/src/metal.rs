@@ -49,7 +49,7 @@ pub fn freestanding_example() -> &'static Path {
     &EXAMPLE
 }
 
-/// Builds a freestanding program or library; returns where `file` lies.
+/// Builds a freestanding program or library; returns the path of `file`.
 fn build(command: &[&str], file: &str) -> PathBuf {
     let target_dir = target_dir().join("tmp/freestanding/metal");
     let output = cargo()
@@ -71,7 +71,7 @@ fn build(command: &[&str], file: &str) -> PathBuf {
     target_dir.join(TARGET).join("metal").join(file)
 }
 
-/// Named in full, so that a configured target cannot change where the outputs lie.
+/// Named in full, so that a configured target cannot change the output path.
 pub const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The folder that cargo builds this test in: `target` of `target/PROFILE/deps/TEST`.
@@ -84,9 +84,8 @@ fn target_dir() -> PathBuf {
     dir.to_path_buf()
 }
 
-/// The same toolchain's cargo. Compiler flags that the caller of a test, or a configuration
-/// file, meant for hosted code are overruled by the default: an image built for this machine's
-/// CPU would not run on an emulated one.
+/// The cargo of the same toolchain. The default overrides compiler flags that the caller of a test, or a configuration
+/// file, meant for hosted code: an image built for this machine's CPU would not run on an emulated one.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -105,7 +104,7 @@ pub fn workspace() -> &'static Path {
         .expect("a member lies in the workspace")
 }
 
-/// What a program said.
+/// The output of a program.
 #[must_use]
 pub fn text_of(output: &Output) -> String {
     let stdout = String::from_utf8_lossy(&output.stdout);
@@ -135,7 +134,7 @@ impl Machine {
         memory_mib: 256,
     };
 
-    /// Starts the image by PVH; `None` where there is no QEMU.
+    /// Starts the image by PVH; `None` if QEMU is not installed.
     ///
     /// # Panics
     /// If `timeout` cannot be started, or QEMU is missing where `CI=true`.
@@ -149,7 +148,7 @@ impl Machine {
         self.start(&options)
     }
 
-    /// Starts QEMU with these options beside the machine's; `None` where there is no QEMU.
+    /// Starts QEMU with these options in addition to the machine's; `None` if QEMU is not installed.
     ///
     /// # Panics
     /// As [`Self::boot`].

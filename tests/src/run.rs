@@ -146,7 +146,7 @@ impl Weights {
         loader.finish(&SliceSource(file))
     }
 
-    /// Loads the head behind `trunk`, the model of the same file, which has one.
+    /// Loads the head that follows `trunk`, the model of the same file, which has to have one.
     ///
     /// # Errors
     /// Whatever is wrong with the file.
@@ -192,7 +192,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room as the plan says.
+    /// Allocates the room that the plan requires.
     ///
     /// # Errors
     /// Limits out of range.
@@ -227,7 +227,7 @@ impl Room {
 /// Runs one step on threads of its own and returns the logits of each entry that wanted them.
 ///
 /// # Errors
-/// Whatever the step says.
+/// Any error of the step.
 ///
 /// # Panics
 /// If a worker panics.
@@ -301,7 +301,7 @@ pub fn step_on<'s>(
     let step = engine.step(batch, options)?;
     let ran = team.run(|rank| {
         let worker = step.join(rank).expect("each rank joins once");
-        // Why it stopped is what `finish` says, for all ranks the same.
+        // `finish` returns the reason, which is the same for all ranks.
         let _stopped = worker.run();
     });
     ran.expect("no thread panics");

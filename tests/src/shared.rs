@@ -1,14 +1,13 @@
-//! The folder `shared` beside the project's checkout: files of others that tests compare with, and
-//! that are not part of the project. Crates without this one include the file by its path.
+//! The folder `shared`, next to the project's checkout: files from other projects that tests compare with. They are not
+//! part of this one. Crates that do not depend on this one include the file by its path.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The folder; `None`, without a word, where there is none: for cases that have one of the project's
-/// own beside them.
+/// The folder; silently `None` if it does not exist: for cases that also run on one of the project's own files.
 ///
 /// # Panics
-/// There must be one where the environment says `CI=true`.
+/// If it does not exist and the environment has `CI=true`.
 #[must_use]
 pub fn shared_folder() -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -20,7 +19,7 @@ pub fn shared_folder() -> Option<PathBuf> {
     path.is_dir().then_some(path)
 }
 
-/// The path of a file or folder in it; `None`, said loudly, where the calling test has nothing to
+/// The path of a file or folder in it; `None`, with a printed line, if it is absent: the calling test has nothing to
 /// compare with and returns.
 ///
 /// # Panics
@@ -39,6 +38,6 @@ pub fn shared(name: &str) -> Option<PathBuf> {
 pub fn skipped(why: &str) {
     // Written past the capture of the test harness, which would hide it from a passing run.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Without a standard error there is no way to report.
+    // If standard error is closed, there is nowhere to report it.
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }

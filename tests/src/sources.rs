@@ -9,7 +9,7 @@ use std::process::Command;
 /// The root of the workspace.
 ///
 /// # Panics
-/// Never: the folder of tests lies in it.
+/// Never: the folder of tests is in it.
 #[must_use]
 pub fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -56,11 +56,11 @@ pub fn sorted(folder: &Path) -> Vec<PathBuf> {
 /// A member of the workspace.
 #[derive(Debug)]
 pub struct Crate {
-    /// Its name in Cargo.toml.
+    /// Name in Cargo.toml.
     pub name: String,
     /// The folder of its Cargo.toml.
     pub folder: PathBuf,
-    /// Names of the packages that it depends on, but for those of its tests and build script.
+    /// Names of the packages that it depends on, without the dependencies of its tests and build script.
     pub dependencies: Vec<String>,
 }
 

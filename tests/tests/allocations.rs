@@ -140,7 +140,7 @@ fn from_prompt_to_text_nothing_is_allocated() {
     experts_from_disk_allocate_nothing();
 }
 
-/// Reads, guesses and evictions, whoever does them.
+/// Reads, guesses and evictions, on any thread.
 fn experts_from_disk_allocate_nothing() {
     let path = sluice_tests::fixture("models").join("gpt-oss.gguf");
     let team = Team::new(2, &Cores::detect()).expect("threads");

@@ -63,7 +63,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
         &["sluice", "sluice-core", "sluice-gate", "sluice-text"],
     ),
 ];
-/// Those that are not for users.
+/// Crates that are not for users.
 const FREE: [&str; 2] = ["sluice-tests", "sluice-benches"];
 
 #[test]

@@ -166,8 +166,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// The golden called `name`; `None` where it is one of the shared folder's, and that is not
-    /// there: every kind has one of the project's own beside it.
+    /// The golden called `name`; `None` if it is in the shared folder and that does not exist: every kind also has a
+    /// golden of the project's own.
     fn open(name: &str) -> Option<(&'static Golden, Self)> {
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let hybrids = goldens::HYBRIDS.iter().map(|golden| (golden, own.into()));
@@ -363,7 +363,7 @@ fn the_rest_of_a_batch_changes_no_bit() {
             let other = run::step(engine, &run::entries(&others, 1, 0)).unwrap();
             engine.state_mut().clear(0).unwrap();
             engine.state_mut().clear(1).unwrap();
-            // Token by token of one sequence between those of another, in one batch.
+            // Token by token, alternating with another sequence, in one batch.
             let mixed: Vec<_> = run::entries(ids, 3, 0)
                 .into_iter()
                 .zip(run::entries(&others, 1, 0))
@@ -492,7 +492,7 @@ fn context_shifts_rotate_as_each_model_does() {
         "gemma3",
         "olmo2",
         "glm4",
-        // One layer, whose turned part of a key lies behind the latent row.
+        // One layer, in which the rotated part of a key follows the latent row.
         "deepseek2-glm",
     ] {
         let Some((_, mut bench)) = Bench::open(name) else {
@@ -519,7 +519,7 @@ fn context_shifts_rotate_as_each_model_does() {
     }
 }
 
-/// Where a norm comes behind their rotation, keys cannot be turned back.
+/// Keys cannot be rotated back if a norm follows their rotation.
 #[test]
 fn keys_that_cannot_be_turned_back_do_not_move() {
     let (golden, mut bench) = Bench::open("hunyuan-dense").unwrap();
@@ -572,7 +572,7 @@ fn forked_and_restored_caches_go_on_with_the_same_bits() {
             let fingerprint = engine.model().fingerprint();
             engine.state().save(0, fingerprint, &mut saved).unwrap();
             engine.state_mut().restore(2, fingerprint, &saved).unwrap();
-            // The fork goes on differently first, so that sharing would show.
+            // First continues the fork differently, so that sharing would show.
             run::step(engine, &run::entries(&[5, 6, 7], 1, 100)).unwrap();
             engine.state_mut().rewind(1, 100).unwrap();
             for sequence in [2, 0, 1] {

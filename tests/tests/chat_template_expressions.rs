@@ -24,8 +24,8 @@ fn rendered(source: &str, context: &Map<String, Value>) -> Result<String, String
     prompt.map_err(|error| error.to_string())
 }
 
-/// Of a text that is Markup, one character is plain; a macro tells its arguments as a list; and
-/// `self` is not iterable, as it fails when it is gone through.
+/// Known differences: a character of a text that is Markup is plain; a macro lists its arguments; and `self` is not
+/// iterable, because iterating over it fails.
 const KNOWN: [&str; 3] = [
     "{{ self is iterable }}",
     "{{ (\"a<b\" | safe)[1] + \"<\" }}",

@@ -68,7 +68,7 @@ fn prompts_are_those_of_jinja2() {
     }
 }
 
-/// Published templates are others' work and no part of the project, so they lie elsewhere;
+/// Published templates are others' work and not part of the project, so they are kept elsewhere;
 /// `tests/tools/chat_template_folder.py` renders them.
 #[test]
 fn a_folder_of_templates_is_rendered_as_by_jinja2() {
@@ -130,7 +130,7 @@ fn a_folder_of_templates_is_rendered_as_by_jinja2() {
     );
 }
 
-/// Where two texts part, with what stands around.
+/// The first difference of two texts, with its context.
 fn first_difference(got: &str, expected: &str) -> String {
     let bytes = got.bytes().zip(expected.bytes());
     let at = bytes.take_while(|(a, b)| a == b).count();

@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most characters in a line.
+/// Maximum number of characters in a line.
 const LINE_CHARS: usize = 160;
-/// Most words in a paragraph or list item. Rows of tables are bounded by the line alone.
+/// Maximum number of words in a paragraph or list item. Rows of tables are bounded by the line alone.
 const PARAGRAPH_WORDS: usize = 120;
-/// Most lines of a document, where there is a limit.
+/// Maximum number of lines of a document, where there is a limit.
 const LINES: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 220)];
 
 #[test]
@@ -100,7 +100,7 @@ fn count(words: &[String], phrase: &str) -> usize {
         .count()
 }
 
-/// The words of all tracked texts, but for this list and the page that has it.
+/// The words of all tracked texts, except this list and the page that contains it.
 fn texts() -> Vec<String> {
     let listed = std::process::Command::new("git")
         .args(["ls-files", "*.rs", "*.md", "*.py", "*.pyi", "*.h"])
@@ -136,7 +136,7 @@ fn the_check_of_lengths_can_fail() {
         too_long(path, &format!("- {}  {}", words(70), words(70))).len(),
         1
     );
-    // Code has no paragraphs, and rows of a table are none; their lines are bounded all the same.
+    // Code and table rows are not paragraphs; their lines are bounded all the same.
     let code = format!("```sh\n{}```\n", words(200));
     assert_eq!(too_long(path, &code), [""; 0]);
     let row = "| word word |\n".repeat(100);
@@ -224,7 +224,7 @@ fn broken_links(path: &Path, text: &str) -> Vec<String> {
             "" => path.to_path_buf(),
             file => path.with_file_name(file),
         };
-        // A link within the text at hand, which may not be what is on the disk.
+        // A link within the text being checked, which may differ from the file on disk.
         let other = (!file.is_empty()).then(|| fs::read_to_string(&target));
         let headings = match &other {
             None => headings(text),

@@ -37,7 +37,7 @@ const MODELS: [(&str, u64); 16] = [
     ("nomic-bert-moe-fused", 0x4161_7458_a03f_2e01),
     ("qwen3-rank", 0x4596_0e34_edf1_ad94),
 ];
-/// Those with a head for ranking.
+/// Models with a head for ranking.
 const RANKERS: [&str; 5] = [
     "modern-bert",
     "modern-bert-silu",
@@ -74,7 +74,7 @@ fn peer(name: &str, n_embd: usize) -> Vec<Vec<f32>> {
     peer.chunks_exact(n_embd).map(<[f32]>::to_vec).collect()
 }
 
-/// What the golden says under `key`.
+/// The value of `key` in the golden.
 fn golden(name: &str, key: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(path(name).with_extension("json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();

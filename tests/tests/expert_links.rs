@@ -54,7 +54,7 @@ const N_FF: u32 = 512;
 const N_LAYER: u32 = 2;
 const N_EXPERT: u32 = 5;
 
-/// How experts lie in a directory.
+/// How a directory stores experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     Bare,

@@ -1,5 +1,5 @@
-//! Experts that stay on disk: whatever is in memory, in whatever order reads come and fail, the logits are those of the
-//! model that is in memory.
+//! Experts that stay on disk: whatever is in memory, in whatever order reads complete and fail, the logits are
+//! the same as with the whole model in memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -213,7 +213,7 @@ fn every_policy_and_way_to_read_gives_the_same() {
     }
 }
 
-/// Reads that come in reverse, late, in pieces, and fail at times.
+/// Reads that complete in reverse, late, in pieces, and fail at times.
 const TROUBLE: [Simulation; 4] = [
     Simulation {
         is_reversed: true,
@@ -435,7 +435,7 @@ fn copies_on_other_drives_share_the_reads_and_stand_in_for_each_other() {
     };
     let model = load(&path, &team, Some(options)).unwrap();
     assert!(logits(&mut session(&model, &team), 5).unwrap() == expected);
-    // A file as long with other experts is no copy.
+    // A file of the same length with other experts is not a copy.
     let wrong = folder.0.join("wrong");
     std::fs::create_dir(&wrong).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
@@ -591,7 +591,7 @@ fn a_store_gives_its_memory_back() {
                 loaded => loaded.unwrap().experts().unwrap().memory_bytes(),
             }
         };
-        // Other tests of this process come and go beside it.
+        // Other tests of this process start and end meanwhile.
         let is_flat = (0..5).any(|_| {
             let (bytes, before) = (open(), address_space());
             (0..300).for_each(|_| _ = open());

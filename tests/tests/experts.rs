@@ -18,7 +18,7 @@ use sluice_tests::reference;
 use sluice_tests::run::{self, Room, Weights, YieldWait};
 use std::sync::Mutex;
 
-/// Five experts, three used; widths that divide nothing but blocks.
+/// Five experts, three used; widths that are multiples only of the block size.
 const SHAPE: Shape = Shape {
     n_layer: 2,
     n_embd: 256,
@@ -117,7 +117,7 @@ const GOLDENS: [(&str, u64); 7] = [
 fn golden(name: &str) -> Option<(&'static Golden, Vec<u8>)> {
     let mut all = goldens::all().into_iter();
     let found = all.find(|(golden, _)| golden.name == name);
-    // Those of the shared folder have one of the project's own beside them.
+    // Every golden of the shared folder has a counterpart among the project's own.
     let (golden, folder) = found?;
     Some((golden, std::fs::read(folder.join(golden.model)).unwrap()))
 }
@@ -284,7 +284,7 @@ fn observers_of_experts_read_the_same_in_every_batch() {
     assert_eq!(inputs, [inputs[0]; 3]);
 }
 
-/// A source whose experts come late.
+/// A source that delivers experts late.
 struct Late<'m> {
     model: Model<'m>,
     stop: &'m StopFlag,

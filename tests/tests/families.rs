@@ -30,7 +30,7 @@ fn bits_in_batches(file: &File, n_batch: usize) -> Vec<Vec<u32>> {
     logits.into_iter().map(of_row).collect()
 }
 
-/// Replaces tensors of a layer by one that has their rows, if they are there.
+/// Replaces tensors of a layer by one that has their rows, if they exist.
 fn fuse(file: &mut File, layer: u32, parts: &[&str], whole: &str) {
     for end in ["weight", "bias"] {
         let name = |part: &str| format!("blk.{layer}.{part}.{end}");
@@ -83,7 +83,7 @@ fn config(file: &File) -> ModelConfig {
     ModelConfig::from_gguf(&Gguf::parse(&bytes, bytes.len() as u64).unwrap()).unwrap()
 }
 
-/// What the plan says is wrong.
+/// The error that the plan returns.
 fn problem(file: &File) -> String {
     let bytes = file.bytes();
     let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
@@ -236,8 +236,8 @@ fn tensors_that_are_used_are_told_apart() {
     assert_eq!(used, expected);
 }
 
-/// Rows are kept for the matrices that read them, and for no others; experts' rows lie elsewhere in
-/// batches of more than eight tokens.
+/// Rows are kept for the matrices that read them, and for no others; experts' rows are stored elsewhere in batches of
+/// more than eight tokens.
 #[test]
 fn each_matrix_may_have_a_type_of_its_own() {
     let of_type = |ty| Shape {

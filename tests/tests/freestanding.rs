@@ -123,7 +123,7 @@ fn core_and_kernels_name_no_std_and_no_alloc() {
         for path in &sources {
             let text = fs::read_to_string(path).expect("readable");
             let found = extern_crates_outside_tests(&text);
-            // `tests.rs` and what lies in a folder `tests`; both are declared under cfg(test).
+            // `tests.rs` and the files in a folder `tests`; both are declared under cfg(test).
             let inside = path
                 .strip_prefix(workspace())
                 .expect("a file of the workspace");
@@ -226,8 +226,8 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Numbers of the lines that name std or alloc as a crate, outside `#[cfg(test)]`. By the
-/// project's habit a test module stands last in its file, so everything after its head is test.
+/// Numbers of the lines that name std or alloc as a crate, outside `#[cfg(test)]`. In this project a test module is the
+/// last item of its file, so everything after its head is test.
 fn extern_crates_outside_tests(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut previous = "";
@@ -264,8 +264,7 @@ struct Elf {
     undefined: Vec<String>,
     /// `p_type` of each program header.
     segment_kinds: Vec<u64>,
-    /// Where the last segment ends in the file: the length of a stripped one, but for the names
-    /// of sections.
+    /// End of the last segment in the file: the length of a stripped file, without the names of sections.
     file_bytes: u64,
     /// Names and bytes of functions.
     functions: Vec<(String, u64)>,

@@ -85,7 +85,7 @@ fn the_corpus_is_survived() {
 
 /// For one input; the slowest takes a second on an idle machine.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Most bytes of one allocation: a constant, which a template's largest value takes as a list ...
+/// Maximum number of bytes of one allocation: a constant, which a template's largest value takes as a list ...
 const ALLOCATION_MAX: usize = 256 << 20;
 /// ... and this much for each byte of the input.
 const ALLOCATION_MAX_PER_BYTE: usize = 16;

@@ -67,7 +67,7 @@ fn one_sample_at_the_threshold_always_passes() {
     });
 }
 
-/// NaN and infinity alone, before and after a spike; and what lies around a frame does not count.
+/// NaN and infinity alone, before and after a spike; samples around a frame do not count.
 #[test]
 fn holes_pass_and_neighbours_do_not_count() {
     for kernels in all() {
@@ -222,7 +222,7 @@ fn the_law_holds_at_every_look() {
             backpressure,
             ..ObserverConfig::default()
         };
-        // The first sample of a frame says where it was in the stream.
+        // The first sample of a frame holds its position in the stream.
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (kept, slow) = (Arc::clone(&seen), AtomicU64::new(0));
         let sink = move |_: u64, frame: &[f32], _: &Decision| {
@@ -386,9 +386,9 @@ fn the_callers_thread_stays_as_it_is() {
     assert_eq!(state(), before);
 }
 
-/// Seconds in which words are spoken: "And so, my fellow Americans / ask / not / what your country
-/// can do for you / ask what you can do for your country". From the level over 50 ms, which falls
-/// to that of the room (-42 to -38 dB) between them and nowhere else for long.
+/// Seconds in which words are spoken: "And so, my fellow Americans / ask / not / what your country can do for you / ask
+/// what you can do for your country". From the level over 50 ms, which drops to the room's level (-42 to -38 dB)
+/// between them and nowhere else for long.
 const SPOKEN: [(f64, f64); 5] = [
     (0.32, 2.08),
     (3.3, 3.65),

@@ -1,5 +1,5 @@
-//! A busy worker keeps its core. Its own program: tests beside it would keep the pushing thread off
-//! its core, and the worker would wait for that.
+//! A busy worker keeps its core. This is a separate program: concurrent tests would keep the pushing thread off its
+//! core, and the worker would wait for that.
 
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
@@ -36,7 +36,7 @@ fn a_busy_worker_does_not_wait() {
     };
     let mut is_named = false;
     let sink = move |_: u64, _: &[f32], _: &Decision| {
-        // The name tells this observer's thread from those of the tests beside it.
+        // The name tells this observer's thread from the threads of concurrent tests.
         if !core::mem::replace(&mut is_named, true) {
             rustix::thread::set_name(c"gate-busy").unwrap();
         }

@@ -1,6 +1,6 @@
 //! The gate's scaling against residue-protocol 4.2.4's, and its features against f64.
 //!
-//! `fixtures/gate/*.f32` were written by `tools/gate_goldens.py`, whose header says how.
+//! `fixtures/gate/*.f32` were written by `tools/gate_goldens.py`; see its header.
 
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 #![expect(clippy::cast_possible_truncation, reason = "bins of a histogram")]

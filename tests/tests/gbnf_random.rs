@@ -37,7 +37,7 @@ impl Chance {
         ALPHABET[self.below(ALPHABET.len())]
     }
 
-    /// Something that names rules behind `rule`; those up to it too, if `is_guarded` by a text.
+    /// A part that names only rules after `rule`; [`Self::rules`] adds references back, within brackets.
     fn part(&mut self, rule: usize, n_rules: usize, depth: usize) -> Part {
         match self.below(if depth == 0 { 3 } else { 8 }) {
             0 => Part::Text(self.text(2)),

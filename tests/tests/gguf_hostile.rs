@@ -15,8 +15,8 @@ use sluice_tests::hosted::TALE;
 
 const SMALL: &str = "models/llama-F32.gguf";
 
-/// Beside the story model one of each kind of header: vocabularies alone, mixture of experts, keys
-/// of other types.
+/// In addition to the story model, one of each kind of header: vocabularies alone, mixture of experts, keys of other
+/// types.
 const LARGER: [&str; 4] = [
     "tokenizer/bpe.gguf",
     "tokenizer/bert.gguf",

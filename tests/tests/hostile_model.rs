@@ -1,8 +1,8 @@
 //! Damaged and hostile model files, taken all the way: header, configuration, plans, loading, a
 //! step, the tokenizer.
 //!
-//! Whatever the bytes, the answer is an error that says what is wrong or a model that runs; no
-//! panic, no hang, and no plan that asks for more memory than the file's size explains.
+//! Whatever the bytes, the result is an error that names the problem or a model that runs; no panic, no hang, and no
+//! plan that asks for more memory than the file's size explains.
 
 use core::fmt::Display;
 use core::panic::AssertUnwindSafe;
@@ -31,7 +31,7 @@ const ENGINE_BYTES_PER_FILE_BYTE: usize = 8;
 const TOKENIZER_BYTES_PER_FILE_BYTE: usize = 4;
 /// Room for what does not grow with the file.
 const CONSTANT_BYTES: usize = 256 << 10;
-/// Of one file; a run takes well under a millisecond.
+/// Time limit for one file; a run takes well under a millisecond.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 const LIMITS: Limits = Limits {
@@ -379,7 +379,7 @@ fn refused_tensors_are_named() {
         message,
         "tensor blk.0.ffn_gate.weight has 16 rows of 64, expected 32 rows of 32"
     );
-    // A third dimension, even where the rows are as many.
+    // A third dimension, even if the number of rows is right.
     let message = refusal(|file| file.tensor("blk.0.ffn_gate.weight").dims = vec![32, 16, 2]);
     assert_eq!(
         message,
@@ -419,7 +419,7 @@ fn refused_tensors_are_named() {
         file.add_vector("blk.0.nextn.eh_proj.scale", &[0.5]);
     });
     assert!(message.contains("blk.0.nextn.eh_proj.scale"), "{message}");
-    // Of a block that is left out, nothing is read.
+    // A block that is left out is not read at all.
     let mut file = Shape::TINY.file();
     file.add_vector("blk.7.nextn.eh_proj.scale", &[0.5]);
     run::Weights::plan(&file.bytes()).unwrap();
@@ -518,7 +518,7 @@ fn missing_and_misshaped_tensors_of_every_family_are_named() {
                 let message = refusal(&|file| drop(file.tensors.remove(i)));
                 assert_eq!(message, format!("tensor {name} is missing"), "{arch}");
             }
-            // The embedding says how many rows it has itself; the output layer then disagrees.
+            // The embedding determines its own number of rows; the output layer then disagrees.
             let blamed = if name == "token_embd.weight" {
                 "output.weight"
             } else {
@@ -796,7 +796,7 @@ impl TensorSource for Source<'_> {
     }
 }
 
-/// Loads through a source with so much staging memory; the fingerprint covers the weights.
+/// Loads through a source with `staging` bytes of staging memory; the fingerprint covers the weights.
 fn load(file: &[u8], source: &Source<'_>, staging: usize) -> Result<u64, ModelError> {
     let gguf = Gguf::parse(file, file.len() as u64)?;
     let config = ModelConfig::from_gguf(&gguf)?;

@@ -11,7 +11,7 @@ use sluice_tests::reference::Hybrid;
 use sluice_tests::run::{self, Room, Weights};
 use std::path::Path;
 
-/// Those that run here, with the hash of the logits of their ids, KV cache in f16: as in `bits.rs`.
+/// Models that run here, with the hash of the logits of their ids, KV cache in f16: as in `bits.rs`.
 const RECORDED: [(&str, u64); 20] = [
     ("qwen35", 0xfb51_565b_f667_c90a),
     ("qwen35-mtp", 0xe1df_dc73_43e1_e8c6),

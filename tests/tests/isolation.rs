@@ -1,5 +1,4 @@
-//! Every line of the isolation report against what the kernel says elsewhere, as root and as an
-//! ordinary user.
+//! Every line of the isolation report against the kernel's other interfaces, as root and as an ordinary user.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
@@ -146,7 +145,7 @@ fn check_the_report() {
 
     let tid = task.file_name().unwrap().to_str().unwrap().to_owned();
     match fs::read_to_string(format!("/proc/{tid}/timerslack_ns")) {
-        // A real-time thread has none, and says 0.
+        // A real-time thread has none, and reports 0.
         Ok(slack) => assert!(number(&slack) <= 1, "{slack}"),
         Err(error) => skipped(&format!("timerslack_ns cannot be read: {error}")),
     }
@@ -207,7 +206,7 @@ fn every_line_is_true() {
     check_the_report();
 }
 
-/// The same with nothing but an ordinary user's rights, where this is root.
+/// Runs the check with only an ordinary user's rights if this is root.
 #[test]
 fn every_line_is_true_for_an_ordinary_user() {
     if env::var_os("SLUICE_ORDINARY_USER").is_some() {
@@ -236,7 +235,7 @@ fn every_line_is_true_for_an_ordinary_user() {
     let errors = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(run.status.success(), "{text}\n{errors}");
     assert!(text.contains("1 passed"), "{text}");
-    // A user does not get all of it, and the report says how to get it.
+    // A user does not get all of it, and the report explains how to get it.
     for (name, remedy) in [("scheduling", "setcap"), ("memory lock", "ulimit -l")] {
         let line = text
             .lines()

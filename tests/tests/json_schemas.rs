@@ -13,7 +13,7 @@ use sluice_text::grammar::{Grammar, GrammarSource};
 
 const MODEL: &[u8] = include_bytes!("../../hosted/models/tale-5.8m-Q4_K_M.gguf");
 const GOLDENS: &str = include_str!("../fixtures/json_schema.json");
-/// What a refusal says, and whether it says that no document is valid.
+/// Texts of refusals, and whether they mean that no document is valid.
 const REFUSALS: [(&str, bool); 6] = [
     ("not supported", false),
     ("a document can be of both", false),
@@ -156,7 +156,7 @@ fn written(grammar: &mut Grammar, tokenizer: &Tokenizer<'_>, seed: &mut u64) -> 
     None
 }
 
-/// JSON without a key that comes twice.
+/// JSON without duplicate keys.
 fn parsed(text: &str) -> Result<Value, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let is_colon = |(at, _): &(usize, &str)| text[*at..].starts_with("\":");
@@ -264,7 +264,7 @@ impl Validator<'_> {
     }
 }
 
-/// What is said of the value itself.
+/// Checks the schema's constraints on the value itself.
 fn scalars(schema: &Map<String, Value>, value: &Value) -> bool {
     let same = |a: &Value, b: &Value| a == b || (a.is_number() && a.as_f64() == b.as_f64());
     let is_type = |name: &Value| match name.as_str().unwrap_or_default() {

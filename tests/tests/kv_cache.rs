@@ -226,7 +226,7 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
     assert_eq!(engine.state().free_pages(), all);
 }
 
-/// Whether so many tokens fit, whatever is shared.
+/// Whether `n` more tokens fit, whatever is shared.
 fn fits(engine: &Engine<'_>, texts: &[Vec<u32>], s: usize, n: usize) -> bool {
     let pages = |len: usize| len.div_ceil(64);
     let new = pages(texts[s].len() + n) - pages(texts[s].len());
@@ -337,7 +337,7 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
         assert!(matches!(error, SnapshotError::Length { .. }));
         saved.pop();
         assert_eq!(refuse(&saved, fingerprint ^ 1), SnapshotError::OtherModel);
-        // A file that says it is longer than any memory, with a sound checksum.
+        // A file that claims to be longer than any memory, with a sound checksum.
         let mut forged = saved[..60].to_vec();
         forged[24..28].fill(0xff);
         let mut hash = Hash64::new();
@@ -345,7 +345,7 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
         forged.extend(hash.finish().to_le_bytes());
         let error = refuse(&forged, fingerprint);
         assert!(matches!(error, SnapshotError::Length { .. }));
-        // One whose rows begin in the middle of a page, as long as it says and with a sound checksum.
+        // A file whose rows begin in the middle of a page, of the right length and with a sound checksum.
         let token_bytes = (saved.len() - 68) / 5;
         let mut forged = saved[..saved.len() - 8 - 5 * token_bytes].to_vec();
         forged[28] = 5;
@@ -427,8 +427,8 @@ fn rotated_back(key: &[f32], positions: usize) -> Vec<f64> {
         .collect()
 }
 
-/// In every layer, keys that move are rotated back by as many positions, values are unchanged,
-/// and what lies before the range is untouched.
+/// In every layer, keys that move are rotated back by as many positions, values are unchanged, and tokens before the
+/// range are untouched.
 #[test]
 fn removing_a_range_rotates_the_keys_that_move() {
     const TOKEN: usize = 2 * 2 * 16;

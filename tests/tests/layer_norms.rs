@@ -1,5 +1,4 @@
-//! Layer norms on the heads of queries and keys: logits against those of transformers
-//! (`tests/fixtures/layer_norms.py`).
+//! Layer norms on the heads of queries and keys: our logits against transformers' (`tests/fixtures/layer_norms.py`).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

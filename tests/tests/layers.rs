@@ -60,7 +60,7 @@ fn uses_are_read_as_rust_reads_them() {
     assert_eq!(found, ["a", "b", "b", "d", "e", "h"]);
 }
 
-/// The edges among what lies in `folder`.
+/// The edges among the files and folders of `folder`.
 fn edges(folder: &Path) -> Edges {
     let module = module_of(folder);
     let inside = ["lib.rs", "mod.rs", "main.rs"].map(|name| folder.join(name));
@@ -98,7 +98,7 @@ fn edges(folder: &Path) -> Edges {
     edges
 }
 
-/// Adds what the files at `path` use, which lie `depth` levels inside the folder.
+/// Adds what the files at `path`, which are `depth` levels inside the folder, use.
 fn collect(
     path: &Path,
     depth: usize,
@@ -127,7 +127,7 @@ fn collect(
     }
 }
 
-/// The first name of `path` inside the folder of `module`, as a file `depth` levels in it says it.
+/// The first name of `path` inside the folder of `module`, as written in a file `depth` levels inside.
 fn inside(path: &str, module: &[String], depth: usize) -> Option<String> {
     let mut parts: Vec<&str> = path.split("::").collect();
     if parts[0] == "crate" {
@@ -145,7 +145,7 @@ fn inside(path: &str, module: &[String], depth: usize) -> Option<String> {
         .map(ToString::to_string)
 }
 
-/// All paths that a file says, braces written out, but for comments and its tests.
+/// All paths in a file, braces expanded, without comments and its tests.
 fn paths(text: &str) -> impl Iterator<Item = String> {
     let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
     let code: String = text
@@ -207,7 +207,7 @@ fn written(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// The module that a folder is: its path behind `src`.
+/// The module that a folder contains: its path after `src`.
 fn module_of(folder: &Path) -> Vec<String> {
     let parts: PathBuf = folder
         .components()

@@ -67,7 +67,7 @@ fn a_public_name_is_one_type() {
     assert_eq!(names, STILL_TWICE, "{found:#?}");
 }
 
-/// Names that core and the crates above it share, until one of them is renamed. No other may come.
+/// Names that core and the crates above it share, until one of them is renamed. No names may be added.
 const STILL_TWICE: [&str; 8] = [
     "Adapter",
     "AdapterError",
@@ -186,7 +186,7 @@ impl<'a> Visit<'a> for Items {
     }
 }
 
-/// Whether an item is there for tests alone.
+/// Whether an item exists only for tests.
 fn is_for_tests(attribute: &syn::Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else {
         return false;

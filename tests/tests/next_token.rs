@@ -22,8 +22,8 @@ use sluice_tests::goldens::distance;
 use sluice_tests::run::{self, Aligned, Room, Weights, YieldWait};
 use std::path::{Path, PathBuf};
 
-/// Models with a head, the width of their streams, and the number of layers before it. What `next_token.py` says of
-/// them is beside the models.
+/// Models with a head, the width of their streams, and the number of layers before it. The values that `next_token.py`
+/// computes for them are stored next to the models.
 const NAMES: [(&str, usize, usize); 5] = [
     ("qwen35-mtp", 32, 2),
     ("qwen35moe-mtp", 16, 2),
@@ -32,7 +32,7 @@ const NAMES: [(&str, usize, usize); 5] = [
     ("deepseek2-mtp", 32, 1),
 ];
 const N_VOCAB: usize = 272;
-/// Tokens whose states are the trunk's, and those behind them, which read the head's own.
+/// The number of tokens whose states are the trunk's, and of tokens after those, which read the head's own.
 const N_GIVEN: usize = 12;
 const N_OWN: usize = 4;
 
@@ -114,7 +114,8 @@ fn limits(kv_type: KvType, n_workers: usize) -> Limits {
     }
 }
 
-/// What a head says of `ids`: the states before the first are `given`, in steps of `chunk`; before the others, its own.
+/// The head's outputs for `ids`: the states before the first tokens are `given`, in steps of `chunk`; before the
+/// others, its own.
 fn follow(
     head: &Model<'_>,
     (table, kv_type): (&'static KernelTable, KvType),
@@ -176,7 +177,7 @@ fn heads_are_near_the_f64_evaluation() {
     }
 }
 
-/// What the head reads is what steps of the trunk give as hidden states: llama.cpp's are those of the files.
+/// The hidden states of the trunk's steps are what the head reads; llama.cpp's are in the files.
 #[test]
 fn states_of_trunks_are_what_heads_read() {
     for case in NAMES {
@@ -395,7 +396,7 @@ fn a_head_wants_its_own_trunk() {
     });
 }
 
-/// Of the directory of tensors, and of metadata before the vocabulary.
+/// Damages the directory of tensors, and metadata before the vocabulary.
 #[test]
 fn damaged_headers_are_refused_or_run() {
     for case in [NAMES[1], NAMES[4]] {
@@ -422,7 +423,7 @@ fn files_without_a_head_and_heads_of_others() {
     };
     let mut file = Shape::SMALL.file();
     assert_eq!(head_of(&file.bytes()), Ok(false));
-    // The key alone says nothing.
+    // The key alone does not make a head.
     let n_block = Shape::SMALL.n_layer + 1;
     file.set("llama.block_count", n_block);
     file.set("llama.nextn_predict_layers", 1);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The programs in their order: a name, and the most lines that may have.
+/// The programs in their order: a name, and its maximum number of lines.
 const PROGRAMS: [(&str, usize); 4] = [
     ("text", 12),
     ("two", 20),

@@ -125,7 +125,7 @@ fn our_quantisers_are_no_worse_than_llama_cpps() {
     assert!(compared >= 7, "the table has that many types");
 }
 
-/// The story model on a text it told, and models of the shared folder on texts of others.
+/// The story model on a text that it generated, and models of the shared folder on other texts.
 #[test]
 fn within_three_permille_of_llama_cpp() {
     let table = std::fs::read_to_string(fixture("perplexity.tsv")).unwrap();

@@ -123,7 +123,7 @@ fn sequences_are_forked_rewound_saved_and_restored() {
             let mut saved = vec![0; engine.state().saved_bytes(0)];
             engine.state().save(0, fingerprint, &mut saved).unwrap();
             engine.state_mut().restore(2, fingerprint, &saved).unwrap();
-            // Each goes on as if alone, and a wrong turn is taken back.
+            // Each continues as if alone, and a wrong turn is taken back.
             for sequence in 0..3 {
                 feed(engine, sequence, &[1, 2, 3]);
                 if sequence == 2 {
@@ -206,7 +206,7 @@ fn cancel(name: &str) {
     });
 }
 
-/// What prefix caches stand on: pages without a sequence, and the state at their end.
+/// What prefix caches depend on: pages without a sequence, and the state at their end.
 #[test]
 fn another_sequence_goes_on_from_held_pages_and_a_named_state() {
     for name in MODELS {

@@ -13,7 +13,7 @@ use core::mem::MaybeUninit;
 use sluice::host::topology::{Cores, pin_current_thread};
 use sluice_core::ring::Ring;
 
-/// How many to send: the environment's number, or `default` with a line that says so.
+/// The number to send: the environment's, or `default` with a printed note.
 fn size(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text

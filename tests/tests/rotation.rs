@@ -42,7 +42,7 @@ fn logits(shape: &Shape, limits: &Limits, ids: &[u32], chunk: usize) -> Vec<Vec<
     Bench::new(shape).with(limits, |engine| run::logits(engine, ids, chunk).unwrap())
 }
 
-/// Rms of the difference, relative to that of what is expected.
+/// Rms of the difference, relative to the rms of the expected values.
 fn relative(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
     let squares = |row: &dyn Fn(usize, usize) -> f32| -> f64 {
         let all = (0..expected.len()).flat_map(|i| (0..expected[i].len()).map(move |j| (i, j)));
@@ -112,7 +112,7 @@ fn latent_rows_are_rotated_whole() {
     let plain = run(&limits(KvType::Q8_0, false, 1), 512);
     let [rotated_by, plain_by] = [&rotated, &plain].map(|found| relative(found, &exact));
     println!("latent: plain {plain_by:.2e}, rotated {rotated_by:.2e}");
-    // A token that goes to another expert moves logits by more than rounding.
+    // A token that is routed to another expert moves logits by more than rounding.
     assert!(rotated_by < 0.1 && plain != rotated);
     for (n_workers, chunk) in [(2, 7), (3, 1)] {
         let found = run(&limits(KvType::Q8_0, true, n_workers), chunk);

@@ -280,7 +280,7 @@ fn penalised(left: Left, c: &SamplerConfig, history: &[u32]) -> Left {
     left.into_iter().map(penalise).collect()
 }
 
-/// By definition: the longest end of the history that stands before an earlier `id`.
+/// By definition: the longest suffix of the history that also precedes an earlier `id`.
 fn dried(left: Left, c: &DryConfig, history: &[u32]) -> Left {
     if c.is_neutral() {
         return left;
@@ -386,7 +386,7 @@ fn zipf(left: Left, c: &SamplerConfig) -> Left {
         .collect()
 }
 
-/// The probability of every token under a chain; `xtc` says whether XTC takes place.
+/// The probability of every token under a chain; `xtc`: whether XTC takes place.
 fn expected(logits: &[f32], c: &SamplerConfig, history: &[u32], xtc: bool) -> Vec<f64> {
     let mut left: Left = logits.iter().map(|&l| f64::from(l)).enumerate().collect();
     let names = c.order.to_string();

@@ -1,5 +1,5 @@
-//! What later parts stand on: groups of pages that windows give back, keys of another layer, layers run
-//! alone, experts lent one at a time, reports, and how often workers meet.
+//! What later parts depend on: groups of pages that windows release, keys of another layer, layers run alone, experts
+//! lent one at a time, reports, and how often workers meet.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn with<R>(file: &[u8], limits: &Limits, act: impl FnOnce(&mut Engine<'_>) -> R)
     act(&mut room.engine(model, run::table(), limits).unwrap())
 }
 
-/// Windows of 8 tokens, a text of 530: most pages of the windowed layers go.
+/// Windows of 8 tokens, a text of 530: most pages of the windowed layers are released.
 #[test]
 fn pages_that_a_window_has_left_are_given_back_and_no_bit_changes() {
     for name in ["gpt-oss", "gemma2", "gemma3"] {
@@ -78,8 +78,8 @@ fn pages_that_a_window_has_left_are_given_back_and_no_bit_changes() {
     }
 }
 
-/// Layer 0 adds nothing to the stream, and layer 1 has the same norm, keys and values. So it may as well read
-/// those of layer 0.
+/// Layer 0 adds nothing to the stream, and layer 1 has the same norm, keys and values. So it may as well read the keys
+/// and values of layer 0.
 #[test]
 fn a_layer_may_read_the_keys_of_another() {
     let shape = Shape {
@@ -192,11 +192,11 @@ fn layers_run_alone_over_a_callers_stream() {
             for layer in 0..n_layer {
                 parts = run(layer..layer + 1, &parts);
             }
-            // Norms behind a block are taken in at another place, with the same sum.
+            // Norms after a block are applied at another place, with the same sum.
             assert!(bits(&parts) == bits(&whole), "{name}");
             assert_ne!(whole, stream);
             assert_eq!(engine.state().len(0), 0, "nothing is kept");
-            // The whole pass gives the same behind its output norm: up to a factor, for each row.
+            // The whole pass gives the same after its output norm: up to a factor, for each row.
             let options = StepOptions::new(&YieldWait, &stop);
             let rows = drive(engine, &batch, options).unwrap().result.unwrap();
             let hidden = rows.hidden[29].clone().unwrap();
@@ -300,7 +300,7 @@ fn room_for_one_expert_is_enough() {
     }
 }
 
-/// A model loaded without its experts takes them from a source, with the same bits, or says what is missing.
+/// A model loaded without its experts takes them from a source, with the same bits, or reports what is missing.
 #[test]
 fn the_loader_leaves_experts_out_where_it_is_told_to() {
     let file = golden("gpt-oss");

@@ -160,7 +160,7 @@ fn stacked(file: &[u8]) -> Option<Vec<u8>> {
         out.extend(&file[range(gap.offset, gap.len_bytes)]);
         (at, end) = (at + 32, end + gap.len_bytes);
     }
-    // No matrix lies in a record, so there are no checksums of them.
+    // No matrix is in a record, so there are no checksums of them.
     out[range(slc.header().matrices_offset(), 8 * slc.header().n_matrices)].fill(0);
     out[72..80].fill(0);
     out[8..16].copy_from_slice(&end.to_le_bytes());
@@ -228,7 +228,7 @@ fn gaps_order_alignment_and_trailing_bytes_come_back() {
     }
 }
 
-/// Experts of three blocks: what one has lies side by side, whatever the order of its tensors and their types.
+/// Experts of three blocks: an expert's blocks are stored together, whatever the order of its tensors and their types.
 #[test]
 fn experts_of_a_block_share_records() {
     const F32: u32 = 0;

@@ -1,5 +1,5 @@
-//! The worst depth of the stack: what an embedder's cores need. Measured by painting a separate
-//! stack, running on it, and looking how much of the paint is gone.
+//! The worst depth of the stack: what an embedder's cores need. Measured by painting a separate stack, running on it,
+//! and checking how much paint was overwritten.
 #![cfg(target_arch = "x86_64")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -83,7 +83,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8], table: &'static KernelTab
     measured(&format!(
         "stack: {ty} {name}: prefill {prefill} bytes, decode {decode} bytes"
     ));
-    // A measurement of nothing gives zero.
+    // A measurement that fails gives zero.
     assert!(prefill > 1000 && decode > 1000, "{name}");
     prefill.max(decode)
 }
@@ -174,7 +174,7 @@ fn step(engine: &mut Engine<'_>, ids: &[u32], first_position: usize) {
     assert!(step.finish().unwrap().logits(ids.len() - 1).is_some());
 }
 
-/// A stack, and what it is painted with.
+/// A stack, painted with a pattern.
 struct Painted(Aligned);
 
 impl Painted {

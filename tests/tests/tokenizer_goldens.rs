@@ -1,11 +1,10 @@
 //! The tokenizer against llama.cpp, and on the models that are there.
 //!
-//! Goldens of our own: `tests/fixtures/tokenizer`, small vocabularies of each kind, texts, and what
-//! llama.cpp made of them, all by `tests/fixtures/tokenizers.py`. In the shared folder:
-//! `models/ggml-vocab-*.gguf` of the llama.cpp repository with their `.inp` (texts separated by a
-//! line) and `.out` (ids, a line a text). The ids are those of the vocabularies'
-//! original tokenizers, and llama.cpp's `test-tokenizer-0` passes on them with neither BOS and
-//! EOS added nor special tokens parsed.
+//! Goldens of our own: `tests/fixtures/tokenizer`, small vocabularies of each kind, texts, and what llama.cpp made of
+//! them, all by `tests/fixtures/tokenizers.py`. In the shared folder: `models/ggml-vocab-*.gguf` of the llama.cpp
+//! repository with their `.inp` (texts separated by a line) and `.out` (ids, a line a text). The ids come from the
+//! vocabularies' original tokenizers, and llama.cpp's `test-tokenizer-0` passes on them with neither BOS and EOS added
+//! nor special tokens parsed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -72,8 +71,8 @@ fn small_vocabularies_give_the_ids_of_llama_cpp() {
                     continue;
                 }
                 assert_eq!(found, ids, "{name} {pre:?} {special}: {text:?}");
-                // Lower case and words alone come back of the others, and no control tokens of any:
-                // SentencePiece finds theirs by merging.
+                // Some tokenizers decode only to lower case or words, and none to control tokens: SentencePiece finds
+                // theirs by merging.
                 let kind = pre.unwrap_or(name);
                 let is_kept = !["bert", "whitespace"].contains(&kind) && !text.contains("<s>");
                 if is_kept && !special {
@@ -109,7 +108,7 @@ fn small_vocabularies_give_the_ids_of_hugging_face() {
         with_file(&file, |tokenizer| {
             for (text, ids) in texts.iter().zip(case["ids"].as_array().unwrap()) {
                 let text = text.as_str().unwrap();
-                // Left out by the script, which says why.
+                // Left out by the script; see there for the reason.
                 let Ok(ids) = serde_json::from_value::<Vec<u32>>(ids.clone()) else {
                     continue;
                 };
@@ -137,7 +136,7 @@ fn small_vocabularies_give_the_ids_of_hugging_face() {
 fn set_pre_tokenizer(file: &mut Vec<u8>, name: &str) {
     let key = b"tokenizer.ggml.pre";
     let at = file.windows(key.len()).position(|bytes| bytes == key);
-    // Behind the key: the value's type, its length, itself.
+    // The key is followed by the value's type, its length and the value.
     let len_at = at.expect("a byte-level vocabulary") + key.len() + 4;
     let len = u64::from_le_bytes(file[len_at..][..8].try_into().unwrap());
     let end = len_at + 8 + usize::try_from(len).unwrap();
@@ -365,12 +364,12 @@ fn letter(random: u32) -> char {
     char::from(b'a' + (random >> 16).to_le_bytes()[0] % 26)
 }
 
-/// Runs `body` with a tokenizer of the goldens, if it is there.
+/// Runs `body` with a tokenizer of the goldens, if the file exists.
 fn with_vocabulary(name: &str, body: impl FnOnce(&Tokenizer<'_>)) {
     with_tokenizer(&format!("goldens/tokenizer/ggml-vocab-{name}.gguf"), body);
 }
 
-/// Runs `body` with the tokenizer of a file in the shared folder, if it is there.
+/// Runs `body` with the tokenizer of a file in the shared folder, if the file exists.
 fn with_tokenizer(path: &str, body: impl FnOnce(&Tokenizer<'_>)) {
     if let Some(file) = read(path) {
         with_file(&file, body);
@@ -385,7 +384,7 @@ fn with_file(file: &[u8], body: impl FnOnce(&Tokenizer<'_>)) {
     body(&Tokenizer::new(&gguf, &mut memory).expect("memory as planned"));
 }
 
-/// A file of the folder that lies beside the checkout.
+/// A file in the folder next to the checkout.
 fn read(path: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(shared(path)?).expect("it is there"))
 }

@@ -1,7 +1,7 @@
 //! Adapters and observers at work: `A · x` once a row, `B` strip by strip, each input shown once.
 //!
-//! Rows that follow each other with the same blend are one product, with A and with B. Of few rows, workers share
-//! the columns of A, and add up the sums for themselves behind a barrier; of more, they share the rows.
+//! Consecutive rows with the same blend are one product, with A and with B. If they are few, workers share the
+//! columns of A and add up the sums themselves after a barrier; otherwise they share the rows.
 
 mod few;
 
@@ -18,7 +18,7 @@ use crate::memory::Shared;
 use crate::model::Site;
 use core::ops::Range;
 
-/// Which matrix of the model.
+/// A matrix of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) layer: usize,
@@ -27,21 +27,21 @@ pub(super) struct At {
     pub(super) part: Option<u32>,
 }
 
-/// Where the rows of a linear layer have what adapters made of them. Up is in the slot behind its gate.
+/// Where the adapters' products for the rows of a linear layer are. The up matrix has the slot after its gate's.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Adapted {
     /// Few rows, in each worker's own room, with lists of their pairs.
     Listed { slot: usize },
-    /// The same with more pairs than a list takes.
+    /// As [`Self::Listed`], with more pairs than a list takes.
     Few { slot: usize },
     /// In the shared room, from row `first` on.
     Room { slot: usize, first: usize },
-    /// Nowhere: each tile makes it again.
+    /// Not stored: each tile computes them again.
     Tile,
 }
 
 impl Adapted {
-    /// The same `n` slots on.
+    /// The place `n` slots further on.
     pub(super) const fn skip(self, n: usize) -> Self {
         match self {
             Self::Listed { slot } => Self::Listed { slot: slot + n },
@@ -62,7 +62,7 @@ pub(super) struct Area<'a> {
     pub(super) rows: &'a Range<usize>,
 }
 
-/// A pair of matrices, and what of a row's room it has.
+/// A pair of matrices, and its part of a row's room.
 struct Factor<'s> {
     pair: &'s AdapterPair<'s>,
     /// The adapter's place in its blend.
@@ -79,7 +79,7 @@ impl Factor<'_> {
         self.pair.a.n_panels() * PANEL_ROWS
     }
 
-    /// Where to find it again, for some rows with blend number `blend`.
+    /// Its place in the lists, for some rows with blend number `blend`.
     fn found(&self, blend: usize, rows: Range<usize>) -> Found {
         Found {
             blend,
@@ -91,7 +91,7 @@ impl Factor<'_> {
         }
     }
 
-    /// Scales what `A` gave, and rounds it where `B` asks for that.
+    /// Scales the product of `A`, and rounds it if `B` needs that.
     fn finish(&self, t: &mut [f32]) {
         t.iter_mut().for_each(|t| *t *= self.scale);
         if self.pair.b.ty() == LoraType::Int8 {
@@ -100,7 +100,7 @@ impl Factor<'_> {
     }
 }
 
-/// The pairs that a blend has for a matrix.
+/// The pairs of a blend for a matrix.
 fn factors<'s>(blend: Blend<'s>, at: At) -> impl Iterator<Item = Factor<'s>> {
     let mut start = 0;
     blend.parts.iter().enumerate().filter_map(move |(i, part)| {
@@ -124,7 +124,7 @@ impl<'s> Pass<'s> {
         self.batch[self.entry_of_row(entries, row)].adapter
     }
 
-    /// Rows that follow each other with the same blend; those without one are left out.
+    /// Runs of consecutive rows with the same blend; rows without one are left out.
     fn runs<'r>(
         &'r self,
         entries: Entries<'r>,
@@ -201,7 +201,7 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` are those of the first row.
+    /// Adds `B · (A · x)` to the products of some outputs and rows; `out` points to the products of the first row.
     pub(super) fn add_adapters(
         &self,
         rank: usize,
@@ -268,7 +268,7 @@ impl<'s> Pass<'s> {
         unsafe { self.table.lora_up(&args) };
     }
 
-    /// Adds what an entry's adapters have for the embedding of its token.
+    /// Adds the adapters' embeddings of an entry's token.
     pub(super) fn add_embedding(&self, rank: usize, entry: usize, x: &mut [f32]) {
         let Some(blend) = self.batch[entry].adapter.filter(|_| self.asked.adapts) else {
             return;

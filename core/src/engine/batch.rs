@@ -1,31 +1,31 @@
-//! What a step is asked for, and why it may be refused.
+//! The entries of a step, and why a batch may be refused.
 
 use crate::memory::MemoryError;
 use crate::state::StateError;
 use crate::team::Stop;
 use core::fmt;
 
-/// What an entry's row gives back.
+/// The output of an entry's row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wants {
-    /// Nothing: the token only enters the KV cache.
+    /// No output: the token only enters the KV cache.
     #[default]
     Nothing,
     /// Logits (n_vocab).
     Logits,
     /// The final hidden state after the output norm (n_embd).
     Hidden,
-    /// Both.
+    /// Logits and the final hidden state.
     LogitsAndHidden,
 }
 
 impl Wants {
-    /// Whether logits are among it.
+    /// Whether logits are wanted.
     pub const fn has_logits(self) -> bool {
         matches!(self, Self::Logits | Self::LogitsAndHidden)
     }
 
-    /// Whether the hidden state is.
+    /// Whether the hidden state is wanted.
     pub const fn has_hidden(self) -> bool {
         matches!(self, Self::Hidden | Self::LogitsAndHidden)
     }
@@ -41,14 +41,14 @@ pub struct BatchEntry {
     /// Its position: the sequence's length plus the number of earlier entries of the sequence
     /// in this batch.
     pub position: u32,
-    /// What to give back for it.
+    /// The outputs to compute for it.
     pub wants: Wants,
     /// Index into [`super::StepOptions::adapters`].
     pub adapter: Option<u32>,
 }
 
 impl BatchEntry {
-    /// An entry without adapter.
+    /// An entry without an adapter.
     pub const fn new(token: u32, sequence: u32, position: u32, wants: Wants) -> Self {
         Self {
             token,
@@ -60,7 +60,7 @@ impl BatchEntry {
     }
 }
 
-/// Why an engine could not be made or a step not be run.
+/// Why an engine could not be built or a step could not be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
@@ -88,15 +88,15 @@ pub enum EngineError {
         token: u32,
         n_vocab: usize,
     },
-    /// Entry `entry` wants logits of an encoder, which has none.
+    /// Entry `entry` wants logits of an encoder, which does not compute them.
     NoLogits { entry: usize },
-    /// Entry `entry` is further on than the model has embeddings of positions.
+    /// The position of entry `entry` is beyond the model's embeddings of positions.
     PositionWithoutEmbedding {
         entry: usize,
         position: u32,
         n_positions: usize,
     },
-    /// Entry `entry` has another position than the next of its sequence.
+    /// The position of entry `entry` is not the next one of its sequence.
     WrongPosition {
         entry: usize,
         sequence: u32,
@@ -107,20 +107,20 @@ pub enum EngineError {
     UnknownAdapter { entry: usize, adapter: u32 },
     /// An entry's adapters need more room ([`super::Blend::rank`]) than [`super::Limits::adapter_rank`].
     AdapterRank { rank: usize, max: usize },
-    /// The engine was made without the limit of that name, or its model without its experts.
+    /// The engine was built without the limit of that name, or its model without its experts.
     NotMadeFor { what: &'static str },
-    /// Layers that the model does not have, or none.
+    /// Layers that the model does not have, or an empty range.
     UnknownLayers { end: usize, n_layer: usize },
     /// A residual stream of another length than the batch's.
     StreamLength { expected: usize, found: usize },
     /// Hidden states ([`super::StepOptions::hidden`]) of another length than the batch's; 0 for none, which a head
     /// needs.
     HiddenLength { expected: usize, found: usize },
-    /// Hidden states for a model that is no head, or where the caller gives the residual stream.
+    /// Hidden states for a model that is not a head, or where the caller supplies the residual stream.
     HiddenUnwanted,
     /// Entry `entry` names an adapter, which heads that predict a token further do not have.
     HeadAdapted { entry: usize },
-    /// Entry `entry` does not want its hidden state alone, where the stream is handed back.
+    /// Entry `entry` does not ask for its hidden state only, where the stream is returned.
     StreamUnwanted { entry: usize },
     /// The state was replaced by one of another shape, through [`super::Engine::state_mut`].
     ForeignState,
@@ -128,11 +128,11 @@ pub enum EngineError {
     TraceInUse,
     /// Rings for fewer workers than the engine has.
     TraceTooSmall { n_workers: usize, rings: usize },
-    /// The state of sequences has no room, or no such sequence.
+    /// The state of sequences has no room, or the sequence does not exist.
     State(StateError),
     /// The step stopped before its end; the KV cache is as before.
     Stopped(Stop),
-    /// [`super::Step::finish`] before every rank had run.
+    /// [`super::Step::finish`] was called before every rank had run.
     NotRun,
 }
 

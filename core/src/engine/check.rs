@@ -1,4 +1,4 @@
-//! Checks of a batch, before anything is taken for it.
+//! Checks of a batch, before resources are reserved for it.
 
 use super::batch::{BatchEntry, EngineError, Wants};
 use super::limits::Limits;
@@ -21,7 +21,7 @@ impl Engine<'_> {
         if n_entries > n_batch {
             return Err(EngineError::BatchTooLong { n_entries, n_batch });
         }
-        // Blocks of another shape would overlap, and workers write to them unasked.
+        // Blocks of another shape would overlap, and several workers would write to them.
         if self.state.config().layout_fingerprint() != self.state_fingerprint {
             return Err(EngineError::ForeignState);
         }
@@ -76,7 +76,7 @@ impl Engine<'_> {
         Ok(wanted)
     }
 
-    /// Whether hidden states are there for a head, and for a head alone. Where the stream is the caller's,
+    /// Checks that a head has hidden states, and that other models have none. With the caller's stream,
     /// nothing reads them.
     pub(super) fn check_hidden(
         &self,
@@ -100,7 +100,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether there is room for what the options ask for.
+    /// Checks that there is room for everything that the options ask for.
     fn check_options(&self, options: &StepOptions<'_>) -> Result<(), EngineError> {
         if let Some(trace) = options.trace
             && trace.n_workers() < self.limits.n_workers
@@ -194,7 +194,7 @@ impl Engine<'_> {
         // SAFETY: no step is running: `step` has the engine exclusively.
         let before = unsafe { common.before.write(0..batch.len()) };
         for (i, entry) in batch.iter().enumerate() {
-            // Mostly the neighbour.
+            // Usually the neighbouring entry.
             let earlier = batch[..i]
                 .iter()
                 .rposition(|other| other.sequence == entry.sequence);

@@ -1,4 +1,4 @@
-//! What becomes of the product of a linear layer, while it is in cache.
+//! Epilogues: the operations on the product of a linear layer while it is in cache.
 
 use super::rows::{Pairs, Rows};
 use super::sites::Unit;
@@ -18,25 +18,25 @@ pub(super) struct Heads<'a> {
     pub(super) norm: Option<Norm<'a>>,
     /// The rotation of queries and keys.
     pub(super) rope: Option<usize>,
-    /// Whether the norm comes behind the rotation.
+    /// Whether the norm is applied after the rotation.
     pub(super) norms_rotated: bool,
     /// Growth of queries with their position.
     pub(super) temperature: Option<QueryTemperature>,
-    /// Dimensions of queries that are rotated together, as the keys are that they meet; 0 for none.
+    /// Dimensions of queries that are rotated together, like the keys that they meet; 0 for none.
     pub(super) rotation: usize,
     pub(super) target: HeadTarget<'a>,
 }
 
-/// Where heads go.
+/// Where heads are written.
 #[derive(Clone, Copy)]
 pub(super) enum HeadTarget<'a> {
     /// Queries, written by row.
     Queries(Rows<'a>),
-    /// Queries with a gate behind each, written by row: the queries, then the gates.
+    /// Queries, each followed by its gate, written by row: the queries, then the gates.
     GatedQueries(Rows<'a>, Rows<'a>),
     /// Keys, into the pages of a layer of its group.
     Keys(PagesView<'a>, usize),
-    /// The same for values.
+    /// Values, into the pages of a layer of its group.
     Values(PagesView<'a>, usize),
 }
 
@@ -56,11 +56,11 @@ impl Selection<'_> {
     }
 }
 
-/// What becomes of the products of gate and up.
+/// What is done with the products of gate and up.
 #[derive(Clone, Copy)]
 pub(super) struct Gated<'a> {
     pub(super) activation: Activation,
-    /// What the activated gate multiplies; nothing, where there is an activation alone.
+    /// The matrix whose product the activated gate multiplies; `None` where there is only an activation.
     pub(super) up: Option<Weight<'a>>,
     /// Rows of entries that it multiplies instead, from their first column here on.
     pub(super) by: Option<Rows<'a>>,
@@ -71,17 +71,17 @@ pub(super) struct Gated<'a> {
     pub(super) selection: Option<Selection<'a>>,
 }
 
-/// What makes logits of products.
+/// How products become logits.
 #[derive(Clone, Copy)]
 pub(super) struct LogitScale {
     pub(super) scale: f32,
     pub(super) soft_cap: f32,
 }
 
-/// What becomes of the product.
+/// What is done with the product.
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue<'a> {
-    /// Written.
+    /// Written as it is.
     Store(Rows<'a>),
     /// Its sigmoid, written.
     Sigmoid(Rows<'a>),
@@ -91,7 +91,7 @@ pub(super) enum Epilogue<'a> {
     Logits(Rows<'a>, LogitScale),
     /// Added to the residual stream, times a factor.
     Add(Rows<'a>, f32),
-    /// The same with a factor more for each row.
+    /// As [`Self::Add`], with another factor for each row.
     AddRows(Rows<'a>, f32, &'a [f32]),
     /// Normalised, rotated, and written or stored.
     Heads(Heads<'a>),

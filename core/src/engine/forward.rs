@@ -5,8 +5,8 @@
 //! prefill, where attention is followed by a feed-forward network.
 //!
 //! In the last layer, keys, values and recurrent states are written for all rows. The rest is computed only for
-//! rows that an output depends on: for none in the middle of a prompt, for one at its end. Those rows come
-//! first there ([`Order`]); the residual stream moves them after the barrier behind the layer's first norm.
+//! rows that an output depends on: none in the middle of a prompt, one at its end. There, these rows come
+//! first ([`Order`]); the residual stream moves them after the barrier that follows the layer's first norm.
 
 use super::blocks::{self, LayerAt, Rooms};
 use super::epilogue::{Epilogue, LogitScale};
@@ -71,7 +71,7 @@ fn begin(runner: &mut Runner<'_, '_>) -> Result<(), Stop> {
     runner.barrier(0)
 }
 
-/// Final norm of the rows that are asked for; logits of those that want them.
+/// Final norm of the output rows; logits for the entries that want them.
 fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(), Stop> {
     let (pass, n) = (runner.pass, runner.pass.wanted.n_outputs);
     if n == 0 {
@@ -79,7 +79,7 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
     }
     let norm = pass.model.output_norm();
     let wants = |i| pass.batch[pass.common.entry(Order::OutputsFirst, i)].wants;
-    // Where the last layer left rows out, those of outputs have moved.
+    // Where the last layer dropped rows, the output rows are already at the front.
     let order = match runner.order {
         Order::Batch => Order::OutputsFirst,
         Order::OutputsFirst => Order::Batch,
@@ -114,7 +114,7 @@ fn output<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(
     runner.linears(Phase::Output, 0, &mut [output])
 }
 
-/// The stream as it is behind the last layer that ran, for the caller.
+/// Copies the stream after the last layer that ran to the caller.
 fn hand_back<'p>(runner: &mut Runner<'p, '_>, room: &'p OutputRoom<'p>) -> Result<(), Stop> {
     let n = runner.n_rows;
     for i in runner.member.home_range(n) {

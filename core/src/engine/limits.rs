@@ -1,4 +1,4 @@
-//! How large an engine is made.
+//! The limits of an engine, from which its size follows.
 
 use super::batch::EngineError;
 use crate::kernels::KvType;
@@ -10,11 +10,11 @@ use crate::team::WORKERS_MAX;
 /// Limits of an engine, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most entries in a step. Longer prompts are cut by the caller.
+    /// Maximum entries in a step. Longer prompts are cut by the caller.
     pub n_batch: usize,
-    /// Most entries of a step that want logits. They have room for hidden states, too.
+    /// Maximum entries of a step that want logits. They have room for hidden states, too.
     pub n_outputs: usize,
-    /// Entries beyond those that may want their hidden state alone.
+    /// Further entries that may want their hidden state only.
     pub n_hidden: usize,
     /// Tokens that the KV cache holds, over all sequences.
     pub n_ctx: usize,
@@ -27,21 +27,21 @@ pub struct Limits {
     /// Element type of values in the KV cache.
     pub type_v: KvType,
     /// Whether keys and values of q8_0, q4_0 and fp8 are rotated where heads are a multiple of 64 long, so
-    /// that no dimension takes a scale's range for itself ([`crate::kernels::hadamard`]).
+    /// that no dimension takes up a scale's range ([`crate::kernels::hadamard`]).
     pub kv_rotation: bool,
     /// Workers that run a step, `1..=WORKERS_MAX`.
     pub n_workers: usize,
     /// Largest rank of the blends of adapters that steps may carry ([`super::Blend::rank`]); 0 for none.
     pub adapter_rank: usize,
-    /// In which kinds inputs of linear layers are kept for them: those of their matrices A
-    /// ([`super::Blend::kinds`]). Without adapters they are kept in none.
+    /// Kinds in which inputs of linear layers are kept for adapters: the kinds of their matrices A
+    /// ([`super::Blend::kinds`]). Empty without adapters.
     pub adapter_kinds: ActivationKinds,
     /// Whether steps may have an observer: inputs of linear layers are then kept in f32, too.
     pub observes: bool,
     /// Whether steps may have a selector of neurons.
     pub selects: bool,
-    /// Tokens behind the end of a sequence that it can be rewound to in a recurrent model. Each takes the room
-    /// of a recurrent state.
+    /// Number of tokens by which a sequence can be rewound in a recurrent model. Each takes the room of a
+    /// recurrent state.
     pub n_behind: usize,
     /// Named recurrent states ([`crate::state::State::checkpoint`]).
     pub n_checkpoints: usize,
@@ -50,7 +50,7 @@ pub struct Limits {
     pub windows_give_back: bool,
 }
 
-/// What matrices of any type multiply.
+/// The kinds of activations that matrices of all types multiply.
 const ANY_ADAPTER: ActivationKinds = ActivationKinds::F32.union(ActivationKinds::INT8_256);
 /// Largest rank of a blend.
 const RANK_MAX: usize = 4096;
@@ -110,7 +110,7 @@ impl Limits {
         StateConfig::new(model, &self.state())
     }
 
-    /// How much state there is room for.
+    /// Limits of the state.
     pub const fn state(&self) -> StateLimits {
         StateLimits {
             n_ctx: self.n_ctx,

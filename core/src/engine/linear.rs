@@ -22,7 +22,7 @@ use core::ops::Range;
 
 /// Rows of a strip of a plain projection.
 pub(super) const STRIP_ROWS: usize = 4 * PANEL_ROWS;
-/// Rows of outputs that are prefetched before they are needed: long ones lie far apart.
+/// Rows of outputs that are prefetched before they are needed: long rows are far apart.
 const ROWS_AHEAD: usize = 8;
 
 /// One linear layer of a pass.
@@ -38,7 +38,7 @@ pub(super) struct Linear<'a> {
     pub(super) weight: Weight<'a>,
     pub(super) epilogue: Epilogue<'a>,
     pub(super) entries: Entries<'a>,
-    /// Where adapters have what they made of its rows; `None` without any.
+    /// Where the adapters' products for its rows are; `None` without adapters.
     pub(super) adapted: Option<Adapted>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Linear<'_> {
 }
 
 impl<'a> Linear<'a> {
-    /// The matrix that it multiplies, or another beside it.
+    /// The place of one of its matrices: its own, or the up matrix of its gate.
     pub(super) const fn at(&self, site: Site) -> At {
         At {
             layer: self.layer,
@@ -61,7 +61,7 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// What adapters and observers see of its input.
+    /// The input rows, for adapters and observers.
     pub(super) const fn input_rows(&self) -> InputRows<'_> {
         InputRows {
             rows: &self.input,
@@ -76,7 +76,7 @@ impl<'a> Linear<'a> {
         core::iter::once(self.at(self.site)).chain(up)
     }
 
-    /// What stands beside a gate.
+    /// The site of the up matrix that belongs to its gate.
     const fn up_site(&self) -> Site {
         match self.site {
             Site::FfnGateShexp => Site::FfnUpShexp,
@@ -134,7 +134,7 @@ impl<'a> Linear<'a> {
         let strip = self.strip_rows() * self.n_rows_in.clamp(1, TILE_TOKENS);
         let mut floats = pass.common.products.len().min(TILE_FLOATS);
         if let Epilogue::Gated(_) = self.epilogue {
-            // Two products side by side, and a row of what comes of them.
+            // Two products side by side, and a row of results.
             let fit_the_row = pass.common.norms.len() / self.strip_rows() * strip;
             floats = (floats / 2).min(fit_the_row);
         }
@@ -179,7 +179,7 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// What becomes of the products `y` of a tile's token.
+    /// Applies the epilogue to the products `y` of a tile's token.
     fn finish(&self, pass: &Pass<'_>, rank: usize, tile: &Tile<'_>, token: usize, y: &mut [f32]) {
         match &self.epilogue {
             Epilogue::Store(out) => self.target(out, token, &tile.rows).copy_from_slice(y),
@@ -218,7 +218,7 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// Prefetches what outputs `rows` of `token` are added to.
+    /// Prefetches the sums that outputs `rows` of `token` are added to.
     #[inline(never)]
     fn prefetch_sum(&self, token: usize, rows: &Range<usize>) {
         let (out, token) = match &self.epilogue {
@@ -247,7 +247,7 @@ impl<'a> Linear<'a> {
         tile: &Tile<'_>,
         selection: Option<&Selection<'_>>,
     ) {
-        // Up is beside its gate.
+        // The up matrix has the slot after its gate's.
         let skip = usize::from(site != self.site);
         let Some(selection) = selection else {
             let rows = tile.rows.clone();
@@ -268,7 +268,7 @@ impl<'a> Linear<'a> {
             self.multiply_rows(pass, weight, tile, rows, &[]);
         }
         self.add_to_product(pass, rank, weight, site, tile);
-        // Last, so that neither adapters nor biases wake a neuron that is left out.
+        // Last, so that neither adapters nor biases change a neuron that is not selected.
         for (i, token) in tile.tokens.clone().enumerate() {
             for (y, neuron) in tile.row(i).iter_mut().zip(tile.rows.clone()) {
                 if !selection.is_on(token, neuron) {
@@ -292,7 +292,7 @@ impl<'a> Linear<'a> {
                 tile.row(i).iter_mut().for_each(|y| *y *= factor);
             }
         }
-        // Up is beside its gate.
+        // The up matrix has the slot after its gate's.
         let (skip, out) = (usize::from(site != self.site), tile.memory.pointer(0));
         match self.adapted {
             None => {}

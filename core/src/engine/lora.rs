@@ -1,4 +1,4 @@
-//! Room for what adapters make of rows before it is added to outputs.
+//! Room for the adapters' products of rows, before they are added to outputs.
 
 use super::limits::Limits;
 use super::scratch::{PerWorker, Room};
@@ -6,17 +6,17 @@ use crate::kernels::lora::PART;
 use crate::memory::{MemoryError, Shared};
 use crate::model::{ModelConfig, Site};
 
-/// Matrices that run side by side: those of linear layers, and gate and up of experts behind them.
+/// Matrices that run side by side: linear layers, then gate and up of experts.
 const SLOTS: usize = EXPERTS + 2;
-/// The first slot of experts: the expert for all tokens has those before.
+/// The first slot of experts; the expert for all tokens uses the slots before it.
 pub(super) const EXPERTS: usize = 4;
-/// Up to so many rows are shared out by columns, too, and every worker adds the sums up for itself.
+/// Up to this many rows are also shared out by columns, and every worker adds up the sums itself.
 pub(super) const FEW: usize = 16;
 
 /// `A · x` of rows, for matrices side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoraRoom<'m> {
-    /// Of all rows, (SLOTS, n_rows, rank); or of few the sums of parts, (SLOTS, n_parts, FEW, rank).
+    /// Of all rows, (SLOTS, n_rows, rank); or of few rows the partial sums, (SLOTS, n_parts, FEW, rank).
     shared: Shared<'m, f32>,
     /// A worker's own, of few rows: (SLOTS, FEW, rank).
     own: PerWorker<'m, f32>,
@@ -63,7 +63,7 @@ impl<'m> LoraRoom<'m> {
         self.shared.part(start..start + n * self.rank)
     }
 
-    /// The sums of part number `part` of the columns, of few rows.
+    /// The sums of part number `part` of the columns, for few rows.
     pub(super) fn sums(&self, slot: usize, part: usize) -> Shared<'m, f32> {
         assert!(part < self.n_parts);
         let start = slot * self.slot_len + part * FEW * self.rank;
@@ -87,19 +87,19 @@ pub(super) const LISTED: usize = 2 * FEW;
 /// Words of a list.
 const LIST: usize = 1 + LISTED * Found::WORDS;
 
-/// A pair that some rows have: places in lists.
+/// A pair that some rows have: its indices in lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Of the step's blends.
+    /// Index in the step's blends.
     pub(super) blend: usize,
-    /// Of the blend's adapters.
+    /// Index in the blend's adapters.
     pub(super) part: usize,
-    /// Of the adapter's pairs.
+    /// Index in the adapter's pairs.
     pub(super) pair: usize,
-    /// Rows, and how many.
+    /// The first row, and the number of rows.
     pub(super) row: usize,
     pub(super) n_rows: usize,
-    /// Where the factors begin in a row's room.
+    /// Offset of the factors in a row's room.
     pub(super) start: usize,
 }
 
@@ -131,7 +131,7 @@ impl Found {
     }
 }
 
-/// Columns of the matrix that has the most of them.
+/// Columns of the widest matrix.
 fn longest_row(config: &ModelConfig) -> usize {
     let of_kind = |kind| {
         let shapes = Site::IN_LAYER.iter();

@@ -9,10 +9,10 @@
 //! A step is one forward pass that `n_workers` ranks run together ([`crate::team`]). It either
 //! completes, and its tokens are in the KV cache, or it stops (cancelled, past its deadline, a
 //! worker failed) and the cache is as before. Results do not depend on the number of workers,
-//! on how a prompt is cut into steps, nor on what else is in a batch.
+//! on how a prompt is cut into steps, nor on the rest of a batch.
 //!
-//! Core owns no memory: [`EnginePlan`] says how much KV and scratch memory [`Engine::new`]
-//! needs.
+//! Core owns no memory: [`EnginePlan`] gives the sizes of the KV and scratch memory that
+//! [`Engine::new`] needs.
 
 mod adapt;
 mod batch;

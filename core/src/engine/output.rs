@@ -1,4 +1,4 @@
-//! What a step gives back: memory for it, and how a caller reads it.
+//! The outputs of a step: their memory, and how a caller reads them.
 
 use super::batch::{BatchEntry, Wants};
 use super::limits::Limits;
@@ -11,14 +11,14 @@ use crate::model::ModelConfig;
 /// Memory of outputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputRoom<'m> {
-    /// Quantised rows that give logits.
+    /// Quantised rows that logits are computed from.
     pub(super) rows: RowsRoom<'m>,
     /// (n_outputs, n_vocab)
     pub(super) logits: Shared<'m, f32>,
     /// (n_outputs + n_hidden, n_embd)
     hidden: Shared<'m, f32>,
     pub(super) n_embd: usize,
-    /// 0 where there are no logits: encoders give hidden states alone.
+    /// 0 without logits: encoders return hidden states only.
     pub(super) n_vocab: usize,
 }
 
@@ -54,14 +54,14 @@ impl<'m> OutputRoom<'m> {
     /// Writes hidden state `i`.
     ///
     /// # Safety
-    /// - No other worker accesses it meanwhile.
+    /// - No other worker accesses it at the same time.
     pub(super) unsafe fn write_hidden(&self, i: usize, x: &[f32]) {
         let range = i * self.n_embd..(i + 1) * self.n_embd;
         // SAFETY: by the caller.
         unsafe { self.hidden.write(range) }.copy_from_slice(x);
     }
 
-    /// The rows of outputs; `entries` are those that they belong to, of which the first `n_logits` have logits.
+    /// The rows of outputs; `entries` are the entries that they belong to, of which the first `n_logits` have logits.
     ///
     /// # Safety
     /// - No step runs while the result lives.
@@ -92,25 +92,25 @@ impl<'m> OutputRoom<'m> {
     }
 }
 
-/// What a step did.
+/// Statistics of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepReport {
     /// Entries of its batch.
     pub n_rows: usize,
-    /// Of those, the ones that wanted outputs.
+    /// Entries that wanted outputs.
     pub n_outputs: usize,
-    /// Positions that its entries stood at or behind, added up: what attention reads grows with it.
+    /// Sum over the entries of the positions at or before theirs: attention reads in proportion to it.
     pub n_positions: usize,
-    /// From the call of [`super::Engine::step`] to that of [`super::Step::finish`], by
-    /// [`super::StepOptions::clock`]; 0 without one.
+    /// Ticks of [`super::StepOptions::clock`] from the call of [`super::Engine::step`] to the call of
+    /// [`super::Step::finish`]; 0 without a clock.
     pub ticks: u64,
 }
 
-/// What a step gave back.
+/// The outputs of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'s> {
     batch: &'s [BatchEntry],
-    /// Those with logits, and those with hidden states alone; each in order.
+    /// Entries with logits, and entries with hidden states only; each in order.
     entries: (&'s [u32], &'s [u32]),
     logits: &'s [f32],
     hidden: &'s [f32],
@@ -132,7 +132,7 @@ impl<'s> Outputs<'s> {
         Some(&self.hidden[i * self.n_embd..(i + 1) * self.n_embd])
     }
 
-    /// What the step did.
+    /// The step's statistics.
     pub const fn report(&self) -> &StepReport {
         &self.report
     }

@@ -1,4 +1,4 @@
-//! What the ranks of a step share: the model, the batch, and the memory that every block uses.
+//! The data that the ranks of a step share: the model, the batch, and the memory that every block uses.
 
 use super::batch::BatchEntry;
 use super::limits::Limits;
@@ -17,22 +17,22 @@ use crate::model::{LayerActivations, Model, ModelConfig, Norm, QueryTemperature}
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
-/// Most products of several strips that are computed at once: a quarter of a first-level cache.
+/// Maximum number of products of several strips computed at once: a quarter of a level 1 cache.
 pub(super) const TILE_FLOATS: usize = 2048;
 
 // Half of it is also a worker's row for the neurons of a tile: at least a strip.
 const _: () = assert!(TILE_FLOATS / 2 >= GROUP);
 
-/// What blocks ask of the memory that all of them use.
+/// The requirements of blocks on the memory that all of them use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
     /// Bytes of the longest activation row that a block reads.
     pub(super) row_bytes: usize,
     /// Rows of the widest strip.
     pub(super) strip_rows: usize,
-    /// Floats of the longest row that a norm gives.
+    /// Floats of the longest row that a norm returns.
     pub(super) norm_row: usize,
-    /// Rows of the linear layer with the most of them.
+    /// Rows of the linear layer with the most rows.
     pub(super) n_rows: usize,
 }
 
@@ -70,27 +70,27 @@ pub(super) struct Common<'m> {
     pub(super) products: PerWorker<'m, f32>,
     /// A worker's own row for norms (as long as the longest), and for a tile's neurons.
     pub(super) norms: PerWorker<'m, f32>,
-    /// Entries of the batch at hand: those that want outputs, then the others.
+    /// Entries of the current batch: those that want outputs, then the others.
     pub(super) outputs_first: Shared<'m, u32>,
-    /// Tokens of each sequence in the batch at hand.
+    /// Tokens of each sequence in the current batch.
     pub(super) pending: Shared<'m, u32>,
-    /// The entry before each in its sequence, or [`NO_ENTRY`]; empty in a model of attention alone.
+    /// The entry before each in its sequence, or [`NO_ENTRY`]; empty in a model with attention only.
     pub(super) before: Shared<'m, u32>,
     pub(super) lora: LoraRoom<'m>,
     /// Bits of the neurons that a selector chose, (n_batch, words).
     pub(super) selected: Shared<'m, u64>,
 }
 
-/// Where an entry is its sequence's first in the batch.
+/// Marks an entry that is its sequence's first in the batch.
 pub(super) const NO_ENTRY: u32 = u32::MAX;
 
-/// The kinds of activations that rows are kept in: those of the weights, and f32 for adapters and
+/// The kinds of activations that rows are kept in: the kinds of the weights, and f32 for adapters and
 /// observers.
 pub(super) fn activations_of(config: &ModelConfig, limits: &Limits) -> LayerActivations {
     config.activations.with(activations_of_sites(limits))
 }
 
-/// What adapters and observers read.
+/// The kinds of activations that adapters and observers read.
 pub(super) fn activations_of_sites(limits: &Limits) -> ActivationKinds {
     let of = |is_on, kinds| {
         if is_on {
@@ -152,7 +152,7 @@ impl<'m> Common<'m> {
         }
     }
 
-    /// Where the angles of entry `entry` for rotation number `rope` are.
+    /// The range of the angles of entry `entry` for rotation number `rope`.
     fn angles_at(&self, config: &ModelConfig, entry: usize, rope: usize) -> Range<usize> {
         let before: usize = config.ropes[..rope].iter().map(|rope| rope.n_rot).sum();
         let start = entry * self.n_angles + before;
@@ -160,10 +160,10 @@ impl<'m> Common<'m> {
     }
 }
 
-/// What is asked of a step's sites once, before its ranks begin: all must act on the same answer.
+/// The answers of a step's sites, asked once before its ranks begin: all ranks must act on the same answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// Whether the last layer leaves out rows that no output depends on.
+    /// Whether the last layer drops rows that no output depends on.
     pub(super) leaves_out: bool,
     /// [`super::ExpertSource::is_resident`].
     pub(super) experts_are_resident: bool,
@@ -173,7 +173,7 @@ pub(super) struct Asked {
     pub(super) unit: Unit,
 }
 
-/// Entries of a batch that want outputs. Those that want logits come first among them.
+/// Entries of a batch that want outputs. Entries that want logits are the first of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) n_logits: usize,
@@ -189,11 +189,11 @@ pub(super) struct Pass<'s> {
     pub(super) state: StateView<'s>,
     pub(super) batch: &'s [BatchEntry],
     pub(super) wanted: Wanted,
-    /// Tiles of attention in the batch at hand, of all entries and of those that want outputs.
+    /// Tiles of attention in the current batch: of all entries, and of the entries that want outputs.
     pub(super) n_tiles: [usize; 2],
     pub(super) asked: Asked,
-    /// Layers to run; where they do not begin with the first or end with the last, the stream comes from the
-    /// caller or goes there.
+    /// Layers to run. If they do not begin with the first or end with the last, the stream is taken from the
+    /// caller or returned to it.
     pub(super) layers: Range<usize>,
     pub(super) input: Option<&'s [f32]>,
     pub(super) options: &'s StepOptions<'s>,
@@ -262,7 +262,7 @@ impl<'s> Pass<'s> {
         self.options.hidden.filter(|_| self.input.is_none())
     }
 
-    /// What entry `entry` begins with: the embedding of its token, with all that belongs to it (n_embd).
+    /// Computes the input of entry `entry`: the embedding of its token, with all additions to it (n_embd).
     pub(super) fn embed(&self, rank: usize, entry: usize, x: &mut [f32]) {
         let (model, scale) = (self.model, self.config().embedding_scale);
         model.embed(self.batch[entry].token, x);
@@ -282,7 +282,7 @@ impl<'s> Pass<'s> {
 
     /// Quantises a whole row.
     pub(super) fn quantize(&self, x: &[f32], layout: &ActivationLayout, row: *mut u8) {
-        // SAFETY: callers pass rows that are theirs alone in the phase at hand.
+        // SAFETY: callers pass rows that no other worker accesses in the current phase.
         unsafe {
             self.table.quantize(&Quantize {
                 x,
@@ -296,7 +296,7 @@ impl<'s> Pass<'s> {
     /// Writes the angles of an entry.
     ///
     /// # Safety
-    /// - The entry is this worker's alone in the phase at hand.
+    /// - No other worker accesses the entry in the current phase.
     pub(super) unsafe fn make_angles(&self, entry: usize) {
         for rope in 0..self.config().ropes.len() {
             let angles = self.common.angles_at(self.config(), entry, rope);
@@ -331,7 +331,7 @@ impl<'s> Pass<'s> {
         norm.apply(self.table, x, self.config().norm_eps, out);
     }
 
-    /// Multiplies the queries of entry `entry` by what they grow to with their position.
+    /// Multiplies the queries of entry `entry` by the factor for its position.
     pub(super) fn heat(&self, temperature: &QueryTemperature, entry: usize, queries: &mut [f32]) {
         let steps = self.batch[entry].position as usize / temperature.length;
         #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
@@ -374,7 +374,7 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// The same for values.
+    /// Stores the values of whole heads, like [`Self::store_keys`].
     pub(super) fn store_values(
         &self,
         pages: &PagesView<'_>,

@@ -1,4 +1,4 @@
-//! The memory of an engine: how much, and everything in it.
+//! The memory of an engine: its size, and its parts.
 
 use super::batch::EngineError;
 use super::blocks::Rooms;
@@ -10,7 +10,7 @@ use crate::memory::{Arena, MemoryError};
 use crate::model::ModelConfig;
 use crate::state::HEAD_DIM_MAX;
 
-/// Memory that an engine needs beside the weights, each aligned to [`crate::memory::ALIGN`].
+/// Memory that an engine needs in addition to the weights, each part aligned to [`crate::memory::ALIGN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnginePlan {
     /// Bytes of the KV cache and recurrent states with their tables.

@@ -4,13 +4,13 @@ use crate::kernels::table::Activations;
 use crate::memory::Shared;
 use core::ops::Range;
 
-/// Up to so many tokens, every worker quantises all rows for itself: cheaper than a barrier.
+/// Up to this many tokens, every worker quantises all rows itself: cheaper than a barrier.
 pub(super) const SMALL_BATCH: usize = 8;
-/// Most tokens of a tile that a worker computes before its epilogue runs. Most kernels unpack a
+/// Maximum tokens of a tile that a worker computes before its epilogue runs. Most kernels unpack a
 /// strip of weights once for each tile, so tiles are as high as the worker's L2 cache allows.
 pub(super) const TILE_TOKENS: usize = 512;
 
-/// How the rows of a layer stand for the entries of the batch.
+/// How the rows of a layer map to the entries of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Row i is entry i.
@@ -26,7 +26,7 @@ pub(super) struct Rows<'a> {
     pub(super) stride: usize,
 }
 
-/// What entries the rows of a linear layer's input belong to.
+/// The entries that the rows of a linear layer's input belong to.
 #[derive(Clone, Copy)]
 pub(super) enum Entries<'a> {
     /// One row to each.
@@ -35,7 +35,7 @@ pub(super) enum Entries<'a> {
     Pairs(Pairs<'a>, Order),
 }
 
-/// The rows that a linear layer reads, and what entries they belong to.
+/// The rows that a linear layer reads, and the entries that they belong to.
 #[derive(Clone, Copy)]
 pub(super) struct InputRows<'a> {
     pub(super) rows: &'a Activations<'a>,
@@ -50,7 +50,7 @@ pub(super) struct InputRows<'a> {
 pub(super) struct Buckets<'a> {
     /// Experts that have tokens, ascending.
     active: &'a [u32],
-    /// Where the pairs of each expert start, and after the last, their number.
+    /// Index of the first pair of each expert, then the number of pairs.
     starts: &'a [u32],
     pairs: &'a [u32],
     n_used: usize,
@@ -104,7 +104,7 @@ impl<'a> Buckets<'a> {
         self.active
     }
 
-    /// Where the pairs of `expert` lie among the sorted.
+    /// The range of `expert`'s pairs in the sorted pairs.
     pub(super) fn range(&self, expert: u32) -> Range<usize> {
         let expert = expert as usize;
         self.starts[expert] as usize..self.starts[expert + 1] as usize
@@ -148,7 +148,7 @@ impl Pairs<'_> {
     }
 }
 
-/// Some rows as activations of their own.
+/// Some rows as separate activations.
 pub(super) fn some_rows<'a>(all: &Activations<'a>, rows: &Range<usize>) -> Activations<'a> {
     let row_bytes = all.layout.row_bytes();
     Activations {

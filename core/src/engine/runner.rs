@@ -1,4 +1,4 @@
-//! The machine that blocks run on: rows, linear layers, work shared out, barriers, events.
+//! The runner of blocks: rows, linear layers, shared work, barriers, events.
 
 use super::adapt::Adapted;
 use super::epilogue::Epilogue;
@@ -18,12 +18,12 @@ pub(super) struct Runner<'p, 't> {
     pub(super) pass: &'p Pass<'p>,
     pub(super) member: &'p mut Member<'t>,
     pub(super) stream: Stream<'p>,
-    /// Rows that go on, and the entries that they stand for.
+    /// Number of rows that are computed further; `order` maps them to entries.
     pub(super) n_rows: usize,
     pub(super) order: Order,
 }
 
-/// What a block adds to the stream with, for [`Linear::epilogue`].
+/// How a block adds to the stream, for [`Linear::epilogue`].
 impl<'p> From<Target<'p>> for Epilogue<'p> {
     fn from(target: Target<'p>) -> Self {
         match target {
@@ -68,7 +68,7 @@ impl<'p, 't> Runner<'p, 't> {
         }
     }
 
-    /// Normalised and quantised rows of the residual stream; `order` is that of the rows against
+    /// Normalised and quantised rows of the residual stream; `order` is the order of the rows relative to
     /// the stream's.
     pub(super) fn normed(
         &mut self,
@@ -100,15 +100,15 @@ impl<'p, 't> Runner<'p, 't> {
         result
     }
 
-    /// Row `i` of the residual stream, with what is stored beside it.
+    /// Row `i` of the residual stream, with its pending rows added.
     pub(super) fn stream_row(&self, i: usize) -> &'p [f32] {
         let pass = self.pass;
         let eps = pass.config().norm_eps;
         self.stream.row(pass.table, eps, self.member.rank(), i)
     }
 
-    /// From here on, rows of outputs alone: moves this worker's columns of them to the front of the residual
-    /// stream. After a barrier behind its readers, and before the one that its next readers wait at.
+    /// From here on, only output rows: moves this worker's columns of them to the front of the residual
+    /// stream. Call it after a barrier that follows its readers, and before the barrier of its next readers.
     pub(super) fn keep_outputs(&mut self, layer: usize) {
         self.n_rows = self.pass.wanted.n_outputs;
         let start = self.now();
@@ -124,7 +124,7 @@ impl<'p, 't> Runner<'p, 't> {
         self.record(Phase::AttentionNorm, layer, start, 0);
     }
 
-    /// The norm of a row, in this rank's own memory; the row itself where there is no norm.
+    /// The norm of a row, in this rank's own memory; without a norm, the row itself.
     pub(super) fn norm(&self, x: &'p [f32], norm: Option<Norm<'_>>) -> &'p [f32] {
         let Some(norm) = norm else {
             return x;
@@ -136,8 +136,8 @@ impl<'p, 't> Runner<'p, 't> {
         out
     }
 
-    /// Rows for a linear layer, made by `make`: all of them by every worker in memory of its
-    /// own for small batches, else shared out, with a barrier.
+    /// Rows for a linear layer, computed by `make`: for small batches, all of them by every worker in its own
+    /// memory; otherwise shared out, with a barrier.
     pub(super) fn rows(
         &mut self,
         phase: Phase,
@@ -176,7 +176,7 @@ impl<'p, 't> Runner<'p, 't> {
         self.barrier(layer)
     }
 
-    /// The same without a barrier behind them.
+    /// As [`Self::linears`], without a barrier at the end.
     pub(super) fn linears_open(
         &mut self,
         phase: Phase,
@@ -200,8 +200,8 @@ impl<'p, 't> Runner<'p, 't> {
         Ok(())
     }
 
-    /// Shows the rows of linear layers to an observer, and lets adapters work on them: with a barrier where
-    /// there are some.
+    /// Shows the rows of linear layers to an observer, and runs adapters on them, with a barrier if there
+    /// are any.
     pub(super) fn prepare(&mut self, layer: usize, linears: &mut [Linear<'p>]) -> Result<(), Stop> {
         let pass = self.pass;
         if pass.options.observer.is_some() {
@@ -239,7 +239,7 @@ impl<'p, 't> Runner<'p, 't> {
         Ok(())
     }
 
-    /// Lets adapters work on the rows of linear layers that they have matrices for.
+    /// Runs adapters on the rows of linear layers that they have matrices for.
     fn project(&mut self, linears: &mut [Linear<'p>]) {
         let pass = self.pass;
         let few = linears.iter().filter(|linear| linear.n_rows_in <= FEW);
@@ -287,7 +287,7 @@ impl<'p, 't> Runner<'p, 't> {
         });
     }
 
-    /// The same, a range at a time.
+    /// As [`Self::share`], one range at a time.
     pub(super) fn share_ranges(
         &mut self,
         phase: Phase,

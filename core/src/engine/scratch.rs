@@ -1,4 +1,4 @@
-//! Scratch memory: each block lists its buffers once, for two kinds of room.
+//! Scratch memory: each block lists its buffers once, for two implementations of [`Room`].
 //!
 //! [`Count`] adds up how much memory they take, [`Carve`] cuts them from the caller's. So a plan and the
 //! buffers agree.
@@ -6,7 +6,7 @@
 use crate::kernels::bytes::Pod;
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
 
-/// Where buffers come from.
+/// A source of buffers.
 pub(super) trait Room<'m> {
     /// A buffer of `rows` × `len` elements, all zero.
     fn buffer<T: Pod + Default>(

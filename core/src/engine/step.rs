@@ -22,15 +22,15 @@ pub struct Engine<'m> {
     table: &'static KernelTable,
     pub(super) limits: Limits,
     pub(super) state: State<'m>,
-    /// What the state must have in common with one that takes its place.
+    /// The fingerprint that a replacement of the state must have.
     pub(super) state_fingerprint: u64,
     pub(super) scratch: Scratch<'m>,
     team: Ranks,
 }
 
 impl<'m> Engine<'m> {
-    /// An engine over the caller's memory, as large as [`EnginePlan`] says. Neither piece need
-    /// be zeroed.
+    /// Builds an engine in the caller's memory, of the sizes in [`EnginePlan`]. The memory need not be
+    /// zeroed.
     ///
     /// # Errors
     /// Limits out of range, heads that are too long, memory that is misaligned or too small.
@@ -78,13 +78,13 @@ impl<'m> Engine<'m> {
         &self.state
     }
 
-    /// The state of sequences, to fork, rewind, save and restore them. Where it is replaced by
+    /// The state of sequences, to fork, rewind, save and restore them. If it is replaced by
     /// another, that one must have the same [`State::config`].
     pub const fn state_mut(&mut self) -> &mut State<'m> {
         &mut self.state
     }
 
-    /// How the work of the steps to come is shared among the workers; `None`, as at first, is
+    /// Sets how the work of later steps is shared among the workers; `None`, the default, shares it
     /// equally. Only times depend on it.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Removes a range of a sequence and moves what follows down (context shift).
+    /// Removes a range of a sequence and moves the tokens after it down (context shift).
     ///
     /// # Errors
     /// An unknown sequence, a range beyond its end, a model whose state does not allow it, or too few pages to
@@ -131,10 +131,10 @@ impl<'m> Engine<'m> {
         self.prepare(batch, layers, None, options)
     }
 
-    /// Prepares a pass of some layers alone over the caller's residual stream, (entries, n_embd). Every entry
-    /// has to want its hidden state: that is the stream behind the last of the layers. Nothing is kept: the
-    /// sequences are as before, and entries see those before them in the batch and in their sequence, whose
-    /// keys must be there. Recurrent states behind a sequence's end may make room.
+    /// Prepares a pass of some layers only, over the caller's residual stream, (entries, n_embd). Every entry
+    /// has to want its hidden state: the stream after the last of these layers. Nothing is kept: the
+    /// sequences are unchanged, and entries see those before them in the batch and in their sequence, whose
+    /// keys must be there. Recurrent states before a sequence's end may be evicted.
     ///
     /// # Errors
     /// As [`Self::step`]; layers that the model does not have, a stream of another length, an entry that does
@@ -214,13 +214,13 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// What the sites of a step say of themselves. Rows that no output depends on are not left out in small
-    /// batches, whose workers meet too seldom to move the others together, and not where an observer wants to
+    /// Asks the sites of a step for their settings. Rows that no output depends on are not dropped in small batches,
+    /// whose workers meet too seldom to move the others together, and not where an observer wants to
     /// see all.
     fn ask(&self, batch: &[BatchEntry], wanted: Wanted, options: &StepOptions<'_>) -> Asked {
         let sees_all = options.observer.is_some_and(|observer| observer.sees_all());
         let source = options.experts.unwrap_or(&self.model);
-        // Rows of attention stand in the order of their positions: with logits first among outputs they would not.
+        // Attention rows are ordered by position; with logits first among outputs they would not be.
         let Wanted {
             n_logits,
             n_outputs,
@@ -256,12 +256,12 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    /// Whether a checked entry is its sequence's first in the batch: the one at its end.
+    /// Whether a checked entry is the first of its sequence in the batch: the one at the sequence's end.
     fn is_first(&self, entry: &BatchEntry) -> bool {
         entry.position as usize == self.state.len(entry.sequence)
     }
 
-    /// Tokens of a sequence in the batch that was checked last.
+    /// Number of tokens of a sequence in the batch that was checked last.
     fn pending(&self, sequence: u32) -> usize {
         let s = sequence as usize;
         // SAFETY: written only by `check`, which has returned.
@@ -269,9 +269,9 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// A forward pass in the making. Dropped or stopped, it leaves the state of sequences as it was, but for
-/// the last page of a fork, which may have been copied already, and for recurrent states behind a sequence's
-/// end, which may have made room. Leaked, it keeps the room that it reserved.
+/// A forward pass in progress. Dropped or stopped, it leaves the state of sequences as it was, except for
+/// the last page of a fork, which may have been copied already, and recurrent states before a sequence's
+/// end, which may have been evicted. Leaked, it keeps the room that it reserved.
 #[derive(Debug)]
 pub struct Step<'s, 'm> {
     engine: &'s mut Engine<'m>,
@@ -324,7 +324,7 @@ impl<'s, 'm> Step<'s, 'm> {
         if !self.engine.team.all_finished() {
             return Err(EngineError::NotRun);
         }
-        // An encoder reads texts whole, and some layers alone are no step: nothing goes on from here.
+        // Encoders read whole texts, and a pass of some layers is not a step: neither is committed.
         if self.engine.model.config().is_causal && self.input.is_none() {
             self.for_each_sequence(|state, sequence, n| state.commit(sequence, n));
         } else {
@@ -390,8 +390,8 @@ impl fmt::Debug for Worker<'_, '_, '_> {
 }
 
 impl Worker<'_, '_, '_> {
-    /// Runs this rank's part of the step. Sets this thread's floating-point environment to the
-    /// numeric contract's, and back at the end.
+    /// Runs this rank's part of the step. Sets this thread's floating-point environment to the numeric
+    /// contract's, and restores it at the end.
     ///
     /// # Errors
     /// Why the step stopped; all ranks leave together.

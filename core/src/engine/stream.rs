@@ -1,9 +1,9 @@
-//! The residual stream: its two buffers, and what stands beside it until the next norm takes it in.
+//! The residual stream: its two buffers, and the pending rows that the next norm adds to it.
 //!
-//! Where a family has norms behind its blocks, what a block adds is stored beside the stream, and the next norm
-//! takes it in: every worker sums the rows that it needs, and one of them writes each to the stream's other
-//! buffer. That adds no barrier. Where mixer and channel read one norm, what the mixer adds stands there as well, so that
-//! the channel still finds the stream as the mixer found it.
+//! Where a family has norms after its blocks, the rows that a block adds are stored as pending, and the next norm adds
+//! them: every worker sums the rows that it needs, and one of them writes each to the stream's other buffer. This needs
+//! no further barrier. Where mixer and channel read one norm, the mixer's rows are pending as well, so that the channel
+//! still finds the stream as the mixer found it.
 
 use super::limits::Limits;
 use super::rows::Rows;
@@ -16,15 +16,15 @@ use core::ops::Range;
 /// Buffers of the residual stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamRoom<'m> {
-    /// The stream, (n_batch, n_embd); the second buffer is empty where nothing is kept beside it.
+    /// The stream, (n_batch, n_embd); the second buffer is empty where rows are never pending.
     x: [Shared<'m, f32>; 2],
-    /// What will be added, (n_batch, n_embd), in families with norms behind their blocks; two of them where experts stand
-    /// beside a network.
+    /// Pending rows, (n_batch, n_embd), in families with norms after their blocks; two of them where experts run in
+    /// addition to a network.
     branches: [Shared<'m, f32>; 2],
-    /// Rows for each worker, where something is kept beside the stream: the sum, and what goes into it.
+    /// Rows for each worker, where rows may be pending: the sum and its terms.
     sums: PerWorker<'m, f32>,
     n_embd: usize,
-    /// Factor on what is added.
+    /// Factor on the added rows.
     scale: f32,
 }
 
@@ -61,7 +61,7 @@ impl<'m> StreamRoom<'m> {
 pub(super) enum Target<'p> {
     /// To the stream itself, times a factor.
     Add(Rows<'p>, f32),
-    /// Beside it, until the next norm.
+    /// To the pending rows, until the next norm.
     Store(Rows<'p>),
 }
 
@@ -71,24 +71,24 @@ pub(super) struct Stream<'p> {
     room: &'p StreamRoom<'p>,
     /// Which of its two buffers it is in.
     current: usize,
-    /// What is stored beside the stream.
+    /// How the pending rows are added, if there are any.
     pending: Option<Pending<'p>>,
-    /// Whether it is not to be seen yet: the channel reads what the mixer read.
+    /// Whether they are hidden for now: the channel reads what the mixer read.
     is_hidden: bool,
-    /// What the stream is multiplied by when it is taken in.
+    /// Factor on the stream, applied when the pending rows are added.
     factor: f32,
 }
 
-/// What becomes of rows beside the stream when they are added.
+/// How pending rows are added.
 #[derive(Clone, Copy)]
 enum Pending<'p> {
-    /// They go through a norm.
+    /// After a norm.
     Norm(Norm<'p>),
-    /// So does the sum of two, each of which goes through a norm of its own first.
+    /// As the sum of two, each after a norm of its own, after a further norm.
     Sum([Norm<'p>; 2], Norm<'p>),
-    /// They are multiplied by the stream's factor.
+    /// Times the stream's factor.
     Plain,
-    /// The sum goes through a norm, and the stream is added to that once more.
+    /// The sum goes through a norm, and the stream is added to the result once more.
     Again(Norm<'p>),
 }
 
@@ -103,7 +103,7 @@ impl<'p> Stream<'p> {
         }
     }
 
-    /// Whether something stands beside it that belongs to its rows.
+    /// Whether there are pending rows that its readers have to add.
     pub(super) const fn is_pending(&self) -> bool {
         self.pending.is_some() && !self.is_hidden
     }
@@ -111,7 +111,7 @@ impl<'p> Stream<'p> {
     /// Row `i` to write to.
     ///
     /// # Safety
-    /// - No other worker accesses the row meanwhile.
+    /// - No other worker accesses the row at the same time.
     pub(super) unsafe fn write(&self, i: usize) -> &'p mut [f32] {
         // SAFETY: by the caller.
         unsafe { self.room.x[self.current].write(self.range(i)) }
@@ -121,8 +121,8 @@ impl<'p> Stream<'p> {
         i * self.room.n_embd..(i + 1) * self.room.n_embd
     }
 
-    /// Row `i`, with what is stored beside it. Between the barrier behind its last writer and the one before
-    /// its next.
+    /// Row `i`, with its pending rows added. Call it between the barrier after the last writer and the one before
+    /// the next.
     pub(super) fn row(&self, table: &KernelTable, eps: f32, rank: usize, i: usize) -> &'p [f32] {
         // SAFETY: this buffer of the stream is only read in this phase.
         let x = unsafe { self.room.x[self.current].read(self.range(i)) };
@@ -175,7 +175,7 @@ impl<'p> Stream<'p> {
         unsafe { self.room.x[1 - self.current].write(self.range(i)) }.copy_from_slice(x);
     }
 
-    /// What was stored beside it has been taken in; it `moves` to the other buffer.
+    /// Records that the pending rows have been added; `moves`: into the other buffer.
     pub(super) const fn taken_in(&mut self, moves: bool) {
         if !self.is_hidden {
             (self.pending, self.factor) = (None, 1.0);
@@ -187,7 +187,7 @@ impl<'p> Stream<'p> {
 
     /// Where the next block adds: at once, or at the next norm where it goes through the norm `post` before.
     pub(super) const fn add(&mut self, post: Option<Norm<'p>>) -> Target<'p> {
-        // The channel beside a mixer: what that has stored is to be seen from now on.
+        // The channel in parallel with a mixer: from now on, the rows that the mixer stored are visible.
         if self.is_hidden {
             self.is_hidden = false;
             return self.target();
@@ -201,24 +201,24 @@ impl<'p> Stream<'p> {
         }
     }
 
-    /// Where a mixer adds, if the stream is added once more behind the norm `first`.
+    /// Where a mixer adds, if the stream is added once more after the norm `first`.
     pub(super) const fn add_again(&mut self, first: Norm<'p>) -> Target<'p> {
         self.pending = Some(Pending::Again(first));
         self.beside()
     }
 
-    /// Where a mixer adds whose channel reads what it reads.
+    /// Where a mixer adds whose channel reads the mixer's own input.
     pub(super) const fn add_hidden(&mut self) -> Target<'p> {
         (self.pending, self.is_hidden) = (Some(Pending::Plain), true);
         self.beside()
     }
 
-    /// Multiplies the stream by a number, once what stands beside it is in.
+    /// Multiplies the stream by a number, once its pending rows have been added.
     pub(super) const fn multiply(&mut self, factor: f32) {
         self.factor = factor;
     }
 
-    /// Where two networks side by side add, each behind a norm of its own, and both behind a third.
+    /// Where two networks side by side add, each after a norm of its own, and both after a third.
     pub(super) const fn add_two(&mut self, norms: [Norm<'p>; 2], post: Norm<'p>) -> [Rows<'p>; 2] {
         self.pending = Some(Pending::Sum(norms, post));
         let stride = self.room.n_embd;
@@ -235,7 +235,7 @@ impl<'p> Stream<'p> {
         ]
     }
 
-    /// Its rows, to begin it with.
+    /// Its rows, to write the first values to.
     pub(super) const fn rows(&self) -> Rows<'p> {
         Rows {
             memory: self.room.x[self.current],
@@ -254,7 +254,7 @@ impl<'p> Stream<'p> {
         })
     }
 
-    /// Moves some columns of the row at `from` to row `to`, which lies before it.
+    /// Moves some columns of the row at `from` to the earlier row `to`.
     ///
     /// # Safety
     /// - These columns are this worker's alone until the next barrier.

@@ -13,22 +13,22 @@
 //! | f5 | structure | clamp01(0.7 c + 0.3 f0) | 0 if n < 3 or v ≤ 1e-8 |
 //! | f6 | sparsity | 1 if Σ\|x\| / n < threshold, else zf | |
 //!
-//! where zf is the share of samples below 1e-8. A frame with samples that are not finite has
+//! where zf is the fraction of samples below 1e-8. A frame with samples that are not finite has
 //! f1 = 0 and f4 = f5 = 1, and counts them in the last bin.
 
 use crate::kernels::contract::sqrt;
 use crate::kernels::frame::{Counts, FrameKernels, FrameStats};
 use core::ops::Index;
 
-/// Names a feature.
+/// The name of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Feature {
-    /// f0: share of neighbours of opposite sign.
+    /// f0: fraction of neighbours with opposite signs.
     ZeroCrossingRate,
     /// f1: 1 minus the mean magnitude, at least 0.
     DensityComplement,
-    /// f2: running mean of the scaling of the frames before.
+    /// f2: running mean of the scaling of the preceding frames.
     TemporalCoherence,
     /// f3: entropy of the histogram in bits, 0 to 8.
     Entropy,
@@ -52,7 +52,7 @@ impl Feature {
         Self::Sparsity,
     ];
 
-    /// A name for flags and table heads.
+    /// The name for flags and table headings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ZeroCrossingRate => "zero_crossing_rate",
@@ -78,7 +78,7 @@ impl Index<Feature> for Features {
     }
 }
 
-/// What the features of a stream depend on.
+/// The settings of a stream's features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FeatureConfig {
     /// Bins of the histogram, `1..=256`.
@@ -86,7 +86,7 @@ pub(super) struct FeatureConfig {
     pub(super) l1_threshold: f32,
 }
 
-/// Below this range a frame has no histogram; below this variance no correlation.
+/// Below this range a frame has no histogram; below this variance it has no correlation.
 const LEAST: f64 = 1e-8;
 
 /// Mean and population variance, and the correlation c of neighbours.
@@ -97,13 +97,13 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Of a frame that is not empty. Not finite where sums overflow.
+    /// For a non-empty frame. Not finite if sums overflow.
     pub(super) fn new(stats: &FrameStats) -> Self {
         let n = count(stats.len);
         // All relative to the first sample, where d is 0.
         let mean = stats.sum_d / n;
         let variance = (stats.sum_d2 - stats.sum_d * mean) / n;
-        // Rounding may take it below; where sums overflow it is not a number, and the frame is loud.
+        // Rounding may take it below 0; if sums overflow it is NaN, and the frame is loud.
         let variance = if variance.is_nan() {
             f64::INFINITY
         } else {
@@ -124,7 +124,7 @@ impl Moments {
 }
 
 impl Features {
-    /// All but f2, which is `coherence`, of a frame that is not empty, and its histogram.
+    /// All features of a non-empty frame but f2, which is `coherence`, and its histogram.
     pub(super) fn new(
         stats: &FrameStats,
         counts: &Counts,

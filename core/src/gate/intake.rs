@@ -1,7 +1,7 @@
 //! Samples in, whole frames out: a ring with frames and counters.
 //!
-//! A stream is cut into frames from its first sample on, however it is pushed. Frames are dropped
-//! whole, so those that follow stay where they are. The ring holds a whole number of
+//! A stream is cut into frames from its first sample on, regardless of how it is pushed. Frames are dropped
+//! whole, so later ones keep their boundaries. The ring holds a whole number of
 //! frames, so a frame never wraps around and is processed in place.
 
 use super::policy::GateError;
@@ -9,17 +9,17 @@ use super::telemetry::Meter;
 use crate::ring::{Consumer, Gauge, Producer, Ring};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-/// What a producer does with samples for which there is no room.
+/// How a producer handles samples that do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Overflow {
-    /// Leaves them to the caller, who offers them again or waits.
+    /// Returns them to the caller, who offers them again or waits.
     #[default]
     Return,
-    /// Drops the newest frame whole, as soon as there is no room for all of it, and counts it.
+    /// Drops the newest frame whole, as soon as not all of it fits, and counts it.
     DropNewest,
 }
 
-/// The half of a stream that takes samples.
+/// The half of a stream that accepts samples.
 #[derive(Debug)]
 pub struct FrameProducer<'r> {
     ring: Producer<'r, f32>,
@@ -76,8 +76,8 @@ pub fn split<'r>(
 }
 
 impl<'r> FrameProducer<'r> {
-    /// Takes samples, and returns how many: with [`Overflow::DropNewest`] all of them, with
-    /// [`Overflow::Return`] as many as there is room for.
+    /// Accepts samples, and returns their number: with [`Overflow::DropNewest`] all of them, with
+    /// [`Overflow::Return`] the number that fits.
     pub fn push(&mut self, samples: &[f32]) -> usize {
         match self.overflow {
             Overflow::Return => self.accept(samples),
@@ -88,7 +88,7 @@ impl<'r> FrameProducer<'r> {
         }
     }
 
-    /// Pushes what there is room for.
+    /// Pushes the samples that fit.
     fn accept(&mut self, samples: &[f32]) -> usize {
         let n = self.ring.fill(samples);
         if n > 0 {
@@ -115,7 +115,7 @@ impl<'r> FrameProducer<'r> {
                 self.meter
                     .input(self.ring.tail(), self.pushed, self.dropped);
             } else {
-                // Room for the frame was there when it began, and only this half pushes.
+                // The frame fitted when it began, and only this half pushes.
                 let taken = self.accept(now);
                 assert_eq!(taken, n, "a frame's room is gone");
             }
@@ -136,7 +136,7 @@ impl<'r> FrameProducer<'r> {
         self.at
     }
 
-    /// Samples for which there is room now.
+    /// Samples that fit now.
     pub fn free(&mut self) -> usize {
         self.ring.free()
     }
@@ -151,18 +151,18 @@ impl<'r> FrameProducer<'r> {
         self.meter
     }
 
-    /// A look at the ring, for [`Meter::read`].
+    /// A gauge of the ring, for [`Meter::read`].
     pub const fn gauge(&self) -> Gauge<'r> {
         self.ring.gauge()
     }
 }
 
-/// What was done with a frame.
+/// The outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameOutcome {
     /// It passed; otherwise it was skipped.
     pub passed: bool,
-    /// Whether to go on with the next frame.
+    /// Whether to continue with the next frame.
     pub go_on: bool,
 }
 
@@ -178,8 +178,8 @@ pub struct FrameConsumer<'r> {
 }
 
 impl FrameConsumer<'_> {
-    /// Hands up to `n_max` whole frames to `handle`, oldest first, in place, and returns
-    /// how many. Room is given back and counters are published after every frame that passed and
+    /// Passes up to `n_max` whole frames to `handle`, oldest first, in place, and returns
+    /// their number. Slots are released and counters published after every frame that passed and
     /// at the end.
     pub fn process(
         &mut self,
@@ -191,7 +191,7 @@ impl FrameConsumer<'_> {
             let wanted = (n_max - n_done).saturating_mul(self.frame_len);
             let [piece, _] = self.ring.items(wanted.min(self.ring.capacity()));
             let (mut n, mut skipped, mut handled) = (0, 0, None);
-            // A frame never wraps around, so the second piece is for the next turn.
+            // A frame never wraps around, so the second piece is left for the next iteration.
             for frame in piece.chunks_exact(self.frame_len) {
                 n += 1;
                 let outcome = *handled.insert(handle(frame));
@@ -214,8 +214,8 @@ impl FrameConsumer<'_> {
         n_done
     }
 
-    /// Drops the oldest frames, at most `n` and only whole ones, and counts them. Returns how
-    /// many.
+    /// Drops the oldest frames, up to `n` and only whole ones, and counts them. Returns their
+    /// number.
     pub fn drop_oldest(&mut self, n: usize) -> usize {
         let n = n.min(self.ring.queued() / self.frame_len);
         if n > 0 {
@@ -225,7 +225,7 @@ impl FrameConsumer<'_> {
         n
     }
 
-    /// Whole frames in the ring now.
+    /// Whole frames in the ring at this moment.
     pub fn queued(&mut self) -> usize {
         self.ring.queued() / self.frame_len
     }

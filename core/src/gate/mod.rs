@@ -1,8 +1,8 @@
 //! The gate: decides which frames of a stream are worth waking a model for.
 //!
-//! A stream of f32 samples is cut into frames. Every frame is scanned for its largest magnitude;
-//! one below the wall is silent, and nothing else is done for it. The others are measured as the
-//! [`Policy`] asks, and frames that pass get seven features and a scaling factor.
+//! A stream of f32 samples is cut into frames. Every frame is scanned for its maximum magnitude;
+//! one below the wall is silent and not examined further. The others are measured according to the
+//! [`Policy`], and frames that pass get seven features and a scaling factor.
 //!
 //! ```text
 //! samples ─FrameProducer─▶ ring ─FrameConsumer─▶ Gate::process ─▶ Decision
@@ -10,12 +10,12 @@
 //!                └──────── Meter ──────┘   pushed = processed + queued + dropped
 //! ```
 //!
-//! [`Gate`] works on slices alone; [`intake`] puts a ring in front of it for streams between two
-//! threads or cores. All results are the same bits on every kernel table: features come from
+//! [`Gate`] works only on slices; [`intake`] puts a ring in front of it for streams between two
+//! threads or cores. Results are bit-identical on every kernel table: features come from
 //! [`crate::kernels::FrameStats`], the rest is plain f64.
 //!
-//! Formulas and edge cases are those of the predecessor's single-frame call (residue-protocol
-//! 4.2.4), except that NaN and infinity always are signal.
+//! Formulas and edge cases follow the predecessor's single-frame call (residue-protocol
+//! 4.2.4), except that NaN and infinity always count as signal.
 
 pub mod features;
 pub mod intake;
@@ -34,21 +34,21 @@ pub use intake::{FrameConsumer, FrameOutcome, FrameProducer, Overflow};
 pub use policy::{GateError, Measure, NoiseFloor, Policy, Sense, Verdict};
 pub use telemetry::{Meter, Telemetry};
 
-/// Samples in a frame unless said otherwise.
+/// Default number of samples in a frame.
 pub const FRAME_LEN: usize = 1024;
 
-/// Most samples that are prefetched, half of a second-level cache; or one longer frame.
+/// Maximum prefetched samples, half of a second-level cache; or one longer frame.
 const AHEAD_MAX: usize = 1 << 17;
 
-/// How a gate decides, and what it computes.
+/// The settings of a gate: how it decides, and what it computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateConfig {
-    /// Frames whose largest magnitude is below are silent at the price of the scan, for every
+    /// Frames with a maximum magnitude below this are silent at the cost of the scan, for every
     /// policy.
     pub wall: f32,
-    /// Which of the others pass.
+    /// Which of the other frames pass.
     pub policy: Policy,
-    /// Whether frames that pass get features and a scaling, also where the policy needs neither.
+    /// Whether frames that pass get features and a scaling even if the policy needs neither.
     pub score: bool,
     /// Bins of the histogram; more than 256 count as 256.
     pub num_bins: usize,
@@ -71,24 +71,24 @@ impl Default for GateConfig {
     }
 }
 
-/// What a gate says about a frame.
+/// A gate's decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// Whether the frame passes, and why.
     pub verdict: Verdict,
-    /// The largest magnitude; NaN if there is a NaN.
+    /// The maximum magnitude; NaN if there is a NaN.
     pub max_abs: f32,
     /// The policy's measure; `None` below the wall, where only `max_abs` is known.
     pub value: Option<f32>,
-    /// The threshold that was in force.
+    /// The threshold in force.
     pub level: f32,
-    /// The frame's scaling, 0 to 10; that of the last evaluated frame where this one was not.
+    /// The frame's scaling, 0 to 10; of the last evaluated frame if this one was not evaluated.
     pub scaling: f32,
-    /// The features, where the frame was evaluated.
+    /// The features, if the frame was evaluated.
     pub features: Option<Features>,
 }
 
-/// A histogram in whole cache lines: it is cleared faster than across their borders.
+/// A histogram in whole cache lines, which is faster to clear than one across their borders.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct AlignedCounts(Counts);
@@ -101,7 +101,7 @@ pub struct Gate {
     features: FeatureConfig,
     scaler: Scaler,
     state: PolicyState,
-    /// The last histogram: room for the next one.
+    /// The last histogram, reused for the next one.
     counts: AlignedCounts,
     /// Samples after the last frame that were prefetched.
     asked: usize,
@@ -115,7 +115,7 @@ impl Gate {
     /// A gate at the start of a stream.
     ///
     /// # Errors
-    /// A setting out of its range.
+    /// A setting out of range.
     pub fn new(config: GateConfig, kernels: &'static FrameKernels) -> Result<Self, GateError> {
         if config.num_bins == 0 {
             return Err(GateError::NoBins);
@@ -158,8 +158,8 @@ impl Gate {
         self.decide(frame)
     }
 
-    /// [`Self::process`] of every whole frame of `samples`, with its index; what is left behind
-    /// the last one is not looked at. Returns the frames.
+    /// [`Self::process`] of every whole frame of `samples`, with its index; samples after the last
+    /// whole frame are ignored. Returns the number of frames.
     ///
     /// # Panics
     /// If `frame_len` is 0.
@@ -204,9 +204,9 @@ impl Gate {
         self.decide_before(frame, &[])
     }
 
-    /// Decides, and meanwhile prefetches the frames `behind`, so that memory is never idle. A scan
-    /// takes as long as memory does for one frame; it prefetches the frame after the next, or
-    /// nearer lines where [`asks_far`] is false. Features leave memory time for several frames,
+    /// Decides, and meanwhile prefetches the following frames `behind`, so that memory is never idle. A scan
+    /// takes as long as memory takes for one frame; it prefetches the frame after the next, or
+    /// nearer lines if [`asks_far`] is false. Features leave memory time for several frames,
     /// which the following scans need not prefetch.
     #[inline]
     fn decide_before(&mut self, frame: &[f32], behind: &[f32]) -> Decision {
@@ -252,8 +252,8 @@ impl Gate {
         decision
     }
 
-    /// Those of the next `n` samples that are not prefetched yet, and now are: by the scan as many
-    /// as a frame has, by the pass for features all of them.
+    /// The samples among the next `n` that are to be prefetched now: by the scan up to a
+    /// frame, by the pass for features all of them.
     #[inline]
     fn ask<'a>(&mut self, behind: &'a [f32], n: usize) -> &'a [f32] {
         let end = n.min(behind.len());
@@ -271,7 +271,7 @@ impl Gate {
         decision: &mut Decision,
     ) {
         let policy = self.config.policy;
-        // Where the decision needs statistics alone, the histogram waits for it.
+        // If the decision needs only statistics, the histogram is computed after it.
         let mut known = Known::Peaks(peaks);
         let value = match policy.measure {
             Measure::MaxAbs => decision.max_abs,
@@ -303,7 +303,7 @@ impl Gate {
         }
     }
 
-    /// Evaluates features and scaling, which goes on in the frames to come.
+    /// Evaluates features and scaling, which later frames depend on.
     fn score(
         &mut self,
         frame: &[f32],
@@ -331,14 +331,14 @@ impl Gate {
     }
 }
 
-/// What is known of a frame before its features.
+/// What is computed for a frame before its features.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Peaks(Option<Peaks>),
     Stats(FrameStats),
 }
 
-/// The samples of `n` frames as long as this one, as far as a cache holds them.
+/// The samples of `n` frames of this length, up to what a cache holds.
 fn ahead(frame: &[f32], n: usize) -> usize {
     (n * frame.len()).min(AHEAD_MAX).max(frame.len())
 }

@@ -3,11 +3,11 @@
 use super::features::Feature;
 use core::fmt;
 
-/// What is compared with the threshold. All measures are at least 0.
+/// The value compared with the threshold. All measures are at least 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Measure {
-    /// The largest magnitude. The cheapest: silent frames are scanned and nothing else.
+    /// The maximum magnitude. The cheapest: silent frames are only scanned.
     MaxAbs,
     /// Largest minus smallest sample: a constant offset does not matter.
     PeakToPeak,
@@ -20,7 +20,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub fn all() -> impl Iterator<Item = Self> {
         let features = Feature::ALL.into_iter().map(Self::Feature);
         [Self::MaxAbs, Self::PeakToPeak, Self::Std, Self::Scaling]
@@ -28,7 +28,7 @@ impl Measure {
             .chain(features)
     }
 
-    /// A name for flags and table heads.
+    /// The name for flags and table headings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MaxAbs => "max_abs",
@@ -45,7 +45,7 @@ impl Measure {
     }
 }
 
-/// On which side of the threshold a frame passes.
+/// The side of the threshold on which a frame passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Sense {
     /// At the threshold or above.
@@ -60,9 +60,9 @@ pub enum Sense {
 pub struct NoiseFloor {
     /// Signal is this many times the floor, at least 1.
     pub ratio: f32,
-    /// Share of the way that the floor goes towards a lower value per frame, 0 to 1.
+    /// Fraction of the distance that the floor moves towards a lower value per frame, 0 to 1.
     pub fall: f32,
-    /// Share of the way towards a higher value per frame, 0 to 1: slow enough that a word does not
+    /// Fraction towards a higher value per frame, 0 to 1: slow enough that a word does not
     /// lift the floor, fast enough that a fan that starts does not keep the gate open.
     pub rise: f32,
 }
@@ -80,14 +80,14 @@ impl Default for NoiseFloor {
 /// Which frames pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// What is compared.
+    /// The value to compare.
     pub measure: Measure,
-    /// On which side a frame passes.
+    /// The side on which a frame passes.
     pub sense: Sense,
     /// The gate opens at this value.
     pub threshold: f32,
-    /// An open gate stays open down to this share of the threshold (up to its inverse with
-    /// [`Sense::AtMost`]); above 0, at most 1, which is off.
+    /// An open gate stays open down to this fraction of the threshold (up to its inverse with
+    /// [`Sense::AtMost`]); above 0, up to 1, which is off.
     pub hysteresis: f32,
     /// Frames that pass after the last active one.
     pub hang_over_frames: u32,
@@ -96,7 +96,7 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// Every frame that holds a sample of at least 1e-5.
+    /// Every frame with a sample of at least 1e-5.
     fn default() -> Self {
         Self {
             measure: Measure::MaxAbs,
@@ -109,7 +109,7 @@ impl Default for Policy {
     }
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GateError {
@@ -117,19 +117,19 @@ pub enum GateError {
     NoBins,
     /// `ema_alpha` is outside 0 to 1.
     EmaAlpha,
-    /// `l1_threshold` is not a number.
+    /// `l1_threshold` is NaN.
     L1Threshold,
-    /// The wall is negative or not a number.
+    /// The wall is negative or NaN.
     Wall,
-    /// The threshold is negative or not a number.
+    /// The threshold is negative or NaN.
     Threshold,
-    /// Hysteresis is not above 0 and at most 1.
+    /// Hysteresis is not in (0, 1].
     Hysteresis,
     /// The noise floor's ratio is below 1, or its fall or rise outside 0 to 1.
     NoiseFloor,
     /// A noise floor below which frames would pass.
     NoiseFloorAtMost,
-    /// Frames without samples.
+    /// Frames of length 0.
     FrameLen,
     /// The ring is not a whole number of frames, or is empty.
     RingLen,
@@ -178,7 +178,7 @@ impl Policy {
     }
 }
 
-/// What a stream's policy remembers.
+/// The state of a stream's policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PolicyState {
     pub(super) is_open: bool,
@@ -191,7 +191,7 @@ pub(super) struct PolicyState {
 pub enum Verdict {
     /// On the passing side of the threshold, or with a sample that is not finite.
     Active,
-    /// Passes because one shortly before it was active.
+    /// Passes because a recent frame was active.
     HangOver,
     /// Does not pass.
     Silent,
@@ -203,7 +203,7 @@ impl Verdict {
         !matches!(self, Self::Silent)
     }
 
-    /// A name for tables.
+    /// The name for tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -250,7 +250,7 @@ impl PolicyState {
         Verdict::Silent
     }
 
-    /// Lets the floor follow a measured value.
+    /// Moves the floor towards a measured value.
     pub(super) fn follow(&mut self, policy: &Policy, value: f32) {
         let Some(settings) = policy.noise_floor.filter(|_| value.is_finite()) else {
             return;

@@ -1,12 +1,12 @@
 //! The scaling factor of a frame: a weighted softmax over its features.
 //!
 //! `e_i = exp(clip(f_i, -88, 88))` for f0 to f6, `p_i = e_i / (Σ e + 1e-6)`, scaling = Σ w_i p_i
-//! with w = 9, 8, 7, 5, 4, 3, 2. The value before clamping is what the next frame's temporal
-//! coherence takes in: `f2 = a · before + (1 - a) · f2`.
+//! with w = 9, 8, 7, 5, 4, 3, 2. The value before clamping enters the next frame's temporal
+//! coherence: `f2 = a · before + (1 - a) · f2`.
 
 use super::features::Features;
 
-/// What a stream remembers between frames.
+/// The state of a stream between frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scaler {
     alpha: f32,
@@ -35,7 +35,7 @@ impl Scaler {
         *self.coherence.insert(mean)
     }
 
-    /// The frame's scaling, 0 to 10, which becomes what is held.
+    /// The frame's scaling, 0 to 10, which becomes the held one.
     pub(super) fn scale(&mut self, features: &Features) -> f32 {
         let mut e = [0.0; 7];
         for (e, f) in e.iter_mut().zip(features.0) {
@@ -52,23 +52,23 @@ impl Scaler {
         self.held()
     }
 
-    /// The scaling of the last evaluated frame; 1 before any.
+    /// The scaling of the last evaluated frame; 1 before the first.
     pub(super) const fn held(&self) -> f32 {
         self.before.clamp(0.0, 10.0)
     }
 }
 
-/// The sum of all and `more`, with f3 last: the entropy that it comes from is.
+/// The sum of all and `more`, with f3 last, because the entropy is available last.
 #[inline]
 fn entropy_last([f0, f1, f2, f3, f4, f5, f6]: [f64; 7], more: f64) -> f64 {
     ((f0 + f1) + (f2 + f4)) + ((f5 + f6) + more) + f3
 }
 
-/// e^x for |x| ≤ 88, error below 1e-9 relative, which is far less than the result's rounding to
-/// f32. Without divisions, and in short chains: a frame's scaling is waited for.
+/// e^x for |x| ≤ 88, relative error below 1e-9, far below the result's rounding to
+/// f32. Without divisions, and in short chains: the caller waits for a frame's scaling.
 #[inline]
 fn exp(x: f64) -> f64 {
-    /// Adding and subtracting it rounds to an integer, which the sum has in its low bits.
+    /// Adding and subtracting it rounds to an integer, which is in the low bits of the sum.
     const MAGIC: f64 = 6_755_399_441_055_744.0;
     let shifted = x * core::f64::consts::LOG2_E + MAGIC;
     let n = shifted - MAGIC;
@@ -78,7 +78,7 @@ fn exp(x: f64) -> f64 {
     let low = (1.0 + r) + (1.0 / 2.0 + r * (1.0 / 6.0)) * r2;
     let high = (1.0 / 24.0 + r * (1.0 / 120.0)) + (1.0 / 720.0 + r * (1.0 / 5040.0)) * r2;
     let p = low + (high + r4 * (1.0 / 40320.0)) * r4;
-    // Times 2^n: n goes to the exponent, with its sign's bits cut off on the way.
+    // Times 2^n: n is added to the exponent; the bits of its sign are shifted out.
     f64::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 52))
 }
 

@@ -1,13 +1,13 @@
 //! Counters of a stream, in frames, that add up at every reading.
 //!
-//! `pushed = processed + queued + dropped`, and what was skipped is part of what was processed.
-//! Each counter is counted where it happens; `queued` is read from the ring's indices.
+//! `pushed = processed + queued + dropped`, and skipped frames are part of the processed ones.
+//! Each counter is updated where the event happens; `queued` is read from the ring's indices.
 //!
-//! For the sum to hold while both sides go on, counters and indices must be of one moment. Each
-//! side therefore writes a `Ledger` record (its counters and the index that goes with them)
-//! *before* it publishes the index in the ring. A reader takes the index from the ring, looks up
-//! the record of that index, and has numbers that belong together; the consumer's side is read
-//! first, so that no more is popped than was pushed. Writers never wait. A reader retries
+//! For the sum to hold while both sides continue, counters and indices must be of the same moment. Each
+//! side therefore writes a `Ledger` record (its counters and the matching index)
+//! *before* it publishes the index in the ring. A reader reads the index from the ring, looks up
+//! the record of that index, and has consistent numbers; the consumer's side is read
+//! first, so that popped never exceeds pushed. Writers never wait. A reader retries
 //! only if a writer overtook it by three records meanwhile.
 
 use crate::ring::Gauge;
@@ -16,7 +16,7 @@ use crate::sync::{AtomicUsize, Ordering, fence};
 /// Records kept: the newest, one that may be in progress, and two to be overtaken by.
 const RECORDS: usize = 4;
 
-/// What one side has counted, by the ring index that it goes with.
+/// The counters of one side, with the matching ring index.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Ledger {
@@ -31,8 +31,8 @@ struct Record {
     counts: [Count; 3],
 }
 
-/// A count of 64 bits on every CPU: as many words as that takes. Words that do not belong together
-/// are told by the record's version, as counts are.
+/// A count of 64 bits on every CPU, in as many words as that takes. Torn words are detected
+/// by the record's version, as torn counts are.
 #[derive(Debug, Default)]
 struct Count([AtomicUsize; COUNT_WORDS]);
 
@@ -60,7 +60,7 @@ impl Ledger {
     /// Writes a record. One thread at a time.
     fn write(&self, index: usize, counts: [u64; 3]) {
         let version = self.version.load(Ordering::Relaxed).wrapping_add(1);
-        // A reader that sees any of the stores below also sees that `version` has come this far.
+        // A reader that sees any of the stores below also sees this value of `version`.
         fence(Ordering::Release);
         let record = &self.records[version % RECORDS];
         record.index.store(index, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Ledger {
             let counts = [0, 1, 2].map(|i| record.counts[i].load());
             fence(Ordering::Acquire);
             let now = self.version.load(Ordering::Relaxed);
-            // Record `version` is written again as `version + RECORDS`, which begins once
+            // Record `version` is overwritten as `version + RECORDS`, which begins once
             // `version + RECORDS - 1` is complete.
             if now.wrapping_sub(version) >= RECORDS - 1 {
                 return None;
@@ -102,16 +102,16 @@ pub struct Meter {
     output: Ledger,
 }
 
-/// The counters of one moment, in frames.
+/// The counters at one moment, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Offered and not given back; a partial frame at the end counts.
+    /// Offered and not returned; a partial frame at the end counts.
     pub pushed: u64,
-    /// Decided about.
+    /// Processed: a decision was made.
     pub processed: u64,
     /// Processed and found silent.
     pub skipped: u64,
-    /// Lost: there was no room and the stream's overflow policy drops.
+    /// Lost: the ring was full and the stream's overflow policy drops.
     pub dropped: u64,
     /// In the ring; a partial frame at the end counts.
     pub queued: u64,
@@ -120,12 +120,12 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Whether nothing is lost without being counted.
+    /// Whether every lost frame is counted.
     pub const fn adds_up(&self) -> bool {
         self.pushed == self.processed + self.queued + self.dropped && self.skipped <= self.processed
     }
 
-    /// Share of processed frames that were silent, in percent; 0 for none.
+    /// Percentage of processed frames that were silent; 0 without processed frames.
     pub fn sparsity_pct(&self) -> f64 {
         if self.processed == 0 {
             return 0.0;
@@ -135,7 +135,7 @@ impl Telemetry {
         100.0 * share
     }
 
-    /// The counters since `start`. What was queued then counts as pushed since.
+    /// The counters since `start`. Frames queued then count as pushed since.
     #[must_use]
     pub const fn since(&self, start: &Self) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Telemetry {
 }
 
 impl Meter {
-    /// Nothing counted.
+    /// All counters 0.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -165,8 +165,8 @@ impl Meter {
         self.output.write(head, [processed, skipped, dropped]);
     }
 
-    /// The counters of a stream of frames of `frame_len` samples in the ring of `gauge`. On any
-    /// thread, at any time.
+    /// The counters of a stream of frames of `frame_len` samples in the ring of `gauge`. May be called from any
+    /// thread at any time.
     pub fn read(&self, gauge: Gauge<'_>, frame_len: usize) -> Telemetry {
         loop {
             let head = gauge.head();

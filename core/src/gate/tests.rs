@@ -202,7 +202,7 @@ fn the_threshold_follows_the_noise() {
     let mut levels = vec![0.02; 300];
     // A frame is judged by the floor before it. After k frames of 0.1 that is 0.1 - 0.08 · 0.95^k,
     // and 0.1 is at least three times as much while 0.95^k ≥ 5/6, which is k ≤ 3.55: four pass. By
-    // then the floor has come to 0.035; twenty frames of 0.02 halve its distance to 0.02 each, which
+    // then the floor is 0.035; twenty frames of 0.02 halve its distance to 0.02 each, which
     // leaves 1.5e-8 of it, so that the next loud frames are again four, until they are the noise.
     levels.extend([0.1; 4]);
     levels.extend([0.02; 20]);
@@ -310,7 +310,7 @@ fn settings_that_make_no_sense_are_named() {
     assert_eq!(split(5), None);
 }
 
-/// Numbers 0, 1, 2, …: every frame says where in the stream it was.
+/// Numbers 0, 1, 2, …: every frame shows its position in the stream.
 fn counting(range: core::ops::Range<usize>) -> Vec<f32> {
     range.map(|i| i as f32).collect()
 }

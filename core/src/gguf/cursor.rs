@@ -7,7 +7,7 @@ use super::error::{GgufError, GgufErrorKind, GgufPlace};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
-    /// At most `bytes.len()`, and at most [`HEADER_BYTES_MAX`].
+    /// Up to `bytes.len()`, and up to [`HEADER_BYTES_MAX`].
     position: usize,
     /// Length of the file that `bytes` is the start of.
     file_len: u64,
@@ -25,7 +25,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Over bytes that are all there is.
+    /// Over bytes that are complete.
     pub(super) fn at(bytes: &'a [u8], position: u32) -> Self {
         let position = bytes.len().min(position as usize);
         Self {

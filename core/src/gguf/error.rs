@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, and where.
+//! Errors in a GGUF file, and their positions.
 
 use core::fmt::{self, Write as _};
 
@@ -6,7 +6,7 @@ use super::value_type::ValueType;
 use crate::kernels::GgmlType;
 use static_assertions::const_assert;
 
-/// Why a header was refused, or a metadata value could not be had.
+/// Why a header was refused, or a metadata value could not be read.
 ///
 /// Displays as a full message for a user, such as
 /// ``tensor 12 ("blk.1.attn_q.weight") at byte 4711: row length 100 is not a multiple of 32 (Q4_0)``.
@@ -52,7 +52,7 @@ impl GgufError {
         self.at
     }
 
-    /// The first 48 bytes of the key or tensor name it is about; empty where there is none.
+    /// The first 48 bytes of the key or tensor name it is about; empty if it has no name.
     pub fn name(&self) -> &[u8] {
         self.name.as_bytes()
     }
@@ -90,43 +90,43 @@ pub enum GgufPlace {
     Header,
     /// A metadata entry.
     Metadata {
-        /// Which one, in file order.
+        /// Its index, in file order.
         index: u32,
     },
     /// A tensor info.
     Tensor {
-        /// Which one, in file order.
+        /// Its index, in file order.
         index: u32,
     },
 }
 
-/// What is wrong. Lengths and offsets are in bytes.
+/// The kinds of errors. Lengths and offsets are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum GgufErrorKind {
-    /// The slice given ends, and the file goes on: at least `at_least` bytes are needed.
+    /// The slice is shorter than the file's header: at least `at_least` bytes are needed.
     NeedMore { at_least: u64 },
-    /// The file ends at `file_len`, and what it announces goes on to `needed` or beyond.
+    /// The file ends at `file_len`, but its contents extend to `needed` or beyond.
     Truncated { needed: u64, file_len: u64 },
     /// The file starts with other bytes than `GGUF`.
     NotGguf { magic: [u8; 4] },
-    /// The version field makes sense only with its bytes swapped.
+    /// The version field is plausible only with its bytes swapped.
     BigEndian { version: u32 },
     /// A version other than 2 and 3.
     UnsupportedVersion { version: u32 },
-    /// One of the limits of this module: `what` is `value` and may be `max`.
+    /// A limit of this module is exceeded: `what` is `value`, the maximum is `max`.
     OverLimit {
         what: &'static str,
         value: u64,
         max: u64,
     },
-    /// A key or tensor name of no bytes.
+    /// An empty key or tensor name.
     EmptyName,
     /// A key, tensor name or requested text has a byte sequence, at its byte `byte`, that is not
     /// UTF-8.
     NotUtf8 { byte: usize },
-    /// No value type has this number.
+    /// An unknown value type.
     UnknownValueType { id: u32 },
     /// A bool that is neither 0 nor 1.
     InvalidBool { value: u8 },
@@ -136,7 +136,7 @@ pub enum GgufErrorKind {
     AlignmentNotPowerOfTwo { value: u64 },
     /// The name of tensor `first` occurs again.
     DuplicateTensor { first: u32 },
-    /// ggml has no tensor type of this number.
+    /// An unknown ggml tensor type.
     UnknownTensorType { id: u32 },
     /// A row of `row_len` elements is not a whole number of blocks of type `ty`.
     RowNotWholeBlocks { row_len: u64, ty: GgmlType },
@@ -144,13 +144,13 @@ pub enum GgufErrorKind {
     SizeOverflow,
     /// A data offset that is not a multiple of the file's alignment.
     OffsetMisaligned { offset: u64, alignment: u64 },
-    /// Data that starts at `offset` (counted from the file's start) does not end in the file.
+    /// Data that starts at `offset` (counted from the file's start) extends beyond the end of the file.
     DataOutsideFile {
         offset: u64,
         len_bytes: u64,
         file_len: u64,
     },
-    /// The data shares bytes with that of tensor `other`.
+    /// The data overlaps tensor `other`'s.
     DataOverlaps { other: u32 },
     /// A requested key is absent.
     Missing,

@@ -1,9 +1,9 @@
 //! A zero-copy view of a GGUF file's header: metadata and tensor directory.
 //!
 //! GGUF is the file format of ggml and llama.cpp. [`Gguf::parse`] walks the header once and
-//! checks every offset, length, count and string against the bytes at hand and against the
+//! checks every offset, length, count and string against the bytes given and against the
 //! limits below *before* it uses them; afterwards every accessor is total: it neither fails nor
-//! panics. A hostile file gets a [`GgufError`] that says what is wrong and at which byte. Only
+//! panics. A hostile file gets a [`GgufError`] with the fault and its byte offset. Only
 //! the header's bytes are needed; tensor data is read elsewhere, through a
 //! [`source::TensorSource`].
 //!
@@ -20,8 +20,8 @@
 //! tensor data: `offset` above counts from here
 //! ```
 //!
-//! Versions 2 and 3 in little endian are read; they are laid out alike. Version 1 had 32-bit
-//! counts and lengths and went out of use within weeks, and big-endian files exist only for big-endian
+//! Little-endian versions 2 and 3 are supported; their layout is the same. Version 1 had 32-bit
+//! counts and lengths and was out of use within weeks, and big-endian files exist only for big-endian
 //! machines: both are refused by name.
 //!
 //! # Time and memory
@@ -33,8 +33,8 @@
 //! vocabulary; entries beyond those are found by walking from the 128th. A tensor is looked up
 //! by walking the tensor infos, which hold no long parts.
 //!
-//! Source: the GGUF specification (`docs/gguf.md` of ggml-org/ggml) and, where it is silent,
-//! what `gguf.cpp` of the same project accepts.
+//! Source: the GGUF specification (`docs/gguf.md` of ggml-org/ggml) and, where it says nothing,
+//! the behaviour of `gguf.cpp` in the same project.
 #![forbid(unsafe_code)]
 
 mod cursor;
@@ -58,7 +58,7 @@ pub use value_type::ValueType;
 /// A validated view of a GGUF header. Copying it copies about 600 bytes, never the file.
 #[derive(Clone, Copy)]
 pub struct Gguf<'a> {
-    /// Exactly magic to end of tensor infos.
+    /// From the magic to the end of the tensor infos.
     header: &'a [u8],
     data_offset: u64,
     version: u32,
@@ -68,7 +68,7 @@ pub struct Gguf<'a> {
     /// Where the tensor infos start.
     tensors_at: u32,
     /// Where each of the first [`INDEX_LEN`] metadata entries starts, and one more: the start
-    /// of the next entry or of the tensor infos. Entry `i` so ends at `index[i + 1]`.
+    /// of the next entry or of the tensor infos. Entry `i` thus ends at `index[i + 1]`.
     index: [u32; INDEX_LEN + 1],
 }
 
@@ -79,17 +79,17 @@ impl<'a> Gguf<'a> {
     /// may be the whole file. `file_len` is the length of the whole file in bytes; bytes of
     /// `header` beyond it are ignored.
     ///
-    /// Beyond the structure this checks: keys and tensor names are UTF-8, not empty and
+    /// In addition to the structure this checks: keys and tensor names are UTF-8, not empty and
     /// distinct; `general.alignment` is a `u32` and a power of two; every tensor has a type
-    /// that ggml defines, rows of whole blocks, an aligned offset and its data, if it has some, inside
+    /// that ggml defines, rows of whole blocks, an aligned offset and its data, if any, inside
     /// the file; no two tensors overlap (ggml writes them back to back; here
-    /// they may come in any order and with gaps).
+    /// they may be in any order and with gaps).
     ///
     /// # Errors
     ///
-    /// Says what is wrong and where. [`GgufErrorKind::NeedMore`] alone says nothing about the
-    /// file: `header` is a prefix that is too short. Read at least as many bytes as it names
-    /// (better: also at least twice as many as before) and call again.
+    /// The fault and its position. Only [`GgufErrorKind::NeedMore`] is not a fault of the
+    /// file: `header` is a prefix that is too short. Read at least the number of bytes that it names
+    /// (better: also at least twice the previous number) and call again.
     pub fn parse(header: &'a [u8], file_len: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(header, file_len);
         let mut gguf = Self::parse_fixed(&mut cursor)?;
@@ -185,7 +185,7 @@ impl<'a> Gguf<'a> {
         order::check_distinct_names(self)
     }
 
-    /// Every tensor's data lies inside the file, and none overlaps another.
+    /// Checks that every tensor's data is inside the file and does not overlap another's.
     fn check_data_ranges(&self, file_len: u64) -> Result<(), GgufError> {
         let mut cursor = self.tensor_cursor();
         let mut previous_end = 0;
@@ -216,22 +216,22 @@ impl<'a> Gguf<'a> {
         }
     }
 
-    /// The version the file states: 2 or 3.
+    /// The version of the file: 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What tensor data is aligned to, in bytes: a power of two.
+    /// The alignment of tensor data, in bytes: a power of two.
     pub fn alignment(&self) -> u64 {
         self.alignment.into()
     }
 
-    /// How many metadata entries there are, at most [`METADATA_COUNT_MAX`].
+    /// The number of metadata entries, up to [`METADATA_COUNT_MAX`].
     pub fn metadata_count(&self) -> u64 {
         self.metadata_count.into()
     }
 
-    /// How many tensors there are, at most [`TENSOR_COUNT_MAX`].
+    /// The number of tensors, up to [`TENSOR_COUNT_MAX`].
     pub fn tensor_count(&self) -> u64 {
         self.tensor_count.into()
     }
@@ -315,7 +315,7 @@ impl<'a> Gguf<'a> {
             .ok_or_else(|| entry.wrong_type("a floating-point number"))
     }
 
-    /// The truth value at `key`.
+    /// The bool at `key`.
     ///
     /// # Errors
     ///
@@ -391,7 +391,7 @@ impl<'a> Gguf<'a> {
 
     fn entry(&self, key: &str) -> Option<Entry<'a>> {
         let mut entries = self.metadata();
-        // Comparing the raw key first spares decoding the value of every other entry.
+        // Comparing the raw key first avoids decoding the value of every other entry.
         while entries.next < self.metadata_count && (entries.next as usize) < INDEX_LEN {
             let mut cursor = self.cursor_at(self.index[entries.next as usize]);
             if cursor.string("key length", KEY_LEN_MAX).ok()? == key.as_bytes() {
@@ -446,7 +446,7 @@ impl<'a> Metadata<'a> {
         let (at, index) = (self.position, self.next);
         let mut cursor = self.gguf.cursor_at(at);
         let key = cursor.name("key length", KEY_LEN_MAX).ok()?;
-        // Where the index knows the entry's end, the value need not be walked to find it.
+        // If the index knows the entry's end, the value need not be walked to find it.
         let value = match self.gguf.index.get(index as usize + 1) {
             Some(&end) => {
                 self.position = end;
@@ -483,7 +483,7 @@ impl<'a> Iterator for Metadata<'a> {
 
 impl ExactSizeIterator for Metadata<'_> {}
 
-/// A metadata entry and where it is, for error messages.
+/// A metadata entry and its position, for error messages.
 struct Entry<'a> {
     index: u32,
     at: u32,
@@ -523,40 +523,40 @@ impl Entry<'_> {
     }
 }
 
-/// Longest header that is read, in bytes: offsets into it are kept as `u32`.
+/// Maximum length of a header, in bytes: offsets into it are kept as `u32`.
 pub const HEADER_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// Most metadata entries. Published files have fewer than a hundred.
+/// Maximum metadata entries. Published files have fewer than a hundred.
 pub const METADATA_COUNT_MAX: u64 = 4096;
 
-/// Most tensors. The largest published models with unmerged experts stay below 50,000.
+/// Maximum tensors. The largest published models with unmerged experts stay below 50,000.
 pub const TENSOR_COUNT_MAX: u64 = 65_536;
 
-/// Longest metadata key in bytes, as the specification says.
+/// Maximum length of a metadata key in bytes, as in the specification.
 pub const KEY_LEN_MAX: u64 = 65_535;
 
-/// Longest tensor name in bytes. The specification says 64; some converters write longer ones.
+/// Maximum length of a tensor name in bytes. The specification says 64; some converters write longer ones.
 pub const TENSOR_NAME_LEN_MAX: u64 = 127;
 
-/// Longest string value in bytes.
+/// Maximum length of a string value in bytes.
 pub const STRING_LEN_MAX: u64 = 1 << 30;
 
-/// Most elements of an array.
+/// Maximum elements of an array.
 pub const ARRAY_LEN_MAX: u64 = 1 << 30;
 
-/// How deep arrays nest: `[[[[u8]]]]` is read, one level more is refused.
+/// Maximum nesting of arrays: `[[[[u8]]]]` is read, one level more is refused.
 pub const ARRAY_DEPTH_MAX: u32 = 4;
 
-/// Most dimensions of a tensor.
+/// Maximum dimensions of a tensor.
 pub const DIMS_MAX: usize = 4;
 
-/// Alignment of tensor data where `general.alignment` is absent, in bytes.
+/// Alignment of tensor data without `general.alignment`, in bytes.
 pub const ALIGNMENT_DEFAULT: u32 = 32;
 
 const ALIGNMENT_KEY: &str = "general.alignment";
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSIONS: core::ops::RangeInclusive<u32> = 2..=3;
-/// What may stand swapped in the version field of a big-endian file.
+/// Byte-swapped versions that the version field of a big-endian file may hold.
 const VERSIONS_BIG_ENDIAN: core::ops::RangeInclusive<u32> = 1..=0xffff;
 
 /// Key length, a one-byte key, value type, a one-byte value.

@@ -1,12 +1,12 @@
 //! Finding duplicate names and overlapping data without memory to sort in.
 //!
-//! Duplicates are neighbours in sorted order. The entries do not fit in any memory we have, so
+//! Duplicates are neighbours in sorted order. The entries may not fit in the available memory, so
 //! sorted order is produced in chunks: each pass over the entries keeps the smallest of those
 //! at or after the last chunk's end, in a fixed buffer of positions that is halved by
 //! selection whenever it is full. A pass costs a constant number of comparisons per entry
-//! in any order, and moves on by at least [`CHUNK_LEN`] - 1 entries; there is no hash that a
-//! hostile file could aim at. A model of up to 2,047 tensors takes one pass, the most that
-//! [`super::TENSOR_COUNT_MAX`] allows at most 65.
+//! in any order, and advances by at least [`CHUNK_LEN`] - 1 entries; no hash is used that a
+//! hostile file could target. A model of up to 2,047 tensors takes one pass, the maximum of
+//! [`super::TENSOR_COUNT_MAX`] up to 65.
 
 use super::error::{GgufError, GgufErrorKind, GgufPlace};
 use super::tensor::TensorInfo;
@@ -51,7 +51,7 @@ pub(super) fn check_distinct_names(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     Err(GgufError::new(kind, place, second.into()).named(name(second)))
 }
 
-/// Of tensors that have data, an overlap of any two is also one of neighbours.
+/// If any two tensors with data overlap, two neighbours overlap.
 pub(super) fn check_disjoint_data(gguf: &Gguf<'_>) -> Result<(), GgufError> {
     let len_bytes =
         |at| TensorInfo::read(&mut gguf.cursor_at(at), 0).map_or(0, |info| info.len_bytes);
@@ -104,11 +104,11 @@ pub(super) fn find_neighbours<K: Ord, I: Iterator<Item = u32>>(
     let order = |a, b| ranked(a).cmp(&ranked(b));
     let mut buffer = [0_u32; 2 * CHUNK_LEN];
     // The last entry of the previous chunk; it is also the first of the next one, so that no
-    // pair of neighbours is torn.
+    // pair of neighbours is split.
     let mut floor = None;
     loop {
         let mut len = 0;
-        // The largest entry kept when the buffer was last full: larger ones wait.
+        // The largest entry kept when the buffer was last full: larger ones wait for a later pass.
         let mut ceiling = None;
         for at in positions() {
             let entry = ranked(at);
@@ -136,6 +136,6 @@ pub(super) fn find_neighbours<K: Ord, I: Iterator<Item = u32>>(
     }
 }
 
-/// Entries that a pass keeps at least, where there are so many. The buffer is twice as long:
-/// 8 KiB of stack.
+/// Minimum entries that a pass keeps, if that many remain. The buffer is twice as long (8 KiB
+/// of stack).
 const CHUNK_LEN: usize = 1024;

@@ -1,8 +1,8 @@
-//! Where tensor bytes come from.
+//! Sources of tensor bytes.
 //!
-//! The header is parsed from memory; the data behind it may be megabytes in flash, a memory
-//! map, or a file that is read in pieces by several workers. Core asks for byte ranges through
-//! [`TensorSource`] and does not know which it is.
+//! The header is parsed from memory; the data after it may be megabytes in flash, a memory
+//! map, or a file that is read in pieces by several workers. Core requests byte ranges through
+//! [`TensorSource`] and does not depend on the kind of source.
 
 use core::fmt;
 use core::ops::Range;
@@ -12,19 +12,19 @@ pub trait TensorSource: Sync {
     /// Length of the file in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// `len` bytes at `offset` in place, where the source is addressable (a slice, a memory
-    /// map). `None` where it is not, or where the range is not inside the file.
+    /// `len` bytes at `offset` in place, if the source is addressable (a slice, a memory
+    /// map). `None` if it is not, or if the range is not inside the file.
     fn slice(&self, offset: u64, len: usize) -> Option<&[u8]>;
 
     /// Copies the `into.len()` bytes at `offset` into the caller's memory.
     ///
     /// # Errors
     ///
-    /// The range is not inside the file, or reading failed. What `into` holds is then
+    /// The range is not inside the file, or reading failed. The contents of `into` are then
     /// unspecified.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// A hint that the range is not needed any more: a memory map gives its pages back.
+    /// A hint that the range is not needed any more: a memory map releases its pages.
     fn release(&self, _offset: u64, _len: usize) {}
 }
 
@@ -66,9 +66,9 @@ impl fmt::Debug for SliceSource<'_> {
 pub enum SourceError {
     /// The range is not inside the file.
     OutOfRange {
-        /// First byte asked for.
+        /// First byte requested.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         len_bytes: u64,
         /// Length of the file.
         source_len_bytes: u64,
@@ -77,12 +77,12 @@ pub enum SourceError {
     Io {
         /// First byte that could not be read.
         offset: u64,
-        /// The system's error number, 0 where it has none.
+        /// The system's error number, 0 if it has none.
         code: i32,
     },
-    /// The file ended early: it is shorter than it was when it was opened.
+    /// The file ended early: it is shorter than when it was opened.
     EndOfFile {
-        /// Where it ends now.
+        /// The current end of the file.
         offset: u64,
     },
 }

@@ -1,21 +1,21 @@
-//! Tensor infos: what each tensor is and where its data lies.
+//! Tensor infos: what each tensor is and where its data is stored.
 
 use super::cursor::Cursor;
 use super::error::{GgufError, GgufErrorKind};
 use super::{DIMS_MAX, TENSOR_NAME_LEN_MAX};
 use crate::kernels::GgmlType;
 
-/// One tensor of the file. The data range was checked to lie inside the file.
+/// One tensor of the file. The data range was checked to be inside the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorInfo<'a> {
-    /// Such as `blk.0.attn_q.weight`; unique in the file.
+    /// For example `blk.0.attn_q.weight`; unique in the file.
     pub name: &'a str,
-    /// Dimensions that the file states, 0 to 4.
+    /// Number of dimensions in the file, 0 to 4.
     pub n_dims: usize,
-    /// Elements along each dimension; unused ones are 1. Where one is 0, there are no data. `dims[0]` is the row
+    /// Elements along each dimension; unused ones are 1. If one is 0, the tensor is empty. `dims[0]` is the row
     /// length and varies fastest: a weight of shape (rows, columns) has dims [columns, rows].
     pub dims: [u64; DIMS_MAX],
-    /// How elements are stored.
+    /// The storage type of the elements.
     pub ty: GgmlType,
     /// Where the data starts, in bytes from the file's start.
     pub offset: u64,
@@ -70,7 +70,7 @@ impl<'a> TensorInfo<'a> {
         })
     }
 
-    /// Steps over an info that was read before and returns its offset as the file has it.
+    /// Steps over an info that was read before and returns its offset as stored in the file.
     pub(super) fn read_offset(cursor: &mut Cursor<'_>) -> Result<u64, GgufError> {
         cursor.string("tensor name length", TENSOR_NAME_LEN_MAX)?;
         let n_dims = cursor.u32()?;
@@ -88,7 +88,7 @@ impl<'a> TensorInfo<'a> {
         self.dims[1..].iter().product()
     }
 
-    /// Bytes of one row; 0 where there are no rows.
+    /// Bytes of one row; 0 if there are no rows.
     pub fn row_bytes(&self) -> u64 {
         self.len_bytes.checked_div(self.n_rows()).unwrap_or(0)
     }
@@ -106,7 +106,7 @@ fn len_bytes(dims: [u64; DIMS_MAX], ty: GgmlType) -> Result<u64, GgufErrorKind> 
             .iter()
             .try_fold(first, |n: u64, &dim| n.checked_mul(dim))
     };
-    // By themselves too: a row of no elements would hide how many rows there are.
+    // Checked separately too: a row of no elements would hide the number of rows.
     product(row_len.max(1)).ok_or(GgufErrorKind::SizeOverflow)?;
     ty.row_bytes(row_len)
         .and_then(product)

@@ -73,7 +73,7 @@ fn read_value(value: Value<'_>) {
     assert!(array.get(array.len()).is_none());
 }
 
-/// A file with something of everything, about 900 bytes long.
+/// A file that contains every kind of entry, about 900 bytes long.
 fn varied(version: u32) -> Writer {
     Writer::new(version)
         .str("general.architecture", b"llama")
@@ -256,7 +256,7 @@ fn entries_beyond_the_index_are_found() {
         };
     }
     for count in [126, 127, 128, 129, 130, 300] {
-        // Entries beyond the stated count lie behind the header, as data would.
+        // Entries beyond the stated count are after the header, as data would be.
         writer.metadata_count = count;
         let file = writer.file();
         let gguf = parse(&file).expect("a valid file");
@@ -406,7 +406,7 @@ fn nesting_is_bounded() {
 
 #[test]
 fn tensors_without_elements_have_no_data() {
-    // Between the data of others, and behind the file's end.
+    // Between the data of others, and after the file's end.
     let writer = Writer::new(3)
         .tensor("first", &[16], GgmlType::F32)
         .tensor_raw("none", &[0, 3], 2, 32)
@@ -613,7 +613,7 @@ fn every_truncation_says_that_the_file_or_the_slice_ends() {
     }
 }
 
-/// Reading exactly what is asked for arrives at the header's end.
+/// Reading exactly the bytes requested reaches the header's end.
 #[test]
 fn asking_for_more_converges() {
     let file = varied(3).file();
@@ -687,7 +687,7 @@ fn random_changes_never_panic() {
     }
 }
 
-/// As many tensors as are allowed, in the order that costs most, with and without a duplicate.
+/// The maximum number of tensors, in the order that costs most, with and without a duplicate.
 #[test]
 fn the_largest_directory_is_checked_exactly() {
     let count = u32::try_from(TENSOR_COUNT_MAX).expect("small");

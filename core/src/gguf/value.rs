@@ -28,7 +28,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The type, as the file numbers it.
+    /// The type, as numbered in the file.
     pub fn value_type(self) -> ValueType {
         match self {
             Self::U8(_) => ValueType::U8,
@@ -230,7 +230,7 @@ impl<'a> Cursor<'a> {
 pub struct Array<'a> {
     element_type: ValueType,
     len: u64,
-    /// Exactly the elements, as they are in the file.
+    /// Exactly the elements, as they are stored in the file.
     data: &'a [u8],
 }
 
@@ -253,12 +253,12 @@ impl<'a> Array<'a> {
         self.len
     }
 
-    /// There are no elements.
+    /// Whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The elements as they are in the file: little endian, unaligned, without padding.
+    /// The elements as they are stored in the file: little endian, unaligned, without padding.
     pub fn data_bytes(self) -> &'a [u8] {
         self.data
     }
@@ -272,7 +272,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// Element `i`: at once where elements are of fixed size, by walking up to it in an array
+    /// Element `i`: immediately if elements are of fixed size, by walking up to it in an array
     /// of strings or arrays.
     pub fn get(self, i: u64) -> Option<Value<'a>> {
         if i >= self.len {
@@ -389,7 +389,7 @@ impl<'a> Iterator for Strings<'a> {
 impl ExactSizeIterator for Strings<'_> {}
 
 fn exact(left: u64) -> (usize, Option<usize>) {
-    // At most ARRAY_LEN_MAX, and every element takes a byte of the slice.
+    // Up to ARRAY_LEN_MAX, and every element takes a byte of the slice.
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     (left, Some(left))
 }

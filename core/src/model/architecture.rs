@@ -1,6 +1,6 @@
-//! Which family a model is of.
+//! The family of a model.
 
-/// A model architecture that this build runs: its number in the list of families (`arch/mod.rs`), from which all
+/// A supported model architecture: its index in the list of families (`arch/mod.rs`), from which everything
 /// else about it follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Architecture(pub(super) usize);

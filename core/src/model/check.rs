@@ -1,4 +1,4 @@
-//! Whether a tensor has the shape that its place asks for.
+//! Checks that a tensor has the expected shape.
 
 use super::error::{ModelError, Name};
 use crate::gguf::TensorInfo;

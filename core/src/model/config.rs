@@ -8,20 +8,20 @@ use super::shape::{Attention, Experts};
 use crate::kernels::activation::ActivationKinds;
 use heapless::Vec;
 
-/// Most kinds of layers in a model.
+/// Maximum kinds of layers in a model.
 pub const KINDS_MAX: usize = 8;
-/// Most layers accepted.
+/// Maximum layers.
 pub const LAYERS_MAX: usize = 512;
-/// Most rotations that the layers of a model use.
+/// Maximum rotations that the layers of a model use.
 pub const ROPES_MAX: usize = 4;
 
-/// Shape and constants of a model, spelled as GGUF and llama.cpp spell them. Its layers are a list, each of
+/// Shape and constants of a model, spelled as in GGUF and llama.cpp. Its layers are a list, each of
 /// one of a few kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// The family.
     pub architecture: Architecture,
-    /// How the file holds matrices that stand side by side.
+    /// Which matrices the file stores fused.
     pub fused: Fusion,
     /// Width of the residual stream.
     pub n_embd: usize,
@@ -35,11 +35,11 @@ pub struct ModelConfig {
     pub kinds: Vec<LayerKind, KINDS_MAX>,
     /// The kind of each layer, as an index into `kinds`.
     pub layers: Vec<u8, LAYERS_MAX>,
-    /// Rotations of queries and keys that layers name.
+    /// Rotations of queries and keys, which layers refer to by index.
     pub ropes: Vec<RopeConfig, ROPES_MAX>,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
-    /// What logits are capped to; 0 for no cap.
+    /// The cap on logits; 0 for no cap.
     pub logit_soft_cap: f32,
     /// Factor on logits, before the cap.
     pub logit_scale: f32,
@@ -47,25 +47,25 @@ pub struct ModelConfig {
     pub embedding_scale: f32,
     /// Factor on what mixers and channels add to the residual stream.
     pub residual_scale: f32,
-    /// Width of the embedding that each layer has of its own; 0 for none.
+    /// Width of the per-layer embeddings; 0 for none.
     pub n_embd_layer: usize,
-    /// Whether a token sees only those before it. Where it sees all, the engine takes whole
-    /// texts, and gives hidden states alone.
+    /// Whether a token sees only those before it. If it sees all, the engine takes whole
+    /// texts and gives only hidden states.
     pub is_causal: bool,
-    /// Whether a norm's result takes the place of the residual stream.
+    /// Whether a norm's result replaces the residual stream.
     pub norms_replace_stream: bool,
-    /// Whether the output layer is the embedding.
+    /// Whether the output layer shares the embedding's weights.
     pub tied_output: bool,
     /// The kinds of activations that the weight types of its layers multiply.
     pub activations: LayerActivations,
-    /// The same of the output layer.
+    /// The kinds of activations that the weight type of the output layer multiplies.
     pub output_activations: ActivationKinds,
-    /// What makes it a head behind another model's layers, whose only layer is a block of that model's file.
+    /// Set for a head after another model's layers, whose only layer is a block of that model's file.
     pub next_token: Option<NextToken>,
 }
 
-/// A head that predicts a token further than its trunk, the model whose file it is part of: of each token and
-/// the trunk's hidden state before it. It is a model of one layer with a state of its own.
+/// A head that predicts one more token than its trunk, the model whose file it is part of, from each token and
+/// the trunk's preceding hidden state. It is a model of one layer with a state of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextToken {
     /// The file's block that is its layer.
@@ -78,7 +78,7 @@ pub struct NextToken {
     pub has_output_norm: bool,
 }
 
-/// Which matrices a file holds as the rows of one tensor. Converters differ: most families have files
+/// Which matrices a file stores as the rows of one tensor. Converters differ: most families have files
 /// of both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fusion {
@@ -86,7 +86,7 @@ pub struct Fusion {
     pub qkv: bool,
     /// Gate and up are `ffn_up`.
     pub gate_up: bool,
-    /// Those of experts are `ffn_gate_up_exps`.
+    /// Gate and up of experts are `ffn_gate_up_exps`.
     pub gate_up_exps: bool,
 }
 
@@ -95,16 +95,16 @@ pub struct Fusion {
 pub struct LayerActivations {
     /// The residual stream after a norm: projections into the mixer, gate and up projections, routers.
     pub stream: ActivationKinds,
-    /// The same in the order of experts: their gate and up projections. Part of the stream's.
+    /// The stream sorted by expert: gate and up projections of experts. A subset of the stream's kinds.
     pub experts: ActivationKinds,
-    /// What the mixer made of it: its output projection.
+    /// The mixer's result: its output projection.
     pub mixed: ActivationKinds,
     /// The neurons of the feed-forward network: down projections.
     pub neurons: ActivationKinds,
 }
 
 impl LayerActivations {
-    /// The same kinds for all.
+    /// One set of kinds for all matrices.
     pub const fn all(kinds: ActivationKinds) -> Self {
         Self {
             stream: kinds,
@@ -114,7 +114,7 @@ impl LayerActivations {
         }
     }
 
-    /// Those and `kinds`.
+    /// These kinds and `kinds`.
     #[must_use]
     pub fn with(self, kinds: ActivationKinds) -> Self {
         Self {
@@ -127,12 +127,12 @@ impl LayerActivations {
 }
 
 impl ModelConfig {
-    /// Layers.
+    /// The number of layers.
     pub fn n_layer(&self) -> usize {
         self.layers.len()
     }
 
-    /// The number that layer `layer` has among the blocks of the file.
+    /// The index of layer `layer` among the blocks of the file.
     pub const fn block(&self, layer: usize) -> usize {
         match self.next_token {
             Some(head) => head.block + layer,
@@ -153,10 +153,10 @@ impl ModelConfig {
         &self.kinds[self.kind_index(layer)]
     }
 
-    /// The same as an index into [`Self::kinds`].
+    /// The kind of a layer, as an index into [`Self::kinds`].
     ///
     /// # Panics
-    /// As [`Self::kind`].
+    /// If `layer` is not below [`Self::n_layer`].
     pub fn kind_index(&self, layer: usize) -> usize {
         usize::from(self.layers[layer])
     }
@@ -164,7 +164,7 @@ impl ModelConfig {
     /// Appends a layer of that kind.
     ///
     /// # Errors
-    /// More kinds, or layers, than a model may have.
+    /// Too many kinds, or layers, for a model.
     pub fn push_layer(&mut self, kind: LayerKind) -> Result<(), ModelError> {
         let known = self.kinds.iter().position(|other| *other == kind);
         let index = match known {
@@ -187,12 +187,12 @@ impl ModelConfig {
         })
     }
 
-    /// The shape of each layer's attention, of those that have some.
+    /// The shape of each layer's attention, in layers with attention.
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.kinds.iter().filter_map(LayerKind::attention)
     }
 
-    /// The shapes of experts, of the kinds that have some.
+    /// The shapes of experts, of the kinds with experts.
     pub fn experts(&self) -> impl Iterator<Item = &Experts> {
         self.kinds.iter().filter_map(LayerKind::experts)
     }
@@ -202,13 +202,13 @@ impl ModelConfig {
         self.experts().next().is_some()
     }
 
-    /// Whether tokens can be taken out of the middle of a text: no state depends on all of them, and keys turn back to other
-    /// positions, which they do not where a norm comes behind their rotation.
+    /// Whether tokens can be removed from the middle of a text: no state depends on all of them, and keys can be
+    /// rotated back to other positions, which a norm after their rotation prevents.
     pub fn can_remove(&self) -> bool {
         self.why_not_remove().is_none()
     }
 
-    /// What a model is or has whose tokens cannot be taken out of a text ([`Self::can_remove`]), for messages.
+    /// The feature of a model that prevents removing tokens from a text ([`Self::can_remove`]), for messages.
     pub fn why_not_remove(&self) -> Option<&'static str> {
         if self.is_recurrent() {
             return Some("is recurrent");
@@ -217,7 +217,7 @@ impl ModelConfig {
         has_norms.then_some("has norms behind the rotation of its keys")
     }
 
-    /// Whether some layer keeps a recurrent state beside keys and values.
+    /// Whether some layer keeps a recurrent state in addition to keys and values.
     pub fn is_recurrent(&self) -> bool {
         self.kinds
             .iter()

@@ -1,4 +1,4 @@
-//! What a model has outside of its layers: norms, output layer, embeddings.
+//! The parts of a model outside of its layers: norms, output layer, embeddings.
 
 use super::config::ModelConfig;
 use super::error::ModelError;
@@ -18,18 +18,18 @@ impl<'w> Model<'w> {
         self.ends.output_norm.get(self.memory)
     }
 
-    /// The norm that embeddings go through before the first layer, if there is one.
+    /// The norm of the embeddings before the first layer, if there is one.
     pub(crate) fn embedding_norm(&self) -> Option<Norm<'w>> {
         self.ends.embedding_norm.get(self.memory)
     }
 
-    /// Positions that have an embedding, where they are learned.
+    /// The number of positions that have an embedding, in models with learned positions.
     pub(crate) fn n_positions(&self) -> Option<usize> {
         self.ends.positions.map(|rows| rows.n_rows)
     }
 
-    /// Adds the embeddings of the token type and of `position`, where the model has such, to that
-    /// of a token; `room` is as long (n_embd).
+    /// Adds the embeddings of the token type and of `position`, if the model has them, to a token's
+    /// embedding; `room` has the same length (n_embd).
     pub(crate) fn embed_place(&self, position: usize, out: &mut [f32], room: &mut [f32]) {
         let mut add = |fill: &dyn Fn(&mut [f32])| {
             fill(room);
@@ -44,14 +44,14 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// What makes each layer's own embedding of the model's, and the norm of each layer's part; where layers have
-    /// one.
+    /// The projection of the model's embedding to the per-layer embeddings, and the norm of each layer's part, in
+    /// models with per-layer embeddings.
     pub(crate) fn layer_input(&self) -> Option<(Weight<'w>, Norm<'w>)> {
         let input = self.ends.layer_input.as_ref()?;
         Some((self.weight(&input.proj), input.norm.get(self.memory)?))
     }
 
-    /// The embeddings of `token` that layers have of their own, (n_layer * n_embd_layer), if they have some.
+    /// The per-layer embeddings of `token`, (n_layer * n_embd_layer), if the model has them.
     pub(crate) fn embed_layers(&self, token: u32, out: &mut [f32]) {
         if let Some(input) = &self.ends.layer_input {
             embedding_row(self.rows_memory, &input.rows, token as usize, out);
@@ -73,8 +73,8 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// The logit of `token` behind the final hidden state `hidden`: (n_embd), with `row` (n_embd) to work in. In plain
-    /// f32: near what a step gives, which quantises the state first, and not its bits.
+    /// The logit of `token` from the final hidden state `hidden`, (n_embd), with `row` (n_embd) as scratch. Plain f32:
+    /// close to the result of a step, which quantises the state first, but not bit-identical.
     ///
     /// # Panics
     /// If the token is not in the vocabulary, or a slice is of another length.
@@ -95,8 +95,8 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// What a head that predicts a token further makes its stream with: the projection, (n_embd, 2 * n_embd), and
-    /// the norms of the embedding and of the hidden state before it.
+    /// The inputs of the stream of a head that predicts one more token: the projection, (n_embd, 2 * n_embd), and
+    /// the norms of the embedding and of the preceding hidden state.
     pub(crate) fn next_token(&self) -> Option<(Weight<'w>, [Norm<'w>; 2])> {
         let input = self.ends.next_token.as_ref()?;
         let embedding = input.embedding_norm.get(self.memory)?;
@@ -104,8 +104,8 @@ impl<'w> Model<'w> {
         Some((self.weight(&input.proj), [embedding, hidden]))
     }
 
-    /// The model, where it is a head behind `trunk`, with what it shares: the trunk's embedding and output layer,
-    /// unless it has its own.
+    /// The model as a head after `trunk`, with what they share: the trunk's embedding and output layer,
+    /// unless the head has its own.
     pub(super) fn behind(mut self, trunk: &Self) -> Result<Self, ModelError> {
         let (own, other) = (&self.config, &trunk.config);
         let shape = |c: &ModelConfig| (c.architecture, c.n_embd, c.n_vocab);

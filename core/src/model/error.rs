@@ -22,7 +22,7 @@ impl Name {
             bytes: [0; 63],
             len: 0,
         };
-        // A name that is too long is cut: it is for messages and look-ups of short names.
+        // Names that are too long are cut: they serve messages and look-ups of short names.
         let _cut = name.write_fmt(arguments);
         name
     }
@@ -68,7 +68,7 @@ impl fmt::Debug for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Escaped: it comes from a file and goes to a terminal.
+        // Escaped: it comes from a file and is printed to a terminal.
         write!(f, "{}", self.as_str().escape_debug())
     }
 }
@@ -80,11 +80,11 @@ impl fmt::Display for Name {
 pub enum ModelError {
     /// The header is broken, or a key is missing or of another type.
     Gguf(GgufError),
-    /// `general.architecture` is one that this build does not run.
+    /// The value of `general.architecture` is not supported.
     UnknownArchitecture { name: Name },
     /// The file has no tensors: it is only a vocabulary.
     NoTensors,
-    /// A setting is outside what this build runs.
+    /// A setting is outside the supported range.
     Setting {
         key: Name,
         value: f64,
@@ -92,17 +92,17 @@ pub enum ModelError {
     },
     /// A feature of the file that is not implemented.
     NotImplemented { what: &'static str, name: Name },
-    /// More layers times tensors than a model has, by far: looking them up would take long.
+    /// Far more layers times tensors than any model has: looking them up would take too long.
     TooManyTensors { n_layer: usize, n_tensors: u64 },
-    /// A tensor that the architecture needs is absent.
+    /// A required tensor is missing.
     MissingTensor { name: Name },
-    /// A tensor has another shape than the metadata implies; both as (rows, columns).
+    /// A tensor's shape differs from the one that the metadata implies; both as (rows, columns).
     TensorShape {
         name: Name,
         expected: [u64; 2],
         found: [u64; 2],
     },
-    /// The experts' matrices have another shape than the metadata implies; both as (experts, rows,
+    /// The shape of the experts' matrices differs from the one that the metadata implies; both as (experts, rows,
     /// columns).
     ExpertShape {
         name: Name,
@@ -121,16 +121,16 @@ pub enum ModelError {
     Panel { name: Name, error: PanelError },
     /// Parts of a tensor do not begin at whole panels of 16 rows.
     PartNotAligned { name: Name, first_row: usize },
-    /// A plan that was made of another file, or for other weights.
+    /// The plan was made for another file, or for other weights.
     OtherPlan,
-    /// A head that predicts a token further, without the model whose file it is part of: see
+    /// A head that predicts one more token, without the model whose file it is part of: see
     /// [`super::Loader::finish_head`].
     NeedsTrunk,
-    /// A model that is no head, or the trunk of another.
+    /// A model that is not a head, or the trunk of another head.
     OtherTrunk,
     /// A weight is NaN or infinite where the format holds it as a float.
     WeightNotFinite { name: Name },
-    /// A tensor of a `.slc` file lies otherwise than the model reads it.
+    /// A tensor of a `.slc` file is laid out differently from what the model reads.
     NotInPlace {
         name: Name,
         expected: &'static str,
@@ -153,7 +153,7 @@ impl fmt::Display for ModelError {
                 write!(f, "architecture \"{name}\" is not supported yet (")?;
                 let names = Architecture::all().map(Architecture::name);
                 for (i, name) in names.clone().enumerate() {
-                    // Two may share a name.
+                    // Two sites may share a name.
                     if names.clone().take(i).any(|earlier| earlier == name) {
                         continue;
                     }
@@ -248,8 +248,8 @@ impl From<MemoryError> for ModelError {
     }
 }
 
-/// A number in a message, rounded to six places, very large and small ones beside a power of ten. The
-/// library's text of an `f64` is exact, and 18 KB of code.
+/// A number in a message, rounded to six places, with a power of ten if it is very large or small. The
+/// library's formatting of `f64` is exact, and takes 18 KB of code.
 struct Decimal(f64);
 
 impl fmt::Display for Decimal {

@@ -1,9 +1,9 @@
-//! What identifies a model: its header, and a sample of every tensor but those of experts, which may not be in memory.
+//! A model's fingerprint: its header, and a sample of every tensor except the experts', which may not be in memory.
 
 use crate::gguf::Gguf;
 use crate::hash::Hash64;
 
-/// What identifies a model, in the order of placing.
+/// The inputs of a model's fingerprint, in the order of placing.
 #[derive(Debug)]
 pub(super) struct Fingerprint(Hash64);
 

@@ -1,4 +1,4 @@
-//! Rotary frequencies of a model, with the divisors that its file may have.
+//! Rotary frequencies of a model, with the divisors in its file, if any.
 
 use super::arch::{ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, ROPE_FREQS};
 use super::check::check_shape;
@@ -9,13 +9,13 @@ use crate::gguf::source::SourceError;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::GgmlType;
 
-/// Numbers of all frequencies: of each rotation, up to the original context and beyond it.
+/// The total length of all frequencies: for each rotation, up to the original context and beyond it.
 pub(super) fn frequencies_len(config: &ModelConfig) -> usize {
     config.ropes.iter().map(|rope| rope.n_rot).sum()
 }
 
-/// Computes the rotary frequencies, with the divisors that the file may have; says whether there
-/// are some for contexts beyond the original one. `read` fills bytes from an offset of the tensor
+/// Computes the rotary frequencies, with the divisors in the file, if any; returns whether there
+/// are frequencies for contexts beyond the original one. `read` fills bytes from an offset of the tensor
 /// with an index. `out` is as long as [`frequencies_len`] says.
 pub(super) fn fill_frequencies(
     gguf: &Gguf<'_>,
@@ -23,7 +23,7 @@ pub(super) fn fill_frequencies(
     read: impl Fn(usize, &TensorInfo<'_>, u64, &mut [u8]) -> Result<(), SourceError>,
     out: &mut [f64],
 ) -> Result<bool, ModelError> {
-    // Divisors are of the model's first rotation, and of those that turn as many dimensions.
+    // Divisors apply to the model's first rotation, and to others with the same number of dimensions.
     let half = config.ropes.first().map_or(0, |rope| rope.n_rot / 2);
     let mut room = [1f32; ROPE_FACTORS_MAX];
     let mut load = |name: &str| {

@@ -1,7 +1,7 @@
-//! What stands behind pooling: dense layers of an embedding, and heads that score a document.
+//! The stages after pooling: dense layers of an embedding, and heads that score a document.
 //!
-//! A [`Head`] is a list of small stages over one vector. It is read off a file's header; the weights are
-//! the caller's to keep, as f32.
+//! A [`Head`] is a list of small stages over one vector. It is read from a file's header; the caller
+//! keeps the weights, as f32.
 //!
 //! Source: llama.cpp, `src/llama-graph.cpp` (`build_pooling`, `build_dense_out`).
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ use crate::gguf::{Gguf, optional};
 use crate::kernels::contract::{Portable, double, gelu, tanh};
 use heapless::Vec;
 
-/// Most stages of a head.
+/// Maximum stages of a head.
 pub const STAGES_MAX: usize = 5;
 
 /// A stage of a head.
@@ -24,16 +24,16 @@ pub enum Stage {
     Dense {
         /// `NAME`.
         name: &'static str,
-        /// Numbers that come in.
+        /// Number of inputs.
         n_in: usize,
-        /// Numbers that go out.
+        /// Number of outputs.
         n_out: usize,
         /// Whether there is a bias.
         has_bias: bool,
     },
-    /// The hyperbolic tangent of each.
+    /// The hyperbolic tangent of each element.
     Tanh,
-    /// GELU of each, in its tanh approximation.
+    /// GELU of each element, in its tanh approximation.
     Gelu,
     /// A layer norm by `NAME.weight` (n), without bias.
     LayerNorm {
@@ -42,20 +42,20 @@ pub enum Stage {
         /// Added to the variance.
         eps: f32,
     },
-    /// Numbers above 0 that add up to 1.
+    /// Softmax: positive numbers that add up to 1.
     Softmax,
 }
 
-/// What is done with a pooled vector.
+/// The stages that a pooled vector passes through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
-    /// One after the other.
+    /// The stages, in order.
     pub stages: Vec<Stage, STAGES_MAX>,
-    /// How hidden states become the vector that it reads; `None` for whatever is asked for.
+    /// The pooling of hidden states into the input vector; `None` for the pooling that the caller asks for.
     pub pooling: Option<Pooling>,
 }
 
-/// The dense layers behind the pooling of embeddings.
+/// The dense layers after the pooling of embeddings.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 /// Parts of a head that scores.
 const CLS: &str = "cls";
@@ -63,10 +63,10 @@ const CLS_NORM: &str = "cls.norm";
 const CLS_OUTPUT: &str = "cls.output";
 
 impl Head {
-    /// The dense layers behind the pooling of embeddings, if the file has them.
+    /// The dense layers after the pooling of embeddings, if the file has them.
     ///
     /// # Errors
-    /// A shape that does not fit what stands before, or does not end in n_embd numbers.
+    /// A shape that does not fit the previous stage, or a last one that does not give n_embd numbers.
     pub fn of_embeddings(
         gguf: &Gguf<'_>,
         config: &ModelConfig,
@@ -92,10 +92,10 @@ impl Head {
         Ok(Some(head).filter(|head| !head.stages.is_empty()))
     }
 
-    /// The head that scores a document, if the file has one: the score is the first number that comes out.
+    /// The head that scores a document, if the file has one: the score is the first output.
     ///
     /// # Errors
-    /// A shape that does not fit what stands before; a setting of another type.
+    /// A shape that does not fit the previous stage; a setting of another type.
     pub fn of_ranking(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Option<Self>, ModelError> {
         if !has(gguf, CLS) && !has(gguf, CLS_OUTPUT) {
             return Ok(None);
@@ -148,7 +148,7 @@ impl Head {
         }
     }
 
-    /// Appends a dense layer over `n_in` numbers; how many come out.
+    /// Appends a dense layer over `n_in` numbers; returns its number of outputs.
     fn dense(
         &mut self,
         gguf: &Gguf<'_>,
@@ -186,7 +186,7 @@ impl Head {
     }
 }
 
-/// Most numbers that a dense layer gives.
+/// Maximum outputs of a dense layer.
 const N_OUT_MAX: usize = 1 << 20;
 
 /// Name of a part's weights.
@@ -209,8 +209,8 @@ fn check(gguf: &Gguf<'_>, name: Name, shape: [usize; 2]) -> Result<(), ModelErro
     check_shape(&tensor, name, shape)
 }
 
-/// What a head that scores reads: the first token of an encoder, the last of a decoder; of modern-bert
-/// the mean, unless the file says otherwise.
+/// The pooling of a head that scores: the first token of an encoder, the last of a decoder; for modern-bert
+/// the mean, unless the file sets another.
 fn pooling(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Pooling, ModelError> {
     if config.is_causal {
         return Ok(Pooling::Last);
@@ -221,7 +221,7 @@ fn pooling(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Pooling, ModelError>
     let name = config.architecture.name();
     let key = Name::format(format_args!("{name}.classifier.pooling_type"));
     match optional(gguf.u32(key.as_str()))? {
-        // llama.cpp knows the mean, and takes the first token for the rest.
+        // llama.cpp supports the mean, and takes the first token for all other settings.
         None | Some(1) => Ok(Pooling::Mean),
         Some(2) => Ok(Pooling::Cls),
         Some(number) => Err(ModelError::Setting {
@@ -232,7 +232,7 @@ fn pooling(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<Pooling, ModelError>
     }
 }
 
-/// A dense layer: `weights: (out.len(), x.len())`, and a bias or none. Sums are in f64, in order.
+/// A dense layer: `weights: (out.len(), x.len())`, and an optional bias. Sums are in f64, in order.
 ///
 /// # Panics
 /// If the lengths do not fit.
@@ -250,10 +250,10 @@ pub fn dense(weights: &[f32], bias: &[f32], x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// The stages without matrices; `weights` are those of a norm.
+/// The stages without matrices; `weights` belongs to a norm.
 ///
 /// # Panics
-/// For a dense layer, and a norm whose weights have another length.
+/// For a dense layer, and for a norm whose weights have another length.
 pub fn apply(stage: &Stage, weights: &[f32], x: &mut [f32]) {
     match stage {
         Stage::Dense { .. } => unreachable!("a dense layer has a result of another length"),

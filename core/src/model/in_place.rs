@@ -1,4 +1,4 @@
-//! Models whose weights are panels already: those of a `.slc` file, in a memory map or in flash.
+//! Models whose weights are already panels: `.slc` files, in a memory map or in flash.
 #![forbid(unsafe_code)]
 
 use super::config::ModelConfig;
@@ -30,16 +30,16 @@ impl ModelPlan {
 }
 
 impl<'w> Model<'w> {
-    /// The model `config` of a `.slc` file. No weight is copied or, apart from norms and biases
-    /// (which must be finite) and a sample of each matrix, read.
+    /// The model `config` of a `.slc` file. No weights are copied. Apart from norms and biases
+    /// (which must be finite) and a sample of each matrix, none are read.
     ///
     /// `payloads` are the file's bytes from [`crate::slc::FileHeader::payload_offset`] on,
     /// aligned to [`ALIGN`]; `tables` are as large as [`ModelPlan::in_place`] says and aligned
-    /// like them. The fingerprint is that of the model loaded from the GGUF file.
+    /// like them. The fingerprint equals the one of the model loaded from the GGUF file.
     ///
     /// # Errors
-    /// A tensor that is missing, does not fit the configuration or lies otherwise than the engine
-    /// reads it; memory that is misaligned or too small.
+    /// A tensor that is missing, does not fit the configuration or is laid out differently from what the engine
+    /// reads; memory that is misaligned or too small.
     pub fn in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,
@@ -52,8 +52,8 @@ impl<'w> Model<'w> {
         Self::any_in_place(slc, config, Residency::All, payloads, tables)
     }
 
-    /// The same without the matrices of experts, which every step takes from an [`crate::engine::ExpertSource`]:
-    /// their bytes among `payloads` are not read.
+    /// The model `config` of a `.slc` file without the matrices of its experts, which every step takes from an
+    /// [`crate::engine::ExpertSource`]: their bytes among `payloads` are not read.
     ///
     /// # Errors
     /// As [`Self::in_place`].
@@ -70,11 +70,11 @@ impl<'w> Model<'w> {
         Self::any_in_place(slc, config, residency, payloads, tables)
     }
 
-    /// The head `config` that predicts a token further ([`ModelConfig::next_token_head`]), of the `.slc` file that
-    /// `trunk` lies in, in the same payloads. `tables` are as large as [`ModelPlan::in_place`] says of the head.
+    /// The head `config` that predicts one more token ([`ModelConfig::next_token_head`]), of `trunk`'s `.slc` file, in
+    /// the same payloads. `tables` are as large as [`ModelPlan::in_place`] says for the head.
     ///
     /// # Errors
-    /// As [`Self::in_place`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).
+    /// As [`Self::in_place`]; a model that is not a head, or another trunk ([`ModelError::OtherTrunk`]).
     pub fn head_in_place(
         slc: &Slc<'_>,
         config: &ModelConfig,
@@ -84,7 +84,7 @@ impl<'w> Model<'w> {
         Self::any_in_place(slc, config, Residency::All, trunk.memory, tables)?.behind(trunk)
     }
 
-    /// The same without the matrices of its experts, as [`Self::in_place_without_experts`].
+    /// The head `config` without the matrices of its experts, as [`Self::in_place_without_experts`].
     ///
     /// # Errors
     /// As [`Self::head_in_place`].
@@ -136,7 +136,7 @@ impl<'w> Model<'w> {
         let read = |index, tensor: &TensorInfo<'_>, at, bytes: &mut [u8]| {
             let header = slc.tensor_header(index, tensor);
             let start = slc.header().payload_offset();
-            // It is a vector, so it lies raw.
+            // It is a vector, so it is stored raw.
             let offset = header.map_or(0, |header| header.offset - start);
             SliceSource(payloads).read(offset + at, bytes)
         };
@@ -159,7 +159,7 @@ impl<'w> Model<'w> {
     }
 }
 
-/// What is gathered while tensors are found.
+/// Collected while tensors are found.
 struct Weights<'w> {
     payloads: &'w [u8],
     fingerprint: Fingerprint,
@@ -176,7 +176,7 @@ impl Weights<'_> {
         {
             self.not_finite.get_or_insert(tensor.name.into());
         }
-        // Experts may lie elsewhere; a model is the same with them there.
+        // Experts may be stored elsewhere; the model is the same either way.
         if !matches!(target, Target::OneOf(_, _, Some(_))) {
             self.fingerprint.add(bytes);
         }

@@ -1,4 +1,4 @@
-//! What the loader converts: tensors, a chunk of rows at a time.
+//! The loader's jobs: tensors, converted a chunk of rows at a time.
 
 use super::place::Target;
 use super::refs::{LayoutRef, VectorRef};
@@ -6,23 +6,23 @@ use crate::gguf::TensorInfo;
 use crate::kernels::bytes::Pod;
 use crate::kernels::panel::PANEL_ROWS;
 
-/// Bytes of the file that one call of the conversion reads at most.
+/// Maximum bytes of the file that one call of the conversion reads.
 pub(super) fn chunk_bytes(tensor: &TensorInfo<'_>) -> usize {
     let job = Job::new(0, tensor, Target::Vector(VectorRef { offset: 0, len: 0 }));
     job.chunk_rows().min(job.n_rows) * job.row_bytes
 }
 
-/// A tensor to convert. Plain numbers: the table of jobs lies in the caller's bytes.
+/// A tensor to convert. Plain numbers: the table of jobs is stored in the caller's bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Job {
     /// Where the tensor starts in the file.
     pub(super) offset: u64,
-    /// What the tensor becomes: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file.
+    /// The result: 0 panels, 1 a vector, 2 rows, 3 panels of an expert, 4 rows that stay in the file.
     pub(super) kind: usize,
     pub(super) n_rows: usize,
     pub(super) row_bytes: usize,
-    /// Number of this job's first chunk among all chunks.
+    /// Index of this job's first chunk among all chunks.
     pub(super) first_chunk: usize,
     /// Index of the tensor in the file, for messages.
     pub(super) tensor: usize,
@@ -44,10 +44,10 @@ impl Job {
     const ROWS: usize = 2;
     /// Rows that stay in the file: nothing to convert.
     pub(super) const FILE_ROWS: usize = 4;
-    /// Panels of an expert, which may lie elsewhere.
+    /// Panels of an expert, which may be stored elsewhere.
     pub(super) const EXPERT: usize = 3;
 
-    /// A job of nothing, to fill tables with.
+    /// An empty job, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         offset: 0,
         n_rows: 0,
@@ -60,7 +60,7 @@ impl Job {
         layout: LayoutRef::EMPTY,
     };
 
-    /// The tensor of index `index` in the file.
+    /// A job for the tensor at `index` in the file.
     pub(super) fn new(index: usize, tensor: &TensorInfo<'_>, target: Target) -> Self {
         let kind = match target {
             Target::Panels(_) | Target::OneOf(_, _, None) => Self::PANELS,
@@ -92,7 +92,7 @@ impl Job {
         }
     }
 
-    /// In how many chunks it is converted.
+    /// The number of chunks in which it is converted.
     pub(super) const fn n_chunks(&self) -> usize {
         match self.kind {
             Self::FILE_ROWS => 0,

@@ -2,7 +2,7 @@
 
 use super::shape::{Attention, DeltaNet, Experts, Ffn, Mamba2, ShortConv};
 
-/// What a layer takes from earlier tokens.
+/// How a layer uses earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Mixer {
@@ -14,11 +14,11 @@ pub enum Mixer {
     DeltaNet(DeltaNet),
     /// Mamba 2.
     Mamba2(Mamba2),
-    /// None: the layer is a channel alone.
+    /// No mixer: the layer is a channel alone.
     None,
 }
 
-/// What a layer does with each token by itself.
+/// How a layer transforms each token by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Channel {
@@ -26,27 +26,27 @@ pub enum Channel {
     Ffn(Ffn),
     /// A mixture of experts.
     Experts(Experts),
-    /// None: the layer is a mixer alone.
+    /// No channel: the layer is a mixer alone.
     None,
 }
 
 /// A kind of layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerKind {
-    /// What it takes from earlier tokens.
+    /// How it uses earlier tokens.
     pub mixer: Mixer,
-    /// What it does with each token.
+    /// How it transforms each token.
     pub channel: Channel,
-    /// Whether what mixer and channel add goes through a norm of its own.
+    /// Whether the outputs of mixer and channel each have a norm before they are added.
     pub has_post_norms: bool,
-    /// Whether the channel reads what the mixer reads, rather than what the mixer gave: both from one norm.
+    /// Whether mixer and channel run in parallel, both on the mixer's input and norm, rather than in sequence.
     pub is_parallel: bool,
-    /// Width of what the embedding of each layer brings in behind the channel; 0 for none (Gemma 3n, Gemma 4).
+    /// Width of the per-layer embedding that is added after the channel; 0 for none (Gemma 3n, Gemma 4).
     pub n_embd_layer: usize,
-    /// Whether the stream is multiplied by a number behind the layer.
+    /// Whether the stream is multiplied by a number after the layer.
     pub has_output_scale: bool,
-    /// Whether the stream as the mixer found it is added once more behind the channel's norm, and goes
-    /// through another (JinaBERT).
+    /// Whether the mixer's input is added once more after the channel's norm, and the sum has
+    /// a second norm (JinaBERT).
     pub has_second_norm: bool,
 }
 
@@ -67,7 +67,7 @@ impl LayerKind {
         }
     }
 
-    /// The shape of its experts, if it has some.
+    /// The shape of its experts, if it has any.
     pub const fn experts(&self) -> Option<&Experts> {
         match &self.channel {
             Channel::Experts(shape) => Some(shape),
@@ -75,7 +75,7 @@ impl LayerKind {
         }
     }
 
-    /// Neurons of its feed-forward network, or of one of its experts; 0 where it has neither.
+    /// Neurons of its feed-forward network, or of one of its experts; 0 without either.
     pub const fn n_ff(&self) -> usize {
         match &self.channel {
             Channel::Ffn(shape) => shape.n_ff,
@@ -84,7 +84,7 @@ impl LayerKind {
         }
     }
 
-    /// Elements of the rows that its feed-forward network, or one of its experts, reads and gives.
+    /// Elements of the rows that its feed-forward network, or one of its experts, reads and writes.
     pub const fn channel_width(&self, n_embd: usize) -> usize {
         match &self.channel {
             Channel::Experts(shape) => shape.width(n_embd),
@@ -92,7 +92,7 @@ impl LayerKind {
         }
     }
 
-    /// Floats of a sequence's recurrent state in a layer; 0 where there is none.
+    /// Floats of a sequence's recurrent state in a layer; 0 without one.
     pub const fn state_len(&self, n_embd: usize) -> usize {
         match &self.mixer {
             Mixer::Attention(_) | Mixer::None => 0,

@@ -17,12 +17,12 @@ use crate::kernels::panel::PANEL_ROWS;
 use crate::memory::{Arena, MemoryError, Shared};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// How far loading is, to be read from another thread.
+/// The progress of loading, readable from another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadProgress {
     /// Bytes of the file converted so far.
     pub done_bytes: u64,
-    /// Bytes to convert in all.
+    /// Total bytes to convert.
     pub total_bytes: u64,
 }
 
@@ -36,13 +36,13 @@ pub struct Loader<'w, 'a> {
     ends: Ends,
     frequencies: &'w mut [f64],
     memory: Shared<'w, u8>,
-    /// The GGUF file, where tables stay in it.
+    /// The GGUF file, if tables stay in it.
     file: Option<&'w [u8]>,
     jobs: &'w [Job],
     n_chunks: usize,
     next_chunk: AtomicUsize,
     chunks_done: AtomicUsize,
-    /// What is converted lies in memory, so a `usize` counts it.
+    /// Converted data is in memory, so its size fits a `usize`.
     done_bytes: AtomicUsize,
     total_bytes: u64,
 }
@@ -63,7 +63,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         Self::with_plan(gguf, config, &plan, weights, tables)
     }
 
-    /// The same by a plan of this file, which says what is put into memory.
+    /// Places all tensors as a plan of this file says, which also decides what is put into memory.
     ///
     /// # Errors
     /// As [`Self::new`], and [`ModelError::OtherPlan`], also if tables are to stay in the file.
@@ -77,7 +77,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         Self::with_file(gguf, config, plan, None, weights, tables)
     }
 
-    /// The same with the bytes of the whole file, in which tables may stay ([`Tables::InFile`]).
+    /// Places all tensors by a plan, with the bytes of the whole file, in which tables may stay ([`Tables::InFile`]).
     ///
     /// # Errors
     /// As [`Self::new`], and [`ModelError::OtherPlan`].
@@ -144,7 +144,7 @@ impl<'w, 'a> Loader<'w, 'a> {
         })
     }
 
-    /// How far loading is.
+    /// The progress of loading.
     pub fn progress(&self) -> LoadProgress {
         LoadProgress {
             done_bytes: self.done_bytes.load(Ordering::Relaxed) as u64,
@@ -152,8 +152,8 @@ impl<'w, 'a> Loader<'w, 'a> {
         }
     }
 
-    /// Converts chunks until none is left or `go_on` says no; any number of threads at once.
-    /// `staging` is used where the source is not addressable ([`ModelPlan::staging_bytes`]).
+    /// Converts chunks until all are done or `go_on` returns false; any number of threads at once.
+    /// `staging` is used if the source is not addressable ([`ModelPlan::staging_bytes`]).
     ///
     /// # Errors
     /// A tensor that could not be read, or holds a norm or bias that is not finite.
@@ -196,7 +196,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             job.offset + (first * job.row_bytes) as u64,
             n_rows * job.row_bytes,
         );
-        // Another length than asked for would reach into other chunks.
+        // A length other than requested would overlap other chunks.
         let rows = match source.slice(at, len).filter(|rows| rows.len() == len) {
             Some(rows) => rows,
             None => {
@@ -260,12 +260,12 @@ impl<'w, 'a> Loader<'w, 'a> {
         }
     }
 
-    /// The head that predicts a token further ([`ModelConfig::next_token_head`]), once every chunk is converted.
-    /// `trunk` is the model of the same file: the head reads its embedding and output layer where they lie, unless
-    /// the file has others for it.
+    /// The head that predicts one more token ([`ModelConfig::next_token_head`]), once every chunk is converted.
+    /// `trunk` is the model of the same file: the head reads its embedding and output layer in place, unless
+    /// the file has separate ones for the head.
     ///
     /// # Errors
-    /// As [`Self::finish`]; a model that is no head, or another trunk ([`ModelError::OtherTrunk`]).
+    /// As [`Self::finish`]; a model that is not a head, or another trunk ([`ModelError::OtherTrunk`]).
     pub fn finish_head(
         self,
         source: &dyn TensorSource,

@@ -12,8 +12,8 @@
 //! Slc  ──Model::in_place─────────▶ Model              weights stay where they are
 //! ```
 //!
-//! Behind the layers of some models lies a head that predicts a token further. [`ModelConfig::next_token_head`]
-//! describes it as a model of its own, which is planned and loaded likewise, and ends with its trunk:
+//! Some models have a head after their layers that predicts one more token. [`ModelConfig::next_token_head`]
+//! describes it as a model of its own, which is planned and loaded likewise, and finished with its trunk:
 //! [`Loader::finish_head`], [`Model::head_in_place`].
 
 mod arch;

@@ -1,8 +1,8 @@
-//! Norms. Of which kind one is belongs to its weights: a layer may have both kinds.
+//! Norms. The kind of a norm belongs to its weights: a layer may have both kinds.
 
 use crate::kernels::KernelTable;
 
-/// A norm with its weights, of one piece (a row, a head) or of several pieces one after the other.
+/// A norm with its weights, for one piece (a row, a head) or several consecutive pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Norm<'w> {
     /// `x / rms(x) · weight` (RMSNorm)
@@ -23,7 +23,7 @@ impl<'w> Norm<'w> {
         }
     }
 
-    /// The norm of piece `piece` of those that are `len` long: all have the same one, or each has its own.
+    /// The norm of piece `piece`, of length `len`: either all pieces share one, or each has its own.
     pub(crate) fn of_piece(self, piece: usize, len: usize) -> Self {
         if self.len() == len {
             return self;

@@ -1,4 +1,4 @@
-//! Placing: every tensor gets its place in the caller's memory, or is found where it lies.
+//! Placing: every tensor gets its place in the caller's memory, or is found where it is stored.
 
 mod ends;
 mod layer;
@@ -18,7 +18,7 @@ use crate::slc::{Layout, Slc};
 /// Which weights the loader puts into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residency {
-    /// All of them.
+    /// All weights.
     #[default]
     All,
     /// All but the matrices of experts, which every step takes from an
@@ -26,12 +26,12 @@ pub enum Residency {
     WithoutExperts,
 }
 
-/// Largest product of layers and tensors in the file. Tensors are looked up by walking the
+/// Maximum product of layers and tensors in the file. Tensors are looked up by walking the
 /// directory, so this bounds the time that a hostile file costs to about a second; the largest
 /// models have a tenth of it.
 const LAYERS_TIMES_TENSORS_MAX: u64 = 1 << 20;
 
-/// Whether the model is one whose tensors are found in reasonable time.
+/// Whether the model's tensors can be found in reasonable time.
 pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
     config.check()?;
     let (n_layer, n_tensors) = (config.n_layer(), gguf.tensor_count());
@@ -41,15 +41,15 @@ pub(super) fn check_size(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), Mo
     refuse_factors(gguf, config)
 }
 
-/// Refuses factors on whole matrices, `NAME.scale`, where the family has no such matrix: nothing would read
-/// them. (`NAME.input_scale` llama.cpp loads and leaves out.)
+/// Refuses factors on whole matrices, `NAME.scale`, if the family has no such matrix: they would be
+/// ignored. (llama.cpp loads `NAME.input_scale` and does not use it.)
 fn refuse_factors(gguf: &Gguf<'_>, config: &ModelConfig) -> Result<(), ModelError> {
     for tensor in gguf.tensors() {
         let Some(stem) = tensor.name.strip_suffix(FACTOR) else {
             continue;
         };
         let is_read = match layer_and_part(stem) {
-            // Other blocks are left out whole: those behind the layers, or a trunk's.
+            // Other blocks are skipped entirely: those after the layers, or a trunk's.
             Some((block, part)) => !config.has_block(block) || has_factor(config, part),
             None => config.next_token.is_some() || stem == "output" && !config.tied_output,
         };
@@ -71,7 +71,7 @@ fn has_factor(config: &ModelConfig, part: &str) -> bool {
             Some(instead) => instead.iter().any(|(stem, _)| part == *stem),
             None => part == *stem,
         },
-        // Of gates and ups in one tensor the factors are named after the ups.
+        // If gates and ups are one tensor, their factors are named after the ups.
         Tensor::Experts(stem, site) => {
             part == *stem && !(*site == Site::FfnGate && config.fused.has(*site))
         }
@@ -83,7 +83,7 @@ fn has_factor(config: &ModelConfig, part: &str) -> bool {
         || family.beside_experts.iter().any(|(stem, _)| part == *stem)
 }
 
-/// What a family does something of its own with, although it is named as a factor of that part is.
+/// Whether `tensor`, although named like the factor of `part`, has another meaning in the family.
 fn is_factor(tensor: &Tensor, part: &str) -> bool {
     matches!(tensor, Tensor::Named(name, _) if name.strip_suffix(FACTOR) == Some(part))
 }
@@ -94,21 +94,21 @@ fn layer_and_part(name: &str) -> Option<(usize, &str)> {
     Some((layer.parse().ok()?, part))
 }
 
-/// Where tables lie that are looked up row by row.
+/// Where tables that are looked up row by row are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tables {
     /// In weight memory.
     #[default]
     Loaded,
-    /// Where the GGUF file has them, which is in memory or mapped: their rows are read as tokens name them.
+    /// In the GGUF file, which is in memory or mapped: rows are read as tokens need them.
     InFile,
 }
 
-/// What a tensor becomes.
+/// What a tensor is converted to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Panels(MatrixRef),
-    /// One of several matrices, and its number: a head's, or that of an expert at that site.
+    /// One of several matrices, and its number: a head's, or an expert's at that site.
     OneOf(MatrixRef, usize, Option<Site>),
     Vector(VectorRef),
     Rows(RowsRef),
@@ -132,22 +132,22 @@ impl Target {
 /// The last part of the name of a factor.
 const FACTOR: &str = ".scale";
 
-/// Gives every tensor its offset, always in the same order.
+/// Assigns every tensor its offset, always in the same order.
 pub(super) struct Placer<'g, 'a> {
     gguf: &'g Gguf<'a>,
     family: &'static Family,
     plan: MemoryPlan,
-    /// Where the tensors lie already, if they do.
+    /// Where the tensors are already stored, if they are.
     in_place: Option<&'g Slc<'a>>,
     /// Whether to look for biases at all: most files have none.
     has_bias: bool,
-    /// The same for factors.
+    /// Whether to look for factors.
     has_factor: bool,
     residency: Residency,
     tables: Tables,
 }
 
-/// Told of every tensor: its index in the file, what it is, what it becomes.
+/// Called for every tensor with its index in the file, what it is, and what it becomes.
 pub(super) type Placed<'c, 'a> = &'c mut dyn FnMut(usize, &TensorInfo<'a>, Target);
 
 impl<'g, 'a> Placer<'g, 'a> {
@@ -164,7 +164,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         }
     }
 
-    /// With its tables elsewhere.
+    /// The layout with its tables elsewhere.
     pub(super) const fn with_tables(mut self, tables: Tables) -> Self {
         self.tables = tables;
         self
@@ -183,7 +183,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         self.plan.bytes()
     }
 
-    /// Where `bytes` of a tensor and its index lie or shall lie, in `layout`.
+    /// The offset at which `bytes` of the tensor at `index` are or will be stored in `layout`.
     fn place(
         &mut self,
         index: usize,
@@ -228,7 +228,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         self.table(name, [1, len], placed)
     }
 
-    /// A tensor of f32 that is used as it is.
+    /// An f32 tensor that is used as it is.
     fn table(
         &mut self,
         name: Name,
@@ -278,7 +278,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         })
     }
 
-    /// The matrices of all experts at a site, or of all heads (`name` without `.weight`); the first of them. Their
+    /// The matrices of all experts at a site, or of all heads (`name` without `.weight`); returns the first. Their
     /// factors may have another name.
     fn stack(
         &mut self,
@@ -332,7 +332,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(first)
     }
 
-    /// How the matrices of a stack lie, and how far apart: `stride`, unless a file that they stay in says otherwise.
+    /// The layout of a stack's matrices, and their distance: `stride`, unless they stay in a file with another one.
     fn stack_in_file(
         &self,
         index: usize,
@@ -401,7 +401,7 @@ impl<'g, 'a> Placer<'g, 'a> {
         Ok(matrix)
     }
 
-    /// The bias of a norm, of a matrix, or of every expert's (experts, rows), if the file has one.
+    /// The bias of a norm, of a matrix, or of all experts (experts, rows), if the file has one.
     fn bias(
         &mut self,
         stem: &Name,
@@ -418,8 +418,8 @@ impl<'g, 'a> Placer<'g, 'a> {
         }
     }
 
-    /// The factor of a matrix's products (`stem.scale`), or every expert's, if the file has one and the family does
-    /// nothing of its own with it.
+    /// The factor of a matrix's products (`stem.scale`), or one for each expert, if the file has one and the family
+    /// gives it no other meaning.
     fn factor(
         &mut self,
         stem: &Name,

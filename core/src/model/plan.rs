@@ -18,9 +18,9 @@ use crate::memory::MemoryPlan;
 pub struct ModelPlan {
     /// Bytes of weights: panels, norms, embedding.
     pub weight_bytes: usize,
-    /// Bytes of tables beside the weights.
+    /// Bytes of tables in addition to the weights.
     pub table_bytes: usize,
-    /// Bytes of scratch memory that each loading thread needs where the source is not
+    /// Bytes of scratch memory that each loading thread needs if the source is not
     /// addressable ([`crate::gguf::source::TensorSource::slice`] gives `None`).
     pub staging_bytes: usize,
     pub(super) n_jobs: usize,
@@ -33,11 +33,11 @@ pub struct ModelPlan {
 pub struct ExpertMatrices {
     /// The layer.
     pub layer: usize,
-    /// [`Site::FfnGate`], [`Site::FfnUp`] or [`Site::FfnDown`]; the first also where gate and up are one tensor.
+    /// [`Site::FfnGate`], [`Site::FfnUp`] or [`Site::FfnDown`]; `FfnGate` also if gate and up are one tensor.
     pub site: Site,
     /// Index of the tensor in the file.
     pub tensor: usize,
-    /// Shape and type of each expert's matrix; of 2 n_ff rows where gate and up are one tensor.
+    /// Shape and type of each expert's matrix; 2 n_ff rows if gate and up are one tensor.
     pub layout: PanelLayout,
 }
 
@@ -51,7 +51,7 @@ impl ModelPlan {
         Self::with_residency(gguf, config, Residency::All)
     }
 
-    /// The same, of the weights that `residency` puts into memory.
+    /// Sizes for the model `config` in `gguf`, of the weights that `residency` puts into memory.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -63,7 +63,7 @@ impl ModelPlan {
         Self::with_tables(gguf, config, residency, Tables::Loaded)
     }
 
-    /// The same with tables where `tables` says.
+    /// Sizes for the model `config` in `gguf`, with tables stored as `tables` says.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -100,7 +100,7 @@ impl ModelPlan {
         })
     }
 
-    /// Tells `told` of every matrix of experts of the layers, in the order of layers.
+    /// Calls `told` with every matrix of experts of the layers, in the order of layers.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -127,7 +127,7 @@ impl ModelPlan {
         Ok(())
     }
 
-    /// Tells `told` the index in the file of every table that is looked up row by row.
+    /// Calls `told` with the file index of every table that is looked up row by row.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -146,8 +146,8 @@ impl ModelPlan {
         placer.ends(config, &mut placed).map(drop)
     }
 
-    /// Tells `used` the index in the file of every tensor that the model uses, or its head that predicts a token
-    /// further.
+    /// Calls `used` with the file index of every tensor that the model, or its head that predicts one more token,
+    /// uses.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -166,7 +166,7 @@ impl ModelPlan {
             placer.ends(config, &mut placed)
         };
         walk(config)?;
-        // What is wrong with a head is for who loads it: the model runs without.
+        // Errors of a head are left to its loader: the model runs without it.
         if let Ok(Some(head)) = ModelConfig::next_token_head(gguf) {
             let _walked = walk(&head);
         }
@@ -179,7 +179,7 @@ impl ModelPlan {
         Ok(())
     }
 
-    /// Tables alone: the weights lie in place.
+    /// Tables alone: the weights stay in place.
     pub(super) const fn of_tables(table_bytes: usize) -> Self {
         Self {
             weight_bytes: 0,

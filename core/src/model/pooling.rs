@@ -8,7 +8,7 @@ use crate::gguf::{Gguf, optional};
 /// How hidden states become an embedding, as llama.cpp names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Not at all: every token has its own.
+    /// No pooling: every token has its own embedding.
     None,
     /// The mean of all tokens.
     Mean,
@@ -19,10 +19,10 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// All of them.
+    /// All poolings.
     pub const ALL: [Self; 4] = [Self::None, Self::Mean, Self::Cls, Self::Last];
 
-    /// Its name.
+    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -37,7 +37,7 @@ impl Pooling {
         Self::ALL.into_iter().find(|pooling| pooling.name() == name)
     }
 
-    /// What `ARCH.pooling_type` says; none where there is no such key.
+    /// The pooling that `ARCH.pooling_type` sets; `None` without such a key.
     ///
     /// # Errors
     /// A key of another type, or a pooling that is not supported (rank, of rerankers).
@@ -71,11 +71,11 @@ impl Pooling {
     }
 
     /// The embedding of a text from the hidden states that count, `rows: (n, out.len())`. The mean
-    /// is summed in f64, in order; otherwise it is the first row, so nothing is to be pooled where
-    /// every token has its own.
+    /// is summed in f64, in order; otherwise it is the first row, so do not call this if every token
+    /// has its own embedding.
     ///
     /// # Panics
-    /// If there is no row, or not whole ones.
+    /// If there are no rows, or an incomplete one.
     pub fn pool(self, rows: &[f32], out: &mut [f32]) {
         let n_embd = out.len();
         assert!(!rows.is_empty());

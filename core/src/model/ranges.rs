@@ -1,4 +1,4 @@
-//! Whether the numbers of a configuration are in their ranges.
+//! Checks that the numbers of a configuration are in range.
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
@@ -7,23 +7,23 @@ use super::shape::{
     Attention, DeltaKeys, DeltaNet, Experts, Latent, Mamba2, QkNorm, Router, SLOPES_MAX,
 };
 
-/// Largest dimension accepted, so that products of two stay far from overflow.
+/// Maximum dimension, so that products of two stay far from overflow.
 const DIM_MAX: usize = 1 << 24;
-/// Most experts accepted.
+/// Maximum experts.
 const EXPERTS_MAX: usize = 1024;
-/// Most dimensions of a head that are rotated.
+/// Maximum rotated dimensions of a head.
 const ROT_MAX: usize = 4096;
-/// Most taps of a short convolution accepted.
+/// Maximum taps of a short convolution.
 const TAPS_MAX: usize = 64;
-/// Most taps of a convolution before a recurrence.
+/// Maximum taps of a convolution before a recurrence.
 pub(crate) const SSM_TAPS_MAX: usize = 16;
-/// Most elements of a head with a state.
+/// Maximum elements of a head with a state.
 const STATE_DIM_MAX: usize = 1 << 12;
-/// Longest value head that is divided by its root mean square.
+/// Maximum length of a value head that is divided by its root mean square.
 pub(crate) const HEAD_DIM_NORMED_MAX: usize = 1024;
 
 impl ModelConfig {
-    /// Whether every number is in its range. Repeated by what relies on it, because the
+    /// Checks that every number is in range. Code that relies on it repeats the check, because the
     /// fields are public.
     pub(super) fn check(&self) -> Result<(), ModelError> {
         let dims = [
@@ -136,14 +136,14 @@ impl ModelConfig {
             }
         }
         self.check_options(shape)?;
-        // A window of none would leave a query without its own key.
+        // A window of 0 would leave a query without its own key.
         if shape.window == Some(0) {
             return Err(self.fail("attention.sliding_window", 0, "1 or more"));
         }
         Ok(())
     }
 
-    /// What attention may have besides heads.
+    /// The options of attention other than heads.
     fn check_options(&self, shape: &Attention) -> Result<(), ModelError> {
         let has_slopes = shape.max_alibi_bias != 0.0;
         if has_slopes && shape.n_gqa() > SLOPES_MAX {
@@ -270,8 +270,8 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Whether each layer whose keys are read stands before its reader, has the same shape and window, and
-    /// keys of its own.
+    /// Checks that each layer whose keys are read precedes its reader, has the same shape and window, and
+    /// has keys of its own.
     fn check_keys_of(&self) -> Result<(), ModelError> {
         for reader in 0..self.n_layer() {
             let Some(shape) = self.kind(reader).attention() else {
@@ -328,7 +328,7 @@ impl ModelConfig {
             ..
         } = shape.router;
         let is_whole = n_group > 0 && shape.n_expert.is_multiple_of(n_group);
-        // A group counts as the sum of two.
+        // A group's score is the sum of two.
         if n_group != 1 && !(is_whole && shape.n_expert / n_group > 1) {
             return Err(self.fail("expert_group_count", n_group, "groups of equal size"));
         }
@@ -346,7 +346,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Whether every number that is not a count is in its range.
+    /// Checks that every number that is not a count is in range.
     fn check_numbers(&self) -> Result<(), ModelError> {
         let positive = |x: f32| x.is_normal() && x > 0.0;
         let cap = |x: f32| x == 0.0 || positive(x);

@@ -1,11 +1,11 @@
-//! Where weights lie: offsets in weight memory, as plain numbers.
+//! References to weights: offsets in weight memory, as plain numbers.
 
 use super::norm::Norm;
 use super::weight::Weight;
 use crate::kernels::bytes::cast;
 use crate::kernels::panel::{PanelLayout, WeightType};
 
-/// The layout of a tensor as plain numbers; of nothing, zeros.
+/// The layout of a tensor as plain numbers; zeros for an absent one.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct LayoutRef([usize; 5]);
@@ -24,14 +24,14 @@ impl LayoutRef {
     /// The layout.
     pub(super) const fn get(&self) -> PanelLayout {
         assert!(self.n_rows() > 0, "the model has this matrix");
-        // SAFETY: numbers of a layout: `new` alone writes others than zeros, and no code makes
-        // this of bytes.
+        // SAFETY: numbers of a layout: only `new` writes others than zeros, and no code makes
+        // this from bytes.
         unsafe { PanelLayout::from_numbers(&self.0) }
     }
 }
 
-/// Where a weight matrix lies in weight memory: some rows of a tensor, mostly all. Tables of
-/// these lie in the caller's bytes, so this and what holds it are plain numbers.
+/// A reference to a weight matrix in weight memory: some or all rows of a tensor. Tables of
+/// these are stored in the caller's bytes, so this and the structs that contain it are plain numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MatrixRef {
@@ -40,21 +40,21 @@ pub(crate) struct MatrixRef {
     pub(super) offset: usize,
     /// Offset of an f32 bias of the tensor's rows, or [`ABSENT`].
     bias: usize,
-    /// Offset of the f32 that the tensor's products are multiplied by, or [`ABSENT`]; experts' lie side by side.
+    /// Offset of the f32 that the tensor's products are multiplied by, or [`ABSENT`]; contiguous for experts.
     factor: usize,
     /// The matrix's rows in the tensor.
     first_row: usize,
     n_rows: usize,
-    /// Bytes from this matrix to that of the next expert; 0 where it is the only one. Biases of experts lie
-    /// side by side.
+    /// Bytes from this matrix to the next expert's; 0 if it is the only one. Biases of experts are
+    /// contiguous.
     stride: usize,
 }
 
-/// Where there is no such vector.
+/// The offset of an absent vector.
 const ABSENT: usize = usize::MAX;
 
 impl MatrixRef {
-    /// A matrix of nothing, to fill tables with.
+    /// An empty matrix, to fill tables with.
     pub(super) const EMPTY: Self = Self {
         layout: LayoutRef::EMPTY,
         offset: 0,
@@ -78,7 +78,7 @@ impl MatrixRef {
         }
     }
 
-    /// With a factor of its products, or one for each of several matrices.
+    /// Sets the factor of its products, or one for each of several matrices.
     pub(super) fn with_factor(self, factor: Option<VectorRef>) -> Self {
         Self {
             factor: factor.map_or(ABSENT, |factor| factor.offset),
@@ -86,12 +86,12 @@ impl MatrixRef {
         }
     }
 
-    /// The first of several matrices that lie `stride` bytes apart.
+    /// The first of several matrices, `stride` bytes apart.
     pub(super) const fn with_stride(self, stride: usize) -> Self {
         Self { stride, ..self }
     }
 
-    /// The matrix of expert `expert`, where this is that of the first.
+    /// The matrix of expert `expert`; `self` is the first expert's.
     pub(super) const fn of_expert(&self, expert: usize) -> Self {
         let bias = match self.bias {
             ABSENT => ABSENT,
@@ -128,12 +128,12 @@ impl MatrixRef {
         self.layout.get()
     }
 
-    /// The matrix, which lies in `memory`.
+    /// The matrix, which is stored in `memory`.
     pub(super) fn weight<'w>(&self, memory: &'w [u8]) -> Weight<'w> {
         self.weight_at(&memory[self.offset..][..self.layout().bytes()], memory)
     }
 
-    /// The same with its panels elsewhere.
+    /// The matrix, with its panels stored elsewhere.
     pub(super) fn weight_at<'w>(&self, panels: &'w [u8], memory: &'w [u8]) -> Weight<'w> {
         Weight {
             layout: self.layout(),
@@ -145,7 +145,7 @@ impl MatrixRef {
         }
     }
 
-    /// What its products are multiplied by.
+    /// The factor of its products.
     fn factor(&self, memory: &[u8]) -> Option<f32> {
         match self.factor {
             ABSENT => None,
@@ -161,7 +161,7 @@ impl MatrixRef {
     }
 }
 
-/// Where a vector of f32 lies in weight memory; of length 0 where there is none.
+/// A reference to an f32 vector in weight memory; length 0 if absent.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct VectorRef {
@@ -177,7 +177,7 @@ pub(super) fn floats<'w>(memory: &'w [u8], vector: &VectorRef) -> &'w [f32] {
     cast(&memory[vector.offset..][..4 * vector.len])
 }
 
-/// The kind of a norm, and where its bias lies. A plain number, since tables of these lie in the caller's bytes.
+/// The kind of a norm, and the offset of its bias. A plain number: tables of these are stored in the caller's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct NormKind(usize);
@@ -193,7 +193,7 @@ impl NormKind {
     }
 }
 
-/// Where the weights of a norm lie; of length 0 where there is none.
+/// A reference to the weights of a norm; length 0 if absent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NormRef {
     pub(super) weight: VectorRef,
@@ -206,7 +206,7 @@ impl NormRef {
         kind: NormKind::RMS,
     };
 
-    /// The norm, whose weights lie in `memory`; `None` where there is none.
+    /// The norm, whose weights are stored in `memory`; `None` if absent.
     pub(super) fn get<'w>(&self, memory: &'w [u8]) -> Option<Norm<'w>> {
         let weight = match self.weight.len {
             0 => return None,
@@ -227,7 +227,7 @@ impl NormRef {
     }
 }
 
-/// Where rows as in GGUF lie in weight memory.
+/// A reference to rows in GGUF's format in weight memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowsRef {
     pub(crate) ty: WeightType,
@@ -236,23 +236,23 @@ pub(crate) struct RowsRef {
     pub(crate) row_bytes: usize,
 }
 
-/// What is outside of layers, but for tables.
+/// The parts of a model outside of its layers, except tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(super) output_norm: NormRef,
-    /// Empty where embeddings begin the residual stream as they are.
+    /// Empty if the embeddings begin the residual stream as they are.
     pub(super) embedding_norm: NormRef,
     pub(super) output: MatrixRef,
     pub(super) embedding: Embedding,
-    /// Embeddings of positions, where they are learned: (n_ctx_train, n_embd).
+    /// Embeddings of positions, if they are learned: (n_ctx_train, n_embd).
     pub(super) positions: Option<RowsRef>,
-    /// Embeddings of token types, the first of which all tokens have: (n, n_embd).
+    /// Embeddings of token types, (n, n_embd); all tokens have the first.
     pub(super) types: Option<MatrixRef>,
     pub(super) layer_input: Option<LayerInput>,
     pub(super) next_token: Option<NextTokenInput>,
 }
 
-/// What makes the residual stream of a head that predicts a token further.
+/// The inputs of the residual stream of a head that predicts one more token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextTokenInput {
     /// (n_embd, 2 * n_embd): columns of the embedding, then of the hidden state.
@@ -263,21 +263,21 @@ pub(crate) struct NextTokenInput {
     pub(super) hidden_norm: NormRef,
 }
 
-/// The embedding that layers have of their own.
+/// The per-layer embeddings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerInput {
     /// (n_vocab, n_layer * n_embd_layer), looked up.
     pub(super) rows: RowsRef,
-    /// What is made of the model's embedding, (n_layer * n_embd_layer, n_embd).
+    /// The projection of the model's embedding, (n_layer * n_embd_layer, n_embd).
     pub(super) proj: MatrixRef,
-    /// The norm of each layer's part of that, (n_embd_layer).
+    /// The norm of each layer's part of the projection, (n_embd_layer).
     pub(super) norm: NormRef,
 }
 
 /// How token embeddings are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Embedding {
-    /// Panels, such as those of an output layer that serves both.
+    /// Panels, for example of an output layer that serves as both.
     Panels(MatrixRef),
     /// GGUF rows of their own.
     Rows(RowsRef),

@@ -9,14 +9,14 @@ use crate::kernels::table::{RopeArgs, RopePairing};
 pub struct RopeScaling {
     /// The method.
     pub kind: RopeScalingKind,
-    /// Above 0; 2 means positions count half. 1 where there is no scaling.
+    /// Above 0; 2 halves the positions. 1 for no scaling.
     pub factor: f32,
-    /// Context length before scaling, in tokens: what YaRN's bounds follow from, and where
-    /// longrope changes from its short factors to its long ones.
+    /// Context length before scaling, in tokens: YaRN's bounds follow from it, and longrope
+    /// changes from its short factors to its long ones there.
     pub n_ctx_orig: usize,
-    /// Factor on the rotated part of queries and keys beside YaRN's own; 1 for none.
+    /// Factor on the rotated part of queries and keys in addition to YaRN's own; 1 for none.
     pub attn_factor: f32,
-    /// What else YaRN has.
+    /// Further settings of YaRN.
     pub yarn: Yarn,
 }
 
@@ -24,10 +24,10 @@ pub struct RopeScaling {
 /// transformers' `_compute_yarn_parameters`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// Share of the ramp between kept and divided frequencies that is taken: 1 all, 0 none, and
+    /// Fraction of the ramp between kept and divided frequencies that is applied: 1 all, 0 none, and
     /// then YaRN's factor is not applied either.
     pub ext_factor: f32,
-    /// What stands in place of YaRN's own factor, `1 + 0.1 ln factor`.
+    /// Replaces YaRN's own factor, `1 + 0.1 ln factor`.
     pub attn_factor: Option<f32>,
     /// Turns in the original context above which a frequency is kept.
     pub beta_fast: f32,
@@ -38,7 +38,7 @@ pub struct Yarn {
 }
 
 impl Yarn {
-    /// As published.
+    /// The published settings.
     pub const DEFAULT: Self = Self {
         ext_factor: 1.0,
         attn_factor: None,
@@ -49,7 +49,7 @@ impl Yarn {
 }
 
 impl RopeScaling {
-    /// As trained.
+    /// No scaling.
     pub const NONE: Self = Self {
         kind: RopeScalingKind::None,
         factor: 1.0,
@@ -63,7 +63,7 @@ impl RopeScaling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RopeScalingKind {
-    /// As trained.
+    /// No scaling.
     None,
     /// All frequencies divided by the factor.
     Linear,
@@ -73,10 +73,10 @@ pub enum RopeScalingKind {
     LongRope,
 }
 
-/// A rotation of queries and keys that some layers of a model use.
+/// A rotation of queries and keys, used by some of a model's layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// Dimensions of a head that are rotated; even, at most the head's length.
+    /// Dimensions of a head that are rotated; even, up to the head's length.
     pub n_rot: usize,
     /// Base of the frequencies.
     pub freq_base: f32,
@@ -87,7 +87,7 @@ pub struct RopeConfig {
 }
 
 impl RopeConfig {
-    /// What frequencies are divided by.
+    /// The divisor of the frequencies.
     const fn factor(&self, scaling: &RopeScaling) -> f32 {
         if self.is_scaled { scaling.factor } else { 1.0 }
     }
@@ -98,7 +98,7 @@ impl RopeConfig {
 pub struct Rope<'m> {
     frequencies: &'m [f64],
     pairing: RopePairing,
-    /// Factor on what is rotated.
+    /// Factor on the rotated part.
     scale: f64,
 }
 
@@ -111,18 +111,18 @@ impl<'m> Rope<'m> {
         }
     }
 
-    /// The rotation alone, for what has been scaled already.
+    /// The rotation without the factor, for input that is already scaled.
     pub(crate) const fn unscaled(self) -> Self {
         Self { scale: 1.0, ..self }
     }
 
-    /// Dimensions rotated.
+    /// Dimensions that are rotated.
     pub const fn n_rot(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Cosines and sines of the angles at `position`, each (n_rot / 2), times the factor on what
-    /// is rotated. A negative position rotates back.
+    /// Cosines and sines of the angles at `position`, each (n_rot / 2), times the factor on the
+    /// rotated part. A negative position rotates back.
     ///
     /// # Panics
     /// If a slice is shorter than n_rot / 2.
@@ -148,8 +148,8 @@ impl<'m> Rope<'m> {
     }
 }
 
-/// Computes the frequencies of a rotation into `out` (n_rot / 2); `factors` divide them, where the file
-/// has some (Llama 3, longrope).
+/// Computes the frequencies of a rotation into `out` (n_rot / 2); `factors` are the file's divisors, if it has
+/// any (Llama 3, longrope).
 pub(super) fn frequencies(
     config: &RopeConfig,
     scaling: &RopeScaling,
@@ -173,10 +173,10 @@ pub(super) fn frequencies(
     }
 }
 
-/// The factor on queries and keys, where frequencies are divided by `factor` (YaRN).
+/// The factor on queries and keys whose frequencies are divided by `factor` (YaRN).
 ///
-/// YaRN's own is `1 + 0.1 ln factor` for a model that is stretched, as llama.cpp has it, or what the
-/// file gives in its place; layers that are not stretched keep 1.
+/// `1 + 0.1 ln factor` for a model with a stretched context, as in llama.cpp, or the value that the
+/// file gives instead; layers that are not stretched keep 1.
 fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
     let own = f64::from(scaling.attn_factor);
     if scaling.kind != RopeScalingKind::Yarn {
@@ -197,7 +197,7 @@ fn attention_factor(scaling: &RopeScaling, factor: f32) -> f64 {
         return own * stretch(factor) / (1.0 + 0.1 * f64::from(yarn.log_multiplier) * ln);
     }
     if scaling.factor <= 1.0 {
-        // llama.cpp cancels the kernel's factor by that of the model, whatever its sign.
+        // llama.cpp cancels the kernel's factor by the model's, whatever its sign.
         return own * stretch(factor) / stretch(scaling.factor);
     }
     own * stretch(factor)
@@ -213,7 +213,7 @@ struct Ramp {
 impl Ramp {
     #[expect(clippy::cast_precision_loss, reason = "contexts are below 2^32")]
     fn new(scaling: &RopeScaling, n_rot: usize, ln_base: f64) -> Self {
-        // The dimension whose frequency makes so many turns.
+        // The dimension whose frequency makes that number of turns.
         let dimension = |turns: f64| {
             let length = scaling.n_ctx_orig.max(1) as f64 / (turns * 2.0 * core::f64::consts::PI);
             n_rot as f64 * double::ln(length) / (2.0 * ln_base)

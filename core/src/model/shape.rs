@@ -3,23 +3,23 @@
 use crate::kernels::contract::double;
 use crate::kernels::recurrent::{STATE_LANES, state_floats};
 
-/// Most query heads to a KV head where scores fall with the distance.
+/// Maximum query heads per KV head where scores fall with the distance.
 pub(crate) const SLOPES_MAX: usize = 64;
 
-/// What norms of queries and keys span.
+/// What the norms of queries and keys span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// There are none.
+    /// No norms.
     None,
-    /// Each head for itself, all of them with the same weights.
+    /// Each head separately, all of them with the same weights.
     Head,
-    /// Each head for itself, with weights of its own.
+    /// Each head separately, with weights of its own.
     EachHead,
-    /// All heads of a token.
+    /// All heads of a token together.
     Row,
 }
 
-/// What the gate of a feed-forward network goes through.
+/// The activation of a feed-forward network's gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x · sigmoid(x)` (SwiGLU).
@@ -32,7 +32,7 @@ pub enum Activation {
     SwigluClamped {
         /// Factor inside the sigmoid.
         alpha: f32,
-        /// Largest gate, and largest magnitude of what it multiplies.
+        /// Maximum gate, and maximum magnitude of the value that it multiplies.
         limit: f32,
     },
 }
@@ -48,14 +48,14 @@ pub struct Attention {
     pub head_dim_k: usize,
     /// Dimensions of a value.
     pub head_dim_v: usize,
-    /// Which of [`super::ModelConfig::ropes`] turns queries and keys; `None` where none does.
+    /// The rotation of queries and keys, in [`super::ModelConfig::ropes`]; `None` for no rotation.
     pub rope: Option<usize>,
-    /// Keys that a query sees, its own included; `None` for all. In an encoder those up to half as many
+    /// Keys that a query sees, its own included; `None` for all. In an encoder, the keys up to half that number of
     /// positions away, on both sides.
     pub window: Option<usize>,
-    /// What norms of queries and keys span.
+    /// What the norms of queries and keys span.
     pub qk_norm: QkNorm,
-    /// Whether these norms come behind the rotation rather than before it.
+    /// Whether these norms come after the rotation rather than before it.
     pub norms_rotated: bool,
     /// Whether each value head is divided by its root mean square.
     pub norms_values: bool,
@@ -65,44 +65,44 @@ pub struct Attention {
     pub scale: f32,
     /// Growth of the queries with their position, for contexts beyond the original one.
     pub temperature: Option<QueryTemperature>,
-    /// What scores are capped to; 0 for no cap.
+    /// The cap on scores; 0 for no cap.
     pub soft_cap: f32,
-    /// Whether each head has a score of its own that takes part in the softmax, without a value
+    /// Whether each head has a score of its own that enters the softmax without a value
     /// (attention sink).
     pub has_sink: bool,
-    /// What slopes of distances follow from (ALiBi): the most that a head takes off, as a power of two; 0
+    /// Sets the slopes of distances (ALiBi), which fall to `2^-max_alibi_bias` over the heads; 0
     /// for none.
     pub max_alibi_bias: f32,
     /// The layer whose keys and values are read; `None` for the layer's own.
     pub keys_of: Option<usize>,
-    /// Whether each query head has a gate beside it: the rows of `attn_q` are the query and then the gate of
+    /// Whether each query head has a gate: the rows of `attn_q` are the query and then the gate of
     /// a head, and the head's output is multiplied by the sigmoid of its gate.
     pub has_gate: bool,
-    /// How keys and values of all heads are kept as one row, where they are (multi-head latent attention). Then there is one
-    /// KV head, whose key is the latent row and what is turned, and whose value is the latent row.
+    /// How keys and values of all heads are kept as one row (multi-head latent attention); `None` if they are not. With
+    /// it there is one KV head: its key is the latent row and the rotated part, its value the latent row.
     pub latent: Option<Latent>,
 }
 
 /// Multi-head latent attention (DeepSeek-V2), with the projections of keys and values absorbed into queries and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latent {
-    /// Width of the row that queries are made of; 0 where they are made of the stream.
+    /// Width of the row that queries are projected from; 0 if they are projected from the stream.
     pub q_rank: usize,
     /// Width of the latent row.
     pub kv_rank: usize,
-    /// Dimensions of a query head that are not turned.
+    /// Dimensions of a query head that are not rotated.
     pub head_dim_nope: usize,
-    /// Those that are.
+    /// Dimensions of a query head that are rotated.
     pub head_dim_rope: usize,
     /// Dimensions of a head's output.
     pub head_dim_v: usize,
 }
 
-/// Most query heads of a KV head that one unit of work takes.
+/// Maximum query heads of a KV head in one unit of work.
 const GROUP_MAX: usize = 8;
 
 impl Attention {
-    /// Groups that the query heads of a KV head are cut into, as units of work: where one KV head serves them all.
+    /// Groups that the query heads of a KV head are split into, as units of work, if one KV head serves them all.
     pub(crate) fn n_groups(&self) -> usize {
         let n_gqa = self.n_gqa();
         let fits = |n: &usize| n_gqa.is_multiple_of(*n) && n_gqa / n <= GROUP_MAX;
@@ -117,7 +117,7 @@ impl Attention {
         self.n_gqa() / self.n_groups()
     }
 
-    /// Units of work that a tile's heads make.
+    /// Units of work for the heads of a tile.
     pub(crate) fn n_units(&self) -> usize {
         self.n_head_kv * self.n_groups()
     }
@@ -135,8 +135,8 @@ impl Attention {
         self.n_head / self.n_head_kv
     }
 
-    /// What a key takes off a head's score for each step that it is away (ALiBi, Press et al. 2021): powers
-    /// of 2 that fall evenly over the largest power of two of heads, and in between for the others.
+    /// What is subtracted from a head's score for each position between query and key (ALiBi, Press et al. 2021):
+    /// powers of 2 that fall evenly over the largest power of two of heads, and values in between for the others.
     pub fn slope(&self, head: usize) -> f32 {
         let whole = 1usize << self.n_head.max(1).ilog2();
         let (n, power) = match head < whole {
@@ -155,7 +155,7 @@ impl Attention {
         self.n_head * self.head_dim_k
     }
 
-    /// Rows of `attn_q`: the queries, and gates beside them.
+    /// Rows of `attn_q`: the queries, and their gates.
     pub const fn n_query_rows(&self) -> usize {
         if self.has_gate {
             2 * self.n_query()
@@ -197,7 +197,7 @@ pub struct ShortConv {
 }
 
 impl ShortConv {
-    /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought, oldest first.
+    /// Floats of a sequence's state in a layer: the inputs of the last `n_taps - 1` tokens, oldest first.
     pub const fn state_len(&self, n_embd: usize) -> usize {
         self.n_taps.saturating_sub(1) * n_embd
     }
@@ -208,9 +208,9 @@ impl ShortConv {
 pub struct Ffn {
     /// Neurons.
     pub n_ff: usize,
-    /// Whether a gate multiplies what enters the neurons (SwiGLU, GeGLU), rather than an activation alone.
+    /// Whether a gate multiplies the neurons' input (SwiGLU, GeGLU), rather than an activation alone.
     pub is_gated: bool,
-    /// What the gate goes through.
+    /// The activation of the gate.
     pub activation: Activation,
 }
 
@@ -219,28 +219,28 @@ pub struct Ffn {
 pub struct Experts {
     /// Neurons of an expert.
     pub n_ff: usize,
-    /// Experts.
+    /// The number of experts.
     pub n_expert: usize,
     /// Experts that work on a token.
     pub n_expert_used: usize,
-    /// How they are chosen and weighed.
+    /// How they are chosen and weighted.
     pub router: Router,
-    /// Whether a gate multiplies what enters the neurons.
+    /// Whether a gate multiplies the neurons' input.
     pub is_gated: bool,
-    /// What the gates go through.
+    /// The activation of the gates.
     pub activation: Activation,
-    /// The expert that works on every token.
+    /// The shared expert, which works on every token.
     pub shared: Option<SharedExpert>,
-    /// Whether router, experts and the expert for all tokens have norms of their own, before them and, but for the router,
-    /// behind them (Gemma 4).
+    /// Whether router, experts and the shared expert have norms of their own: before each of them, and after all but
+    /// the router (Gemma 4).
     pub has_norms: bool,
-    /// Elements of the rows that they alone read and give, between two matrices that all of them share (Nemotron 3
-    /// Super); 0 where those are the stream's.
+    /// Elements of the rows that only the experts read and write, between two matrices that all of them share
+    /// (Nemotron 3 Super); 0 if they use the stream's width.
     pub n_latent: usize,
 }
 
 impl Experts {
-    /// Elements of the rows that experts read and give, in a stream of `n_embd`.
+    /// Elements of the rows that experts read and write, in a stream of `n_embd`.
     pub const fn width(&self, n_embd: usize) -> usize {
         if self.n_latent > 0 {
             self.n_latent
@@ -253,28 +253,28 @@ impl Experts {
 /// How a token's experts follow from the router's logits.
 ///
 /// 1. Scores of all experts.
-/// 2. For the choice alone, a bias is added where the file has one (`exp_probs_b.bias`), and experts outside of the best
-///    groups are left out. A group counts as the sum of its two best.
+/// For the choice alone, a bias is added if the file has one (`exp_probs_b.bias`), and experts outside of the best
+///    groups are left out. A group's score is the sum of its two best.
 /// 3. The best are chosen, ties to the lower number.
 /// 4. Weights are their scores without the bias, normalised and scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
-    /// What logits become.
+    /// The function that turns logits into scores.
     pub score: RouterScore,
-    /// Whether the weights of the chosen are divided by their sum.
+    /// Whether the weights of the chosen experts are divided by their sum.
     pub is_normalized: bool,
     /// Factor on the weights.
     pub scale: f32,
     /// Whether the choice is by scores with a bias.
     pub has_bias: bool,
-    /// Groups of neighbouring experts; 1 for none.
+    /// Groups of consecutive experts; 1 for none.
     pub n_group: usize,
-    /// Groups that a token's experts come from.
+    /// Groups that a token's experts are chosen from.
     pub n_group_used: usize,
 }
 
 impl Router {
-    /// The softmax over all experts, as it is.
+    /// The plain softmax over all experts.
     pub const SOFTMAX: Self = Self {
         score: RouterScore::Softmax,
         is_normalized: false,
@@ -285,23 +285,23 @@ impl Router {
     };
 }
 
-/// What the router's logits become.
+/// The function that turns the router's logits into scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterScore {
     /// The softmax over all experts.
     Softmax,
-    /// The sigmoid of each.
+    /// The sigmoid of each logit.
     Sigmoid,
-    /// The logits; the weights are the softmax over those of the chosen.
+    /// The logits themselves; the weights are the softmax over the chosen experts' logits.
     SoftmaxOfChosen,
 }
 
-/// A feed-forward network beside the experts, of the same kind, that works on every token.
+/// The shared expert: a feed-forward network of the experts' kind that works on every token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
     /// Neurons.
     pub n_ff: usize,
-    /// Whether what it gives is multiplied by the sigmoid of one more projection of the token.
+    /// Whether its output is multiplied by the sigmoid of one more projection of the token.
     pub has_gate: bool,
 }
 
@@ -319,20 +319,20 @@ pub struct DeltaNet {
     pub head_dim_v: usize,
     /// Taps of the convolution that queries, keys and values go through.
     pub n_taps: usize,
-    /// Which head of keys each head of values has.
+    /// How heads of keys are assigned to heads of values.
     pub keys: DeltaKeys,
-    /// Whether `ssm_in` has all that goes with a head of keys side by side: its query and key, values and gates
-    /// of its heads of values. Only where neighbours share keys.
+    /// Whether `ssm_in` stores everything of a head of keys contiguously: its query and key, and values and gates
+    /// of its heads of values. Only if consecutive heads of values share keys.
     pub is_joint: bool,
 }
 
-/// Which head of keys a head of values has, and how a file holds what goes with a head.
+/// How heads of keys are assigned to heads of values, and how a file stores what belongs to a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeltaKeys {
-    /// Head `h` has that of `h % n_head_k`; `ssm_beta` and `ssm_alpha` are apart (Qwen3.5).
+    /// Head `h` uses keys `h % n_head_k`; `ssm_beta` and `ssm_alpha` are separate (Qwen3.5).
     Alternate,
-    /// Neighbours share one, `h / (n_head_v / n_head_k)`; `ssm_ba` has for each of them the rates of its
-    /// heads of values, then the steps (Qwen3-Next).
+    /// Consecutive heads share one, `h / (n_head_v / n_head_k)`; `ssm_ba` has for each head of keys the rates of its
+    /// heads of values, then their steps (Qwen3-Next).
     Neighbours,
 }
 
@@ -352,7 +352,7 @@ impl DeltaNet {
         2 * self.n_key() + self.n_value()
     }
 
-    /// The head of keys of head `head` of values.
+    /// The head of keys for head `head` of values.
     pub const fn key_head(&self, head: usize) -> usize {
         match self.keys {
             DeltaKeys::Alternate => head % self.n_head_k,
@@ -360,7 +360,7 @@ impl DeltaNet {
         }
     }
 
-    /// Columns of what the stream is projected to for the convolution, with gates where they are joint.
+    /// Columns of the stream's projection for the convolution, including the gates if they are joint.
     pub const fn n_in(&self) -> usize {
         if self.is_joint {
             self.n_channel() + self.n_value()
@@ -369,12 +369,12 @@ impl DeltaNet {
         }
     }
 
-    /// Columns that go with a head of keys in a joint projection.
+    /// Columns of a head of keys in a joint projection.
     const fn n_joint(&self) -> usize {
         self.n_in() / self.n_head_k
     }
 
-    /// The column of channel `channel` in what is projected.
+    /// The column of channel `channel` in the projection.
     pub const fn column(&self, channel: usize) -> usize {
         if !self.is_joint {
             return channel;
@@ -399,7 +399,7 @@ impl DeltaNet {
         value / of_values * self.n_joint() + 2 * self.head_dim_k + value % of_values
     }
 
-    /// Floats of a sequence's state in a layer: what the last `n_taps - 1` tokens brought to the convolution,
+    /// Floats of a sequence's state in a layer: the convolution's inputs of the last `n_taps - 1` tokens,
     /// oldest first, then the heads' states.
     pub const fn state_len(&self) -> usize {
         let head = state_floats(self.head_dim_k, self.head_dim_v);
@@ -420,7 +420,7 @@ pub struct Mamba2 {
     pub n_group: usize,
     /// Taps of the convolution.
     pub n_taps: usize,
-    /// Whether the output of a group goes through a norm.
+    /// Whether the output of each group has a norm.
     pub has_norm: bool,
 }
 
@@ -447,7 +447,7 @@ impl Mamba2 {
     }
 }
 
-/// Floats of what a convolution keeps, in whole lines.
+/// Floats of a convolution's state, in whole lines.
 pub(crate) const fn conv_state_len(n_taps: usize, n_channel: usize) -> usize {
     (n_taps.saturating_sub(1) * n_channel).next_multiple_of(STATE_LANES)
 }

@@ -11,7 +11,7 @@ use super::shape::{Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, QkNorm,
 #[repr(usize)]
 #[non_exhaustive]
 pub enum Site {
-    /// (n_head * head_dim_k, n_embd); where heads have gates, twice as many rows.
+    /// (n_head * head_dim_k, n_embd); twice the rows if heads have gates.
     AttnQ,
     /// (n_head_kv * head_dim_k, n_embd)
     AttnK,
@@ -25,76 +25,76 @@ pub enum Site {
     FfnUp,
     /// (n_embd, n_ff)
     FfnDown,
-    /// The router, (n_expert, n_embd). Where there is one, the three above are of one expert, and n_embd stands for
-    /// [`Experts::width`].
+    /// The router, (n_expert, n_embd). In a layer with experts, the three above belong to one expert, and n_embd stands
+    /// for [`Experts::width`].
     FfnGateInp,
-    /// The first third of `shortconv.in_proj`, (n_embd, n_embd): what gates the convolution's input.
+    /// The first third of `shortconv.in_proj`, (n_embd, n_embd): the gate of the convolution's input.
     ShortConvB,
-    /// The second third, (n_embd, n_embd): what gates the convolution's output.
+    /// The second third, (n_embd, n_embd): the gate of the convolution's output.
     ShortConvC,
     /// The last third, (n_embd, n_embd): the convolution's input.
     ShortConvX,
     /// (n_embd, n_embd)
     ShortConvOut,
-    /// What a delta net's convolution reads, (n_channel, n_embd): queries, keys, values.
+    /// The input of a delta net's convolution, (n_channel, n_embd): queries, keys, values.
     SsmQkv,
-    /// What gates a delta net's output, (n_head_v * head_dim_v, n_embd).
+    /// The gate of a delta net's output, (n_head_v * head_dim_v, n_embd).
     SsmGate,
     /// Rates of a delta net's heads before the sigmoid, (n_head_v, n_embd).
     SsmBeta,
-    /// Their steps before the softplus, (n_head_v, n_embd).
+    /// Steps of a delta net's heads before the softplus, (n_head_v, n_embd).
     SsmAlpha,
-    /// Both, (2 * n_head_v, n_embd), where a file has them as one.
+    /// Rates and steps, (2 * n_head_v, n_embd), if a file has them as one matrix.
     SsmBa,
-    /// All that Mamba 2 reads, (n_in, n_embd): gates, channels of the convolution, steps. Of a delta net what
-    /// [`Self::SsmQkv`] and [`Self::SsmGate`] are, by heads of keys, where a file has them as one.
+    /// The whole input of Mamba 2, (n_in, n_embd): gates, channels of the convolution, steps. In a delta net,
+    /// [`Self::SsmQkv`] and [`Self::SsmGate`] by heads of keys, if a file has them as one matrix.
     SsmIn,
-    /// (n_embd, n_head_v * head_dim_v), or of as many columns as Mamba 2 has in its heads.
+    /// (n_embd, n_head_v * head_dim_v), or with all of the columns of Mamba 2's heads.
     SsmOut,
-    /// The gate of the expert that works on every token, (1, n_embd).
+    /// The gate of the shared expert, (1, n_embd).
     FfnGateInpShexp,
-    /// The same expert's, (n_ff, n_embd).
+    /// The shared expert's, (n_ff, n_embd).
     FfnGateShexp,
     /// (n_ff, n_embd)
     FfnUpShexp,
     /// (n_embd, n_ff)
     FfnDownShexp,
-    /// Latent attention: the row that queries are made of, (q_rank, n_embd).
+    /// Latent attention: the row that queries are projected from, (q_rank, n_embd).
     AttnQA,
-    /// Queries of that row, (n_head * (head_dim_nope + head_dim_rope), q_rank).
+    /// Queries from that row, (n_head * (head_dim_nope + head_dim_rope), q_rank).
     AttnQB,
-    /// The latent row and what of a key is turned, (kv_rank + head_dim_rope, n_embd).
+    /// The latent row and the rotated part of a key, (kv_rank + head_dim_rope, n_embd).
     AttnKvA,
-    /// Of each head: what makes a query of latent rows, (kv_rank, head_dim_nope).
+    /// Of each head: the projection of a query to latent rows, (kv_rank, head_dim_nope).
     AttnKB,
-    /// Of each head: what makes its output of latent rows, (head_dim_v, kv_rank).
+    /// Of each head: the projection of latent rows to its output, (head_dim_v, kv_rank).
     AttnVB,
-    /// What gates the layer's own embedding, (n_embd_layer, n_embd).
+    /// The gate of the per-layer embedding, (n_embd_layer, n_embd).
     LayerInputGate,
     /// (n_embd, n_embd_layer)
     LayerInputProj,
-    /// What experts read of the stream where they have a space of their own, (n_latent, n_embd).
+    /// The projection of the stream to the experts' own space, if they have one, (n_latent, n_embd).
     FfnLatentDown,
-    /// From there back to the stream, (n_embd, n_latent).
+    /// The projection from that space back to the stream, (n_embd, n_latent).
     FfnLatentUp,
     /// The output layer, (n_vocab, n_embd): outside of layers.
     Output,
 }
 
-/// What a matrix reads.
+/// The input of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The residual stream after a norm.
     Stream,
-    /// What the mixer made of it: attention's output, the convolution's, rows within latent attention. Or what experts
-    /// made of rows of their own space.
+    /// The mixer's result: attention's output, the convolution's, rows within latent attention. Or the experts'
+    /// result in their own space.
     Mixed,
     /// The neurons of a feed-forward network.
     Neurons,
 }
 
 impl Site {
-    /// All of a layer's: all but the output layer.
+    /// All sites of a layer: all but the output layer.
     pub const IN_LAYER: [Self; 32] = [
         Self::AttnQ,
         Self::AttnK,
@@ -130,8 +130,8 @@ impl Site {
         Self::FfnLatentUp,
     ];
 
-    /// Rows and columns in a layer of that kind, of one expert where those are experts' matrices; `None`
-    /// where the kind has no such matrix, and for the output layer.
+    /// Rows and columns in a layer of that kind, of one expert for experts' matrices; `None`
+    /// if the kind has no such matrix, and for the output layer.
     pub const fn shape(self, kind: &LayerKind, n_embd: usize) -> Option<[usize; 2]> {
         match self {
             Self::AttnQ
@@ -266,7 +266,7 @@ impl Site {
         }
     }
 
-    /// What it reads.
+    /// Its input.
     pub const fn input(self) -> Input {
         match self {
             Self::AttnOutput
@@ -282,7 +282,7 @@ impl Site {
     }
 
     /// Whether later tokens depend on its outputs (keys, values, recurrent states), so that it runs for
-    /// every token, not for those alone that go on.
+    /// every token, not only for those that continue to the next layer.
     pub const fn is_for_state(self) -> bool {
         matches!(
             self,
@@ -299,7 +299,7 @@ impl Site {
         )
     }
 
-    /// How many there are in a layer of that kind, where experts or heads have one each.
+    /// The number of such matrices in a layer of that kind, if experts or heads have one each.
     pub const fn n_parts(self, kind: &LayerKind) -> Option<usize> {
         match (self, &kind.mixer) {
             (Self::AttnKB | Self::AttnVB, Mixer::Attention(shape)) => Some(shape.n_head),
@@ -317,7 +317,7 @@ impl Site {
     }
 }
 
-/// The vectors that a layer may have: norms, and what else is added or multiplied in f32.
+/// The vectors that a layer may have: norms, and other f32 vectors that are added or multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Vector {
@@ -327,49 +327,49 @@ pub(crate) enum Vector {
     QueryNorm,
     /// The norm of keys: (head_dim_k), (n_head_kv, head_dim_k) or (n_head_kv * head_dim_k).
     KeyNorm,
-    /// The norm of what the mixer adds, (n_embd).
+    /// The norm of the mixer's output, (n_embd).
     MixerPostNorm,
     /// The norm before the channel, (n_embd).
     ChannelNorm,
-    /// The norm of what the channel adds, (n_embd).
+    /// The norm of the channel's output, (n_embd).
     ChannelPostNorm,
     /// Scores of attention's sinks, (n_head).
     Sinks,
-    /// Taps of the short convolution, (n_embd, n_taps): those of a channel side by side, oldest first.
+    /// Taps of the short convolution, (n_embd, n_taps): the taps of a channel are contiguous, oldest first.
     ConvTaps,
-    /// Taps of a convolution before a recurrence, (n_channel, n_taps), as above.
+    /// Taps of a convolution before a recurrence, (n_channel, n_taps), in the same order.
     SsmConv,
-    /// What its sums start with, (n_channel); Mamba 2's alone.
+    /// The bias of the convolution's sums, (n_channel); only in Mamba 2.
     SsmConvBias,
     /// Added to the heads' steps, (n_head).
     SsmDt,
-    /// What steps are multiplied by for the logarithm of the decay, below 0: (n_head).
+    /// The factor of the steps in the logarithm of the decay, below 0: (n_head).
     SsmA,
-    /// How much of a head's input goes around its state, (n_head).
+    /// Fraction of a head's input that bypasses its state, (n_head).
     SsmD,
     /// The norm of the heads' outputs: (head_dim_v) of a delta net, (n_group, n_inner / n_group) of Mamba 2.
     SsmNorm,
-    /// What is added to the scores of experts for their choice, (n_expert).
+    /// The bias on the scores of experts for their choice, (n_expert).
     ChoiceBias,
-    /// The norm of the row that queries are made of, (q_rank).
+    /// The norm of the row that queries are projected from, (q_rank).
     QueryANorm,
     /// The norm of the latent row, (kv_rank).
     LatentNorm,
-    /// The norm before the router, where it has one: its logits are also divided by sqrt(n_embd), (n_embd).
+    /// The norm before the router, if it has one: its logits are also divided by sqrt(n_embd), (n_embd).
     RouterNorm,
-    /// The norm before the experts, where they have one, (n_embd).
+    /// The norm before the experts, if they have one, (n_embd).
     ExpertsNorm,
-    /// The norm behind them, (n_embd).
+    /// The norm after the experts, (n_embd).
     ExpertsPostNorm,
-    /// The norm behind the expert for all tokens, (n_embd).
+    /// The norm after the shared expert, (n_embd).
     SharedPostNorm,
     /// Factors on the outputs of experts, (n_expert).
     ExpertScales,
-    /// The norm of what the layer's own embedding adds, (n_embd).
+    /// The norm of the per-layer embedding's contribution, (n_embd).
     LayerInputPostNorm,
-    /// What the stream is multiplied by behind the layer, (1).
+    /// The factor on the stream after the layer, (1).
     OutputScale,
-    /// The norm behind the channel's, of what that gives and the stream before the mixer, (n_embd).
+    /// The norm after the channel's, on the sum of its output and the stream before the mixer, (n_embd).
     SecondNorm,
 }
 
@@ -383,7 +383,7 @@ const fn has_norms(kind: &LayerKind) -> bool {
 impl Vector {
     pub(super) const COUNT: usize = Self::SecondNorm as usize + 1;
 
-    /// Rows and columns in a layer of that kind, one row but for taps; zeros where the kind has none.
+    /// Rows and columns in a layer of that kind, one row except for taps; zeros if the kind has none.
     pub(super) const fn shape(self, kind: &LayerKind, n_embd: usize) -> [usize; 2] {
         let len = match (self, &kind.mixer) {
             (Self::MixerNorm, Mixer::None) => 0,
@@ -401,7 +401,7 @@ impl Vector {
                 QkNorm::None => 0,
             },
             (Self::KeyNorm, Mixer::Attention(shape)) => match shape.qk_norm {
-                // A layer that reads another's keys has none to norm.
+                // A layer that reads another's keys has none to normalise.
                 _ if shape.keys_of.is_some() => 0,
                 QkNorm::Row => shape.n_key(),
                 QkNorm::Head => shape.head_dim_k,

@@ -58,7 +58,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     temperature: None,
 };
 
-/// A small llama of layers of these kinds.
+/// A small llama with layers of these kinds.
 pub(crate) fn config_of(kinds: &[LayerKind]) -> ModelConfig {
     let mut config = ModelConfig {
         fused: Fusion {
@@ -128,7 +128,7 @@ fn frequencies_are_powers_of_the_base() {
     }
 }
 
-/// A context of 2048 that is stretched by 8.
+/// A context of 2048, stretched by 8.
 fn yarn_of(yarn: Yarn) -> RopeScaling {
     RopeScaling {
         kind: RopeScalingKind::Yarn,
@@ -236,7 +236,7 @@ fn rotating_back_undoes_a_rotation() {
             for (i, x) in head.iter().enumerate() {
                 assert!((x - i as f32).abs() < 1e-4, "{}: {x} for {i}", table.name());
             }
-            // Dimensions behind the rotary ones are not touched.
+            // Dimensions after the rotary ones are not touched.
             assert_eq!(head[16..], [16.0, 17.0, 18.0, 19.0]);
         }
     }
@@ -261,7 +261,7 @@ fn attention(c: &mut ModelConfig) -> &mut Attention {
     }
 }
 
-/// Whether each change is refused by the key that it belongs to.
+/// Whether each change is refused by its own key.
 fn refuses(bad: &[(&str, Change)]) {
     let sound = config_of(&[KIND]);
     assert_eq!(sound.check(), Ok(()));

@@ -3,18 +3,18 @@
 use crate::kernels::panel::PanelLayout;
 use core::ops::Range;
 
-/// A weight matrix, ready for kernels: some rows of a tensor in panels, mostly all.
+/// A weight matrix, ready for kernels: some or all rows of a tensor in panels.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight<'w> {
     /// Shape and type of the tensor.
     pub layout: PanelLayout,
-    /// Its panels, and the rows behind them.
+    /// The tensor's panels, then its tail.
     pub panels: &'w [u8],
     /// The matrix's first row in the tensor; a multiple of 16.
     pub first_row: usize,
     /// Rows of the matrix.
     pub n_rows: usize,
-    /// What the product is multiplied by before anything is added: that of NVFP4's whole tensors.
+    /// The factor of the product, applied before anything is added: NVFP4 has one for a whole tensor.
     pub factor: Option<f32>,
     /// Added to the outputs, (n_rows).
     pub bias: Option<&'w [f32]>,

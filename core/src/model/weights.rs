@@ -9,12 +9,12 @@ use super::weight::Weight;
 use crate::kernels::bytes::Pod;
 use core::fmt;
 
-/// One layer: what its family's table found.
+/// One layer: the tensors that its family's table found.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Layer {
     pub(super) vectors: [VectorRef; Vector::COUNT],
-    /// The kinds of those vectors that are norms.
+    /// The kinds of the vectors that are norms.
     pub(super) norms: [NormKind; Vector::COUNT],
     pub(super) matrices: [MatrixRef; Site::IN_LAYER.len()],
 }
@@ -27,7 +27,7 @@ const _: () = {
 unsafe impl Pod for Layer {}
 
 impl Layer {
-    /// A layer without tensors: what tables hold before they are filled.
+    /// A layer without tensors: the initial content of tables.
     pub(super) const EMPTY: Self = Self {
         vectors: [VectorRef::EMPTY; Vector::COUNT],
         norms: [NormKind::RMS; Vector::COUNT],
@@ -41,7 +41,7 @@ pub struct Model<'w> {
     pub(super) config: ModelConfig,
     pub(super) layers: &'w [Layer],
     pub(super) ends: Ends,
-    /// Rotary frequencies: for each rotation those of contexts up to the original one, then those beyond it,
+    /// Rotary frequencies: for each rotation, the ones for contexts up to the original one, then the ones beyond it,
     /// both (n_rot / 2).
     pub(super) frequencies: &'w [f64],
     /// Whether there are frequencies for contexts beyond the original one.
@@ -49,17 +49,17 @@ pub struct Model<'w> {
     /// Whether they are in use.
     pub(super) is_long: bool,
     pub(super) memory: &'w [u8],
-    /// Where the output layer lies, and where the embedding does: in `memory`, or in that of the trunk of a head.
+    /// Where the output layer and the embedding are stored: in `memory`, or in the memory of a head's trunk.
     pub(super) output_memory: &'w [u8],
     pub(super) embedding_memory: &'w [u8],
-    /// Where tables lie that are looked up row by row: in `memory`, in the file, or in that of the trunk of a head.
+    /// Where tables that are looked up row by row are stored: in `memory`, in the file, or in a head's trunk's memory.
     pub(super) rows_memory: &'w [u8],
     pub(super) weight_bytes: usize,
     pub(super) fingerprint: u64,
     pub(super) has_experts: bool,
 }
 
-/// Tells the fingerprint of a model that rotates by its long factors from the other's.
+/// Distinguishes the fingerprint of a model that rotates by its long factors from the fingerprint of the plain model.
 const LONG_MARK: u64 = 0x6c6f_6e67_726f_7065;
 
 impl fmt::Debug for Model<'_> {
@@ -76,9 +76,9 @@ impl<'w> Model<'w> {
         &self.config
     }
 
-    /// The model as it is used with a context of `n_ctx` tokens: beyond the original context,
-    /// longrope models rotate by their long factors, as in llama.cpp. That makes it another
-    /// model to a saved KV cache.
+    /// The model for a context of `n_ctx` tokens: beyond the original context,
+    /// longrope models rotate by their long factors, as in llama.cpp. For a saved KV cache that makes it
+    /// another model.
     #[must_use]
     pub fn for_context(self, n_ctx: usize) -> Self {
         let is_long = self.has_long && n_ctx > self.config.rope_scaling.n_ctx_orig;
@@ -90,7 +90,7 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// The rotary embedding number `index` of [`ModelConfig::ropes`].
+    /// The rotary embedding at `index` of [`ModelConfig::ropes`].
     pub fn rope(&self, index: usize) -> Rope<'w> {
         let ropes = &self.config.ropes;
         let before: usize = ropes[..index].iter().map(|rope| rope.n_rot).sum();
@@ -100,7 +100,7 @@ impl<'w> Model<'w> {
         Rope::new(&ropes[index], &self.config.rope_scaling, frequencies)
     }
 
-    /// Whether the experts of its layers are in its memory, if it has some.
+    /// Whether the experts of its layers are in its memory, if it has any.
     pub const fn has_experts(&self) -> bool {
         self.has_experts
     }
@@ -111,12 +111,12 @@ impl<'w> Model<'w> {
         self.fingerprint
     }
 
-    /// Bytes of all weights, the embedding included; without those that a head shares with its trunk.
+    /// Bytes of all weights, including the embedding; without those that a head shares with its trunk.
     pub const fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
 
-    /// The memory that the weights lie in, to be locked, bound or measured.
+    /// The memory that holds the weights, to be locked, bound or measured.
     pub const fn weight_memory(&self) -> &'w [u8] {
         self.memory
     }
@@ -158,7 +158,7 @@ impl<'w> Model<'w> {
         matrix.weight_at(panels, self.memory)
     }
 
-    /// The bytes of a matrix of expert `expert`, which are in memory; none where experts have no such matrix.
+    /// The bytes of a matrix of expert `expert`, which are in memory; empty if experts have no such matrix.
     pub(crate) fn expert_bytes(&self, layer: usize, site: Site, expert: usize) -> &'w [u8] {
         let matrix = self.layers[layer].matrices[site as usize].of_expert(expert);
         if !matrix.is_there() {
@@ -167,7 +167,7 @@ impl<'w> Model<'w> {
         &self.memory[matrix.offset..][..matrix.layout().bytes()]
     }
 
-    /// A head's matrix, of those that stand one after the other.
+    /// A head's matrix, from a stack of one per head.
     pub(crate) fn head_matrix(&self, layer: &Layer, site: Site, head: usize) -> Weight<'w> {
         self.weight(&layer.matrices[site as usize].of_expert(head))
     }

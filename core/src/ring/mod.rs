@@ -5,8 +5,8 @@
 //! [`Producer::room`] hands out free slots to write, [`Consumer::items`] full ones to read.
 //!
 //! ```text
-//! indices count all items ever pushed (tail) and popped (head); an index's slot is kept beside
-//! it, so any capacity works, no slot is wasted and there is no division.
+//! indices count all items ever pushed (tail) and popped (head); an index's slot is stored with
+//! it, so any capacity works, no slot is wasted and no division is needed.
 //!
 //!   head ≤ tail ≤ head + capacity          queued = tail - head
 //! ```
@@ -35,7 +35,7 @@ use static_assertions::{assert_impl_all, assert_not_impl_any};
 #[derive(Debug)]
 struct Padded<T>(T);
 
-/// What both halves share besides the slots.
+/// What both halves share in addition to the slots.
 #[derive(Debug)]
 struct Indices {
     /// Items ever pushed. Written by the producer.
@@ -80,7 +80,7 @@ unsafe impl<T: Send> Send for Ring<'_, T> {}
 unsafe impl<T: Send> Sync for Ring<'_, T> {}
 
 impl<'m, T: Copy + Send> Ring<'m, T> {
-    /// A ring of as many items as `slots` has places; of none, it is always both empty and full.
+    /// A ring with the capacity of `slots`; with capacity 0, it is always both empty and full.
     pub fn new(slots: &'m mut [MaybeUninit<T>]) -> Self {
         Self {
             indices: Indices::new(slots.len()),
@@ -90,14 +90,14 @@ impl<'m, T: Copy + Send> Ring<'m, T> {
         }
     }
 
-    /// The two halves, empty. What an earlier pair left in the ring is forgotten.
+    /// The two halves, empty. Items that an earlier pair left in the ring are dropped.
     pub fn split(&mut self) -> (Producer<'_, T>, Consumer<'_, T>) {
         self.indices = Indices::new(self.capacity);
         halves(&self.indices, self.slots, self.capacity)
     }
 }
 
-/// A ring of `N` items that is its own memory; can be a `static`'s part or on a stack.
+/// A ring of `N` items that contains its own memory; can be part of a `static` or on the stack.
 pub struct StaticRing<T, const N: usize> {
     indices: Indices,
     slots: [MaybeUninit<T>; N],
@@ -123,7 +123,7 @@ impl<T: Copy + Send, const N: usize> StaticRing<T, N> {
         }
     }
 
-    /// The two halves, empty. What an earlier pair left in the ring is forgotten.
+    /// The two halves, empty. Items that an earlier pair left in the ring are dropped.
     pub fn split(&mut self) -> (Producer<'_, T>, Consumer<'_, T>) {
         self.indices = Indices::new(N);
         halves(&self.indices, self.slots.as_mut_ptr().cast(), N)
@@ -160,7 +160,7 @@ fn halves<T: Copy>(
 }
 
 /// One side's view of the ring.
-// Each half writes here at every turn: two halves side by side must not share a line.
+// Each half writes here in every operation: two adjacent halves must not share a line.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Cursor<'r, T> {
@@ -169,14 +169,14 @@ struct Cursor<'r, T> {
     capacity: usize,
     /// This side's index, as published.
     own: usize,
-    /// Its slot, `0..capacity` (0 where the capacity is 0).
+    /// Its slot, `0..capacity` (0 if the capacity is 0).
     slot: usize,
-    /// The other side's index when last looked at. Being behind hides slots, which is safe.
+    /// The other side's index when last read. A stale value hides slots, which is safe.
     other: usize,
 }
 
 impl<T: Copy> Cursor<'_, T> {
-    /// Goes on by `n` slots, n ≤ capacity; the new index is to be published.
+    /// Advances by `n` slots, n ≤ capacity; the new index is to be published.
     #[inline(always)]
     fn advance(&mut self, n: usize) -> usize {
         self.own = self.own.wrapping_add(n);
@@ -187,7 +187,7 @@ impl<T: Copy> Cursor<'_, T> {
         self.own
     }
 
-    /// The `n` slots from this side's on, as two pieces: to the end of the memory, and from its
+    /// The `n` slots from this side's index on, as two pieces: to the end of the memory, and from its
     /// start.
     #[inline(always)]
     fn pieces(&self, n: usize) -> [(*mut T, usize); 2] {
@@ -219,20 +219,20 @@ impl<'r, T: Copy + Send> Producer<'r, T> {
         self.0.own
     }
 
-    /// Free slots, as of now: at least that many stay free until this half pushes.
+    /// Free slots at this moment: at least that many stay free until this half pushes.
     #[inline]
     pub fn free(&mut self) -> usize {
         self.0.other = self.0.indices.head.0.load(Ordering::Acquire);
         self.free_seen()
     }
 
-    /// Free slots as of the last look.
+    /// Free slots when last read.
     #[inline(always)]
     const fn free_seen(&self) -> usize {
         self.0.capacity - self.0.own.wrapping_sub(self.0.other)
     }
 
-    /// Pushes one item, or gives it back where the ring is full.
+    /// Pushes one item, or returns it if the ring is full.
     ///
     /// # Errors
     /// The item.
@@ -249,7 +249,7 @@ impl<'r, T: Copy + Send> Producer<'r, T> {
         Ok(())
     }
 
-    /// Pushes as many of `items` as there is room for, from the first on, and returns how many.
+    /// Pushes the items that fit, from the first on, and returns their number.
     #[inline]
     pub fn push_slice(&mut self, items: &[T]) -> usize {
         let n = self.fill(items);
@@ -259,7 +259,7 @@ impl<'r, T: Copy + Send> Producer<'r, T> {
         n
     }
 
-    /// Writes as many of `items` as there is room for without publishing them; [`Self::publish`]
+    /// Writes the items that fit without publishing them; [`Self::publish`]
     /// does.
     #[inline]
     pub(crate) fn fill(&mut self, items: &[T]) -> usize {
@@ -287,7 +287,7 @@ impl<'r, T: Copy + Send> Producer<'r, T> {
         Room { producer: self, n }
     }
 
-    /// Makes the next `n` items the consumer's.
+    /// Publishes the next `n` items to the consumer.
     #[inline(always)]
     pub(crate) fn publish(&mut self, n: usize) {
         debug_assert!(n <= self.free_seen());
@@ -296,7 +296,7 @@ impl<'r, T: Copy + Send> Producer<'r, T> {
     }
 }
 
-/// Free slots, lent to be written.
+/// Free slots, borrowed for writing.
 #[derive(Debug)]
 pub struct Room<'p, 'r, T> {
     producer: &'p mut Producer<'r, T>,
@@ -304,7 +304,7 @@ pub struct Room<'p, 'r, T> {
 }
 
 impl<T: Copy + Send> Room<'_, '_, T> {
-    /// Slots lent; fewer than asked for where the ring is nearly full.
+    /// Slots borrowed; fewer than requested if the ring is nearly full.
     pub const fn len(&self) -> usize {
         self.n
     }
@@ -318,8 +318,8 @@ impl<T: Copy + Send> Room<'_, '_, T> {
     #[inline]
     pub fn slots(&mut self) -> [&mut [MaybeUninit<T>]; 2] {
         self.producer.0.pieces(self.n).map(|(start, n)| {
-            // SAFETY: free slots (as in `push`) within the ring's memory, the two pieces apart;
-            // borrowed from `self` exclusively. MaybeUninit asks nothing of what they hold.
+            // SAFETY: free slots (as in `push`) within the ring's memory, the two pieces disjoint;
+            // borrowed from `self` exclusively. MaybeUninit requires nothing of their contents.
             unsafe { core::slice::from_raw_parts_mut(start.cast(), n) }
         })
     }
@@ -330,7 +330,7 @@ impl<T: Copy + Send> Room<'_, '_, T> {
     /// - They have been written.
     ///
     /// # Panics
-    /// If fewer were lent.
+    /// If fewer were borrowed.
     #[inline]
     pub unsafe fn commit(self, n: usize) {
         assert!(n <= self.n, "more than was lent");
@@ -357,14 +357,14 @@ impl<T: Copy + Send> Consumer<'_, T> {
         self.0.own
     }
 
-    /// Items queued, as of now: at least that many stay until this half pops.
+    /// Items queued at this moment: at least that many stay until this half pops.
     #[inline]
     pub fn queued(&mut self) -> usize {
         self.0.other = self.0.indices.tail.0.load(Ordering::Acquire);
         self.queued_seen()
     }
 
-    /// Items queued as of the last look.
+    /// Items queued when last read.
     #[inline(always)]
     const fn queued_seen(&self) -> usize {
         self.0.other.wrapping_sub(self.0.own)
@@ -378,13 +378,13 @@ impl<T: Copy + Send> Consumer<'_, T> {
         }
         self.0.indices.accesses.read(self.0.slot, 1);
         // SAFETY: the slot is in the ring's memory and was written before the producer's index,
-        // read with Acquire, passed it; the producer leaves it alone until it is released.
+        // read with Acquire, passed it; the producer does not touch it until it is released.
         let item = unsafe { self.0.slots.wrapping_add(self.0.slot).read() };
         self.release(1);
         Some(item)
     }
 
-    /// Pops into `out`, as many as there are and fit, and returns how many.
+    /// Pops the items that fit into `out`, and returns their number.
     #[inline]
     pub fn pop_slice(&mut self, out: &mut [T]) -> usize {
         let [first, second] = self.items(out.len());
@@ -411,10 +411,10 @@ impl<T: Copy + Send> Consumer<'_, T> {
         })
     }
 
-    /// Pops `n` items; their slots are the producer's again.
+    /// Pops `n` items; their slots are free for the producer again.
     ///
     /// # Panics
-    /// If this half has not seen as many.
+    /// If this half has not seen that many.
     #[inline]
     pub fn release(&mut self, n: usize) {
         assert!(n <= self.queued_seen(), "more than is queued");
@@ -435,7 +435,7 @@ impl<'r, T> Producer<'r, T> {
 }
 
 impl Gauge<'_> {
-    /// Items pushed since the split, wrapping. At least what [`Self::head`] said before.
+    /// Items pushed since the split, wrapping. At least what [`Self::head`] returned before.
     pub fn tail(&self) -> usize {
         self.0.tail.0.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! One thread, by hand and against a queue of std's; two threads in `tests/ring_stress.rs`.
+//! One thread, by hand and against std's queue; two threads in `tests/ring_stress.rs`.
 
 use super::{Ring, StaticRing};
 use core::mem::MaybeUninit;
@@ -60,8 +60,8 @@ fn what_is_not_queued_is_not_released() {
 }
 
 quickcheck! {
-    /// Any sequence of pushes and pops of any sizes, by slice, in place and one by one, is that
-    /// of a queue.
+    /// Any sequence of pushes and pops of any sizes, by slice, in place and one by one, behaves like
+    /// a queue.
     fn a_ring_is_a_queue(capacity: u8, steps: Vec<(u8, u8)>) -> bool {
         let capacity = usize::from(capacity % 40);
         let mut slots = vec![MaybeUninit::uninit(); capacity];

@@ -9,7 +9,7 @@ use crate::sort::{heap_sort_by_key, sift_down, sort_heap};
 pub struct Candidate {
     /// Token id.
     pub id: u32,
-    /// Its logit, as the processors left it.
+    /// Its logit, as changed by the processors.
     pub logit: f32,
     /// Its probability in `0..=1` after [`Candidates::softmax`]; scratch before that.
     pub p: f32,
@@ -121,7 +121,7 @@ impl<'c> Candidates<'c> {
     /// Puts the candidates in [`CandidateOrder::ById`] order.
     pub fn sort_by_id(&mut self) {
         if self.order != CandidateOrder::ById {
-            // Most often few: what filters have left.
+            // Usually few: the tokens that filters left.
             heap_sort_by_key(&mut self.storage[..self.len], |candidate| candidate.id);
             self.order = CandidateOrder::ById;
         }
@@ -165,7 +165,7 @@ impl<'c> Candidates<'c> {
             .copied()
     }
 
-    /// How many candidates are left.
+    /// Number of candidates left.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -197,8 +197,8 @@ impl<'c> Candidates<'c> {
         sum
     }
 
-    /// Keeps the best candidates, sorted, up to the first whose `p` makes their sum `enough`;
-    /// at least `least`, if there are so many.
+    /// Keeps the best candidates, sorted, up to the first whose `p` makes their sum `enough`; at least
+    /// `least`, if there are as many.
     ///
     /// Keeps all when the sum never gets there. Sorts piece by piece: of a whole vocabulary
     /// the nucleus is usually a small part.
@@ -237,7 +237,7 @@ impl<'c> Candidates<'c> {
 
     /// The entropy of the softmax over the candidates; fills `p` as [`Self::weigh`] does.
     ///
-    /// Nothing where the probabilities are not defined: no candidate, NaN, all masked.
+    /// `None` where the probabilities are not defined: no candidate, NaN, all masked.
     pub(super) fn spread(&mut self) -> Option<Spread> {
         let max = self.best()?.logit;
         let sum = self.weigh();
@@ -306,7 +306,7 @@ impl Spread {
     }
 }
 
-/// How many candidates [`Candidates::keep_until`] sorts first.
+/// Number of candidates that [`Candidates::keep_until`] sorts first.
 const FIRST_PIECE: usize = 256;
 
 impl Candidate {

@@ -12,7 +12,7 @@ pub struct SamplerConfig {
     /// Key of the random numbers. llama.cpp draws one where none is given; core has no source
     /// of randomness, so that is the caller's part.
     pub seed: u64,
-    /// Which samplers run, in what order. One that is left out does nothing, and its settings are
+    /// Which samplers run, in which order. A sampler that is left out does nothing, and its settings are
     /// ignored; without the temperature even a `temperature` of 0 draws.
     pub order: SamplerOrder,
     /// Divisor of the logits, default 0.8; 0 or less chooses the best token.
@@ -33,11 +33,11 @@ pub struct SamplerConfig {
     pub top_n_sigma: f32,
     /// Chance of leaving out the top choices, default 0.
     pub xtc_probability: f32,
-    /// What probability makes a top choice, default 0.1; above 0.5 is off.
+    /// Minimum probability of a top choice, default 0.1; above 0.5 is off.
     pub xtc_threshold: f32,
-    /// Least number of tokens that top-p, min-p, typical-p and XTC keep, default 0.
+    /// Minimum number of tokens that top-p, min-p, typical-p and XTC keep, default 0.
     pub min_keep: u32,
-    /// How many of the latest tokens are penalised, default 64; 0 none.
+    /// Number of the latest tokens that are penalised, default 64; 0 for none.
     pub repeat_last_n: u32,
     /// Penalty factor above 0, default 1 (none).
     pub repeat_penalty: f32,
@@ -45,7 +45,7 @@ pub struct SamplerConfig {
     pub frequency_penalty: f32,
     /// Subtracted once from tokens that occurred, default 0.
     pub presence_penalty: f32,
-    /// The penalty for what continues a repetition, default off. It needs
+    /// The penalty on continuing a repetition, default off. It needs
     /// [`SamplerChain::with_dry`].
     pub dry: DryConfig,
     /// Instead of `order`: the temperature, then this. Default off.
@@ -156,7 +156,7 @@ impl Default for SamplerConfig {
 
 /// The samplers of a [`SamplerConfig`] and the draw.
 ///
-/// It is itself a [`LogitsProcessor`] (everything but the draw), so it can stand in a longer
+/// It is itself a [`LogitsProcessor`] (everything but the draw), so it can be part of a longer
 /// list.
 #[derive(Debug)]
 pub struct SamplerChain<'m> {
@@ -182,7 +182,7 @@ impl<'m> SamplerChain<'m> {
         })
     }
 
-    /// The chain with what DRY needs: sequence breakers, and scratch of
+    /// Adds what DRY needs: sequence breakers, and scratch of
     /// [`DryConfig::workspace_len`] words for the longest history.
     #[must_use]
     pub fn with_dry(mut self, breakers: DryBreakers<'m>, workspace: &'m mut [u32]) -> Self {
@@ -253,7 +253,7 @@ impl<'m> SamplerChain<'m> {
         &self.config
     }
 
-    /// Mirostat, with what it has learnt so far: the one state of a chain.
+    /// Mirostat, with what it has learnt so far: the only state of a chain.
     #[must_use]
     pub fn mirostat(&self) -> Mirostat {
         self.mirostat

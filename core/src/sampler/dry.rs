@@ -14,9 +14,9 @@ pub struct DryConfig {
     pub multiplier: f32,
     /// Grows the penalty with the length of the repetition, default 1.75; below 1 is off.
     pub base: f32,
-    /// Longest repetition that may be continued without more than `multiplier`, default 2.
+    /// Maximum length of a repetition that may be continued with a penalty of only `multiplier`, default 2.
     pub allowed_length: u32,
-    /// How many of the latest tokens are searched, default 64; 0 is off.
+    /// Number of the latest tokens that are searched, default 64; 0 is off.
     pub penalty_last_n: u32,
 }
 
@@ -44,7 +44,7 @@ impl DryConfig {
         history_len.min(usize::try_from(self.penalty_last_n).unwrap_or(usize::MAX))
     }
 
-    /// `multiplier` times `base` to the power of what `repeated` has beyond the allowed length.
+    /// `multiplier` times `base` to the power of the part of `repeated` beyond the allowed length.
     fn penalty(&self, repeated: u32) -> f32 {
         let base = f64::from(self.base);
         let mut exponent = repeated - self.allowed_length;
@@ -63,23 +63,23 @@ impl Default for DryConfig {
     }
 }
 
-/// A token that begins a sequence across which nothing counts as a repetition.
+/// A sequence of tokens across which nothing counts as a repetition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DryBreaker {
     /// The first token of the sequence.
     pub head: u32,
-    /// Where the others begin in [`DryBreakers::tails`].
+    /// Start of the other tokens in [`DryBreakers::tails`].
     pub tail_start: u32,
-    /// How many others there are.
+    /// Number of the other tokens.
     pub tail_len: u32,
 }
 
 /// The sequence breakers of [`Dry`], as tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DryBreakers<'b> {
-    /// Sorted by `head`, which may be there several times.
+    /// Sorted by `head`, which may occur several times.
     pub entries: &'b [DryBreaker],
-    /// What follows the heads.
+    /// The tokens after the heads.
     pub tails: &'b [u32],
 }
 
@@ -116,12 +116,12 @@ impl<'b> DryBreakers<'b> {
     }
 }
 
-/// The penalty, with what it needs from the caller.
+/// The penalty, with the memory and settings that it needs from the caller.
 #[derive(Debug)]
 pub struct Dry<'d> {
     /// Its settings.
     pub config: DryConfig,
-    /// What ends a repetition.
+    /// Sequences that end a repetition.
     pub breakers: DryBreakers<'d>,
     /// Scratch: [`DryConfig::workspace_len`] words. With fewer, only as many of the latest
     /// tokens are searched.
@@ -145,12 +145,12 @@ impl LogitsProcessor for Dry<'_> {
         let repeats = &mut self.workspace[..len];
         measure_repeats(&recent, repeats);
 
-        // `p` holds the longest repetition that a token would continue; minus one is none.
+        // `p` holds the length of the longest repetition that a token would continue; -1 for none.
         let by_id = candidates.by_id_mut();
         for candidate in by_id.iter_mut() {
             candidate.p = -1.0;
         }
-        // What followed the tokens that are repeated is one nearer to the end.
+        // The token after the repeated ones is one nearer to the end.
         for (before, &repeated) in repeats[1..].iter().enumerate() {
             let repeated = repeated.min(unbroken);
             if repeated < allowed {
@@ -170,7 +170,7 @@ impl LogitsProcessor for Dry<'_> {
 }
 
 impl Dry<'_> {
-    /// How many of the latest tokens come after the last sequence breaker.
+    /// Number of the latest tokens after the last sequence breaker.
     fn unbroken(&self, recent: &Reversed<'_>) -> u32 {
         let broken = (0..recent.0.len())
             .find_map(|back| Some(back - self.breakers.longest_at(recent, back)?));
@@ -191,7 +191,7 @@ impl Reversed<'_> {
 /// latest ones. `repeats[0]` is not written.
 ///
 /// The Z function of the reversed text, in linear time: `start..end` is the match found so far
-/// that reaches furthest back, and what lies inside it has been compared already.
+/// that reaches furthest back, and its inside has been compared already.
 fn measure_repeats(recent: &Reversed<'_>, repeats: &mut [u32]) {
     let len = repeats.len();
     let (mut start, mut end) = (0, 0);

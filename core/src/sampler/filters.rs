@@ -1,6 +1,6 @@
-//! The filters: what narrows the choice by how likely tokens are.
+//! The filters, which narrow the choice by how likely tokens are.
 //!
-//! Definitions are those of llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
+//! Definitions follow llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
 //! that settings carry over; every filter keeps at least one candidate, and `min_keep` of them
 //! where it has that setting (0 is the same as 1). Where a rule compares probabilities, the
 //! weights `exp(logit - max)` are compared instead, which needs no division.
@@ -10,7 +10,7 @@ use super::{Candidates, LogitsProcessor, SampleContext, math, uniform};
 /// Keeps the `k` most likely tokens; 0 keeps all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopK {
-    /// How many to keep; 0 switches the filter off.
+    /// Number of tokens to keep; 0 switches the filter off.
     pub k: u32,
 }
 
@@ -29,7 +29,7 @@ impl LogitsProcessor for TopK {
 pub struct TopP {
     /// The probability to reach; 1 or more switches the filter off, 0 or less keeps one token.
     pub p: f32,
-    /// Least number of tokens to keep.
+    /// Minimum number of tokens to keep.
     pub min_keep: u32,
 }
 
@@ -47,7 +47,7 @@ impl LogitsProcessor for TopP {
 pub struct MinP {
     /// The ratio; 0 or less switches the filter off, above 1 keeps one token.
     pub p: f32,
-    /// Least number of tokens to keep.
+    /// Minimum number of tokens to keep.
     pub min_keep: u32,
 }
 
@@ -80,13 +80,13 @@ impl LogitsProcessor for MinP {
 ///
 /// Locally typical sampling, <https://arxiv.org/abs/2202.00666>. The surprise of a token is
 /// minus the logarithm of its probability, which ascends from the best token to the worst, so
-/// what is kept is one run of the sorted candidates around the entropy. Among equally typical
+/// the remaining tokens are one run of the sorted candidates around the entropy. Among equally typical
 /// tokens the likelier one comes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TypicalP {
     /// The probability to exceed; 1 or more switches the filter off.
     pub p: f32,
-    /// Least number of tokens to keep.
+    /// Minimum number of tokens to keep.
     pub min_keep: u32,
 }
 
@@ -170,10 +170,10 @@ impl LogitsProcessor for TopNSigma {
 pub struct Xtc {
     /// The chance; 0 or less switches the filter off.
     pub probability: f32,
-    /// What makes a token a top choice; above 0.5 there is never more than one, so the filter
+    /// Minimum probability of a top choice; above 0.5 there is never more than one, so the filter
     /// is off.
     pub threshold: f32,
-    /// Least number of tokens to keep: nothing happens where fewer would be left.
+    /// Minimum number of tokens to keep: nothing happens where fewer would be left.
     pub min_keep: u32,
 }
 

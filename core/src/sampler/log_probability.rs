@@ -57,7 +57,7 @@ pub fn top_log_probabilities(
     Ok(count)
 }
 
-/// What turns the logits of one row into log-probabilities.
+/// The terms that turn the logits of one row into log-probabilities.
 struct Normaliser {
     max: f32,
     /// Logarithm of the sum of `exp(logit - max)`.

@@ -33,7 +33,7 @@ pub(super) fn weight(logit: f32, max: f32) -> f32 {
     if logit == max { 1.0 } else { exp(logit - max) }
 }
 
-/// Natural logarithm of a finite normal `x` above 0; minus infinity for what is smaller.
+/// Natural logarithm of a finite normal `x` above 0; minus infinity for smaller values.
 pub(super) fn ln(x: f64) -> f64 {
     if x < f64::MIN_POSITIVE {
         return f64::NEG_INFINITY;
@@ -91,7 +91,7 @@ pub(super) fn sqrt(x: f64) -> f64 {
     }
 }
 
-/// The whole part; NaN and what is below 0 give 0, too large numbers the largest.
+/// The whole part; NaN and values below 0 give 0, too large numbers the largest.
 pub(super) fn to_u32(x: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,

@@ -116,5 +116,5 @@ impl Mirostat {
     }
 }
 
-/// How many of the likeliest tokens Zipf's exponent is estimated from, less one (llama.cpp's m = 100).
+/// Number of the likeliest tokens that Zipf's exponent is estimated from, less one (llama.cpp's m = 100).
 const ZIPF_PAIRS: usize = 99;

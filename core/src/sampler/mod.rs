@@ -4,7 +4,7 @@
 //! [`LogitsProcessor`]s in the caller's order, and [`sample`] draws one of those that are left.
 //! [`SamplerChain`] is that pipeline with llama.cpp's order and defaults; [`greedy`] is the short
 //! way where only the best token is wanted, and [`log_probability`] and [`top_log_probabilities`]
-//! say how likely tokens were.
+//! return how likely tokens were.
 //!
 //! ```
 //! use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
@@ -59,7 +59,7 @@ pub use processors::{LogitBias, LogitBiases, RepetitionPenalty, VocabMask};
 pub use select::{greedy, sample};
 pub use temperature::{DynamicTemperature, Temperature};
 
-/// What a processor or a draw may depend on besides the logits.
+/// The context that a processor or a draw may depend on, in addition to the logits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampleContext<'h> {
     /// Tokens of this sequence so far, oldest first. May be only the recent ones: processors

@@ -1,4 +1,4 @@
-//! Which samplers a chain runs, and in what order: llama.cpp's names and letters.
+//! The samplers that a chain runs, and their order: llama.cpp's names and letters.
 
 use core::fmt;
 
@@ -84,7 +84,7 @@ impl SamplerKind {
 }
 
 /// Up to [`SamplerOrder::LEN_MAX`] samplers in the order in which they run; any may be left out
-/// or be there twice.
+/// or occur twice.
 #[derive(Clone, Copy)]
 pub struct SamplerOrder {
     kinds: [SamplerKind; Self::LEN_MAX],
@@ -92,7 +92,7 @@ pub struct SamplerOrder {
 }
 
 impl SamplerOrder {
-    /// Most samplers in a chain.
+    /// Maximum number of samplers in a chain.
     pub const LEN_MAX: usize = 16;
 
     /// llama.cpp's: `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`.
@@ -116,7 +116,7 @@ impl SamplerOrder {
         Self::collect(kinds.into_iter().map(Ok))
     }
 
-    /// The order that names separated by semicolons say. None means no sampler at all.
+    /// The order given by names separated by semicolons. Without names, no sampler runs.
     ///
     /// # Errors
     /// A name that is not known; more than [`Self::LEN_MAX`] of them.
@@ -129,7 +129,7 @@ impl SamplerOrder {
         )
     }
 
-    /// The order that a row of letters says, such as `edskypmxt`.
+    /// The order given by a row of letters, such as `edskypmxt`.
     ///
     /// # Errors
     /// A letter that is not known; more than [`Self::LEN_MAX`] of them.
@@ -200,7 +200,7 @@ impl fmt::Display for SamplerOrder {
     }
 }
 
-/// What is wrong with a written order.
+/// Why a written order is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SamplerOrderError<'s> {

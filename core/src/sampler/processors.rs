@@ -1,6 +1,6 @@
 //! Processors that change the logits of single tokens: penalties, biases, masks.
 //!
-//! Definitions are those of llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
+//! Definitions follow llama.cpp's samplers of the same names (`src/llama-sampler.cpp`), so
 //! that settings carry over.
 
 use super::candidates::find_by_id;
@@ -13,7 +13,7 @@ use super::{Candidates, LogitsProcessor, SampleContext};
 /// times its number of occurrences and once `presence_penalty` are subtracted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RepetitionPenalty {
-    /// How many of the latest tokens count, 0 for none; `u32::MAX` reaches the whole history.
+    /// Number of the latest tokens that count, 0 for none; `u32::MAX` reaches the whole history.
     pub repeat_last_n: u32,
     /// Factor above 0; 1 changes nothing.
     pub repeat_penalty: f32,
@@ -97,7 +97,7 @@ impl LogitsProcessor for LogitBiases<'_> {
     }
 }
 
-/// Removes every token whose bit is clear: the form in which a grammar or schema speaks.
+/// Removes every token whose bit is clear: the form of the masks of grammars and schemas.
 #[derive(Clone, Copy, Debug)]
 pub struct VocabMask<'m> {
     /// Token `id` is allowed where bit `id % 64` of word `id / 64` is set. Tokens beyond the

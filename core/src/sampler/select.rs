@@ -35,7 +35,7 @@ pub fn sample(
     Ok(draw(candidates, context)?.id)
 }
 
-/// [`sample`], with the probability of what was drawn.
+/// [`sample`], with the probability of the token drawn.
 pub(super) fn draw(
     candidates: &mut Candidates<'_>,
     context: &SampleContext<'_>,

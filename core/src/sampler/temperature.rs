@@ -16,7 +16,7 @@ impl LogitsProcessor for Temperature {
             candidates.keep_top(1);
         } else if self.temperature != 1.0 {
             let temperature = self.temperature;
-            // A dynamic temperature may be infinite: what is masked or forced stays so.
+            // A dynamic temperature may be infinite: masked and forced logits stay so.
             candidates.map_logits(|candidate| match candidate.logit {
                 logit if logit.is_infinite() => logit,
                 logit => logit / temperature,

@@ -41,7 +41,7 @@ fn logits_of(weights: &[f64]) -> Vec<f32> {
         .collect()
 }
 
-/// Applies `processor` to the distribution `weights`; ids and probabilities of what is left.
+/// Applies `processor` to the distribution `weights`; returns the remaining ids and probabilities.
 fn filtered(
     weights: &[f64],
     processor: &mut dyn LogitsProcessor,

@@ -1,4 +1,4 @@
-//! What can be wrong with a `.slc` file.
+//! Errors in a `.slc` file.
 
 use crate::gguf::GgufError;
 use core::fmt;
@@ -8,18 +8,18 @@ use core::fmt;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum SlcError {
-    /// The slice given ends, and the file goes on: at least `at_least` bytes are needed. This alone
-    /// says nothing about the file.
+    /// The slice is shorter than the part to be read: at least `at_least` bytes are needed. This is not a fault
+    /// of the file.
     NeedMore { at_least: u64 },
-    /// The file ends at `file_len`, and what it announces goes on to `needed`.
+    /// The file ends at `file_len`, but its contents extend to `needed`.
     Truncated { needed: u64, file_len: u64 },
-    /// The file starts with other bytes than `SLCM`.
+    /// The file does not start with `SLCM`.
     NotSlc { magic: [u8; 4] },
-    /// A version that this build does not read.
+    /// A version that is not supported.
     UnsupportedVersion { version: u32 },
-    /// The file is longer than it says.
+    /// The file is longer than its header says.
     TrailingBytes { stated: u64, file_len: u64 },
-    /// One of the limits of this module: `what` is `value` and may be `max`.
+    /// A limit of this module is exceeded: `what` is `value`, the maximum is `max`.
     OverLimit {
         what: &'static str,
         value: u64,
@@ -29,7 +29,7 @@ pub enum SlcError {
     Reserved,
     /// The checksum of everything before the payloads differs.
     Checksum { stated: u64, found: u64 },
-    /// The GGUF header inside is broken. Its bytes count from the GGUF header's start.
+    /// The GGUF header inside is broken. Byte offsets count from the GGUF header's start.
     Gguf(GgufError),
     /// The GGUF header does not end where the file header says.
     GgufHeaderLength { stated: u64, found: u64 },
@@ -41,22 +41,22 @@ pub enum SlcError {
     Tensor { index: u32, problem: TensorProblem },
     /// The record of the gap with this index is wrong.
     Gap { index: u32, problem: GapProblem },
-    /// More of the GGUF file is neither header, tensor nor gap than padding can be.
+    /// The bytes of the GGUF file outside of header, tensors and gaps exceed the possible padding.
     Zeros { bytes: u64, max: u64 },
 }
 
-/// What is wrong with a tensor's header.
+/// The errors in a tensor's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum TensorProblem {
-    /// A version of the header that this build does not read.
+    /// A version of the header that is not supported.
     Version(u8),
-    /// A layout that this build does not read.
+    /// A layout that is not supported.
     Layout(u8),
-    /// Panels of a revision that this build does not read.
+    /// A revision of the panel format that is not supported.
     PanelRevision(u8),
-    /// Type or shape are not those of the GGUF header.
+    /// Type or shape differ from the GGUF header's.
     NotTheGgufs,
     /// The type or shape cannot have this layout.
     LayoutImpossible,
@@ -68,35 +68,35 @@ pub enum TensorProblem {
     Misaligned { offset: u64, alignment: u64 },
     /// The payload starts before the previous one ends.
     Overlap { offset: u64, previous_end: u64 },
-    /// The payload goes on past the end of the file.
+    /// The payload extends past the end of the file.
     OutsideFile { end: u64, file_len: u64 },
     /// Records of experts that are shorter than this tensor's part of them.
     RecordTooSmall {
         record_bytes: u64,
         matrix_bytes: u64,
     },
-    /// The matrix at `offset` lies on another tensor's at `other`, or one behind it does.
+    /// The matrix at `offset` overlaps another tensor's at `other`, or a later matrix does.
     RecordOverlap { offset: u64, other: u64 },
-    /// Scales kept apart, which no type of this version has.
+    /// Separate scales, which no type of this version has.
     Scales,
     /// Bytes that must be zero are not.
     Reserved,
 }
 
-/// What is wrong with a gap's record.
+/// The errors in a gap's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum GapProblem {
-    /// It has no bytes.
+    /// It is empty.
     Empty,
     /// It starts in the GGUF file before the previous one ends.
     Overlap { offset: u64, previous_end: u64 },
-    /// It goes on past the end of the GGUF file.
+    /// It extends past the end of the GGUF file.
     OutsideGguf { end: u64, gguf_len: u64 },
     /// Its payload does not start where the previous payload ends.
     Misplaced { offset: u64, expected: u64 },
-    /// Its payload goes on past the end of this file.
+    /// Its payload extends past the end of this file.
     OutsideFile { end: u64, file_len: u64 },
 }
 

@@ -15,7 +15,7 @@ pub const GAP_BYTES: usize = 32;
 pub const MATRIX_BYTES: usize = 8;
 /// Revision of the panel formats in `sluice_kernels::panel`.
 pub const PANEL_REVISION: u8 = 2;
-/// Longest row that is laid out in panels, in elements: 16 rows are held in memory at once.
+/// Maximum length of a row that is laid out in panels, in elements: 16 rows are held in memory at once.
 pub const PANEL_COLUMNS_MAX: u64 = 1 << 24;
 
 const VERSION: u8 = 1;
@@ -52,29 +52,29 @@ const_assert_eq!(field::TILE_COLS.end, field::RECORD_PAGES.start);
 const_assert_eq!(field::RECORD_PAGES.end, field::CHECKSUM.start);
 const_assert_eq!(field::CHECKSUM.end, TENSOR_HEADER_BYTES);
 
-/// How a tensor's payload is laid out.
+/// The layout of a tensor's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Layout {
     /// As in the GGUF file.
     Raw = 0,
-    /// Panels of 16 rows, and the rows behind the last.
+    /// Panels of 16 rows, then the remaining rows.
     Panels = 1,
-    /// The panels of several matrices, one behind the other, each starting at a multiple of 4096 bytes.
+    /// The panels of several matrices, one after the other, each starting at a multiple of 4096 bytes.
     Stack = 3,
-    /// A matrix for each expert, in a record with those that the expert has in other tensors.
+    /// A matrix for each expert, in one record with the expert's matrices from other tensors.
     ExpertRecords = 4,
 }
 
-/// Ends of the names of tensors that hold a matrix for each head.
+/// Name suffixes of tensors that hold a matrix for each head.
 const HEADS: [&str; 2] = ["attn_k_b.weight", "attn_v_b.weight"];
-/// End of the names of tensors that hold a matrix for each expert.
+/// Name suffix of tensors that hold a matrix for each expert.
 const EXPERTS: &str = "_exps.weight";
 
 impl Layout {
-    /// The layout that `tensor` is packed in; `own_output` says whether the file has an output
-    /// layer beside the embedding, which is then only looked up, row by row. Nor are the taps of a
-    /// convolution multiplied as a matrix.
+    /// The layout that `tensor` is packed in; `own_output` is whether the file has an output
+    /// layer in addition to the embedding, which is then only looked up, row by row. The taps of a
+    /// convolution are not multiplied as a matrix either.
     pub fn of(tensor: &TensorInfo<'_>, own_output: bool) -> Self {
         let name = tensor.name;
         let looked_up = match name {
@@ -101,7 +101,7 @@ impl Layout {
         layout
     }
 
-    /// A word for it.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -121,7 +121,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a tensor in this layout, or `None` where it cannot have it.
+    /// Bytes of a tensor in this layout, or `None` if the layout does not apply to it.
     fn len_bytes(self, ty: GgmlType, dims: &[u64; 4]) -> Option<u64> {
         let [n_cols, n_rows, n_matrices, n_outer] = *dims;
         if self == Self::Raw {
@@ -142,7 +142,7 @@ impl Layout {
     }
 }
 
-/// The panels of a matrix, where it can have them.
+/// The panels of a matrix, if it can have them.
 fn panel_layout(ty: GgmlType, n_rows: u64, n_cols: u64) -> Option<PanelLayout> {
     if n_cols > PANEL_COLUMNS_MAX {
         return None;
@@ -158,24 +158,24 @@ pub struct TensorHeader {
     pub layout: Layout,
     /// The elements' type.
     pub ty: GgmlType,
-    /// Dimensions that the GGUF states, 0 to 4.
+    /// Number of dimensions in the GGUF, 0 to 4.
     pub n_dims: u8,
     /// Elements along each dimension, the row length first; unused ones are 1.
     pub dims: [u32; 4],
-    /// Where the payload starts, in bytes from the file's start: its first matrix, where it has several.
+    /// Where the payload starts, in bytes from the file's start; with several matrices, the first one.
     pub offset: u64,
-    /// Bytes of the payload: all its matrices, each with the zeros behind it.
+    /// Bytes of the payload: all its matrices, including the zero padding after each.
     pub len_bytes: u64,
-    /// From the start of an expert's record to that of the next, in units of [`ALIGN`]; 0 in other layouts.
+    /// Distance from one expert's record to the next, in units of [`ALIGN`]; 0 in other layouts.
     pub record_pages: u32,
     /// [`crate::hash::Hash64`] of the payload, matrix by matrix.
     pub checksum: u64,
 }
 
 impl TensorHeader {
-    /// The header of `tensor` in `layout`, placed at the first byte that is free for it at or
-    /// after `from`. The checksum is still 0. Records hold this tensor alone, until
-    /// [`place_records`](super::place_records) puts it beside others.
+    /// The header of `tensor` in `layout`, placed at the first suitable byte at or
+    /// after `from`. The checksum is still 0. Records hold only this tensor until
+    /// [`place_records`](super::place_records) combines it with others.
     ///
     /// # Errors
     /// The tensor cannot have that layout, or is too large.
@@ -205,7 +205,7 @@ impl TensorHeader {
         })
     }
 
-    /// How many of its matrices have checksums of their own.
+    /// The number of its matrices that have checksums of their own.
     pub fn n_checksums(&self) -> u64 {
         match self.layout {
             Layout::ExpertRecords => self.n_matrices(),
@@ -233,18 +233,18 @@ impl TensorHeader {
     /// Matrices in the payload: experts, heads, or 1.
     pub const fn n_matrices(&self) -> u64 {
         match self.layout {
-            // There is one at least, or the tensor is raw.
+            // There is at least one, or the tensor is raw.
             Layout::Stack | Layout::ExpertRecords => self.dims[2] as u64,
             Layout::Raw | Layout::Panels => 1,
         }
     }
 
-    /// Bytes of a matrix, with the zeros behind it; of a raw payload, all.
+    /// Bytes of a matrix, including the zero padding after it; of a raw payload, all bytes.
     pub const fn matrix_bytes(&self) -> u64 {
         self.len_bytes / self.n_matrices()
     }
 
-    /// Bytes from the start of a matrix to that of the next.
+    /// Distance from the start of a matrix to the next, in bytes.
     pub const fn matrix_stride_bytes(&self) -> u64 {
         match self.layout {
             Layout::ExpertRecords => self.record_pages as u64 * ALIGN,
@@ -252,7 +252,7 @@ impl TensorHeader {
         }
     }
 
-    /// Where matrix `index` (that of an expert, or of a head) starts, in bytes from the file's start.
+    /// Where matrix `index` (of an expert, or of a head) starts, in bytes from the file's start.
     pub const fn matrix_offset(&self, index: u64) -> u64 {
         let from_first = index.saturating_mul(self.matrix_stride_bytes());
         self.offset.saturating_add(from_first)
@@ -281,10 +281,10 @@ impl TensorHeader {
         bytes
     }
 
-    /// Reads a header and compares it with the GGUF's tensor info. Tile hints are not looked at.
+    /// Reads a header and compares it with the GGUF's tensor info. Tile hints are ignored.
     ///
     /// # Errors
-    /// What is wrong, except for the place of the payload, which [`Slc::parse`](super::Slc::parse) checks.
+    /// Any fault except in the payload's position, which [`Slc::parse`](super::Slc::parse) checks.
     pub fn from_bytes(
         bytes: &[u8; TENSOR_HEADER_BYTES],
         tensor: &TensorInfo<'_>,
@@ -335,7 +335,7 @@ impl TensorHeader {
     }
 }
 
-/// What a payload of `len_bytes` is aligned to.
+/// The alignment of a payload of `len_bytes`.
 pub(super) const fn alignment(len_bytes: u64) -> u64 {
     if len_bytes >= LARGE_BYTES_MIN {
         LARGE_ALIGN
@@ -344,7 +344,7 @@ pub(super) const fn alignment(len_bytes: u64) -> u64 {
     }
 }
 
-/// Columns that 16 lines of 4 bytes a row hold, as the kernels see them: bytes, except for floats.
+/// Columns in 16 lines of 4 bytes per row, as the kernels see them: bytes, except for floats.
 const fn tile_cols(ty: GgmlType) -> u16 {
     match ty {
         GgmlType::F32 => 16,
@@ -353,7 +353,7 @@ const fn tile_cols(ty: GgmlType) -> u16 {
     }
 }
 
-/// A part of the GGUF file that is neither header nor tensor, and not implied as zeros.
+/// A part of the GGUF file that is neither header nor tensor, and not implied zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// Where it is in the GGUF file.

@@ -27,19 +27,19 @@ use header::u64_at;
 use records::Places;
 use static_assertions::{const_assert, const_assert_eq};
 
-/// What a `.slc` file starts with.
+/// The first bytes of a `.slc` file.
 pub const MAGIC: [u8; 4] = *b"SLCM";
 /// The version that is read and written.
 pub const VERSION: u32 = 1;
 /// Bytes of the file header; the GGUF header follows.
 pub const FILE_HEADER_BYTES: usize = 128;
-/// What payloads are aligned to, in bytes.
+/// Alignment of payloads, in bytes.
 pub const ALIGN: u64 = 4096;
-/// What large payloads are aligned to, in bytes.
+/// Alignment of large payloads, in bytes.
 pub const LARGE_ALIGN: u64 = 2 << 20;
-/// A payload of at least so many bytes is large.
+/// Minimum size of a large payload, in bytes.
 pub const LARGE_BYTES_MIN: u64 = 64 << 20;
-/// Longest gap of zeros that is implied, in bytes.
+/// Maximum length of an implied gap of zeros, in bytes.
 pub const GAP_ZEROS_MAX: u64 = 64 << 10;
 
 /// Byte ranges of the file header.
@@ -151,7 +151,7 @@ impl FileHeader {
                 HEADER_BYTES_MAX,
             ),
             ("tensor count", header.n_tensors.into(), TENSOR_COUNT_MAX),
-            // Before, between and behind the tensors.
+            // Before, between and after the tensors.
             (
                 "gap count",
                 header.n_gaps.into(),
@@ -180,7 +180,7 @@ impl FileHeader {
     }
 }
 
-/// The first `len` bytes of the file, if they are at hand.
+/// The first `len` bytes of the file, if `head` holds them.
 fn head_bytes(head: &[u8], len: u64, file_len: u64) -> Result<&[u8], SlcError> {
     if len > file_len {
         let needed = len;
@@ -217,7 +217,7 @@ pub struct Slc<'a> {
 }
 
 impl<'a> Slc<'a> {
-    /// Whether a file that starts with `bytes` claims to be one.
+    /// Whether a file that starts with `bytes` has the `.slc` magic.
     pub fn is_slc(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
@@ -228,7 +228,7 @@ impl<'a> Slc<'a> {
     /// file. `file_len` is the length of the whole file.
     ///
     /// # Errors
-    /// What is wrong and where. [`SlcError::NeedMore`] alone says only that `head` is too short.
+    /// The fault and its position. Only [`SlcError::NeedMore`] is not a fault of the file: `head` is too short.
     pub fn parse(head: &'a [u8], file_len: u64) -> Result<Self, SlcError> {
         let header = FileHeader::parse(head, file_len)?;
         let head = head_bytes(head, header.payload_offset(), file_len)?;
@@ -267,7 +267,7 @@ impl<'a> Slc<'a> {
         Ok(slc)
     }
 
-    /// Checks the table; returns where the tensors' payloads end.
+    /// Checks the table; returns the end of the tensors' payloads.
     fn check_tensors(&self) -> Result<u64, SlcError> {
         let mut places = Places::new(self.header.payload_offset(), self.header.file_len);
         for (index, (bytes, tensor)) in (0..).zip(self.table.iter().zip(self.gguf.tensors())) {
@@ -317,17 +317,17 @@ impl<'a> Slc<'a> {
         &self.header
     }
 
-    /// The GGUF header. Tensor offsets are those of the GGUF file, not of this one.
+    /// The GGUF header. Tensor offsets refer to the GGUF file, not to this one.
     pub const fn gguf(&self) -> &Gguf<'a> {
         &self.gguf
     }
 
-    /// The header of the GGUF's tensor `tensor`, which is number `index` there.
+    /// The header of the GGUF's tensor `tensor`, at `index` there.
     pub fn tensor_header(&self, index: usize, tensor: &TensorInfo<'_>) -> Option<TensorHeader> {
         TensorHeader::from_bytes(self.table.get(index)?, tensor).ok()
     }
 
-    /// All tensors: what the GGUF says of each, and its header here.
+    /// All tensors: each one's GGUF info, and its header here.
     pub fn tensors(&self) -> impl Iterator<Item = (TensorInfo<'a>, TensorHeader)> + use<'a> {
         let (table, tensors) = (self.table, self.gguf.tensors());
         // Every header was read before.
@@ -336,7 +336,7 @@ impl<'a> Slc<'a> {
         })
     }
 
-    /// The checksums of the matrices of the GGUF's tensor number `index`, where they lie in records.
+    /// The checksums of the matrices of the GGUF's tensor at `index`, if they are in records.
     pub fn matrix_checksums(&self, index: usize) -> Option<impl Iterator<Item = u64> + use<'a>> {
         let mut before = 0;
         for (i, (_, header)) in self.tensors().enumerate() {
@@ -397,7 +397,7 @@ impl fmt::Debug for Slc<'_> {
     }
 }
 
-/// A length that was found to be inside a slice.
+/// A length that was checked to be inside a slice.
 fn to_usize(len: u64) -> usize {
     usize::try_from(len).expect("checked against the slice before")
 }

@@ -1,19 +1,19 @@
-//! Records of experts: what an expert has in several tensors, side by side.
+//! Records of experts: the matrices of one expert from several tensors, stored contiguously.
 
 use super::ALIGN;
 use super::error::TensorProblem;
 use super::header::{Layout, TensorHeader, alignment};
 use core::ops::Range;
 
-/// Most matrices in a record.
+/// Maximum matrices in a record.
 pub const RECORD_MATRICES_MAX: usize = 4;
 
 /// Puts the matrices that each expert has in `members`, tensors of one block, into a record, in the order of
-/// `members`. The first record starts at the first byte that is free for all at or after `from`. Returns where
-/// the last one ends.
+/// `members`. The first record starts at the first byte at or after `from` that suits all of them. Returns the end
+/// of the last one.
 ///
 /// # Errors
-/// Tensors that have other numbers of experts, or no records, or are too many; records that are too large.
+/// Tensors with different numbers of experts, without records, or too many of them; records that are too large.
 pub fn place_records(members: &mut [TensorHeader], from: u64) -> Result<u64, TensorProblem> {
     let n_experts = members.first().map_or(1, TensorHeader::n_matrices);
     let is_alike = |member: &TensorHeader| {
@@ -38,8 +38,8 @@ pub fn place_records(members: &mut [TensorHeader], from: u64) -> Result<u64, Ten
     Ok(end)
 }
 
-/// Checks that payloads are aligned, disjoint and inside the file, in one pass over the table: each lies behind
-/// all before it, or in records that the last tensor of experts before it has begun.
+/// Checks that payloads are aligned, disjoint and inside the file, in one pass over the table: each is after
+/// all before it, or inside the records that the preceding tensor of experts began.
 pub(super) struct Places {
     /// Where the payloads so far end.
     end: u64,
@@ -66,7 +66,7 @@ impl Places {
         let has_records = header.layout == Layout::ExpertRecords;
         let (offset, end) = (header.offset, header.end());
         let alignment = match has_records {
-            // The first record alone may lie as large payloads do.
+            // Only the first record may be aligned as large payloads are.
             true => ALIGN,
             false => alignment(header.len_bytes),
         };
@@ -96,18 +96,18 @@ impl Places {
     }
 }
 
-/// The records of a block, as far as its tensors are known. They may come in any order: the one that begins a
+/// The records of a block, as far as its tensors are known. Tensors may be in any order: the one that begins a
 /// record is not always the first in the table.
 struct Records {
-    /// Of each record.
+    /// Bytes from one record to the next.
     stride: u64,
     n_experts: u64,
     /// The parts of the first record, of which `n` are known.
     parts: [Range<u64>; RECORD_MATRICES_MAX],
     n: usize,
-    /// Where the payloads before end.
+    /// The end of the preceding payloads.
     start_min: u64,
-    /// Where the next payload behind starts.
+    /// The start of the next payload after the records.
     end_max: u64,
 }
 
@@ -125,7 +125,7 @@ impl Records {
         }
     }
 
-    /// Whether a tensor is part of these records: as many of the same length, within the length of one.
+    /// Whether a tensor is part of these records: the same number, of the same length, within the length of one.
     fn would_hold(&self, header: &TensorHeader) -> bool {
         let part = first_matrix(header);
         let parts = &self.parts[..self.n];
@@ -137,8 +137,8 @@ impl Records {
             && end - start <= self.stride
     }
 
-    /// Adds a tensor that would be held. As the first matrices are disjoint and within the length of a record,
-    /// those of all experts are disjoint.
+    /// Adds a tensor that fits. As the first matrices are disjoint and within the length of a record,
+    /// all experts' matrices are disjoint.
     fn add(&mut self, header: &TensorHeader) -> Result<(), TensorProblem> {
         let part = first_matrix(header);
         let offset = part.start;
@@ -174,7 +174,7 @@ mod tests {
 
     const N_EXPERTS: u64 = 5;
 
-    /// Tensors of 5 experts whose matrices take so many pages.
+    /// Tensors of 5 experts, with matrices of the given numbers of pages.
     fn experts(pages: &[u64]) -> Vec<TensorHeader> {
         let header = |&pages: &u64| {
             let tensor = TensorInfo {
@@ -190,7 +190,7 @@ mod tests {
         pages.iter().map(header).collect()
     }
 
-    /// A matrix of a page at `offset`.
+    /// A matrix of one page at `offset`.
     fn matrix(offset: u64) -> TensorHeader {
         TensorHeader {
             layout: Layout::Panels,
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Where payloads end; they may start at byte 4096 of a file of 400 pages.
+    /// The end of payloads; they may start at byte 4096 of a file of 400 pages.
     fn check<'t>(table: impl IntoIterator<Item = &'t TensorHeader>) -> Result<u64, TensorProblem> {
         let mut places = Places::new(ALIGN, 400 * ALIGN);
         table
@@ -290,16 +290,16 @@ mod tests {
                 previous_end: end * ALIGN,
             })
         };
-        // On the part before, or on the next expert's.
+        // Overlaps the previous part, or the next expert's.
         assert_eq!(check([&gate, &at(up, 2)]), on(2, 1));
         assert_eq!(check([&gate, &up, &at(down, 5)]), on(5, 3));
         assert_eq!(check([&gate, &up, &at(down, 7)]), before(7, 42));
-        // On a tensor before the records, or behind them.
+        // Overlaps a tensor before the records, or after them.
         assert_eq!(check([&matrix(ALIGN), &down, &gate]), before(1, 2));
         assert_eq!(check([&gate, &matrix(39 * ALIGN), &down]), on(6, 39));
-        // Between records, where it would be free.
+        // Between records, in free space.
         assert_eq!(check([&gate, &matrix(3 * ALIGN)]), before(3, 39));
-        // Other lengths of records, or numbers of experts.
+        // Different record lengths, or numbers of experts.
         let wide = TensorHeader {
             record_pages: 10,
             ..up
@@ -308,7 +308,7 @@ mod tests {
         let mut few = experts(&[3])[0];
         (few.dims[2], few.len_bytes, few.record_pages) = (4, 12 * ALIGN, 9);
         assert_eq!(check([&gate, &at(few, 3)]), before(3, 39));
-        // Not aligned, or outside.
+        // Misaligned, or outside the file.
         let odd = TensorHeader {
             offset: up.offset + 1,
             ..up
@@ -330,7 +330,7 @@ mod tests {
         ));
     }
 
-    /// Small tables by chance: those that are accepted are disjoint, matrix by matrix.
+    /// Random small tables: accepted ones are disjoint, matrix by matrix.
     #[test]
     fn accepted_tables_are_disjoint() {
         let mut state = 1u64;

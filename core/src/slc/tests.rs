@@ -26,7 +26,7 @@ fn gguf_header() -> Vec<u8> {
     out
 }
 
-/// A whole file of zeros for weights, with a gap of 5 bytes behind the tensors.
+/// A whole file with zeros for weights and a gap of 5 bytes after the tensors.
 struct Parts {
     header: FileHeader,
     gguf: Vec<u8>,
@@ -280,7 +280,7 @@ fn experts_and_large_payloads_are_aligned() {
     assert_eq!(Layout::of(&heads, true), Layout::Stack);
     let none = tensor("blk.0.ffn_up_exps.weight", [64, 100, 0, 1], 3, Q8_0);
     assert_eq!(Layout::of(&none, true), Layout::Raw);
-    // Large payloads lie where a huge page may.
+    // Large payloads are placed where a huge page may start.
     let large = tensor("output.weight", [4096, 8192, 1, 1], 2, F16);
     let header = TensorHeader::new(&large, Layout::Panels, 4096).unwrap();
     assert_eq!((header.offset, header.len_bytes), (2 << 20, 64 << 20));
@@ -303,7 +303,7 @@ fn what_was_written_is_read() {
     let (tensor, header) = slc.tensors().nth(1).unwrap();
     assert_eq!(slc.tensor_header(1, &tensor), Some(header));
     assert!(slc.tensor_header(2, &tensor).is_none());
-    // The head alone is enough; less says how much is.
+    // The head alone is enough; if it is shorter, the error gives the required length.
     let head = parts.header.payload_offset();
     Slc::parse(&bytes[..to_usize(head)], bytes.len() as u64).unwrap();
     let error = Slc::parse(&bytes[..to_usize(head) - 1], bytes.len() as u64).unwrap_err();

@@ -1,16 +1,16 @@
 //! Draft tokens: guesses of the next tokens, and which of them are worth a row of the next step.
 //!
-//! A step over several positions of a text reads the weights once. So tokens that are drafted are handed in behind
-//! the last one, and each is kept if it is what the sampler draws from the row before it. A draw depends on the
-//! seed, the choice and the position alone, so the text is the one without draft tokens, bit for bit.
+//! A step over several positions of a text reads the weights once. Drafted tokens are therefore entered after
+//! the last one, and each is kept if it equals what the sampler draws from the row before it. A draw depends only on
+//! the seed, the choice and the position, so the text is the one without draft tokens, bit for bit.
 //!
-//! - [`Ngrams`] finds where the end of a text stood in it before; what followed then is the draft.
-//! - [`NgramTable`] learns from all texts of a session what follows a few tokens.
-//! - [`Acceptance`] knows how often draft tokens of a [`Class`] were right.
-//! - [`worth`] says how many rows pay, from that and from [`crate::costs::Costs`].
+//! - [`Ngrams`] finds earlier occurrences of the end of a text; what followed them is the draft.
+//! - [`NgramTable`] learns from all texts of a session which token follows a few tokens.
+//! - [`Acceptance`] tracks the rate of right draft tokens per [`Class`].
+//! - [`worth`] chooses how many rows pay, from that rate and from [`crate::costs::Costs`].
 //!
-//! Nothing is allocated: the caller brings memory, a vector or a slice. The idea of verifying draft tokens in one pass
-//! is that of Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023); there a draft token
+//! Nothing is allocated: the caller brings memory, a vector or a slice. Verifying draft tokens in one pass is
+//! from Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023); there a draft token
 //! is accepted by chance and drawn again, here by equality.
 
 mod acceptance;
@@ -23,11 +23,11 @@ pub use ngram::Ngrams;
 pub use table::NgramTable;
 pub use worth::{GAIN_MIN, worth};
 
-/// Most draft tokens of a text in a step.
+/// Maximum draft tokens of a text in a step.
 pub const POSITIONS_MAX: usize = 16;
 
-/// Most draft tokens of a text in a step where nothing else is asked for; fewer of a recurrent model, whose states
-/// behind each take room and time.
+/// Default maximum of draft tokens of a text in a step; lower for a recurrent model, whose states after each
+/// token take memory and time.
 pub const fn n_draft(is_recurrent: bool) -> usize {
     if is_recurrent { 4 } else { 8 }
 }
@@ -37,12 +37,12 @@ pub const fn n_draft(is_recurrent: bool) -> usize {
 pub struct DraftToken {
     /// The token.
     pub token: u32,
-    /// What is known of draft tokens like this one.
+    /// The class that its acceptance is tracked by.
     pub class: Class,
 }
 
 impl DraftToken {
-    /// What no source drafts, to fill a list with.
+    /// A placeholder that no source drafts, to fill a list with.
     pub const NONE: Self = Self {
         token: u32::MAX,
         class: Class::FORCED,

@@ -1,22 +1,22 @@
-//! A text as a source of draft tokens: where its end stood before, and what followed.
+//! A text as a source of draft tokens: earlier occurrences of its end, and what followed them.
 //!
 //! Positions that end with the same few tokens are chained, newest first, as in the match finders of LZ77
-//! compressors. So the text can be taken back as cheaply as it grows, which an automaton of its suffixes cannot.
+//! compressors. Removing tokens is therefore as cheap as adding them, unlike in a suffix automaton.
 
 use super::{Class, DraftToken};
 
-/// Tokens by whose hash positions are chained, longest first.
+/// Lengths of the n-grams by whose hash positions are chained, longest first.
 const ORDERS: [usize; 2] = [6, 2];
-/// Positions that are looked at in a chain of each order.
+/// Positions that are examined in a chain of each order.
 const CANDIDATES: [usize; 2] = [8, 32];
-/// Longer matches are not told apart.
+/// Maximum match length; longer ones are not distinguished.
 const MATCH_MAX: usize = 64;
 
-/// An index of a text of at most so many tokens, in `words` that the caller brings.
+/// An index of a text of up to `n_max` tokens, in `words` that the caller brings.
 #[derive(Clone, Debug)]
 pub struct Ngrams<S> {
     /// Tokens, a chain for each order, and the heads of chains for each order. Positions are ends of n-grams, so 0
-    /// is none.
+    /// means none.
     words: S,
     n_max: usize,
     n_heads: usize,
@@ -29,7 +29,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         n_max * (1 + ORDERS.len()) + n_heads(n_max) * ORDERS.len()
     }
 
-    /// Of no text yet. `None` where `words` are fewer than [`Self::n_words`].
+    /// An index of an empty text. `None` if there are fewer `words` than [`Self::n_words`].
     pub fn new(n_max: usize, mut words: S) -> Option<Self> {
         let (n_heads, heads) = (n_heads(n_max), n_max * (1 + ORDERS.len()));
         words.as_mut().get_mut(heads..Self::n_words(n_max))?.fill(0);
@@ -41,13 +41,13 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         })
     }
 
-    /// The text that is indexed.
+    /// The indexed text.
     pub fn tokens(&self) -> &[u32] {
         &self.words.as_ref()[..self.n]
     }
 
-    /// Makes `text` what is indexed, from where it differs on; a text that is too long only as far as there is room.
-    /// Returns where that was.
+    /// Updates the index to `text`, from the first difference on; a text that is too long is cut.
+    /// Returns the position of that difference.
     pub fn follow(&mut self, text: &[u32]) -> usize {
         let text = &text[..text.len().min(self.n_max)];
         let both = self.tokens().iter().zip(text);
@@ -86,7 +86,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         self.n -= 1;
     }
 
-    /// Where the chain begins of the n-gram at the text's end.
+    /// The start of the chain for the n-gram at the text's end.
     fn head(&self, order: usize) -> Option<usize> {
         let start = self.n.checked_sub(ORDERS[order])?;
         let hash = hash(&self.tokens()[start..]) as usize % self.n_heads;
@@ -97,7 +97,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         self.n_max * (1 + order) + end - 1
     }
 
-    /// The longest earlier place that the text's end matches, the newest of those: its length and its end.
+    /// The longest earlier match of the text's end, the newest among equals: its length and its end.
     fn longest_match(&self) -> Option<(usize, usize)> {
         let mut best: Option<(usize, usize)> = None;
         for (order, &n) in ORDERS.iter().enumerate() {
@@ -122,7 +122,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         best
     }
 
-    /// How many tokens before `end` are those at the text's end.
+    /// The number of tokens before `end` that equal the tokens at the text's end.
     fn match_len(&self, end: usize) -> usize {
         let tokens = self.tokens();
         let (before, last) = (tokens[..end].iter().rev(), tokens.iter().rev());
@@ -130,8 +130,8 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> Ngrams<S> {
         both.take_while(|(a, b)| a == b).count()
     }
 
-    /// Writes what may follow the text into `drafts`; returns how many there are. A match that runs up to the text's
-    /// end goes on with its own drafts, so that what repeats goes on repeating.
+    /// Writes a likely continuation of the text into `drafts`; returns its length. A match that reaches the text's
+    /// end continues with its own drafts, so that repetition goes on.
     pub fn draft(&self, drafts: &mut [DraftToken]) -> usize {
         let Some((len, end)) = self.longest_match() else {
             return 0;

@@ -1,17 +1,17 @@
-//! What follows a few tokens, learnt from all texts.
+//! The token that follows a few tokens, learnt from all texts.
 //!
-//! A table of a fixed size, as branch predictors have them: for the last four tokens, the last two and the last one,
-//! an entry with a check, the token that followed, and how sure that is. A token that did not follow takes from that;
-//! at nothing, it takes the entry.
+//! A table of fixed size, as in branch predictors: for the last four tokens, the last two and the last one,
+//! an entry with a check, the token that followed, and a confidence. A different token lowers the confidence
+//! and, at zero, replaces the entry.
 
 use super::ngram::hash;
 use super::{Class, DraftToken};
 
-/// Tokens looked at; the class of a draft token counts them from the shortest.
+/// Lengths of the contexts; the class of a draft token counts them from the shortest.
 const ORDERS: [usize; 3] = [1, 2, 4];
 /// Words of an entry.
 const ENTRY: usize = 2;
-/// An entry's second word is a token and, above it, how sure it is.
+/// An entry's second word is a token and, above it, the confidence.
 const TOKEN_BITS: u32 = 24;
 const SURE_MAX: u32 = 15;
 
@@ -22,7 +22,7 @@ pub struct NgramTable<S> {
 }
 
 impl<S: AsRef<[u32]> + AsMut<[u32]>> NgramTable<S> {
-    /// A table that knows nothing. `None` where the number of `words` is no power of two, or under 64.
+    /// An empty table. `None` if the number of `words` is not a power of two, or is under 64.
     pub fn new(mut words: S) -> Option<Self> {
         let n = words.as_ref().len();
         if !n.is_power_of_two() || n < 64 {
@@ -63,7 +63,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> NgramTable<S> {
         }
     }
 
-    /// Writes what may follow `text` into `drafts`; returns how many there are.
+    /// Writes a likely continuation of `text` into `drafts`; returns its length.
     pub fn draft(&self, text: &[u32], drafts: &mut [DraftToken]) -> usize {
         let mut context = [0; ORDERS[ORDERS.len() - 1]];
         let n = text.len().min(context.len());
@@ -80,7 +80,7 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> NgramTable<S> {
         drafts.len()
     }
 
-    /// What followed the longest end of `context` that is known.
+    /// What followed the longest known suffix of `context`.
     fn find(&self, context: &[u32]) -> Option<DraftToken> {
         [(2u8, ORDERS[2]), (1, ORDERS[1]), (0, ORDERS[0])]
             .into_iter()

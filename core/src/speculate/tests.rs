@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 const NONE: DraftToken = DraftToken::NONE;
 
-/// A text of few tokens that repeats itself now and then.
+/// A text of few distinct tokens that repeats itself now and then.
 fn text(n: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut draw = |n: u64| {
@@ -31,7 +31,7 @@ fn text(n: usize, seed: u64) -> Vec<u32> {
     text
 }
 
-/// The longest match of the text's end, up to 64 tokens, by trying all places.
+/// The longest match of the text's end, up to 64 tokens, by trying all positions.
 fn longest(text: &[u32]) -> usize {
     let n = text.len();
     let len =
@@ -52,7 +52,7 @@ fn matches_are_real_and_long() {
             let best = longest(&text[..n]);
             assert!(n_draft == 0 || best >= 2);
             if best >= 6 {
-                // Behind six tokens, the newest eight places are looked at.
+                // After six tokens, the newest eight positions are examined.
                 wanted += 1;
                 found += usize::from(drafts[0].class == Class::text(best));
             }
@@ -61,7 +61,7 @@ fn matches_are_real_and_long() {
     assert!(found * 100 >= wanted * 95, "{found} of {wanted}");
 }
 
-/// Taken back and grown again, an index is as one that has only grown.
+/// An index that was shortened and extended again equals one that was only extended.
 #[test]
 fn an_index_follows_its_text() {
     let (a, b) = (text(300, 1), text(300, 2));
@@ -118,7 +118,7 @@ fn a_table_learns_and_forgets() {
     assert!(NgramTable::new(vec![0; 100]).is_none());
 }
 
-/// Rows that cost nearly nothing are worth it, dear ones are not, and a change is noticed.
+/// Rows that cost nearly nothing are worth it, expensive ones are not, and a change is noticed.
 #[test]
 fn rows_are_worth_it_where_they_are_cheap() {
     let mut costs = Costs::new();
@@ -138,7 +138,7 @@ fn rows_are_worth_it_where_they_are_cheap() {
     }
 }
 
-/// A text that was never drafted right is left alone within a few tokens.
+/// Drafting stops within a few tokens for a text whose drafts were never right.
 #[test]
 fn wrong_drafts_are_noticed() {
     let (mut own, session) = (Acceptance::of_text(), Acceptance::of_session());

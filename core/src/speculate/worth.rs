@@ -1,15 +1,15 @@
-//! How many draft tokens are worth a row.
+//! The number of draft tokens that are worth a row.
 
 use crate::costs::Costs;
 
-/// What a choice with draft tokens must gain at least: below it is noise.
+/// Minimum gain of a choice with draft tokens: a smaller one is noise.
 pub const GAIN_MIN: f64 = 1.02;
 
-/// How many draft tokens are to be verified beside a step of `n_rows` rows that look back at `n_positions`, of which
-/// `n_writing` each give a token. `chances` are those of draft tokens to be right, each with all before it in its text,
-/// the likeliest first.
+/// The number of draft tokens to verify in addition to a step of `n_rows` rows that look back at `n_positions`, of
+/// which `n_writing` each give a token. `chances` are the draft tokens' probabilities of being right, each given that
+/// all before it in its text are, the likeliest first.
 ///
-/// 0 while nothing is known of such steps, and once in a while, so that it stays known what they take.
+/// Returns 0 while there are no measurements of such steps, and from time to time to keep them up to date.
 pub fn worth(
     costs: &Costs,
     n_rows: usize,

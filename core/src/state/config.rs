@@ -9,19 +9,19 @@ use crate::memory::MemoryError;
 use crate::model::{KINDS_MAX, LAYERS_MAX, LayerKind, ModelConfig};
 use heapless::Vec;
 
-/// Most groups of layers.
+/// Maximum number of groups of layers.
 pub(super) const GROUPS_MAX: usize = KINDS_MAX;
-/// Longest head that the cache's own operations handle, in dimensions.
+/// Maximum head length that the cache's own operations handle, in dimensions.
 pub const HEAD_DIM_MAX: usize = KV_HEAD_DIM_MAX;
 
-/// How much state there is room for.
+/// Limits of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateLimits {
     /// Tokens over all sequences.
     pub n_ctx: usize,
     /// Tokens beyond them in pages that a host holds.
     pub n_held: usize,
-    /// Most tokens of a step.
+    /// Maximum tokens of a step.
     pub n_batch: usize,
     /// Sequences, numbered from 0.
     pub n_seq: usize,
@@ -31,8 +31,8 @@ pub struct StateLimits {
     pub type_v: KvType,
     /// Whether keys and values of coarse types are rotated ([`KvRotation`]).
     pub kv_rotation: bool,
-    /// Tokens behind the end of a sequence whose recurrent states are kept, so that it can be rewound to
-    /// them.
+    /// Number of tokens before the end of a sequence whose recurrent states are kept, so that it can be rewound
+    /// to them.
     pub n_behind: usize,
     /// Checkpoints of recurrent states.
     pub n_checkpoints: usize,
@@ -40,7 +40,7 @@ pub struct StateLimits {
     pub windows_give_back: bool,
 }
 
-/// How many dimensions of keys and of values are rotated together before they are stored
+/// Number of dimensions of keys and of values that are rotated together before they are stored
 /// ([`crate::kernels::hadamard`]); 0 for none. Queries are rotated as keys are, and outputs back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvRotation {
@@ -98,7 +98,7 @@ impl GroupConfig {
         head * self.n_layer * self.n_head_kv
     }
 
-    /// Where block `block` (layer · n_head_kv + head) of page `page` lies, counted in blocks.
+    /// Index of block `block` (layer · n_head_kv + head) of page `page`, counted in blocks.
     pub(super) const fn block_index(&self, page: usize, block: usize) -> usize {
         let first = page / RUN_PAGES * RUN_PAGES;
         let n_after = self.n_pages - first;
@@ -122,12 +122,12 @@ impl GroupConfig {
     }
 }
 
-/// Where a layer's state is.
+/// The place of a layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Keys and values: the group, and the layer's number in it.
     Keys { group: u8, index: u16 },
-    /// A recurrent state: where it begins among those of its sequence, in floats.
+    /// A recurrent state: its offset in the state of its sequence, in floats.
     Recurrent { offset: u32 },
 }
 
@@ -169,7 +169,7 @@ impl StateConfig {
     /// Gives a layer its place.
     fn place(&mut self, model: &ModelConfig, kind: &LayerKind) -> Place {
         let Some(shape) = kind.attention() else {
-            // Where they do not fit, there is no plan.
+            // An offset that does not fit makes the plan fail.
             let offset = u32::try_from(self.state_len).unwrap_or(u32::MAX);
             self.state_len = self.state_len.saturating_add(kind.state_len(model.n_embd));
             return Place::Recurrent { offset };
@@ -187,7 +187,7 @@ impl StateConfig {
         };
         let window = shape.window.filter(|_| limits.windows_give_back);
         let n_pages = match window {
-            // What a step adds, what the window reaches, and both ends partly used.
+            // Tokens of a step, the window's reach, and two partly used pages at the ends.
             Some(window) => {
                 let behind = limits.n_batch.saturating_add(limits.n_behind);
                 let reach = window.saturating_add(behind);
@@ -230,13 +230,13 @@ impl StateConfig {
         self.limits.n_seq
     }
 
-    /// Floats of a sequence's recurrent state, over all layers; 0 in a model of attention alone.
+    /// Floats of a sequence's recurrent state, over all layers; 0 in a model with attention only.
     pub const fn state_len(&self) -> usize {
         self.state_len
     }
 
-    /// Slots for recurrent states: for every sequence those at and behind its end and one more, and the
-    /// checkpoints. A step that writes several drops as many behind the end.
+    /// Slots for recurrent states: for every sequence, one at its end, `n_behind` before it and one more; and
+    /// the checkpoints. A step that writes several states evicts as many before the end.
     pub(super) const fn n_slots(&self) -> usize {
         if self.state_len == 0 {
             return 0;
@@ -244,7 +244,7 @@ impl StateConfig {
         self.limits.n_seq * (self.limits.n_behind + 2) + self.limits.n_checkpoints
     }
 
-    /// What two states must have in common so that one can take the other's place.
+    /// Hash of everything that a state and its replacement must have in common.
     pub(crate) fn layout_fingerprint(&self) -> u64 {
         let mut hash = Hash64::new();
         let mut add = |n: usize| hash.write(&(n as u64).to_le_bytes());
@@ -264,7 +264,7 @@ impl StateConfig {
         hash.finish() ^ self.fingerprint()
     }
 
-    /// What a saved sequence or page must have in common with the place that it is restored to.
+    /// Hash of everything that a saved sequence or page must have in common with the state that it is restored to.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hash = Hash64::new();
         let mut add = |n: usize| hash.write(&(n as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Why an operation on the state of sequences did not happen.
+//! Why an operation on the state of sequences failed.
 
 use super::PAGE_TOKENS;
 use core::fmt;
@@ -6,7 +6,7 @@ use core::fmt;
 /// Version of the layout of saved sequences.
 pub(super) const SNAPSHOT_VERSION: u32 = 4;
 
-/// Why an operation on the state of sequences did not happen. Nothing has changed then.
+/// Why an operation on the state of sequences failed. The state is unchanged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateError {
@@ -31,29 +31,29 @@ pub enum StateError {
     },
     /// A range or length beyond the sequence's end.
     OutOfRange {
-        /// The end asked for.
+        /// The requested end.
         end: usize,
         /// Tokens in the sequence.
         len: usize,
     },
-    /// The state at that length is not kept: recurrent states are kept a few tokens behind the end and at
+    /// The state at that length is not kept: recurrent states are kept a few tokens before the end and at
     /// checkpoints, windowed keys as far back as the window reaches.
     CannotRewind {
-        /// The length asked for.
+        /// The requested length.
         len: usize,
         /// The greatest length below it that can be reached.
         nearest: usize,
     },
-    /// Tokens cannot be taken out of the middle of a sequence: later recurrent states depend on them, their keys
-    /// have been given back, or keys cannot be turned back ([`crate::model::ModelConfig::can_remove`]).
+    /// Tokens cannot be removed from the middle of a sequence: later recurrent states depend on them, their keys
+    /// have been given back, or keys cannot be rotated back ([`crate::model::ModelConfig::can_remove`]).
     CannotRemove,
     /// A checkpoint has this name already.
     NameTaken {
         /// The name.
         name: u32,
     },
-    /// A recurrent model goes on from a state behind the pages, and there is none: no name was given, or no
-    /// checkpoint of that name stands there.
+    /// A recurrent model continues from a state at the end of the pages, which is missing: no name was given,
+    /// or the checkpoint of that name is not there.
     NoState {
         /// Tokens of the pages.
         len: usize,

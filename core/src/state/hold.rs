@@ -1,4 +1,4 @@
-//! What a host holds without a sequence: pages, and named recurrent states. Prefix caches are made of these.
+//! Pages and named recurrent states that a host holds without a sequence. Prefix caches are made of these.
 
 use super::config::GROUPS_MAX;
 use super::error::{SnapshotError, StateError};
@@ -14,14 +14,14 @@ use heapless::Vec;
 pub const PAGE_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 24;
 
-/// A page of keys and values that a host holds: 64 positions in every group of layers. To be given back by
+/// A page of keys and values that a host holds: 64 positions in every group of layers. Give it back with
 /// [`State::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is not released stays taken"]
 pub struct HeldPage {
-    /// Of each group.
+    /// The page of each group.
     pages: Vec<u32, GROUPS_MAX>,
-    /// Where the state that holds it lies.
+    /// The address of the state that holds it.
     owner: usize,
 }
 
@@ -32,7 +32,7 @@ struct Checkpoint {
     /// 1 where it is in use.
     used: u32,
     name: u32,
-    /// The sequence that it was taken of, or [`NO_OWNER`].
+    /// The sequence that it was taken from, or [`NO_OWNER`].
     owner: u32,
     len: u32,
     slot: u32,
@@ -83,7 +83,7 @@ impl<'m> Checkpoints<'m> {
         Ok(Self { entries })
     }
 
-    /// The state of a sequence behind so many tokens.
+    /// The state of a sequence after `len` tokens.
     pub(super) fn find(&self, sequence: u32, len: usize) -> Option<Kept> {
         let is_it = |entry: &&Checkpoint| {
             entry.used == 1 && entry.owner == sequence && entry.len as usize == len
@@ -91,14 +91,14 @@ impl<'m> Checkpoints<'m> {
         self.entries.iter().find(is_it).map(Checkpoint::kept)
     }
 
-    /// Where the named states of a sequence stand.
+    /// The lengths of a sequence's named states.
     pub(super) fn lens(&self, sequence: u32) -> impl Iterator<Item = usize> {
         let is_its = move |entry: &&Checkpoint| entry.used == 1 && entry.owner == sequence;
         let entries = self.entries.iter().filter(is_its);
         entries.map(|entry| entry.len as usize)
     }
 
-    /// Those of a sequence beyond `len` are no longer behind its end.
+    /// Detaches the named states beyond `len` from their sequence.
     pub(super) fn detach(&mut self, sequence: u32, len: usize) {
         for entry in self.entries.iter_mut() {
             if entry.owner == sequence && entry.len as usize > len {
@@ -107,7 +107,7 @@ impl<'m> Checkpoints<'m> {
         }
     }
 
-    /// Where a state of that name can be kept.
+    /// Index of a free entry for a state of that name.
     fn unused(&self, name: u32) -> Result<usize, StateError> {
         if self.named(name).is_some() {
             return Err(StateError::NameTaken { name });
@@ -125,9 +125,9 @@ impl<'m> Checkpoints<'m> {
 }
 
 impl State<'_> {
-    /// Names the recurrent state at the end of a sequence, which stays until [`Self::forget`]. This sequence
-    /// alone can be rewound to it; others can begin with it ([`Self::attach`]). In a model of attention alone
-    /// there is nothing to name, and nothing happens.
+    /// Names the recurrent state at the end of a sequence, which is kept until [`Self::forget`]. Only this
+    /// sequence can be rewound to it; others can begin with it ([`Self::attach`]). Does nothing in a model with
+    /// attention only.
     ///
     /// # Errors
     /// An unknown or empty sequence, a name that is taken, or no room for another checkpoint.
@@ -145,7 +145,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Forgets a named state. Nothing happens if there is none of that name.
+    /// Removes a named state. Does nothing if the name is unknown.
     pub fn forget(&mut self, name: u32) {
         if let Some(index) = self.checkpoints.named(name) {
             let entry = &mut self.checkpoints.entries[index];
@@ -176,7 +176,7 @@ impl State<'_> {
     /// Gives a held page back.
     ///
     /// # Panics
-    /// Where the page is not one of this state.
+    /// If the page does not belong to this state.
     pub fn release(&mut self, page: HeldPage) {
         assert_eq!(page.owner, self.owner(), "the page is one of this state");
         for (group, page) in self.groups.iter_mut().zip(page.pages) {
@@ -186,7 +186,7 @@ impl State<'_> {
         }
     }
 
-    /// What tells this state's pages from those of others: where its memory is.
+    /// Distinguishes this state's pages from the pages of other states: the address of its memory.
     fn owner(&self) -> usize {
         self.lens.as_ptr().addr()
     }
@@ -198,12 +198,12 @@ impl State<'_> {
         }
     }
 
-    /// Makes the empty sequence begin with the tokens of held pages, in that order. A recurrent model goes on
-    /// from the named state, which has to stand at their end.
+    /// Makes the empty sequence begin with the tokens of held pages, in that order. A recurrent model continues
+    /// from the named state, which has to be at their end.
     ///
     /// # Errors
     /// A sequence that is unknown or not empty, pages of another state, more pages than a sequence may have, a
-    /// named state that is missing or stands elsewhere, or pages that a window has left and that would still
+    /// named state that is missing or is not at their end, or pages that a window has left and that would still
     /// be seen.
     pub fn attach(
         &mut self,
@@ -245,7 +245,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The named state, which a recurrent model needs behind `len` tokens.
+    /// The named state, which a recurrent model needs after `len` tokens.
     fn state_at(&self, state: Option<u32>, len: usize) -> Result<Option<Kept>, StateError> {
         if self.slots.is_empty() || len == 0 {
             return Ok(None);
@@ -292,7 +292,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A held page from bytes that [`Self::read_page`] gave.
+    /// Restores a held page from bytes that [`Self::read_page`] wrote.
     ///
     /// # Errors
     /// Bytes of another version, model, shape or length; no free page.
@@ -325,8 +325,8 @@ impl State<'_> {
         HEADER_BYTES + size_of::<f32>() * self.config.state_len
     }
 
-    /// Copies a named state to `out` ([`Self::state_bytes`]): version, the tokens it stands behind, model and
-    /// shape in front, then its floats. The bytes carry no checksum.
+    /// Copies a named state to `out` ([`Self::state_bytes`]): version, number of tokens, model and shape, then
+    /// its floats. The bytes carry no checksum.
     ///
     /// # Errors
     /// No state of that name, or `out` of another length.
@@ -352,8 +352,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A named state from bytes that [`Self::read_state`] gave; returns how many tokens it stands behind. It is
-    /// no sequence's until one begins with it ([`Self::attach`]).
+    /// Restores a named state from bytes that [`Self::read_state`] wrote; returns its number of tokens. It
+    /// belongs to no sequence until one begins with it ([`Self::attach`]).
     ///
     /// # Errors
     /// Bytes of another version, model, shape or length; a name that is taken; no room for another checkpoint.

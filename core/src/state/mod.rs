@@ -1,11 +1,11 @@
 //! The state of sequences: keys and values in pages of 64 positions, and slots for recurrent states.
 //!
 //! Layers whose pages are alike form a group, with a pool of pages of its own; a sequence is a list of pages
-//! in each, a length, and the recurrent states at its end and a few tokens behind it. A fork shares pages and
+//! in each, a length, and the recurrent states at its end and a few tokens before it. A fork shares pages and
 //! states of its origin; a page is copied when a sequence is about to write into it while another holder has it
 //! too. A host may hold pages without a sequence ([`State::retain`]), and name states ([`State::checkpoint`]).
 //!
-//! Positions of a sequence are always `0..len`: removing a range moves what follows down and rotates its keys
+//! Positions of a sequence are always `0..len`: removing a range moves the tokens after it down and rotates its keys
 //! back (context shift). A sequence is rewound to where its state is still kept ([`State::rewind`]).
 
 mod config;
@@ -36,8 +36,8 @@ use slots::{SlotSizes, Slots};
 
 /// Positions in a page.
 pub const PAGE_TOKENS: usize = KV_BLOCK;
-/// Pages whose blocks lie side by side: a split of attention. More of them would bring memory into
-/// use sooner than tokens are there for it.
+/// Pages whose blocks are adjacent: a split of attention. A larger number would touch memory earlier than
+/// tokens need it.
 const RUN_PAGES: usize = KV_SPLIT / KV_BLOCK;
 
 /// The state of many sequences.
@@ -51,7 +51,7 @@ pub struct State<'m> {
     lens: &'m mut [u32],
 }
 
-/// Room for a key and a value that move.
+/// Room for a key and a value while they are moved.
 pub(super) struct Scratch {
     key: [f32; HEAD_DIM_MAX],
     value: [f32; HEAD_DIM_MAX],
@@ -125,7 +125,7 @@ impl<'m> State<'m> {
         self.len(sequence) == 0
     }
 
-    /// Pages that nothing holds, in the group that has the fewest.
+    /// Free pages, in the group that has the fewest.
     pub fn free_pages(&self) -> usize {
         let free = self.groups.iter().map(Pages::n_free);
         free.min().unwrap_or(self.config.n_table)
@@ -141,7 +141,7 @@ impl<'m> State<'m> {
         needed.max().unwrap_or(0)
     }
 
-    /// Forgets all tokens of a sequence.
+    /// Removes all tokens of a sequence.
     ///
     /// # Errors
     /// [`StateError::UnknownSequence`].
@@ -181,7 +181,7 @@ impl<'m> State<'m> {
         Ok(())
     }
 
-    /// Whether a sequence can go on after `len` of its tokens.
+    /// Whether a sequence can continue after `len` of its tokens.
     fn is_kept(&self, s: usize, len: usize) -> bool {
         if len == 0 || len == self.lens[s] as usize {
             return true;
@@ -193,8 +193,8 @@ impl<'m> State<'m> {
         has_state && self.groups.iter().all(|group| group.can_rewind(s, len))
     }
 
-    /// The greatest length below `len` that a sequence can be rewound to. Without recurrent layers there is
-    /// none but 0: what a shorter text sees has been given back too.
+    /// The greatest length below `len` that a sequence can be rewound to. Without recurrent layers, only 0:
+    /// the pages that a shorter text sees have been given back too.
     fn nearest_kept(&self, s: usize, len: usize) -> usize {
         let sequence = u32::try_from(s).expect("checked");
         let behind = self.slots.kept(s).map(|kept| kept.len as usize);
@@ -223,7 +223,7 @@ impl<'m> State<'m> {
         Ok(())
     }
 
-    /// Removes the tokens at `range` and moves those behind it down: their keys are rotated
+    /// Removes the tokens at `range` and moves the tokens after it down: their keys are rotated
     /// back by the length of the range. Deterministic, and for all types but f32 one rounding
     /// more for every key that moves; values move as they are.
     ///
@@ -280,9 +280,9 @@ impl<'m> State<'m> {
         }
     }
 
-    /// Makes room for `n` more tokens of `sequence`: they may be stored, and count once
-    /// [`Self::commit`] is called. What is taken stays with the sequence's unused end otherwise
-    /// and is given back by [`Self::release_unused`].
+    /// Makes room for `n` more tokens of `sequence`, which may be stored, and count once [`Self::commit`] is
+    /// called. Otherwise the pages stay at the sequence's unused end, and are given back by
+    /// [`Self::release_unused`].
     pub(crate) fn reserve(&mut self, sequence: u32, n: usize) -> Result<(), StateError> {
         let s = self.check(sequence)?;
         let len = self.lens[s] as usize;
@@ -315,7 +315,7 @@ impl<'m> State<'m> {
         if !self.slots.is_empty() {
             self.slots.commit(s, len, n);
         }
-        // The tokens behind the end that can be rewound to must see their keys.
+        // The tokens before the end that can be rewound to must see their keys.
         let oldest = len.saturating_sub(self.config.limits.n_behind);
         for group in &mut self.groups {
             if group.config.window.is_some() {
@@ -324,7 +324,7 @@ impl<'m> State<'m> {
         }
     }
 
-    /// Gives back what `n` tokens took that were reserved and not committed.
+    /// Gives back pages and slots that were reserved for `n` tokens and not committed.
     pub(crate) fn release_unused(&mut self, sequence: u32, n: usize) {
         let s = sequence as usize;
         let len = self.lens[s] as usize;
@@ -381,7 +381,7 @@ fn move_down(
     let ropes = &model.config().ropes;
     let mut angles: Vec<([f32; HALF], [f32; HALF]), ROPES_MAX> = Vec::new();
     let mut known: Vec<usize, ROPES_MAX> = Vec::new();
-    // The rotation of a layer's keys, and where what it turns begins.
+    // The rotation of a layer's keys, and the offset of the rotated part.
     let turned = |layer: usize| -> Option<(usize, usize)> {
         let is_it = |place: &Place| {
             matches!(place, Place::Keys { group, index: at }
@@ -435,7 +435,7 @@ fn move_down(
     }
 }
 
-/// Where pages and states lie, for workers that read and write them.
+/// The memory of pages and states, for workers that read and write them.
 #[derive(Clone, Debug)]
 pub(crate) struct StateView<'a> {
     config: &'a StateConfig,
@@ -458,7 +458,7 @@ impl<'a> StateView<'a> {
         }
     }
 
-    /// The states of a recurrent layer, and where its own begins among those of its sequence.
+    /// The states of a recurrent layer, and the offset of its own state in the state of a sequence.
     pub(crate) fn states(&self, layer: usize) -> (&SlotsView<'a>, usize) {
         match self.config.places[layer] {
             Place::Recurrent { offset } => (&self.slots, offset as usize),

@@ -1,7 +1,7 @@
 //! Pages of keys and values of a group of layers, shared by reference count.
 //!
 //! A page holds the keys and values of 64 positions for the layers and KV heads of its group
-//! ([`crate::kernels::KvLayout`]). Blocks of one head in neighbouring pages lie side by side, up to
+//! ([`crate::kernels::KvLayout`]). Blocks of one head in neighbouring pages are adjacent, up to
 //! `RUN_PAGES` of them: attention reads a head's blocks one after the other, and memory serves a
 //! contiguous read faster than jumps. Pages are interchangeable, so a pool never fragments.
 
@@ -28,7 +28,7 @@ pub(super) struct Pages<'m> {
     firsts: &'m mut [u32],
     /// Holders of each page.
     holders: &'m mut [u32],
-    /// Numbers of the free pages; the first `n_free` count.
+    /// Numbers of the free pages; the first `n_free` are valid.
     free: &'m mut [u32],
     n_free: usize,
 }
@@ -92,7 +92,7 @@ impl<'m> Pages<'m> {
         (position + 1).saturating_sub(window)
     }
 
-    /// Whether a sequence that held more may go on after `len` tokens.
+    /// Whether a sequence that held more tokens can continue after `len` tokens.
     pub(super) fn can_rewind(&self, s: usize, len: usize) -> bool {
         self.sees_from(self.first(s), len)
     }
@@ -102,10 +102,10 @@ impl<'m> Pages<'m> {
         first * PAGE_TOKENS <= self.first_seen(position)
     }
 
-    /// Drops the pages behind the first `len` tokens of a sequence of `old`.
+    /// Drops the pages after the first `len` tokens of a sequence of `old`.
     pub(super) fn truncate(&mut self, s: usize, old: usize, len: usize) {
         let first = len.div_ceil(PAGE_TOKENS).max(self.first(s));
-        // The last first, so that pages are taken again in the order that they lie in.
+        // Last page first, so that pages are taken again in memory order.
         for index in (first..old.div_ceil(PAGE_TOKENS)).rev() {
             self.drop_page(self.tables[s * self.n_table + index]);
         }
@@ -137,7 +137,7 @@ impl<'m> Pages<'m> {
         self.firsts[t] = self.firsts[s];
     }
 
-    /// Pages that `n` more tokens behind `len` need: copies of shared ones, and new ones.
+    /// Number of pages that `n` more tokens after `len` need: copies of shared pages, and new pages.
     pub(super) fn needed(&self, s: usize, len: usize, n: usize) -> usize {
         let first_new = len.div_ceil(PAGE_TOKENS);
         let end = (len + n).div_ceil(PAGE_TOKENS);
@@ -154,13 +154,13 @@ impl<'m> Pages<'m> {
         }
     }
 
-    /// Lets the empty sequence begin behind `n` pages that it does not hold.
+    /// Lets the empty sequence begin after `n` pages that it does not hold.
     pub(super) fn skip(&mut self, s: usize, n: usize) {
         self.tables[s * self.n_table..][..n].fill(GIVEN_BACK);
         self.firsts[s] = u32::try_from(n).expect("as tables are");
     }
 
-    /// Gives back the pages of `n` tokens behind `len` that were reserved.
+    /// Gives back the pages that were reserved for `n` tokens after `len`.
     pub(super) fn release_unused(&mut self, s: usize, len: usize, n: usize) {
         for index in (len.div_ceil(PAGE_TOKENS)..(len + n).div_ceil(PAGE_TOKENS)).rev() {
             self.drop_page(self.tables[s * self.n_table + index]);
@@ -324,7 +324,7 @@ impl<'m> Pages<'m> {
     }
 }
 
-/// Where blocks lie, for workers that read and write them.
+/// The memory of blocks, for workers that read and write them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PagesView<'a> {
     pub(crate) config: &'a GroupConfig,

@@ -1,13 +1,13 @@
 //! Recurrent states: a pool of slots, each the state of all recurrent layers after some token.
 //!
-//! A sequence keeps the state at its end and those up to `n_behind` tokens before it. A step reads the
-//! state at the end and writes new ones beside it, so dropping the step leaves the sequence at its end;
-//! states behind the end may have made room by then. A fork and a checkpoint share slots by reference count.
+//! A sequence keeps the states at its end and up to `n_behind` tokens before it. A step reads the state at
+//! the end and writes new ones to other slots, so dropping the step leaves the sequence at its end; earlier
+//! states may have been evicted by then. A fork and a checkpoint share slots by reference count.
 
 use crate::memory::{Arena, MemoryError, MemoryPlan, Shared};
 use core::ops::Range;
 
-/// A state that is kept: the tokens it stands behind, and where it is.
+/// A kept state: the number of tokens that led to it, and its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) len: u32,
@@ -29,7 +29,7 @@ impl Kept {
 pub(super) struct Slots<'m> {
     /// Floats of a state.
     state_len: usize,
-    /// States kept of a sequence: at its end, and behind it.
+    /// Number of states kept of a sequence: at its end, and before it.
     n_kept: usize,
     memory: Shared<'m, f32>,
     holders: &'m mut [u32],
@@ -37,13 +37,13 @@ pub(super) struct Slots<'m> {
     n_free: usize,
     /// Pairs of length and slot, newest first, (n_seq, n_kept, 2).
     kept: &'m mut [u32],
-    /// How many of them count, (n_seq).
+    /// Number of valid pairs, (n_seq).
     n_of: &'m mut [u32],
-    /// Slots that the step at hand writes, newest first, (n_seq, n_kept).
+    /// Slots that the current step writes, newest first, (n_seq, n_kept).
     written: &'m mut [u32],
 }
 
-/// What the memory of slots follows from.
+/// The sizes that the memory of slots follows from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotSizes {
     pub(super) n_slots: usize,
@@ -105,7 +105,7 @@ impl<'m> Slots<'m> {
     }
 
     fn n_of(&self, s: usize) -> usize {
-        // In a model of attention alone there are none.
+        // Empty in a model with attention only.
         self.n_of.get(s).map_or(0, |&n| n as usize)
     }
 
@@ -147,7 +147,7 @@ impl<'m> Slots<'m> {
         slot
     }
 
-    /// Forgets the states beyond `len`; the state there must be kept, unless it is that of no token.
+    /// Removes the states beyond `len`; the state at `len` must be kept, unless `len` is 0.
     pub(super) fn rewind(&mut self, s: usize, len: usize) {
         let beyond = self.kept(s).take_while(|kept| kept.len as usize > len);
         let n = beyond.count();
@@ -169,7 +169,7 @@ impl<'m> Slots<'m> {
         self.n_of[s] = 1;
     }
 
-    /// Makes the empty sequence `t` keep what `s` keeps.
+    /// Makes the empty sequence `t` share the states of `s`.
     pub(super) fn fork(&mut self, s: usize, t: usize) {
         for i in 0..self.n_of(s) {
             let kept = self.entry(s, i);
@@ -179,8 +179,8 @@ impl<'m> Slots<'m> {
         self.n_of[t] = self.n_of[s];
     }
 
-    /// Takes slots for the states after the last of `n` tokens that a step adds. States behind the
-    /// sequence's end make room, so that it never has more slots than the kept ones and one.
+    /// Takes slots for the states after the last of `n` tokens that a step adds. Earlier states of the
+    /// sequence are evicted, so that it never has more than one slot above the number of kept states.
     pub(super) fn reserve(&mut self, s: usize, n: usize) {
         let n_new = n.min(self.n_kept);
         self.keep_newest(s, self.n_kept + 1 - n_new);
@@ -189,7 +189,7 @@ impl<'m> Slots<'m> {
         }
     }
 
-    /// Forgets all but the `n` newest states of a sequence.
+    /// Removes all but the `n` newest states of a sequence.
     fn keep_newest(&mut self, s: usize, n: usize) {
         let old = self.n_of(s);
         for i in n..old {
@@ -199,7 +199,7 @@ impl<'m> Slots<'m> {
         self.n_of[s] = u32::try_from(old.min(n)).expect("few");
     }
 
-    /// The states of the `n` tokens reserved last are now those of the sequence, which has `len` with them.
+    /// Adds the states of the `n` tokens reserved last to the sequence, which now has `len` tokens.
     pub(super) fn commit(&mut self, s: usize, len: usize, n: usize) {
         let new = n.min(self.n_kept);
         self.keep_newest(s, self.n_kept - new);
@@ -233,7 +233,7 @@ impl<'m> Slots<'m> {
         unsafe { self.memory.read(start..start + self.state_len) }
     }
 
-    /// A state behind `len` tokens from saved floats, at the end of a sequence that has none.
+    /// Restores a state after `len` tokens from saved floats, at the end of a sequence that has none.
     pub(super) fn restore(&mut self, s: usize, len: usize, fill: impl FnOnce(&mut [f32])) {
         self.reserve(s, 1);
         let start = self.written[s * self.n_kept] as usize * self.state_len;
@@ -242,7 +242,7 @@ impl<'m> Slots<'m> {
         self.commit(s, len, 1);
     }
 
-    /// A state behind `len` tokens that is no sequence's, held once. There is a free slot for it.
+    /// Stores a state after `len` tokens that belongs to no sequence, held once. There must be a free slot.
     pub(super) fn hold(&mut self, len: u32, fill: impl FnOnce(&mut [f32])) -> Kept {
         let slot = self.take();
         let start = slot as usize * self.state_len;
@@ -264,7 +264,7 @@ impl<'m> Slots<'m> {
     }
 }
 
-/// Where states lie, for workers that read and write them.
+/// The memory of the states, for workers that read and write them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotsView<'a> {
     state_len: usize,
@@ -276,7 +276,7 @@ pub(crate) struct SlotsView<'a> {
 }
 
 impl<'a> SlotsView<'a> {
-    /// States that a step writes of a sequence, at most: those after its last tokens.
+    /// Maximum number of states that a step writes of a sequence: the states after its last tokens.
     pub(crate) const fn n_kept(&self) -> usize {
         self.n_kept
     }
@@ -292,10 +292,10 @@ impl<'a> SlotsView<'a> {
         Some(unsafe { self.memory.read(start + range.start..start + range.end) })
     }
 
-    /// Some floats of the state that the step leaves `behind` tokens before its sequence's new end.
+    /// Some floats of the state that the step writes for `behind` tokens before its sequence's new end.
     ///
     /// # Safety
-    /// - No other worker accesses them while the slice lives, and neither does this one by another path.
+    /// - No other worker accesses them while the slice lives, nor does this worker by another path.
     pub(crate) unsafe fn after(
         &self,
         s: usize,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Little endian. Rows ([`crate::kernels::kv`]) are stored as the cache holds them, so a restored
-//! sequence continues with the same bits; where pages lie does not matter.
+//! sequence continues with the same bits; the places of pages do not matter.
 
 use super::config::{GROUPS_MAX, GroupConfig};
 use super::error::{SNAPSHOT_VERSION as VERSION, SnapshotError, StateError};
@@ -25,7 +25,7 @@ const MAGIC: [u8; 4] = *b"SLKV";
 const HEADER_BYTES: usize = 28 + 4 * GROUPS_MAX;
 const CHECKSUM_BYTES: usize = 8;
 
-/// What a header says of the tokens.
+/// The tokens that a header describes.
 #[derive(Clone, Copy)]
 struct Extent {
     n_tokens: usize,
@@ -67,7 +67,7 @@ impl StateConfig {
         header
     }
 
-    /// Checks a snapshot; returns what it holds, and the bytes between header and checksum.
+    /// Checks a snapshot; returns its extent, and the bytes between header and checksum.
     fn verify<'b>(
         &self,
         fingerprint: u64,
@@ -210,7 +210,7 @@ impl State<'_> {
     ///
     /// # Errors
     /// A sequence that is unknown or not empty, too few free pages, or bytes that were not
-    /// saved from this model and shape or are damaged. Nothing has changed then.
+    /// saved from this model and shape or are damaged. The state is unchanged then.
     pub fn restore(
         &mut self,
         sequence: u32,

@@ -26,7 +26,7 @@ const CONV: LayerKind = LayerKind {
     ..KIND
 };
 
-/// Memory of exactly as many bytes as a plan says, less `less`, full of what reads as NaN.
+/// Memory of exactly the size in a plan, less `less` bytes, filled with bytes that read as NaN.
 fn with_memory<R>(config: &StateConfig, less: usize, act: impl FnOnce(&mut [u8]) -> R) -> R {
     let bytes = config.plan().unwrap().bytes() - less;
     let mut memory = vec![0xff; bytes + ALIGN];
@@ -205,7 +205,7 @@ fn a_recurrent_state_is_the_same_however_a_text_is_cut() {
         with_state(&[CONV, KIND], &recurrent(2, 0), |state| {
             let mut last = 0.0;
             for tokens in TOKENS.chunks(chunk) {
-                // A step that is cancelled leaves no trace.
+                // A step that is cancelled changes nothing.
                 toy_step(state, 1, &[100.0; 5], false);
                 last = toy_step(state, 1, tokens, true);
             }
@@ -287,7 +287,7 @@ fn a_saved_recurrent_sequence_goes_on_with_the_same_bits() {
         assert_eq!(state.len(1), 9);
         let restored = toy_step(state, 1, &TOKENS[9..], true);
         assert_eq!(restored.to_bits(), toy(&TOKENS).to_bits());
-        // A damaged one is refused, and nothing has changed.
+        // A damaged one is refused, and the state is unchanged.
         bytes[70] ^= 1;
         assert!(state.restore(2, 5, &bytes).is_err());
         assert_eq!((state.len(2), state.len(1)), (0, 12));
@@ -344,7 +344,7 @@ fn layers_of_another_shape_have_pages_of_their_own_and_a_window_gives_them_back(
                 };
                 assert_eq!(far, Err(nearest));
                 assert_eq!(state.check_removable(0), Err(StateError::CannotRemove));
-                // What is left is saved, and restored.
+                // The remaining tokens are saved and restored.
                 let mut bytes = vec![0; state.saved_bytes(0)];
                 state.save(0, 1, &mut bytes).unwrap();
                 state.clear(0).unwrap();
@@ -379,7 +379,7 @@ fn a_layer_that_reads_anothers_keys_has_their_place() {
     });
 }
 
-/// One step may hold tokens of every sequence, with all states that are kept behind each of them.
+/// One step may hold tokens of every sequence, with all kept states of each.
 #[test]
 fn slots_suffice_for_all_sequences_in_one_step() {
     with_state(&[CONV, KIND], &recurrent(3, 1), |state| {

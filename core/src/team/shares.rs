@@ -4,16 +4,16 @@ use super::WORKERS_MAX;
 use core::ops::Range;
 use heapless::Vec;
 
-/// How much of shared work each rank of a team begins with, for cores of different speeds. Only
-/// times depend on it.
+/// The fraction of shared work that each rank of a team begins with, for cores of different speeds. It affects
+/// only times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Where each rank's part ends, in parts of the last one's end.
+    /// The end of each rank's part, as a fraction of the last one's end.
     ends: Vec<u32, WORKERS_MAX>,
 }
 
 impl Shares {
-    /// Parts in proportion to the ranks' speeds, in any unit. `None` if there is none or more than
+    /// Parts in proportion to the ranks' speeds, in any unit. `None` if the list is empty or longer than
     /// [`WORKERS_MAX`], or one is not a finite number above 0.
     pub fn by_speed(speeds: &[f32]) -> Option<Self> {
         let fastest = speeds.iter().copied().fold(0.0, f32::max);
@@ -33,12 +33,12 @@ impl Shares {
         (!ends.is_empty()).then_some(Self { ends })
     }
 
-    /// Ranks that it is for.
+    /// The number of ranks.
     pub fn n_ranks(&self) -> usize {
         self.ends.len()
     }
 
-    /// The part of `0..n` of `rank`. Parts lie side by side in the order of ranks.
+    /// The part of `0..n` for `rank`. Parts are contiguous, in the order of ranks.
     pub(super) fn range(&self, rank: usize, n: usize) -> Range<usize> {
         let all = self.ends.last().map_or(1, |&end| u64::from(end));
         let at = |end: u32| {

@@ -1,9 +1,9 @@
-//! Why a step ends early, and who asks for it.
+//! Why a step ends early, and how to request it.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Why a step ended before its end.
+/// Why a step ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
@@ -16,12 +16,12 @@ pub enum Stop {
         /// The worker's rank.
         rank: usize,
     },
-    /// The weights of an expert do not come ([`crate::engine::Loan::Failed`]).
+    /// The weights of an expert could not be loaded ([`crate::engine::Loan::Failed`]).
     SourceFailed,
 }
 
 impl Stop {
-    /// What ranks agreed on at a barrier.
+    /// The reason that ranks agreed on at a barrier.
     pub(super) const fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => None,
@@ -50,22 +50,22 @@ impl core::error::Error for Stop {}
 pub struct StopFlag(AtomicU32);
 
 impl StopFlag {
-    /// Not asked to stop.
+    /// A flag without a request.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Asks the running step, and steps to come, to stop. Safe to call in a signal handler.
+    /// Requests that running and future steps stop. Safe to call in a signal handler.
     pub fn stop(&self) {
         self.0.store(1, Ordering::Relaxed);
     }
 
-    /// Takes the request back.
+    /// Withdraws the request.
     pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a stop is asked for.
+    /// Whether a stop is requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
@@ -88,9 +88,9 @@ impl fmt::Debug for Deadline<'_> {
     }
 }
 
-/// A flag's bits: the reasons that a rank brings to a barrier.
+/// A flag's bits: the reasons that a rank reports at a barrier.
 pub(super) const CANCELLED: u32 = 1;
 pub(super) const DEADLINE: u32 = 2;
 pub(super) const SOURCE_FAILED: u32 = 4;
-/// How many bits they are.
+/// The number of these bits.
 pub(super) const BITS: u32 = 3;

@@ -55,7 +55,7 @@ fn run<R: Send>(
                 scope.spawn(move || {
                     let mut member = Member::new(meeting, rank);
                     let result = program(&mut member);
-                    // A rank that has met a failure passes it on, as the engine does (see
+                    // A rank that has seen a failure passes it on, as the engine does (see
                     // `a_failure_met_a_barrier_early_reaches_the_others`).
                     let _passed_on = member.finish(team.failed().map_or(Ok(()), Err));
                     result
@@ -235,7 +235,7 @@ fn a_worker_that_panics_takes_the_others_with_it() {
     }
 }
 
-/// A rank that waits for something else than a barrier, such as an expert, learns that another has failed.
+/// A rank that waits for something other than a barrier, such as an expert, learns that another has failed.
 #[test]
 fn a_failure_reaches_a_rank_that_waits_elsewhere() {
     let start = Instant::now();
@@ -277,9 +277,9 @@ impl WaitPolicy for WaitFor<'_> {
     fn wake(&self, _: &AtomicU32) {}
 }
 
-/// A rank that fails takes back the flags it has set. Here rank 0 still waits for one of them at
+/// A rank that fails withdraws the flags it has set. Here rank 0 still waits for one of them at
 /// the first barrier when rank 2 is past it: rank 0 leaves, and rank 2 then waits for rank 0 at a
-/// barrier that it never comes to. Rank 2 goes on because rank 0 says that it has left.
+/// barrier that it never reaches. Rank 2 continues because rank 0's flag says that it has left.
 #[test]
 fn a_failure_met_a_barrier_early_reaches_the_others() {
     let (team, stop) = (&Ranks::new(3), &StopFlag::new());

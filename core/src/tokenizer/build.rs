@@ -1,4 +1,4 @@
-//! Building a [`Tokenizer`]: what the file holds, how much room it takes, and the tables.
+//! Building a [`Tokenizer`]: the contents of the file, the memory that they need, and the tables.
 
 mod kind;
 mod spaces;
@@ -19,7 +19,7 @@ use super::vocab::{
 use super::{Model, Tokenizer};
 use crate::gguf::{Array, Gguf, GgufError, Value, optional};
 
-/// How much memory a tokenizer takes.
+/// The memory that a tokenizer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenizerPlan {
     /// Words of 32 bits.
@@ -27,16 +27,16 @@ pub struct TokenizerPlan {
 }
 
 impl TokenizerPlan {
-    /// The same in bytes, aligned to [`Self::ALIGN_BYTES`].
+    /// Its bytes, aligned to [`Self::ALIGN_BYTES`].
     pub fn bytes(self) -> usize {
         self.words * size_of::<u32>()
     }
 
-    /// Alignment of the memory in bytes: that of a word.
+    /// Alignment of the memory in bytes: the alignment of a word.
     pub const ALIGN_BYTES: usize = align_of::<u32>();
 }
 
-/// How much memory [`Tokenizer::new`] needs for the vocabulary of `gguf`: 10 to 20 bytes a
+/// Returns the memory that [`Tokenizer::new`] needs for the vocabulary of `gguf`: 10 to 20 bytes a
 /// token, and 18 to 24 bytes a merge.
 ///
 /// # Errors
@@ -48,8 +48,8 @@ pub fn plan(gguf: &Gguf<'_>) -> Result<TokenizerPlan, TokenizerError> {
 }
 
 impl<'a> Tokenizer<'a> {
-    /// Builds the tables for the vocabulary of `gguf` in `memory`, which has at least the words
-    /// that [`plan`] said; what they hold does not matter.
+    /// Builds the tables for the vocabulary of `gguf` in `memory`, which has at least the number of words
+    /// that [`plan`] returns; their previous contents do not matter.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl<'a> Parts<'a> {
         specials_max(marked.count()).min(self.n_vocab)
     }
 
-    /// The flags of each token as its type in the metadata says. A type that is not defined has
+    /// The flags of each token, by its type in the metadata. A type that is not defined has
     /// none, and its tokens are not shown.
     fn attributes(&self) -> impl Iterator<Item = u8> {
         let types = self.token_types.and_then(Array::i32s);
@@ -282,7 +282,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What is left of the caller's memory.
+/// The rest of the caller's memory.
 struct Room<'a>(&'a mut [u32]);
 
 impl<'a> Room<'a> {
@@ -343,7 +343,7 @@ fn number(score: Value<'_>) -> f32 {
     }
 }
 
-/// Falls as the score rises; equal for equal scores, so for both zeros. NaN comes after all
+/// Falls as the score rises; equal for equal scores, so for both zeros. NaN is sorted after all
 /// numbers.
 fn order_of(score: f32) -> u32 {
     if score.is_nan() {

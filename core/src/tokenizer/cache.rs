@@ -2,9 +2,9 @@
 //! and words seen before.
 //!
 //! Texts repeat their words, and finding a word again is cheaper than merging its bytes. Nothing
-//! is copied to remember one: an entry says where in the text a word was and where in the output
-//! its tokens are. Entries lie in the part of the workspace that only a very long word would
-//! need; such a word overwrites them.
+//! is copied to remember one: an entry has the position of the word in the text and of its tokens in
+//! the output. Entries are in the part of the workspace that only a very long word would need; such a
+//! word overwrites them.
 
 use core::ops::Range;
 
@@ -12,7 +12,7 @@ use super::error::TokenizerError;
 use super::merge::{Symbols, words_for};
 use super::vocab::position;
 
-/// The output: tokens for the caller. It goes on counting when it is full.
+/// The output: tokens for the caller. It keeps counting when it is full.
 #[derive(Debug)]
 pub(super) struct Sink<'o> {
     out: &'o mut [u32],
@@ -32,7 +32,7 @@ impl<'o> Sink<'o> {
         self.count += 1;
     }
 
-    /// Pushes the tokens from `first` on once more. Those that did not fit before do not fit now.
+    /// Pushes the tokens from `first` on again. Tokens that did not fit before do not fit now.
     #[inline]
     pub(super) fn repeat(&mut self, first: usize, count: usize) {
         for i in first..first + count {
@@ -60,7 +60,7 @@ impl<'o> Sink<'o> {
     }
 }
 
-/// Room for merging, of which words seen before take the front.
+/// Room for merging; words seen before take its front.
 #[derive(Debug)]
 pub(super) struct Scratch<'w> {
     words: &'w mut [u32],
@@ -68,10 +68,10 @@ pub(super) struct Scratch<'w> {
     slot_count: usize,
 }
 
-/// What is known of a word.
+/// A remembered word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// Where the tokens of the word are in the output, and how many they are.
+    /// Position of the word's tokens in the output, and their number.
     pub(super) tokens: Option<(usize, usize)>,
     hash: u64,
 }
@@ -89,7 +89,7 @@ impl<'w> Scratch<'w> {
         Self { words, slot_count }
     }
 
-    /// All of it, for what remembers no words.
+    /// The whole workspace, for models that remember no words.
     pub(super) fn all(&mut self) -> &mut [u32] {
         self.slot_count = 0;
         self.words
@@ -99,7 +99,7 @@ impl<'w> Scratch<'w> {
     ///
     /// # Errors
     ///
-    /// There is too little, even without what has been remembered.
+    /// The workspace is too small, even without the remembered words.
     pub(super) fn symbols(&mut self, n: usize) -> Result<Symbols<'_>, TokenizerError> {
         if words_for(n) > self.words.len() - self.slot_count * SLOT_WORDS {
             self.slot_count = 0;
@@ -129,7 +129,7 @@ impl<'w> Scratch<'w> {
         Seen { tokens, hash }
     }
 
-    /// Notes that the word at `range` of the text, which `seen` is about, is `tokens` of the
+    /// Records that the word at `range` of the text, which `seen` is about, is `tokens` of the
     /// output.
     #[inline]
     pub(super) fn remember(&mut self, seen: Seen, range: Range<usize>, tokens: Range<usize>) {

@@ -1,6 +1,6 @@
 //! SentencePiece's normaliser: `tokenizer.ggml.precompiled_charsmap` and the marks for spaces.
 //!
-//! The map holds strings and what replaces them, for the usual tokenizers NFKC and a few rules for
+//! The map holds strings and their replacements, for the usual tokenizers NFKC and a few rules for
 //! white space. It is three parts: the size of the trie in bytes, the trie as a double array
 //! (32-bit words, little endian), and the replacements, each ended by a NUL.
 //!
@@ -14,13 +14,13 @@ use super::error::TokenizerError;
 use super::vocab::position;
 use core::str::Chars;
 
-/// Replacements of strings, in place. Without a map, there are none.
+/// Replacements of strings, in place. Without a map, nothing is replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CharsMap<'a> {
     trie: &'a [[u8; 4]],
     /// Each ended by a NUL.
     replacements: &'a str,
-    /// No text becomes longer than itself times this, spaces as marks included; 0 without a map.
+    /// Maximum factor by which a text grows, spaces as marks included; 0 without a map.
     growth: usize,
 }
 
@@ -55,7 +55,7 @@ impl<'a> CharsMap<'a> {
         self.trie.len()
     }
 
-    /// Looks at every key once, and finds how much a text grows at most.
+    /// Looks at every key once, and finds the maximum growth of a text.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl<'a> CharsMap<'a> {
         Ok(self)
     }
 
-    /// How many bytes of a spelled text come of a byte of text at most: three for a space's mark.
+    /// Maximum bytes of a spelled text for each byte of text: three for a space's mark.
     pub(super) fn growth(self) -> usize {
         self.growth.max(MARK.len_utf8())
     }
 
-    /// The longest key that `text` begins with, as its length and what replaces it.
+    /// The longest key that `text` begins with: its length and its replacement.
     fn replaced(self, text: &str) -> Option<(usize, &'a str)> {
         let mut longest = None;
         let mut at = offset(self.word(0)?);
@@ -109,10 +109,10 @@ impl<'a> CharsMap<'a> {
         (byte != 0 && word & LABEL == u32::from(byte)).then_some((place, word))
     }
 
-    /// The most bytes that a byte becomes. Keys share their ends, so that the way to a place is
+    /// The maximum number of bytes that a byte becomes. Keys share their ends, so that the way to a place is
     /// one of many; the shortest counts.
     fn measure(self, depths: &mut [u32]) -> Option<usize> {
-        // For each place, how many bytes lead there at least; 0 if none do so far.
+        // For each place, the minimum number of bytes that lead there; 0 if none do so far.
         depths.fill(0);
         let reach = |at, depth, depths: &mut [u32]| {
             for (place, _) in (1..=u8::MAX).filter_map(|byte| self.child(at, byte)) {
@@ -158,14 +158,14 @@ fn spelled_len(text: &str) -> usize {
     text.chars().map(marked).sum()
 }
 
-/// What becomes of the spaces of a text.
+/// How the spaces of a text are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spaces {
-    /// A mark is added: before the text, or behind it.
+    /// Whether a mark is added, before the text or after it.
     pub(super) adds: bool,
     /// Marks follow words: `tokenizer.ggml.treat_whitespace_as_suffix`.
     pub(super) as_suffix: bool,
-    /// Several are one, and none is at either end but the one that is added:
+    /// Several spaces become one, and only an added one remains at either end:
     /// `tokenizer.ggml.remove_extra_whitespaces`.
     pub(super) collapses: bool,
 }
@@ -176,18 +176,18 @@ pub(super) struct Spaces {
 pub(super) struct Spelled<'t> {
     map: CharsMap<'t>,
     rest: &'t str,
-    /// What is left of a replacement.
+    /// The rest of a replacement.
     replacement: Chars<'t>,
     collapses: bool,
-    /// A mark comes before the next character that is no space.
+    /// A mark precedes the next character that is not a space.
     held: bool,
-    /// The character behind a mark.
+    /// The character after a mark.
     behind: Option<char>,
-    /// A mark comes at the end, if there was anything but spaces.
+    /// A mark is added at the end, if there was anything but spaces.
     suffix: bool,
-    /// Something was passed on.
+    /// A character was returned.
     started: bool,
-    /// A character was replaced by nothing.
+    /// A character was removed by its replacement.
     removed: bool,
 }
 
@@ -250,7 +250,7 @@ impl Iterator for Spelled<'_> {
                 self.started = true;
                 return Some(MARK);
             }
-            // Those before the first word are gone.
+            // Spaces before the first word are removed.
             self.held |= self.started;
         }
     }

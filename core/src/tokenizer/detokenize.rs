@@ -12,7 +12,7 @@ use heapless::Vec;
 impl Tokenizer<'_> {
     /// Writes the bytes that token `id` stands for to the front of `out` and returns them: the
     /// byte-level alphabet undone, U+2581 a space, `<0x0A>` its byte. Special tokens give their
-    /// names, unused ones nothing.
+    /// names, unused ones are empty.
     ///
     /// The bytes may be part of a character; [`Detokenizer`] puts characters together.
     ///
@@ -119,18 +119,18 @@ impl Iterator for Decoded<'_> {
 
 /// Puts text together from tokens, for showing it while it is being generated.
 ///
-/// Only whole characters come out: at most three bytes of one that is not complete wait for the
-/// next token. What is not UTF-8 becomes U+FFFD, as `String::from_utf8_lossy` does it for the
-/// whole; so the text does not depend on how it was cut into tokens.
+/// Only whole characters are returned: up to three bytes of an incomplete one wait for the next token.
+/// Bytes that are not UTF-8 become U+FFFD, as `String::from_utf8_lossy` does it for the whole text, so the
+/// text does not depend on how it was cut into tokens.
 ///
 /// A SentencePiece vocabulary writes a space before a text, a WordPiece one before every word,
 /// also where the text had none; the space that the first token with text begins with is left
-/// out. Control and unknown tokens give no text unless asked for.
+/// out. Control and unknown tokens have no text unless asked for.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
-    /// Between calls at most 3 bytes, which begin a character.
+    /// Between calls, up to 3 bytes that begin a character.
     buffer: Vec<u8, BUFFER_BYTES>,
-    /// A space that comes next was added by the encoder.
+    /// Whether the next space was added by the encoder.
     drop_space: bool,
     show_special: bool,
 }
@@ -158,19 +158,19 @@ impl Detokenizer {
         }
     }
 
-    /// Control and unknown tokens give their names as text.
+    /// Control and unknown tokens are shown by their names.
     #[must_use]
     pub fn showing_special(mut self) -> Self {
         self.show_special = true;
         self
     }
 
-    /// Adds a token, and passes on what text is complete with it: in no, one or several calls
+    /// Adds a token, and passes on the text that it completes: in no, one or several calls
     /// of `emit`, as a piece may be of any length.
     ///
     /// # Errors
     ///
-    /// `id` is not in the vocabulary; then nothing has changed.
+    /// `id` is not in the vocabulary; the detokenizer is unchanged then.
     pub fn push(
         &mut self,
         tokenizer: &Tokenizer<'_>,
@@ -212,7 +212,7 @@ impl Detokenizer {
         self.drop_space = false;
     }
 
-    /// Passes on all but the beginning of a character at the end, of at most 3 bytes.
+    /// Passes on everything but an incomplete character at the end, of up to 3 bytes.
     fn flush(&mut self, emit: &mut impl FnMut(&str)) {
         let mut rest = &self.buffer[..];
         let mut kept = 0;

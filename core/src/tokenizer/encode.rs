@@ -14,10 +14,10 @@ use super::window::{self, Window};
 use super::wordpiece::{Normalizer, WORD_CHARS_MAX};
 use super::{Model, PreTokenizer, Tokenizer, unigram};
 
-/// What [`Tokenizer::encode`] does with special tokens.
+/// How [`Tokenizer::encode`] treats special tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Prepend BOS and append EOS, as far as the vocabulary asks for them.
+    /// Prepend BOS and append EOS, if the vocabulary asks for them.
     pub add_special: bool,
     /// The names of control tokens in the text stand for the tokens. Without this they are
     /// text, as untrusted prompts should be. User-defined tokens are found in either case.
@@ -30,11 +30,11 @@ impl Tokenizer<'_> {
     /// `workspace` has [`Self::encode_workspace_words`] words, or fewer: a byte-level
     /// vocabulary needs only as much as the longest word takes, so that a few thousand words are
     /// enough for ordinary text of any length. `out` too may be shorter than
-    /// [`Self::max_tokens`]; what they hold does not matter.
+    /// [`Self::max_tokens`]; their previous contents do not matter.
     ///
     /// # Errors
     ///
-    /// The workspace or the output is too small (the error says what suffices; if only the
+    /// The workspace or the output is too small (the error gives a sufficient size; if only the
     /// output is too small, its front holds the first tokens); the text is too long; or it has
     /// a character for which the vocabulary has neither a piece nor bytes nor an unknown token.
     pub fn encode<'o>(
@@ -57,7 +57,7 @@ impl Tokenizer<'_> {
         let words = workspace.len();
         let encoded = match self.composed(text, options, workspace) {
             Some((text, rest)) => self.encode_fragments(text, options, rest, &mut sink),
-            // The same as if it were too small for what follows.
+            // The same error as if it were too small for the words after it.
             None => Err(TokenizerError::WorkspaceTooSmall {
                 needed_words: words + 1,
                 words,
@@ -100,7 +100,7 @@ impl Tokenizer<'_> {
 
     /// Words of workspace that suffice for any text of `text_len_bytes` bytes: unless the vocabulary
     /// is WordPiece, 5.5 words a byte to merge, should the text be a single word. Unigram: a word for
-    /// each byte of the normalised text, of which NFKC makes 13 of one at most.
+    /// each byte of the normalised text, of which NFKC makes up to 13 of one byte.
     pub fn encode_workspace_words(&self, text_len_bytes: usize) -> usize {
         let text_len_bytes = text_len_bytes.min(TEXT_LEN_MAX);
         match self.model {
@@ -119,7 +119,7 @@ impl Tokenizer<'_> {
         }
     }
 
-    /// No text of `text_len_bytes` bytes has more tokens than this, with BOS and EOS. Ordinary
+    /// Maximum number of tokens of a text of `text_len_bytes` bytes, with BOS and EOS. Ordinary
     /// text has a quarter of a token a byte.
     pub fn max_tokens(&self, text_len_bytes: usize) -> usize {
         if self.is_byte_level() {
@@ -127,7 +127,7 @@ impl Tokenizer<'_> {
             return text_len_bytes.saturating_mul(growth).saturating_add(2);
         }
         if let Model::Unigram(unigram) = self.model {
-            // Every byte a token, and a mark of three beside every special token.
+            // Every byte a token, and a mark of three bytes next to every special token.
             let each = unigram.map.growth() + SPACE_MARK.len() + 1;
             return text_len_bytes.saturating_mul(each).saturating_add(8);
         }
@@ -137,7 +137,7 @@ impl Tokenizer<'_> {
         text_len_bytes.saturating_mul(4).saturating_add(8)
     }
 
-    /// What ends a sequence here.
+    /// The token that ends a sequence.
     fn closing(&self) -> Option<u32> {
         match self.model {
             Model::WordPiece { .. } => self.special_tokens.sep,
@@ -168,7 +168,7 @@ impl Tokenizer<'_> {
         }
     }
 
-    /// Encodes a part of the text without special tokens: the text or what follows a special
+    /// Encodes a part of the text without special tokens: the whole text, or the part after a special
     /// token. A space is put before each such part.
     fn encode_fragment(
         &self,
@@ -337,7 +337,7 @@ impl Tokenizer<'_> {
         Ok(())
     }
 
-    /// Merges the characters of `fragment`, spelled as `text` has them.
+    /// Merges the characters of `fragment`, in the spelling of `text`.
     fn encode_characters(
         &self,
         fragment: &str,
@@ -384,7 +384,7 @@ impl Tokenizer<'_> {
         Ok(())
     }
 
-    /// The longest pieces that every word begins with, one after the other.
+    /// The longest pieces that every word begins with, one after another.
     fn encode_pieces(
         &self,
         fragment: &str,
@@ -396,7 +396,7 @@ impl Tokenizer<'_> {
         let mut window = [0; window::LEN];
         for (start, word) in normalizer.words(fragment) {
             let count = sink.count();
-            // The mark before the word is one more; bytes that go on with a character do not count.
+            // The mark before the word is one more; continuation bytes of a character do not count.
             let starts = normalizer.bytes(word).filter(|byte| byte & 0xc0 != 0x80);
             let is_short = word.len() <= WORD_CHARS_MAX || starts.count() <= WORD_CHARS_MAX + 1;
             if !is_short || !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
@@ -438,5 +438,5 @@ impl Tokenizer<'_> {
     }
 }
 
-/// Positions and lengths fit in 32 bits, and room in a `usize` of 32 bits does not overflow.
+/// Maximum length of a text: positions and lengths fit in 32 bits, and room in a `usize` of 32 bits does not overflow.
 const TEXT_LEN_MAX: usize = 1 << 29;

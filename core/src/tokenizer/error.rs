@@ -1,11 +1,11 @@
-//! What can be wrong with a vocabulary, a text or the room given for either.
+//! Errors of a vocabulary, a text or the memory for either.
 
 use core::fmt::{self, Write as _};
 
 use crate::gguf::GgufError;
 use static_assertions::const_assert;
 
-/// Why a tokenizer could not be built or could not do what was asked.
+/// Why a tokenizer could not be built or could not do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenizerError {
@@ -23,13 +23,13 @@ pub enum TokenizerError {
     },
     /// `tokenizer.ggml.tokens` has no elements.
     EmptyVocabulary,
-    /// An array has more elements than the tokenizer is made for.
+    /// An array has more elements than the tokenizer supports.
     ArrayTooLong {
         /// The metadata key.
         key: &'static str,
         /// Its number of elements.
         len: u64,
-        /// The most elements it may have.
+        /// The maximum number of elements.
         limit: u64,
     },
     /// An array has fewer elements than the vocabulary has tokens.
@@ -41,32 +41,32 @@ pub enum TokenizerError {
         /// The number of tokens.
         n_vocab: u64,
     },
-    /// An array has elements of another type than it must have.
+    /// An array has elements of the wrong type.
     ElementType {
         /// The metadata key.
         key: &'static str,
     },
-    /// The pieces or merges fall into the same few places of a hash table: built to be slow.
+    /// Too many pieces or merges collide in a hash table: the file was built to be slow.
     TooManyCollisions,
     /// `tokenizer.ggml.precompiled_charsmap` is cut off, or points outside of itself.
     MalformedCharsmap,
-    /// A token's score is infinite or no number.
+    /// A token's score is infinite or not a number.
     ScoreNotFinite {
         /// The token.
         id: u32,
     },
-    /// A piece of a Unigram vocabulary is longer than is looked for.
+    /// A piece of a Unigram vocabulary is longer than the maximum.
     PieceTooLong {
         /// The token.
         id: u32,
         /// Its length in bytes.
         len_bytes: usize,
-        /// The longest in bytes.
+        /// The maximum length in bytes.
         limit_bytes: usize,
     },
     /// A Unigram vocabulary has no unknown token, nor tokens for all bytes.
     NoUnknownToken,
-    /// The memory is smaller than [`plan`](super::plan) said.
+    /// The memory is smaller than [`plan`](super::plan) returned.
     MemoryTooSmall {
         /// Words of 32 bits needed.
         needed_words: usize,
@@ -77,7 +77,7 @@ pub enum TokenizerError {
     TextTooLong {
         /// Its length in bytes.
         len_bytes: usize,
-        /// The longest text in bytes.
+        /// The maximum length of a text in bytes.
         limit_bytes: usize,
     },
     /// The workspace is too small for this text.
@@ -89,9 +89,9 @@ pub enum TokenizerError {
     },
     /// There are more tokens than the output has room for.
     OutputTooSmall {
-        /// How many tokens the text has, exactly.
+        /// The exact number of tokens of the text.
         needed_tokens: usize,
-        /// How many tokens the output has room for.
+        /// The number of tokens that the output has room for.
         tokens: usize,
     },
     /// The vocabulary has no token for a character of the text, none for the bytes of the
@@ -99,10 +99,10 @@ pub enum TokenizerError {
     NoTokenFor {
         /// The first byte without a token.
         byte: u8,
-        /// Where the byte is in the text.
+        /// Position of the byte in the text.
         at_byte: usize,
     },
-    /// There is no token of this id.
+    /// No token has this id.
     UnknownId {
         /// The id.
         id: u32,
@@ -111,9 +111,9 @@ pub enum TokenizerError {
     },
     /// The bytes of a token do not fit into the buffer.
     BufferTooSmall {
-        /// How many bytes the token has.
+        /// Length of the token in bytes.
         needed_bytes: usize,
-        /// How many bytes the buffer has.
+        /// Length of the buffer in bytes.
         bytes: usize,
     },
 }

@@ -6,19 +6,19 @@
 //! leads to the next, and a copy of the length at its last byte leads back.
 //!
 //! Keys are processed in bands, from the lowest on: the pairs of a band are collected from the
-//! symbols and sorted. Pairs that appear meanwhile go to a heap if they belong to the band, else
+//! symbols and sorted. Pairs that appear meanwhile are put into a heap if they belong to the band, else
 //! they are collected with their own band. A pair that has changed since it was noted is
 //! recognised by the key that its left symbol has now. So most pairs are never in a heap, and
 //! long texts are read from front to back instead of at random.
 //!
 //! Time is O(n log n) in the bytes of the text: a band has an eighth of them in pairs, or all that
-//! are left, and a merge undoes two at most. Room is [`words_for`] them.
+//! are left, and a merge removes up to two. The room is [`words_for`] them.
 
 use super::error::TokenizerError;
 use super::queue::{Entry, Queue};
 use super::vocab::{NONE, position};
 
-/// What merges, how well, and into what.
+/// The pairs that merge, their keys, and their results.
 pub(super) trait Rules {
     /// The merge of two neighbours, if there is one: their ids, the position of the first byte
     /// of the left and the length of both in bytes.
@@ -31,7 +31,7 @@ pub(super) trait Rules {
     fn merged(&self, candidate: u32) -> u32;
 }
 
-/// The symbols of one text, in the caller's memory.
+/// The symbols of a text, in the caller's memory.
 #[derive(Debug)]
 pub(super) struct Symbols<'w> {
     /// At the first and the last byte of each symbol: its length in bytes. Elsewhere unspecified.
@@ -42,7 +42,7 @@ pub(super) struct Symbols<'w> {
     /// the queue holds an entry of this position and the merge's key, should it be of the band.
     candidate: &'w mut [u32],
     queue: Queue<'w>,
-    /// How many bytes have been pushed.
+    /// Number of bytes that have been pushed.
     filled: usize,
 }
 
@@ -219,7 +219,7 @@ impl<'w> Symbols<'w> {
 #[derive(Debug)]
 pub(super) struct ShortWord {
     ids: [u32; SHORT],
-    /// Where each symbol starts.
+    /// Start of each symbol.
     starts: [u8; SHORT],
     /// For each symbol the key of its merge with the next, or [`NONE`].
     keys: [u32; SHORT],

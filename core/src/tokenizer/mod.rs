@@ -8,7 +8,7 @@
 //! - `gpt2`: byte-level byte-pair encoding. The text is split into words ([`PreTokenizer`]),
 //!   whose bytes (for a few pre-tokenizers: characters) merge by the ranks of
 //!   `tokenizer.ggml.merges`.
-//! - `gemma4`: the same with characters, and U+2581 for spaces.
+//! - `gemma4`: as `gpt2`, with characters, and U+2581 for spaces.
 //! - `t5`: Unigram, SentencePiece's other model (T5, XLM-RoBERTa). A text is normalised by
 //!   `tokenizer.ggml.precompiled_charsmap`, and written with the pieces of the highest sum of scores.
 //! - `bert`: WordPiece. Words in lower case and without accents, as the metadata have it, are
@@ -20,9 +20,9 @@
 //! are slightly wrong make a model that is slightly stupid. The other models have no
 //! pre-tokenizer, and like llama.cpp do not look at the name.
 //!
-//! The tokenizer owns no memory. [`plan`] says how many words of 32 bits its tables take; the
+//! The tokenizer owns no memory. [`plan`] returns the number of 32-bit words that its tables take; the
 //! pieces themselves stay in the file's header. [`Tokenizer::encode`] takes a workspace and the
-//! room for the tokens, [`Detokenizer`] needs neither. Encoding takes O(n log n) of the length
+//! room for the tokens, [`Detokenizer`] does not need either. Encoding takes O(n log n) of the length
 //! of any text (SentencePiece and WordPiece: times the longest piece).
 //!
 //! Where it differs from llama.cpp on purpose:
@@ -91,9 +91,9 @@ pub struct Tokenizer<'a> {
     special_tokens: SpecialTokens,
     piece_len_max: usize,
     space_prefix: SpacePrefix,
-    /// Spaces around a text count for nothing, and several in a row for one.
+    /// Spaces around a text are ignored, and several in a row count as one.
     collapses_spaces: bool,
-    /// Texts are put into NFC before they are cut.
+    /// Texts are converted to NFC before they are cut.
     composes: bool,
     /// Unknown characters in a row are one unknown token.
     fuses_unknown: bool,
@@ -141,7 +141,7 @@ impl Tokenizer<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpacePrefix {
     None,
-    /// Before the text's first byte alone.
+    /// Only before the text's first byte.
     First,
     /// Before each part.
     Each,
@@ -179,7 +179,7 @@ impl<'a> Tokenizer<'a> {
         self.special_tokens.eot
     }
 
-    /// The token for what the vocabulary cannot write.
+    /// The token for text that the vocabulary cannot write.
     pub fn unk(&self) -> Option<u32> {
         self.special_tokens.unk
     }
@@ -194,12 +194,12 @@ impl<'a> Tokenizer<'a> {
         self.add_eos && self.eos().is_some()
     }
 
-    /// Whether the vocabulary ends its texts with EOS, be there such a token or none.
+    /// Whether the vocabulary ends its texts with EOS, even without such a token.
     pub fn asks_for_eos(&self) -> bool {
         self.add_eos
     }
 
-    /// The token that parts two texts of one sequence, where the vocabulary asks for one.
+    /// The token that separates two texts of one sequence, if the vocabulary asks for one.
     pub fn separator(&self) -> Option<u32> {
         self.special_tokens.sep.filter(|_| self.add_sep)
     }
@@ -212,13 +212,13 @@ impl<'a> Tokenizer<'a> {
         }
     }
 
-    /// Generation is over when the model says `id`: EOS, end of turn, and what else is known
-    /// to end one by its name.
+    /// Whether `id` ends generation: EOS, end of turn, and other tokens that are known to do so by
+    /// their names.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.has(id, attribute::END)
     }
 
-    /// `id` is a control token: no text, but the frame around it.
+    /// `id` is a control token: not text, but the frame around it.
     pub fn is_control(&self, id: u32) -> bool {
         self.has(id, attribute::CONTROL)
     }

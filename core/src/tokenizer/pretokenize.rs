@@ -8,7 +8,7 @@
 //! vendored by llama-cpp-python 0.3.36. Where it departs from a model's own expression, the model's
 //! is right: it knows upper from lower case in ASCII only, or not at all
 //! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`],
-//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]). Text before a number goes with its first
+//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]). Text before a number stays with its first
 //! digits at first, as there ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub enum PreTokenizer {
     Falcon,
     /// StarCoder's: every digit apart, then as GPT-2.
     StarCoder,
-    /// BLOOM's: what is between spaces and sentence marks.
+    /// BLOOM's: the text between spaces and sentence marks.
     Bloom,
     /// Viking's: as BLOOM's, and every digit apart.
     Viking,
@@ -88,7 +88,7 @@ pub enum PreTokenizer {
     Whitespace,
 }
 
-/// What the symbols are that merges begin with.
+/// The symbols that merges begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alphabet {
     /// GPT-2's, one symbol a byte.
@@ -100,30 +100,30 @@ pub(super) enum Alphabet {
     },
 }
 
-/// What a name in `tokenizer.ggml.pre` implies.
+/// Settings that a name in `tokenizer.ggml.pre` implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizerTraits {
     pub(super) family: PreTokenizer,
     /// A word that is in the vocabulary is one token, even if merges would make several of it.
     pub(super) ignore_merges: bool,
-    /// BOS is prepended unless `tokenizer.ggml.add_bos_token` says otherwise.
+    /// BOS is prepended unless `tokenizer.ggml.add_bos_token` is false.
     pub(super) add_bos: bool,
-    /// A separator parts two texts unless `tokenizer.ggml.add_sep_token` says otherwise.
+    /// Two texts are separated by a separator unless `tokenizer.ggml.add_sep_token` is false.
     pub(super) add_sep: bool,
-    /// BOS is always prepended, even if the metadata say otherwise.
+    /// BOS is always prepended, even if the metadata disable it.
     pub(super) forces_bos: bool,
     /// There is a beginning-of-sequence token without metadata naming it.
     pub(super) has_default_bos: bool,
     /// There is an end-of-sequence token without metadata naming it.
     pub(super) has_default_eos: bool,
-    /// A file without merges is whole.
+    /// Whether a file must have merges.
     pub(super) needs_merges: bool,
-    /// Texts are put into NFC, as by the tokenizers of the models that made the name known.
+    /// Texts are converted to NFC, as by the tokenizers of the models that made the name known.
     pub(super) composes: bool,
 }
 
 impl PreTokenizerTraits {
-    /// What `name` stands for in llama.cpp.
+    /// The meaning of `name` in llama.cpp.
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         let plain = |family| Self {
             family,
@@ -180,7 +180,7 @@ impl PreTokenizerTraits {
         })
     }
 
-    /// What the model `gemma4` implies, even if its file names another pre-tokenizer.
+    /// The settings of the model `gemma4`, even if its file names another pre-tokenizer.
     pub(super) fn gemma4() -> Self {
         Self {
             family: PreTokenizer::Gemma4,
@@ -197,7 +197,7 @@ impl PreTokenizerTraits {
 }
 
 impl PreTokenizer {
-    /// The family of a name that implies nothing else.
+    /// The family of a name that implies no further settings.
     fn named(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"default" => Self::Default,
@@ -234,7 +234,7 @@ impl PreTokenizer {
         })
     }
 
-    /// What the words of this family are made of.
+    /// The symbols that the words of this family consist of.
     pub(super) fn alphabet(self) -> Alphabet {
         match self {
             Self::Gemma4 | Self::Sarvam => Alphabet::Characters { escapes: true },
@@ -314,7 +314,7 @@ impl PreTokenizer {
     }
 }
 
-// Expressions that several families have, or that are long. Those of one shape first:
+// Expressions that several families share, or that are long. Expressions of one shape come first:
 // `\s*[\r\n]` and `\s*[\r\n]+` match the same, as the former's `\s*` takes line ends too.
 
 const LLAMA3_SHAPE: Shape = Shape {
@@ -412,7 +412,7 @@ const DEFAULT_SIGNS: Rule = |text| {
     })
 };
 
-/// The same with the grave accent.
+/// As [`DEFAULT_SIGNS`], with the grave accent.
 const FALCON_SIGNS: Rule = |text| {
     runs(text, |c| {
         classes::is_punctuation(c) || "$+<=>^~|`".contains(c)

@@ -7,7 +7,7 @@ pub(super) struct Entry {
     pub start: u32,
 }
 
-/// The pairs of a band, the least first: sorted ones, and a heap of those that came later.
+/// The pairs of a band, smallest first: sorted pairs, and a heap of later ones.
 ///
 /// The heap has four children a node: half the levels of a binary heap, and the children share a
 /// cache line or two.
@@ -17,7 +17,7 @@ pub(super) struct Queue<'w> {
     entries: &'w mut [[u32; 2]],
     /// Entries up to here are sorted.
     sorted_count: usize,
-    /// How many of them have been popped.
+    /// Number of these that have been popped.
     popped_count: usize,
     /// Entries in the heap.
     heap_count: usize,
@@ -55,7 +55,7 @@ impl<'w> Queue<'w> {
         self.entries[..self.sorted_count].sort_unstable_by_key(order);
     }
 
-    /// The least entry.
+    /// The smallest entry.
     pub(super) fn pop(&mut self) -> Option<Entry> {
         let sorted = (self.popped_count < self.sorted_count).then(|| {
             let [key, start] = self.entries[self.popped_count];
@@ -83,7 +83,7 @@ impl<'w> Queue<'w> {
         }
     }
 
-    /// Puts an entry into the heap. False if there is no room.
+    /// Adds an entry to the heap. False if the heap is full.
     pub(super) fn push(&mut self, entry: Entry) -> bool {
         let heap = &mut self.entries[self.sorted_count..];
         if self.heap_count == heap.len() {

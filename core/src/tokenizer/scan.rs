@@ -24,21 +24,21 @@ pub(super) fn gpt2(text: &str) -> usize {
     }
 }
 
-/// What differs between the expressions that descend from cl100k's:
+/// The parts that differ between the expressions that descend from cl100k's:
 /// `CONTRACTION|[^\r\n\p{L}\p{N}]?WORD|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+TAIL|\s*[\r\n]+|\s+(?!\S)|\s+`
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) contraction: Contraction,
-    /// What `WORD` is.
+    /// The expression for `WORD`.
     pub(super) word: Word,
-    /// The most digits that stay together.
+    /// Maximum number of digits that stay together.
     pub(super) digits_max: usize,
-    /// What takes the place of `[^\s\p{L}\p{N}]`.
+    /// Replaces `[^\s\p{L}\p{N}]`.
     pub(super) other: fn(char) -> bool,
     pub(super) tail: Tail,
 }
 
-/// What a word is made of.
+/// The form of a word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Word {
     /// Length at the front of a text, 0 for none.
@@ -52,13 +52,13 @@ pub(super) enum Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contraction {
     None,
-    /// As a word of its own, before all else.
+    /// As a separate word, before all else.
     Alone,
     /// As the end of a word.
     OfWord,
 }
 
-/// What a word of punctuation ends with.
+/// The end of a word of punctuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     None,
@@ -125,7 +125,7 @@ impl Shape {
                 // A mark may be either; where it begins a word, the word is the same.
                 len => len,
             },
-            // Each alternative first takes the character before it, then goes without.
+            // Each alternative is tried first with the character before it, then without it.
             Word::Cased => [ends_lower, begins_upper]
                 .into_iter()
                 .flat_map(|word| [if joins { behind(word) } else { 0 }, word(text)])
@@ -248,7 +248,7 @@ fn deepseek_words(text: &str, tail: Tail) -> usize {
     }
 }
 
-/// `\s?x+`, or ` ?x+` if `space` says so; isolated.
+/// `\s?x+`, or ` ?x+` if `space` is set; isolated.
 #[inline]
 pub(super) fn after_space(
     text: &str,
@@ -274,7 +274,7 @@ pub(super) fn trailing_space(text: &str) -> usize {
 }
 
 /// The first of two rules that cut numbers into groups of three from their end, as llama.cpp
-/// does it for AFMoE and Tiny Aya: text goes with the first group of the number after it. Here
+/// does it for AFMoE and Tiny Aya: text stays with the first group of the number after it. Here
 /// the groups that follow stay together.
 pub(super) fn number_heads(text: &str) -> usize {
     let front = prefix_len(text, |c| !is_number(c));

@@ -1,8 +1,8 @@
 //! Special tokens: which tokens are special, and where a text names them.
 //!
 //! A text that names special tokens is cut there before anything else happens: from left to right, at
-//! each place by the longest name, as Hugging Face's `added_vocabulary.rs` does it. A token may take the
-//! white space beside it along, or count only as a word of its own.
+//! each place by the longest name, as Hugging Face's `added_vocabulary.rs` does it. A token may include the
+//! white space next to it, or count only as a word of its own.
 
 use super::error::TokenizerError;
 use super::unicode::{Class, class};
@@ -22,7 +22,7 @@ pub struct SpecialTokens {
     pub eot: Option<u32>,
     /// End of a message: a tool's turn follows.
     pub eom: Option<u32>,
-    /// Stands for what the vocabulary cannot write.
+    /// Stands for text that the vocabulary cannot write.
     pub unk: Option<u32>,
     /// Separator.
     pub sep: Option<u32>,
@@ -30,9 +30,9 @@ pub struct SpecialTokens {
     pub pad: Option<u32>,
     /// Mask.
     pub mask: Option<u32>,
-    /// Fill in the middle: before the text that comes before.
+    /// Fill in the middle: marks the text before the gap.
     pub fim_pre: Option<u32>,
-    /// Fill in the middle: before the text that comes after.
+    /// Fill in the middle: marks the text after the gap.
     pub fim_suf: Option<u32>,
     /// Fill in the middle: before the text to be written.
     pub fim_mid: Option<u32>,
@@ -81,11 +81,11 @@ impl SpecialTokens {
         Ok(self)
     }
 
-    /// Fills roles that the metadata leaves open by the tokens' names, and marks tokens of
-    /// such names as control tokens and those that end generation as such.
+    /// Fills roles that the metadata leaves open by the tokens' names. Marks tokens of such names as
+    /// control tokens, and those that end generation as such.
     ///
-    /// Names and order of the rules as in llama.cpp, except that of several names for a role
-    /// the first of the list is taken, not whichever a hash map holds first.
+    /// The rules have llama.cpp's names and order, except that for a role with several names the first
+    /// in the list is taken, not the first in a hash map.
     pub(super) fn detect(
         &mut self,
         find: &impl Fn(&str) -> Option<u32>,
@@ -110,7 +110,7 @@ impl SpecialTokens {
         for id in END_NAMES.iter().filter_map(|name| find(name)) {
             attributes.add(id, attribute::CONTROL | attribute::END);
         }
-        // The frame around messages of the Harmony format is always to be seen.
+        // The frame around messages of the Harmony format is always shown.
         for id in FRAME_NAMES.iter().filter_map(|name| find(name)) {
             attributes.replace_kind(id, attribute::USER_DEFINED);
         }
@@ -152,7 +152,7 @@ impl AttributesMut<'_> {
         self.set(id, self.get(id) | flags);
     }
 
-    /// Replaces what llama.cpp keeps as attributes, and keeps the mark of an end.
+    /// Replaces the attributes that llama.cpp keeps, except for the mark of an end.
     fn replace_kind(&mut self, id: u32, kind: u8) {
         self.set(id, self.get(id) & attribute::END | kind);
     }
@@ -279,19 +279,19 @@ impl<'a> Specials<'a> {
     }
 }
 
-/// Where a text names a special token, with the white space that it takes along.
+/// Where a text names a special token, including the white space that the token takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
     pub(super) start: usize,
-    /// The byte behind it.
+    /// The byte after it.
     pub(super) stop: usize,
     pub(super) id: u32,
 }
 
-/// What a file says of its added tokens, in lists of ids.
+/// The lists of token ids that a file has for its added tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags<'a> {
-    /// One that takes the white space before it along, by its model's name.
+    /// A token that includes the white space before it, by its model's name.
     pub(super) mask: Option<u32>,
     /// `tokenizer.ggml.added_tokens.lstrip`
     pub(super) strip_left: Option<Array<'a>>,
@@ -305,7 +305,7 @@ impl Flags<'_> {
         self.mask == Some(id) || holds(self.strip_left, id)
     }
 
-    /// Token `id` is none inside of a word.
+    /// Whether token `id` is not recognised inside a word.
     fn is_single_word(self, id: u32) -> bool {
         holds(self.single_word, id)
     }
@@ -325,7 +325,7 @@ fn is_in_word(before: &str, behind: &str) -> bool {
     before.ends_with(is_of_word) || behind.starts_with(is_of_word)
 }
 
-/// How many special tokens a vocabulary can have, if its metadata marks `marked` as such:
+/// Maximum number of special tokens of a vocabulary whose metadata marks `marked` as such:
 /// names make further tokens special.
 pub(super) fn specials_max(marked: usize) -> usize {
     let lists = [
@@ -350,7 +350,7 @@ pub(super) const LOOKED_FOR: u8 = CONTROL_LIKE | attribute::USER_DEFINED;
 /// The kinds of tokens that are not text: looked for only on demand, and not shown.
 pub(super) const CONTROL_LIKE: u8 = attribute::CONTROL | attribute::UNKNOWN;
 
-/// Moves the first of each run of equals to the front; how many they are.
+/// Moves the first of each run of equal elements to the front; returns their number.
 fn dedup(ids: &mut [u32], equal: impl Fn(u32, u32) -> bool) -> usize {
     let mut count = 0;
     for i in 0..ids.len() {

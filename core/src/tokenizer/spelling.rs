@@ -5,16 +5,16 @@ use super::merge::Rules;
 use super::vocab::Merges;
 
 /// A text in the spelling of a SentencePiece vocabulary: U+2581 for every space, and one more
-/// before the text if `prefix_len` is 1. Positions and lengths are those of the text with a
+/// before the text if `prefix_len` is 1. Positions and lengths refer to the text with a
 /// plain space before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Escaped<'t> {
     pub text: &'t [u8],
     /// 0 or 1.
     pub prefix_len: usize,
-    /// Without, spaces are as they are.
+    /// Without it, spaces are unchanged.
     pub escapes: bool,
-    /// Spaces in a row are one.
+    /// Consecutive spaces become one.
     pub collapses: bool,
 }
 
@@ -35,7 +35,7 @@ impl<'t> Escaped<'t> {
 #[derive(Clone, Debug)]
 pub(super) struct EscapedBytes<'t> {
     rest: &'t [u8],
-    /// What is left of a space's three bytes.
+    /// The unread part of a space's three bytes.
     mark: &'static [u8],
     escapes: bool,
     collapses: bool,

@@ -1,12 +1,12 @@
 //! Splitting a text by one rule after the other.
 //!
 //! A pre-tokenizer is a list of rules. The first splits the text into pieces; each further one
-//! splits those pieces, and sees nothing beyond the piece it splits. What a rule's expression
-//! does not match is a piece too. No piece is kept: every rule remembers where its current
-//! piece ends, so that the words come out one by one, in order.
+//! splits those pieces, and sees only the piece that it splits. Text that a rule's expression
+//! does not match is a piece too. No piece is stored: every rule remembers where its current
+//! piece ends, so that the words are found one by one, in order.
 
 /// Length in bytes of the first piece of a text that is not empty: at least one character.
-/// What follows is split without regard to it, as expressions look ahead only.
+/// The rest is split without regard to it, as expressions look ahead only.
 pub(super) type Rule = fn(&str) -> usize;
 
 /// The words of a text.
@@ -15,7 +15,7 @@ pub(super) struct Words<'t> {
     rules: &'static [Rule],
     text: &'t str,
     at: usize,
-    /// For each rule where its current piece ends.
+    /// For each rule, the end of its current piece.
     ends: [usize; RULES_MAX],
 }
 
@@ -53,7 +53,7 @@ impl<'t> Iterator for Words<'t> {
     }
 }
 
-/// Length of the first piece where a match is a piece and so is what lies between matches.
+/// Length of the first piece, where both the matches and the text between matches are pieces.
 /// `matched` is the length of a match at the front of its argument, 0 for none.
 ///
 /// Linear in the text if a failed match looks at a bounded number of characters.

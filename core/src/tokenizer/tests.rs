@@ -100,11 +100,11 @@ impl Header {
         file
     }
 
-    /// What building says, and then `body` of the tokenizer.
+    /// Builds the tokenizer; returns the error, or the result of `body`.
     fn build<T>(&self, body: impl FnOnce(&Tokenizer<'_>) -> T) -> Result<T, TokenizerError> {
         let file = self.file();
         let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
-        // What the memory held before must not matter.
+        // The previous contents of the memory must not matter.
         let mut memory = vec![0xdead_beef; plan(&gguf)?.words];
         let tokenizer = Tokenizer::new(&gguf, &mut memory)?;
         Ok(body(&tokenizer))
@@ -240,7 +240,7 @@ fn scores_decide_and_the_leftmost_of_equals_goes_first() {
         assert_eq!(encode(tokenizer, "aaa"), [265, 263]);
         assert_eq!(encode(tokenizer, ""), []);
         assert_eq!(encode(tokenizer, " "), [264, 264]);
-        // U+00E9 is no piece: its bytes.
+        // U+00E9 is not a piece: it becomes its bytes.
         assert_eq!(encode(tokenizer, "é"), [264, 3 + 0xc3, 3 + 0xa9]);
         let both = EncodeOptions {
             add_special: true,
@@ -282,7 +282,7 @@ fn characters_without_bytes_become_unknown() {
         .string("tokenizer.ggml.model", "llama")
         .strings("tokenizer.ggml.tokens", &["▁", "a"])
         .u32("tokenizer.ggml.unknown_token_id", 99);
-    // The default unknown token is 0, and 99 is no token.
+    // The default unknown token is 0, and 99 is not a token.
     header.with(|tokenizer| assert_eq!(encode(tokenizer, "ab"), [0, 1, 0]));
 
     let header = Header::default()
@@ -416,7 +416,7 @@ fn roles_are_read_or_known_by_name() {
         .u32("tokenizer.ggml.eos_token_id", 260)
         .u32("tokenizer.ggml.prefix_token_id", 259);
     header.with(|tokenizer| {
-        // 400 is no token: the default stays.
+        // 400 is not a token: the default stays.
         assert_eq!(tokenizer.bos(), Some(11));
         assert_eq!(tokenizer.eos(), Some(260));
         assert_eq!(tokenizer.eot(), Some(256));
@@ -504,7 +504,7 @@ fn arrays_that_do_not_fit_are_errors() {
     let element = |key| TokenizerError::ElementType { key };
     assert_eq!(llama().strings(scores, &tokens).error(), element(scores));
     assert_eq!(llama().f32s(types, &[0.0; 3]).error(), element(types));
-    // Longer ones are cut off, whole numbers are scores, and unknown types are no text.
+    // Longer ones are cut off, whole numbers are scores, and tokens of unknown types are not text.
     let long = llama().i32s(scores, &[1, -2, i32::MAX, 0, 0]);
     long.i32s(types, &[1, 77, -1, 3, 4, 2]).with(|tokenizer| {
         assert_eq!(encode(tokenizer, "ab"), [0, 2]);
@@ -577,7 +577,7 @@ fn odd_vocabularies_do_not_panic() {
                     .strings("tokenizer.ggml.merges", &merges);
             }
             header.with(|tokenizer| {
-                // Of equal pieces the last; an empty one never.
+                // Of equal pieces the last is found; an empty one never.
                 assert_eq!(tokenizer.token(b"a"), Some(1));
                 assert_eq!(tokenizer.token(b""), None);
                 assert_eq!(tokenizer.piece(12), b"");
@@ -688,7 +688,7 @@ fn any_text_survives_every_kind() {
     }
 }
 
-/// However bytes are cut into tokens, the text is that of the bytes as a whole.
+/// The text is decoded from the bytes as a whole, however they are cut into tokens.
 #[test]
 fn detokenizing_is_from_utf8_lossy() {
     let bpe = byte_level("gpt-2", &[], &[]);
@@ -743,7 +743,7 @@ fn characters_come_out_whole_and_long_pieces_in_parts() {
             long + " x"
         );
 
-        // BOS gives no text and leaves the first space to be dropped; an answer keeps it.
+        // BOS has no text and leaves the first space to be dropped; an answer keeps it.
         assert_eq!(
             decode(tokenizer, Detokenizer::new(tokenizer), &[1, 260, 260]),
             "x x"
@@ -870,7 +870,7 @@ fn characters_merge_by_rank_and_fall_back_to_bytes() {
     characters("gemma4").with(|tokenizer| {
         assert_eq!(encode(tokenizer, "ab ab"), [262, 263, 261]);
         assert_eq!(encode(tokenizer, "  é"), [259, 259, 3 + 0xc3, 3 + 0xa9]);
-        // Line ends are words: one token if there is one for just so many.
+        // Line ends are words: one token, if there is one for exactly that number of line ends.
         assert_eq!(encode(tokenizer, "a\n\nb\n"), [260, 264, 261, 3 + 10]);
         assert_eq!(encode(tokenizer, "\n\n\n"), [13, 13, 13]);
         assert!(tokenizer.adds_bos());
@@ -899,7 +899,7 @@ fn characters_merge_by_rank_and_fall_back_to_bytes() {
 fn words_are_covered_by_the_longest_pieces() {
     let pieces = ["▁ab", "▁abc", "c", "cd", "▁", "é", "▁,"]; // 5 to 11
     word_piece(&pieces).with(|tokenizer| {
-        // Of "abcd", "▁abc" is taken and leaves "d", which is no piece: all of it is unknown.
+        // Of "abcd", "▁abc" is taken and leaves "d", which is not a piece: the whole word is unknown.
         assert_eq!(encode(tokenizer, "AB abcd abccd,"), [5, 1, 6, 8, 11]);
         assert_eq!(encode(tokenizer, " \0"), []);
         assert_eq!(encode(tokenizer, "e\u{301} ÁB"), [1, 5]);
@@ -940,7 +940,7 @@ fn words_are_covered_by_the_longest_pieces() {
     });
 }
 
-/// The mask token of some models takes the space before it along.
+/// The mask token of some models includes the space before it.
 #[test]
 fn masks_take_space_along() {
     let pieces = [("<mask>", 3), ("<x>", 3), ("[MASK]", 3)];
@@ -957,7 +957,7 @@ fn masks_take_space_along() {
     });
 }
 
-/// Words are the same whether they were seen before or not, and whatever the room.
+/// Words are encoded the same whether they were seen before or not, with any workspace.
 #[test]
 fn words_seen_before_do_not_change() {
     let pieces = [("ab", 1), ("abc", 1), ("Ġab", 1), ("dd", 1), ("dddd", 1)];

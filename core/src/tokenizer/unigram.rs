@@ -4,7 +4,7 @@
 //! the place where it ends. The best way to a place is kept as its last piece. Where no piece is
 //! just the next character, it may also be unknown, at a price below all scores. Once no offer
 //! reaches beyond the current character, the way up to it is settled and its pieces are pushed: for
-//! usual vocabularies at the end of a word at the latest. The sums begin anew at every word, as in
+//! usual vocabularies at the end of a word at the latest. The sums start again at every word, as in
 //! Hugging Face's tokenizers, which splits words first.
 //!
 //! Source: SentencePiece, `src/unigram_model.cc`; tokenizers, `src/models/unigram/model.rs`.
@@ -118,7 +118,7 @@ impl Tokenizer<'_> {
         lattice.offer(char_len, UNKNOWN | u32::from(c), unigram.unknown_score)
     }
 
-    /// Pushes a piece of the best way, and says whether it is unknown.
+    /// Pushes a piece of the best way, and returns whether it is unknown.
     fn push_piece(
         &self,
         piece: u32,
@@ -144,7 +144,7 @@ impl Tokenizer<'_> {
         Ok(true)
     }
 
-    /// How many bytes a piece covers.
+    /// Number of bytes that a piece covers.
     fn covered(&self, piece: u32) -> usize {
         unknown_char(piece).map_or_else(|| self.pieces.get(piece).len(), char::len_utf8)
     }
@@ -202,12 +202,12 @@ impl<'w> Lattice<'w> {
         Ok(())
     }
 
-    /// Goes on by a character, to a place that was offered.
+    /// Advances by a character, to a place that was offered.
     fn pass(&mut self, len: usize) {
         self.at += len;
     }
 
-    /// No offer reaches beyond the current place.
+    /// Whether no offer reaches beyond the current place.
     fn is_settled(&self) -> bool {
         self.at == self.reached
     }
@@ -220,7 +220,7 @@ impl<'w> Lattice<'w> {
         is_word: bool,
         emit: &mut impl FnMut(u32) -> Result<(), TokenizerError>,
     ) -> Result<(), TokenizerError> {
-        // From the last piece to the first, each goes to the place where it begins.
+        // From the last piece to the first, each is stored at the place where it begins.
         let mut at = self.at;
         let mut piece = self.last[at];
         while at > 0 {
@@ -250,7 +250,7 @@ impl<'w> Lattice<'w> {
     }
 }
 
-/// What is too little; the caller says what suffices.
+/// The error for too small a workspace; the caller replaces the size by a sufficient one.
 fn too_small(words: usize) -> TokenizerError {
     TokenizerError::WorkspaceTooSmall {
         needed_words: words + 1,

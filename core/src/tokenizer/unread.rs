@@ -1,4 +1,4 @@
-//! What a file says about its vocabulary that no tokenizer here reads.
+//! Metadata about the vocabulary that no tokenizer here reads.
 
 use super::Tokenizer;
 use crate::gguf::Gguf;
@@ -15,7 +15,7 @@ impl Tokenizer<'_> {
     }
 }
 
-/// What `build` and `special.rs` read.
+/// Keys that `build` and `special.rs` read.
 const READ: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
@@ -60,7 +60,7 @@ const READ: &[&str] = &[
     "unknown_token_id",
 ];
 
-/// What is read elsewhere, or is for others: of the two roles, WordPiece's marks are its BOS and separator.
+/// Keys that are read elsewhere or have no effect: of the two roles, WordPiece's marks are its BOS and separator.
 const WITHOUT_EFFECT: &[&str] = &["add_sep_token", "cls_token_id", "token_type_count"];
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::error::TokenizerError;
 pub(super) struct Pieces<'a> {
     /// The array as in the file: for each piece its length in 8 bytes, then its bytes.
     data: &'a [u8],
-    /// Where the bytes of each piece start in `data`; one more for where another's would.
+    /// Start of each piece's bytes in `data`, and one more where a further piece would start.
     starts: &'a [u32],
 }
 
@@ -137,7 +137,7 @@ impl<'a> PieceIndex<'a> {
     }
 }
 
-/// What some piece goes on from: certainly not, or probably.
+/// The prefixes that some piece continues: certainly not, or probably.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefixes<'a>(
     /// A bit for each hash of a prefix: a power of two of them.
@@ -269,7 +269,7 @@ impl Attributes<'_> {
 pub(super) struct AttributesMut<'a>(&'a mut [u32]);
 
 impl<'a> AttributesMut<'a> {
-    /// No token has flags yet, nor do the ids that the last word has room for beyond them.
+    /// No token has flags yet, nor have the ids beyond them in the last word.
     pub(super) fn new(words: &'a mut [u32]) -> Self {
         words.fill(0);
         Self(words)
@@ -313,7 +313,7 @@ pub(super) fn slots_for(count: usize) -> usize {
 
 /// Left, right and merged id of a line of the merges.
 ///
-/// The first space that is not the line's first byte is what separates: a piece is never empty,
+/// The separator is the first space that is not the line's first byte: a piece is never empty,
 /// and in the byte-level alphabet never holds a space.
 fn parse_merge(line: &[u8], pieces: Pieces<'_>, index: PieceIndex<'_>) -> Option<[u32; 3]> {
     let space = line.iter().skip(1).position(|&byte| byte == b' ')? + 1;

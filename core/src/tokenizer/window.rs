@@ -1,11 +1,11 @@
-//! A look at the bytes that come next, where bytes are made anew as they are read.
+//! A window on the next bytes of a stream, for bytes that are computed as they are read.
 
 /// The next bytes of a stream.
 #[derive(Debug)]
 pub(super) struct Window<'w, I> {
     rest: Option<I>,
     bytes: &'w mut [u8; LEN],
-    /// What is in the window and not yet passed.
+    /// Bounds of the bytes in the window that have not been passed yet.
     from: usize,
     to: usize,
 }
@@ -47,5 +47,5 @@ impl<'w, I: Iterator<Item = u8>> Window<'w, I> {
 /// Room for bytes.
 pub(super) const LEN: usize = 1024;
 
-/// How far it looks at least.
+/// Minimum number of bytes in the window.
 pub(super) const AHEAD: usize = LEN / 2;

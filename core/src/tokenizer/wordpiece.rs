@@ -2,9 +2,9 @@
 //! pieces that fit.
 //!
 //! A text becomes words as BERT's normaliser makes them (Hugging Face's `BertNormalizer`: canonical
-//! decomposition, without marks of category Mn): white space parts words, punctuation,
-//! ASCII symbols and Chinese characters are words of their own, and controls vanish. Nothing is
-//! stored: a word is a part of the text, and its bytes are made anew where they are read.
+//! decomposition, without marks of category Mn): words are separated by white space; punctuation,
+//! ASCII symbols and Chinese characters are separate words, and controls are removed. Nothing is
+//! stored: a word is a part of the text, and its bytes are computed again where they are read.
 //!
 //! A word begins with U+2581 in the vocabulary of a GGUF file; pieces that continue one are
 //! without the `##` of BERT's own. A word that pieces cannot cover to its end, or one of more
@@ -13,7 +13,7 @@
 use super::spelling::SPACE_MARK;
 use super::unicode::{Class, base, class, lower, without_accents};
 
-/// What becomes of characters.
+/// How characters are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Normalizer {
     /// `tokenizer.ggml.normalizer.lowercase`
@@ -22,15 +22,15 @@ pub(super) struct Normalizer {
     pub(super) strip_accents: bool,
 }
 
-/// What a character is to the words around it.
+/// The role of a character for the words around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Space,
-    /// Leaves no trace.
+    /// It is removed.
     Nothing,
     /// Part of a word.
     Part,
-    /// A word of its own.
+    /// A separate word.
     Alone,
 }
 
@@ -65,7 +65,7 @@ impl Normalizer {
         SPACE_MARK.into_iter().chain(normal)
     }
 
-    /// The bytes that stand for a character, and how many they are.
+    /// The bytes that stand for a character, and their number.
     #[inline]
     fn spelled(self, c: char) -> ([u8; SPELLED_MAX], usize) {
         let (mut utf8, mut len) = ([0; SPELLED_MAX], 0);
@@ -95,7 +95,7 @@ impl Normalizer {
     fn role(self, whole: char) -> Role {
         let c = self.base(whole);
         match class(c) {
-            // Controls that are white space too, but for the usual three, leave no trace.
+            // Controls that are white space too, except for the usual three, are removed.
             Class::Space if c.is_control() && !matches!(c, '\t' | '\n' | '\r') => Role::Nothing,
             Class::Space => Role::Space,
             Class::Control => Role::Nothing,

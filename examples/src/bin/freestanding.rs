@@ -38,7 +38,7 @@ mod listen {
     const N_PREDICT: usize = 24;
     const FRAME_LEN: usize = 256;
 
-    /// All the memory there is. `memory is too small` says how much is missing.
+    /// All available memory. `memory is too small` reports how much is missing.
     #[repr(align(64))]
     #[expect(dead_code, reason = "used through its address")]
     struct Memory([u8; 12 << 20]);
@@ -88,8 +88,8 @@ mod listen {
     )]
     fn tell(cpu: CpuFeatures) {
         let start = (&raw mut MEMORY).cast::<u8>();
-        // SAFETY: the static is used here alone; the program has one thread, and the slice is gone
-        // when the function returns.
+        // SAFETY: only this function uses the static; the program has one thread, and the slice does not
+        // outlive the function.
         let memory = unsafe { core::slice::from_raw_parts_mut(start, size_of::<Memory>()) };
         let mut arena = Arena::new(memory).expect("aligned");
 
@@ -180,7 +180,7 @@ mod listen {
     }
 
     fn print(text: fmt::Arguments<'_>) {
-        // Nobody could be told.
+        // If printing fails, there is nowhere to report it.
         let _ = Console.write_fmt(text);
     }
 

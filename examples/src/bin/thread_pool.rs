@@ -1,13 +1,13 @@
-//! The engine on somebody else's threads: those of rayon's pool, which a program has anyway.
+//! Runs the engine on existing threads: a rayon pool that the program has anyway.
 //!
 //! ```text
 //! cargo run --release -p sluice-examples --bin thread_pool -- model.gguf "Once upon a time" 64 7
 //! ```
 //!
-//! A step is one function that all ranks run at the same time. A pool has to give every rank a
-//! thread of its own for as long as the step lasts, because ranks wait for each other: rayon's
-//! `broadcast` does that, tasks in a queue (`scope`, `par_iter`) do not. How ranks wait is the
-//! host's: here they give the CPU away, so that a pool larger than the machine still goes on.
+//! A step is one function that all ranks run at the same time. A pool has to give every rank a thread of its own for as
+//! long as the step lasts, because ranks wait for each other: rayon's `broadcast` does that, tasks in a queue (`scope`,
+//! `par_iter`) do not. The host decides how ranks wait: here they yield the CPU, so that a pool larger than the machine
+//! still makes progress.
 #![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
 
 use core::error::Error;
@@ -105,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pool.broadcast(|thread| {
             let rank = thread.index();
             if let Some(worker) = (rank < step.n_workers()).then(|| step.join(rank)).flatten() {
-                // Why a step stopped is what `finish` says, for all ranks the same.
+                // `finish` returns the reason, which is the same for all ranks.
                 let _stopped = worker.run();
             }
         });

@@ -1,25 +1,25 @@
 //! A cache of experts, and its hits on a trace.
 //!
 //! The experts of a step are needed together, so none of them is evicted for another one of them. A cache is one pool
-//! over all layers, as the live one is, or one a layer.
+//! over all layers, like the live one, or one per layer.
 
 use super::steps::Steps;
 
 /// A cache to replay.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSetup {
-    /// How many experts it holds.
+    /// Number of experts that it holds.
     pub n_slots: usize,
-    /// What shares them.
+    /// Who shares the slots.
     pub pool: Pool,
 }
 
-/// What shares the slots of a cache.
+/// Who shares the slots of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// All layers: what the live cache does.
+    /// All layers, as in the live cache.
     All,
-    /// Each layer has its part, as equal as may be.
+    /// Each layer has its own part, as equal as possible.
     Layer,
 }
 
@@ -40,7 +40,7 @@ pub struct Hits {
 }
 
 impl Rate {
-    /// Hits of all uses, 0 to 1.
+    /// The share of hits, 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
     pub fn value(self) -> f64 {
@@ -54,7 +54,7 @@ impl Rate {
 }
 
 impl Hits {
-    /// Of all layers.
+    /// The sum over all layers.
     #[must_use]
     pub fn total(&self) -> Rate {
         let mut total = Rate::default();
@@ -68,7 +68,7 @@ pub(super) trait Cache {
     fn step(&mut self, index: usize, experts: &[u32]) -> u64;
 }
 
-/// Runs a trace through a cache for each pool, made by `make` for a number of slots and the layer, where it has one.
+/// Runs a trace through a cache for each pool, made by `make` for a number of slots and the layer, if it has one.
 pub(super) fn run<C: Cache>(
     steps: &Steps,
     setup: CacheSetup,

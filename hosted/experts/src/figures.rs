@@ -4,14 +4,14 @@ use super::cache::Rate;
 use super::steps::Steps;
 use std::collections::HashMap;
 
-/// TraceFigures of a trace.
+/// Figures of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceFigures {
-    /// How many different tokens there are.
+    /// Number of distinct tokens.
     pub n_tokens: usize,
-    /// Hits of the run that was recorded, over the steps that say so.
+    /// Hits of the recorded run, over the steps that record them.
     pub recorded: Rate,
-    /// Predictions of the run that was recorded.
+    /// Number of predictions in the recorded run.
     pub n_predicted: u64,
     /// By layer, in order.
     pub layers: Vec<LayerFigures>,
@@ -19,12 +19,12 @@ pub struct TraceFigures {
     pub working_sets: Vec<WorkingSet>,
 }
 
-/// TraceFigures of a layer.
+/// Figures of a layer.
 #[derive(Clone, Debug)]
 pub struct LayerFigures {
-    /// Its number.
+    /// The layer's number.
     pub layer: u32,
-    /// How many steps it made.
+    /// Number of the layer's steps.
     pub n_steps: u64,
     /// Experts and their uses, the most used first; of equals the smaller one. Experts are the layer's own.
     pub uses: Vec<(u32, u64)>,
@@ -32,23 +32,23 @@ pub struct LayerFigures {
     pub recorded: Rate,
     /// Bits that the choice of an expert carries: log2 of the number of experts where all are used alike.
     pub entropy_bits: f64,
-    /// The share of uses that the most used tenth of all experts has.
+    /// The share of uses that falls on the most used tenth of all experts.
     pub top_tenth: f64,
 }
 
-/// Experts that stretches of so many tokens use, over all layers.
+/// Number of experts that a stretch of N tokens uses, over all layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkingSet {
-    /// Tokens of a stretch.
+    /// Tokens in a stretch.
     pub n_tokens: usize,
-    /// Experts on average.
+    /// Mean number of experts.
     pub mean: f64,
-    /// Experts at most.
+    /// Maximum number of experts.
     pub most: usize,
 }
 
 impl TraceFigures {
-    /// Of a trace.
+    /// Computes the figures of a trace.
     #[must_use]
     pub fn of(steps: &Steps) -> Self {
         let mut layers: Vec<_> = steps.layers().iter().map(|&n| Counted::new(n)).collect();
@@ -93,7 +93,7 @@ impl TraceFigures {
         }
     }
 
-    /// How many experts were used at least once.
+    /// Number of experts that were used at least once.
     #[must_use]
     pub fn n_seen(&self) -> usize {
         self.layers.iter().map(|layer| layer.uses.len()).sum()
@@ -160,7 +160,7 @@ impl Counted {
 }
 
 impl WorkingSet {
-    /// Of whole stretches of `length` tokens, one behind the other; `used` is (token, id), in order.
+    /// Computes the working set of consecutive whole stretches of `length` tokens; `used` is (token, id), in order.
     fn of(length: usize, n_tokens: usize, used: &[(usize, u32)], n_ids: usize) -> Self {
         let n_windows = n_tokens / length;
         // The window that saw an expert last, from 1.

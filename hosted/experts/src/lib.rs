@@ -1,4 +1,4 @@
-//! A laboratory of expert caches: what a trace says about them, after the run.
+//! A laboratory of expert caches: analyses traces after the run.
 //!
 //! A [`TraceReader`] reads a trace line by line, [`Steps`] keeps a whole one in memory. [`replay`] runs it through
 //! caches: the optimum, which knows the future, and each [`EvictionPolicy`](sluice::experts::policy::EvictionPolicy), by the same

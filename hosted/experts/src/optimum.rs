@@ -1,8 +1,8 @@
 //! The best that any cache can do (L. A. Belady, A study of replacement algorithms for a virtual-storage computer,
 //! 1966).
 //!
-//! Whoever knows the future evicts the expert that is needed last. That stays right where a step needs several at once,
-//! as none of those may go.
+//! With the future known, evict the expert that is needed last. This stays optimal where a step needs several experts
+//! at once, as none of those may be evicted.
 
 use super::cache::{Cache, CacheSetup, Hits, run as run_pools};
 use super::steps::Steps;

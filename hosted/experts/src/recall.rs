@@ -1,4 +1,4 @@
-//! How well the predictions that a trace recorded came true.
+//! How often the predictions recorded in a trace came true.
 
 use super::steps::Steps;
 
@@ -7,7 +7,7 @@ use super::steps::Steps;
 pub struct Recall {
     /// Experts that were used.
     pub n_used: u64,
-    /// How many of them were among the first predictions.
+    /// How many used experts were among the first predictions.
     pub n_found: [u64; CUTS],
     /// The number of predictions.
     pub n_predicted: [u64; CUTS],

@@ -8,16 +8,16 @@ use core::error::Error;
 use core::fmt;
 use sluice::experts::policy::{EvictionPolicy, ExpertProfile, Worth};
 
-/// What caches of one size make of a trace.
+/// The results of caches of one size on a trace.
 #[derive(Clone, Debug)]
 pub struct CacheReport {
     /// The cache.
     pub setup: CacheSetup,
-    /// Slots for each expert there is: the hit rate of any cache where all are used alike and at random.
+    /// Slots per expert: the hit rate of any cache where all experts are used equally often and at random.
     pub slots_per_expert: f64,
-    /// Belady's optimum: of those that the step does not need, the one goes that is needed last.
+    /// Belady's optimum: of the experts that the step does not need, evicts the one that is needed last.
     pub optimum: Hits,
-    /// The same where an expert may be used without a slot: more than the live cache could have.
+    /// The optimum where an expert may also be used without a slot: more than the live cache can reach.
     pub bypass: Hits,
     /// The hits of each requested policy, in order.
     pub policies: Vec<PolicyHits>,
@@ -35,9 +35,9 @@ pub struct PolicyHits {
 /// A step needs more experts at once than there are slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFewSlots {
-    /// How many there are.
+    /// Number of slots.
     pub n_slots: usize,
-    /// How many it takes.
+    /// Number of slots that the step needs.
     pub n_needed: usize,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for TooFewSlots {
 impl Error for TooFewSlots {}
 
 /// Runs a trace through the optimum and through `policies`. [`EvictionPolicy::Static`] holds `profile`, cut to half the slots;
-/// without one, that of the trace itself, which looks ahead.
+/// without a profile it holds the trace's own, which looks ahead.
 ///
 /// # Errors
 /// [`TooFewSlots`].

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 pub(super) struct Slots {
     worth: Worth,
     n_slots: usize,
-    /// The experts in slots that the step does not need, by worth: it changes for none of them until it is used.
+    /// The experts in slots that the step does not need, by worth: it does not change before their next use.
     order: BTreeSet<(u64, u32)>,
     is_in: Vec<bool>,
 }
@@ -58,7 +58,7 @@ impl Cache for Slots {
     }
 }
 
-/// Bits whose order as whole numbers is the order of the numbers.
+/// Maps a number to bits that, as whole numbers, sort like the numbers.
 pub(super) const fn ordered(worth: f64) -> u64 {
     let bits = worth.to_bits();
     // Negative numbers are ordered the other way round.

@@ -9,12 +9,12 @@ use std::io::BufRead;
 /// The steps of a trace, with ids that are dense over all layers: `layer * n_expert + expert`.
 #[derive(Debug)]
 pub struct Steps {
-    /// Most experts that a layer has.
+    /// Maximum number of experts in a layer.
     n_expert: u32,
     /// The layers that have experts, in order.
     layers: Vec<u32>,
     steps: Vec<Stored>,
-    /// The experts and predictions of all steps, one after the other.
+    /// The experts and predictions of all steps, in order.
     ids: Vec<u32>,
     top_k: usize,
 }
@@ -26,7 +26,7 @@ struct Stored {
     line: u64,
     experts: Range<usize>,
     predicted: Range<usize>,
-    /// How many were in memory, where the trace says so.
+    /// Number of experts that were in memory, where the trace records it.
     n_hits: Option<u32>,
 }
 
@@ -41,17 +41,16 @@ pub struct StepRef<'s> {
     pub experts: &'s [u32],
     /// What was predicted, the likeliest first.
     pub predicted: &'s [u32],
-    /// How many were in memory, where the trace says so.
+    /// Number of experts that were in memory, where the trace records it.
     pub n_hits: Option<u32>,
 }
 
 impl Steps {
-    /// Reads a trace to its end. `n_expert` is how many experts a layer has; without it, it follows from the ids,
-    /// as far as they tell: one more than the largest. Whether ids count on through the layers follows from them,
-    /// too.
+    /// Reads a trace to its end. `n_expert` is the number of experts in a layer; without it, the number is one more
+    /// than the largest id, as far as ids tell. Whether ids count on from layer to layer is derived from the ids, too.
     ///
     /// # Errors
-    /// [`TraceReadError`]: of a line, or there is no step.
+    /// [`TraceReadError`]: a line is invalid, or there are no steps.
     pub fn read<R: BufRead>(
         mut reader: TraceReader<R>,
         n_expert: Option<u32>,
@@ -103,7 +102,7 @@ impl Steps {
     /// Makes ids dense.
     ///
     /// # Errors
-    /// An id is not of its layer, and on which line.
+    /// An id does not belong to its layer; names the line.
     fn settle(&mut self, n_expert: Option<u32>) -> Result<(), (u64, LineError)> {
         let numbering = Numbering::of(self, n_expert);
         if numbering.n_expert > EXPERTS_MAX {
@@ -156,7 +155,7 @@ impl Steps {
         (line, error)
     }
 
-    /// How many experts most steps have; of equals the fewest.
+    /// The number of experts in most steps; among equally common numbers, the smallest.
     fn commonest_width(&self) -> usize {
         let mut counts = vec![0_usize; EXPERTS_MAX as usize + 1];
         for step in &self.steps {
@@ -172,10 +171,10 @@ impl Steps {
         (0..self.steps.len()).map(|i| self.get(i))
     }
 
-    /// TraceStep `i`.
+    /// Step `i`.
     ///
     /// # Panics
-    /// There are fewer.
+    /// If there are not that many steps.
     #[must_use]
     pub fn get(&self, i: usize) -> StepRef<'_> {
         let step = &self.steps[i];
@@ -188,19 +187,19 @@ impl Steps {
         }
     }
 
-    /// How many steps there are.
+    /// Number of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether there are none, which cannot be.
+    /// Whether there are no steps: always false, as reading refuses an empty trace.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Most experts that a layer has.
+    /// Maximum number of experts in a layer.
     #[must_use]
     pub const fn n_expert(&self) -> u32 {
         self.n_expert
@@ -212,20 +211,20 @@ impl Steps {
         &self.layers
     }
 
-    /// How many experts most steps have.
+    /// The number of experts in most steps.
     #[must_use]
     pub const fn top_k(&self) -> usize {
         self.top_k
     }
 
-    /// The most experts that a step has.
+    /// Maximum number of experts in a step.
     #[must_use]
     pub fn widest(&self) -> usize {
         let widths = self.steps.iter().map(|step| step.experts.len());
         widths.max().unwrap_or_default()
     }
 
-    /// How many experts the layers have together, used or not.
+    /// Number of experts in all layers together, used or not.
     #[must_use]
     pub fn n_experts(&self) -> usize {
         self.layers.len() * self.n_expert as usize
@@ -261,9 +260,9 @@ struct Numbering {
 }
 
 impl Numbering {
-    /// With `n_expert` experts a layer, ids that are all below are a layer's own. Without it, ids count on if there
-    /// is a number of experts for which each id lies in its layer's range. That is no accident in any but tiny
-    /// traces: a layer's own ids are below the number of the layer now and then.
+    /// With `n_expert` experts a layer, ids that are all below it are a layer's own. Without it, ids count on if some
+    /// number of experts puts each id into its layer's range. Except in tiny traces this does not happen by chance: a
+    /// layer's own ids are sometimes below the number of the layer.
     fn of(steps: &Steps, n_expert: Option<u32>) -> Self {
         let (mut least, mut most, mut end) = (1, u32::MAX, 1);
         for step in &steps.steps {

@@ -17,11 +17,11 @@ pub struct TraceStep {
     pub token: u64,
     /// The layer.
     pub layer: u32,
-    /// What the router chose; none twice.
+    /// The router's choice, without duplicates.
     pub experts: Vec<u32>,
-    /// Whether each of `experts` was in memory; empty where that is not known.
+    /// Whether each of `experts` was in memory; empty if that is not known.
     pub cache_hit: Vec<bool>,
-    /// What was predicted, the likeliest first; none twice.
+    /// The predictions, the likeliest first, without duplicates.
     pub predicted: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ impl TraceReader<BufReader<File>> {
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// Reads `lines`, which errors call `name`.
+    /// Reads `lines`; errors call the source `name`.
     pub fn new(name: &str, lines: R) -> Self {
         Self {
             name: name.to_owned(),
@@ -61,7 +61,7 @@ impl<R: BufRead> TraceReader<R> {
         }
     }
 
-    /// What errors call it.
+    /// Its name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -71,7 +71,7 @@ impl<R: BufRead> TraceReader<R> {
         self.line
     }
 
-    /// Reads the next line into `step`; false at the end. Empty lines are passed over.
+    /// Reads the next line into `step`; false at the end. Empty lines are skipped.
     ///
     /// # Errors
     /// [`TraceReadError`], with the line's number.
@@ -103,7 +103,7 @@ impl<R: BufRead> TraceReader<R> {
 }
 
 impl TraceStep {
-    /// Takes the values of a line.
+    /// Parses a line.
     fn parse(&mut self, text: &[u8]) -> Result<(), LineError> {
         let value = serde_json::from_slice(text).map_err(|error| LineError::Json {
             column: error.column(),
@@ -137,7 +137,7 @@ impl TraceStep {
     }
 }
 
-/// The list `field` of a line; one that may be absent is empty then.
+/// The list `field` of a line; an absent optional list counts as empty.
 fn list<'l>(
     line: &'l Map<String, Value>,
     field: &'static str,
@@ -173,7 +173,7 @@ fn ids(
     Ok(())
 }
 
-/// An id that stands in a list more than once.
+/// An id that is in a list more than once.
 fn twice(ids: &[u32]) -> Option<u32> {
     if ids.len() <= 16 {
         let again = |&(i, id): &(usize, &u32)| ids[..i].contains(id);
@@ -187,7 +187,7 @@ fn twice(ids: &[u32]) -> Option<u32> {
         .map(|two| two[0])
 }
 
-/// Three lists of all experts of a layer take less.
+/// Upper limit: three lists of all experts of a layer take less.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

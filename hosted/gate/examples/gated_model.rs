@@ -1,4 +1,4 @@
-//! A stream of records wakes a model only where the gate passes, and says what that saved.
+//! Runs a model only on the records of a stream that pass the gate, and prints the time that this saved.
 //!
 //! `cargo run --release -p sluice-gate --example gated_model`
 //!
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (sink, passed) = channel(8);
     let kernels = FrameKernels::best(isa::features());
     let (observer, mut intake) = FrameObserver::start(&observing, kernels, sink)?;
-    // Records come from elsewhere: a socket, a driver. The push waits when the model is behind.
+    // Records arrive from elsewhere: a socket, a driver. The push waits when the model cannot keep up.
     let feeding = std::thread::spawn(move || {
         let taken = intake.push(&records());
         (taken, observer.finish().counts)
@@ -102,7 +102,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the model writes behind `prompt`: always the likeliest token.
+/// The model's continuation of `prompt`: the likeliest token each time.
 fn answer(session: &mut Session, prompt: &str) -> Result<String, Box<dyn Error>> {
     let mut settings = Settings {
         n_predict: Some(ANSWER_LEN),

@@ -100,9 +100,9 @@ pub struct Figure {
     pub cycles_per_frame: f64,
     /// Bytes a second.
     pub bytes_per_second: f64,
-    /// Bytes a second at which the core read the same memory at all, between the runs.
+    /// Bytes a second at which the core reads the same memory, measured between the runs.
     pub probe_bytes_per_second: f64,
-    /// The share of the probe, 0 to about 1: the median of the runs' own, each with the probe beside it.
+    /// The share of the probe's rate, 0 to about 1: the median over the runs, each with its own probe.
     pub of_probe: f64,
 }
 

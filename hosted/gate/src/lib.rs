@@ -1,10 +1,10 @@
 //! The gate as a service: a pinned thread that takes samples from a ring, decides frame by frame,
 //! and hands on what passes.
 //!
-//! [`FrameObserver`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] is where
-//! samples go in. What the thread was given of a core to itself, priority, locked memory and so on
+//! [`FrameObserver`] runs a [`sluice_core::gate::Gate`] on a thread of its own; [`Intake`] takes the
+//! samples. What the thread was granted (a core to itself, priority, locked memory and so on)
 //! is in [`isolation`]'s report, read back from the kernel. [`source`] reads samples from files
-//! and pipes, [`plot`] draws what was decided.
+//! and pipes, [`plot`] draws samples and decisions.
 
 pub mod bench;
 pub mod isolation;

@@ -94,9 +94,9 @@ pub enum ObserverError {
     /// The ring would be larger than memory.
     #[error("a ring of {capacity_frames} frames of {frame_len} samples does not fit in memory")]
     TooLarge {
-        /// As asked for.
+        /// The requested number of frames.
         capacity_frames: usize,
-        /// As asked for.
+        /// The requested samples per frame.
         frame_len: usize,
     },
     /// No memory for the ring.
@@ -115,7 +115,7 @@ pub struct IntakeClosed {
     pub taken: usize,
 }
 
-/// Work goes on.
+/// The worker runs.
 const RUNNING: u32 = 0;
 /// The worker ends once no whole frame is left.
 const DRAINING: u32 = 1;
@@ -163,8 +163,8 @@ impl Shared {
     }
 }
 
-/// Wakes who sleeps on `word`. What was published before is seen by it: this looks at the word
-/// after a full fence, and the sleeper looks for work again after setting the word and a fence.
+/// Wakes the thread that sleeps on `word`. It sees what was published before: this looks at the word after a full
+/// fence, and the sleeper looks for work again after setting the word and a fence.
 #[inline]
 fn wake(word: &AtomicU32) {
     fence(Ordering::SeqCst);
@@ -174,9 +174,9 @@ fn wake(word: &AtomicU32) {
     }
 }
 
-/// Wakes who sleeps on `word` between two frames, at most once in [`EARLY`] since `last`: a push that
-/// waits for a slow sink goes on as soon as there is room, and one that waits for a fast sink finds
-/// room for many frames. Looks without a fence, so it may see the sleeper one frame late.
+/// Wakes the thread that sleeps on `word` between two frames, at most once in [`EARLY`] since `last`: a push that
+/// waits for a slow sink continues as soon as there is room, and one that waits for a fast sink finds room for many
+/// frames. Looks without a fence, so it may see the sleeper one frame late.
 #[inline]
 fn wake_early(word: &AtomicU32, last: &mut Instant) {
     if word.load(Ordering::Relaxed) != 0 && last.elapsed() >= EARLY {
@@ -185,7 +185,7 @@ fn wake_early(word: &AtomicU32, last: &mut Instant) {
     }
 }
 
-/// Sleeps on `word` until it is woken, unless `is_over` says that there is no need.
+/// Sleeps on `word` until woken; returns without sleeping if `is_over` is true.
 fn sleep(word: &AtomicU32, mut is_over: impl FnMut() -> bool) {
     word.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -196,7 +196,7 @@ fn sleep(word: &AtomicU32, mut is_over: impl FnMut() -> bool) {
     word.store(0, Ordering::SeqCst);
 }
 
-/// Where samples go in. One thread at a time; may move between threads.
+/// The input for samples. One thread at a time; may move between threads.
 #[derive(Debug)]
 pub struct Intake {
     producer: FrameProducer<'static>,
@@ -263,7 +263,7 @@ impl Intake {
     }
 }
 
-/// What an observer says about its stream.
+/// The state of an observer's stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Snapshot {
     /// Counters, in frames.
@@ -319,7 +319,7 @@ impl<S: Sink> FrameObserver<S> {
     /// caller's thread is left as it is.
     ///
     /// # Errors
-    /// [`ObserverError`]. What the kernel refuses is no error: see [`Self::isolation`].
+    /// [`ObserverError`]. A request that the kernel refuses is not an error: see [`Self::isolation`].
     pub fn start(
         config: &ObserverConfig,
         kernels: &'static FrameKernels,
@@ -425,7 +425,7 @@ impl<S> Drop for FrameObserver<S> {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.shared.ask(STOPPING);
-            // A panicking sink has said what it had to say.
+            // A panicking sink has printed its message.
             let _ended = thread.join();
         }
     }
@@ -459,8 +459,8 @@ fn stream(config: &ObserverConfig) -> Result<Stream, ObserverError> {
         meter: UnsafeCell::new(Meter::new()),
         memory,
     });
-    // SAFETY: the only access to the cell; the value does not move behind its Arc, and the halves
-    // below go only where a clone of that Arc goes too.
+    // SAFETY: the only access to the cell; the Arc keeps the value in place, and the halves below are moved only
+    // together with a clone of that Arc.
     let ring: &'static mut Option<Ring<'static, f32>> = unsafe { &mut *shared.ring.get() };
     // SAFETY: as above.
     let meter: &'static mut Meter = unsafe { &mut *shared.meter.get() };
@@ -482,7 +482,7 @@ struct Worker<S> {
     index: u64,
 }
 
-/// Says that the worker has ended, however it did.
+/// Marks the worker as ended, however it ended.
 struct SayEnded(Arc<Shared>);
 
 impl Drop for SayEnded {
@@ -515,7 +515,7 @@ impl<S: Sink> Worker<S> {
         self.sink
     }
 
-    /// Frames are judged and handed on where they lie.
+    /// Frames are judged and handed on in place.
     fn work_in_place(&mut self) {
         let env = FpEnv::enter();
         let shared = Arc::clone(&self.shared);
@@ -551,7 +551,7 @@ impl<S: Sink> Worker<S> {
     }
 
     /// Frames are judged while the ring is locked, and handed on as copies while it is not: the
-    /// other side may drop what is queued meanwhile.
+    /// other side may drop queued frames meanwhile.
     fn work_on_copies(&mut self) {
         let env = FpEnv::enter();
         let shared = Arc::clone(&self.shared);

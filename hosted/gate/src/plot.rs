@@ -8,7 +8,7 @@ use sluice::file::{OutputError, OutputFile};
 use sluice_core::gate::{Decision, Verdict};
 use std::path::Path;
 
-/// Most columns kept.
+/// Maximum number of columns kept.
 const COLUMNS_MAX: usize = 4096;
 
 /// Values merged over equal stretches of a stream.
@@ -152,7 +152,7 @@ impl Plot {
         Ok(svg)
     }
 
-    /// Bands behind everything where frames pass.
+    /// Draws background bands where frames pass.
     fn verdicts(&self, svg: &mut String) -> core::fmt::Result {
         let step = WIDTH / self.judged.width();
         let columns = &self.judged.columns;
@@ -202,7 +202,7 @@ impl Plot {
     fn measured(&self, svg: &mut String, measure: &str) -> core::fmt::Result {
         let columns = &self.judged.columns;
         let most = columns.iter().fold(0f32, |most, c| most.max(c.value));
-        // A threshold far above everything would hide the rest.
+        // A threshold far above all values would hide them.
         let level = columns.iter().fold(0f32, |most, c| most.max(c.level));
         let most = most.max(level.min(2.0 * most));
         let scale = Scale::new(0.0, most, 240.0, 400.0);

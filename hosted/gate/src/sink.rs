@@ -1,4 +1,4 @@
-//! Where an observer's frames go.
+//! The destination of an observer's frames.
 
 use core::ops::ControlFlow;
 use sluice_core::gate::Decision;
@@ -36,7 +36,7 @@ pub struct OwnedFrame {
     pub index: u64,
     /// Its samples.
     pub samples: Vec<f32>,
-    /// What the gate said.
+    /// The gate's decision.
     pub decision: Decision,
 }
 
@@ -59,8 +59,7 @@ impl Sink for ChannelSink {
     }
 }
 
-/// A sink that sends passing frames to another thread, which may fall behind by `capacity` of
-/// them before the observer waits for it.
+/// A sink that sends passing frames to another thread. The observer waits once `capacity` of them are queued.
 pub fn channel(capacity: usize) -> (ChannelSink, Receiver<OwnedFrame>) {
     let (sender, receiver) = sync_channel(capacity);
     (ChannelSink(sender), receiver)

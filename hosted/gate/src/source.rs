@@ -45,7 +45,7 @@ pub enum SourceFormat {
 /// Which of several channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SourceChannel {
-    /// The mean of all. What is in opposite phase in two of them cancels out.
+    /// The mean of all. Signals in opposite phase cancel out.
     #[default]
     Mean,
     /// One, counted from 0.
@@ -110,7 +110,7 @@ pub enum SignalError {
 /// A stream of samples.
 pub struct Source {
     kind: Kind,
-    /// Samples a second, where the format says.
+    /// Samples a second, if the format gives it.
     rate: Option<u32>,
 }
 
@@ -175,15 +175,15 @@ impl Source {
         })
     }
 
-    /// Samples a second, where the format says.
+    /// Samples a second, if the format gives it.
     pub const fn rate(&self) -> Option<u32> {
         self.rate
     }
 
-    /// Appends what one read of the input brings to `out`, and returns whether there may be more.
+    /// Appends the samples of one read of the input to `out`, and returns whether there may be more.
     ///
     /// # Errors
-    /// [`SignalError`]. What came before it is in `out`.
+    /// [`SignalError`]. Samples before the error are in `out`.
     pub fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SignalError> {
         match &mut self.kind {
             Kind::Binary(binary) => binary.read(out),
@@ -192,7 +192,7 @@ impl Source {
     }
 }
 
-/// A file or pipe that ends when a flag is set, also while nothing comes.
+/// A file or pipe that ends when a flag is set, even if no data arrives.
 #[derive(Debug)]
 pub struct Interruptible {
     file: File,
@@ -281,7 +281,7 @@ impl Encoding {
 struct Binary {
     reader: Box<dyn Read + Send>,
     encoding: Encoding,
-    /// Bytes of data that are left, if the format says.
+    /// Remaining bytes of data, if the format gives their number.
     left: Option<u64>,
     bytes: Vec<u8>,
     /// Bytes of an incomplete unit.
@@ -290,12 +290,12 @@ struct Binary {
     channel: SourceChannel,
     /// The next sample's channel.
     at: usize,
-    /// What the channels so far come to.
+    /// The sum of the channels so far.
     sum: f32,
 }
 
 impl Binary {
-    /// Samples at the end that belong to no channel: format 212 has an even number of them.
+    /// Samples at the end that do not belong to a channel: format 212 has an even number of them.
     fn padding(&self) -> usize {
         usize::from(self.encoding == Encoding::Wfdb212)
     }

@@ -1,4 +1,4 @@
-//! The function `strftime_now`, with which templates write the day into a system prompt.
+//! The function `strftime_now`, with which templates write the date into a system prompt.
 
 use core::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,15 +10,15 @@ struct Moment {
     month: u8,
     /// From 1.
     day: u8,
-    /// From 0, a Sunday.
+    /// From 0, which is Sunday.
     weekday: u8,
     /// From 0.
     day_of_year: i64,
     second_of_day: i64,
 }
 
-/// Writes `time` as C's `strftime` does in the C locale, in UTC. A conversion that templates
-/// do not use is written as it stands.
+/// Formats `time` as C's `strftime` does in the C locale, in UTC. Conversions that templates
+/// do not use are left unchanged.
 pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
     let seconds = time
         .duration_since(UNIX_EPOCH)
@@ -64,7 +64,7 @@ impl Moment {
         let day_of_era = shifted.rem_euclid(146_097);
         let year_of_era =
             (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        // Days since the first of March.
+        // Counted from the first of March.
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let march_month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * march_month + 2) / 5 + 1;
@@ -91,7 +91,7 @@ impl Moment {
         }
     }
 
-    /// Writes what `conversion` stands for, if it is known.
+    /// Writes the field for `conversion`, if it is supported.
     fn field(&self, out: &mut String, conversion: char) -> bool {
         let (month, weekday) = (
             MONTHS[usize::from(self.month) - 1],

@@ -1,23 +1,23 @@
-//! Why a template cannot be rendered.
+//! Errors of parsing and rendering templates.
 
 use crate::limits::TEMPLATE_BYTES_MAX;
 use minijinja::{Error, ErrorKind};
 
-/// Why there is no text. Lines count from 1; 0 is unknown.
+/// Why a template could not be rendered. Lines count from 1; 0 means unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum TemplateError {
-    /// More than [`TEMPLATE_BYTES_MAX`].
+    /// It is longer than [`TEMPLATE_BYTES_MAX`].
     #[error("the template has {len} bytes, and may have {TEMPLATE_BYTES_MAX}")]
     TooLong { len: usize },
-    /// It prints nothing at all.
+    /// It produces no output at all.
     #[error("the template is empty")]
     Empty,
-    /// It is not Jinja, or goes beyond a limit.
+    /// It is not valid Jinja, or exceeds a limit.
     #[error("template line {line}: {reason}")]
     Syntax { line: usize, reason: String },
-    /// It failed on these variables, or went beyond a limit.
+    /// It failed with these variables, or exceeded a limit.
     #[error("template line {line}: {reason}")]
     Render { line: usize, reason: String },
     /// The template called `raise_exception`.
@@ -65,7 +65,7 @@ pub(crate) fn raised(message: String) -> Error {
     Error::new(RAISED, message)
 }
 
-/// What went wrong, without the line, and not much longer than a line itself.
+/// The error message without the line number, shortened.
 fn reason(error: &Error) -> String {
     let text = match error.detail() {
         Some(detail) => detail.to_owned(),
@@ -75,6 +75,6 @@ fn reason(error: &Error) -> String {
 }
 
 const REASON_CHARS_MAX: usize = 400;
-/// How a template's own refusal is told from other errors: minijinja never makes this kind
-/// where nothing is serialised.
+/// The error kind for a template's own refusal, to distinguish it from other errors: minijinja only uses this kind
+/// when serialising, which templates never do.
 const RAISED: ErrorKind = ErrorKind::BadSerialization;

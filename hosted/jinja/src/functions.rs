@@ -1,4 +1,4 @@
-//! The functions that a rebuilt template calls, and everything else that its environment has.
+//! The functions that a rebuilt template calls, and the rest of its environment.
 
 use crate::error::fail;
 use crate::guard::{Guard, NODE_BYTES};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 type Function = fn(&Guard, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
-/// Puts filters, tests, methods, operators and functions into `env`; they ask `guard`.
+/// Installs filters, tests, methods, operators and functions in `env`; they charge `guard`.
 pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
     filters::install(env, guard);
     is_tests::install(env);
@@ -35,7 +35,7 @@ pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
     env.set_formatter(move |out, _, value| guard.write(out, value));
 }
 
-/// A rebuilt template calls them with as many arguments as each reads.
+/// A rebuilt template calls them with exactly the arguments that each reads.
 const FUNCTIONS: [(&str, Function); 20] = [
     (names::BOUNDED, |guard, _, args| {
         guard.bounded(args[0].clone())
@@ -111,7 +111,7 @@ const FUNCTIONS: [(&str, Function); 20] = [
     }),
 ];
 
-/// What a loop goes over.
+/// The value that a loop iterates over.
 fn iterated(value: &Value) -> Result<Value, Error> {
     let is_made = match value.kind() {
         ValueKind::None | ValueKind::Bool | ValueKind::Number => {
@@ -128,7 +128,7 @@ fn iterated(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// The characters of a text; minijinja takes apart all else.
+/// The characters of a string; minijinja unpacks all other types.
 fn unpacked(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => values::items(value).map(Value::from),
@@ -142,7 +142,7 @@ fn outside(state: &State<'_, '_>, operation: &str, args: &[Value]) -> Result<Val
     operation.eval(minijinja::context! { a => &args[0], b => &args[1] })
 }
 
-/// `a * b` of a text or a list and a number: none of it where the number is below zero.
+/// `a * b` of a string or list and a number: empty if the number is negative.
 fn multiplied(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let (a, b) = (&args[0], &args[1]);
     for (text, count) in [(a, b), (b, a)] {
@@ -170,5 +170,5 @@ fn multiplied(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     outside(state, "a * b", args)
 }
 
-/// Of a text that becomes a list of characters to go through, in bytes.
+/// Maximum length, in bytes, of a string that is converted to a list of characters for iteration.
 const ITERATED_MAX: usize = VALUE_BYTES_MAX / NODE_BYTES;

@@ -1,6 +1,6 @@
-//! What one rendering has used, and the questions whether it may use more.
+//! Tracks and limits the resources of one rendering.
 //!
-//! Filters and methods that make a large value of small arguments ask beforehand, everything else when it is done.
+//! Filters and methods that make a large value from small arguments check beforehand, all others afterwards.
 
 use crate::error::fail;
 use crate::limits::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use minijinja::value::ValueKind;
 use minijinja::{Error, Output, Value};
 
-/// What one rendering has used.
+/// The resources used by one rendering.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     touched: AtomicUsize,
@@ -26,7 +26,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A value that may be new.
+    /// Checks and charges a value that may be new.
     pub(crate) fn bounded(&self, value: Value) -> Result<Value, Error> {
         let value = if value.kind() == ValueKind::Iterable && !View::is(&value) {
             let mut items = Vec::new();
@@ -43,7 +43,7 @@ impl Guard {
         self.touched(value)
     }
 
-    /// The comparisons of a list that is sorted, each of which may walk two items.
+    /// Charges the comparisons of sorting a list, each of which may walk two items.
     pub(crate) fn charge_comparisons(&self, value: &Value) -> Result<(), Error> {
         let once = Once::get(value).map(|once| once.peek().len());
         let n = once.or(value.len()).unwrap_or(1).max(2);
@@ -59,21 +59,21 @@ impl Guard {
         Ok(())
     }
 
-    /// A value that is walked as a whole.
+    /// Charges a value that is read completely.
     pub(crate) fn touched(&self, value: Value) -> Result<Value, Error> {
         self.weigh(&value)?;
         Ok(value)
     }
 
-    /// A value that is looked into. A text is walked even so, as its characters are not all of
-    /// one length.
+    /// Charges a value of which only a part is read. A string is charged completely, since its characters vary in
+    /// length.
     pub(crate) fn indexed(&self, value: Value) -> Result<Value, Error> {
         let len = value.as_str().map_or(1, str::len);
         self.charge(len)?;
         Ok(value)
     }
 
-    /// A value that is put into a namespace, which must not hold a namespace in turn.
+    /// Checks a value to be stored in a namespace: it must not contain a namespace itself.
     pub(crate) fn storable(&self, value: Value) -> Result<Value, Error> {
         self.weigh(&value)?;
         if holds_namespace(&value) {
@@ -82,17 +82,17 @@ impl Guard {
         Ok(value)
     }
 
-    /// A value whose elements are looked at, but not what is in them.
+    /// Charges a value whose elements are read, but not their contents.
     pub(crate) fn touched_shallow(&self, value: &Value) -> Result<(), Error> {
         let len = value.as_str().map(str::len).or(value.len()).unwrap_or(0);
         self.charge(len)
     }
 
-    /// The weight of `value` as a tree, in bytes.
+    /// The size of `value`, counted as a tree, in bytes.
     fn weigh(&self, value: &Value) -> Result<usize, Error> {
         let mut weight = 0;
         let result = add_weight(value, 0, &mut weight);
-        // The bytes of texts in a list are not walked, by most of what is done with it.
+        // Most operations on a list do not read the bytes of the strings in it.
         self.charge(if value.as_str().is_some() {
             NODE_BYTES
         } else {
@@ -101,7 +101,7 @@ impl Guard {
         result.map(|()| weight)
     }
 
-    /// `count` more pieces of `len` bytes each.
+    /// Checks that there is room for `count` more pieces of `len` bytes each.
     pub(crate) fn room(&self, count: usize, len: usize) -> Result<(), Error> {
         match count.checked_mul(len) {
             Some(bytes) if bytes <= VALUE_BYTES_MAX => self.charge(bytes),
@@ -124,7 +124,7 @@ impl Guard {
         self.room(value.matches(from).count(), len)
     }
 
-    /// A width or precision of five digits asks for no text.
+    /// Refuses widths and precisions of five or more digits.
     pub(crate) fn before_format(&self, template: &Value, args: &[Value]) -> Result<(), Error> {
         let text = template.as_str().unwrap_or_default();
         let mut wide = text.as_bytes().windows(5);
@@ -144,7 +144,7 @@ impl Guard {
         args: &[Value],
     ) -> Result<(), Error> {
         let Some(text) = value.as_str() else {
-            // A list is counted, a map only looked into.
+            // The elements of a list are compared, those in a map are only looked up.
             return if method == "count" {
                 self.weigh(value).map(drop)
             } else {
@@ -191,7 +191,7 @@ impl Guard {
     }
 }
 
-/// Counts what is printed, into a variable or in the end.
+/// Counts the output, both into variables and of the template.
 struct Counted<'o, 'w> {
     out: &'o mut Output<'w>,
     guard: &'o Guard,
@@ -240,7 +240,7 @@ fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Err
     Ok(())
 }
 
-/// Whether `value`, which has been weighed, is or has in it a namespace.
+/// Whether `value`, whose size has been checked, is or contains a namespace.
 fn holds_namespace(value: &Value) -> bool {
     let Some(object) = value.as_object() else {
         return false;
@@ -252,9 +252,9 @@ fn holds_namespace(value: &Value) -> bool {
     object.type_name().ends_with("::Namespace") || pairs().any(|(_, value)| holds_namespace(&value))
 }
 
-/// A value takes this much in a list or map.
+/// Size of a value in a list or map, in bytes.
 pub(crate) const NODE_BYTES: usize = 32;
-/// How deep lists and maps nest; JSON of a tool's parameters has some ten levels.
+/// Maximum nesting of lists and maps; the JSON of a tool's parameters has about ten levels.
 const DEPTH_MAX: usize = 100;
-/// Widths of up to four digits are let through.
+/// Limit of widths and precisions: up to four digits are allowed.
 const FIELD_BYTES_MAX: usize = 10_000;

@@ -1,7 +1,7 @@
 //! The filter `tojson` as Hugging Face defines it: Python's `json.dumps(ensure_ascii=False)`.
 //!
-//! Models were trained on its exact spaces: `{"a": [1, 2.0]}`, keys in the order given, and with
-//! `indent` one item a line and no space behind the comma.
+//! Models were trained on its exact spacing: `{"a": [1, 2.0]}`, with keys in the order given; and, with
+//! `indent`, one item per line and no space after the comma.
 
 use crate::limits::VALUE_BYTES_MAX;
 use crate::values::{self, View};
@@ -9,9 +9,9 @@ use core::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// How [`dumps`] writes.
+/// The format that [`dumps`] writes.
 struct Style {
-    /// Spaces a level, or everything on one line.
+    /// Spaces per level; `None` for a single line.
     indent: Option<usize>,
     item_separator: String,
     key_separator: String,
@@ -19,7 +19,7 @@ struct Style {
     sorted: bool,
 }
 
-/// The filter itself. Arguments are those of `json.dumps` that templates use: `indent`,
+/// The filter. It takes the arguments of `json.dumps` that templates use: `indent`,
 /// `separators`, `ensure_ascii`, `sort_keys`.
 pub(crate) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
@@ -47,7 +47,7 @@ pub(crate) fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-/// A width of indentation that does not make a large text of a small one.
+/// An indentation width, bounded so that it cannot turn a small text into a large one.
 fn width(value: &Value) -> Result<usize, Error> {
     let width = value.as_usize().filter(|width| *width <= INDENT_MAX);
     let error = || refused("indent is not a number from 0 to 16");
@@ -104,7 +104,7 @@ fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
     Ok(())
 }
 
-/// The items between brackets.
+/// Writes the items between brackets.
 fn list<T>(
     out: &mut String,
     [open, close]: [char; 2],
@@ -170,7 +170,7 @@ fn quote(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
 }
 
-/// A number as Python's `repr` writes it, but for what is not finite.
+/// A number as Python's `repr` writes it, except for non-finite ones.
 fn number(value: &Value) -> String {
     match values::number(value).as_str() {
         "nan" => "NaN".to_owned(),
@@ -180,5 +180,5 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// The widest indentation of a level.
+/// Maximum indentation per level.
 const INDENT_MAX: usize = 16;

@@ -1,5 +1,5 @@
-//! Values by which a rebuilt template keeps what minijinja would lose: whether a turn of a loop
-//! came to its end, whether an argument was given.
+//! Values with which a rebuilt template tracks what minijinja would lose: whether an iteration of a loop
+//! was completed, and whether an argument was given.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use minijinja::Value;
 use minijinja::value::{Object, ObjectRepr};
 use std::sync::Arc;
 
-/// False until it is raised.
+/// False until it is set.
 #[derive(Debug)]
 struct Flag(AtomicBool);
 
@@ -21,7 +21,7 @@ impl Object for Flag {
     }
 }
 
-/// An argument that is given, and undefined.
+/// An argument that is given, but undefined.
 #[derive(Debug)]
 struct Undefined;
 
@@ -31,7 +31,7 @@ impl Object for Undefined {
     }
 }
 
-/// What `self` names: there, but without anything that could be asked for. Blocks are called
+/// The value of `self`: it exists, but has nothing to access. Blocks are called
 /// by their names without it.
 #[derive(Debug)]
 struct Template;
@@ -68,7 +68,7 @@ pub(crate) fn passed(value: &Value) -> Value {
     }
 }
 
-/// The argument that [`passed`] took.
+/// The argument that [`passed`] wrapped.
 pub(crate) fn given(value: &Value) -> Value {
     match value.downcast_object_ref::<Undefined>() {
         Some(_) => Value::UNDEFINED,

@@ -1,4 +1,4 @@
-//! Names of the functions that a rebuilt template calls. They hold characters that no name in a template can.
+//! Names of the functions that a rebuilt template calls. They contain characters that template names cannot have.
 
 pub(crate) const ADDED: &str = "added()";
 pub(crate) const ALONE: &str = "alone()";

@@ -1,10 +1,10 @@
-//! Nodes of a rebuilt template, and what jinja2 does with scopes where minijinja does something else.
+//! Nodes of a rebuilt template: jinja2's scoping rules where minijinja's differ.
 //!
-//! - Blocks of `set`, `filter` and `generation`, and `else` of a loop, keep what is set in them.
-//! - `with` computes all of its values before it gives the first of them a name.
-//! - The `else` of a loop is for when no turn came to its end, be it by `continue` or `break`.
-//! - A default of a macro is for an argument that is not given, not for one that is undefined.
-//! - Texts can be taken apart into names, as `a, b`.
+//! - Assignments inside blocks of `set`, `filter` and `generation`, and inside the `else` of a loop, stay in effect.
+//! - `with` computes all of its values before it assigns the first name.
+//! - The `else` of a loop runs if no iteration was completed, because of `continue` or `break`, too.
+//! - A default of a macro applies to a missing argument, not to an undefined one.
+//! - Strings can be unpacked into names, as in `a, b`.
 
 use crate::names::{ALONE, FLAG, GIVEN, PASSED, RAISE, STORABLE, UNPACKED, UNPACKED_EACH};
 use minijinja::Value;
@@ -12,7 +12,7 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
 use minijinja::value::Tuple;
 
-/// The new node in the place of the old one.
+/// A new node at the position of an old one.
 pub(crate) fn again<T, U>(old: &Spanned<T>, new: U) -> Spanned<U> {
     Spanned::new(new, old.span())
 }
@@ -52,7 +52,7 @@ pub(crate) fn scoped<'a>(body: Vec<Stmt<'a>>, span: Span) -> Vec<Stmt<'a>> {
     vec![Stmt::WithBlock(Spanned::new(node, span))]
 }
 
-/// One assignment for all, so that no value sees another's name.
+/// Combines assignments into one, so that no value sees another's name.
 pub(crate) fn together<'a>(
     pairs: Vec<(Expr<'a>, Expr<'a>)>,
     span: Span,
@@ -69,7 +69,7 @@ pub(crate) fn together<'a>(
     vec![(list(targets), list(exprs))]
 }
 
-/// `expr` as what can be taken apart, if `target` takes it apart.
+/// `expr` in a form that can be unpacked, if `target` unpacks it.
 pub(crate) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr<'a>) -> Expr<'a> {
     match target {
         Expr::List(_) | Expr::Tuple(_) => ask(function, expr),
@@ -77,7 +77,7 @@ pub(crate) fn unpacked<'a>(target: &Expr<'a>, function: &'static str, expr: Expr
     }
 }
 
-/// A value for `target`, an attribute of a namespace, which a macro finds only if it is read.
+/// A value for `target`, an attribute of a namespace; macros only capture a namespace that is read.
 pub(crate) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
     let span = expr.span();
     let mut args = vec![CallArg::Pos(expr)];
@@ -89,7 +89,7 @@ pub(crate) fn stored<'a>(target: &Expr<'a>, expr: Expr<'a>) -> Expr<'a> {
     call_of(STORABLE, args, span)
 }
 
-/// A block that is set, rebuilt; into a namespace by way of a variable.
+/// Rebuilds a `set` block; a namespace attribute is set through a variable.
 pub(crate) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a> {
     if !matches!(node.target, Expr::GetAttr(_)) {
         return Stmt::SetBlock(Spanned::new(node, span));
@@ -105,7 +105,7 @@ pub(crate) fn set_block<'a>(mut node: ast::SetBlock<'a>, span: Span) -> Stmt<'a>
     Stmt::WithBlock(Spanned::new(with, span))
 }
 
-/// A loop, rebuilt but for its `else`.
+/// Rebuilds a loop, except for its `else`.
 pub(crate) fn looped<'a>(mut node: ast::ForLoop<'a>, span: Span) -> Stmt<'a> {
     if !node.else_body.is_empty() {
         node.else_body = scoped(node.else_body, span);
@@ -143,7 +143,7 @@ pub(crate) fn looped<'a>(mut node: ast::ForLoop<'a>, span: Span) -> Stmt<'a> {
     Stmt::WithBlock(Spanned::new(with, span))
 }
 
-/// Whether it may leave a turn of the loop that it is in.
+/// Whether it may leave the current iteration of its loop early.
 fn leaves(stmt: &Stmt<'_>) -> bool {
     match stmt {
         Stmt::Continue(_) | Stmt::Break(_) => true,
@@ -155,7 +155,7 @@ fn leaves(stmt: &Stmt<'_>) -> bool {
     }
 }
 
-/// The arguments of a call that may be one of a macro: what is given is told from what is not.
+/// The arguments of a call that may be a macro's, marked as given so that missing ones can be recognised.
 pub(crate) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallArg<'a>> {
     let is_macro = match callee {
         Expr::Var(node) => !FUNCTIONS.contains(&node.id),
@@ -174,7 +174,7 @@ pub(crate) fn passed<'a>(callee: &Expr<'a>, args: Vec<CallArg<'a>>) -> Vec<CallA
     args.collect()
 }
 
-/// A macro of rebuilt parts. Defaults are set in the body, where they may name what stands before
+/// Rebuilds a macro. Defaults are set in the body, where they may use the parameters before
 /// them.
 pub(crate) fn macro_of<'a>(
     name: &'a str,
@@ -213,7 +213,7 @@ pub(crate) fn macro_of<'a>(
         };
         body.push(set(node.id, expr));
     }
-    // More arguments are refused when the macro is called, so there are none here.
+    // Extra arguments are refused when the macro is called, so these stay empty.
     let nothing = [
         ("varargs", Value::from(Tuple::new(Vec::new()))),
         ("kwargs", Value::from_pairs(Vec::<(Value, Value)>::new())),
@@ -231,10 +231,10 @@ pub(crate) fn macro_of<'a>(
     }
 }
 
-/// Names that no template can write: whether a turn of the loop came to its end, and a block's text.
+/// Names that no template can write: whether an iteration was completed, and a block's text.
 const ENDED: &str = "ended()";
 const BLOCK: &str = "block()";
-/// What is called by name and is no macro.
+/// Functions that are called by name and are not macros.
 const FUNCTIONS: [&str; 8] = [
     "range",
     "dict",

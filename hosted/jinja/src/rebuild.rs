@@ -1,14 +1,14 @@
-//! A template built anew, with a question before everything that can grow.
+//! Rebuilds a template with a check before everything that can grow.
 //!
-//! minijinja counts instructions and depth of recursion, which bounds neither memory nor time:
-//! forty times `{% set x = x ~ x %}` make a terabyte, `[x, x]` nested as often takes forever to
-//! print, and one comparison of long texts is one instruction. So the parsed template is
-//! rebuilt with calls of the functions of `functions`:
+//! minijinja limits the number of instructions and the recursion depth, which bounds neither memory nor
+//! time: `{% set x = x ~ x %}` forty times makes a terabyte, `[x, x]` nested forty times takes forever to
+//! print, and one comparison of long strings is one instruction. So the parsed template is
+//! rebuilt with calls of the functions in `functions`:
 //!
-//! - `bounded` around what makes a new value: it may weigh [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX), counted
-//!   as a tree, and nest so deep. Lazy sequences become lists here.
-//! - `touched` around what is walked as a whole (compared, printed, handed to a filter).
-//! - `indexed` around what is only looked into.
+//! - `bounded` around expressions that make a new value: its size, counted as a tree, is limited to
+//!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX), and its depth is limited, too. Lazy sequences become lists here.
+//! - `touched` around values that are read completely (compared, printed, passed to a filter).
+//! - `indexed` around values of which only a part is read.
 //!
 //! All of them charge [`TOUCHED_BYTES_MAX`](crate::TOUCHED_BYTES_MAX), the budget of one rendering.
 
@@ -25,7 +25,7 @@ fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
     body.iter().map(statement).collect()
 }
 
-/// One statement anew; a whole template is one.
+/// Rebuilds one statement; a whole template is one.
 #[expect(clippy::too_many_lines, reason = "an arm for each kind of node")]
 pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
     match stmt {
@@ -39,7 +39,7 @@ pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
             let expr = expression(&node.expr);
             Stmt::EmitExpr(again(node, ast::EmitExpr { expr }))
         }
-        // Printed as a value, so that it is counted.
+        // Printed as a value, so that it is charged.
         Stmt::EmitRaw(node) => {
             let value = Value::from(node.raw);
             let text = Expr::Const(again(node, ast::Const { value }));
@@ -113,7 +113,7 @@ pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
                 body: statements(&node.body),
             },
         )),
-        // There are no other files.
+        // Templates are single files.
         Stmt::Extends(node) => refusal(OTHER_FILE, node.span()),
         Stmt::Include(node) => refusal(OTHER_FILE, node.span()),
         Stmt::Import(node) => refusal(OTHER_FILE, node.span()),
@@ -127,7 +127,7 @@ pub(crate) fn statement<'a>(stmt: &Stmt<'a>) -> Stmt<'a> {
     }
 }
 
-/// A namespace that came to hold itself would never be freed, so none may be stored in another.
+/// Namespaces cannot be stored in other namespaces: one that contained itself would never be freed.
 fn set<'a>(node: &ast::Set<'a>) -> ast::Set<'a> {
     let expr = expression(&node.expr);
     let expr = match node.target {
@@ -149,7 +149,7 @@ fn macro_of<'a>(node: &ast::Macro<'a>) -> ast::Macro<'a> {
     nodes::macro_of(node.name, args, defaults, statements(&node.body), span)
 }
 
-/// The target of an assignment, which names and computes nothing but the namespace it is in.
+/// The target of an assignment: it computes nothing except the namespace of an attribute.
 fn assigned<'a>(expr: &Expr<'a>) -> Expr<'a> {
     match expr {
         Expr::List(node) => Expr::List(again(
@@ -176,7 +176,7 @@ fn assigned<'a>(expr: &Expr<'a>) -> Expr<'a> {
     }
 }
 
-/// The filter of a block: its innermost value is the block and has no expression.
+/// The filter of a block; its innermost value is the block itself and has no expression.
 fn block_filter<'a>(expr: &Expr<'a>) -> Expr<'a> {
     match expr {
         Expr::Filter(node) => Expr::Filter(again(
@@ -307,7 +307,7 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
     }
 }
 
-/// Undefined names are asked for only by tests and filters that take them; a name costs nothing.
+/// Bare names are not guarded: only tests and filters that accept undefined names get them, and a name is free.
 fn guarded_unless_name<'a>(name: &'static str, expr: &Expr<'a>) -> Expr<'a> {
     match (name, expr) {
         (INDEXED, Expr::Var(_) | Expr::GetAttr(_)) => expression(expr),
@@ -389,9 +389,9 @@ fn arguments<'a>(args: &[CallArg<'a>]) -> Vec<CallArg<'a>> {
 }
 
 const OTHER_FILE: &str = "a template cannot use another file";
-/// Filters that answer from a glance, with a part or with the argument.
+/// Filters that are cheap: they return a part of the argument or the argument itself.
 const LOOKING_FILTERS: [&str; 6] = ["length", "count", "first", "last", "default", "d"];
-/// Tests that look at the kind of a value only.
+/// Tests that only check the type of a value.
 const LOOKING_TESTS: [&str; 16] = [
     "defined",
     "undefined",

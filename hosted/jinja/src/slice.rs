@@ -1,13 +1,13 @@
-//! Slices as Python cuts them: `value[start:stop:step]`.
+//! Python's slices: `value[start:stop:step]`.
 //!
-//! minijinja's own panic on `''[::-1]`, and end one early or late for other negative steps.
+//! minijinja's own panic on `''[::-1]`, and are off by one for other negative steps.
 
 use crate::error::fail;
 use crate::values::{View, like};
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 
-/// The part of a string, list or tuple from a start to a stop by a step; none for a missing bound.
+/// The slice of a string, list or tuple; `none` for a bound that is not given.
 pub(crate) fn slice(value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, Error> {
     let bounds = [bound(start)?, bound(stop)?, bound(step)?];
     if let Some(text) = value.as_str() {
@@ -35,7 +35,7 @@ fn bound(value: &Value) -> Result<Option<i64>, Error> {
     i64::try_from(value.clone()).map(Some)
 }
 
-/// The indices below `len` that a slice takes, in its order.
+/// The indices below `len` in a slice, in order.
 fn indices(
     len: usize,
     [start, stop, step]: [Option<i64>; 3],

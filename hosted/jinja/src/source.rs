@@ -1,4 +1,4 @@
-//! The text of a template before it is parsed: tags that minijinja does not know, and tags
+//! Prepares the source of a template: removes tags that minijinja does not know, and refuses tags
 //! that are too long for it.
 
 use crate::error::TemplateError;
@@ -6,20 +6,20 @@ use minijinja::Error;
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
-/// Whitespace is treated as Hugging Face sets up jinja2.
+/// Whitespace is handled as in Hugging Face's jinja2 settings.
 pub(crate) fn syntax() -> Result<SyntaxConfig, Error> {
     let mut builder = SyntaxConfig::builder();
     builder.trim_blocks(true).lstrip_blocks(true);
     builder.build()
 }
 
-/// Every end of a line as `\n`, in string literals too: jinja2's `newline_sequence`.
+/// Converts all line endings to `\n`, in string literals, too: jinja2's `newline_sequence`.
 pub(crate) fn with_newlines(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// Replaces `{% generation %}` and `{% endgeneration %}` by a scope without names of its own, which
-/// treats the whitespace around it alike and leaves every line where it is.
+/// handles the whitespace around it in the same way and keeps line numbers.
 pub(crate) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -46,8 +46,8 @@ pub(crate) fn without_generation_tags(source: &str) -> String {
     out
 }
 
-/// Refuses tags of so many tokens that the parser, which calls itself for each operator, could
-/// run out of stack; the same for chains of `elif`.
+/// Refuses tags with more tokens, and templates with more `elif`s, than the parser can handle: it recurses
+/// for each operator and could overflow the stack.
 pub(crate) fn check_tags(source: &str) -> Result<(), TemplateError> {
     let (mut tokens, mut elifs) = (0, 0);
     for token in tokenize(
@@ -83,7 +83,7 @@ fn by_name(line: impl Into<usize>) -> TemplateError {
     TemplateError::Syntax { line, reason }
 }
 
-/// Of tokens between `{%` and `%}`.
+/// Maximum number of tokens between `{%` and `%}`.
 const TAG_TOKENS_MAX: usize = 1000;
-/// In a whole template.
+/// Maximum number of `elif`s in a template.
 const ELIFS_MAX: usize = 250;

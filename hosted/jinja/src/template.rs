@@ -1,4 +1,4 @@
-//! Templates, and what they are rendered with.
+//! Templates and their variables.
 
 use crate::error::{TemplateError, raised};
 use crate::guard::Guard;
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A template that is known to be well formed.
+/// A template that has been checked to be well formed.
 #[derive(Clone, Debug)]
 pub struct Template {
-    /// Without the tags that mark generated text.
+    /// The source without the tags that mark generated text.
     source: String,
 }
 
-/// The variables of a rendering. A name that is not set is undefined.
+/// The variables of a rendering. Names that are not set are undefined.
 #[derive(Clone, Debug, Default)]
 pub struct Variables(Vec<(String, Value)>);
 
@@ -32,11 +32,11 @@ impl Variables {
 }
 
 impl Template {
-    /// Checks a template. A byte order mark is no part of it, and its lines may end as
-    /// Windows writes them.
+    /// Checks a template. A byte order mark is ignored, and lines may have Windows
+    /// line endings.
     ///
     /// # Errors
-    /// It is too long or not Jinja; the line is named.
+    /// It is too long or not valid Jinja; the error names the line.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
         let len = source.len();
         if len > TEMPLATE_BYTES_MAX {
@@ -55,11 +55,11 @@ impl Template {
         Ok(template)
     }
 
-    /// The text that it makes of `variables`, at most [`OUTPUT_BYTES_MAX`](crate::OUTPUT_BYTES_MAX) long; `now` is for
-    /// `strftime_now`. The template is compiled each time, which takes some ten microseconds per kilobyte of template.
+    /// Renders the template with `variables`, to at most [`OUTPUT_BYTES_MAX`](crate::OUTPUT_BYTES_MAX); `strftime_now`
+    /// uses `now`. The template is compiled each time, which takes about ten microseconds per kilobyte of template.
     ///
     /// # Errors
-    /// The template refuses the variables, fails, or goes beyond a limit; the line is named.
+    /// The template refuses the variables, fails, or exceeds a limit; the error names the line.
     pub fn render(&self, variables: Variables, now: SystemTime) -> Result<String, TemplateError> {
         let rendered = contained(|| self.render_within(variables, now));
         let unknown = |reason| Err(TemplateError::Render { line: 0, reason });
@@ -101,8 +101,8 @@ impl Template {
 
 type Compiled<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
 
-/// What `work` returns, or a sentence if minijinja panicked, as fuzzing has seen it do. Nothing of
-/// it outlives the panic.
+/// The result of `work`, or an error message if minijinja panicked, which fuzzing has observed. None of its
+/// values outlive the panic.
 fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let result = std::panic::catch_unwind(AssertUnwindSafe(work));
     result.map_err(|_| "the template broke its interpreter".to_owned())
@@ -124,6 +124,6 @@ fn environment(now: SystemTime) -> Environment<'static> {
     environment
 }
 
-/// Of macros (4 each) and recursive loops.
+/// Maximum depth of macros (4 each) and recursive loops.
 const RECURSION_MAX: usize = 200;
 const NAME: &str = "chat_template";

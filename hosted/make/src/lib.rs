@@ -1,6 +1,6 @@
-//! Making model files: GGUF files of Hugging Face folders ([`mod@convert`]) and of other systems'
-//! expert blobs ([`mod@import`], [`uth`]), smaller files of larger ones ([`mod@quantize`]), files whose weights
-//! are used where they lie ([`slc`]), files in parts ([`mod@split`]), adapters' files in several formats ([`lora`]).
+//! Making model files: GGUF files from Hugging Face folders ([`mod@convert`]) and from other systems' expert blobs
+//! ([`mod@import`], [`uth`]), quantised files ([`mod@quantize`]), files whose weights are used in place ([`slc`]),
+//! split files ([`mod@split`]), and adapter files in several formats ([`lora`]).
 
 pub mod convert;
 pub mod import;

@@ -1,4 +1,4 @@
-//! Work in pieces, shared among threads.
+//! Work in pieces, shared between threads.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -6,23 +6,23 @@ use sluice_core::team::StopFlag;
 use std::sync::Mutex;
 use std::thread;
 
-/// How work ended that met no error.
+/// How work without an error ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The file is complete and has its name.
+    /// The file is complete and has its final name.
     Complete,
-    /// It was asked to stop; no file is left.
+    /// The stop flag was set; no file remains.
     Stopped,
 }
 
-/// Does every piece on `n_threads` threads, this one among them; each has a room `R` of its own. `act` says how many
-/// bytes it did, and `progress` is told on this thread how many are done.
+/// Processes every piece on `n_threads` threads, including this one; each thread has its own buffer `R`. `act` returns
+/// the number of bytes it has processed, and `progress` is called on this thread with their total so far.
 ///
 /// # Errors
-/// The first of `act`; nobody begins another piece then.
+/// The first error of `act`; no thread starts another piece after it.
 ///
 /// # Panics
-/// If `act` or `progress` does.
+/// If `act` or `progress` panics.
 pub(crate) fn share<P: Copy + Sync, R: Default, E: Send>(
     pieces: &[P],
     n_threads: usize,

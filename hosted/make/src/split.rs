@@ -1,7 +1,7 @@
-//! A GGUF file in parts, and parts in one file, as llama.cpp's `gguf-split` makes them.
+//! Splitting a GGUF file into parts and joining them, like llama.cpp's `gguf-split`.
 //!
-//! The first part has all metadata; the others say which part they are and no more. Tensors keep
-//! their order, types and bytes. How parts are read is [`sluice::file::ModelFile`]'s affair.
+//! The first part has all metadata; the others only have their part number. Tensors keep their
+//! order, types and bytes. [`sluice::file::ModelFile`] reads parts.
 #![forbid(unsafe_code)]
 
 use core::num::NonZero;
@@ -14,23 +14,23 @@ use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::model::LoadProgress;
 use sluice_core::team::StopFlag;
 
-/// How much goes into a part.
+/// The maximum size of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartMax {
-    /// So many tensors.
+    /// Maximum number of tensors.
     Tensors(NonZero<u64>),
-    /// So many bytes of tensors, each padded to 32. A tensor that is larger has a part of its own.
+    /// Maximum bytes of tensors, each padded to 32. A larger tensor gets a part of its own.
     Bytes(NonZero<u64>),
 }
 
-/// The files that a model's tensors go into.
+/// The files for a model's tensors.
 #[derive(Clone, Debug)]
 pub struct SplitPlan<'a> {
     tensors: Vec<TensorInfo<'a>>,
     parts: Vec<PlannedPart>,
 }
 
-/// One of them.
+/// One file of a plan.
 #[derive(Clone, Debug)]
 pub struct PlannedPart {
     header: GgufHeader,
@@ -43,7 +43,7 @@ pub struct PlannedPart {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum SplitError {
-    /// `split.count` is a u16, and a part has a tensor at least.
+    /// `split.count` is a u16, and each part has at least one tensor.
     #[error(
         "{count} parts are too many: at most {PARTS_MAX} can be numbered; allow more in a part"
     )]
@@ -60,7 +60,7 @@ pub enum SplitError {
 }
 
 impl<'a> SplitPlan<'a> {
-    /// All in one file, without the keys of a part.
+    /// All tensors in one file, without the keys of a part.
     #[must_use]
     pub fn one(gguf: &Gguf<'a>) -> Self {
         let tensors: Vec<_> = gguf.tensors().collect();
@@ -73,7 +73,7 @@ impl<'a> SplitPlan<'a> {
         Self { tensors, parts }
     }
 
-    /// Parts of at most `max`. With `first_is_bare` the first has metadata alone.
+    /// Parts of up to `max`. With `first_is_bare`, the first has only metadata.
     ///
     /// # Errors
     /// [`SplitError::Parts`].
@@ -103,33 +103,33 @@ impl<'a> SplitPlan<'a> {
         Ok(Self { tensors, parts })
     }
 
-    /// The files in their order.
+    /// The files in order.
     #[must_use]
     pub fn parts(&self) -> &[PlannedPart] {
         &self.parts
     }
 
-    /// Bytes of all files.
+    /// Total bytes of all files.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.parts.iter().map(PlannedPart::file_bytes).sum()
     }
 
-    /// Tensors of all files.
+    /// Total tensors of all files.
     #[must_use]
     pub fn n_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Copies the tensors from `source` into the files, which get their names when all are
-    /// complete, the first one last: who opens it finds the others. `progress` is called after
-    /// every MiB.
+    /// Copies the tensors from `source` into the files. They get their final names once all are
+    /// complete, the first one last, so that a reader of it finds the others. `progress` is called
+    /// after every MiB.
     ///
     /// # Errors
-    /// [`SplitError`]. Then there is no output, unless naming a file failed.
+    /// [`SplitError`]; no output remains, unless naming a file failed.
     ///
     /// # Panics
-    /// If there are not as many outputs as parts.
+    /// If the number of outputs differs from the number of parts.
     pub fn write(
         self,
         source: &dyn TensorSource,
@@ -176,13 +176,13 @@ impl PlannedPart {
         Self { header, tensors }
     }
 
-    /// How many tensors it has.
+    /// Number of tensors in the part.
     #[must_use]
     pub fn n_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Their names.
+    /// The names of the part's tensors.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.header.tensors().iter().map(|tensor| &*tensor.name)
     }
@@ -200,7 +200,7 @@ impl PlannedPart {
     }
 }
 
-/// The tensors of each part, in order; one part at least.
+/// The tensors of each part, in order; never empty.
 fn ranges(tensors: &[TensorInfo<'_>], max: PartMax) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     ranges.push(0..0);
@@ -251,8 +251,8 @@ fn copy(
 
 const PARTS_MAX: u16 = u16::MAX;
 
-/// Read and written at once.
+/// Bytes per read and write.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// As `gguf-split` counts a tensor's bytes.
+/// The alignment with which `gguf-split` counts a tensor's bytes.
 const PADDING_BYTES: u64 = 32;

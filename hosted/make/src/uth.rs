@@ -1,7 +1,7 @@
 //! Expert blobs of another system, to import: UTH1 and UTH2 headers before one expert's weights.
 //!
-//! [`Blob::parse`] reads the header and says where each projection's weights lie; it checks
-//! every field against the blob's length and never copies. All fields are little endian.
+//! [`Blob::parse`] reads the header and locates each projection's weights; it checks every field
+//! against the blob's length and never copies. All fields are little endian.
 //!
 //! # UTH1: 64 bytes, one type for the whole expert
 //!
@@ -13,7 +13,7 @@
 //! 48..64 zero
 //! ```
 //!
-//! # UTH2: 128 bytes, three projections of types of their own
+//! # UTH2: 128 bytes, three projections with their own types
 //!
 //! ```text
 //!  0..4  magic "UTH2"        4..6  u16 version, 2       6..8  u16 projections, 3
@@ -23,15 +23,15 @@
 //! 96..128 zero
 //! ```
 //!
-//! The payload starts behind the header or, with flag bit 0, at the next multiple of 4096. It is
-//! gate (n_ff rows of n_embd), up (the same), down (n_embd rows of n_ff). Of UTH1's types, Int8
-//! has three f32 scales (gate, up, down) before the codes.
+//! The payload starts after the header or, with flag bit 0, at the next multiple of 4096. It is
+//! gate (n_ff rows of n_embd), up (n_ff rows of n_embd), down (n_embd rows of n_ff). Of UTH1's
+//! types, Int8 has three f32 scales (gate, up, down) before the codes.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
 use sluice_core::kernels::GgmlType;
 
-/// What the payload is aligned to where the header says so, in bytes.
+/// Alignment of the payload if the header requests it, in bytes.
 pub const ALIGN: u64 = 4096;
 /// Bytes of a UTH1 header.
 pub const UTH1_BYTES: usize = 64;
@@ -40,7 +40,7 @@ pub const UTH2_BYTES: usize = 128;
 /// Largest dimension accepted.
 pub const DIM_MAX: u32 = 1 << 24;
 
-/// How weights are stored.
+/// The storage type of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(non_camel_case_types, reason = "ggml's own spelling")]
 #[expect(missing_docs, reason = "each variant is the type of that name")]
@@ -48,7 +48,7 @@ pub const DIM_MAX: u32 = 1 << 24;
 pub enum BlobType {
     F32 = 0,
     F16 = 1,
-    /// Signed bytes times one f32 scale a projection.
+    /// Signed bytes, with one f32 scale per projection.
     Int8 = 2,
     Q4_K = 3,
     Q4_0 = 4,
@@ -58,12 +58,12 @@ pub enum BlobType {
     MXFP4 = 7,
     Q5_K = 8,
     Q6_K = 9,
-    /// Each projection has its own: UTH2 says which.
+    /// Each projection has its own type, which UTH2 records.
     Mixed = 10,
 }
 
 impl BlobType {
-    /// All, in the order of their numbers.
+    /// All types, in numerical order.
     pub const ALL: [Self; 11] = [
         Self::F32,
         Self::F16,
@@ -83,12 +83,12 @@ impl BlobType {
         Self::ALL.get(usize::from(id)).copied()
     }
 
-    /// The type by its name in a manifest.
+    /// The type with this name in a manifest.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
 
-    /// As manifests spell it.
+    /// The name in manifests.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -105,7 +105,7 @@ impl BlobType {
         }
     }
 
-    /// The ggml type whose bytes these are; none for the two that ggml does not have.
+    /// The ggml type with the same bytes; `None` for the two that ggml does not have.
     pub const fn ggml(self) -> Option<GgmlType> {
         Some(match self {
             Self::F32 => GgmlType::F32,
@@ -120,7 +120,7 @@ impl BlobType {
         })
     }
 
-    /// Bytes of a matrix with its scales, except for Int8's; `None` where rows do not fit the type.
+    /// Bytes of a matrix with its scales, except for Int8's; `None` if rows do not fit the type.
     pub fn matrix_bytes(self, n_rows: u64, n_cols: u64) -> Option<u64> {
         let row = match self {
             Self::Int8 => n_cols,
@@ -135,11 +135,11 @@ impl BlobType {
 /// One of an expert's three matrices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projection {
-    /// How its weights are stored.
+    /// The storage type of its weights.
     pub dtype: BlobType,
-    /// Outputs and inputs.
+    /// Number of outputs and inputs.
     pub shape: [u32; 2],
-    /// Its bytes in the blob, from the blob's start.
+    /// Its byte range in the blob.
     pub range: Range<u64>,
     /// Int8: the factor of its codes.
     pub scale: Option<f32>,
@@ -148,9 +148,9 @@ pub struct Projection {
 /// An expert: its header's fields, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blob {
-    /// 1 or 2.
+    /// Header version: 1 or 2.
     pub version: u16,
-    /// Of the whole expert.
+    /// The type of the whole expert.
     pub dtype: BlobType,
     /// Width of the hidden state.
     pub n_embd: u32,
@@ -171,16 +171,16 @@ pub struct Blob {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum UthError {
-    /// It starts with neither `UTH1` nor `UTH2`.
+    /// The magic is neither `UTH1` nor `UTH2`.
     #[error("not an expert blob: it starts with \"{}\"", magic.escape_ascii())]
     NotUth { magic: [u8; 4] },
-    /// It ends before what its header announces.
+    /// The blob is shorter than its header states.
     #[error("the blob is cut: it has {len_bytes} bytes of {needed}")]
     Truncated { needed: u64, len_bytes: u64 },
-    /// The version does not belong to the magic.
+    /// The version does not match the magic.
     #[error("version {version} of a UTH{magic} header is not supported")]
     Version { magic: u8, version: u16 },
-    /// No type has this number, or it is not allowed here.
+    /// The type number is unknown, or not allowed here.
     #[error("type {id} is unknown or not allowed here")]
     Dtype { id: u8 },
     /// A rank outside 1 to 4, or one that is not an expert's.
@@ -189,16 +189,16 @@ pub enum UthError {
     /// The shape is not an expert's: [n_ff, n_embd, 3, 0], each above 0 and at most 2^24.
     #[error("shape {shape:?} is not an expert's ([n_ff, n_embd, 3, 0])")]
     Shape { shape: [u32; 4] },
-    /// Scales are announced that the type does not have, or Int8's are not.
+    /// Scales that the type does not have, or missing scales for Int8.
     #[error("{count} scales at {offset} do not match the type")]
     Scales { offset: u32, count: u32 },
     /// The number of projections in UTH2 is not 3.
     #[error("{count} projections, expected 3")]
     Projections { count: u16 },
-    /// A record is not of the projection whose place it has.
+    /// A record's role does not match its index.
     #[error("record {index} has role {role}")]
     Role { index: u8, role: u8 },
-    /// A projection's length or weight count does not follow from type and shape.
+    /// A projection's length or weight count does not match its type and shape.
     #[error("projection {index} has length {stated}, expected {expected}")]
     Length {
         index: u8,
@@ -217,17 +217,17 @@ pub enum UthError {
 }
 
 impl Blob {
-    /// Whether `bytes` claim to be one.
+    /// Whether `bytes` start with the magic of an expert blob.
     pub fn is_uth(bytes: &[u8]) -> bool {
         bytes.starts_with(b"UTH1") || bytes.starts_with(b"UTH2")
     }
 
-    /// Reads and checks a header. `bytes` hold the blob's start, the header at least and, for
-    /// Int8, the payload's first 12 bytes; `len_bytes` is the whole blob's length (zeros behind
+    /// Reads and checks a header. `bytes` holds the start of the blob: at least the header and, for
+    /// Int8, the payload's first 12 bytes. `len_bytes` is the length of the whole blob (zeros after
     /// the payload are allowed).
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`UthError`], if the header or the length is not valid.
     pub fn parse(bytes: &[u8], len_bytes: u64) -> Result<Self, UthError> {
         let magic = *head::<4>(bytes, 0, len_bytes)?;
         match &magic {
@@ -362,7 +362,7 @@ impl Blob {
 }
 
 impl Projection {
-    /// Takes type and place from a UTH2 record.
+    /// Takes the type and position from a UTH2 record.
     fn read(
         &mut self,
         index: u8,
@@ -371,7 +371,7 @@ impl Projection {
         len_bytes: u64,
     ) -> Result<(), UthError> {
         let id = record[0];
-        // One scale a projection has no place in a record, so Int8 is not allowed here either.
+        // A record has no field for a scale per projection, so Int8 is not allowed here either.
         let known =
             BlobType::from_id(id).filter(|d| !matches!(d, BlobType::Mixed | BlobType::Int8));
         self.dtype = known.ok_or(UthError::Dtype { id })?;
@@ -422,7 +422,7 @@ const fn payload_offset(header_bytes: usize, flags: u32) -> u64 {
     }
 }
 
-/// `N` bytes at `at`, if they are there.
+/// The `N` bytes at `at`, if the blob is long enough.
 fn head<const N: usize>(bytes: &[u8], at: usize, len_bytes: u64) -> Result<&[u8; N], UthError> {
     let needed = (at + N) as u64;
     bytes
@@ -435,7 +435,7 @@ fn head<const N: usize>(bytes: &[u8], at: usize, len_bytes: u64) -> Result<&[u8;
         })
 }
 
-/// Bytes of a header, which callers have at fixed offsets inside it.
+/// Bytes of a header at a fixed offset, which callers keep inside it.
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("inside a fixed header")
 }
@@ -456,7 +456,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Q8_0, n_embd 2048, n_ff 768, page-aligned: written out by the format's description.
+    /// Q8_0, n_embd 2048, n_ff 768, page-aligned: written from the format's description.
     #[rustfmt::skip]
     const GOLDEN: [u8; 64] = [
         0x55, 0x54, 0x48, 0x31, 0x01, 0x00, 0x05, 0x03, 0x00, 0x03, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00,
@@ -464,7 +464,7 @@ mod tests {
         0x10, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
-    /// The published size of such an expert with its header block.
+    /// The published size of such an expert, including its header block.
     const GOLDEN_LEN: u64 = 5_017_600;
 
     fn uth2() -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! A bit budget does less harm than any one type for all weights.
+//! A bit budget does less harm than a single type for all weights.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
@@ -31,7 +31,7 @@ fn tokens(opened: &ModelSource, text: &Path, count: usize) -> Vec<u32> {
     found.unwrap()[..count].to_vec()
 }
 
-/// Writes `model` as `request` says; returns the divergence of its answers and its bits per weight.
+/// Quantises `model` as requested; returns the divergence of its answers and its bits per weight.
 fn harm(
     model: &ModelSource,
     runner: &Runner,
@@ -123,9 +123,9 @@ fn less_harm_than_any_one_type() {
     }
 }
 
-/// Tokens of a chunk.
+/// Tokens per chunk.
 const CHUNK: usize = 256;
-/// File types whose base type is a candidate to beat.
+/// File types whose base type the budget has to beat.
 const UNIFORM: [&str; 10] = [
     "TQ2_0", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K_S", "IQ4_XS", "Q4_K_S", "IQ4_NL", "Q4_0", "Q4_1",
 ];

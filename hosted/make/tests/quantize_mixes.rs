@@ -61,7 +61,7 @@ const SHAPES: [Shape; 5] = [
     shape("l24", 256, 256, 24, 8),
 ];
 
-/// Keys that every architecture has.
+/// A header with the keys that every architecture has.
 fn header(arch: &str, n_layer: u32, n_head: u32, n_expert: u32) -> GgufHeader {
     let mut header = GgufHeader::new();
     header.set("general.architecture", arch);
@@ -73,7 +73,7 @@ fn header(arch: &str, n_layer: u32, n_head: u32, n_expert: u32) -> GgufHeader {
     header
 }
 
-/// Matrices are F16; vectors, routers, taps and biases F32.
+/// Adds a tensor. Matrices are F16; vectors, routers, taps and biases F32.
 fn add(header: &mut GgufHeader, name: &str, dims: &[u64]) {
     let kept = ["gate_inp.", "shortconv.conv.", ".bias"];
     let is_kept = dims.len() == 1 || kept.iter().any(|part| name.contains(part));
@@ -155,7 +155,7 @@ fn lfm2() -> GgufHeader {
     header
 }
 
-/// 24 layers of 32 experts, of a width that is no whole number of blocks of 256, as the published one's.
+/// 24 layers of 32 experts, with a width that is not a whole number of blocks of 256, as in the published model.
 fn gpt_oss() -> GgufHeader {
     let mut header = header("gpt-oss", 24, 8, 32);
     header.set("gpt-oss.attention.head_count_kv", 1u32);
@@ -264,7 +264,7 @@ fn what_cannot_be_done_is_named() {
     }
     assert_eq!(plan.check(&request, Some(&matrix)), Ok(()));
     assert!(plan.unknown_to(&matrix).is_empty());
-    // One that lacks a weight is none for it.
+    // A matrix that lacks a weight does not count for it.
     let lacking = "blk.0.ffn_up.weight";
     assert!(matrix.weights.remove(lacking).is_some());
     let error = plan.check(&request, Some(&matrix)).unwrap_err();

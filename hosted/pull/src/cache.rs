@@ -1,4 +1,4 @@
-//! The folder that clients of the hub share.
+//! The cache folder shared by clients of the hub.
 //!
 //! ```text
 //! models--user--name/
@@ -32,9 +32,9 @@ impl Cache {
         Self { root: root.into() }
     }
 
-    /// The cache that the environment names: `LLAMA_CACHE`, `HF_HUB_CACHE`,
-    /// `HUGGINGFACE_HUB_CACHE`, `hub` in `HF_HOME`, `huggingface/hub` in `XDG_CACHE_HOME` or in
-    /// `.cache` of `HOME`; the first that is set.
+    /// The cache folder from the environment: the first that is set of `LLAMA_CACHE`,
+    /// `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `hub` in `HF_HOME`, `huggingface/hub` in
+    /// `XDG_CACHE_HOME` or in `.cache` of `HOME`.
     ///
     /// # Errors
     /// [`PullError::Setting`]: none is set.
@@ -50,7 +50,7 @@ impl Cache {
         Ok(Self::at(home.join("hub")))
     }
 
-    /// Its folder.
+    /// The cache's folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -59,17 +59,17 @@ impl Cache {
         self.root.join(repo.folder_name())
     }
 
-    /// Where the files of a commit are.
+    /// The folder with the files of a commit.
     pub(crate) fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
         self.repo(repo).join("snapshots").join(commit)
     }
 
-    /// Where a file's bytes are, by its etag.
+    /// The path of a file's bytes, by its etag.
     pub(crate) fn blob(&self, repo: &RepoId, etag: &str) -> PathBuf {
         self.repo(repo).join("blobs").join(etag)
     }
 
-    /// The commit that `revision` was at when it was last fetched.
+    /// The commit of `revision` when it was last fetched.
     pub(crate) fn commit(&self, repo: &RepoId, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.to_owned());
@@ -79,7 +79,7 @@ impl Cache {
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// Notes that `revision` is at `commit`.
+    /// Records that `revision` is at `commit`.
     pub(crate) fn set_ref(
         &self,
         repo: &RepoId,
@@ -91,7 +91,7 @@ impl Cache {
         }
         let path = self.repo(repo).join("refs").join(revision);
         create_folder_of(&path)?;
-        // Whole or not at all: other programs read it meanwhile.
+        // Replaced atomically: other programs may read it at the same time.
         let fresh = path.with_extension(format!("{}.new", std::process::id()));
         fs::write(&fresh, commit).map_err(PullError::io(&fresh))?;
         fs::rename(&fresh, &path).map_err(PullError::io(path))
@@ -105,7 +105,7 @@ impl Cache {
             let entries = fs::read_dir(folder.join(&inner)).into_iter().flatten();
             for name in entries.flatten().map(|entry| entry.file_name()) {
                 let path = inner.join(name);
-                // Follows links: one whose blob is gone is no file.
+                // Follows links: a link to a missing blob does not count.
                 match fs::metadata(folder.join(&path)) {
                     Ok(there) if there.is_dir() => folders.push(path),
                     Ok(_) => found.extend(path.to_str().map(str::to_owned)),
@@ -117,7 +117,7 @@ impl Cache {
         found
     }
 
-    /// Gives a blob its name in a snapshot.
+    /// Links a blob into a snapshot under its name.
     pub(crate) fn link(
         blob: &Path,
         etag: &str,
@@ -125,7 +125,7 @@ impl Cache {
         depth: usize,
     ) -> Result<(), PullError> {
         create_folder_of(name)?;
-        // What is there is a link to an older blob, or to one that is gone.
+        // Any existing link is to an older blob, or dangling.
         match fs::remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(PullError::io(name)(error));
@@ -141,10 +141,11 @@ impl Cache {
         fs::rename(blob, name).map_err(PullError::io(name))
     }
 
-    /// Keeps other processes from fetching the same file. `waits` is called while one does.
+    /// Prevents other processes from fetching the same file. `waits` is called while another one
+    /// does.
     ///
     /// # Errors
-    /// The lock's file cannot be made, or `waits` says so.
+    /// The lock file cannot be created, or `waits` returned an error.
     pub(crate) fn lock(
         &self,
         repo: &RepoId,
@@ -161,7 +162,8 @@ impl Cache {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => waits()?,
-                // Some network file systems have no locks: then two may fetch the same bytes.
+                // Some network file systems do not support locks: two processes may then fetch the
+                // same bytes.
                 Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => return Ok(file),
                 Err(error) => return Err(PullError::io(path)(error.into())),
             }
@@ -169,7 +171,7 @@ impl Cache {
     }
 }
 
-/// `huggingface` in the folder of caches, or `HF_HOME`.
+/// `HF_HOME`, or `huggingface` in the user's cache folder.
 pub(crate) fn hub_home() -> Option<PathBuf> {
     folder_of("HF_HOME").or_else(|| {
         let caches = folder_of("XDG_CACHE_HOME");
@@ -183,7 +185,7 @@ fn folder_of(variable: &str) -> Option<PathBuf> {
     Some(PathBuf::from(value))
 }
 
-/// A variable that is set to something, or nothing.
+/// The value of an environment variable; `None` if it is unset or empty.
 pub(crate) fn setting(name: &'static str) -> Result<Option<String>, PullError> {
     match env::var(name) {
         Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),

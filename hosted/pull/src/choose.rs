@@ -1,25 +1,25 @@
-//! Which files of a repository are meant.
+//! Choosing the files of a repository.
 
 use crate::glob::{glob, is_pattern};
 
-/// Which files of a repository are asked for.
+/// Which files of a repository to fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileChoice {
-    /// The model in Q4_K_M, else in Q8_0, else the first one there is.
+    /// The model in Q4_K_M, else in Q8_0, else the first one.
     Usual,
-    /// The model in the type that this word in its file's name says, in any case.
+    /// The model whose file name contains this type, in any case.
     Quant(String),
-    /// The file at this path in the repository. Where there is none, `*`, `?` and `[…]` stand for what they do in a
-    /// shell, a `*` for slashes, too; one model has to match, in the case that is written.
+    /// The file at this path in the repository. If it does not exist, the path is a case-sensitive pattern with `*`,
+    /// `?` and `[…]` as in a shell (but `*` also matches slashes), which has to match one model.
     File(String),
-    /// What `sluice convert` reads: safetensors, tokenizers and configurations.
+    /// The files that `sluice convert` reads: safetensors, tokenizers and configurations.
     Folder,
 }
 
-/// The paths among `paths` that `choice` means, all parts of a split model in their order.
+/// The paths among `paths` that `choice` selects; the parts of a split model are in order.
 ///
 /// # Errors
-/// There is none: a sentence that says what there is.
+/// No file fits: a sentence that lists the available files.
 pub(crate) fn choose<'p>(paths: &[&'p str], choice: &FileChoice) -> Result<Vec<&'p str>, String> {
     let models: Vec<_> = paths
         .iter()
@@ -42,7 +42,7 @@ pub(crate) fn choose<'p>(paths: &[&'p str], choice: &FileChoice) -> Result<Vec<&
     parts(paths, first)
 }
 
-/// The only file that `pattern` means: the only one that matches, or the only model among those.
+/// The file that `pattern` selects: the only match, or the only model among the matches.
 fn matching<'p>(paths: &[&'p str], pattern: &str) -> Result<&'p str, String> {
     let matches = paths.iter().copied().filter(|path| glob(pattern, path));
     let all: Vec<_> = matches.collect();
@@ -57,11 +57,10 @@ fn matching<'p>(paths: &[&'p str], pattern: &str) -> Result<&'p str, String> {
     }
 }
 
-/// What is taken where no type is named, as llama.cpp's `-hf` does.
+/// The default types, as with llama.cpp's `-hf`.
 const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// Whether a file is a whole model, or the first part of one: no projector, draft head or
-/// importance matrix.
+/// Whether a file is a whole model, or the first part of one: not a projector, draft head or importance matrix.
 fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let Some(stem) = name.strip_suffix(".gguf") else {
@@ -71,11 +70,10 @@ fn is_model(path: &str) -> bool {
     !is_part && split(stem).is_none_or(|(_, index, _)| index == 1)
 }
 
-/// What llama.cpp loads beside a model.
+/// Auxiliary files that llama.cpp loads together with a model.
 const OF_A_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Whether `quant` stands in the path as a word, before a dot or a hyphen: `F16` is not in
-/// `model-BF16.gguf`.
+/// Whether `quant` is a word of the path, before a dot or a hyphen: `F16` does not match `model-BF16.gguf`.
 fn is_of(path: &str, quant: &str) -> bool {
     let (path, quant) = (path.to_ascii_uppercase(), quant.to_ascii_uppercase());
     path.match_indices(&quant).any(|(at, _)| {
@@ -85,7 +83,7 @@ fn is_of(path: &str, quant: &str) -> bool {
     })
 }
 
-/// The name before `-00001-of-00003`, 1 and 3.
+/// Splits off `-00001-of-00003`; returns the name before it, 1 and 3.
 fn split(stem: &str) -> Option<(&str, u32, u32)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (name, index) = rest.rsplit_once('-')?;
@@ -106,7 +104,7 @@ fn parts<'p>(paths: &[&'p str], first: &'p str) -> Result<Vec<&'p str>, String> 
     (1..=count).map(part).collect()
 }
 
-/// What a conversion reads; weights in another form (PyTorch, ONNX, the author's own) are not.
+/// The files that a conversion reads, without weights in other formats (PyTorch, ONNX, the author's own).
 fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
     let is_wanted = |path: &&str| {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -119,7 +117,7 @@ fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
                     || ends(".jinja")
                     || matches!(name, "merges.txt" | "vocab.txt")
             }
-            // sentence-transformers: how an encoder pools.
+            // sentence-transformers: an encoder's pooling.
             folder => folder.ends_with("_Pooling") && name == "config.json",
         }
     };
@@ -147,7 +145,7 @@ fn missing(paths: &[&str], models: &[&str], choice: &FileChoice) -> String {
     }
 }
 
-/// The first names, so that a line stays one.
+/// The first few names, so that the message fits a line.
 fn there_is(paths: &[&str]) -> String {
     match paths {
         [] => String::from("it has no files"),
@@ -227,7 +225,7 @@ mod tests {
         let file = |path: &str| choose(&FILES, &FileChoice::File(path.to_owned()));
         assert_eq!(file("*Q8_0.gguf").unwrap(), ["m-Q8_0.gguf"]);
         assert_eq!(file("m-I*").unwrap(), ["m-IQ4_NL.gguf"]);
-        // A star stands for slashes, a part for all of them, and what is loaded beside a model is none.
+        // A star also matches slashes, one part selects all parts, and auxiliary files do not count as models.
         assert_eq!(file("*Q4_K_M*").unwrap(), FILES[6..8]);
         assert_eq!(file("*-00002-of-*").unwrap(), FILES[6..8]);
         assert_eq!(file("mm*Q4_K_M.gguf").unwrap(), ["mmproj-Q4_K_M.gguf"]);

@@ -1,4 +1,4 @@
-//! Files from the hub into the cache.
+//! Downloading files from the hub into the cache.
 
 use crate::cache::{Cache, create_folder_of};
 use crate::error::PullError;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-/// Fetches all `files` of a commit that are not there yet.
+/// Fetches all `files` of a commit that are not in the cache yet.
 pub(crate) fn all(
     hub: &Hub,
     cache: &Cache,
@@ -66,7 +66,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Fetches a file's bytes, unless another process does, which is waited for.
+    /// Fetches a file's bytes; if another process is fetching them, waits for it.
     fn blob(&mut self, file: &Known, blob: &Path) -> Result<(), PullError> {
         create_folder_of(blob)?;
         let mut is_said = false;
@@ -90,8 +90,8 @@ impl Fetch<'_> {
         partial.finish(blob)
     }
 
-    /// Asks until all bytes are there. A request that brought none is a failure; a few in a row are
-    /// the end.
+    /// Sends requests until the file is complete. A request without new bytes is a failure; several
+    /// in a row end the download.
     fn fill(&mut self, file: &Known, partial: &mut Partial<'_>) -> Result<(), PullError> {
         let mut failures = 0;
         while !partial.is_complete() {
@@ -121,7 +121,7 @@ impl Fetch<'_> {
         let from = partial.len();
         let opened = self.hub.open(self.repo, self.commit, &file.path, from);
         let incoming = match opened {
-            // What is there is none of this file's, or all of it.
+            // The partial file is already complete, or belongs to another file.
             Err(PullError::Refused { status: 416, .. }) => return partial.restart(),
             opened => opened?,
         };
@@ -159,20 +159,20 @@ impl Fetch<'_> {
     }
 }
 
-/// Requests in a row that bring nothing.
+/// Maximum number of consecutive requests without new bytes.
 const FAILURES_MAX: u32 = 4;
 
-/// The wait behind the first failure; each further one is twice as long.
+/// Delay after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// How often a stop is looked for.
+/// Interval between checks for a stop.
 const POLL: Duration = Duration::from_millis(100);
 
-/// A connection that is silent for longer is given up.
+/// A connection that is silent for longer is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Reads on a thread of its own, so that a silent connection keeps nobody. It ends when nobody
-/// takes its chunks.
+/// Reads on a separate thread, so that a silent connection does not block the caller. The thread
+/// ends when the receiver is dropped.
 fn read_aside(mut incoming: Incoming) -> Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = sync_channel(CHUNKS_AHEAD);
     thread::spawn(move || {
@@ -200,7 +200,7 @@ fn read_aside(mut incoming: Incoming) -> Receiver<io::Result<Vec<u8>>> {
 
 const CHUNKS_AHEAD: usize = 16;
 
-/// Waits, and looks for a stop.
+/// Waits, and checks for a stop.
 fn pause(time: Duration, watch: &dyn Watch) -> Result<(), PullError> {
     let end = Instant::now() + time;
     loop {
@@ -213,12 +213,12 @@ fn pause(time: Duration, watch: &dyn Watch) -> Result<(), PullError> {
     }
 }
 
-/// Whether the file is there, whole.
+/// Whether the complete file exists.
 fn is_whole(path: &Path, file: &Known) -> bool {
     fs::metadata(path).is_ok_and(|there| there.is_file() && there.len() == file.len_bytes)
 }
 
-/// Says before the first byte that the disk cannot hold the last.
+/// Fails before the first byte if the disk does not have enough space for the file.
 fn check_room(blob: &Path, file: &Known, there_bytes: u64) -> Result<(), PullError> {
     let folder = blob.parent().unwrap_or(blob);
     let Ok(disk) = statvfs(folder) else {

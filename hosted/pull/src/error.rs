@@ -1,53 +1,53 @@
-//! Why a file did not come.
+//! Why a file could not be fetched.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a pull failed. Every message names what and where.
+/// Why a pull failed. Every message names the operation and the file or server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described by the messages")]
 pub enum PullError {
-    /// The name of a repository or of a revision is none.
+    /// The name of a repository or of a revision is not valid.
     #[error("{text:?} is no {what}: expected {expected}")]
     Name {
         what: &'static str,
         text: String,
         expected: &'static str,
     },
-    /// A setting of the environment cannot be used.
+    /// An environment variable cannot be used.
     #[error("{name}: {why}")]
     Setting { name: &'static str, why: String },
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("cannot reach {host}: {why}")]
     Unreachable { host: String, why: String },
-    /// The server does not give it to us.
+    /// The server refused the request.
     #[error("{url}: {why}")]
     Refused {
         url: String,
         status: u16,
         why: String,
     },
-    /// The server's answer is none that we know.
+    /// The server's answer is not valid.
     #[error("{url}: the answer is not as expected: {why}")]
     Answer { url: String, why: String },
-    /// The repository has no file of what was asked for.
+    /// The repository does not have the requested file.
     #[error("{repo}: {why}")]
     NotThere { repo: String, why: String },
-    /// Offline, and it was never fetched.
+    /// Offline, and the repository has never been fetched.
     #[error("{repo} is not in the cache {}; without --offline it is fetched", folder.display())]
     NotCached { repo: String, folder: PathBuf },
-    /// The bytes are others than the server promised.
+    /// The bytes do not match the server's checksum.
     #[error("{file}: SHA-256 is {found}, the server says {expected}; what came was removed")]
     Sha256 {
         file: String,
         found: String,
         expected: String,
     },
-    /// More bytes came than the file has.
+    /// The server sent more bytes than the file has.
     #[error("{file}: more than its {expected} bytes came; what came was removed")]
     TooLong { file: String, expected: u64 },
-    /// The disk has no room for it.
+    /// The disk does not have enough space.
     #[error(
         "{file} needs {needed} more bytes, and {} has {free}; HF_HUB_CACHE names another folder",
         folder.display()
@@ -61,13 +61,13 @@ pub enum PullError {
     /// Reading or writing in the cache failed.
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// It was told to stop. What has come stays for the next time.
+    /// The pull was stopped. Bytes received so far are kept for the next one.
     #[error("stopped; what has come is kept, and the next time goes on from there")]
     Stopped,
 }
 
 impl PullError {
-    /// Whether the server was not there to be asked.
+    /// Whether the server could not be reached.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -76,7 +76,7 @@ impl PullError {
         }
     }
 
-    /// Whether asking again may help.
+    /// Whether a retry may help.
     pub(crate) fn is_passing(&self) -> bool {
         let is_busy = matches!(
             self,

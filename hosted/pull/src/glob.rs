@@ -1,17 +1,17 @@
-//! Patterns of names of files, as Python's `fnmatch` has them.
+//! File name patterns, as in Python's `fnmatch`.
 
-/// Whether there is a mark in `text` that stands for something else.
+/// Whether `text` contains a wildcard.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// Whether `pattern` means `text`, all of it and in this case: `*` any characters, slashes too, `?` one, `[ab-f]` one of
-/// these, `[!ab]` one that is none of these. A `[` that is not closed is itself.
+/// Whether `pattern` matches all of `text`, case-sensitively: `*` matches any characters, including slashes, `?` any
+/// single one, `[ab-f]` one of the set, `[!ab]` one outside the set. A `[` without a `]` matches itself.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Behind the last star, and where it is tried next: a star before it need not take more.
+    // The positions after the last star and of its next attempt; earlier stars never have to match more.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&'*') {
@@ -30,14 +30,14 @@ pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// How long what a pattern begins with is, if it means `c`.
+/// The length of the pattern's first element, if it matches `c`.
 fn one(pattern: &[char], c: char) -> Option<usize> {
     match pattern {
         ['?', ..] => Some(1),
         ['[', rest @ ..] => {
             let is_not = rest.first() == Some(&'!');
             let set = &rest[usize::from(is_not)..];
-            // A bracket that comes first is one of the set.
+            // A bracket in first place belongs to the set.
             let end = set.iter().skip(1).position(|&c| c == ']');
             let Some(end) = end.map(|at| at + 1) else {
                 return (c == '[').then_some(1);

@@ -1,4 +1,4 @@
-//! The server of repositories.
+//! The server that hosts repositories.
 
 use crate::cache::{hub_home, setting};
 use crate::error::PullError;
@@ -15,7 +15,7 @@ use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
 
-/// A server of repositories: Hugging Face's, or one that answers as it does.
+/// A server of repositories: Hugging Face, or one with the same interface.
 #[derive(Debug)]
 pub struct Hub {
     agent: Agent,
@@ -23,12 +23,12 @@ pub struct Hub {
     authorization: Option<String>,
 }
 
-/// What a repository has at a commit.
+/// The contents of a repository at a commit.
 #[derive(Clone, Debug)]
 pub struct Revision {
-    /// The commit: 40 digits of base 16.
+    /// The commit: 40 hexadecimal digits.
     pub commit: String,
-    /// Its files, in the server's order.
+    /// Its files, in the order that the server lists them.
     pub files: Vec<RemoteFile>,
 }
 
@@ -37,13 +37,13 @@ pub struct Revision {
 pub struct RemoteFile {
     /// Its path in the repository.
     pub path: String,
-    /// Its bytes, where the server said so.
+    /// Its length in bytes, if the server gave it.
     pub len_bytes: Option<u64>,
-    /// Its name among the blobs: the SHA-256 of a large file, the Git object of a small one.
+    /// Its blob name: the SHA-256 of a large file, the Git object ID of a small one.
     pub etag: Option<String>,
 }
 
-/// A file that is known well enough to be fetched.
+/// A file whose length and etag are known, so that it can be fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) path: String,
@@ -52,16 +52,16 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The SHA-256 of its bytes, where the etag is one.
+    /// The SHA-256 of its bytes, if the etag is one.
     pub(crate) fn sha256(&self) -> Option<&str> {
         let is_sha256 = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
         is_sha256.then_some(&*self.etag)
     }
 }
 
-/// The bytes of a file from some byte on.
+/// The bytes of a file from some offset on.
 pub(crate) struct Incoming {
-    /// The byte that they begin at: 0 where the server cannot begin elsewhere.
+    /// The offset of the first byte: 0 if the server does not support ranges.
     pub(crate) from: u64,
     pub(crate) reader: Box<dyn Read + Send>,
 }
@@ -98,11 +98,11 @@ impl From<Sibling> for RemoteFile {
 }
 
 impl Hub {
-    /// The server at `endpoint` (`https://…`), asked with `token` where there is one.
+    /// The server at `endpoint` (`https://…`), accessed with `token` if there is one.
     ///
     /// # Errors
-    /// [`PullError::Setting`]: the endpoint is no address, the token has characters that no header
-    /// can have, or the certificates of `SSL_CERT_FILE` cannot be read.
+    /// [`PullError::Setting`]: the endpoint is not a valid address, the token has characters that a header cannot have,
+    /// or the certificates of `SSL_CERT_FILE` cannot be read.
     pub fn new(endpoint: &str, token: Option<&str>) -> Result<Self, PullError> {
         let endpoint = endpoint.trim_end_matches('/');
         let host = host_of(endpoint).ok_or_else(|| PullError::Setting {
@@ -119,7 +119,7 @@ impl Hub {
             .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             .https_only(endpoint.starts_with("https:"))
-            // A repository may have been renamed; where its bytes are is nobody's to know the token.
+            // A renamed repository redirects on the same host; a storage host must not get the token.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
@@ -136,9 +136,8 @@ impl Hub {
         })
     }
 
-    /// The server that `HF_ENDPOINT` (or `MODEL_ENDPOINT`) names, else Hugging Face's; with `token`,
-    /// else that of `HF_TOKEN`, else the one that `hf auth login` left in `HF_TOKEN_PATH` or in
-    /// `token` of `HF_HOME`.
+    /// The server in `HF_ENDPOINT` (or `MODEL_ENDPOINT`), else Hugging Face; with `token`, else `HF_TOKEN`, else the
+    /// token that `hf auth login` stored in `HF_TOKEN_PATH` or in `token` of `HF_HOME`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -155,10 +154,10 @@ impl Hub {
         Self::new(endpoint, token.as_deref())
     }
 
-    /// What `repo` has at `revision`.
+    /// The contents of `repo` at `revision`.
     ///
     /// # Errors
-    /// [`PullError`]: there is no such repository, it is not ours to see, or no answer came.
+    /// [`PullError`]: the repository does not exist or is not accessible, or the server did not answer.
     pub fn revision(&self, repo: &RepoId, revision: &str) -> Result<Revision, PullError> {
         let revision = escaped(revision, true);
         let url = format!(
@@ -184,8 +183,8 @@ impl Hub {
         })
     }
 
-    /// The file at `path` of `revision` with its length and etag, for which the server is asked
-    /// where its list did not say them.
+    /// The file at `path` of `revision` with its length and etag; the server is asked for them if its list does not
+    /// include them.
     pub(crate) fn complete(
         &self,
         repo: &RepoId,
@@ -220,7 +219,7 @@ impl Hub {
         })
     }
 
-    /// A file's bytes from `from` on.
+    /// Opens a file's bytes from `from` on.
     pub(crate) fn open(
         &self,
         repo: &RepoId,
@@ -250,7 +249,7 @@ impl Hub {
         })
     }
 
-    /// The connection broke, or was silent for too long.
+    /// The error of a connection that broke, or was silent for too long.
     pub(crate) fn broken(&self, why: &dyn ToString) -> PullError {
         PullError::Unreachable {
             host: self.endpoint.clone(),
@@ -258,13 +257,13 @@ impl Hub {
         }
     }
 
-    /// A file's length and etag.
+    /// Requests a file's length and etag.
     fn head(&self, url: &str) -> Result<(Option<u64>, Option<String>), PullError> {
         let mut request = self.agent.head(url);
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        // Where the bytes are kept elsewhere, the redirection says what they are.
+        // If the bytes are hosted elsewhere, the redirection has the length and the etag.
         let answer = request
             .config()
             .max_redirects(0)
@@ -304,7 +303,7 @@ impl Hub {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest list of files that is read.
+/// Maximum length of a file list, in bytes.
 const INFO_BYTES_MAX: u64 = 64 << 20;
 
 fn checked(
@@ -353,13 +352,13 @@ fn host_of(endpoint: &str) -> Option<&str> {
     (!host.is_empty()).then_some(host)
 }
 
-/// A machine is reached without its proxy by itself.
+/// The local machine is never reached through a proxy.
 fn is_loopback(host: &str) -> bool {
     let address = host.parse::<core::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// A path as an address has it; `whole` where slashes are a part of a name.
+/// A path, escaped for an address; `whole` if slashes are part of a name.
 fn escaped(path: &str, whole: bool) -> String {
     path.bytes().fold(String::new(), |mut escaped, byte| {
         let is_plain = byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -372,7 +371,7 @@ fn escaped(path: &str, whole: bool) -> String {
     })
 }
 
-/// The token that `hf auth login` left.
+/// The token that `hf auth login` stored.
 fn kept_token() -> Option<String> {
     let named = std::env::var_os("HF_TOKEN_PATH").map(PathBuf::from);
     let path = named.or_else(|| hub_home().map(|home| home.join("token")))?;
@@ -380,7 +379,7 @@ fn kept_token() -> Option<String> {
     Some(text.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-/// Mozilla's certificates, which the program carries, or those of `SSL_CERT_FILE`.
+/// Mozilla's certificates, which are built in, or the ones in `SSL_CERT_FILE`.
 fn tls_config() -> Result<TlsConfig, PullError> {
     const NAME: &str = "SSL_CERT_FILE";
     let builder = TlsConfig::builder();

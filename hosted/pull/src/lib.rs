@@ -1,9 +1,9 @@
 //! Model files from Hugging Face, in the cache that its other clients use.
 //!
 //! [`Hub`] is a server of repositories, [`Cache`] the folder that `huggingface_hub`, llama.cpp and
-//! this crate share. [`pull`] brings what a [`PullRequest`] names from one into the other and says
-//! where it lies. A file that was begun goes on where it ended, and its SHA-256 is compared before
-//! it gets its name.
+//! this crate share. [`pull`] downloads the files of a [`PullRequest`] into the cache and returns
+//! their paths. An interrupted download is resumed, and a file's SHA-256 is checked before it gets
+//! its name.
 //!
 //! Source: the layout of `huggingface_hub` ("Understand caching") and the hub's HTTP interface.
 #![forbid(unsafe_code)]
@@ -25,29 +25,29 @@ pub use repo::{PullRequest, RepoId};
 
 use std::path::PathBuf;
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of all files that are there, of this run or an earlier one.
+    /// Bytes of all files that are in the cache, from this run or an earlier one.
     pub done_bytes: u64,
     /// Bytes of all files.
     pub total_bytes: u64,
 }
 
-/// Whom a pull reports to.
+/// Receives a pull's progress.
 pub trait Watch {
-    /// Bytes have come.
+    /// Called when bytes have been received.
     fn progress(&mut self, progress: Progress);
 
-    /// Something that a person should know: a retry, a wait for another process, a copy in the
-    /// cache that is used because the server cannot be reached.
+    /// Called with a message for the user: a retry, a wait for another process, or the use of a
+    /// cached copy because the server cannot be reached.
     fn note(&mut self, text: &str);
 
-    /// Whether to leave. What has come stays for the next time.
+    /// Whether to stop. Bytes received so far are kept for the next pull.
     fn is_stopped(&self) -> bool;
 }
 
-/// The files that were asked for, and where they are.
+/// The requested files and their paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PulledFiles {
     /// The folder of the revision in the cache.
@@ -56,12 +56,12 @@ pub struct PulledFiles {
     pub files: Vec<PathBuf>,
 }
 
-/// Brings the files that `request` names into `cache`. Without a `hub` (offline), or where it
-/// cannot be reached, the copy in the cache is taken.
+/// Downloads the files that `request` names into `cache`. Without a `hub` (offline), or if it
+/// cannot be reached, the cached copy is used.
 ///
 /// # Errors
-/// [`PullError`]: no such repository or file, no access, no copy in the cache, a line that broke
-/// and did not come back, another SHA-256, a full disk, or `watch` has stopped it.
+/// [`PullError`]: no such repository or file, no access, no cached copy, a connection that broke
+/// and did not recover, a wrong SHA-256, a full disk, or a stop by `watch`.
 pub fn pull(
     request: &PullRequest,
     hub: Option<&Hub>,
@@ -93,7 +93,7 @@ pub fn pull(
     Ok(PulledFiles { folder, files })
 }
 
-/// What `request` names among the files in `cache`.
+/// The requested files in the cache.
 fn cached(request: &PullRequest, cache: &Cache) -> Result<PulledFiles, PullError> {
     let not_cached = || PullError::NotCached {
         repo: request.repo.to_string(),

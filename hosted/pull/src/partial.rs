@@ -1,4 +1,4 @@
-//! A file's bytes as far as they have come.
+//! The part of a file that has been received so far.
 
 use crate::error::PullError;
 use crate::hub::Known;
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A blob in the making, `ETAG.incomplete`. What an earlier run left is a part of it.
+/// A blob being downloaded, `ETAG.incomplete`. It includes what an earlier run received.
 pub(crate) struct Partial<'k> {
     known: &'k Known,
     path: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct Partial<'k> {
 }
 
 impl<'k> Partial<'k> {
-    /// Opens what there is of the blob at `blob`, and reads it to go on with its SHA-256.
+    /// Opens the partial download of `blob`, and reads it to continue its SHA-256.
     pub(crate) fn open(blob: &Path, known: &'k Known) -> Result<Self, PullError> {
         let mut name = blob.as_os_str().to_owned();
         name.push(".incomplete");
@@ -58,7 +58,7 @@ impl<'k> Partial<'k> {
         }
     }
 
-    /// Bytes that are there.
+    /// Number of bytes received so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -67,7 +67,7 @@ impl<'k> Partial<'k> {
         self.len == self.known.len_bytes
     }
 
-    /// Forgets what is there.
+    /// Discards the bytes received so far.
     pub(crate) fn restart(&mut self) -> Result<(), PullError> {
         let emptied = self.file.set_len(0);
         let begun = emptied.and_then(|()| self.file.seek(SeekFrom::Start(0)));
@@ -91,7 +91,7 @@ impl<'k> Partial<'k> {
         Ok(())
     }
 
-    /// Compares the SHA-256, makes the bytes durable and gives them their name.
+    /// Checks the SHA-256, syncs the bytes to disk and renames the file to its final name.
     pub(crate) fn finish(mut self, blob: &Path) -> Result<(), PullError> {
         if let Some(expected) = self.known.sha256() {
             let found = hex(&core::mem::take(&mut self.hash).finalize());
@@ -110,7 +110,7 @@ impl<'k> Partial<'k> {
     }
 }
 
-/// Bytes that are read at once.
+/// Bytes per read.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! Names of repositories, and what is asked of them.
+//! Names of repositories, and requests for their files.
 
 use crate::choose::FileChoice;
 use crate::error::PullError;
@@ -9,9 +9,11 @@ use core::fmt;
 pub struct RepoId(String);
 
 impl RepoId {
+    /// Parses `user/name`.
+    ///
     /// # Errors
-    /// [`PullError::Name`]: it is not two words of letters, digits, `-`, `_` and `.` with a slash
-    /// between, or a word begins or ends with `-` or `.`, or has `--` or `..` in it.
+    /// [`PullError::Name`]: it is not two words of letters, digits, `-`, `_` and `.` separated by a
+    /// slash, or a word begins or ends with `-` or `.`, or contains `--` or `..`.
     pub fn parse(text: &str) -> Result<Self, PullError> {
         let mut words = text.split('/');
         let (user, name) = (words.next(), words.next());
@@ -28,12 +30,12 @@ impl RepoId {
         Ok(Self(text.to_owned()))
     }
 
-    /// `user/name`.
+    /// The name as `user/name`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What its folder in a cache is called.
+    /// The name of its folder in a cache.
     pub(crate) fn folder_name(&self) -> String {
         format!("models--{}", self.0.replace('/', "--"))
     }
@@ -45,7 +47,7 @@ impl fmt::Display for RepoId {
     }
 }
 
-/// `--` would be a slash in the name of a folder.
+/// `--` stands for a slash in folder names.
 fn is_word(word: &str) -> bool {
     let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !word.is_empty()
@@ -56,23 +58,23 @@ fn is_word(word: &str) -> bool {
         && !word.contains("..")
 }
 
-/// Longest name that the hub gives.
+/// Maximum length of a name on the hub.
 const ID_LEN_MAX: usize = 96 * 2 + 1;
 
-/// What is asked for: files of a revision of a repository.
+/// A request for files of a repository's revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullRequest {
     /// The repository.
     pub repo: RepoId,
-    /// A branch, a tag or a commit; `main` as a rule.
+    /// A branch, a tag or a commit; usually `main`.
     pub revision: String,
-    /// Which files.
+    /// Which files to fetch.
     pub choice: FileChoice,
 }
 
 impl PullRequest {
-    /// Reads `user/name` or `user/name:QUANT`, as llama.cpp's `-hf` does. A `https://` address of
-    /// a repository on the hub is taken for its last two words.
+    /// Parses `user/name` or `user/name:QUANT`, as llama.cpp's `-hf` does. For a `https://` address
+    /// of a repository on the hub, the last two path segments are used.
     ///
     /// # Errors
     /// [`PullError::Name`].
@@ -93,7 +95,7 @@ impl PullRequest {
         })
     }
 
-    /// The same of another revision.
+    /// The same request for another revision.
     ///
     /// # Errors
     /// [`PullError::Name`].
@@ -110,13 +112,13 @@ impl PullRequest {
     }
 }
 
-/// Whether `path` stays inside the folder that it is joined to.
+/// Whether `path` stays inside the folder it is joined to.
 pub(crate) fn is_inside(path: &str) -> bool {
     let is_name = |name: &str| !matches!(name, "" | "." | "..");
     !path.contains(['\\', '\0']) && path.split('/').all(is_name)
 }
 
-/// Whether `text` is a commit: 40 digits of base 16.
+/// Whether `text` is a commit: 40 hexadecimal digits.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

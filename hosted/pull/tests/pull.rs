@@ -1,4 +1,4 @@
-//! Pulls from a stand-in of the hub on this machine: what comes, what goes on, what is refused.
+//! Pulls from a local stand-in for the hub: downloads, resumed downloads, and errors.
 #![expect(clippy::unwrap_used, reason = "what is not there fails the test")]
 
 mod stand_in;
@@ -10,7 +10,7 @@ use stand_in::{COMMIT, StandIn};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -115,7 +115,7 @@ fn a_model_lies_as_other_clients_lay_it() {
     };
     assert_eq!(seen.last, Some(end));
 
-    // The second time nothing is fetched; without the server neither.
+    // Nothing is fetched the second time, nor without the server.
     let bytes_sent = server.bytes_sent();
     pulled(&server, "u/m:q4_k_m", &folder.cache(), &mut Seen::default()).unwrap();
     assert_eq!(server.bytes_sent(), bytes_sent);

@@ -1,4 +1,4 @@
-//! What Python does to logits before a token is chosen.
+//! Python callbacks that change the logits before a token is sampled.
 
 use numpy::{PyArray1, PyArrayMethods as _};
 use pyo3::exceptions::PyValueError;
@@ -7,26 +7,26 @@ use sluice::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use sluice_serve::WrapSampler;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a callback raised, to be raised where its answer is read.
+/// An exception from a callback, to be raised where the answer is read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
-/// Calls Python before a sampler chooses.
+/// Calls Python before the sampler.
 pub(crate) struct Processor {
     sampler: Box<dyn Choose + Send>,
     processors: Arc<[Py<PyAny>]>,
     stopping: Arc<[Py<PyAny>]>,
     is_stopped: bool,
-    /// Chosen where a criterion stops the text.
+    /// The token to return when a criterion stops the text.
     end: Option<u32>,
-    /// A callback has raised: the text has failed.
+    /// Whether a callback has raised an exception, so that the text has failed.
     has_failed: bool,
     raised: Raised,
 }
 
 impl Raised {
     /// # Errors
-    /// What was raised, once.
+    /// The exception, once.
     pub(crate) fn check(&self) -> PyResult<()> {
         let raised = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.map_or(Ok(()), Err)
@@ -39,7 +39,7 @@ impl Raised {
 }
 
 impl Processor {
-    /// What puts these callbacks before a request's sampler; `None` without any.
+    /// Wraps a request's sampler with these callbacks; `None` if there are no callbacks.
     pub(crate) fn wrap(
         processors: Vec<Py<PyAny>>,
         stopping: Vec<Py<PyAny>>,
@@ -64,7 +64,7 @@ impl Processor {
         }))
     }
 
-    /// The logits that the callbacks make of `logits`, and whether the text is to end.
+    /// The logits after the callbacks, and whether the text has to end.
     fn processed(
         &self,
         py: Python<'_>,
@@ -134,7 +134,7 @@ impl Choose for Processor {
     }
 
     fn report(&self) -> Option<&TokenReport> {
-        // The end that a criterion chose was not drawn.
+        // An end token due to a criterion was not sampled, so it has no report.
         self.sampler.report().filter(|_| !self.is_stopped)
     }
 }

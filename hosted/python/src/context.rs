@@ -16,15 +16,15 @@ use sluice::session::StepHooks;
 use sluice_serve::ServeError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Adds the classes of this file.
+/// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Context>()?;
     module.add_class::<Sampler>()
 }
 
-/// A text of a model: tokens whose keys and values are in memory, and logits behind them.
+/// A text of a model: tokens, their keys and values in memory, and logits for the next token.
 ///
-/// A call from another thread waits until it is free.
+/// Calls from other threads wait until it is free.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Context(OfProcess<Mutex<Text>>);
 
@@ -35,7 +35,7 @@ struct Text {
     n_vocab: usize,
 }
 
-/// Chooses tokens as a request's sampler does.
+/// Samples tokens as a request's sampler does.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Sampler(Mutex<Box<dyn Choose + Send>>);
 
@@ -69,7 +69,7 @@ impl Context {
         }))))
     }
 
-    /// The text, for one thread at a time; others of Python run while it is waited for.
+    /// The text, for one thread at a time; other Python threads run while this one waits.
     fn text(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Text>> {
         let locked = self.0.get()?.lock_py_attached(py);
         Ok(locked.unwrap_or_else(PoisonError::into_inner))
@@ -84,19 +84,19 @@ impl Context {
         Ok(PyArray1::from_slice(py, &self.text(py)?.tokens))
     }
 
-    /// How many they are.
+    /// The number of tokens.
     #[getter]
     fn n_tokens(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.text(py)?.tokens.len())
     }
 
-    /// Tokens that fit.
+    /// Maximum number of tokens.
     #[getter]
     fn n_ctx(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.text(py)?.session.limits().n_ctx)
     }
 
-    /// Reads tokens behind those that are there.
+    /// Appends tokens and evaluates them.
     fn eval(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<()> {
         let mut text = self.text(py)?;
         text.check(&tokens)?;
@@ -118,8 +118,8 @@ impl Context {
         Ok(())
     }
 
-    /// Logits behind the last token: float32 (n_vocab); of each token (n_tokens, n_vocab), where all are kept and
-    /// `all` asks for them. They are no copy: what is written into them is what `sample` reads.
+    /// The logits after the last token: float32 (n_vocab); or, with `all`, after each token (n_tokens, n_vocab), if all
+    /// are kept. The array is not a copy: `sample` sees changes to it.
     #[pyo3(signature = (all=false))]
     fn logits<'p>(&self, py: Python<'p>, all: bool) -> PyResult<Bound<'p, PyAny>> {
         let text = self.text(py)?;
@@ -129,7 +129,7 @@ impl Context {
         Ok(text.logits.last(py, text.tokens.len())?.into_any())
     }
 
-    /// Chooses the token behind the text, from its logits or from `logits` (n_vocab) instead. It does not read it.
+    /// Samples the next token from the text's logits, or from `logits` (n_vocab). Does not evaluate it.
     #[pyo3(signature = (sampler, logits=None))]
     fn sample(
         &self,
@@ -163,7 +163,7 @@ impl Context {
         chosen.map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// Keeps the first `len` tokens, or fewer where the model's state behind them is not kept; returns how many.
+    /// Keeps the first `len` tokens, or fewer if the model's state at that point was not kept; returns the number kept.
     fn truncate(&self, py: Python<'_>, len: usize) -> PyResult<usize> {
         let mut text = self.text(py)?;
         if len > text.tokens.len() {
@@ -173,7 +173,7 @@ impl Context {
         text.truncate(py, len).map_err(PyRuntimeError::new_err)
     }
 
-    /// The text as bytes: its tokens, keys and values, and logits.
+    /// The text as bytes: its tokens, keys, values and logits.
     fn save<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyBytes>> {
         let mut text = self.text(py)?;
         let text = &mut *text;
@@ -183,14 +183,14 @@ impl Context {
         Ok(PyBytes::new(py, &saved.map_err(PyRuntimeError::new_err)?))
     }
 
-    /// Goes on from a text that `save` made bytes of, with the same model and adapters.
+    /// Restores a text from the bytes that `save` returned, for the same model and adapters.
     fn restore(&self, py: Python<'_>, saved: &[u8]) -> PyResult<()> {
         self.text(py)?.restore(py, saved)
     }
 }
 
 impl Text {
-    /// Tokens of a step.
+    /// Number of tokens per step.
     fn chunk(&self) -> usize {
         let limits = self.session.limits();
         if self.logits.keeps_all() {
@@ -266,7 +266,7 @@ impl Text {
     }
 }
 
-/// Reads `tokens` behind those of `read`, and writes the logits of the last of them into `rows`.
+/// Reads `tokens` after the tokens in `read`, and writes the logits of the last ones into `rows`.
 fn step(
     session: &mut Session,
     read: &mut Vec<u32>,
@@ -304,7 +304,7 @@ fn fingerprint(session: &Session) -> u64 {
     session.model().fingerprint() ^ adapter
 }
 
-/// A text as bytes. The session is borrowed for it alone, as it may be on one thread at a time.
+/// The text as bytes. The session is borrowed exclusively, because only one thread may use it at a time.
 fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8>, String> {
     let fingerprint = fingerprint(session);
     let state = session.state();
@@ -321,7 +321,7 @@ fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8
     Ok(saved)
 }
 
-/// Tokens, logits, and the state of a saved text.
+/// The tokens, logits and state of a saved text.
 fn parsed(saved: &[u8]) -> Option<(Vec<u32>, Vec<f32>, &[u8])> {
     let rest = saved.strip_prefix(MAGIC)?;
     let (n_tokens, rest) = rest.split_first_chunk()?;
@@ -342,8 +342,8 @@ fn parsed(saved: &[u8]) -> Option<(Vec<u32>, Vec<f32>, &[u8])> {
     Some((tokens.collect(), logits.collect(), state))
 }
 
-/// What a saved text begins with, and the version of what follows.
+/// The magic number of a saved text, with the version of the format.
 const MAGIC: &[u8] = b"sluice text 1\0";
 
-/// Rows of logits of a step where all are kept.
+/// Maximum number of logits rows per step if all are kept.
 const N_OUTPUTS: usize = 64;

@@ -1,11 +1,11 @@
-//! The process that an object with threads belongs to.
+//! Ties an object with threads to its process.
 
 use core::mem::ManuallyDrop;
 use pyo3::PyResult;
 use pyo3::exceptions::PyRuntimeError;
 
-/// Something with threads. In a child that a fork made of its process they do not exist: there it is refused, and
-/// not taken apart.
+/// An object with threads. In the child of a fork the threads do not exist: there, access is refused, and
+/// the object is not dropped.
 #[derive(Debug)]
 pub(crate) struct OfProcess<T> {
     value: ManuallyDrop<T>,
@@ -39,7 +39,7 @@ impl<T> OfProcess<T> {
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if self.is_here() {
-            // SAFETY: it is dropped here alone.
+            // SAFETY: this is the only place that drops it.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

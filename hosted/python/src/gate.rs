@@ -1,8 +1,8 @@
-//! The gate: arrays, and streams with a thread of their own.
+//! The gate: on arrays, and as streams with their own thread.
 //!
-//! [`Gate`](judge::Gate) decides about the frames of arrays, [`Controller`](controller::Controller) gives the scalings of
-//! residue-protocol, [`GateStream`](stream::GateStream) has a thread that takes frames from a ring. What people call
-//! is Python, in `sluice.gate` and `sluice.residue`.
+//! [`Gate`](judge::Gate) judges the frames of arrays, [`Controller`](controller::Controller) computes the scalings of
+//! residue-protocol, [`GateStream`](stream::GateStream) has a thread that takes frames from a ring. The public API is
+//! in Python, in `sluice.gate` and `sluice.residue`.
 
 mod arrays;
 mod controller;
@@ -92,13 +92,13 @@ impl GateSettings {
     }
 }
 
-/// The fastest kernels of this CPU.
+/// The fastest kernels for this CPU.
 fn kernels() -> &'static FrameKernels {
     FrameKernels::best(isa::features())
 }
 
 /// # Errors
-/// ValueError that names the setting and its range.
+/// ValueError with the setting and its range.
 fn gate(config: GateConfig) -> PyResult<sluice::core::gate::Gate> {
     sluice::core::gate::Gate::new(config, kernels()).map_err(|error| refused(&error, &config))
 }
@@ -132,8 +132,8 @@ const fn narrow(x: f64) -> f32 {
     x as f32
 }
 
-/// A value for one thread of Python at a time. A child of a fork may use it too, unless a thread of the parent was
-/// using it at that moment.
+/// A value for one Python thread at a time. It is usable in the child of a fork, too, unless a thread of the parent
+/// held it during the fork.
 #[derive(Debug)]
 struct InTurn<T> {
     value: Mutex<T>,
@@ -148,10 +148,10 @@ impl<T> InTurn<T> {
         }
     }
 
-    /// The value; other threads of Python run while it is waited for.
+    /// The value; other Python threads run while this one waits.
     ///
     /// # Errors
-    /// RuntimeError where nobody would ever give it back.
+    /// RuntimeError in the child of a fork, if a thread of the parent held it: it would never be released.
     fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, T>> {
         if self.process == std::process::id() {
             let locked = self.value.lock_py_attached(py);

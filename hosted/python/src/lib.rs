@@ -1,10 +1,10 @@
 //! The native half of the Python wheel `sluice`.
 //!
-//! `Service` is the server without connections: whatever it answers, Python answers with the same
-//! bits. `Context` is one text, evaluated and sampled step by step. What has a Python shape alone
-//! (classes of llama-cpp-python and vLLM, the peers' modules) is Python, in `python/sluice`.
+//! `Service` is the server without connections: Python gets bit-identical answers. `Context` is one
+//! text, evaluated and sampled step by step. Purely Pythonic APIs (the classes of llama-cpp-python and
+//! vLLM, the peers' modules) are written in Python, in `python/sluice`.
 //!
-//! All that computes or waits lets other threads of Python run, and answers Ctrl-C.
+//! Everything that computes or waits lets other Python threads run, and reacts to Ctrl-C.
 
 mod callback;
 mod context;
@@ -20,9 +20,9 @@ use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
 use std::ffi::OsString;
 
-/// Does what a command line of the program `sluice` asks for, its name first; returns the exit code.
+/// Runs a command line of the program `sluice`, which starts with the program's name; returns the exit code.
 ///
-/// It is for a process of its own: it writes to stdout and stderr, and handles signals as the program does.
+/// Call it in a process of its own: it writes to stdout and stderr, and handles signals as the program does.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| sluice_cli::main(arguments))

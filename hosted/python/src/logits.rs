@@ -1,18 +1,18 @@
-//! Logits of a text, in arrays that Python reads where they are.
+//! A text's logits, in arrays that Python can read without a copy.
 
 use numpy::{PyArray1, PyArrayMethods as _};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
-/// Those of the last token, or of each. Rows that were handed out are not written again, unless the text is cut before
-/// them.
+/// The logits of the last token, or of each. Rows that were handed out are not overwritten, unless the text is cut
+/// before them.
 pub(crate) struct Logits {
     n_vocab: usize,
     keeps_all: bool,
-    /// Of the last token (n_vocab); of each, one behind the other, with room for more.
+    /// For the last token: (n_vocab); for each token: one row after the other, with spare room.
     array: Py<PyArray1<f32>>,
-    /// Whether the last token has some.
+    /// Whether the last token has logits.
     is_there: bool,
 }
 
@@ -30,7 +30,7 @@ impl Logits {
         self.keeps_all
     }
 
-    /// How many rows of a step over `n` tokens are kept.
+    /// The number of rows to keep from a step over `n` tokens.
     pub(crate) fn rows_of(&self, n: usize, is_last: bool) -> usize {
         if self.keeps_all {
             n
@@ -39,7 +39,7 @@ impl Logits {
         }
     }
 
-    /// Room for `n_rows` rows, of the tokens behind the first `n_tokens`.
+    /// Room for `n_rows` rows, for the tokens after the first `n_tokens`.
     pub(crate) fn room(
         &mut self,
         py: Python<'_>,
@@ -48,7 +48,7 @@ impl Logits {
     ) -> PyResult<Py<PyArray1<f32>>> {
         self.is_there = false;
         if !self.keeps_all {
-            // A new array each time: who has the last one keeps it as it is.
+            // Always a new array, so that arrays handed out earlier do not change.
             self.array = PyArray1::zeros(py, n_rows * self.n_vocab, false).unbind();
             return Ok(self.array.clone_ref(py));
         }
@@ -65,12 +65,12 @@ impl Logits {
         Ok(self.part(py, used, needed)?.unbind())
     }
 
-    /// `n_rows` rows of the room were written, the last for the last token.
+    /// Records that `n_rows` rows of the room were written, the last one for the last token.
     pub(crate) const fn written(&mut self, n_rows: usize) {
         self.is_there = n_rows > 0;
     }
 
-    /// Those of the last of `n_tokens` tokens.
+    /// The logits of the last of `n_tokens` tokens.
     pub(crate) fn last<'p>(
         &self,
         py: Python<'p>,
@@ -83,7 +83,7 @@ impl Logits {
         self.part(py, (n_rows - 1) * self.n_vocab, n_rows * self.n_vocab)
     }
 
-    /// Those of each token: (n_tokens, n_vocab).
+    /// The logits of each token: (n_tokens, n_vocab).
     pub(crate) fn all<'p>(&self, py: Python<'p>, n_tokens: usize) -> PyResult<Bound<'p, PyAny>> {
         if !self.keeps_all {
             let message = "only the last logits are kept (logits_all)";
@@ -93,7 +93,7 @@ impl Logits {
         Ok(rows.reshape([n_tokens, self.n_vocab])?.into_any())
     }
 
-    /// All that are kept, one row behind the other.
+    /// All rows that are kept, one after the other.
     pub(crate) fn kept<'p>(
         &self,
         py: Python<'p>,
@@ -103,7 +103,7 @@ impl Logits {
         self.part(py, 0, n_rows * self.n_vocab)
     }
 
-    /// The text was cut: behind what is left of it there are none, unless those of each token are kept.
+    /// Records that the text was cut: its new last token has logits only if those for each token are kept.
     pub(crate) fn forget(&mut self, py: Python<'_>) {
         if !self.keeps_all {
             self.array = PyArray1::zeros(py, 0, false).unbind();

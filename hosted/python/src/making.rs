@@ -1,13 +1,13 @@
-//! Waiting for what another thread makes, while Python's other threads and handlers of signals run.
+//! Waits for results of another thread, while Python's other threads and signal handlers run.
 
 use core::time::Duration;
 use pyo3::prelude::*;
 use sluice_serve::{Making, ServeError};
 
-/// Time between two looks for a signal of Python.
+/// Interval between checks for Python signals.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
 
-/// The result of `making`. Where a handler of a signal raises, `stop` is called, and its exception is returned.
+/// The result of `making`. If a signal handler raises an exception, `stop` is called, and the exception is returned.
 pub(crate) fn made<T: Send + 'static>(
     py: Python<'_>,
     mut making: Making<T>,

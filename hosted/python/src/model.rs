@@ -1,4 +1,4 @@
-//! A model's file: its vocabulary and what it says of itself.
+//! A model's file: its vocabulary and metadata.
 
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -10,12 +10,12 @@ use sluice::file::LoadMode;
 use sluice::model::{ModelSource, OpenError};
 use std::path::PathBuf;
 
-/// Adds the classes of this file.
+/// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Model>()
 }
 
-/// A model's file, read as far as its vocabulary.
+/// A model's file, read up to its vocabulary.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Model {
     opened: ModelSource,
@@ -31,7 +31,7 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// The file at `path`, without its weights.
+    /// Opens the file at `path`, without its weights.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let opened = py.detach(|| ModelSource::open(&path, LoadMode::Map));
@@ -48,13 +48,13 @@ impl Model {
         self.opened.name()
     }
 
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     #[getter]
     fn n_vocab(&self) -> u32 {
         self.opened.tokenizer().n_vocab()
     }
 
-    /// Tokens of context that it was trained on.
+    /// Context length in tokens that it was trained with.
     #[getter]
     fn n_ctx_train(&self) -> usize {
         self.opened.config().n_ctx_train
@@ -66,13 +66,13 @@ impl Model {
         self.opened.config().n_embd
     }
 
-    /// Layers.
+    /// Number of layers.
     #[getter]
     fn n_layer(&self) -> usize {
         self.opened.config().n_layer()
     }
 
-    /// Whether it is an encoder: it gives embeddings and no text.
+    /// Whether it is an encoder, which computes embeddings and does not generate text.
     #[getter]
     fn embeds(&self) -> bool {
         self.opened.embeds()
@@ -84,7 +84,7 @@ impl Model {
         self.opened.ranks()
     }
 
-    /// The Jinja template of the file.
+    /// The Jinja template in the file.
     #[getter]
     fn chat_template(&self) -> Option<&str> {
         self.opened.chat_template()
@@ -102,7 +102,7 @@ impl Model {
         self.opened.tokenizer().eos()
     }
 
-    /// Whether texts begin with the first of them by themselves.
+    /// Whether the vocabulary adds the token that begins a text to every text.
     #[getter]
     fn adds_bos(&self) -> bool {
         self.opened.tokenizer().adds_bos()
@@ -130,7 +130,7 @@ impl Model {
         encoded.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// The bytes of tokens: the name of a control token is among them if `special`, and nothing of it otherwise.
+    /// The bytes of tokens. Names of control tokens are included only if `special`.
     #[pyo3(signature = (tokens, special=false))]
     fn decode<'p>(
         &self,
@@ -159,7 +159,7 @@ impl Model {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// All that the file says of itself but its vocabulary: texts, numbers, truth values, and lists of them.
+    /// The file's metadata, except the vocabulary: strings, numbers, bools, and lists of these.
     fn metadata<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyDict>> {
         let all = PyDict::new(py);
         for (key, value) in self.opened.gguf().metadata() {
@@ -171,7 +171,7 @@ impl Model {
     }
 }
 
-/// A value of a file's header; `None` for what is too long to be handed over.
+/// A metadata value for Python; `None` if it is too long.
 fn python_of<'p>(py: Python<'p>, value: Value<'_>) -> PyResult<Option<Bound<'p, PyAny>>> {
     Ok(Some(match value {
         Value::U8(x) => x.into_bound_py_any(py)?,
@@ -199,5 +199,5 @@ fn python_of<'p>(py: Python<'p>, value: Value<'_>) -> PyResult<Option<Bound<'p, 
     }))
 }
 
-/// Longer lists are vocabularies.
+/// Longer lists belong to the vocabulary and are left out.
 const ARRAY_MAX: u64 = 1024;

@@ -1,4 +1,4 @@
-//! The server's routes, called from Python.
+//! The server's routes for Python.
 
 use crate::callback::{Processor, Raised};
 use crate::context::{Context, Sampler};
@@ -22,7 +22,7 @@ use sluice_serve::{Call, ReplyPart, ServeError};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Adds the classes of this file.
+/// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Service>()?;
     module.add_class::<Reply>()?;
@@ -34,24 +34,24 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Models in memory, and the engine that runs them.
 ///
-/// `flags` are those of `sluice serve`. `log` is called with each line of the log, from any thread.
+/// `flags` are the flags of `sluice serve`. `log` is called with each log line, from any thread.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Service(OfProcess<Arc<Inner>>);
 
 struct Inner {
     service: sluice_serve::Service,
-    /// What drafts lies in a folder that goes with it.
+    /// Keeps the temporary folder of the draft model until the service ends.
     _copy: DraftCopy,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Its threads may wait for Python: it goes on while they end.
+        // Its threads may wait for Python, so release it while they end.
         let _stopped = Python::try_attach(|py| py.detach(|| self.service.stop(Duration::ZERO)));
     }
 }
 
-/// What is in use, to be ended before the interpreter is: its threads could not end behind that.
+/// Services in use. They are ended before the interpreter is, because their threads could not end after it.
 static IN_USE: Mutex<Vec<(u32, Weak<Inner>)>> = Mutex::new(Vec::new());
 
 /// Ends all services of this process.
@@ -66,10 +66,10 @@ fn stop_all(py: Python<'_>) {
     }
 }
 
-/// The model in two bits, where that drafts.
+/// The 2-bit copy of the model, if it is used as a draft model.
 type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 
-/// An answer as it comes: an iterator over bytes of its body. Dropped, the work at it ends.
+/// An answer as it is generated: an iterator over the bytes of its body. Dropping it cancels the request.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Reply {
     reply: OfProcess<sluice_serve::Reply>,
@@ -97,7 +97,7 @@ impl Service {
         let starting = starting.map_err(|error| refused(&error))?;
         let started = made(py, starting, |starting| {
             stop.stop();
-            // A copy that was begun is removed before its thread ends.
+            // A copy that has been started is removed before its thread ends.
             drop(starting.wait(STOPPED));
         });
         let service = started?.map_err(|error| refused(&error))?;
@@ -121,8 +121,8 @@ impl Service {
         Ok(Self(OfProcess::new(inner)))
     }
 
-    /// Begins to answer a request of a route: posts `body`, which is JSON, or gets without one. `processors` are
-    /// called with the tokens so far and the logits (n_vocab) of each token that it chooses, and `stopping` too, which
+    /// Starts answering a request of a route: a POST of the JSON in `body`, or a GET without it. `processors` are
+    /// called with the tokens so far and the logits (n_vocab) before each token is sampled; so is `stopping`, which
     /// ends the text by returning true.
     #[pyo3(signature = (path, body=None, processors=Vec::new(), stopping=Vec::new()))]
     fn call(
@@ -141,9 +141,9 @@ impl Service {
         })
     }
 
-    /// The vectors of texts, which are tokens, in the memory that the engine wrote them to: float32 (n_texts, n_embd),
-    /// (n_tokens, n_embd) of all texts for the kind `tokens`, or (n_texts, 1) for a reranker's `scores`. Only the first
-    /// `dimensions` numbers of each are kept.
+    /// Embeds texts, given as tokens. The vectors stay in the memory that the engine wrote them to: float32 (n_texts,
+    /// n_embd), (n_tokens, n_embd) over all texts for the kind `tokens`, or (n_texts, 1) for a reranker's `scores`.
+    /// Only the first `dimensions` numbers of each are returned.
     #[pyo3(signature = (tokens, kind="texts", *, normalize=true, dimensions=None, model=None))]
     fn embed<'p>(
         &self,
@@ -177,7 +177,7 @@ impl Service {
         PyArray1::from_vec(py, vectors.floats).reshape([n, vectors.length])
     }
 
-    /// The model called `name`, or the first: its vocabulary and its file.
+    /// The model called `name`, or the first one: its vocabulary and its file.
     #[pyo3(signature = (name=None))]
     fn model(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Model> {
         let service = &self.0.get()?.service;
@@ -186,14 +186,14 @@ impl Service {
         Ok(Model::of(&model))
     }
 
-    /// A text that is evaluated step by step, beside those of requests. With `all_logits` it keeps the logits of every
+    /// A text that is evaluated step by step, separately from requests. With `all_logits` it keeps the logits of each
     /// token.
     #[pyo3(signature = (name=None, all_logits=false))]
     fn context(&self, py: Python<'_>, name: Option<&str>, all_logits: bool) -> PyResult<Context> {
         Context::new(py, &self.0.get()?.service, name, all_logits)
     }
 
-    /// What would choose the tokens of a request to `/completion` with the JSON `body`.
+    /// The sampler for a request to `/completion` with the JSON `body`.
     #[pyo3(signature = (body, name=None))]
     fn sampler(&self, py: Python<'_>, body: &[u8], name: Option<&str>) -> PyResult<Sampler> {
         let service = &self.0.get()?.service;
@@ -201,7 +201,7 @@ impl Service {
         Ok(Sampler::of(sampler.map_err(PyValueError::new_err)?))
     }
 
-    /// Ends what runs, and the engine.
+    /// Ends all requests and the engine.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let inner = self.0.get()?;
         py.detach(|| inner.service.stop(Duration::ZERO));
@@ -211,7 +211,7 @@ impl Service {
 
 #[pymethods]
 impl Reply {
-    /// The status of HTTP, when it is there: 200 is good.
+    /// The HTTP status, once it is known: 200 is success.
     fn status(&self, py: Python<'_>) -> PyResult<u16> {
         match self.wait(py)? {
             ReplyPart::Status(status) => Ok(status),
@@ -240,10 +240,11 @@ impl Reply {
         }
     }
 
-    /// Calls `then` once, from another thread, when the next part is there: with a status, bytes, or None at the end.
+    /// Calls `then` once, from another thread, when the next part is available: with a status, bytes, or None at the
+    /// end.
     fn on_next(&self, then: Py<PyAny>) -> PyResult<()> {
         self.reply.get()?.when_next(move |part| {
-            // Without an interpreter nobody waits for it.
+            // If the interpreter has ended, the part is dropped.
             let _told = Python::try_attach(|py| {
                 let told = match part {
                     ReplyPart::Status(status) => then.call1(py, (status,)),
@@ -258,14 +259,14 @@ impl Reply {
         Ok(())
     }
 
-    /// Raises what a callback raised.
+    /// Raises the exception of a callback.
     fn check(&self) -> PyResult<()> {
         self.raised.check()
     }
 }
 
 impl Reply {
-    /// The next part. Other threads run meanwhile, and handlers of signals.
+    /// Waits for the next part. Other threads and signal handlers run meanwhile.
     fn wait(&self, py: Python<'_>) -> PyResult<ReplyPart> {
         let reply = self.reply.get()?;
         loop {
@@ -298,17 +299,17 @@ fn set_up(
         }),
     };
     config.http.body_max = BODY_MAX;
-    // Keys are for those who come from outside.
+    // API keys are for clients over the network.
     config.http.keys.clear();
     Ok((config, setup.team))
 }
 
-/// The threads for flags of placement: the same for all models of a process, so that they work in turn.
+/// The threads for these placement flags, shared by all models of a process, so that they take turns.
 fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team> {
     static TEAMS: Mutex<Option<(u32, HashMap<String, Team>)>> = Mutex::new(None);
     let mut known = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
-    // The threads of others are in the parent of a fork.
+    // After a fork, the parent's threads do not exist in the child.
     known.take_if(|(owner, _)| *owner != process);
     let (_, teams) = known.get_or_insert_with(|| (process, HashMap::new()));
     if let Some(team) = teams.get(placement) {
@@ -332,6 +333,6 @@ fn refused(error: &ServeError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// How long what was told to stop may take.
+/// How long stopping may take.
 const STOPPED: Duration = Duration::from_secs(5);
 const BODY_MAX: usize = 1 << 30;

@@ -1,4 +1,4 @@
-//! Texts to tokens and back, with what was encoded before kept.
+//! Converts texts to tokens and back, with a cache of encoded texts.
 
 mod boundary;
 mod parts;
@@ -17,19 +17,19 @@ use sluice::model::{ModelSource, OpenError};
 use std::path::PathBuf;
 use std::thread;
 
-/// Adds the classes of this file.
+/// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Tokenizer>()
 }
 
-/// The vocabulary of a model's file: texts to tokens and back.
+/// The vocabulary of a model's file: converts texts to tokens and back.
 ///
-/// Tokens of texts that were encoded before are kept, in at most `cache_bytes` of memory (0: nothing is). A text that
-/// begins as an earlier one did, or has parts of one, has them from there. They are the tokens that it has without,
-/// always: texts are cut where no token and no rule of the vocabulary can reach over. A vocabulary without such places
-/// has no cache, and `cache_info` says why.
+/// Tokens of encoded texts are cached, in up to `cache_bytes` of memory (0 disables the cache). A text that shares its
+/// beginning, or other parts, with an earlier one takes these tokens from the cache. The result is always the same as
+/// without the cache: texts are only cut where no token and no rule of the vocabulary can reach over. A vocabulary
+/// without such places has no cache, and `cache_info` gives the reason.
 ///
-/// Any thread may use it at the same time. In the child of a fork it works as before.
+/// Several threads may use it at the same time. It also works in the child of a fork.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Tokenizer {
     opened: ModelSource,
@@ -40,10 +40,10 @@ pub(crate) struct Tokenizer {
 
 #[pymethods]
 impl Tokenizer {
-    /// Reads the vocabulary of the GGUF or `.slc` file at `path`, no weights. Parts of texts that are kept have
-    /// `part_bytes` or a little more at a text's beginning, and an eighth of what is before them later on.
+    /// Reads the vocabulary of the GGUF or `.slc` file at `path`, without the weights. Cached parts have about
+    /// `part_bytes` at the beginning of a text, and an eighth of the preceding text's length later on.
     ///
-    /// Raises OSError where the file cannot be read, ValueError where it is no model's.
+    /// Raises OSError if the file cannot be read, ValueError if it is not a model.
     #[new]
     #[pyo3(signature = (path, cache_bytes=CACHE_BYTES, part_bytes=PART_BYTES))]
     fn new(py: Python<'_>, path: PathBuf, cache_bytes: usize, part_bytes: usize) -> PyResult<Self> {
@@ -64,7 +64,7 @@ impl Tokenizer {
         })
     }
 
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     #[getter]
     fn n_vocab(&self) -> u32 {
         self.opened.tokenizer().n_vocab()
@@ -82,10 +82,10 @@ impl Tokenizer {
         self.opened.tokenizer().eos()
     }
 
-    /// The tokens of a text, each below `n_vocab`. `add_special`: with those that begin and end a text, as far as the
-    /// vocabulary wants them. `parse_special`: names of control tokens are those tokens, rather than text.
+    /// The tokens of a text, each below `n_vocab`. `add_special`: add the tokens that begin and end a text, as the
+    /// vocabulary prescribes. `parse_special`: parse names of control tokens as these tokens, rather than as text.
     ///
-    /// Raises ValueError where the vocabulary has no token for a character.
+    /// Raises ValueError if the vocabulary has no token for a character.
     #[pyo3(signature = (text, add_special=true, parse_special=false))]
     fn encode(
         &self,
@@ -102,7 +102,7 @@ impl Tokenizer {
         tokens.map_err(|error| refused(&error))
     }
 
-    /// The tokens of each text, in order, by `threads` threads: those of the machine, or as many as are asked for.
+    /// The tokens of each text, in order, computed by `threads` threads; by default, by all threads of the machine.
     #[pyo3(signature = (texts, add_special=true, parse_special=false, threads=None))]
     fn encode_batch(
         &self,
@@ -120,7 +120,7 @@ impl Tokenizer {
         encoded.map_err(|(at, error)| PyValueError::new_err(format!("text {at}: {error}")))
     }
 
-    /// How many tokens a text has.
+    /// The number of tokens of a text.
     #[pyo3(signature = (text, add_special=true, parse_special=false))]
     fn count(
         &self,
@@ -137,10 +137,10 @@ impl Tokenizer {
         Ok(tokens.map_err(|error| refused(&error))?.len())
     }
 
-    /// The text of tokens. `special`: control tokens give their names, rather than nothing. `continuing`: they go on
-    /// with a text, so that a space at their front stays. What is not UTF-8 becomes U+FFFD.
+    /// The text of tokens. `special`: write the names of control tokens, rather than nothing. `continuing`: the tokens
+    /// continue a text, so keep a leading space. Invalid UTF-8 becomes U+FFFD.
     ///
-    /// Raises ValueError at a token that is outside the vocabulary.
+    /// Raises ValueError for a token outside the vocabulary.
     #[pyo3(signature = (tokens, special=false, continuing=false))]
     fn decode(
         &self,
@@ -168,8 +168,8 @@ impl Tokenizer {
         decoded.map_err(|error| refused(&EncodeError::Text(error)))
     }
 
-    /// What is kept: `enabled`, and `reason` where it is not; `hits` and `misses` of parts, `tokens_found`, `parts`,
-    /// `bytes` and `bytes_max`.
+    /// The state of the cache: `enabled`, with a `reason` if it is not; `hits` and `misses` of parts, `tokens_found`,
+    /// `parts`, `bytes` and `bytes_max`.
     fn cache_info<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyDict>> {
         let info = PyDict::new(py);
         let counts = self.parts.counts().unwrap_or_default();
@@ -184,7 +184,7 @@ impl Tokenizer {
         Ok(info)
     }
 
-    /// Forgets what is kept.
+    /// Clears the cache.
     fn cache_clear(&self) {
         self.parts.clear();
     }
@@ -197,11 +197,11 @@ impl Tokenizer {
         {
             return Ok(tokens);
         }
-        // An error says where it is in the whole text.
+        // Encode the whole text, so that the error has the position in it.
         self.opened.encode_with(text, options)
     }
 
-    /// `None` where the text cannot be encoded.
+    /// `None` if the text cannot be encoded.
     fn by_parts(
         &self,
         text: &str,
@@ -245,7 +245,7 @@ impl Tokenizer {
     }
 
     /// # Errors
-    /// The first text that has no tokens, and why.
+    /// The first text that cannot be encoded, and why.
     fn batch(
         &self,
         texts: &[PyBackedStr],
@@ -267,7 +267,7 @@ impl Tokenizer {
         };
         let mut all = thread::scope(|scope| {
             let others: Vec<_> = (1..threads.clamp(1, texts.len().max(1)))
-                // Without another thread, those that are there do it all.
+                // If no more threads can be started, the existing ones do the work.
                 .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
                 .collect();
             let mut all = work();
@@ -291,9 +291,9 @@ fn refused(error: &EncodeError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Bytes of memory for what is kept, unless another number is asked for.
+/// Default size of the cache in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Bytes of a part at least, unless the text ends: long enough to be worth looking for, and short enough for what is
-/// encoded anew behind the last cut that two texts share.
+/// Minimum size of a part in bytes, except at the end of a text: long enough to be worth a lookup, and short enough to
+/// limit what has to be encoded again after the last cut that two texts share.
 const PART_BYTES: usize = 1024;

@@ -1,4 +1,4 @@
-//! What a server is configured with.
+//! The configuration of a server.
 
 use crate::Log;
 use crate::api::Defaults;
@@ -9,17 +9,17 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// An address and a port; port 0 is any that is free.
+    /// A host and a port; port 0 picks any free port.
     Tcp(String, u16),
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
 impl Listen {
-    /// A host that ends with `.sock` is a socket in the file system, as in llama-server.
+    /// As in llama-server, a host that ends with `.sock` is a Unix socket.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
         if host.ends_with(".sock") {
@@ -30,38 +30,38 @@ impl Listen {
     }
 }
 
-/// What clients may do, and how long they may take.
+/// Limits and permissions for clients.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Keys of which every request must have one; empty, the default, for no check.
+    /// API keys, one of which each request must send; empty (the default) for no check.
     pub keys: Vec<String>,
-    /// Maximum connections at once, at least 1; 4096 by default. Further ones are closed.
+    /// Maximum number of connections, at least 1; 4096 by default. Further ones are closed.
     pub connections_max: usize,
-    /// Maximum bytes of a request's body; 32 MiB by default.
+    /// Maximum size of a request's body in bytes; 32 MiB by default.
     pub body_max: usize,
     /// Maximum time until a request's headers are complete; 30 s by default.
     pub header_timeout: Duration,
-    /// Maximum time in which a client neither sends nor takes a byte that is waited for; 60 s by default.
+    /// Maximum time without progress in sending or receiving; 60 s by default.
     pub stall_timeout: Duration,
-    /// Maximum silence of a stream before it is kept alive; 30 s by default, 0 for never.
+    /// Silence after which a keep-alive is sent on a stream; 30 s by default, 0 for never.
     pub ping: Duration,
-    /// Maximum time that answers may go on when the server ends; 30 s by default.
+    /// Maximum time for answers to finish when the server ends; 30 s by default.
     pub patience: Duration,
-    /// Requests that are prepared at once (templates, tokens, grammars), 1 to 256; 2 by default.
+    /// Number of requests that are prepared in parallel (templates, tokens, grammars), 1 to 256; 2 by default.
     pub threads: usize,
-    /// The origin whose pages may use the server from a browser, `*` for all; `None` by default.
+    /// The origin whose pages may use the server from a browser (CORS), `*` for all; `None` by default.
     pub cors: Option<String>,
     /// Enables `/metrics`; false by default.
     pub metrics: bool,
     /// Enables `/slots`; true by default.
     pub slots: bool,
-    /// The folder where slots may be saved; `None`, the default, for nowhere.
+    /// The folder where slots may be saved; `None` (the default) disables saving.
     pub slot_save_path: Option<PathBuf>,
     /// Logs prompts; false by default.
     pub log_prompts: bool,
     /// The name of the instruction set in use, for `/metrics`.
     pub isa: String,
-    /// Maximum adapters of a step, for `/metrics`; 0, the default, for no limit.
+    /// Maximum number of adapters per step, for `/metrics`; 0 (the default) for no limit.
     pub max_adapters: usize,
 }
 
@@ -92,13 +92,13 @@ impl Default for HttpOptions {
 pub struct ServerConfig {
     /// Where it listens; `127.0.0.1:8080` by default. A [`Service`](crate::Service) does not listen.
     pub listen: Listen,
-    /// The models, and what they are run with.
+    /// The models, and how to run them.
     pub models: ModelsOptions,
-    /// How steps are scheduled, and what is cached.
+    /// Scheduling and caching.
     pub engine: EngineOptions,
-    /// What applies where requests leave a field out.
+    /// Values for the fields that requests leave out.
     pub defaults: Defaults,
-    /// What clients may do, and how long they may take.
+    /// Limits and permissions for clients.
     pub http: HttpOptions,
     /// Called with each line of the log, from any thread.
     pub log: Log,

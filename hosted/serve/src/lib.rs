@@ -1,8 +1,8 @@
-//! The server: clients' languages over one engine.
+//! An HTTP server that offers several client APIs on one engine.
 //!
-//! One thread steps ([`engine`]); it knows nothing of HTTP. Clients' requests become plain values ([`api`]), which are
-//! turned into jobs of the engine: texts to tokens, conversations through templates, grammars compiled. Its events
-//! reach whoever reads the answer through a bounded channel, and are written in the client's language there.
+//! One thread runs the steps ([`engine`]) and is independent of HTTP. Requests are parsed into plain values ([`api`]),
+//! which become jobs of the engine: texts are tokenized, conversations rendered with templates, grammars compiled. The
+//! engine's events are sent to the connection through a bounded channel and formatted for the client's API there.
 //! The answer never depends on concurrent requests or cache hits.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread that no runtime has.
+//! Waits for a future on a thread without a runtime.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -8,8 +8,8 @@ use std::task::Wake;
 use std::thread::Thread;
 use std::time::Instant;
 
-/// Runs a future on this thread, which sleeps where that waits; `None` if it does so for longer than `patience`. (A
-/// runtime would set a timer, and wake its own thread for that.)
+/// Runs a future on this thread, which sleeps while the future is pending; `None` if it sleeps for longer than
+/// `patience`. (A runtime would set a timer, and wake its own thread for that.)
 pub(crate) fn wait_for<F: Future>(
     mut future: Pin<&mut F>,
     patience: Duration,
@@ -32,7 +32,7 @@ pub(crate) fn wait_for<F: Future>(
     }
 }
 
-/// A thread that waits.
+/// A thread that sleeps until it is woken.
 struct Sleeper(Thread);
 
 impl Wake for Sleeper {

@@ -1,4 +1,4 @@
-//! Work that takes a processor: off the threads that speak with clients.
+//! CPU-bound work, kept off the threads that serve clients.
 
 use crate::api::ApiError;
 use core::num::NonZero;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-/// A bound on how much of it goes on at once.
+/// Limits how much of this work runs at once.
 #[derive(Debug)]
 pub(crate) struct Work {
     permits: Semaphore,
-    /// Of masks for texts that are being written; none where the engine has all CPUs.
+    /// For the masks of texts that are being written; `None` if the engine uses all CPUs.
     masks: Option<Arc<Semaphore>>,
 }
 
@@ -26,7 +26,7 @@ impl Work {
         }
     }
 
-    /// Does `work` when it is its turn.
+    /// Runs `work` when it is its turn.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -37,8 +37,8 @@ impl Work {
         done.map_err(|_| ApiError::internal("the request could not be prepared"))
     }
 
-    /// What makes masks on CPUs that the engine leaves free, while it reads tokens. Where these are too busy, or there are
-    /// none, masks are left to the engine: it would only be held up.
+    /// Makes masks while the engine reads tokens, on CPUs that the engine does not use. Without such a CPU, or if all
+    /// of them are busy, the engine makes the masks itself: waiting for help would only delay it.
     pub(crate) fn helper(&self) -> Option<Helper> {
         let (masks, threads) = (
             Arc::clone(self.masks.as_ref()?),
@@ -55,7 +55,7 @@ impl Work {
     }
 }
 
-/// CPUs that the process may use, a container's quota included, beyond those of the engine.
+/// The number of CPUs available to the process, container quota included, that the engine does not use.
 fn n_free(team: &Team) -> usize {
     let cpus = team.cpus_before();
     let count = || {

@@ -1,4 +1,4 @@
-//! What a text is computed with.
+//! The adapters that a text is computed with.
 
 use super::loaded::Adapter;
 use crate::owned::{Borrower, Owned};
@@ -16,13 +16,13 @@ pub struct Blend(Arc<Shared>);
 
 struct Shared {
     parts: Owned<Parts, Vec<(Adapter, f32)>>,
-    /// The same, to make others of.
+    /// The adapters and factors again, to build other blends from.
     list: Vec<(Adapter, f32)>,
     fingerprint: u64,
 }
 
 impl Blend {
-    /// Of adapters of one model, in the order in which they are added.
+    /// A blend of adapters of one model, in the order in which they are added.
     #[must_use]
     pub fn new(parts: Vec<(Adapter, f32)>) -> Self {
         let mut hash = Hash64::new();
@@ -46,7 +46,7 @@ impl Blend {
         }))
     }
 
-    /// Of blends, each times a factor. One times 1 is itself.
+    /// The sum of blends, each times a factor. A single blend times 1 is returned as it is.
     #[must_use]
     pub fn sum(blends: &[(Self, f32)]) -> Self {
         if let [(one, scale)] = blends
@@ -61,7 +61,7 @@ impl Blend {
         Self::new(parts.collect())
     }
 
-    /// As core takes it.
+    /// The blend in the form that core takes.
     #[must_use]
     pub fn parts(&self) -> engine::Blend<'_> {
         engine::Blend {

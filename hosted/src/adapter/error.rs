@@ -1,4 +1,4 @@
-//! Why an adapter does not go with a model.
+//! Why an adapter does not fit a model.
 
 use crate::host::memory::OutOfMemory;
 use core::error::Error;
@@ -38,9 +38,9 @@ pub enum AdapterError {
     Twice { path: String, tensor: String },
     /// It adapts nothing.
     Empty { path: String },
-    /// There is no memory for it.
+    /// Not enough memory for the adapter.
     Memory { path: String, error: OutOfMemory },
-    /// The engine does not take it.
+    /// The engine does not accept it.
     Engine {
         path: String,
         error: engine::AdapterError,

@@ -1,7 +1,7 @@
-//! What an adapter's file says, whatever its format: pairs of matrices, by the GGUF names of what they adapt.
+//! Contents of an adapter's file, whatever its format: pairs of matrices, by the GGUF names of the tensors they adapt.
 #![forbid(unsafe_code)]
 
-/// An adapter as its file has it.
+/// An adapter as stored in its file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdapterFile {
     /// The file or folder, as it was given.
@@ -12,7 +12,7 @@ pub struct AdapterFile {
     pub base_model: Option<String>,
     /// The pairs.
     pub factors: Vec<Factors>,
-    /// What the file says and this does not hold, a sentence each.
+    /// Settings of the file that are not kept here, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Factors {
         }
     }
 
-    /// What pairs are told apart by.
+    /// The key that identifies a pair.
     #[must_use]
     pub fn key(&self) -> (&str, Option<u32>) {
         (&self.tensor, self.part)

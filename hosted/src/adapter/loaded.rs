@@ -18,12 +18,12 @@ pub enum Precision {
     /// Each matrix in the smallest of bf16, f16 and f32 that holds its numbers exactly.
     #[default]
     Exact,
-    /// All in this type.
+    /// All matrices in this type.
     Type(LoraType),
 }
 
 impl Precision {
-    /// The kinds of rows that adapters packed so multiply.
+    /// The kinds of rows that adapters of this precision multiply.
     #[must_use]
     pub const fn kinds(self) -> ActivationKinds {
         match self {
@@ -56,7 +56,7 @@ struct Loaded {
 }
 
 impl Adapter {
-    /// Of what was packed; `view` says where its pairs lie in memory of `n_bytes`.
+    /// An adapter over packed data; `view` finds its pairs in memory of `n_bytes`.
     pub(super) fn new(
         config: &ModelConfig,
         path: String,
@@ -83,13 +83,13 @@ impl Adapter {
         })))
     }
 
-    /// As core runs it.
+    /// The adapter in the form that core runs.
     #[must_use]
     pub fn packed(&self) -> &engine::Adapter<'_> {
         self.0.packed.get()
     }
 
-    /// The file or folder, as it was given.
+    /// The file or folder, as given.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0.path

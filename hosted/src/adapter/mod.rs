@@ -1,9 +1,9 @@
-//! Adapters (LoRA): what their files say, packed for a model, and handed to texts.
+//! Adapters (LoRA): read from files, packed for a model, and applied to texts.
 //!
 //! Files are read by `sluice-make`, which hands their pairs of matrices to a [`Packing`] one after the other, or puts them
 //! into an [`AdapterFile`]: [`Adapter::load`] packs that. Either way they are checked against a model.
-//! A [`Blend`] is what a text is computed with: one adapter, or several with a factor each. Both are handles: a text
-//! that has begun keeps its own, whatever becomes of the others, and memory goes with the last.
+//! A [`Blend`] is the adapters of a text: one, or several with a factor each. Both are handles: a text
+//! that has begun keeps its own, whatever happens to the others, and memory is freed with the last.
 
 mod blend;
 mod error;

@@ -1,6 +1,6 @@
-//! Pairs of matrices, checked against a model and packed as they come.
+//! Pairs of matrices, checked against a model and packed one by one.
 //!
-//! Only the pair at hand is there as f32: what it takes is used again for the next one.
+//! Only the current pair is held as f32; its memory is reused for the next one.
 
 use super::error::AdapterError;
 use super::factors::{AdapterFile, Factors};
@@ -31,7 +31,7 @@ impl Adapter {
     }
 }
 
-/// An adapter whose pairs come one after the other, in any order.
+/// An adapter whose pairs are added one after the other, in any order.
 #[derive(Debug)]
 pub struct Packing<'c> {
     config: &'c ModelConfig,
@@ -64,7 +64,7 @@ struct Packed {
 }
 
 impl<'c> Packing<'c> {
-    /// Of the adapter at `path`, made for models of `architecture`: an empty one is any.
+    /// For the adapter at `path`, made for models of `architecture`; an empty one fits any.
     ///
     /// # Errors
     /// [`AdapterError::Family`].
@@ -127,7 +127,7 @@ impl<'c> Packing<'c> {
     /// The adapter of all pairs.
     ///
     /// # Errors
-    /// [`AdapterError`]: there are none, two are for one matrix, or the engine does not take them.
+    /// [`AdapterError`]: there are no pairs, two are for one matrix, or the engine does not accept them.
     pub fn finish(mut self) -> Result<Adapter, AdapterError> {
         if self.pairs.is_empty() && self.embedding.is_none() {
             return Err(AdapterError::Empty { path: self.path });
@@ -268,7 +268,7 @@ impl PackedPair {
     }
 }
 
-/// As the engine takes them.
+/// The pair in the form that the engine takes.
 fn view<'m>(
     memory: &'m [AlignedMemory],
     pairs: &[PackedPair],

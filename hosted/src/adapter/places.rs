@@ -17,7 +17,7 @@ pub(super) struct Place {
 /// The embeddings of tokens.
 pub(super) const TOKEN_EMBD: &str = "token_embd.weight";
 
-/// The matrices of a model that `tensor` holds; none where it has no such tensor, or not so many parts.
+/// The matrices of a model that `tensor` holds; empty if the model has no such tensor, or fewer parts.
 ///
 /// Files may hold queries, keys and values, or gates and ups, in one tensor or apart; an adapter may name them either
 /// way.
@@ -59,8 +59,8 @@ pub struct RowsInFile {
     pub n_cols: usize,
 }
 
-/// Where the file of a model has the rows of the matrix `tensor`, number `part` of a stack, under the names that its
-/// own tensors have: an adapter may name them otherwise. None where the model has no such matrix.
+/// Where a model's file has the rows of the matrix `tensor`, number `part` of a stack, by the names of the file's
+/// tensors: an adapter may name them otherwise. Empty if the model has no such matrix.
 #[must_use]
 pub fn rows_in_file(config: &ModelConfig, tensor: &str, part: Option<u32>) -> Vec<RowsInFile> {
     let found = places(config, tensor, part).into_iter();
@@ -111,7 +111,7 @@ fn other_way(name: &str) -> &'static [Site] {
     }
 }
 
-/// Those of the matrices that the layer has, one after the other.
+/// The given matrices that exist in the layer, one after the other.
 fn in_order(config: &ModelConfig, layer: usize, sites: &[Site], part: Option<u32>) -> Vec<Place> {
     let (kind, mut first_row) = (config.kind(layer), 0);
     let mut places = Vec::new();

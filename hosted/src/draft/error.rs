@@ -8,7 +8,7 @@ use core::fmt;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// A token is another text in it.
+    /// A token stands for a different text in it.
     Vocabulary {
         /// The token.
         token: u32,
@@ -22,9 +22,9 @@ pub enum DraftError {
     },
     /// It is an encoder.
     Encoder,
-    /// There is no session over it.
+    /// No session could be made over it.
     Session(SessionError),
-    /// Its file is none.
+    /// Its file is not a model's.
     Open(OpenError),
     /// Its weights cannot be loaded.
     Load(LoadError),
@@ -53,7 +53,7 @@ impl fmt::Display for DraftError {
 }
 
 impl DraftError {
-    /// Whether there was no memory for it.
+    /// Whether memory was short.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
         matches!(

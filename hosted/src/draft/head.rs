@@ -1,7 +1,8 @@
 //! A model's own head for the token after the next, as its draft.
 //!
 //! The head is a layer that reads, at each position, the token there and the hidden state that the model had before
-//! it. Behind the text it goes on by its own hidden states. Source: DeepSeek-V3 (2024), multi-token prediction.
+//! it. Past the end of the text it continues from its own hidden states. Source: DeepSeek-V3 (2024), multi-token
+//! prediction.
 
 use super::sampler::probability;
 use super::{DraftError, FEW};
@@ -33,9 +34,9 @@ struct Text {
     tokens: Vec<u32>,
     /// Tokens before the first that the head has read, or is to read.
     base: usize,
-    /// Behind the `base` tokens, those that it has read.
+    /// Number of tokens that the head has read after the `base` tokens.
     n_read: usize,
-    /// Hidden states before those that it has not read, and the last one; (n, n_embd).
+    /// Hidden states before the unread tokens, and the last one; (n, n_embd).
     hidden: Vec<f32>,
 }
 
@@ -43,7 +44,7 @@ impl HeadDrafter {
     /// The head of `model`, for a session over it with `limits` on `team`. `None` where its file has none.
     ///
     /// # Errors
-    /// It cannot be loaded, or there is no memory.
+    /// The head cannot be loaded, or memory is short.
     pub fn new(
         model: &Model,
         team: &Team,
@@ -75,7 +76,7 @@ impl HeadDrafter {
         }))
     }
 
-    /// Where much is unread, because the head was not asked for long or a prompt is long, it begins anew near the end.
+    /// With many tokens unread, after a long prompt or a long time without drafts, the head starts over near the end.
     fn forget_old(&mut self, slot: u32) {
         let text = &mut self.texts[slot as usize];
         let n_unread = text.hidden.len() / self.n_embd;
@@ -94,7 +95,7 @@ impl HeadDrafter {
         rewound.map_err(EngineError::from)
     }
 
-    /// Makes room in the head's cache: forgets the texts that are not asked for.
+    /// Makes room in the head's cache: forgets the texts without an ask.
     fn forget_others(&mut self, asks: &[Ask<'_>]) -> Result<(), EngineError> {
         for slot in (0u32..).take(self.texts.len()) {
             let text = &mut self.texts[slot as usize];
@@ -110,7 +111,7 @@ impl HeadDrafter {
         Ok(())
     }
 
-    /// Reads what it has not read of the asks' texts, in steps of as many tokens as fit; the last entry of each gives
+    /// Reads the unread tokens of the asks' texts, in steps of as many tokens as fit; the last entry of each gives
     /// logits. Returns them with the head's hidden states.
     fn read(&mut self, asks: &[Ask<'_>]) -> Result<Vec<Behind>, StepError> {
         let n_batch = self.session.limits().n_batch;
@@ -170,7 +171,7 @@ impl HeadDrafter {
             (outputs.report().n_positions, time)
         });
         let (n_positions, time) = ran?;
-        // Reading a prompt says nothing of what a draft token takes.
+        // The time to read a prompt does not predict the time of a draft token.
         if part.len() <= FEW * behind.len() {
             let ns = time.as_secs_f64() * 1e9;
             self.costs.note(part.len(), n_positions, ns);
@@ -178,7 +179,7 @@ impl HeadDrafter {
         Ok(())
     }
 
-    /// Draws a draft token behind `text`, an ask's with its draft tokens, which it is added to; whether it goes on.
+    /// Draws a draft token after `text`, an ask's text with its draft tokens, and appends it; true to continue.
     fn draw(
         ask: &mut Ask<'_>,
         text: &mut Vec<u32>,
@@ -228,7 +229,7 @@ fn entry_position(position: usize) -> u32 {
     u32::try_from(position).expect("contexts are below 2^24 tokens")
 }
 
-/// What the head gave behind a text.
+/// The head's output after a text.
 #[derive(Clone, Debug, Default)]
 struct Behind {
     logits: Vec<f32>,
@@ -253,8 +254,8 @@ impl Drafter for HeadDrafter {
             self.forget_old(slot);
             return;
         }
-        // Another text, or one that was taken back: it begins behind the first state that is known, which is nothing
-        // at the beginning of a text.
+        // Another text, or one that was taken back: it starts after the first known state, which is nothing at the
+        // beginning of a text.
         text.tokens.truncate(before);
         text.tokens.resize(before, u32::MAX);
         text.tokens.extend_from_slice(tokens);
@@ -324,7 +325,7 @@ impl Drafter for HeadDrafter {
             }
             self.step(&part, &rows, &mut behind)?;
         }
-        // What it read of its draft tokens is taken back: the model's own states come instead.
+        // Its readings of draft tokens are taken back: the model's own states replace them.
         for ask in asks.iter() {
             let n_read = self.texts[ask.slot as usize].n_read;
             self.take_back(ask.slot, n_read)?;

@@ -1,4 +1,4 @@
-//! A smaller model that drafts what a larger one will write.
+//! A smaller model that drafts for a larger one.
 //!
 //! It reads the same texts in a session of its own on the same threads, and draws from its own logits with a copy of
 //! each text's sampler. Draws of both depend on the same random numbers, so that they agree wherever the two models
@@ -33,10 +33,10 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct DraftModel {
     session: Session,
-    /// By the number of the sequence that it drafts for.
+    /// By the number of the sequence drafted for.
     texts: Vec<Option<Sequence>>,
     costs: Costs,
-    /// Tokens of the longest text that it drafts for, with its draft tokens.
+    /// Tokens of the longest text that it drafts for, including draft tokens.
     n_ctx: usize,
     /// The domain of each text ([`Settings::domain`]).
     domains: Vec<u64>,
@@ -69,7 +69,7 @@ impl DraftModel {
             adapter_rank: 0,
             observes: false,
             selects: false,
-            // It is taken back behind what was drafted wrong.
+            // Taking back a rejected draft.
             n_behind: n_draft + 1,
             n_checkpoints: 0,
             windows_give_back: false,
@@ -119,7 +119,7 @@ impl DraftModel {
         text.len() - known
     }
 
-    /// Lets the sequence that stands for an ask's read its text.
+    /// Lets the draft sequence of an ask read its text.
     fn begin(&mut self, ask: &mut Ask<'_>) -> Result<(), Box<dyn core::error::Error>> {
         let place = &mut self.texts[ask.slot as usize];
         let mut sequence = match place.take() {
@@ -129,7 +129,7 @@ impl DraftModel {
         let domain = &mut self.domains[ask.slot as usize];
         let same = match *domain == ask.domain {
             true => common_prefix(sequence.tokens(), ask.text).min(ask.text.len() - 1),
-            // How long it takes must not tell what another domain has written.
+            // How long it takes must not reveal what another domain has written.
             false => 0,
         };
         *domain = ask.domain;
@@ -158,7 +158,7 @@ impl DraftModel {
             }
         }
         sequences.retain(|sequence| !sequence.queue().is_empty());
-        // What waking its threads takes counts, too.
+        // Includes the time to wake its threads.
         let start = Instant::now();
         let shares = vec![READ_AT_ONCE; sequences.len()];
         let hooks = StepHooks {
@@ -166,7 +166,7 @@ impl DraftModel {
             ..StepHooks::default()
         };
         let entered = self.session.enter(&mut sequences, &hooks)?;
-        // Reading a prompt says nothing of what a draft token takes.
+        // The time to read a prompt does not predict the time of a draft token.
         if entered.n_tokens <= FEW * asks.len() {
             let ns = start.elapsed().as_secs_f64() * 1e9;
             self.costs.note(entered.n_tokens, entered.n_positions, ns);
@@ -174,8 +174,8 @@ impl DraftModel {
         Ok(())
     }
 
-    /// As [`Self::step`]; where the KV cache is full, texts that are not asked for are forgotten, and then all. False
-    /// where there is no room even so.
+    /// As [`Self::step`]; when the KV cache is full, forgets the texts without an ask, and then all. False if there
+    /// still is not enough room.
     fn step_with_room(&mut self, asks: &mut [Ask<'_>]) -> Result<bool, GenerateError> {
         for keeps_asked in [true, false] {
             match self.step(asks) {
@@ -193,7 +193,7 @@ impl DraftModel {
         Ok(false)
     }
 
-    /// Takes what was drawn; whether the ask goes on.
+    /// Takes the drawn token; returns whether the ask continues.
     fn take(&mut self, ask: &mut Ask<'_>) -> bool {
         let Some(sequence) = &mut self.texts[ask.slot as usize] else {
             return false;
@@ -203,7 +203,7 @@ impl DraftModel {
             return false;
         }
         let Some(chosen) = sequence.chosen.pop() else {
-            // More is to be read than a step takes: it goes on the next time.
+            // More is unread than fits into a step: continued the next time.
             return false;
         };
         let report = chosen.report.unwrap_or_default();
@@ -250,7 +250,7 @@ impl Drafter for DraftModel {
             if !self.step_with_room(&mut asks[..n])? {
                 break;
             }
-            // Those that go on stand first.
+            // Asks that continue are moved to the front.
             let mut i = 0;
             while i < n {
                 if self.take(&mut asks[i]) {
@@ -265,7 +265,7 @@ impl Drafter for DraftModel {
     }
 }
 
-/// Tokens of a text that a step reads: the texts beside it do not wait for a long prompt.
+/// Tokens of a text read per step, so that a long prompt does not hold up the other texts.
 const READ_AT_ONCE: usize = 128;
 
 /// Tokens of a text that take about as long as one.

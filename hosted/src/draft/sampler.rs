@@ -5,7 +5,7 @@ use crate::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use core::fmt;
 use sluice_core::sampler::{TokenLogProbability, greedy};
 
-/// Draws a draft token and says how likely the model found it.
+/// Draws a draft token and reports how likely the model found it.
 pub(super) struct DraftSampler {
     sampler: Option<Box<dyn Choose + Send>>,
     /// Tokens of the vocabulary that the sampler knows.
@@ -32,7 +32,7 @@ impl DraftSampler {
         }
     }
 
-    /// The logits as the sampler is to see them, in `self.logits`; false where they are as the model gave them.
+    /// The logits as the sampler needs them, in `self.logits`; false if the model's own can be used as they are.
     fn prepare(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> bool {
         let exact = self.exact.as_ref().zip(hidden);
         if exact.is_none() && logits.len() == self.n_vocab {
@@ -52,7 +52,7 @@ impl DraftSampler {
     }
 }
 
-/// Most tokens that are scored again. Source: QCSD, whose draft scans a low-bit output layer and scores its best
+/// Maximum number of tokens scored again. Source: QCSD, whose draft scans a low-bit output layer and scores its best
 /// exactly.
 const RESCORED: usize = 64;
 /// Tokens whose logits are further below the largest are not: a few bits less do not move them that far.
@@ -80,7 +80,7 @@ fn largest(logits: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, |most, logit| most.max(*logit))
 }
 
-/// The probability of `id`, near enough to sort draft tokens by: a fast one, as it is asked for each of them.
+/// The approximate probability of `id`, to sort draft tokens by: fast, as it is computed for each of them.
 pub(super) fn probability(logits: &[f32], id: u32) -> f32 {
     let largest = largest(logits);
     let share = |logit: &f32| (logit - largest).exp();

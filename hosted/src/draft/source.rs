@@ -1,4 +1,4 @@
-//! What drafts for a model, said before it is loaded.
+//! How to draft for a model, set before it is loaded.
 
 use super::{DraftError, DraftModel, HeadDrafter};
 use crate::file::LoadMode;
@@ -12,17 +12,17 @@ use sluice_core::model::ModelConfig;
 use sluice_core::speculate::n_draft;
 use std::path::PathBuf;
 
-/// What drafts for a model, and how far.
+/// The source of drafts for a model, and the limits of drafting.
 #[derive(Clone, Debug, Default)]
 pub struct SpeculationSetup {
-    /// How far; `n_max` counts where [`Self::n_max`] does.
+    /// The limits; [`Self::n_max`] replaces their `n_max`.
     pub options: SpeculationOptions,
-    /// Most draft tokens of a text in a step; `None` for 8, and for 4 where the model is recurrent: its states take
+    /// Maximum draft tokens of a text in a step; `None` for 8, and for 4 where the model is recurrent: its states take
     /// room, and time.
     pub n_max: Option<usize>,
     /// A smaller model.
     pub draft: Option<DraftSource>,
-    /// Where there is none, the model's own head for further tokens, if its file has one.
+    /// Without a draft model, use the model's own head for further tokens, if its file has one.
     pub head: bool,
 }
 
@@ -31,20 +31,20 @@ pub struct SpeculationSetup {
 pub struct DraftSource {
     /// Its file.
     pub path: PathBuf,
-    /// What it is called: `draft-simple`, `draft-self`.
+    /// Its name: `draft-simple`, `draft-self`.
     pub name: &'static str,
     /// Whether it is the model itself with coarser weights, whose likeliest tokens the model's output layer scores
     /// again.
     pub rescores: bool,
     /// Whether the file is mapped or read.
     pub load_mode: LoadMode,
-    /// Threads; `None` for those of the model.
+    /// Number of threads; `None` for the model's.
     pub n_threads: Option<usize>,
-    /// Tokens of its context for a text; 0 for the model's. Longer texts go on without it.
+    /// Context of a text, in tokens; 0 for the model's. Longer texts continue without drafts.
     pub n_ctx: usize,
-    /// Type of its keys; `None` for that of the model's.
+    /// Type of the keys; `None` for the model's key type.
     pub type_k: Option<KvType>,
-    /// Type of its values; `None` for that of the model's.
+    /// Type of the values; `None` for the model's value type.
     pub type_v: Option<KvType>,
 }
 
@@ -80,11 +80,11 @@ impl SpeculationSetup {
         self.head && self.draft.is_none() && matches!(head(), Ok(Some(_)))
     }
 
-    /// Loads what drafts for `model` in a session with `limits` on `team`: nothing, where texts and tables do alone.
-    /// `None` if it was stopped.
+    /// Loads the drafter for `model` in a session with `limits` on `team`: nothing, where texts and tables suffice.
+    /// `None` if loading was stopped.
     ///
     /// # Errors
-    /// It cannot be loaded, or does not go with the model.
+    /// It cannot be loaded, or does not fit the model.
     pub fn load(
         &self,
         model: &Model,
@@ -118,10 +118,10 @@ impl SpeculationSetup {
 }
 
 impl DraftSource {
-    /// Loads it, to draft for `target` in a session with `limits` on `team`. `None` if it was stopped.
+    /// Loads it, to draft for `target` in a session with `limits` on `team`. `None` if loading was stopped.
     ///
     /// # Errors
-    /// It cannot be loaded, or does not go with the model.
+    /// It cannot be loaded, or does not fit the model.
     fn load(
         &self,
         target: &Model,

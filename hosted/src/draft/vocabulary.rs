@@ -3,7 +3,7 @@
 use super::DraftError;
 use crate::model::Model;
 
-/// Whether both mean the same texts by the same numbers; a vocabulary may have some more at its end, which pad it.
+/// Checks that equal numbers mean equal texts in both; a vocabulary may have additional padding at its end.
 pub(super) fn check(draft: &Model, target: &Model) -> Result<(), DraftError> {
     if draft.embeds() {
         return Err(DraftError::Encoder);
@@ -25,5 +25,5 @@ pub(super) fn check(draft: &Model, target: &Model) -> Result<(), DraftError> {
     }
 }
 
-/// Tokens by which vocabularies of a family differ in length.
+/// Maximum difference in length between vocabularies of a family.
 const PADDING_MAX: u32 = 256;

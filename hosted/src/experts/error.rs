@@ -23,31 +23,31 @@ pub enum ExpertError {
         name: String,
         error: Box<ModelError>,
     },
-    /// The model is part of the program, so there is no file to read experts from.
+    /// The model is part of the program, not a file to read experts from.
     NoFile { name: String },
-    /// Weights are read from elsewhere than the model's file, so its experts are not those of the file.
+    /// Weights are read from elsewhere than the model's file, so its experts may differ from the file's.
     OtherSource { name: String },
     /// The memory is less than one expert takes.
     TooSmall {
         cache_bytes: usize,
         expert_bytes: usize,
     },
-    /// There is no memory for the pools.
+    /// Not enough memory for the pools.
     Memory(Arc<OutOfMemory>),
     /// A file cannot be opened.
     Open {
         path: PathBuf,
         error: Arc<io::Error>,
     },
-    /// The process may not have so many files open.
+    /// The process may not open that many files.
     Files { n_files: usize, error: TooManyFiles },
     /// A file in a directory of copies is not the model's file.
     OtherFile { path: PathBuf, reason: String },
-    /// The way to read that was asked for does not work here.
+    /// The requested way to read does not work here.
     Device { what: &'static str, reason: String },
     /// The trace cannot be written.
     Trace { path: PathBuf, reason: String },
-    /// Reading failed, as often as it was tried.
+    /// Reading failed at every try.
     Read {
         path: PathBuf,
         layer: usize,
@@ -63,16 +63,16 @@ pub enum ExpertError {
         expert: u32,
         offset: u64,
     },
-    /// The drive has failed too often to be asked at the moment.
+    /// The drive has failed too often and is not used at the moment.
     Broken { path: PathBuf, retry_in: Duration },
-    /// The drive gives no answer.
+    /// The drive does not answer.
     NoAnswer {
         path: PathBuf,
         layer: usize,
         expert: u32,
         after: Duration,
     },
-    /// The bytes are not those that the file has a checksum of.
+    /// The bytes do not match the file's checksum.
     Checksum {
         path: PathBuf,
         layer: usize,

@@ -2,7 +2,7 @@
 //! traces of all that for `sluice-experts`, the laboratory.
 //!
 //! An [`ExpertStore`] is the [`ExpertSource`](sluice_core::engine::ExpertSource) of a model that was loaded without its
-//! experts ([`LoadOptions::experts`](crate::model::LoadOptions)). Whatever it does, results are the resident model's.
+//! experts ([`LoadOptions::experts`](crate::model::LoadOptions)). Results always equal the resident model's.
 
 pub mod device;
 mod error;

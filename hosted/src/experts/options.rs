@@ -12,7 +12,7 @@ pub struct ExpertOptions {
     pub cache_bytes: usize,
     /// How files are read; `None` is the first of [`ExpertIo::ALL`] that works.
     pub io: Option<ExpertIo>,
-    /// Which expert leaves for another.
+    /// Which expert is evicted for another.
     pub policy: EvictionPolicy,
     /// Experts to hold, for [`EvictionPolicy::Static`].
     pub profile: Option<ExpertProfile>,
@@ -22,14 +22,14 @@ pub struct ExpertOptions {
     pub dirs: Vec<PathBuf>,
     /// Where a trace of the experts that were needed is appended.
     pub trace: Option<PathBuf>,
-    /// Whether the bytes of every read are compared with the file's checksums, or with those of the read before.
+    /// Whether the bytes of every read are compared with the file's checksums, or with the previous read's.
     pub check: bool,
     /// A device instead of the machine's own.
     pub device: Option<OpenDevice>,
 }
 
 impl ExpertOptions {
-    /// Memory for `cache_bytes` of experts; the rest as it is best for most.
+    /// Memory for `cache_bytes` of experts, and the usual defaults for the rest.
     #[must_use]
     pub const fn new(cache_bytes: usize) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Where experts lie: in files, and in a slot of memory.
+//! Where experts are stored: in files, and in a slot of memory.
 #![forbid(unsafe_code)]
 
 use super::device::DIRECT_ALIGN;
@@ -11,16 +11,16 @@ use sluice_core::model::{ExpertMatrices, Experts, ModelConfig, ModelPlan, Site};
 use sluice_core::slc::Slc;
 use std::path::PathBuf;
 
-/// Where all experts of a model lie. An expert's id is its layer times the most experts of a layer, and its number there.
+/// Locations of all experts of a model. An expert's id is its layer times `n_in_layer_max`, plus its number there.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// By layer of the model, its head behind them if that has experts; `None` where a layer has none.
+    /// By layer of the model, followed by its head if that has experts; `None` where a layer has none.
     pub(super) layers: Vec<Option<LayerPlaces>>,
     /// Of all layers.
     pub(super) n_experts: usize,
-    /// Most experts that a layer has; at least 1.
+    /// Maximum number of experts in a layer; at least 1.
     pub(super) n_in_layer_max: u32,
-    /// Most experts that a token takes in a layer.
+    /// Maximum number of experts that a token uses in a layer.
     pub(super) n_used_max: usize,
     /// Bytes that an expert takes in memory: the same for all.
     pub(super) slot_bytes: usize,
@@ -30,7 +30,7 @@ pub(super) struct Places {
     pub(super) paths: Vec<PathBuf>,
     /// Where in them the parts of the model's file are; `None` for parts without experts.
     of_part: Vec<Option<usize>>,
-    /// Most bytes of a piece that is turned into panels; 0 if none is.
+    /// Maximum bytes of a piece that is turned into panels; 0 if none is.
     pub(super) rows_bytes_max: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Found<'f> {
 }
 
 impl Found<'_> {
-    /// The experts of a layer; a head's is the one behind the model's.
+    /// The experts of a layer; a head's layer number follows the model's last.
     fn experts(&self, layer: usize) -> Option<&Experts> {
         match self.head {
             Some(head) if layer >= self.config.n_layer() => head.kind(0).experts(),
@@ -54,8 +54,8 @@ impl Found<'_> {
     }
 }
 
-/// The head that predicts a token further behind the model `config` of a file, if both have experts and the head's take
-/// no larger slots. One that cannot be run has none: that is for who loads it.
+/// The head that predicts a token further, after the model `config` of a file, if both have experts and the head's need
+/// no larger slots. A head that cannot be run counts as absent: the loader reports it.
 pub(crate) fn head_with_experts(gguf: &Gguf<'_>, config: &ModelConfig) -> Option<ModelConfig> {
     let head = ModelConfig::next_token_head(gguf).ok()??;
     let is_trunk = config.next_token.is_none();
@@ -79,7 +79,7 @@ pub(super) struct LayerPlaces {
     pub(super) first_id: u32,
     /// Gate and up; down.
     pub(super) parts: [PartPlaces; 2],
-    /// Where in the slot gate, up and down lie.
+    /// Ranges of gate, up and down in the slot.
     pub(super) matrices: [Range<usize>; 3],
 }
 
@@ -90,14 +90,14 @@ pub(super) struct PartPlaces {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// Bytes of each expert that lie side by side.
+/// Contiguous bytes of each expert.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Where they begin.
+    /// Where the bytes begin.
     begin: Begin,
-    /// How many they are.
+    /// Number of bytes.
     pub(super) len: usize,
-    /// Where it goes in the slot.
+    /// Offset in the slot.
     pub(super) slot_offset: usize,
     /// Of rows as in GGUF, which become panels.
     pub(super) rows: Option<PanelLayout>,
@@ -131,7 +131,7 @@ impl Piece {
         }
     }
 
-    /// Whether `next` lies behind it, in the file as in the slot.
+    /// Whether `next` follows directly, in the file as in the slot.
     fn is_before(&self, next: &Self) -> bool {
         let gap = (next.slot_offset - self.slot_offset) as u64;
         let begins_there = match (&self.begin, &next.begin) {
@@ -152,7 +152,7 @@ impl Piece {
         begins_there && self.rows.is_none() && next.rows.is_none()
     }
 
-    /// Adds what lies behind it, in the file as in the slot.
+    /// Appends the piece that follows directly, in the file as in the slot.
     fn extend(&mut self, next: Self) {
         let at = next.slot_offset - self.slot_offset;
         let sums = next.sums.into_iter();

@@ -13,17 +13,17 @@ use core::str::FromStr;
 /// What an expert is kept for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EvictionPolicy {
-    /// The one that was used the least goes first, where a use counts half as much as one eight times as many uses
-    /// later as there are slots: often used ones stay, and what a text no longer needs leaves.
+    /// Evicts the least used expert, where a use counts half after eight times as many uses as there are slots: experts
+    /// used often stay, and those that a text no longer needs are evicted.
     #[default]
     Aged,
-    /// The one whose last use is the longest ago goes first.
+    /// Evicts the expert whose last use is the longest ago.
     Lru,
-    /// The one that was used the fewest times goes first, among equals by [`Self::Lru`].
+    /// Evicts the expert with the fewest uses, among equals by [`Self::Lru`].
     Lfu,
-    /// The one of the least heat goes first: each use adds 1, each insertion of any expert takes 2%.
+    /// Evicts the expert with the least heat: each use adds 1, each insertion of any expert takes 2%.
     Heat,
-    /// The experts of a profile go last, the least counted of them first; all others by [`Self::Lru`].
+    /// Evicts the experts of a profile last, the least counted of them first; all others by [`Self::Lru`].
     Static,
 }
 
@@ -31,7 +31,7 @@ impl EvictionPolicy {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Aged, Self::Lru, Self::Lfu, Self::Heat, Self::Static];
 
-    /// As flags and tables call it.
+    /// Its name in flags and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl FromStr for EvictionPolicy {
     }
 }
 
-/// No policy has that name.
+/// Unknown policy name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy;
 
@@ -152,7 +152,7 @@ impl Worth {
     /// An expert was used in the foreground, whether it was in a slot or not.
     ///
     /// # Panics
-    /// There is no such id.
+    /// If `id` is out of range.
     pub fn used(&mut self, id: u32) {
         self.now += 1;
         self.n_ticks += u64::from(self.policy != EvictionPolicy::Heat);
@@ -169,7 +169,7 @@ impl Worth {
     /// is as recent as if it had been used, lest it is evicted before it is wanted.
     ///
     /// # Panics
-    /// There is no such id.
+    /// If `id` is out of range.
     pub fn inserted(&mut self, id: u32) {
         self.now += 1;
         self.n_ticks += u64::from(self.policy == EvictionPolicy::Heat);
@@ -182,7 +182,7 @@ impl Worth {
     /// What an expert is worth: the least is evicted first, and of equals the one of the smaller id.
     ///
     /// # Panics
-    /// There is no such id.
+    /// If `id` is out of range.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -228,14 +228,14 @@ fn cooling_of_half_life(n_ticks: usize) -> f64 {
 /// Above every clock, and exact with any rank added.
 const STATIC: f64 = (1_u64 << 52) as f64;
 const TWO_32: f64 = (1_u64 << 32) as f64;
-/// The last use is a fraction beside a whole number of uses.
+/// Limit of the last use, which is added as a fraction to a whole number of uses.
 const LAST_MAX: u64 = u32::MAX as u64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The experts from the one that goes first to the one that goes last.
+    /// The experts in the order of their eviction.
     fn order(worth: &Worth, n_ids: u32) -> Vec<u32> {
         let mut ids: Vec<u32> = (0..n_ids).collect();
         ids.sort_by(|&a, &b| worth.of(a).total_cmp(&worth.of(b)).then(a.cmp(&b)));
@@ -266,7 +266,7 @@ mod tests {
             order(&after(EvictionPolicy::Lru, None, &uses), 4),
             [0, 2, 1, 3]
         );
-        // Two uses each of 1 and 2: the older goes first.
+        // Two uses each of 1 and 2: the older is evicted first.
         assert_eq!(
             order(&after(EvictionPolicy::Lfu, None, &uses), 4),
             [3, 2, 1, 0]

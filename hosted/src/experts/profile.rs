@@ -25,11 +25,11 @@ pub enum ProfileError {
     Read { file: String, error: io::Error },
     /// It is longer than a profile can be.
     TooLong { file: String },
-    /// It is not JSON, and where it is not.
+    /// It is not JSON; with the position of the fault.
     Json { file: String, error: String },
     /// It is not an object.
     NotAnObject { file: String },
-    /// A key is no id of an expert.
+    /// A key is not an id of an expert.
     Id { file: String, id: String },
     /// The count of an expert is not a whole number.
     Count { file: String, id: String },
@@ -177,7 +177,7 @@ impl FromIterator<(u32, u64)> for ExpertProfile {
     }
 }
 
-/// Ids and counts of as many experts as there can be take less.
+/// Upper limit: ids and counts of all possible experts take less.
 const BYTES_MAX: u64 = 32 << 20;
 
 #[cfg(test)]

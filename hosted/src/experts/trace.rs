@@ -44,9 +44,9 @@ impl Error for TraceError {}
 
 /// Appends steps to a trace.
 ///
-/// [`record`](Self::record) formats into memory that is there already, and touches no file: it may run between the
-/// layers of a step. [`flush`](Self::flush) writes what was recorded; call it between tokens. What does not fit is
-/// counted, and not kept.
+/// [`record`](Self::record) formats into memory allocated before, and touches no file: it may run between the layers
+/// of a step. [`flush`](Self::flush) writes the recorded steps; call it between tokens. Steps that do not fit are
+/// dropped and counted.
 #[derive(Debug)]
 pub struct TraceWriter {
     file: File,
@@ -55,7 +55,7 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Appends to the file `path`, or begins it.
+    /// Appends to the file `path`, or creates it.
     ///
     /// # Errors
     /// [`TraceError`]: it cannot be written, or is not a trace.
@@ -84,8 +84,8 @@ impl TraceWriter {
         })
     }
 
-    /// Keeps a step for the next [`flush`](Self::flush). `cache_hit` stands beside `experts`, or is empty. False where
-    /// there was no room for it. Nothing is allocated.
+    /// Keeps a step for the next [`flush`](Self::flush). `cache_hit` has a value for each of `experts`, or is empty.
+    /// False if there was no room for the step. Nothing is allocated.
     pub fn record(
         &mut self,
         token: u64,
@@ -112,17 +112,17 @@ impl TraceWriter {
         true
     }
 
-    /// Writes what was recorded.
+    /// Writes the recorded steps.
     ///
     /// # Errors
-    /// The file cannot be written: the disk is full, say. What was recorded is gone then.
+    /// The file cannot be written, for example because the disk is full. The recorded steps are lost then.
     pub fn flush(&mut self) -> io::Result<()> {
         let written = self.file.write_all(self.buffer.as_bytes());
         self.buffer.clear();
         written
     }
 
-    /// How many steps had no room.
+    /// Number of steps dropped for lack of room.
     #[must_use]
     pub const fn n_lost(&self) -> u64 {
         self.n_lost
@@ -131,7 +131,7 @@ impl TraceWriter {
 
 #[cfg(test)]
 impl TraceWriter {
-    /// Where the buffer lies, and how long it is: neither changes.
+    /// Address and length of the buffer: neither changes.
     fn buffer_address(&self) -> (*const u8, usize) {
         (self.buffer.as_ptr(), self.buffer.capacity())
     }
@@ -139,7 +139,7 @@ impl TraceWriter {
 
 impl Drop for TraceWriter {
     fn drop(&mut self) {
-        // Whoever wants to know calls `flush`.
+        // An error is ignored here: call `flush` to see it.
         let _written = self.flush();
     }
 }
@@ -153,7 +153,7 @@ fn list<T: fmt::Display>(text: &mut String, values: &[T]) {
     }
 }
 
-/// Whether a file is empty or begins as lines of ours do.
+/// Whether a file is empty or starts like a trace.
 fn begins_as_a_trace(file: &mut File) -> bool {
     let mut head = Vec::new();
     let read = file.take(HEAD.len() as u64).read_to_end(&mut head);

@@ -1,4 +1,4 @@
-//! A file's bytes, and its header at hand.
+//! A file's bytes, with its header in memory.
 #![forbid(unsafe_code)]
 
 use super::{FileError, MappedFile, ReadFile};
@@ -14,13 +14,13 @@ pub enum LoadMode {
     /// Copied with `pread`: [`ReadFile`].
     #[default]
     Read,
-    /// From a memory map: [`MappedFile`]. **Nobody may change the file or cut it short** until it is
+    /// From a memory map: [`MappedFile`]. **The file must not be changed or truncated** until it is
     /// loaded, or as long as a `.slc` file is in use: a file that shrinks may end the process
-    /// (SIGBUS), and what is read from one that is written to is undefined.
+    /// (SIGBUS), and reads from a file that is written to are undefined.
     Map,
 }
 
-/// Where a file's bytes are.
+/// The source of a file's bytes.
 pub(super) enum FileBytes {
     Mapped(MappedFile),
     Read { file: ReadFile, header: Vec<u8> },
@@ -40,7 +40,7 @@ impl FileBytes {
         }
     }
 
-    /// The bytes at hand: the header or more.
+    /// The bytes in memory: the header or more.
     pub(super) fn head(&self) -> &[u8] {
         match self {
             Self::Mapped(file) => file.bytes(),
@@ -49,7 +49,7 @@ impl FileBytes {
         }
     }
 
-    /// Where the file was opened, if it is one.
+    /// The path it was opened by, if it is a file.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::Mapped(file) => Some(file.path()),
@@ -66,7 +66,7 @@ impl FileBytes {
         }
     }
 
-    /// The bytes alone, without what was kept of the header.
+    /// The bytes alone, without the kept header.
     pub(super) fn into_source(self) -> Box<dyn TensorSource + Send> {
         match self {
             Self::Mapped(file) => Box::new(file),
@@ -102,12 +102,12 @@ fn read_header(file: &ReadFile) -> Result<Vec<u8>, FileError> {
     }
 }
 
-/// How long the header is that `bytes` hold, or how many bytes are needed to say so.
+/// The length of the header in `bytes`, or how many bytes are needed to determine it.
 fn header_len(bytes: &[u8], file: &ReadFile) -> Result<Result<usize, u64>, FileError> {
     let name = || file.path().display().to_string();
     if Slc::is_slc(bytes) {
         return match Slc::parse(bytes, file.len_bytes()) {
-            // The bytes are at hand.
+            // The bytes are in memory.
             Ok(slc) => Ok(usize::try_from(slc.header().payload_offset()).map_err(|_| u64::MAX)),
             Err(SlcError::NeedMore { at_least }) => Ok(Err(at_least)),
             Err(error) => Err(FileError::Slc {

@@ -1,7 +1,7 @@
-//! GGUF files in the making: metadata, tensor directory, data.
+//! Writing GGUF files: metadata, tensor directory, data.
 //!
-//! The layout is that of [`sluice_core::gguf`]; version 3, data in the order of the tensor
-//! directory, each tensor aligned. A file that is only copied comes out byte for byte as ggml's own
+//! The layout is described in [`sluice_core::gguf`]; version 3, data in the order of the tensor
+//! directory, each tensor aligned. A file that is only copied is byte for byte as ggml's own
 //! tools write it.
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub struct MetaValue {
     bytes: Vec<u8>,
 }
 
-/// What a GGUF file's header is made of. Keys keep the order in which they were first set.
+/// Contents of a GGUF file's header. Keys keep the order in which they were first set.
 #[derive(Clone, Debug)]
 pub struct GgufHeader {
     metadata: Vec<(String, MetaValue)>,
@@ -25,7 +25,7 @@ pub struct GgufHeader {
     alignment: u64,
 }
 
-/// A tensor of a file to be.
+/// A tensor of a file to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
     /// Such as `blk.0.attn_q.weight`.
@@ -40,7 +40,7 @@ pub struct TensorEntry {
     pub len_bytes: u64,
 }
 
-/// A GGUF file being written: the header is there, tensors come in any order.
+/// A GGUF file being written: the header is complete, tensors may be written in any order.
 #[derive(Debug)]
 pub struct GgufWriter {
     output: OutputFile,
@@ -49,7 +49,7 @@ pub struct GgufWriter {
 }
 
 impl GgufHeader {
-    /// Nothing yet.
+    /// An empty header.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -60,7 +60,7 @@ impl GgufHeader {
         }
     }
 
-    /// All metadata of a file, but for its alignment.
+    /// All metadata of a file except its alignment.
     #[must_use]
     pub fn with_metadata_of(gguf: &Gguf<'_>) -> Self {
         let entries = gguf.metadata().filter_map(|(key, value)| {
@@ -73,7 +73,7 @@ impl GgufHeader {
         }
     }
 
-    /// All metadata of a file, and data aligned as there.
+    /// All metadata of a file, with its alignment of data.
     #[must_use]
     pub fn with_layout_of(gguf: &Gguf<'_>) -> Self {
         let entries = gguf.metadata();
@@ -116,7 +116,7 @@ impl GgufHeader {
     /// Adds a tensor and returns its index.
     ///
     /// # Panics
-    /// If rows are no whole number of blocks, or the size overflows: the caller chooses types
+    /// If rows are not a whole number of blocks, or the size overflows: the caller chooses types
     /// that fit.
     pub fn add_tensor(&mut self, name: &str, dims: &[u64], ty: GgmlType) -> usize {
         let (row_len, outer) = dims.split_first().unwrap_or((&1, &[]));
@@ -141,7 +141,7 @@ impl GgufHeader {
         &self.tensors
     }
 
-    /// Magic, metadata and tensor directory, padded: the data follows at once.
+    /// Magic, metadata and tensor directory, padded: the data follows directly.
     ///
     /// # Panics
     /// If a tensor has 2^32 dimensions.
@@ -152,7 +152,7 @@ impl GgufHeader {
         out
     }
 
-    /// The header without what pads it, and where data begins: a file may say that this is far behind it.
+    /// The header without padding, and the offset of the data: a file may set it far after the header's end.
     pub(super) fn unpadded(&self) -> (Vec<u8>, u64) {
         let mut out = b"GGUF".to_vec();
         out.extend(3u32.to_le_bytes());
@@ -190,10 +190,10 @@ impl GgufHeader {
         self.bytes().len() as u64 + self.data_bytes
     }
 
-    /// Takes the room for the whole file and writes the header.
+    /// Reserves room for the whole file and writes the header.
     ///
     /// # Errors
-    /// [`OutputError::Write`]: the disk is full, say.
+    /// [`OutputError::Write`], for example because the disk is full.
     ///
     /// # Panics
     /// As [`Self::bytes`].
@@ -236,7 +236,7 @@ impl GgufWriter {
         self.output.write_at(at, bytes)
     }
 
-    /// Gives the file its name. All tensors have been written.
+    /// Gives the file its name. Call it after all tensors have been written.
     ///
     /// # Errors
     /// As [`OutputFile::finish`].
@@ -245,7 +245,7 @@ impl GgufWriter {
     }
 }
 
-/// As a file has it; arrays and strings are copied as they are.
+/// The value as stored in a file; arrays and strings are copied as they are.
 impl From<Value<'_>> for MetaValue {
     fn from(value: Value<'_>) -> Self {
         let mut bytes = Vec::new();
@@ -364,7 +364,7 @@ fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(text);
 }
 
-/// Copied together with the layout alone: what else is written here is aligned to the default.
+/// Copied only together with the layout: everything else is written with the default alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// GGUF's default.

@@ -1,4 +1,4 @@
-//! One GGUF file whose tensors lie in several files: the header is made, tensors are read where they are.
+//! One GGUF file whose tensors are in several files: the header is generated, tensors are read where they are.
 #![forbid(unsafe_code)]
 
 use super::GgufHeader;
@@ -9,14 +9,14 @@ use sluice_core::kernels::GgmlType;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The file that parts make together.
+/// The file that the parts make up together.
 pub(super) struct JoinedFile {
     parts: Vec<Part>,
     header: Vec<u8>,
-    /// In the order of the joined file, disjoint. What is between them is zero.
+    /// In the order of the joined file, disjoint. Gaps between them are zero.
     segments: Vec<Segment>,
     len_bytes: u64,
-    /// The last error of a read, which has offsets of the part that it comes from.
+    /// The last error of a read, with the part that its offsets refer to.
     failed: Mutex<Option<(SourceError, usize)>>,
 }
 
@@ -33,7 +33,7 @@ struct Segment {
     offset: u64,
 }
 
-/// A joined file in the making.
+/// A joined file being set up.
 #[derive(Default)]
 pub(super) struct Joining {
     pub(super) header: GgufHeader,
@@ -43,13 +43,13 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Adds the next part: the first is 0.
+    /// Adds the next part, counted from 0.
     pub(super) fn add_part(&mut self, path: &Path, source: Box<dyn TensorSource + Send>) {
         let path = path.to_owned();
         self.parts.push(Part { path, source });
     }
 
-    /// Adds a tensor that lies in a part as a whole.
+    /// Adds a tensor that is in a part as a whole.
     pub(super) fn add_tensor(&mut self, tensor: &TensorInfo<'_>, part: usize) {
         let dims = &tensor.dims[..tensor.n_dims];
         self.add_pieces(tensor.name, dims, tensor.ty, [(part, tensor.offset)]);
@@ -100,7 +100,7 @@ impl JoinedFile {
         &self.header
     }
 
-    /// How many files it lies in.
+    /// Number of files it is in.
     pub(super) fn n_parts(&self) -> usize {
         self.parts.len()
     }
@@ -110,7 +110,7 @@ impl JoinedFile {
         self.parts.get(part).map(|part| part.path.as_path())
     }
 
-    /// The part that holds all of a range, and where in it.
+    /// The part that holds all of a range, and its offset there.
     pub(super) fn locate(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
         let end = offset.checked_add(len)?;
         let segment = &self.segments[self.behind(offset)..].first()?;
@@ -131,7 +131,7 @@ impl JoinedFile {
         Some((&*self.parts[part].source, at))
     }
 
-    /// Index of the first segment that ends behind `offset`.
+    /// Index of the first segment that ends after `offset`.
     fn behind(&self, offset: u64) -> usize {
         self.segments
             .partition_point(|segment| segment.joined.end <= offset)

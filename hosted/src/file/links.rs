@@ -1,8 +1,8 @@
-//! A GGUF file whose experts lie in other files, where another program put them.
+//! A GGUF file whose experts are in other files, where another program put them.
 //!
-//! It has the metadata and the tensors outside of experts. Arrays in its metadata say which tensors of experts there
-//! would be, and in which file and where each expert's matrix begins; the bytes there are those that GGUF has. Opened,
-//! it is the file that it would be with all of them in it.
+//! It has the metadata and the tensors outside of experts. Arrays in its metadata list the tensors of experts, and for
+//! each expert's matrix the file and the offset; the bytes there are the ones GGUF would have. Once opened, it reads
+//! like the complete file.
 //!
 //! | key | elements | what |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | `sluice.experts.file_index` | a matrix, tensor by tensor | which file it is in, from 0 |
 //! | `sluice.experts.offsets` | a matrix | where it begins there |
 //!
-//! There may be thousands of files, so each is opened for a read and closed behind it.
+//! There may be thousands of files, so each is opened for a read and closed after it.
 #![forbid(unsafe_code)]
 
 use super::bytes::FileBytes;
@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where experts lie, for the metadata of a GGUF file without them.
+/// Locations of experts, for the metadata of a GGUF file without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertLinks {
     files: Vec<String>,
@@ -46,15 +46,15 @@ pub struct ExpertLinks {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum LinkProblem {
-    /// An array has another number of elements than goes with the others.
+    /// The number of elements of an array does not match the others.
     Count {
         key: &'static str,
         found: u64,
         expected: u64,
     },
-    /// An element of an array is none that can stand there.
+    /// An element of an array is invalid.
     Element { key: &'static str, index: u64 },
-    /// Row length, rows and experts of a tensor are no shape of its type.
+    /// Row length, rows and experts of a tensor are not a shape of its type.
     Shape { name: String },
     /// A matrix is not inside its file.
     Outside {
@@ -63,16 +63,16 @@ pub enum LinkProblem {
         offset: u64,
         file: PathBuf,
     },
-    /// The matrices in a file are together longer than it is.
+    /// The matrices in a file are together longer than the file.
     Overlap { name: String, file: PathBuf },
-    /// The file has another length than it had when the model was made of it.
+    /// The file's length has changed since the model was made.
     Changed { found: u64, expected: u64 },
-    /// The model lies in parts, too, is packed, or is in memory.
+    /// The model is also split, is packed, or is in memory.
     Kind { what: &'static str },
 }
 
 impl ExpertLinks {
-    /// Adds a file, and returns what places call it.
+    /// Adds a file, and returns its index for places.
     ///
     /// # Panics
     /// If there are 2^32.
@@ -92,7 +92,7 @@ impl ExpertLinks {
         self.offsets.extend(places.iter().map(|place| place.1));
     }
 
-    /// Puts them into a header.
+    /// Writes them to a header.
     pub fn write_to(&self, header: &mut GgufHeader) {
         header.set(FILES, MetaValue::strings(&self.files));
         header.set(FILE_BYTES, MetaValue::u64s(&self.file_bytes));
@@ -104,7 +104,7 @@ impl ExpertLinks {
     }
 }
 
-/// Whether a header says that experts lie in other files.
+/// Whether a header links to experts in other files.
 pub(super) fn are_in(gguf: &Gguf<'_>) -> bool {
     gguf.metadata().any(|(key, _)| KEYS.contains(&key))
 }
@@ -121,7 +121,7 @@ pub(super) fn open(path: &Path, first: FileBytes) -> Result<JoinedFile, FileErro
     for tensor in gguf.tensors() {
         joining.add_tensor(&tensor, 0);
     }
-    // A link to the file may be elsewhere than its experts.
+    // A link to the file may be in another folder than its experts.
     let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let files = header.files(place.parent().unwrap_or(Path::new("")))?;
     header.add_experts(&files, &mut joining)?;
@@ -148,7 +148,7 @@ impl<'g> Header<'g> {
         FileError::of_header(self.name.clone(), self.gguf.header_bytes(), error)
     }
 
-    /// The files, each of the length that it had.
+    /// The files, after a check of their lengths.
     fn files(&self, folder: &Path) -> Result<Vec<LinkedFile>, FileError> {
         let names = self.gguf.strings(FILES);
         let names = names.map_err(|error| self.key_error(error))?;

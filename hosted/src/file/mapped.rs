@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// A read-only, private map of a whole file. Other processes that map the file share its pages.
 ///
-/// Where a file may change, use [`super::ReadFile`]. What happens if one changes all the same:
-/// - It shrinks: touching a page that is no longer in the file ends the process (SIGBUS).
-///   [`TensorSource::slice`] looks at the file's length each time and gives `None` once it has
+/// Where a file may change, use [`super::ReadFile`]. If one changes all the same:
+/// - It shrinks: touching a page past its new end ends the process (SIGBUS).
+///   [`TensorSource::slice`] checks the file's length each time and returns `None` once it has
 ///   shrunk, after which [`TensorSource::read`] reports [`SourceError::EndOfFile`]; so it is nearly
-///   always an error, but between that look and the use of the bytes there is a moment.
-/// - It is written to in place: what is read is any mixture. Core reads headers by checked indices
-///   and copies the sizes that it goes by, so this is seen to make numbers wrong or to panic. Rust
-///   promises nothing: it takes bytes behind a reference for unchanging.
+///   always an error, but a moment remains between that check and the use of the bytes.
+/// - It is written to in place: any mixture of old and new bytes is read. Core reads headers by
+///   checked indices and copies the sizes that it relies on, so the observed effects are wrong
+///   numbers or panics. Rust promises nothing: it assumes that bytes behind a reference do not change.
 pub struct MappedFile {
     path: PathBuf,
     file: File,
@@ -36,8 +36,8 @@ impl MappedFile {
     /// Maps `path`.
     ///
     /// # Safety
-    /// - Nobody changes the file's bytes or its length as long as the value lives: neither this
-    ///   process nor another. That a program replaces the file under its name does no harm.
+    /// - The file's bytes and length do not change as long as the value lives: neither this process
+    ///   nor another changes them. Replacing the file under its name does no harm.
     ///
     /// # Errors
     /// [`FileError`]: it cannot be opened, is not a regular file, is empty, or the kernel
@@ -63,19 +63,19 @@ impl MappedFile {
 
     /// [`Self::open`] as a function that is not unsafe, for [`super::LoadMode::Map`] alone.
     ///
-    /// No program can prove what others do to a file, so every one that opens a model would say
-    /// `unsafe` about the same hope. Instead the mode's documentation asks for it, once, and the
-    /// other mode needs nothing of the kind.
+    /// No program can prove what others do to a file, so every program that opens a model would use
+    /// `unsafe` on the same assumption. Instead the mode's documentation demands it, once, and the
+    /// other mode needs no such assumption.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::open`].
     pub(crate) fn open_undisturbed(path: &Path) -> Result<Self, FileError> {
-        // SAFETY: whoever chose the mode was told what must not happen to the file meanwhile. This
-        // is taken on trust, not known.
+        // SAFETY: the caller chose the mode, whose documentation forbids changes to the file meanwhile.
+        // This is taken on trust, not checked.
         unsafe { Self::open(path) }
     }
 
-    /// Where it was opened.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -83,7 +83,7 @@ impl MappedFile {
     /// Keeps pages of the map in memory, as [`crate::host::memory::AlignedMemory::lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`crate::host::memory::AlignedMemory::lock`].
     ///
     /// # Panics
     /// If the range is outside of the file.
@@ -93,7 +93,7 @@ impl MappedFile {
         Ok(unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) }?)
     }
 
-    /// Says that bytes are read a few at a time, anywhere, so that their neighbours are not read with them.
+    /// Advises the kernel that bytes are read a few at a time, anywhere, so that it does not read ahead.
     pub(crate) fn advise_random(&self, offset: u64, len: u64) {
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
         let bytes = range.and_then(|(start, len)| self.bytes().get(start..start.checked_add(len)?));
@@ -114,8 +114,8 @@ impl MappedFile {
 
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the map is `len` readable bytes and lives as long as `self`; by the caller of
-        // `open` nobody changes them.
+        // SAFETY: the map is `len` readable bytes and lives as long as `self`; by the contract of
+        // `open` they do not change.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -173,10 +173,10 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// What advice is about.
+/// The unit of advice.
 const PAGE_BYTES: usize = 4096;
 
-/// The most that the kernel maps on a fault: the largest folio of the page cache on x86.
+/// The maximum that the kernel maps on a fault: the largest folio of the page cache on x86.
 const FOLIO_BYTES: usize = 2 << 20;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What a file is that is not what its name says: the things that stand in a model's place where a
-//! download went wrong.
+//! Files that are not what their name says: what is found in a model's place after a failed
+//! download.
 #![forbid(unsafe_code)]
 
-/// What a file is instead of a model's, from its first bytes, and what to do about it.
+/// What a file is instead of a model, from its first bytes, and what to do about it.
 ///
-/// `head` is the file's start; 256 bytes are enough. `None` where nothing is recognised, which says
-/// nothing about the file.
+/// `head` is the file's start; 256 bytes are enough. `None` if nothing is recognised: the file may
+/// be anything.
 #[must_use]
 pub fn mistaken(head: &[u8]) -> Option<&'static str> {
     let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
@@ -39,7 +39,7 @@ pub fn mistaken(head: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// What Windows puts before a text.
+/// The mark that Windows puts before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Lines of a token in base64 and its rank, such as `IQ== 0`.

@@ -7,13 +7,13 @@
 //!
 //! [`ModelFile`] is either, or a model that is part of the program. A `.slc` file
 //! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
-//! as long as the model is (so nobody may change the file meanwhile); read, they are copied once.
+//! as long as the model is (so the file must not change meanwhile); read, they are copied once.
 //!
-//! A model in several GGUF files is opened by its first, and is then one file for all who read it. So is one whose
-//! experts lie in files of another program ([`ExpertLinks`]).
+//! A model in several GGUF files is opened by its first, and then reads as one file. So does a model whose experts
+//! are in files of another program ([`ExpertLinks`]).
 //!
-//! Files that are made are [`OutputFile`]s: complete under their name, or not there. [`GgufWriter`]
-//! writes GGUF into one. [`mistaken`] says what a file is that is none of these.
+//! Output files are [`OutputFile`]s: complete under their name, or absent. [`GgufWriter`] writes GGUF
+//! into one. [`mistaken`] identifies other files that stand in a model's place.
 
 mod bytes;
 mod gguf;
@@ -66,7 +66,7 @@ pub enum FileError {
     Read { path: PathBuf, error: io::Error },
     /// The headers of a `.slc` file are wrong.
     Slc { name: String, error: Box<SlcError> },
-    /// It is no model, and `what` says what it is, and what to do.
+    /// Not a model; `what` describes the file and what to do.
     Mistaken { name: String, what: &'static str },
     /// The header is not one of a GGUF file.
     Header { name: String, error: Box<GgufError> },
@@ -78,7 +78,7 @@ pub enum FileError {
         count: u64,
         error: io::Error,
     },
-    /// Experts that lie in other files cannot be read.
+    /// Experts in other files cannot be read.
     Links { name: String, problem: LinkProblem },
     /// A file with experts of the model `name` is absent, or not ours to read.
     Blob {

@@ -16,7 +16,7 @@ use std::path::Path;
 pub struct ModelFile {
     name: String,
     contents: Contents,
-    /// Of a `.slc` file: where the GGUF file's parts lie in it.
+    /// For a `.slc` file: where the GGUF file's parts are in it.
     unpacked: Option<GgufInSlc>,
 }
 
@@ -26,17 +26,17 @@ enum Contents {
     Joined(JoinedFile),
 }
 
-/// What a header says of other files.
+/// The other files that a header refers to.
 enum Kind {
     Whole,
     Part(SplitPart),
-    /// Experts lie in them.
+    /// Experts are in other files.
     Linked,
 }
 
 impl ModelFile {
-    /// Opens `path` and checks its header; of a split model all parts: `path` is the first. Files that its experts
-    /// lie in are looked for, too.
+    /// Opens `path` and checks its header; for a split model, the headers of all parts: `path` is the first. Checks
+    /// the files that hold its experts, too.
     ///
     /// # Errors
     /// [`FileError`], naming the path.
@@ -70,7 +70,7 @@ impl ModelFile {
         }
     }
 
-    /// Walks the headers; says too which part of a model the file is.
+    /// Walks the headers; also returns which part of a model the file is.
     fn checked(name: String, contents: Contents) -> Result<(Self, Kind), FileError> {
         let mut file = Self {
             name,
@@ -103,7 +103,7 @@ impl ModelFile {
         }
     }
 
-    /// The path as it was given, or the name.
+    /// The path as given, or the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -143,12 +143,12 @@ impl ModelFile {
         }
     }
 
-    /// The bytes at hand: the header or more.
+    /// The bytes in memory: the header or more.
     fn head(&self) -> &[u8] {
         self.contents.head()
     }
 
-    /// In how many files the model lies.
+    /// Number of files the model is in.
     pub fn n_parts(&self) -> usize {
         match &self.contents {
             Contents::Joined(file) => file.n_parts(),
@@ -156,7 +156,7 @@ impl ModelFile {
         }
     }
 
-    /// Where the model's files were opened: one, unless it lies in parts or its experts lie in other files.
+    /// Paths of the model's files: one, unless the model is split or its experts are in other files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         (0..self.n_parts()).filter_map(|part| self.part_path(part))
     }
@@ -166,7 +166,7 @@ impl ModelFile {
         self.contents.map().map(MappedFile::bytes)
     }
 
-    /// Which of the model's files holds all of a range of its own bytes, and where; `None` where the range is in none.
+    /// Which of the model's files holds all of a range of its own bytes, and where; `None` if none does.
     pub(crate) fn locate(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
         match &self.contents {
             Contents::File(_) => Some((0, offset)),
@@ -174,7 +174,7 @@ impl ModelFile {
         }
     }
 
-    /// Where one of the model's files was opened, if it is one.
+    /// The path of one of the model's files, if it is a file.
     pub(crate) fn part_path(&self, part: usize) -> Option<&Path> {
         match &self.contents {
             Contents::File(file) => file.path(),
@@ -209,8 +209,8 @@ impl ModelFile {
         usize::try_from(slc.header().file_len - slc.header().payload_offset()).ok()
     }
 
-    /// The GGUF file, by the offsets that [`Self::parse`] gives. Of a `.slc` file it is made as
-    /// it is read.
+    /// The GGUF file, by the offsets that [`Self::parse`] gives. For a `.slc` file it is generated
+    /// during reading.
     pub fn source(&self) -> &dyn TensorSource {
         if self.unpacked.is_some() {
             return self;
@@ -225,7 +225,7 @@ impl ModelFile {
 }
 
 impl Contents {
-    /// The bytes at hand: the header or more.
+    /// The bytes in memory: the header or more.
     fn head(&self) -> &[u8] {
         match self {
             Self::File(file) => file.head(),

@@ -1,4 +1,4 @@
-//! A file in the making.
+//! Files that appear only when they are complete.
 #![forbid(unsafe_code)]
 
 use super::partial::PartialFile;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 /// A file that appears under its name when it is complete, or never.
 ///
-/// It is written beside its name as `.NAME.partial-PID`, by any number of threads at once, and
-/// [`finish`](Self::finish) renames it. Dropped before, it is removed: a full disk, an error or
-/// an interruption leave what was there before; so do SIGTERM and SIGHUP where
-/// [`interrupt::install`](crate::host::interrupt::install) was called. Only a process that is killed
-/// leaves the partial file, which is in nobody's way. A link is followed: what it leads to is replaced.
+/// It is written as `.NAME.partial-PID` in the same folder, by any number of threads at once, and
+/// [`finish`](Self::finish) renames it. Dropped before, it is removed: after a full disk, an error or
+/// an interruption the previous file is still there; so it is after SIGTERM and SIGHUP where
+/// [`interrupt::install`](crate::host::interrupt::install) was called. Only a killed process leaves
+/// the partial file, which disturbs nothing. A link is followed: its target is replaced.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -31,15 +31,15 @@ pub struct OutputFile {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum OutputError {
-    /// There is one already, and it is not to be replaced.
+    /// The file exists, and is not to be replaced.
     Exists { path: PathBuf },
-    /// There is one already that is something else, which is not to be lost.
+    /// The file exists and is of another kind, which must not be lost.
     Foreign { path: PathBuf },
     /// A directory, device or pipe has the name, or it names no file at all.
     NotRegular { path: PathBuf },
     /// The folder is absent or not ours to write.
     Create { path: PathBuf, error: io::Error },
-    /// Writing failed: the disk is full, say.
+    /// Writing failed, for example because the disk is full.
     Write { path: PathBuf, error: io::Error },
 }
 
@@ -72,8 +72,8 @@ impl fmt::Display for OutputError {
 impl Error for OutputError {}
 
 impl OutputFile {
-    /// Begins a file that will be called `path`. One that is there is an error, unless it is to
-    /// be overwritten; then it stays until the new one is complete. A model is not replaced.
+    /// Begins a file that will be called `path`. An existing one is an error, unless it is to be
+    /// overwritten; then it stays until the new one is complete. A model is not replaced.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -81,7 +81,7 @@ impl OutputFile {
         Self::create_with(path, overwrite, PUBLIC, None)
     }
 
-    /// The same of a model file that begins with `magic`: it may replace another one of its kind.
+    /// As [`Self::create`], for a model file that begins with `magic`: it may replace another one of its kind.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -89,7 +89,7 @@ impl OutputFile {
         Self::create_with(path, overwrite, PUBLIC, Some(magic))
     }
 
-    /// With the permissions `mode`, or those of what it replaces.
+    /// With the permissions `mode`, or the replaced file's.
     fn create_with(
         path: &Path,
         overwrite: bool,
@@ -139,8 +139,8 @@ impl OutputFile {
     }
 
     /// Begins a file that will be called `path` and replaces one that begins with `magic`, or is
-    /// empty. One that begins otherwise is an error: it is no such file. What a person said may be in
-    /// it (caches, conversations), so others of the machine cannot read a new one.
+    /// empty. An existing file that begins otherwise is an error. The contents may be private
+    /// (caches, conversations), so other users of the machine cannot read a new one.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -158,13 +158,13 @@ impl OutputFile {
         Self::create_with(path, is_file, PRIVATE, None)
     }
 
-    /// What it will be called.
+    /// The final path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes room for the whole file, so that a full disk is found before the work is done. File
-    /// systems that cannot promise room are believed to have it.
+    /// Reserves room for the whole file, so that a full disk is found before the work is done. File
+    /// systems that cannot reserve room are assumed to have it.
     ///
     /// # Errors
     /// [`OutputError::Write`].
@@ -191,7 +191,7 @@ impl OutputFile {
         written.map_err(|error| self.write_error(error))
     }
 
-    /// Reads back what was written.
+    /// Reads back written bytes.
     ///
     /// # Errors
     /// [`SourceError`].
@@ -207,7 +207,7 @@ impl OutputFile {
         let synced = self.partial.file.sync_all();
         synced.map_err(|error| self.write_error(error))?;
         self.rename()?;
-        // The name, too. Some file systems have no folders to sync.
+        // Sync the name, too. Some file systems have no folders to sync.
         let folder = self
             .path
             .parent()
@@ -228,7 +228,7 @@ impl OutputFile {
             Err(Errno::EXIST) => Err(OutputError::Exists {
                 path: self.path.clone(),
             }),
-            // The file system knows no such rename: look, then leap.
+            // The file system does not support such a rename: check, then rename.
             Err(Errno::INVAL | Errno::NOSYS) if !self.path.exists() => {
                 let renamed = fs::rename(from, to);
                 renamed.map_err(|error| self.write_error(error))
@@ -252,13 +252,13 @@ fn head(path: &Path, len: usize) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What files of models begin with: GGUF's, and `.slc`'s.
+/// The first bytes of model files: GGUF's, and `.slc`'s.
 const MODELS: [[u8; 4]; 2] = [*b"GGUF", sluice_core::slc::MAGIC];
 
 /// Permissions of a new file, before the process's mask takes some away.
 const PUBLIC: u32 = 0o666;
 
-/// The same of what is for its owner alone.
+/// Permissions of a new file for its owner alone, before the process's mask.
 const PRIVATE: u32 = 0o600;
 
 #[cfg(test)]

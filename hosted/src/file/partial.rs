@@ -1,4 +1,4 @@
-//! The files in the making, which a signal that ends the process removes.
+//! Partial files, removed by a signal that ends the process.
 
 use crate::host::interrupt;
 use core::ffi::c_char;
@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// A file under a name that is to be gone in the end: removed when dropped, and by SIGTERM and
-/// SIGHUP where these tidy up.
+/// A file under a temporary name: removed when dropped, and by SIGTERM and SIGHUP where handlers
+/// are installed.
 #[derive(Debug)]
 pub(super) struct PartialFile {
     pub(super) path: PathBuf,
@@ -22,19 +22,19 @@ pub(super) struct PartialFile {
     slot: Option<usize>,
 }
 
-/// What is to be removed; null where a place is free. As many as files may usually be open.
+/// The files to remove; null where a place is free. As many as may usually be open.
 static NAMES: [AtomicPtr<c_char>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
 
 /// Handlers that are reading names.
 static READERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Files that are made and not entered yet.
+/// Number of files being created and not entered yet.
 static MAKERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets signals that end the process wait: this thread does not take them, and a handler on another
+/// Holds back signals that end the process: this thread does not take them, and a handler on another
 /// one waits for [`MAKERS`].
 struct Waiting {
-    /// What the thread did not take before.
+    /// The thread's signal mask before.
     before: libc::sigset_t,
 }
 
@@ -44,7 +44,7 @@ impl Waiting {
         // SAFETY: there is room for a set.
         unsafe { libc::sigemptyset(ending.as_mut_ptr()) };
         for signal in [libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: a set, by the call above, and a signal that there is.
+            // SAFETY: a set, by the call above, and a valid signal.
             unsafe { libc::sigaddset(ending.as_mut_ptr(), signal) };
         }
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -52,7 +52,7 @@ impl Waiting {
         // SAFETY: a set to read, and room for another.
         unsafe { libc::pthread_sigmask(block, ending, before.as_mut_ptr()) };
         MAKERS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: filled in above; zeroes, were it refused, are the empty set.
+        // SAFETY: filled in above; if that was refused, zeroes are the empty set.
         let before = unsafe { before.assume_init() };
         Self { before }
     }
@@ -68,8 +68,8 @@ impl Drop for Waiting {
 }
 
 impl PartialFile {
-    /// Makes a file beside `path`, with the permissions `mode`. What an earlier process of the same
-    /// number left is in nobody's way: a free name is taken.
+    /// Creates a file in the folder of `path`, with the permissions `mode`. A file left by an earlier
+    /// process of the same number does no harm: a free name is used.
     pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let pid = std::process::id();
@@ -84,7 +84,7 @@ impl PartialFile {
             let partial = path.with_file_name(name);
             let mut options = File::options();
             let options = options.read(true).write(true).create_new(true).mode(mode);
-            // No signal comes between the file and its entry.
+            // No signal arrives between the file's creation and its entry.
             let _waiting = Waiting::begin();
             match options.open(&partial) {
                 Ok(file) => {
@@ -102,12 +102,12 @@ impl PartialFile {
     }
 }
 
-/// Names that are tried.
+/// Maximum number of names tried.
 const TRIES: u32 = 1000;
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Gone already where it has got its name.
+        // Already gone if it was renamed.
         let _removed = fs::remove_file(&self.path);
         if let Some(slot) = self.slot {
             leave(slot);
@@ -115,7 +115,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// Enters `path` among what is to be removed; `None` if there is no room.
+/// Enters `path` into the files to remove; `None` if [`NAMES`] is full.
 fn enter(path: &Path) -> Option<usize> {
     interrupt::before_end(remove_all);
     let name = CString::new(path.as_os_str().as_bytes()).ok()?.into_raw();
@@ -126,7 +126,7 @@ fn enter(path: &Path) -> Option<usize> {
     };
     let found = NAMES.iter().position(is_free);
     if found.is_none() {
-        // SAFETY: of `into_raw` above, and no place has it.
+        // SAFETY: from `into_raw` above, and not stored in any place.
         drop(unsafe { CString::from_raw(name) });
     }
     found

@@ -33,7 +33,7 @@ impl ReadFile {
         })
     }
 
-    /// Where it was opened.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }

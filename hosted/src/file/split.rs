@@ -1,8 +1,8 @@
-//! A model in several GGUF files, read as the one file that they were made from.
+//! A model in several GGUF files, read as the one file that they were split from.
 //!
-//! The parts are called `NAME-00001-of-00003.gguf` and so on. Each says in `split.no` (from 0) and
-//! `split.count` which one it is, and in `split.tensors.count` how many tensors all have together.
-//! The first brings the metadata, which others may repeat. Source: llama.cpp, `gguf-split`.
+//! The parts are called `NAME-00001-of-00003.gguf` and so on. `split.no` (from 0) and `split.count` give each part's
+//! index and the number of parts, `split.tensors.count` the number of tensors in all parts together.
+//! The first part has the metadata, which others may repeat. Source: llama.cpp, `gguf-split`.
 #![forbid(unsafe_code)]
 
 use super::bytes::{FileBytes, LoadMode};
@@ -16,14 +16,14 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// Which part of a model a file says it is.
+/// Which part of a model a file is, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitPart {
     /// From 0.
     pub index: u64,
-    /// Of all parts, at least 2.
+    /// Number of parts, at least 2.
     pub count: u64,
-    /// Of all parts together, where it is said.
+    /// Number of tensors in all parts together, if given.
     pub n_tensors: Option<u64>,
 }
 
@@ -32,30 +32,30 @@ pub struct SplitPart {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum SplitProblem {
-    /// It was named in the first part's place.
+    /// It was named in place of the first part.
     NotFirst { part: SplitPart, first: PathBuf },
-    /// The first part has another name than its kind, so the others' names are not known.
+    /// The first part is not named as a part, so the others' names are unknown.
     Name { count: u64 },
-    /// It is not the part that its name says.
+    /// It is not the part that its name gives.
     Other {
         found: Option<SplitPart>,
         expected: SplitPart,
     },
-    /// A part before has a tensor of this name.
+    /// An earlier part has a tensor of this name.
     Tensor { name: String },
-    /// It gives a key another value than the first part does.
+    /// A key's value differs from the first part's.
     Metadata { key: String },
-    /// All parts together have another number of tensors than they say.
+    /// The number of tensors in all parts together differs from the one given.
     TensorCount { found: u64, expected: u64 },
     /// It is in memory, without the others.
     InMemory { part: SplitPart },
 }
 
 impl SplitPart {
-    /// What a header says; `None` for a model in one file.
+    /// Reads the part from a header; `None` for a model in one file.
     ///
     /// # Errors
-    /// A key of the three is no number, or the part's own is missing.
+    /// One of the three keys is not a number, or the part's index is missing.
     pub fn of(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
         let count = optional(gguf.u64(COUNT_KEY))?;
         // Where parts were joined, llama.cpp leaves 0.
@@ -70,7 +70,7 @@ impl SplitPart {
     }
 }
 
-/// Reads the headers of all parts. `first` is the first, by `path`, and said that it is `part`.
+/// Reads the headers of all parts. `first` is the first, by `path`, whose header gives `part`.
 pub(super) fn open(
     path: &Path,
     part: SplitPart,
@@ -101,7 +101,7 @@ pub(super) fn open(
     Ok(parts.joining.finish())
 }
 
-/// Parts of which a file is made.
+/// The parts of a file.
 #[derive(Default)]
 struct Parts {
     joining: Joining,
@@ -137,7 +137,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Keys of a part that is not the first: those of the file itself are its own affair.
+    /// Checks the keys of a part that is not the first, except those about the file itself.
     fn add_metadata(&mut self, path: &Path, gguf: &Gguf<'_>) -> Result<(), FileError> {
         let header = &mut self.joining.header;
         let of_model = |key: &str| key != ALIGNMENT_KEY && !SPLIT_KEYS.contains(&key);
@@ -172,7 +172,7 @@ fn ending(index: u64, count: u64) -> String {
     format!("-{:05}-of-{count:05}.gguf", index + 1)
 }
 
-/// What stands before the ending of the first part's name.
+/// The first part's name up to its ending.
 fn stem(path: &Path, part: SplitPart) -> Result<PathBuf, FileError> {
     let without = |index| {
         let ending = ending(index, part.count);
@@ -278,9 +278,9 @@ impl fmt::Display for SplitProblem {
 
 /// Which part a file is, from 0.
 pub const INDEX_KEY: &str = "split.no";
-/// How many parts there are.
+/// Number of parts.
 pub const COUNT_KEY: &str = "split.count";
-/// How many tensors all parts have together.
+/// Number of tensors in all parts together.
 pub const TENSORS_KEY: &str = "split.tensors.count";
 
 const SPLIT_KEYS: [&str; 3] = [INDEX_KEY, COUNT_KEY, TENSORS_KEY];

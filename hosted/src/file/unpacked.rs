@@ -5,10 +5,10 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::kernels::panel::PanelLayout;
 use sluice_core::slc::{FILE_HEADER_BYTES, GapProblem, Slc, SlcError, TensorHeader};
 
-/// Where every part of a GGUF file lies in the `.slc` file that was made from it.
+/// Where every part of a GGUF file is in the `.slc` file that was made from it.
 #[derive(Clone, Debug)]
 pub struct GgufInSlc {
-    /// In the order of the GGUF file, disjoint. What is between them is zero.
+    /// In the order of the GGUF file, disjoint. Gaps between them are zero.
     segments: Vec<Segment>,
     gguf_len: u64,
 }
@@ -16,7 +16,7 @@ pub struct GgufInSlc {
 #[derive(Clone, Debug)]
 struct Segment {
     gguf: Range<u64>,
-    /// In the `.slc` file.
+    /// Offset in the `.slc` file.
     offset: u64,
     /// For panels: their shape, and the header that says where each matrix is.
     panels: Option<(PanelLayout, TensorHeader)>,
@@ -26,7 +26,7 @@ impl GgufInSlc {
     /// The map of a `.slc` file.
     ///
     /// # Errors
-    /// A gap that lies on a tensor.
+    /// A gap that overlaps a tensor.
     pub fn new(slc: &Slc<'_>) -> Result<Self, SlcError> {
         let header = slc.header();
         let mut segments = vec![Segment {

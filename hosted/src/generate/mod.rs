@@ -23,37 +23,37 @@ use sluice_core::tokenizer::Detokenizer;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// What a step led to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A token was chosen. It is not in the context yet.
     Token(u32),
-    /// None was wanted.
+    /// No token was wanted.
     Nothing,
     /// The stop flag was set; the step has not happened.
     Interrupted,
 }
 
-/// A token as it comes out.
+/// A generated token.
 #[derive(Clone, Copy, Debug)]
 pub struct GeneratedToken<'w> {
     /// The token.
     pub token: u32,
-    /// What text is complete with it: whole characters.
+    /// The text that it completes: whole characters.
     pub piece: &'w str,
-    /// How likely it was, if the chooser records that. Nothing for text that is only left over
-    /// behind the last token.
+    /// How likely it was, if the chooser records that. `None` for text left over after the last
+    /// token.
     pub report: Option<&'w TokenReport>,
 }
 
-/// How far to go on.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Until {
-    /// Most tokens; `None` for no limit.
+    /// Maximum number of tokens; `None` for no limit.
     pub n_predict: Option<usize>,
-    /// Go on behind tokens that end a text.
+    /// Continue after tokens that end a text.
     pub ignore_eos: bool,
-    /// When the context is full: tokens at its beginning to keep while half of the others go.
+    /// When the context is full: tokens to keep at its beginning while half of the others are removed.
     /// `None` ends the text.
     pub shift: Option<usize>,
 }
@@ -63,16 +63,16 @@ pub struct Until {
 pub struct Generator {
     session: Session,
     sequence: Sequence,
-    /// What took how long so far.
+    /// Times so far.
     pub timings: GeneratorTimings,
-    /// A token that [`Self::write`] has shown and not entered.
+    /// A token that [`Self::write`] has shown but not entered.
     pending: Option<u32>,
-    /// Tokens that were chosen and not shown: all but the last are in the context.
+    /// Tokens that were chosen but not shown: all except the last are in the context.
     ready: VecDeque<Chosen>,
 }
 
 impl Generator {
-    /// Over a session that has room for another sequence, whose tokens `sampler` chooses.
+    /// A generator over a session that has room for another sequence, whose tokens `sampler` chooses.
     ///
     /// # Errors
     /// [`GenerateError::NoSequence`].
@@ -96,7 +96,7 @@ impl Generator {
         &self.session
     }
 
-    /// The session, to set what speculates.
+    /// The session, to configure speculation.
     pub const fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -136,8 +136,8 @@ impl Generator {
         self.sequence.set_sampler(sampler);
     }
 
-    /// Computes with these adapters from now on. What was read with others is forgotten: a text is never
-    /// computed with some and then with others.
+    /// Uses these adapters from now on. Text read with others is forgotten: a text is never computed with changing
+    /// adapters.
     ///
     /// # Errors
     /// [`GenerateError::Engine`].
@@ -154,12 +154,12 @@ impl Generator {
         self.sequence.number = self.sequence.number.wrapping_add(1);
     }
 
-    /// Makes `tokens` what is in the context and chooses the token behind them, if `wants` is
-    /// logits. What the context begins with already is not computed again, but for the last token,
+    /// Makes `tokens` the contents of the context and chooses the token after them, if `wants` is
+    /// logits. A common beginning of the context is not computed again, except for the last token,
     /// whose logits are needed.
     ///
     /// A recurrent model's state before the last token is kept, as the checkpoint with the number of the
-    /// sequence, where [`crate::Limits::n_checkpoints`] leaves room: later prompts that begin like this one go on
+    /// sequence, where [`crate::Limits::n_checkpoints`] leaves room: later prompts with the same beginning continue
     /// from there.
     ///
     /// # Errors
@@ -189,20 +189,20 @@ impl Generator {
         Ok(next)
     }
 
-    /// Enters `token` at the end of the context and chooses the one behind it.
+    /// Enters `token` at the end of the context and chooses the next one.
     ///
     /// # Errors
     /// [`GenerateError`]; the context is then as before.
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
-        // One token is asked for, so that none is drafted.
+        // One token is asked for, so that none are drafted.
         self.sequence.n_left = 1;
         self.step(|timings| &mut timings.eval)
     }
 
-    /// Goes on from `next`, which a prompt led to. `each` is handed the text as it comes, token by
-    /// token, and says whether it wants more. The last token that was chosen is not
-    /// entered into the context.
+    /// Continues from `next`, the result of a prompt. `each` is handed the text token by token, and
+    /// returns whether it wants more. The last token that was chosen is not entered into the
+    /// context.
     ///
     /// # Errors
     /// [`GenerateError`].
@@ -279,13 +279,13 @@ impl Generator {
         Ok(ended)
     }
 
-    /// Enters `token` with what is drafted behind it; all that is chosen then is ready.
+    /// Enters `token` with the tokens drafted after it; all tokens chosen then are ready.
     fn go_on(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
         self.step(|timings| &mut timings.eval)
     }
 
-    /// Takes back what was read behind a token that was shown last.
+    /// Takes back what was read after the last token shown.
     fn forget_ready(&mut self, shown: Option<&Chosen>) -> Result<(), GenerateError> {
         if let Some(shown) = shown.filter(|_| !self.ready.is_empty()) {
             self.session
@@ -294,8 +294,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
-    /// up (context shift). Returns how many tokens went.
+    /// Removes the older half of the tokens after the first `n_keep`, and moves the rest up (context
+    /// shift). Returns the number of tokens removed.
     ///
     /// # Errors
     /// [`GenerateError::Engine`].
@@ -304,10 +304,10 @@ impl Generator {
     }
 
     /// Keeps the first `len` tokens of the context. Returns how many it keeps: fewer, where the model's state
-    /// after `len` is not kept.
+    /// after `len` is not stored.
     ///
     /// # Errors
-    /// [`GenerateError::Engine`]: the context has fewer.
+    /// [`GenerateError::Engine`]: the context has fewer tokens.
     pub fn truncate(&mut self, len: usize) -> Result<usize, GenerateError> {
         let kept = self.session.truncate(&mut self.sequence, len)?;
         self.pending = None;
@@ -317,7 +317,7 @@ impl Generator {
     /// Reads a part of a prompt.
     fn read(&mut self, tokens: &[u32], n_wanted: usize) -> Result<Next, GenerateError> {
         self.sequence.push(tokens, n_wanted);
-        // Nothing is drafted behind a prompt: who asked may not go on.
+        // Nothing is drafted after a prompt: the caller may not continue.
         self.sequence.n_left = 1;
         let mut next = Next::Nothing;
         while !self.sequence.queue().is_empty() && next != Next::Interrupted {
@@ -332,7 +332,7 @@ impl Generator {
         has_room && self.session.model().config().is_recurrent()
     }
 
-    /// Keeps the state at the end of the context, instead of the one that was kept before.
+    /// Keeps the state at the end of the context, instead of the one kept before.
     fn keep_state(&mut self) -> Result<(), GenerateError> {
         let slot = self.sequence.slot;
         let kept = self.session.with_state(|state| {
@@ -345,8 +345,8 @@ impl Generator {
         Ok(kept.map_err(EngineError::from)?)
     }
 
-    /// Runs a step over what is queued, whose time goes where `span` says. What a step that failed
-    /// has not read is not queued any more.
+    /// Runs a step over the queue and adds its time to `span`. Tokens that a failed step has not read are removed from
+    /// the queue.
     fn step(
         &mut self,
         span: fn(&mut GeneratorTimings) -> &mut Span,
@@ -383,7 +383,7 @@ impl Generator {
     }
 }
 
-/// How many tokens two texts begin with alike.
+/// Length of the common beginning of two texts, in tokens.
 #[must_use]
 pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()

@@ -3,7 +3,7 @@
 use crate::sequence::{Ended, Sequence, Settings};
 use crate::session::{GenerateError, Session};
 
-/// The text behind a prompt, piece by piece: whole characters, and nothing of a stop text. Dropped, it
+/// The text after a prompt, piece by piece: whole characters, without any stop text. Dropped, it
 /// leaves the session as it was.
 #[derive(Debug)]
 pub struct Pieces<'s> {
@@ -19,8 +19,8 @@ enum State {
 }
 
 impl Session {
-    /// Continues `prompt` as `settings` say. A prompt that cannot be continued is the only thing that
-    /// then comes out, as an error.
+    /// Continues `prompt` with `settings`. If the prompt cannot be continued, the iterator yields only
+    /// an error.
     pub fn generate(&mut self, prompt: &str, settings: Settings) -> Pieces<'_> {
         let state = match self.begin(prompt, &settings) {
             Ok(sequence) => State::Writing(Box::new(sequence)),

@@ -1,4 +1,4 @@
-//! What a generator has read, on disk: the tokens and their keys and values.
+//! A generator's context on disk: the tokens and their keys and values.
 //!
 //! ```text
 //!  0  "SLPC"           magic
@@ -9,7 +9,7 @@
 //!  …  u64              hash of everything before
 //! ```
 //!
-//! Little endian. A restored context goes on with the same bits as the one that was saved.
+//! Little endian. A restored context continues with the same bits as the one that was saved.
 
 use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
@@ -36,13 +36,13 @@ const CHECKSUM_BYTES: usize = 8;
 pub enum PromptCacheError {
     /// The file cannot be read.
     Read { path: PathBuf, error: io::Error },
-    /// It is something else.
+    /// It is not a prompt cache.
     NotACache { path: PathBuf },
     /// Another version wrote it.
     Version { path: PathBuf, version: u32 },
-    /// It was cut, or its bytes were changed.
+    /// It was truncated, or its bytes were changed.
     Damaged { path: PathBuf, what: &'static str },
-    /// It is of another model, KV type or shape.
+    /// It is for another model, KV type or shape.
     Foreign { path: PathBuf, error: StateError },
     /// It holds more tokens than the context.
     TooLong {
@@ -103,7 +103,7 @@ impl From<GenerateError> for PromptCacheError {
     }
 }
 
-/// All of a file that begins as a cache does; of another, only the beginning.
+/// All bytes of a file that begins as a cache does; of another, only the beginning.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let found = file.metadata()?;
@@ -123,8 +123,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl Generator {
-    /// Replaces the context by the one in the file at `path`; returns its tokens. `None`, and
-    /// nothing changed, if there is no such file or it is empty.
+    /// Replaces the context by the one in the file at `path`; returns its number of tokens. `None`,
+    /// without a change, if the file does not exist or is empty.
     ///
     /// # Errors
     /// [`PromptCacheError`]; the context is then empty or as before.
@@ -136,7 +136,7 @@ impl Generator {
         Ok(restored)
     }
 
-    /// Writes the context to `path`, where nothing but a prompt cache is replaced.
+    /// Writes the context to `path`. Replaces only prompt caches.
     ///
     /// # Errors
     /// [`PromptCacheError`]; what was at `path` is then still there.
@@ -146,8 +146,8 @@ impl Generator {
 }
 
 impl Session {
-    /// Replaces what a sequence has read by what is in the file at `path`; returns its tokens. `None`, and
-    /// nothing changed, if there is no such file or it is empty.
+    /// Replaces what a sequence has read by the contents of the file at `path`; returns its number of tokens. `None`,
+    /// without a change, if the file does not exist or is empty.
     ///
     /// # Errors
     /// [`PromptCacheError`]; the sequence is then empty or as before.
@@ -195,7 +195,7 @@ impl Session {
         Ok(Some(sequence.tokens.len()))
     }
 
-    /// Writes what a sequence has read to `path`, where nothing but a prompt cache is replaced.
+    /// Writes what a sequence has read to `path`. Replaces only prompt caches.
     ///
     /// # Errors
     /// [`PromptCacheError`]; what was at `path` is then still there.
@@ -224,7 +224,7 @@ impl Session {
     }
 }
 
-/// The tokens and the saved sequence of a file whose checksum is right.
+/// The tokens and the saved sequence of a file, after a check of its checksum.
 fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(Vec<u32>, &'b [u8]), PromptCacheError> {
     let path_buf = || path.to_path_buf();
     let damaged = |what| PromptCacheError::Damaged {

@@ -1,30 +1,30 @@
-//! What took how long.
+//! Times of a generator's work.
 
 use core::time::Duration;
 
-/// Times of a generator's work so far.
+/// Times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GeneratorTimings {
     /// From the program's start to the model being ready; the caller's to fill in.
     pub load: Duration,
     /// Steps over prompts, per token.
     pub prompt: Span,
-    /// Steps over generated tokens, per token, with the time that drafting took.
+    /// Steps over generated tokens, per token, including the time of drafting.
     pub eval: Span,
     /// Draws.
     pub sampling: Span,
     /// Prompt tokens that were in the KV cache already.
     pub reused: usize,
-    /// From the first token of the last prompt going in to the first token coming out.
+    /// From the start of reading the last prompt to its first token.
     pub first_token: Option<Duration>,
     /// From the program's start to the end of the text; the caller's to fill in.
     pub total: Duration,
 }
 
-/// A number of things and the time they took together.
+/// A number of things and their total time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span {
-    /// How many.
+    /// Number of things.
     pub count: usize,
     /// Nanoseconds.
     pub ns: u128,

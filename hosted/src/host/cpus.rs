@@ -1,16 +1,16 @@
-//! Sets of CPUs, as people and the kernel write them.
+//! Sets of CPUs, as users and the kernel write them.
 
 use core::fmt;
 
-/// A set of CPUs: of a mask in hexadecimal or of a range.
+/// A set of CPUs: from a hexadecimal mask or a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Most CPUs that a mask can name, as in llama.cpp.
+/// Maximum number of CPUs that a mask can name, as in llama.cpp.
 pub const CPUS_MAX: usize = 512;
 
 impl CpuList {
-    /// Reads `--cpu-mask`: hexadecimal, CPU 0 is the lowest bit, `0x` may stand before it.
+    /// Reads `--cpu-mask`: hexadecimal, CPU 0 is the lowest bit, an optional `0x` before it.
     ///
     /// # Errors
     /// It is not hexadecimal, names no CPU, or more than [`CPUS_MAX`].
@@ -40,8 +40,8 @@ impl CpuList {
         Ok(Self(cpus))
     }
 
-    /// Reads `--cpu-range`: `lo-hi`, both included; without one of them from the first or to the
-    /// last.
+    /// Reads `--cpu-range`: `lo-hi`, both included; if one is missing, from the first or to the
+    /// last CPU.
     ///
     /// # Errors
     /// It is not a range, or not within 0 to [`CPUS_MAX`]` - 1`.
@@ -67,7 +67,7 @@ impl CpuList {
         Ok(Self((low..=high).collect()))
     }
 
-    /// Both lists together.
+    /// Appends another list.
     pub fn extend(&mut self, other: &Self) {
         self.0.extend(&other.0);
         self.0.sort_unstable();

@@ -1,6 +1,6 @@
-//! The drives that a file lies on, and the NUMA nodes that these are attached to.
+//! The drives that a file is on, and the NUMA nodes that these are attached to.
 //!
-//! What a drive of one node sends to a thread or to memory of another crosses the link between
+//! Data sent from a drive on one node to a thread or to memory on another crosses the link between
 //! sockets. So threads that wait for reads, and the memory that they read into, belong on the
 //! drive's node, if it is known:
 //!
@@ -33,19 +33,19 @@ use std::path::{Path, PathBuf};
 /// The drives below a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drives {
-    /// Whole disks by their names (`nvme0n1`), sorted; none where no disk is seen, as of files in
+    /// Whole disks by their names (`nvme0n1`), sorted; empty if none is visible, as for files in
     /// memory, on a network, or in a container that hides where its layers are.
     pub devices: Vec<String>,
-    /// NUMA nodes of all of these disks, sorted. None if one of them does not tell: then nothing
+    /// NUMA nodes of all of these disks, sorted. Empty if one of them is unknown: then nothing
     /// should be bound.
     pub nodes: Vec<usize>,
 }
 
 impl Drives {
-    /// Those of a file or folder.
+    /// The drives of a file or folder.
     ///
     /// # Errors
-    /// There is none at this path, or it cannot be reached. Drives that are not found are no error.
+    /// The path does not exist, or cannot be reached. Drives that are not found are not an error.
     pub fn of(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let device = path.metadata()?.dev();
@@ -56,7 +56,7 @@ impl Drives {
         Ok(Self::below(Path::new("/"), &path, device))
     }
 
-    /// Those of several files or folders; nodes only if they are known of all.
+    /// The drives of several files or folders; nodes only if they are known for all.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -64,7 +64,7 @@ impl Drives {
         let (mut devices, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         let (mut is_known, mut seen) = (true, BTreeSet::new());
         for path in paths {
-            // Of thousands of files on a file system one is enough.
+            // One of thousands of files on a file system is enough.
             if !seen.insert(path.metadata()?.dev()) {
                 continue;
             }
@@ -97,13 +97,13 @@ impl Drives {
         walk.drives()
     }
 
-    /// CPUs of the nodes that the calling thread may use; none where the nodes are unknown, or have
+    /// CPUs of the nodes that the calling thread may use; empty if the nodes are unknown, or have
     /// no such CPU.
     pub fn cpus(&self) -> CpuList {
         self.cpus_among(&Cores::choose(CoreChoice::All))
     }
 
-    /// CPUs of the nodes among those of `cores`: for threads that start pinned to fewer than the
+    /// CPUs of the nodes that are also in `cores`: for threads that start pinned to fewer than the
     /// process may use.
     pub fn cpus_among(&self, cores: &Cores) -> CpuList {
         let nodes = cores.nodes().into_iter();
@@ -113,8 +113,8 @@ impl Drives {
         CpuList(cpus)
     }
 
-    /// Binds the calling thread to [`cpus`](Self::cpus) and reads the binding back; `None`, and no
-    /// change, where there are none.
+    /// Binds the calling thread to [`cpus`](Self::cpus) and reads the binding back; `None`, without a
+    /// change, if there are no such CPUs.
     pub fn bind_current_thread(&self, name: impl Into<String>) -> Option<HostMeasure> {
         let cpus = self.cpus();
         if cpus.0.is_empty() {
@@ -132,15 +132,15 @@ impl Drives {
 /// What was found so far.
 struct Walk<'r> {
     root: &'r Path,
-    /// Folders of devices, and of layers, that were looked at: going in circles ends there.
+    /// Folders of devices and of layers already visited: ends cycles.
     seen: BTreeSet<PathBuf>,
     devices: BTreeSet<String>,
     nodes: BTreeSet<usize>,
-    /// Whether something did not tell its node.
+    /// Whether the node of some device is unknown.
     has_unknown: bool,
 }
 
-/// Devices on devices, and layers in layers, that are followed. Real ones have up to 4.
+/// Maximum depth of devices on devices, and of layers in layers. Real ones have up to 4.
 const DEPTH_MAX: usize = 16;
 
 impl<'r> Walk<'r> {
@@ -216,7 +216,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// Notes the node of a disk or controller: the first above it that is told. -1 is none.
+    /// Notes the node of a disk or controller, from the first `numa_node` at or above it. -1 is unknown.
     fn attached(&mut self, folder: &Path) {
         let sys = self.root.join("sys");
         let mut above = folder.ancestors().take_while(|at| at.starts_with(&sys));
@@ -227,7 +227,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// What is mounted where `path` lies.
+    /// The file system mounted at `path`.
     fn mounted(
         &mut self,
         mounts: &[Mount],
@@ -252,8 +252,8 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// The layer of an overlay that has the file; where none is seen to have it, all that are seen.
-    /// A container sees none of them.
+    /// The layer of an overlay that has the file; if none visibly has it, all visible layers.
+    /// Containers see no layers.
     fn layers(&mut self, mounts: &[Mount], mount: &Mount, path: &Path, depth: usize) {
         let inside = mount.inside(path);
         let root = self.root;
@@ -291,7 +291,7 @@ impl<'r> Walk<'r> {
                 let (major, minor) = (major(of.rdev()), minor(of.rdev()));
                 format!("sys/dev/block/{major}:{minor}")
             }
-            // A container may have no such node; sysfs knows the name, with its slashes replaced.
+            // A container may lack the device node; sysfs has the name, with its slashes replaced.
             _ => {
                 let name = node.strip_prefix(self.root.join("dev")).ok()?;
                 let name = name.to_str().filter(|name| !name.is_empty())?;
@@ -301,7 +301,7 @@ impl<'r> Walk<'r> {
         self.root.join(link).canonicalize().ok()
     }
 
-    /// All devices of the btrfs that has this one; itself, if none does.
+    /// All devices of the btrfs that this one belongs to; itself, if it belongs to none.
     fn members(&self, folder: PathBuf) -> Vec<PathBuf> {
         let name = folder.file_name().unwrap_or_default();
         let systems = entries(&self.root.join("sys/fs/btrfs"));
@@ -314,8 +314,8 @@ impl<'r> Walk<'r> {
     }
 }
 
-/// Links to the controllers of a disk that has several paths: `nvme0`, but not `nvme0n1`, beside it
-/// in the folder of its subsystem. None of other disks.
+/// Links to the controllers of a disk with several paths: `nvme0`, but not `nvme0n1` next to it in
+/// the folder of its subsystem. Empty for other disks.
 fn controllers(disk: &Path) -> Vec<PathBuf> {
     let starts = |path: &Path, with| {
         let name = path.file_name().and_then(OsStr::to_str)?;
@@ -334,7 +334,7 @@ fn controllers(disk: &Path) -> Vec<PathBuf> {
     links
 }
 
-/// What is in a folder, sorted; nothing where there is none.
+/// Contents of a folder, sorted; empty if it does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();

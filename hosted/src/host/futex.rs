@@ -8,7 +8,7 @@ use sluice_core::team::WaitPolicy;
 #[derive(Clone, Copy, Debug)]
 pub struct FutexWait {
     spins: u32,
-    /// Rounds of spinning with a look at who else wants the core, before sleeping.
+    /// Rounds of spinning, each followed by an offer of the core to others, before sleeping.
     rounds: u32,
 }
 
@@ -34,7 +34,7 @@ impl FutexWait {
         }
     }
 
-    /// For more workers than cores: one that waits should leave the core to another at once.
+    /// For more workers than cores: a waiting one should yield its core to another at once.
     pub const YIELDING: Self = Self {
         spins: 20,
         rounds: 0,
@@ -65,7 +65,7 @@ impl WaitPolicy for FutexWait {
             tv_sec: 0,
             tv_nsec: 5_000_000,
         };
-        // As above; the time being over is another reason to look again.
+        // As above; a timeout is another reason to look again.
         let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&some_ms));
     }
 
@@ -92,7 +92,7 @@ impl Signal {
         }
     }
 
-    /// Changes the value, atomically, and wakes who waits. What was written before is visible
+    /// Changes the value, atomically, and wakes the waiting threads. Earlier writes are visible
     /// to every thread that sees the new value. Returns the new value.
     pub(crate) fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
         // SeqCst here and in `wait_while`: either the sleeper sees the value or we see the

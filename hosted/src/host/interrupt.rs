@@ -1,5 +1,5 @@
-//! Ctrl-C: the first one asks the engine to stop, the second one ends the process. What ends the process
-//! otherwise tidies up before.
+//! Ctrl-C: the first one asks the engine to stop, the second one ends the process. Other signals that end the
+//! process clean up before.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -8,34 +8,34 @@ use sluice_core::team::StopFlag;
 use std::io;
 use std::sync::OnceLock;
 
-/// What Ctrl-C sets once [`install`] has run.
+/// Set by Ctrl-C once [`install`] has run.
 static STOP: StopFlag = StopFlag::new();
 
-/// What else the first Ctrl-C does.
+/// Called by the first Ctrl-C in addition.
 static ALSO: OnceLock<fn()> = OnceLock::new();
 
-/// What the end by another signal does before.
+/// Called before another signal ends the process.
 static BEFORE_END: OnceLock<fn()> = OnceLock::new();
 
-/// Lets the first Ctrl-C call `then`, once in the life of the process; a second call changes nothing.
+/// Makes the first Ctrl-C call `then`, once in the life of the process; a second call changes nothing.
 ///
-/// `then` runs in a signal handler, so it may do only what is async-signal-safe: atomics and such calls
-/// of the kernel, no locks and no memory.
+/// `then` runs in a signal handler, so it must be async-signal-safe: atomics and such system calls,
+/// no locks and no allocation.
 pub fn also(then: fn()) {
     let _first = ALSO.set(then);
 }
 
-/// Lets a signal that ends the process (SIGTERM, SIGHUP) call `then` before. As with [`also`], once,
-/// and only what is async-signal-safe.
+/// Makes a signal that ends the process (SIGTERM, SIGHUP) call `then` before. As with [`also`], once,
+/// and async-signal-safe only.
 pub fn before_end(then: fn()) {
     let _first = BEFORE_END.set(then);
 }
 
-/// Lets SIGINT set a flag instead of ending the process, once: the signal's default comes back
-/// with its first delivery, so that a second Ctrl-C always ends the process. Returns the flag.
+/// Makes SIGINT set a flag instead of ending the process, once: the first delivery restores the
+/// signal's default, so that a second Ctrl-C always ends the process. Returns the flag.
 ///
-/// SIGTERM and SIGHUP end the process as before, behind what [`also`] and [`before_end`] do. A file
-/// that grows over the limit of the process (SIGXFSZ) is an error of writing.
+/// SIGTERM and SIGHUP end the process as before, after the functions set by [`also`] and
+/// [`before_end`]. A file that grows over the process's limit (SIGXFSZ) is a write error.
 ///
 /// A process that was started with a signal ignored (`nohup`, a script's background job) keeps
 /// ignoring it.
@@ -68,7 +68,7 @@ fn handle(signal: c_int, handler: usize) -> io::Result<()> {
     }
     let action = libc::sigaction {
         sa_sigaction: handler,
-        // RESTART: reads and writes go on; the flag is looked at where a stop is clean.
+        // RESTART: reads and writes continue; the flag is checked where a stop is clean.
         sa_flags: libc::SA_RESETHAND | libc::SA_RESTART,
         ..before
     };
@@ -94,14 +94,14 @@ extern "C" fn on_end(signal: c_int) {
         then();
     }
     if is_default(signal) {
-        // SAFETY: its default ends the process behind this handler.
+        // SAFETY: its default ends the process after this handler.
         unsafe { libc::raise(signal) };
     }
 }
 
-/// Whether the default of `signal` is back, as it is with a delivery to one of our handlers. A handler that was put over
-/// ours, such as tokio's, may call it and does what ends the process itself: raised again, the signal would come back
-/// to it for ever.
+/// Whether the default of `signal` is back, as it is after a delivery to one of our handlers. A handler that was
+/// installed over ours, such as tokio's, may call it and ends the process itself: raised again, the signal would
+/// return to it endlessly.
 fn is_default(signal: c_int) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: async-signal-safe; asks for the present action only, and `now` has room for it.

@@ -1,20 +1,20 @@
-//! Which kernels to run: the best this CPU and kernel offer, or the ones asked for by name.
+//! The choice of kernels: the best this CPU and kernel offer, or the requested ones.
 
 use core::error::Error;
 use core::fmt;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 
-/// A kernel table was asked for that cannot be had.
+/// A requested kernel table is not available.
 #[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum IsaError {
-    /// This build has no table of that name.
+    /// This build does not have a table of that name.
     Unknown {
         name: String,
         names: Vec<&'static str>,
     },
-    /// The CPU lacks what the table needs.
+    /// The CPU lacks features that the table needs.
     NotAvailable {
         name: String,
         available: Vec<&'static str>,
@@ -64,7 +64,7 @@ pub fn kernel_table(name: Option<&str>) -> Result<&'static KernelTable, IsaError
     })
 }
 
-/// The CPU's features that this process may use. Tile registers have to be asked for, once per
+/// The CPU's features that this process may use. Tile registers have to be requested, once per
 /// process and before its threads first use them.
 pub fn features() -> CpuFeatures {
     match tiles_granted() {

@@ -1,9 +1,9 @@
-//! What was asked of the kernel, and what it gave: the one report of pinning, priorities, locked
+//! Requests to the kernel and their results: the one report of pinning, priorities, locked
 //! memory, huge pages and NUMA placement.
 //!
-//! A measure is requested, then read back from the kernel. It is held only if the reading says so;
-//! otherwise the report says what is in force instead, why, and what to type to get it. A refused
-//! measure degrades a run and never fails it.
+//! A measure is requested, then read back from the kernel. It is held only if the reading confirms
+//! it; otherwise the report gives what is in force instead, the reason, and the command that would
+//! fix it. A refused measure degrades a run and never fails it.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -11,20 +11,20 @@ use core::fmt;
 /// One measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMeasure {
-    /// What it is, as a person would call it: `affinity of rank 1`, `huge pages of the weights`.
+    /// Its name in plain words: `affinity of rank 1`, `huge pages of the weights`.
     pub name: String,
-    /// What was asked for: `CPU 1`, `nice -10`.
+    /// The request: `CPU 1`, `nice -10`.
     pub requested: String,
-    /// What the kernel says is in force: `CPU 1`, `0 of 636 MiB`.
+    /// What is in force according to the kernel: `CPU 1`, `0 of 636 MiB`.
     pub found: String,
-    /// Why less is in force than was asked for; `None` if all of it is.
+    /// Why less is in force than requested; `None` if all of it is.
     pub why_not: Option<String>,
-    /// What to type to get it, where something can be typed.
+    /// The command that would grant it, if there is one.
     pub remedy: Option<String>,
 }
 
 impl HostMeasure {
-    /// A measure that is held: the kernel was asked again and says `found`.
+    /// A measure that is held: read back from the kernel as `found`.
     pub fn held(
         name: impl Into<String>,
         requested: impl Into<String>,
@@ -52,7 +52,7 @@ impl HostMeasure {
         }
     }
 
-    /// The same with what to type to get it.
+    /// Adds the command that would grant it.
     #[must_use]
     pub fn with_remedy(self, remedy: impl Into<String>) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl HostMeasure {
         }
     }
 
-    /// Whether all that was asked for is in force.
+    /// Whether everything requested is in force.
     pub const fn is_held(&self) -> bool {
         self.why_not.is_none()
     }
@@ -102,7 +102,7 @@ impl Report {
         self.measures.iter().filter(|measure| !measure.is_held())
     }
 
-    /// Whether everything that was asked for is in force.
+    /// Whether everything requested is in force.
     pub fn is_held(&self) -> bool {
         self.refused().next().is_none()
     }

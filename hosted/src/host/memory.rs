@@ -21,12 +21,12 @@ pub struct AlignedMemory {
     len: usize,
 }
 
-/// The kernel would not give the memory.
+/// The kernel refused the memory.
 #[derive(Debug)]
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub len_bytes: usize,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: io::Error,
 }
 
@@ -74,7 +74,7 @@ impl AlignedMemory {
     /// become resident at once.
     ///
     /// # Errors
-    /// The limit (`ulimit -l`) is too low, or there is no memory for all of them.
+    /// The limit (`ulimit -l`) is too low, or memory is short.
     pub fn lock(&self) -> io::Result<()> {
         if self.len == 0 {
             return Ok(());
@@ -128,7 +128,7 @@ impl fmt::Debug for AlignedMemory {
     }
 }
 
-/// What is asked of the kernel for memory to come.
+/// Requests to the kernel for memory to be allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPolicy {
     /// Huge pages for every piece that could hold one.
@@ -137,7 +137,7 @@ pub struct MemoryPolicy {
     pub locks: bool,
 }
 
-/// Sets the policy of this process, for memory taken from now on. At first nothing is asked for.
+/// Sets the policy of this process, for memory allocated from now on. At first nothing is requested.
 pub fn set_policy(policy: MemoryPolicy) {
     HUGE_PAGES.store(policy.huge_pages, Ordering::Relaxed);
     LOCKS.store(policy.locks, Ordering::Relaxed);
@@ -155,7 +155,7 @@ static HUGE_PAGES: AtomicBool = AtomicBool::new(false);
 static LOCKS: AtomicBool = AtomicBool::new(false);
 /// Address and length of memory that huge pages were asked for.
 static LIVE: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
-/// What came of locking weights.
+/// Results of locking weights.
 static LOCKED: Mutex<Vec<HostMeasure>> = Mutex::new(Vec::new());
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -163,7 +163,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes what came of locking `len` bytes: the kernel's own count of locked memory decides.
+/// Notes the result of locking `len` bytes: the kernel's own count of locked memory decides.
 pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
     let requested = Size(len as u64).to_string();
     let kib = |line: &str| crate::host::process::status_kib(line).unwrap_or(0);
@@ -192,7 +192,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// What was asked for memory that is in use, and what the kernel says of it now
+/// The requests for memory that is in use, and their state in the kernel now
 /// (`/proc/self/smaps`, `VmLck`).
 pub fn report() -> Vec<HostMeasure> {
     let live = lock(&LIVE).clone();
@@ -287,7 +287,7 @@ mod tests {
             assert!(!huge.is_held(), "{huge}");
         }
         assert!(huge.found.ends_with(" MiB"), "{huge}");
-        // Locked memory is what VmLck says, also where the limit forbids it.
+        // VmLck decides how much is locked, even where the limit forbids it.
         note_lock(memory.lock(), memory.len());
         let measures = report();
         let locked = measures

@@ -1,4 +1,4 @@
-//! What this machine and its kernel give: cores, threads, memory, signals, and the report of what was asked for.
+//! This machine and its kernel: cores, threads, memory, signals, and the report of what was requested.
 
 pub mod cpus;
 pub mod drives;

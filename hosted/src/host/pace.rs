@@ -1,27 +1,27 @@
-//! Which way of asking for weights is the faster one at the moment.
+//! Chooses the currently faster way of prefetching weights.
 //!
-//! How memory answers changes on shared machines from second to second, and with it whether the
-//! CPU's prefetchers keep up. So of every 64 steps of few tokens two are run the other way,
-//! and the next ones go the way that was faster. Tokens do not depend on it.
+//! On shared machines memory speed changes from second to second, and with it whether the CPU's
+//! prefetchers keep up. So of every 64 steps of few tokens two are run the other way, and the
+//! following steps use the faster one. Tokens do not depend on it.
 #![forbid(unsafe_code)]
 
 use core::time::Duration;
 use sluice_core::kernels::table::Prefetch;
 
-/// Most tokens of a step that waits for its weights: more of them take longer than memory does.
+/// Maximum tokens of a step that is limited by reading weights: more of them take longer than memory does.
 pub const FEW_TOKENS: usize = 8;
 /// Steps from a trial to the next: two of them are 3%.
 const PERIOD: u32 = 64;
-/// Steps of a trial, of as many tokens each: as before, the other way twice, as before. So neither way
-/// has the earlier or the later ones, should steps become slower or faster meanwhile.
+/// Steps of a trial, all with the same number of tokens: as before, the other way twice, as before. So steps that
+/// become slower or faster meanwhile favour neither way.
 const TRIAL: u32 = 4;
 
 /// Chooses by the time of the steps before, unless the way is fixed.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// What there is no choice about.
+    /// The fixed way, if there is one.
     fixed: Option<Prefetch>,
-    /// How the last step of few tokens asked.
+    /// The way of the last step of few tokens.
     last: Prefetch,
     way: Prefetch,
     /// Tokens of each step of this trial.
@@ -55,7 +55,7 @@ impl Pace {
         self.fixed = way;
     }
 
-    /// How a step of so many tokens, which is next, should ask.
+    /// The way for the next step, of `n_tokens` tokens.
     pub(crate) const fn next(&mut self, n_tokens: usize) -> Prefetch {
         if n_tokens != self.n_tokens && self.step < TRIAL {
             self.restart();
@@ -73,12 +73,12 @@ impl Pace {
         way
     }
 
-    /// How the last step of few tokens asked.
+    /// The way of the last step of few tokens.
     pub(crate) const fn last(&self) -> Prefetch {
         self.last
     }
 
-    /// Takes the time of the step of so many tokens that asked as [`Self::next`] said.
+    /// Notes the time of a step of `n_tokens` tokens that used the way given by [`Self::next`].
     pub(crate) fn note(&mut self, n_tokens: usize, time: Duration) {
         if n_tokens > FEW_TOKENS || self.fixed.is_some() {
             return;
@@ -89,7 +89,7 @@ impl Pace {
         }
         self.step += 1;
         let [before, trial] = self.shortest;
-        // By less than 2% it may be chance.
+        // A difference below 2% may be chance.
         if self.step == TRIAL && trial < before.mul_f32(0.98) {
             self.way = other(self.way);
         }
@@ -114,7 +114,7 @@ const fn other(way: Prefetch) -> Prefetch {
 mod tests {
     use super::*;
 
-    /// Runs `n` steps that take so many microseconds near and far; how many were far.
+    /// Runs `n` steps that take `near` and `far` microseconds; returns how many were far.
     fn run(pace: &mut Pace, n: u32, near: u64, far: u64) -> u32 {
         let step = |_| {
             let is_far = pace.next(1) == Prefetch::Far;

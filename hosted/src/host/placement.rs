@@ -1,7 +1,7 @@
-//! Where threads and memory go: which CPUs, which NUMA nodes, which priority.
+//! Placement of threads and memory: CPUs, NUMA nodes, priorities.
 //!
-//! The words are llama.cpp's (`--cpu-mask`, `--cpu-range`, `--cpu-strict`, `--prio`, `--poll`,
-//! `--numa`). What is asked for here is requested by [`crate::host::workers`] and [`Numa::apply`], read
+//! The names are llama.cpp's (`--cpu-mask`, `--cpu-range`, `--cpu-strict`, `--prio`, `--poll`,
+//! `--numa`). Settings made here are requested by [`crate::host::workers`] and [`Numa::apply`], read
 //! back and reported as [`HostMeasure`]s. Pieces of memory have a node of their own with [`pages`].
 
 pub mod pages;
@@ -37,7 +37,7 @@ impl Default for WorkerOptions {
 /// What a thread is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// One CPU, that of its rank.
+    /// One CPU, by rank.
     Own,
     /// All CPUs of the team.
     Together,
@@ -48,7 +48,7 @@ pub enum Bind {
 pub enum Priority {
     /// -1: `SCHED_BATCH`.
     Low,
-    /// 0: as it was.
+    /// 0: unchanged.
     #[default]
     Normal,
     /// 1: `SCHED_FIFO` 40.
@@ -114,7 +114,7 @@ fn class_name(class: libc::c_int, priority: libc::c_int) -> String {
     }
 }
 
-/// A number that llama.cpp knows, -1 to 3.
+/// Parses llama.cpp's number, -1 to 3.
 impl FromStr for Priority {
     type Err = &'static str;
 
@@ -137,11 +137,11 @@ pub enum Numa {
     Distribute,
     /// Threads and memory on the node that the program started on.
     Isolate,
-    /// Threads and memory where `numactl` has put the program.
+    /// Threads and memory where `numactl` placed the program.
     Numactl,
 }
 
-/// llama.cpp's words.
+/// Parses llama.cpp's names.
 impl FromStr for Numa {
     type Err = &'static str;
 
@@ -159,13 +159,13 @@ impl FromStr for Numa {
 const MPOL_DEFAULT: libc::c_int = 0;
 const MPOL_BIND: libc::c_int = 2;
 const MPOL_INTERLEAVE: libc::c_int = 3;
-/// Nodes that masks here have room for.
+/// Maximum number of nodes in a mask.
 const NODES_MAX: usize = 1024;
 type NodeMask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
 
 impl Numa {
     /// Narrows or reorders `cores` and sets the memory policy of the calling thread, which threads
-    /// started later inherit; so call it before memory is touched. Returns what came of it.
+    /// started later inherit; so call it before memory is touched. Returns the results.
     pub fn apply(self, cores: &mut Cores) -> Vec<HostMeasure> {
         let nodes = cores.nodes();
         let all = || CpuList(nodes.iter().map(|&(node, _)| node).collect());
@@ -222,7 +222,7 @@ fn current_node(nodes: &[(usize, Vec<usize>)]) -> usize {
 fn set_memory_policy(policy: libc::c_int, nodes: &CpuList) -> io::Result<()> {
     let mask = mask_of(&nodes.0);
     let (mode, at) = (libc::c_long::from(policy), mask.as_ptr());
-    // SAFETY: the mask is readable and as long as the call is told.
+    // SAFETY: the mask is readable and has the length passed to the call.
     let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, at, NODES_MAX) };
     if result == 0 {
         Ok(())
@@ -236,8 +236,8 @@ fn memory_policy() -> io::Result<(libc::c_int, CpuList)> {
     let mut policy: libc::c_int = 0;
     let mut mask: NodeMask = [0; _];
     let (policy_at, mask_at) = (&raw mut policy, mask.as_mut_ptr());
-    // SAFETY: both are writable, and the mask is as long as the call is told; no address is asked
-    // about.
+    // SAFETY: both are writable, and the mask has the length passed to the call; no address is
+    // queried.
     let result = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -254,7 +254,7 @@ fn memory_policy() -> io::Result<(libc::c_int, CpuList)> {
     Ok((policy, nodes_of(&mask)))
 }
 
-/// Nodes that a mask has no room for do not exist, and are left out.
+/// The mask of some nodes. Nodes beyond a mask's size do not exist, and are left out.
 fn mask_of(nodes: &[usize]) -> NodeMask {
     let mut mask: NodeMask = [0; _];
     let bits = libc::c_ulong::BITS as usize;

@@ -1,22 +1,22 @@
-//! What the kernel says about this process.
+//! The kernel's figures for this process.
 #![forbid(unsafe_code)]
 
 use core::fmt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Most memory this process has had resident so far, in bytes (`VmHWM`): anonymous memory and
-/// pages of mapped files. `None` where `/proc` is not mounted.
+/// Peak resident memory of this process so far, in bytes (`VmHWM`): anonymous memory and
+/// pages of mapped files. `None` if `/proc` is not mounted.
 pub fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     parse_peak_memory(&status)
 }
 
-/// A process may not have as many files open as it needs.
+/// The process may not open as many files as it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyFiles {
-    /// How many it may have open.
+    /// Limit of open files.
     pub limit: u64,
-    /// How many it has open.
+    /// Number of open files.
     pub n_open: u64,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for TooManyFiles {
     }
 }
 
-/// Raises the soft limit of open files where `n` more do not fit.
+/// Raises the soft limit of open files if `n` more do not fit.
 pub(crate) fn allow_files(n: usize) -> Result<(), TooManyFiles> {
     let open = std::fs::read_dir("/proc/self/fd");
     let n_open = open.map_or(0, Iterator::count) as u64;
@@ -43,7 +43,7 @@ pub(crate) fn allow_files(n: usize) -> Result<(), TooManyFiles> {
             current: Some(wanted),
             maximum: limit.maximum,
         };
-        // Where it is refused, the limit stays what it is.
+        // If refused, the limit stays as it is.
         let _raised = setrlimit(Resource::Nofile, raised);
     }
     match getrlimit(Resource::Nofile).current {
@@ -52,10 +52,10 @@ pub(crate) fn allow_files(n: usize) -> Result<(), TooManyFiles> {
     }
 }
 
-/// Files that are opened while others are.
+/// Minimum number of other files that may be opened meanwhile.
 const FILES_BESIDE_MIN: u64 = 4;
 
-/// Files that may be opened later, for something else.
+/// Further files to leave room for, opened later for other purposes.
 const FILES_BESIDE: u64 = 256;
 
 /// The number of a line of `/proc/self/status` that is in KiB, such as `VmLck:`.

@@ -1,4 +1,4 @@
-//! Time per operator, added up from the event ring.
+//! Time per operator, summed from the event ring.
 #![forbid(unsafe_code)]
 
 use crate::owned::{Borrower, Owned};
@@ -47,13 +47,13 @@ impl Profile {
         }
     }
 
-    /// What steps record into.
+    /// The ring that steps record into.
     #[must_use]
     pub fn ring(&self) -> &EventRing<'_> {
         self.ring.get()
     }
 
-    /// Adds up what the last step recorded.
+    /// Adds the records of the last step.
     pub fn collect(&mut self) {
         let sums = &mut self.sums;
         let mut add = |event: TraceEvent| {

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Bytes of the read that is tried, and its alignment: the block of any drive of today.
 const BLOCK_BYTES: usize = 4096;
 
-/// Reads the beginning of a file with `O_DIRECT`, of a folder's first file that has bytes; `None`
-/// where there is no file to try.
+/// Reads the beginning of a file, or of a folder's first non-empty file, with `O_DIRECT`; `None` without a
+/// file to try.
 pub fn direct_reads(path: &Path) -> Option<HostMeasure> {
     let file = readable(path)?;
     let name = "direct reads (O_DIRECT)";
@@ -23,7 +23,7 @@ pub fn direct_reads(path: &Path) -> Option<HostMeasure> {
     })
 }
 
-/// Bytes that were read, or why none were.
+/// Number of bytes read, or why the read failed.
 fn direct_read(file: &Path) -> Result<usize, String> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(libc::O_DIRECT).open(file);
@@ -36,8 +36,8 @@ fn direct_read(file: &Path) -> Result<usize, String> {
     read.map_err(|error| format!("reading the file: {error}"))
 }
 
-/// The file itself, or the first of a folder that has bytes. No pipe, which would wait, and of a
-/// folder no link, which would lead elsewhere.
+/// The file itself, or the first non-empty one of a folder. Not a pipe, which would wait, and in a folder
+/// not a link, which would lead elsewhere.
 fn readable(path: &Path) -> Option<PathBuf> {
     let has_bytes = |of: &fs::Metadata| of.is_file() && of.len() > 0;
     if !path.is_dir() {
@@ -71,7 +71,7 @@ pub fn io_uring() -> HostMeasure {
     }
 }
 
-/// Why there is no ring, and what to type: by the error, `kernel.io_uring_disabled`, and whether
+/// Why a ring cannot be made, and the command to fix it: from the error, `kernel.io_uring_disabled`, and whether
 /// the process has a seccomp filter.
 fn refusal(
     error: &io::Error,

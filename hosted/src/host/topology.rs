@@ -30,7 +30,7 @@ impl Cores {
     }
 
     /// Reads the affinity mask (which `taskset` and cgroup cpusets narrow) and sysfs, and keeps
-    /// the cores of the kinds asked for; all, if there are none of these. Where sysfs is missing
+    /// the cores of the requested kinds; all, if there are no such cores. Where sysfs is missing
     /// every CPU counts as a core.
     pub fn choose(choice: CoreChoice) -> Self {
         let quota = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -75,7 +75,7 @@ impl Cores {
         }
     }
 
-    /// Physical cores by kind: performance, efficiency. Where all are alike they are the former.
+    /// Physical cores by kind: performance, efficiency. If all are alike they count as performance cores.
     pub fn kind_counts(&self) -> (usize, usize) {
         let is_efficient = |core: &&Vec<usize>| self.efficient.contains(&core[0]);
         let n_efficient = self.cores.iter().filter(is_efficient).count();
@@ -117,7 +117,7 @@ impl Cores {
         }
     }
 
-    /// NUMA nodes with allowed CPUs and their CPUs, as sysfs lists them; one node of all CPUs where
+    /// NUMA nodes with allowed CPUs and their CPUs, as sysfs lists them; one node of all CPUs if
     /// it lists none.
     pub fn nodes(&self) -> Vec<(usize, Vec<usize>)> {
         self.nodes_in(Path::new("/sys/devices/system/node"))
@@ -145,7 +145,7 @@ impl Cores {
         nodes
     }
 
-    /// Reorders the cores so that neighbouring ranks lie on different nodes.
+    /// Reorders the cores so that neighbouring ranks are on different nodes.
     pub fn distribute(&mut self, nodes: &[(usize, Vec<usize>)]) {
         let on = |core: &Vec<usize>, cpus: &Vec<usize>| cpus.contains(&core[0]);
         let mut by_node: Vec<Vec<Vec<usize>>> = nodes
@@ -197,7 +197,7 @@ impl Cores {
 /// Binds the calling thread to one CPU and reads the binding back.
 ///
 /// # Errors
-/// The kernel refuses, or says yes and does something else.
+/// The kernel refuses, or accepts and does something else.
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -248,7 +248,7 @@ pub fn current_cpus() -> io::Result<Vec<usize>> {
     Ok(cpus.collect())
 }
 
-/// All numbers of a list such as `0-3,8`; what is no list gives none.
+/// All numbers of a list such as `0-3,8`; empty if it is not a list.
 fn numbers_of_list(list: &str) -> Vec<usize> {
     let mut numbers = Vec::new();
     for part in list.trim().split(',') {
@@ -384,7 +384,7 @@ mod tests {
             assert_eq!(used.default_workers(), kinds.0, "{name}");
             let mut efficient = all.clone();
             efficient.keep_kind(CoreChoice::Efficiency);
-            // Where there are none, all stay.
+            // Without efficient cores, all cores are kept.
             let expected = if kinds.1 == 0 { kinds } else { (0, kinds.1) };
             assert_eq!(efficient.kind_counts(), expected, "{name}");
         }

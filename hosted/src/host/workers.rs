@@ -61,7 +61,7 @@ pub struct Workers {
 pub struct WorkerPanicked {
     /// The rank that failed first.
     pub rank: usize,
-    /// What the panic said.
+    /// The panic's message.
     pub message: String,
 }
 
@@ -87,7 +87,7 @@ impl Workers {
         Self::with_options(n, cores, WorkerOptions::default())
     }
 
-    /// As [`Self::new`], placed and waiting as `options` say.
+    /// As [`Self::new`], with placement and waiting from `options`.
     ///
     /// # Errors
     /// A thread could not be started.
@@ -154,7 +154,7 @@ impl Workers {
         Ok(())
     }
 
-    /// What a rank's thread has to ask for.
+    /// The requests of a rank's thread.
     fn request(&self, rank: usize) -> Request {
         let cpus = match (self.placement[rank], self.options.bind) {
             (Some(cpu), Bind::Own) => vec![cpu],
@@ -168,7 +168,7 @@ impl Workers {
         }
     }
 
-    /// Asks for the calling thread, as rank 0, what the others were started with. A program does so
+    /// Applies to the calling thread, as rank 0, what the others were started with. A program calls it
     /// once, where the thread is its own; [`Self::measures`] then has all ranks.
     pub fn place_caller(&mut self) {
         if !self.caller_placed {
@@ -181,25 +181,25 @@ impl Workers {
         self.measures.splice(0..0, applied.measures);
     }
 
-    /// The CPUs that the calling thread could run on before [`Self::place_caller`]: for threads that it starts and that
-    /// are no ranks, as they have its place otherwise. None where it was not placed.
+    /// The CPUs that the calling thread could run on before [`Self::place_caller`]: for threads that it starts outside
+    /// of the team, which would otherwise inherit its placement. Empty if it was not placed.
     pub fn cpus_before(&self) -> &[usize] {
         &self.cpus_before
     }
 
-    /// What was asked of the kernel for every rank, and what it gave.
+    /// Requests to the kernel for every rank, and their results.
     pub fn measures(&self) -> &[HostMeasure] {
         &self.measures
     }
 
     /// Calls `job` with every rank, each on its thread, and waits for all.
     ///
-    /// A panic stays within the call: the process goes on and the team can be used again. The
+    /// A panic stays within the call: the process continues and the team can be used again. The
     /// other ranks are waited for, so a job whose ranks wait for each other must notice that one
-    /// is gone; the engine's do.
+    /// is gone; the engine's jobs do.
     ///
     /// # Errors
-    /// [`WorkerPanicked`] for the first rank that did, and for rank 0 in a child that a fork made:
+    /// [`WorkerPanicked`] for the first rank that did, and for rank 0 in the child of a fork:
     /// the other ranks' threads are in its parent.
     pub fn run<F: Fn(usize) + Sync>(&mut self, job: F) -> Result<(), WorkerPanicked> {
         if self.is_elsewhere() {
@@ -228,7 +228,7 @@ impl Workers {
         panicked.take().map_or(Ok(()), Err)
     }
 
-    /// Whether the threads are another process's.
+    /// Whether the threads belong to another process.
     fn is_elsewhere(&self) -> bool {
         self.others > 0 && self.process != std::process::id()
     }
@@ -303,7 +303,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         if self.is_elsewhere() {
-            // There is nothing to join, and to detach a thread that is not there is not allowed.
+            // There is nothing to join, and a thread that does not exist must not be detached.
             let _handles = ManuallyDrop::new(core::mem::take(&mut self.threads));
             return;
         }
@@ -322,16 +322,16 @@ const SPEED_TIME: Duration = Duration::from_millis(20);
 /// Rounds between two looks at the clock, some 20 µs.
 const SPEED_ROUNDS: u32 = 200;
 
-/// What a rank's thread asks the kernel for.
+/// Requests of a rank's thread to the kernel.
 #[derive(Debug)]
 struct Request {
     rank: usize,
-    /// CPUs to be bound to; none leaves the thread where it is.
+    /// CPUs to bind to; empty leaves the thread where it is.
     cpus: Vec<usize>,
     options: WorkerOptions,
 }
 
-/// What came of it.
+/// Results of a request.
 #[derive(Debug)]
 struct Applied {
     rank: usize,
@@ -407,7 +407,7 @@ unsafe fn call<F: Fn(usize) + Sync>(data: *const (), rank: usize) {
 }
 
 impl Shared {
-    /// A rank's life: run every job until there is none.
+    /// The loop of a rank's thread: runs every job until rank 0 sets none.
     fn serve(&self, rank: usize) {
         let mut seen = 0;
         loop {
@@ -445,7 +445,7 @@ impl Drop for WaitForAll<'_> {
     }
 }
 
-/// Drops what a panic carries. It may panic as it goes, and what that carries is left alone.
+/// Drops the payload of a panic. The drop may panic, and the payload of that panic is leaked.
 pub fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         let _left = ManuallyDrop::new(another);

@@ -14,7 +14,7 @@ use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
-/// The head `part` that predicts a token further, of the `.slc` file that `trunk` lies in.
+/// The head `part` that predicts a token further, from the `.slc` file that contains `trunk`.
 ///
 /// # Errors
 /// As [`load()`].
@@ -54,7 +54,7 @@ pub(super) fn load<'m>(
     let mapped = file
         .mapped()
         .and_then(|bytes| bytes.get(bytes.len() - payload_len..));
-    // What the plan of the GGUF file asked for is not needed.
+    // The staging memory of the GGUF file's plan is not needed.
     memory.staging = reserve("loading", 0)?;
     if mapped.is_some() {
         memory.weights = reserve("the weights", 0)?;
@@ -91,7 +91,7 @@ pub(super) fn load<'m>(
     make(slc, part.config, payloads, tables).map_err(named)
 }
 
-/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all beside experts.
+/// The ranges of a `.slc` file's payloads that are to be in memory: all, or all except experts.
 fn parts(
     slc: &Slc<'_>,
     part: ModelPart<'_>,
@@ -129,7 +129,7 @@ fn parts(
     Ok(parts)
 }
 
-/// The longest range of a `.slc` file's payloads that is no experts'.
+/// The longest range of a `.slc` file's payloads without experts.
 pub(crate) fn longest_beside_experts(slc: &Slc<'_>, config: &ModelConfig) -> Option<Range<usize>> {
     let header = slc.header();
     let payload_len = usize::try_from(header.file_len - header.payload_offset()).ok()?;

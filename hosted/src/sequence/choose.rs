@@ -4,38 +4,38 @@ use core::error::Error;
 use core::fmt;
 use sluice_core::sampler::TokenLogProbability;
 
-/// What a choice may depend on besides the logits.
+/// Inputs of a choice in addition to the logits.
 #[derive(Clone, Copy, Debug)]
 pub struct ChoiceContext<'h> {
     /// Tokens of the text so far, oldest first.
     pub history: &'h [u32],
-    /// Tokens that went before this one, counting those that a context shift has removed: part
+    /// Number of tokens before this one, including those that a context shift has removed: part
     /// of the random counter.
     pub position: u32,
-    /// Number of the choice within its request: another one draws another text with the same seed.
+    /// Number of the choice within its request: a different number gives a different text with the same seed.
     pub number: u32,
-    /// The final hidden state (n_embd) that the logits were computed from, where the session gives those.
+    /// The final hidden state (n_embd) that the logits were computed from, if the session provides it.
     pub hidden: Option<&'h [f32]>,
 }
 
 /// Chooses tokens.
 pub trait Choose {
-    /// A new text begins behind a prompt: what was remembered of the last one is forgotten.
+    /// A new text begins after a prompt: forgets the state of the last one.
     fn begin(&mut self) {}
 
-    /// Chooses the next token from `logits: (n_vocab)`. It counts as taken.
+    /// Chooses the next token from `logits: (n_vocab)`, and treats it as accepted.
     ///
     /// # Errors
     /// Nothing can be chosen.
     fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError>;
 
-    /// Whether nothing may follow the token chosen last: a grammar has come to its end.
+    /// Whether nothing may follow the token chosen last: a grammar is complete.
     fn is_complete(&self) -> bool {
         false
     }
 
-    /// Tokens that may only come next, whatever the logits: what a grammar leaves no choice about. They are draft
-    /// tokens like others ([`crate::speculate`]), so they need not be cut as the model would cut them.
+    /// Tokens that must come next, whatever the logits: a grammar allows no others. They are draft tokens like others
+    /// ([`crate::speculate`]), so they need not be split as the model would split them.
     fn forced(&mut self) -> Vec<u32> {
         Vec::new()
     }
@@ -45,8 +45,8 @@ pub trait Choose {
         tokens.len()
     }
 
-    /// Another that chooses as this one would from here on: drafts of a smaller model are drawn with it. `None`
-    /// where there cannot be one; the likeliest tokens are drafted then.
+    /// A copy that chooses as this one would from here on, to draw a smaller model's drafts. `None` if it cannot be
+    /// copied; the likeliest tokens are drafted then.
     fn copy(&self) -> Option<Box<dyn Choose + Send>> {
         None
     }
@@ -67,12 +67,12 @@ pub struct TokenReport {
     pub top: Vec<TokenLogProbability>,
 }
 
-/// Why no token was chosen: the logits are broken, everything is masked, or a grammar cannot go on.
+/// Why no token was chosen: the logits are broken, everything is masked, or a grammar cannot continue.
 #[derive(Debug)]
 pub struct ChoiceError(Box<dyn Error + Send + Sync>);
 
 impl ChoiceError {
-    /// What a chooser says.
+    /// Wraps a chooser's error.
     pub fn new(reason: impl Error + Send + Sync + 'static) -> Self {
         Self(Box::new(reason))
     }

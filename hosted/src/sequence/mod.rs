@@ -1,5 +1,5 @@
-//! One text at work: what is in the KV cache of it, what is still to be entered, and how its tokens are
-//! chosen.
+//! One text being processed: its tokens in the KV cache, the tokens still to be entered, and the choice of its
+//! tokens.
 #![forbid(unsafe_code)]
 
 mod choose;
@@ -21,37 +21,37 @@ use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 use std::io;
 use std::sync::Arc;
 
-/// What is asked of a text. The default draws with llama.cpp's settings and seed 0 until the model
+/// Settings of a text. The default draws with llama.cpp's settings and seed 0 until the model
 /// ends the text or the context is full.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The samplers, their order and the seed.
     pub sampler: SamplerConfig,
-    /// Number of this choice within its request: with another one the same seed gives another text.
-    /// The sequence's place in the KV cache has no part in it.
+    /// Number of this choice within its request: with a different number the same seed gives a different text.
+    /// Independent of the sequence's place in the KV cache.
     pub number: u32,
-    /// Most tokens to write; `None` for no limit.
+    /// Maximum number of tokens to write; `None` for no limit.
     pub n_predict: Option<usize>,
-    /// Go on behind tokens that end a text.
+    /// Continue after tokens that end a text.
     pub ignore_eos: bool,
     /// Do not end the text where the context is full: the caller makes room before the next step
     /// ([`crate::Session::shift`]).
     pub shifts: bool,
-    /// Texts that end the text where they come up; they are not shown.
+    /// Texts that end the text where they occur; they are not shown.
     pub stops: Vec<String>,
-    /// Tokens that end the text, beside those of the vocabulary; not shown either.
+    /// Tokens that end the text, in addition to the vocabulary's; not shown either.
     pub stop_tokens: Vec<u32>,
     /// Show the stop text, or the stop token, that ended it.
     pub shows_stops: bool,
-    /// Stop texts are not looked for in the first so many tokens.
+    /// Number of tokens at the beginning in which stop texts are ignored.
     pub n_unstopped: usize,
-    /// The adapters it is computed with; `None` for the model alone.
+    /// The adapters to compute with; `None` for the model alone.
     pub adapter: Option<Blend>,
-    /// Texts of a domain learn from each other what follows what, where the session speculates
-    /// ([`crate::speculate`]): no text is another for it, but its speed may tell of the others.
+    /// Texts of a domain share statistics of which tokens follow which, where the session speculates
+    /// ([`crate::speculate`]): the text itself does not change, but its speed may reveal the others.
     pub domain: u64,
-    /// Read names of control tokens in the prompt as those tokens: for prompts that are the
-    /// program's own.
+    /// Read names of control tokens in the prompt as those tokens: for prompts that the program wrote
+    /// itself.
     pub parse_special: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Chosen {
 pub enum Ended {
     /// The model ended it.
     EndOfText,
-    /// It is as long as was asked for.
+    /// It has reached the requested length.
     Length,
     /// The context is full.
     ContextFull,
@@ -96,12 +96,12 @@ pub enum Ended {
     Closed,
     /// The stop flag was set.
     Interrupted,
-    /// No token could be chosen; [`Sequence::failure`] says why.
+    /// No token could be chosen; [`Sequence::failure`] has the reason.
     Failed,
 }
 
 impl Ended {
-    /// In one word, for other programs.
+    /// The reason in one word, for other programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,25 +115,25 @@ impl Ended {
     }
 }
 
-/// A text in a session. Dropped, its place in the session is free for another.
+/// A text in a session. Dropping it frees its place in the session.
 pub struct Sequence {
     /// Its number in the KV cache.
     pub(crate) slot: u32,
-    /// Tells sessions apart, and says that the slot is in use.
+    /// Identifies the session, and marks the slot as used.
     pub(crate) claim: Arc<()>,
-    /// What is in the KV cache.
+    /// Tokens in the KV cache.
     pub(crate) tokens: Vec<u32>,
-    /// What is to be entered next.
+    /// Tokens to be entered next.
     pub(crate) queue: Vec<u32>,
-    /// The last so many of the queue give logits to choose from.
+    /// Number of trailing queue tokens that need logits.
     pub(crate) n_wanted: usize,
-    /// What may follow the queue, to be verified with it.
+    /// Tokens that may follow the queue, to be verified with it.
     pub(crate) drafts: Vec<DraftToken>,
     /// Whether drafts were made for the next step.
     pub(crate) is_drafted: bool,
     /// See [`Settings::domain`].
     pub(crate) domain: u64,
-    /// Draft tokens that were verified, and those of them that were right.
+    /// Number of verified draft tokens, and how many of them were right.
     pub(crate) n_drafted: usize,
     pub(crate) n_accepted: usize,
     /// Tokens that were chosen in the last step.
@@ -144,7 +144,7 @@ pub struct Sequence {
     /// See [`Settings::number`].
     pub(crate) number: u32,
     pub(crate) adapter: Option<Blend>,
-    /// Of the adapters that its state was computed with; 0 for none.
+    /// Fingerprint of the adapters that its state was computed with; 0 for none.
     pub(crate) adapter_fingerprint: u64,
     pub(crate) detokenizer: Detokenizer,
     pub(crate) stops: StopStrings,
@@ -152,19 +152,19 @@ pub struct Sequence {
     pub(crate) stop_tokens: Vec<u32>,
     /// See [`Settings::shows_stops`].
     pub(crate) shows_stops: bool,
-    /// Tokens to come in which stop texts are not looked for.
+    /// Number of tokens left in which stop texts are ignored.
     pub(crate) n_unstopped: usize,
     pub(crate) ignore_eos: bool,
     /// See [`Settings::shifts`].
     pub(crate) shifts: bool,
-    /// Tokens it may still write.
+    /// Number of tokens it may still write.
     pub(crate) n_left: usize,
     pub(crate) ended: Option<Ended>,
     pub(crate) failure: Option<ChoiceError>,
 }
 
 impl Sequence {
-    /// An empty one at `slot`.
+    /// An empty sequence at `slot`.
     pub(crate) fn new(
         slot: u32,
         claim: Arc<()>,
@@ -229,12 +229,12 @@ impl Sequence {
         &self.queue
     }
 
-    /// Lets the model read `tokens` next, behind what is waiting already. Behind each of the last
-    /// `n_wanted` of all that waits a token is chosen.
+    /// Queues `tokens` for the model to read, after the tokens already queued. A token is chosen after each of the
+    /// last `n_wanted` tokens of the queue.
     ///
-    /// With one, the text goes on with it by itself. With several, as when a draft token is checked, the
-    /// tokens come as [events](crate::session::TokenEvent), and what is to be read then is the caller's
-    /// decision.
+    /// With one, the text continues with it by itself. With several, as when a draft token is checked, the
+    /// tokens are returned as [events](crate::session::TokenEvent), and the caller decides what is read
+    /// then.
     pub fn push(&mut self, tokens: &[u32], n_wanted: usize) {
         self.queue.extend_from_slice(tokens);
         self.n_wanted = n_wanted.min(self.queue.len());
@@ -247,10 +247,10 @@ impl Sequence {
         self.sampler = sampler;
     }
 
-    /// Computes it with these adapters from now on.
+    /// Uses these adapters from now on.
     ///
     /// # Errors
-    /// What was read of it was computed with others.
+    /// The tokens read so far were computed with others.
     pub fn set_adapter(&mut self, adapter: Option<Blend>) -> Result<(), OtherAdapters> {
         let fingerprint = adapter.as_ref().map_or(0, Blend::fingerprint);
         if !self.tokens.is_empty() && fingerprint != self.adapter_fingerprint {
@@ -261,13 +261,13 @@ impl Sequence {
         Ok(())
     }
 
-    /// Whether it is computed with what `other` was computed with.
+    /// Whether it is computed with the same adapters as `other`.
     pub(crate) fn has_adapters_of(&self, other: &Self) -> bool {
         let own = self.adapter.as_ref().map_or(0, Blend::fingerprint);
         own == other.adapter_fingerprint
     }
 
-    /// Whether more than one token waits: it is being read, not written.
+    /// Whether more than one token is queued: it is being read, not written.
     pub(crate) fn is_prompt(&self) -> bool {
         self.queue.len() > 1
     }
@@ -277,13 +277,13 @@ impl Sequence {
         self.queue.len() == 1 && self.n_wanted == 1
     }
 
-    /// Draft tokens of it that were verified, and how many of them were accepted.
+    /// Number of its draft tokens that were verified, and how many of them were accepted.
     #[must_use]
     pub const fn drafts(&self) -> (usize, usize) {
         (self.n_drafted, self.n_accepted)
     }
 
-    /// Gives its adapters back and remembers which they were: for a text that has ended and whose state is kept.
+    /// Releases its adapters but remembers their fingerprint: for a text that has ended and whose state is kept.
     pub fn release_adapter(&mut self) {
         self.adapter = None;
     }
@@ -300,7 +300,7 @@ impl Sequence {
         self.adapter.as_ref()
     }
 
-    /// Why it ended; `None` while it goes on.
+    /// Why it ended; `None` while it continues.
     #[must_use]
     pub const fn ended(&self) -> Option<Ended> {
         self.ended
@@ -317,7 +317,7 @@ impl Sequence {
         self.stops.found()
     }
 
-    /// Whether `token` ends the text and is no part of what is shown: one of the vocabulary's, or of
+    /// Whether `token` ends the text and is not shown: one of the vocabulary's end tokens, or of
     /// [`Settings::stop_tokens`].
     #[must_use]
     pub fn is_hidden_end(&self, token: u32, tokenizer: &Tokenizer<'_>) -> bool {
@@ -331,7 +331,7 @@ impl Sequence {
         self.n_shifted
     }
 
-    /// Control tokens are part of its text from now on.
+    /// Shows control tokens as part of its text from now on.
     pub fn show_special(&mut self) {
         self.detokenizer = self.detokenizer.clone().showing_special();
     }
@@ -345,8 +345,8 @@ impl Sequence {
         self.n_wanted = 0;
     }
 
-    /// Moves what a step has read, its `entries`, from the queue into the text, and
-    /// chooses behind what is wanted. Of draft tokens, those come into the text that were chosen.
+    /// Moves the tokens that a step has read, its `entries`, from the queue into the text, and chooses the tokens
+    /// after them that were wanted. Draft tokens are added to the text only if they were chosen.
     pub(crate) fn take(
         &mut self,
         entries: Range<usize>,
@@ -382,12 +382,12 @@ impl Sequence {
                         break;
                     }
                 }
-                // What was drafted right is told first; the next step fails as it would have without drafts.
+                // Correct draft tokens are reported first; the next step fails as it would have without drafts.
                 Err(_) if i >= n_queued => {
                     self.tokens.pop();
                     break;
                 }
-                // The tokens are in the KV cache, so the text has to say so too.
+                // The tokens are in the KV cache, so the text must contain them too.
                 Err(error) => {
                     self.failure = self.failure.take().or(Some(error));
                     if draft.is_some() {
@@ -403,7 +403,7 @@ impl Sequence {
         }
     }
 
-    /// Chooses the token behind all that is in the KV cache. A sampler that panics fails its own text alone.
+    /// Chooses the token after all tokens in the KV cache. A sampler that panics fails its own text alone.
     fn choose(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
         let choice = ChoiceContext {
@@ -429,7 +429,7 @@ impl fmt::Debug for Sequence {
     }
 }
 
-/// What was read of a text was computed with other adapters.
+/// The tokens of a text were computed with other adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherAdapters;
 

@@ -1,4 +1,4 @@
-//! The sampler of a sequence that brings none.
+//! The default sampler of a sequence.
 
 use super::{ChoiceContext, ChoiceError, Choose};
 use sluice_core::sampler::{
@@ -18,7 +18,7 @@ pub struct PlainSampler {
 }
 
 impl PlainSampler {
-    /// For the vocabulary of `tokenizer` and texts of at most `n_ctx` tokens.
+    /// A sampler for the vocabulary of `tokenizer` and texts of at most `n_ctx` tokens.
     ///
     /// # Errors
     /// A setting that is out of range.

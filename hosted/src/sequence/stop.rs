@@ -3,9 +3,9 @@
 /// Watches a text for the first of some strings.
 ///
 /// A text that may be the beginning of one is held back until it is clear that it is not, so
-/// nothing of a stop string is ever shown. What is found depends on the text alone, not on how
-/// it was cut into pieces: the string that is complete first, of several that are complete at
-/// the same place the longest. Pieces that come out are whole characters.
+/// nothing of a stop string is ever shown. The result depends on the text alone, not on how
+/// it was cut into pieces: the string that is complete first, or the longest of several that are
+/// complete at the same place. Emitted pieces are whole characters.
 ///
 /// ```
 /// use sluice::sequence::StopStrings;
@@ -22,7 +22,7 @@
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     strings: Vec<StopString>,
-    /// Text that has not come out: the longest end that may begin a stop string.
+    /// Text not emitted yet: the longest end that may begin a stop string.
     held: String,
     found: Option<usize>,
 }
@@ -34,13 +34,13 @@ struct StopString {
 }
 
 impl StopStrings {
-    /// None yet: every piece passes at once.
+    /// Without any strings: every piece passes at once.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a string; an empty one is ignored. `is_shown` lets it come out when it is found.
+    /// Adds a string; an empty one is ignored. `is_shown` emits it when it is found.
     pub fn add(&mut self, text: &str, is_shown: bool) {
         if !text.is_empty() {
             let text = text.to_owned();
@@ -54,8 +54,8 @@ impl StopStrings {
         self.strings.is_empty()
     }
 
-    /// Adds text; passes on what is no part of a stop string. True when one is complete: the
-    /// text ends there, and what came after it is dropped.
+    /// Adds text; emits what is not part of a stop string. True when a stop string is complete: the
+    /// text ends there, and anything after it is dropped.
     pub fn push(&mut self, piece: &str, mut emit: impl FnMut(&str)) -> bool {
         if self.strings.is_empty() {
             if !piece.is_empty() {
@@ -90,7 +90,7 @@ impl StopStrings {
         false
     }
 
-    /// Ends the text: passes on what was held back.
+    /// Ends the text: emits what was held back.
     pub fn finish(&mut self, mut emit: impl FnMut(&str)) {
         if !self.held.is_empty() {
             emit(&self.held);

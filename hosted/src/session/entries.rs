@@ -1,4 +1,4 @@
-//! The entries of a step: who takes part, and in which order.
+//! The entries of a step: which sequences take part, and in which order.
 
 use super::{GenerateError, Session};
 use crate::adapter::Blend;
@@ -7,8 +7,8 @@ use sluice_core::engine::{BatchEntry, Wants};
 use std::collections::HashMap;
 
 impl Session {
-    /// The entries of the next step, and for each sequence its part of them. Those of a blend follow each other, so
-    /// that they are one product.
+    /// The entries of the next step, and for each sequence its part of them. Entries of a blend are adjacent, so that
+    /// they are one product.
     pub(super) fn fill(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -45,7 +45,7 @@ impl Session {
         Ok(())
     }
 
-    /// Draft tokens take no page that a text may need: where pages are short there are none.
+    /// Drops draft tokens if pages are short: they must not take one that a text may need.
     fn drop_drafts_without_room(
         &self,
         sequences: &mut [&mut Sequence],
@@ -63,7 +63,7 @@ impl Session {
             });
             each.sum::<usize>()
         };
-        // A page is left for each text: one that finds none at the end of its last ends.
+        // Keep a page for each text: one that finds none at the end of its last page ends.
         let (plain, drafting) = (needed(false), needed(true));
         let is_short = drafting > plain && drafting + sequences.len() > state.free_pages();
         for (sequence, (_, n)) in sequences.iter_mut().zip(parts) {
@@ -114,7 +114,7 @@ impl Session {
     }
 }
 
-/// All that a sequence may read, and what is drafted behind it.
+/// All tokens that a sequence may read, followed by its draft tokens.
 fn entries(
     sequence: &Sequence,
     adapter: Option<u32>,
@@ -142,7 +142,7 @@ fn position_of(len: usize) -> u32 {
 
 /// The blends of some sequences.
 pub(super) struct Blends {
-    /// Each once.
+    /// Each blend once.
     pub(super) all: Vec<Blend>,
     /// The sequences: first those without one, then blend by blend; with the number of its blend, from 1 on, or 0.
     order: Vec<(u32, usize)>,
@@ -168,7 +168,7 @@ impl Blends {
         Self { all, order }
     }
 
-    /// The numbers of sequences with those of their blends.
+    /// The numbers of sequences with their blends' numbers.
     fn in_order(&self) -> impl Iterator<Item = (usize, Option<u32>)> {
         let order = self.order.iter();
         order.map(|&(number, i)| (i, number.checked_sub(1)))

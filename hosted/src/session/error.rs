@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of sessions.
 
 use crate::encode::EncodeError;
 use crate::experts::{ExpertError, ExpertStore};
@@ -13,20 +13,20 @@ use sluice_core::sampler::SampleError;
 use sluice_core::team::Stop;
 use sluice_core::tokenizer::TokenizerError;
 
-/// Why there is no session.
+/// Why a session could not be made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// There is no memory for the context.
+    /// Not enough memory for the context.
     Memory {
         /// Tokens of the context.
         n_ctx: usize,
-        /// How much, and why not.
+        /// How much was requested, and the kernel's error.
         error: OutOfMemory,
     },
     /// A limit is out of its range, or the model cannot be run.
     Engine(EngineError),
-    /// The kernels asked for cannot be had.
+    /// The requested kernels are not available.
     Isa(IsaError),
     /// The threads could not be started.
     Threads(std::io::Error),
@@ -63,9 +63,9 @@ impl From<IsaError> for SessionError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StepError {
-    /// It was refused, or stopped.
+    /// The step was refused, or stopped.
     Engine(EngineError),
-    /// An expert did not come from disk.
+    /// An expert could not be read from disk.
     Experts(ExpertError),
     /// A worker panicked; the others have left the step.
     Panicked(WorkerPanicked),
@@ -84,7 +84,7 @@ impl fmt::Display for StepError {
 impl Error for StepError {}
 
 impl StepError {
-    /// Why a step has no outputs; where its experts should have come from knows more.
+    /// Why a step has no outputs; its expert store may know the cause.
     pub(super) fn of(error: EngineError, experts: Option<&ExpertStore>) -> Self {
         let source = experts.filter(|_| error == EngineError::Stopped(Stop::SourceFailed));
         match source.and_then(ExpertStore::step_error) {
@@ -100,7 +100,7 @@ impl StepError {
     }
 }
 
-/// Why a text does not go on.
+/// Why a text does not continue.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GenerateError {
@@ -116,7 +116,7 @@ pub enum GenerateError {
     Token(TokenizerError),
     /// A text cannot be made into tokens.
     Encode(EncodeError),
-    /// More tokens than the context has.
+    /// More tokens than fit into the context.
     TooLong {
         /// Tokens of the prompt.
         n_tokens: usize,
@@ -127,12 +127,12 @@ pub enum GenerateError {
     EmptyPrompt,
     /// All sequences are in use.
     NoSequence {
-        /// How many there are.
+        /// Number of sequences.
         n_seq: usize,
     },
-    /// The sequence is another session's.
+    /// The sequence belongs to another session.
     ForeignSequence,
-    /// What was read of a text was computed with other adapters.
+    /// The tokens of a text were computed with other adapters.
     OtherAdapters(OtherAdapters),
 }
 

@@ -1,4 +1,4 @@
-//! One step of several texts, and what comes of it: tokens, text, ends.
+//! One step of several texts, and its results: tokens, text, ends.
 
 use super::texts::BatchStats;
 use super::{GenerateError, Session, StepHooks};
@@ -6,7 +6,7 @@ use crate::sequence::{Ended, Sequence, TokenReport};
 use sluice_core::engine::EngineError;
 use sluice_core::state::PAGE_TOKENS;
 
-/// A token that was chosen, and what came of it.
+/// A chosen token, and its effects.
 #[derive(Clone, Debug)]
 pub struct TokenEvent {
     /// Index of the sequence among those the step was given.
@@ -15,7 +15,7 @@ pub struct TokenEvent {
     pub position: usize,
     /// The token.
     pub token: u32,
-    /// What text is complete with it: whole characters, nothing of a stop text.
+    /// The text that it completes: whole characters, without any stop text.
     pub piece: String,
     /// Why the text ends here, if it does.
     pub ended: Option<Ended>,
@@ -24,10 +24,10 @@ pub struct TokenEvent {
 }
 
 impl Session {
-    /// Moves all of `sequences` on that have something to read: one step of the model over all of them, which takes
-    /// first the texts that are being written and then as much of the prompts as fits. Returns what was chosen,
-    /// several tokens of a text where draft tokens were right; nothing, where only parts of prompts were read. A
-    /// sequence for which no token could be chosen ends as [`Ended::Failed`], and the others go on.
+    /// Advances all of `sequences` that have something to read: one step of the model over all of them, which takes
+    /// first the texts that are being written and then as much of the prompts as fits. Returns the chosen tokens,
+    /// several of a text where draft tokens were right; none, if only parts of prompts were read. A sequence for which
+    /// no token could be chosen ends as [`Ended::Failed`], and the others continue.
     ///
     /// # Errors
     /// [`GenerateError`]; after a failed step the sequences are as before.
@@ -38,7 +38,7 @@ impl Session {
         Ok(self.step_with(sequences, &StepHooks::default())?.0)
     }
 
-    /// As [`Self::step`], with a deadline and the like, and what it took. Adapters are the sequences' own.
+    /// As [`Self::step`], with hooks such as a deadline; also returns statistics. Adapters are the sequences' own.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -74,7 +74,7 @@ impl Session {
                 let has_ended = event.ended.is_some();
                 events.push(event);
                 if has_ended {
-                    // A stop text within what was drafted right: what comes behind it was not written.
+                    // A stop text ends within correct draft tokens: the tokens after it were not written.
                     self.drop_behind(sequence, position)?;
                     break;
                 }
@@ -83,7 +83,7 @@ impl Session {
         Ok((events, entered))
     }
 
-    /// Shows a token and lets the sequence read it next, or ends the text. Behind all but the last token chosen in
+    /// Shows a token and lets the sequence read it next, or ends the text. After all but the last token chosen in
     /// a step, the next one has been read already.
     fn go_on(
         &self,
@@ -133,7 +133,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a text back to `len` tokens, of which all behind them were draft tokens.
+    /// Takes a text back to `len` tokens, where all tokens after them are draft tokens.
     pub(crate) fn drop_behind(
         &mut self,
         sequence: &mut Sequence,
@@ -148,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether no further token of a sequence fits, beside the others.
+    /// Whether no further token of a sequence fits, given the others.
     fn is_full(&self, sequence: &Sequence) -> bool {
         let (state, len) = (self.state(), sequence.tokens.len());
         len >= self.limits().n_ctx || (state.free_pages() == 0 && len.is_multiple_of(PAGE_TOKENS))

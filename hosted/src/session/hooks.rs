@@ -1,4 +1,4 @@
-//! What hangs in steps: flags, deadlines, adapters.
+//! Hooks of steps: flags, deadlines, adapters.
 
 use core::fmt;
 use core::ops::Deref;
@@ -7,12 +7,12 @@ use sluice_core::team::{Deadline, StopFlag};
 use sluice_core::trace::EventRing;
 use std::sync::Arc;
 
-/// A flag that asks to stop, owned or as long as the program.
+/// A flag that stops steps, shared or static.
 #[derive(Clone, Debug)]
 pub enum StopHandle {
     /// Shared with the thread that sets it.
     Shared(Arc<StopFlag>),
-    /// A signal handler's, say.
+    /// For example a signal handler's.
     Static(&'static StopFlag),
 }
 
@@ -39,11 +39,11 @@ impl From<&'static StopFlag> for StopHandle {
     }
 }
 
-/// What hangs in a step besides its tokens.
+/// Inputs of a step in addition to its tokens.
 #[derive(Clone, Copy, Default)]
 pub struct StepHooks<'s> {
-    /// Most tokens that each sequence may read, in the order that [`Session::step_with`](crate::Session::step_with)
-    /// is given them. `None` for as many as fit.
+    /// Maximum tokens that each sequence may read, in the order of the sequences passed to
+    /// [`Session::step_with`](crate::Session::step_with). `None` for as many as fit.
     pub shares: Option<&'s [usize]>,
     /// When the step must stop.
     pub deadline: Option<Deadline<'s>>,
@@ -53,13 +53,12 @@ pub struct StepHooks<'s> {
     pub adapters: &'s [Blend<'s>],
     /// Looks at the inputs of linear layers.
     pub observer: Option<&'s dyn Observer>,
-    /// Where the weights of experts are; `None` if they are the model's.
+    /// The source of the experts' weights; `None` if they are the model's.
     pub experts: Option<&'s dyn ExpertSource>,
-    /// Which neurons are computed.
+    /// Selects the neurons to compute.
     pub selector: Option<&'s dyn Selector>,
-    /// What a head that predicts a token further reads with each entry's token: the hidden state before it of its
-    /// trunk, or its own ([`Outputs::hidden`](sluice_core::engine::Outputs::hidden)); (entries, n_embd). For heads
-    /// alone.
+    /// For heads that predict a token further: the hidden state before each entry's token, of the trunk or of the head
+    /// itself ([`Outputs::hidden`](sluice_core::engine::Outputs::hidden)); (entries, n_embd).
     pub hidden: Option<&'s [f32]>,
 }
 

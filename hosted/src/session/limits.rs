@@ -1,4 +1,4 @@
-//! How large a session is made.
+//! The size of a session.
 
 use crate::model::Model;
 use sluice_core::engine;
@@ -6,22 +6,22 @@ use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::state::StateConfig;
 
-/// How large a session is made. The default is one text as long as the model was trained on.
+/// The size of a session. The default is one text as long as the model was trained on.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Tokens that the KV cache holds, over all sequences; 0 for as many as the model was trained on,
     /// for each sequence.
     pub n_ctx: usize,
-    /// Tokens beyond them in pages that the host holds without a sequence, as prefix caches do.
+    /// Tokens in addition, in pages that the host holds without a sequence, as prefix caches do.
     pub n_held: usize,
     /// Sequences at once.
     pub n_seq: usize,
-    /// Most tokens computed at once; 0 for 512, and for a whole text where the model is an encoder.
+    /// Maximum tokens computed at once; 0 for 512, and for a whole text where the model is an encoder.
     pub n_batch: usize,
-    /// Most tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
+    /// Maximum tokens of a step that give logits or hidden states; 0 for one a sequence, and for all
     /// where the model is an encoder.
     pub n_outputs: usize,
-    /// Entries of a step beyond those that may want their hidden state alone.
+    /// Additional entries of a step that may want their hidden state alone.
     pub n_hidden: usize,
     /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
     /// model is an encoder, which keeps them for a step only.
@@ -37,10 +37,10 @@ pub struct Limits {
     pub observes: bool,
     /// Whether steps may have a selector of neurons.
     pub selects: bool,
-    /// Tokens behind the end of a text that it can be taken back to where the model is recurrent. Each takes
+    /// Number of tokens that can be taken back from the end of a text where the model is recurrent. Each takes
     /// the room of a recurrent state.
     pub n_behind: usize,
-    /// Most draft tokens of a text in a step ([`Session::set_speculation`](crate::Session::set_speculation)); 0 for
+    /// Maximum draft tokens of a text in a step ([`Session::set_speculation`](crate::Session::set_speculation)); 0 for
     /// none. They take rows of logits, and recurrent states.
     pub n_draft: usize,
     /// Named recurrent states.
@@ -76,7 +76,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// As core takes them.
+    /// The limits in the form that core takes.
     pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::Limits {
         let or = |n: usize, default: usize| if n == 0 { default } else { n };
         let trained = model.config().n_ctx_train.max(1);
@@ -117,7 +117,7 @@ impl Limits {
     }
 }
 
-/// What the state of texts takes.
+/// Sizes of the state of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSizes {
     /// Bytes of the keys and values of a page.
@@ -127,7 +127,7 @@ pub struct StateSizes {
 }
 
 impl Model {
-    /// What a page and a recurrent state take in a session of these limits.
+    /// Sizes of a page and of a recurrent state in a session of these limits.
     #[must_use]
     pub fn state_sizes(&self, limits: &Limits) -> StateSizes {
         let limits = limits.resolved(self, 1);
@@ -140,7 +140,7 @@ impl Model {
     }
 }
 
-/// Most draft tokens in a step over several texts.
+/// Maximum draft tokens in a step over several texts.
 pub(super) const DRAFTS_MAX: usize = 64;
-/// Most tokens of a KV cache, as core has it.
+/// Maximum tokens of a KV cache, as in core.
 const N_CTX_MAX: usize = 1 << 24;

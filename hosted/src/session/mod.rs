@@ -38,11 +38,11 @@ use sluice_core::team::StopFlag;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A model at work: its KV cache, room to compute in, and how fast memory answers at the moment.
+/// A model at work: its KV cache, room to compute in, and the current speed of memory.
 /// It owns or shares all that it needs, and may move to another thread.
 ///
 /// Texts are [`Sequence`](crate::Sequence)s: [`begin`](Self::begin) adds one, [`fork`](Self::fork) makes two of
-/// one, and [`step`](Self::step) moves any of them on together, prompts in pieces. A text depends
+/// one, and [`step`](Self::step) advances any of them together, prompts in pieces. A text depends
 /// neither on the others nor on its place among them.
 pub struct Session {
     engine: Owned<Engines, (Model, AlignedMemory, AlignedMemory)>,
@@ -53,11 +53,11 @@ pub struct Session {
     profile: Option<Profile>,
     pub(crate) adapter: Option<Blend>,
     speculation: Option<Box<Speculation>>,
-    /// Draft tokens of a text that a step has room for.
+    /// Maximum draft tokens of a text in a step.
     n_draft: usize,
     /// Whether samplers are shown hidden states.
     pub(crate) shows_hidden: bool,
-    /// One for each sequence of the KV cache; who shares it has the sequence.
+    /// One for each sequence of the KV cache; a second owner marks the sequence as in use.
     claims: Vec<Arc<()>>,
     batch: Vec<BatchEntry>,
     /// For each sequence given to a step, where its entries begin and end in the batch.
@@ -147,65 +147,65 @@ impl Session {
         self.engine.get().table()
     }
 
-    /// The state of sequences, to read.
+    /// The state of sequences, read-only.
     #[must_use]
     pub fn state(&self) -> &State<'_> {
         self.engine.get().state()
     }
 
-    /// What asks its steps to stop. Another thread may keep it.
+    /// The flag that stops its steps. Another thread may keep it.
     #[must_use]
     pub const fn stop(&self) -> &StopHandle {
         &self.stop
     }
 
-    /// Lets `stop` ask its steps to stop.
+    /// Stops its steps when `stop` is set.
     pub fn set_stop(&mut self, stop: impl Into<StopHandle>) {
         self.stop = stop.into();
     }
 
-    /// Adds up where the time of steps goes, from now on.
+    /// Collects the time of steps by operator, from now on.
     pub fn set_profile(&mut self, profile: Option<Profile>) {
         self.profile = profile;
     }
 
-    /// Where the time of steps went, if that was to be known.
+    /// The time of steps by operator, if it is collected.
     #[must_use]
     pub const fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
     }
 
-    /// Computes with these adapters what is begun from now on and names none of its own
-    /// ([`Settings::adapter`](crate::Settings)). A step refuses those that need a larger
+    /// Sets the adapters of texts begun from now on without their own
+    /// ([`Settings::adapter`](crate::Settings)). A step refuses adapters that need a larger
     /// [`Limits::adapter_rank`](crate::Limits), or other `adapter_kinds`.
     pub fn set_adapter(&mut self, adapter: Option<Blend>) {
         self.adapter = adapter;
     }
 
-    /// Those.
+    /// The adapters of texts without their own.
     #[must_use]
     pub const fn adapter(&self) -> Option<&Blend> {
         self.adapter.as_ref()
     }
 
-    /// What entries without a sequence name as their adapter.
+    /// The adapter index of entries without a sequence.
     pub(crate) fn own_adapter(&self) -> Option<u32> {
         self.adapter.as_ref().map(|_| 0)
     }
 
-    /// Fixes how products of few tokens ask for weights. `None`, as at first: what was faster in the
+    /// Fixes how products of few tokens prefetch weights. `None`, the default, uses what was faster in the
     /// steps before.
     pub const fn set_prefetch(&mut self, way: Option<Prefetch>) {
         self.pace.fix(way);
     }
 
-    /// How the last step of few tokens asked for weights.
+    /// How the last step of few tokens prefetched weights.
     #[must_use]
     pub const fn prefetch(&self) -> Prefetch {
         self.pace.last()
     }
 
-    /// Runs one step over `batch`, whose sequences and positions are the caller's to keep, and hands its
+    /// Runs one step over `batch`, whose sequences and positions the caller keeps track of, and hands its
     /// outputs to `read` with the time it took. Allocates nothing.
     ///
     /// # Errors
@@ -243,7 +243,7 @@ impl Session {
             let step = engine.step(batch, options).map_err(StepError::Engine)?;
             let outcome = workers.run(|rank| {
                 if let Some(worker) = step.join(rank) {
-                    // Why it stopped is what `finish` says, for all ranks the same.
+                    // `finish` returns why it stopped, the same for all ranks.
                     let _stopped = worker.run();
                 }
             });

@@ -1,5 +1,5 @@
-//! What a host keeps of texts beyond their end: pages of keys and values, and recurrent states. Prefix caches are
-//! made of these.
+//! State of texts that a host keeps beyond their end: pages of keys and values, and recurrent states. Prefix caches
+//! are made of these.
 
 use super::{GenerateError, Session};
 use crate::sequence::{Choose, OtherAdapters, Sequence, Settings};
@@ -30,11 +30,11 @@ impl Session {
         Ok(named.map_err(EngineError::from)?)
     }
 
-    /// Lets an empty sequence begin with `tokens`, whose keys and values are in `pages`, and in the named
+    /// Makes an empty sequence begin with `tokens`, whose keys and values are in `pages`, and in the named
     /// `state` where the model is recurrent.
     ///
     /// # Errors
-    /// Another session's sequence, one that is not empty, or what does not fit together.
+    /// Another session's sequence, one that is not empty, or parts that do not fit together.
     pub fn attach(
         &mut self,
         sequence: &mut Sequence,
@@ -50,11 +50,11 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::fork`], for another choice with a sampler of its own. Settings without adapters mean those of
-    /// `sequence`.
+    /// As [`Self::fork`], for another choice with a sampler of its own. Settings without adapters use `sequence`'s
+    /// adapters.
     ///
     /// # Errors
-    /// As [`Self::fork`]; other adapters than what was read is computed with.
+    /// As [`Self::fork`]; adapters other than those its tokens were computed with.
     pub fn fork_with(
         &mut self,
         sequence: &Sequence,
@@ -80,17 +80,17 @@ impl Session {
         Ok(fork)
     }
 
-    /// How many sequences may still be begun.
+    /// How many more sequences may be added.
     #[must_use]
     pub fn n_free_sequences(&self) -> usize {
         let claims = self.claims.iter();
         claims.filter(|claim| Arc::strong_count(claim) == 1).count()
     }
 
-    /// A new text in the place of one that has ended: what was read of it stays read.
+    /// A new text in place of one that has ended: its tokens stay in the KV cache.
     ///
     /// # Errors
-    /// Another session's sequence; other adapters than what was read is computed with.
+    /// Another session's sequence; adapters other than those its tokens were computed with.
     pub fn restart(
         &mut self,
         ended: Sequence,
@@ -108,8 +108,8 @@ impl Session {
         Ok(sequence)
     }
 
-    /// Gives back the memory of a sequence that stays otherwise as it is: sampler, stops, what is left to write.
-    /// Its tokens and its queue are the caller's to remember.
+    /// Frees the memory of a sequence that otherwise stays as it is: sampler, stops, tokens left to write.
+    /// The caller must remember its tokens and its queue.
     ///
     /// # Errors
     /// Another session's sequence.
@@ -123,7 +123,7 @@ impl Session {
         Ok(())
     }
 
-    /// What computed a sequence's state: the model, and adapters.
+    /// Fingerprint of the model and adapters that computed a sequence's state.
     #[must_use]
     pub fn fingerprint(&self, sequence: &Sequence) -> u64 {
         let model = self.model.fingerprint();

@@ -19,8 +19,8 @@ impl Session {
         });
     }
 
-    /// Lets a model draft, too, while the session speculates at all. One that reads hidden states needs a session that
-    /// gives them ([`crate::Limits::n_hidden`]); in another it does nothing.
+    /// Adds a drafting model, used while the session speculates at all. One that reads hidden states needs a session
+    /// that provides them ([`crate::Limits::n_hidden`]); in another it does nothing.
     pub fn set_drafter(&mut self, drafter: Option<Box<dyn Drafter>>) {
         let gives_hidden = self.limits().n_hidden > 0;
         if let Some(speculation) = &mut self.speculation {
@@ -28,33 +28,33 @@ impl Session {
         }
     }
 
-    /// What is known of draft tokens; `None` where there are none.
+    /// State of speculation; `None` if it is off.
     #[must_use]
     pub fn speculation(&self) -> Option<&Speculation> {
         self.speculation.as_deref()
     }
 
-    /// As [`Self::speculation`], to take out what went wrong.
+    /// As [`Self::speculation`], to take out its failure.
     pub fn speculation_mut(&mut self) -> Option<&mut Speculation> {
         self.speculation.as_deref_mut()
     }
 
-    /// Drafts what follows those of `sequences` that write, for the next step, which else does it itself; beside it
-    /// `n_beside` tokens of prompts are to be read. Returns how many rows that adds to the step.
+    /// Drafts for the writing texts among `sequences`, for the next step, which would otherwise do it itself; the step
+    /// also reads `n_beside` tokens of prompts. Returns the number of rows that this adds to the step.
     pub fn draft(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
         if sequences.iter().any(|text| self.check(text).is_err()) {
-            // The step says so.
+            // The step reports the error.
             return 0;
         }
         let limits = self.limits();
-        // Each text, also one that is read, has a row of its own.
+        // Each text, including one that is being read, has a row of its own.
         let n_rows = limits.n_outputs.min(limits.n_batch);
         let n_rows = n_rows.saturating_sub(sequences.len()).min(DRAFTS_MAX);
         let speculation = self.speculation.as_mut();
         speculation.map_or(0, |all| all.draft(sequences, n_beside, n_rows))
     }
 
-    /// Drafts for the texts for which the caller has not.
+    /// Drafts for the texts that the caller has not drafted for.
     pub(super) fn draft_for_step(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -73,7 +73,7 @@ impl Session {
         self.draft(sequences, n_beside);
     }
 
-    /// Takes the draft tokens back that were wrong, and learns from all of them.
+    /// Takes back the wrong draft tokens, and learns from all of them.
     pub(super) fn settle(
         &mut self,
         sequences: &mut [&mut Sequence],

@@ -1,4 +1,4 @@
-//! The texts of a session: added, forked, moved on together.
+//! The texts of a session: added, forked, advanced together.
 
 use super::entries::Blends;
 use super::{GenerateError, Session, StepHooks};
@@ -13,12 +13,12 @@ use sluice_core::tokenizer::Tokenizer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What a step did.
+/// Statistics of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchStats {
     /// Tokens that were read.
     pub n_tokens: usize,
-    /// Positions that they stood at or behind, added up.
+    /// Sum over the tokens of the positions at or before theirs.
     pub n_positions: usize,
     /// Time of the step.
     pub step: Duration,
@@ -26,11 +26,11 @@ pub struct BatchStats {
     pub n_draft: usize,
     /// Draft tokens that were right.
     pub n_accepted: usize,
-    /// Time that drafting took before it.
+    /// Time of drafting before the step.
     pub drafting: Duration,
     /// Tokens chosen.
     pub n_chosen: usize,
-    /// Time that took.
+    /// Time of choosing.
     pub choosing: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Session {
         Ok(self.begun(slot, claim, settings, sampler))
     }
 
-    /// An empty sequence in this place, with the session's adapters where settings have none.
+    /// An empty sequence at this place, with the session's adapters if the settings have none.
     pub(super) fn begun(
         &self,
         slot: u32,
@@ -74,7 +74,7 @@ impl Session {
         sequence
     }
 
-    /// A sequence that is to go on from `prompt`.
+    /// A sequence that will continue `prompt`.
     ///
     /// # Errors
     /// As [`Self::add`]; a prompt that is empty, too long, or cannot be made into tokens.
@@ -97,7 +97,7 @@ impl Session {
         Ok(sequence)
     }
 
-    /// Another sequence with the same text so far. Their keys and values are shared as far as they are the
+    /// Another sequence with the same text so far. Keys and values are shared as far as they are the
     /// same.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Session {
         self.fork_with(sequence, settings, Box::new(sampler))
     }
 
-    /// Takes a sequence out; its memory is free at once.
+    /// Removes a sequence; its memory is free at once.
     ///
     /// # Errors
     /// Another session's sequence.
@@ -124,11 +124,11 @@ impl Session {
             .map_err(EngineError::from)?)
     }
 
-    /// Keeps the first `len` tokens of a sequence and nothing of its queue. It goes on, if it had
-    /// ended. Returns how many it keeps: fewer, where the model's state after `len` is not kept.
+    /// Keeps the first `len` tokens of a sequence and nothing of its queue. If it had ended, it
+    /// continues. Returns how many it keeps: fewer, where the model's state after `len` is not stored.
     ///
     /// # Errors
-    /// It has fewer tokens, or is another session's.
+    /// It has fewer tokens, or belongs to another session.
     pub fn truncate(
         &mut self,
         sequence: &mut Sequence,
@@ -154,15 +154,15 @@ impl Session {
         Ok(len)
     }
 
-    /// Whether [`Self::shift`] can make room: not in every model (`ModelConfig::can_remove`), nor where pages are given
+    /// Whether [`Self::shift`] can make room: not in every model (`ModelConfig::can_remove`), nor if pages are given
     /// back.
     #[must_use]
     pub fn can_shift(&self) -> bool {
         self.model.config().can_remove() && !self.limits().windows_give_back
     }
 
-    /// Removes the older half of what stands behind the first `n_keep` tokens, and moves the rest
-    /// up (context shift). Returns how many tokens went: none, where the model's state does not allow it.
+    /// Removes the older half of the tokens after the first `n_keep`, and moves the rest up (context
+    /// shift). Returns the number of tokens removed: 0, where the model's state does not allow it.
     ///
     /// # Errors
     /// Too few pages to copy shared ones, another session's sequence, or one that cannot be shifted
@@ -189,7 +189,7 @@ impl Session {
         Ok(n_gone)
     }
 
-    /// Reads as much as fits of what is queued, and chooses what is wanted.
+    /// Reads as much of the queues as fits, and chooses the wanted tokens.
     pub(crate) fn enter(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -260,7 +260,7 @@ impl Session {
     /// An empty sequence with this number.
     ///
     /// # Errors
-    /// As [`Self::add`]; the number is in use, or there is none such.
+    /// As [`Self::add`]; the number is in use, or out of range.
     pub fn add_at(&mut self, slot: u32, settings: &Settings) -> Result<Sequence, GenerateError> {
         let n_seq = self.claims.len();
         let claim = self.claims.get(slot as usize);
@@ -287,7 +287,7 @@ impl Session {
         Ok((slot, Arc::clone(&self.claims[index])))
     }
 
-    /// Whether a sequence is this session's.
+    /// Whether a sequence belongs to this session.
     pub(crate) fn check(&self, sequence: &Sequence) -> Result<(), GenerateError> {
         let own = self.claims.get(sequence.slot as usize);
         if own.is_some_and(|claim| Arc::ptr_eq(claim, &sequence.claim)) {
@@ -297,8 +297,8 @@ impl Session {
     }
 }
 
-/// Moves what was read from the queues into the texts, and chooses behind what is wanted; returns how many
-/// tokens were chosen. Several texts choose on all threads of the team: what one chooses is its own.
+/// Moves the read tokens from the queues into the texts, and chooses the wanted tokens after them; returns how
+/// many. Several texts choose on all threads of the team, independently of each other.
 fn take(
     team: &Team,
     tokenizer: &Tokenizer<'_>,

@@ -1,4 +1,4 @@
-//! Sources of draft tokens that cost something.
+//! Sources of draft tokens that take time.
 
 use crate::sequence::Choose;
 use core::fmt;
@@ -6,34 +6,34 @@ use sluice_core::speculate::DraftToken;
 
 /// A source of draft tokens that takes time: a model.
 pub trait Drafter: fmt::Debug + Send {
-    /// What it is, in a word: `draft-simple`, `draft-mtp`.
+    /// A short name: `draft-simple`, `draft-mtp`.
     fn name(&self) -> &'static str;
 
-    /// Whether it could draft behind `text`, of the sequence with this number, after reading few tokens.
+    /// Whether it could draft after `text`, of the sequence with this number, after reading few tokens.
     fn can_draft(&self, slot: u32, text: &[u32]) -> bool;
 
-    /// Nanoseconds that one more draft token of each of these sequences' texts will take; 0 while that is not known.
+    /// Nanoseconds that drafting one more token for each of these sequences will take; 0 while that is not known.
     fn expect(&self, slots: &[u32]) -> f64;
 
-    /// Whether it is to be told what the model computes of texts ([`Self::saw`]).
+    /// Whether it needs the hidden states that the model computes ([`Self::saw`]).
     fn reads_hidden(&self) -> bool {
         false
     }
 
-    /// The model has read `tokens` of a text behind the first `n_before`. `hidden`: (tokens, n_embd), its final hidden
-    /// states at them.
+    /// Reports that the model has read `tokens` of a text after the first `n_before`. `hidden`: (tokens, n_embd), its
+    /// final hidden states at them.
     fn saw(&mut self, slot: u32, n_before: usize, tokens: &[u32], hidden: &[f32]) {
         let _ = (slot, n_before, tokens, hidden);
     }
 
-    /// Drafts what each asks for.
+    /// Drafts for each ask.
     ///
     /// # Errors
-    /// Why it cannot, and will not.
+    /// Drafting failed; it is not called again.
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Box<dyn core::error::Error>>;
 }
 
-/// A text that drafts are asked for.
+/// A text that needs drafts.
 pub struct Ask<'t> {
     /// Number of its sequence.
     pub slot: u32,
@@ -47,11 +47,11 @@ pub struct Ask<'t> {
     pub number: u32,
     /// Draws what the text's own sampler would draw; without one, the likeliest is drafted.
     pub sampler: Option<Box<dyn Choose + Send>>,
-    /// Most draft tokens.
+    /// Maximum draft tokens.
     pub n_max: usize,
-    /// A draft token of less probability is the last, and not made.
+    /// A draft token with a lower probability is dropped and ends drafting.
     pub p_min: f32,
-    /// Whether to go on behind the draft tokens so far.
+    /// Whether to continue after the draft tokens so far.
     pub goes_on: &'t (dyn Fn(&[DraftToken]) -> bool + 't),
     /// The draft tokens.
     pub drafts: Vec<DraftToken>,

@@ -1,49 +1,49 @@
-//! What came of draft tokens, counted.
+//! Statistics of draft tokens.
 
 use core::fmt;
 use core::time::Duration;
 use sluice_core::speculate::{DraftToken, POSITIONS_MAX};
 
-/// What came of draft tokens since the session began.
+/// Statistics of draft tokens since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Times that drafts of a text were verified.
+    /// How often drafts of a text were verified.
     pub n_drafts: u64,
-    /// Draft tokens that were verified.
+    /// Number of verified draft tokens.
     pub n_draft: u64,
-    /// Draft tokens that were right.
+    /// Number of correct draft tokens.
     pub n_accepted: u64,
-    /// The right ones by their place behind the text.
+    /// Correct draft tokens by their place after the text.
     pub accepted_at: [u64; POSITIONS_MAX],
-    /// Those of the text itself and of n-grams.
+    /// Drafts from the text itself and from n-grams.
     pub ngrams: SourceFigures,
-    /// Those that a grammar forced.
+    /// Drafts forced by a grammar.
     pub forced: SourceFigures,
-    /// Those of a model.
+    /// Drafts of a model.
     pub model: SourceFigures,
-    /// Time that drafting took, that of a model included.
+    /// Time spent drafting, including a model's.
     pub drafting: Duration,
-    /// Of it, that of a model.
+    /// Time spent drafting with a model.
     pub draft_model: Duration,
-    /// Time of the steps that verified draft tokens, whole.
+    /// Whole time of the steps that verified draft tokens.
     pub verifying: Duration,
-    /// Tokens drawn in steps over texts that are written, drafted or not.
+    /// Tokens drawn in steps over texts being written, drafted or not.
     pub n_drawn: u64,
-    /// Steps over them, added up over texts.
+    /// Number of these steps, summed over texts.
     pub n_passes: u64,
 }
 
-/// What came of draft tokens of one source.
+/// Statistics of the draft tokens of one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceFigures {
-    /// Draft tokens that were verified.
+    /// Number of verified draft tokens.
     pub n_draft: u64,
-    /// Draft tokens that were right.
+    /// Number of correct draft tokens.
     pub n_accepted: u64,
 }
 
 impl Figures {
-    /// `n_accepted` of the `drafts` of a text were right.
+    /// Notes that `n_accepted` of the `drafts` of a text were right.
     pub(super) fn note(&mut self, drafts: &[DraftToken], n_accepted: usize) {
         self.n_drafts += 1;
         for (i, draft) in drafts.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Figures {
         }
     }
 
-    /// What came since these were the figures.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let source = |now: SourceFigures, before: SourceFigures| SourceFigures {
@@ -88,7 +88,7 @@ impl Figures {
         }
     }
 
-    /// The part of verified drafts that were right; 0 without any.
+    /// The share of verified drafts that were right; 0 without any.
     #[must_use]
     pub fn acceptance(&self) -> f64 {
         part(self.n_accepted, self.n_draft)
@@ -102,7 +102,7 @@ impl Figures {
 }
 
 impl fmt::Display for Figures {
-    /// As a part of a profile.
+    /// Formats them for a profile.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         writeln!(

@@ -1,10 +1,10 @@
-//! Speculation: which tokens of which texts are handed to the next step, and what came of it.
+//! Speculation: which tokens of which texts the next step verifies, and the results.
 //!
 //! [`Session::set_speculation`](crate::Session::set_speculation) turns it on. Texts are the same with and without,
 //! bit for bit: a draft token is accepted where it is what the sampler draws anyway. Draft tokens come from a grammar
 //! that leaves no choice, from the text itself and a table of n-grams ([`sluice_core::speculate`]), and from a
-//! [`Drafter`], such as [`DraftModel`](crate::draft::DraftModel). How many of them are verified follows from how often
-//! they were accepted and from what steps take, both measured all the time.
+//! [`Drafter`], such as [`DraftModel`](crate::draft::DraftModel). The number verified follows from how often they were
+//! accepted and from the time of steps, both measured all the time.
 #![forbid(unsafe_code)]
 
 mod drafter;
@@ -27,18 +27,18 @@ use std::collections::HashMap;
 use std::time::Instant;
 use text::Text;
 
-/// What is drafted, and how far.
+/// Settings of drafting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeculationOptions {
-    /// Most draft tokens of a text in a step, 1 to [`POSITIONS_MAX`].
+    /// Maximum draft tokens of a text in a step, 1 to [`POSITIONS_MAX`].
     pub n_max: usize,
-    /// Where fewer are worth it, none are verified.
+    /// Minimum draft tokens: if fewer are worth it, none are verified.
     pub n_min: usize,
-    /// A draft token that a model gives less probability ends its draft tokens, 0 to 1.
+    /// A draft token with a lower probability by the drafting model ends its draft tokens, 0 to 1.
     pub p_min: f32,
     /// Whether texts and the table of n-grams are looked up.
     pub ngrams: bool,
-    /// Whether always `n_max` draft tokens are verified, as far as there are any, whether it pays or not: to measure.
+    /// Whether `n_max` draft tokens are always verified, if available, whether it pays or not: for measurements.
     pub is_fixed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for SpeculationOptions {
     }
 }
 
-/// What a session knows of draft tokens.
+/// The state of speculation in a session.
 pub struct Speculation {
     options: SpeculationOptions,
     /// Tokens of the longest text.
@@ -63,21 +63,21 @@ pub struct Speculation {
     stands_at_pages: bool,
     /// By the number of their sequence.
     texts: Vec<Text>,
-    /// By domain ([`crate::Settings::domain`]), with when they were last used.
+    /// By domain ([`crate::Settings::domain`]), with the time of their last use.
     tables: HashMap<u64, (u64, NgramTable<Vec<u32>>)>,
     n_used: u64,
     drafter: Option<Box<dyn Drafter>>,
     acceptance: Acceptance,
     costs: Costs,
     figures: Figures,
-    /// Hidden states on their way to the drafter.
+    /// Hidden states to be passed to the drafter.
     hidden: Vec<f32>,
-    /// Why the drafter drafts no more.
+    /// Why the drafter stopped.
     failure: Option<String>,
 }
 
 impl Speculation {
-    /// For a session with `limits`; recurrent states of written texts are kept where `keeps_states`.
+    /// For a session with `limits`; `keeps_states` keeps recurrent states of written texts.
     pub(crate) fn new(options: SpeculationOptions, limits: &Limits, keeps_states: bool) -> Self {
         let n_max = options.n_max.clamp(1, POSITIONS_MAX);
         Self {
@@ -96,25 +96,25 @@ impl Speculation {
         }
     }
 
-    /// What is drafted, and how far.
+    /// The settings.
     #[must_use]
     pub const fn options(&self) -> &SpeculationOptions {
         &self.options
     }
 
-    /// What came of it so far.
+    /// The statistics so far.
     #[must_use]
     pub const fn figures(&self) -> &Figures {
         &self.figures
     }
 
-    /// The costly source of draft tokens.
+    /// The drafter, if there is one.
     #[must_use]
     pub fn drafter(&self) -> Option<&dyn Drafter> {
         self.drafter.as_deref()
     }
 
-    /// Why the drafter drafts no more, once.
+    /// Why the drafter stopped, once.
     pub const fn failure(&mut self) -> Option<String> {
         self.failure.take()
     }
@@ -123,8 +123,8 @@ impl Speculation {
         self.drafter = drafter;
     }
 
-    /// Drafts what follows the texts that are being written, beside `n_beside` rows of prompts and at most
-    /// `n_rows` rows of draft tokens. Returns how many rows there are.
+    /// Drafts for the texts that are being written: up to `n_rows` rows of draft tokens, in addition to `n_beside`
+    /// rows of prompts. Returns the number of draft rows.
     pub(crate) fn draft(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -138,7 +138,7 @@ impl Speculation {
         }
         let mut written: Vec<_> = (0..sequences.len()).collect();
         written.retain(|&i| sequences[i].is_drafted);
-        // The token that is read next is part of the text meanwhile, so that nothing need be copied.
+        // The token to be read next is part of the text meanwhile, so that nothing need be copied.
         for &i in &written {
             let next = sequences[i].queue[0];
             sequences[i].tokens.push(next);
@@ -161,13 +161,13 @@ impl Speculation {
         })
     }
 
-    /// Whether the drafter is to be told what the model computes.
+    /// Whether the drafter needs the hidden states that the model computes.
     pub(crate) fn reads_hidden(&self) -> bool {
         let drafter = self.drafter.as_ref();
         drafter.is_some_and(|drafter| drafter.reads_hidden())
     }
 
-    /// A step has read the tokens of a text behind the first `n_before`; entry `start` of its batch is the first.
+    /// A step has read the tokens of a text after the first `n_before`; entry `start` of its batch is the first.
     pub(crate) fn note_read(
         &mut self,
         sequence: &Sequence,
@@ -188,7 +188,7 @@ impl Speculation {
         }
     }
 
-    /// A step over so many rows, which looked back at `n_positions`, took so long; it verified draft tokens, or none.
+    /// Notes the time of a step over a number of rows, which looked back at `n_positions`; it verified drafts, or none.
     pub(crate) fn note_step(
         &mut self,
         n_rows: usize,
@@ -203,7 +203,7 @@ impl Speculation {
         }
     }
 
-    /// What was drawn behind a text is known: all but the last token had been drafted.
+    /// Notes the tokens drawn after a text: all but the last token had been drafted.
     pub(crate) fn note_drawn(&mut self, sequence: &mut Sequence) {
         if sequence.chosen.is_empty() {
             return;
@@ -223,7 +223,7 @@ impl Speculation {
         sequence.is_drafted = false;
     }
 
-    /// The table of a domain. Few are kept.
+    /// The table of a domain. Only a few are kept.
     fn table(&mut self, domain: u64) -> &mut NgramTable<Vec<u32>> {
         self.n_used += 1;
         let is_new = !self.tables.contains_key(&domain);
@@ -253,5 +253,5 @@ impl fmt::Debug for Speculation {
 
 /// Words of a table: 512 KiB.
 const TABLE_WORDS: usize = 1 << 17;
-/// Tables that are kept at least; the one used longest ago goes first.
+/// Tables that are kept at least; the one used longest ago is removed first.
 const TABLES_MAX: usize = 16;

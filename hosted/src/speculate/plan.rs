@@ -8,7 +8,7 @@ use sluice_core::state::PAGE_TOKENS;
 use std::time::Instant;
 
 impl Speculation {
-    /// Takes the draft tokens that cost nothing, of the source that is likelier right.
+    /// Takes the draft tokens without cost, from the source that is likelier right.
     pub(super) fn look_up(&mut self, sequence: &mut Sequence) {
         let n_max = self.n_most(sequence);
         let slot = sequence.slot as usize;
@@ -43,7 +43,7 @@ impl Speculation {
         text.sources = sources;
     }
 
-    /// What the text itself and its domain's table say.
+    /// Drafts from the text itself and from its domain's table.
     fn find(&mut self, sequence: &Sequence, n_max: usize) -> Vec<Vec<DraftToken>> {
         let all = &sequence.tokens;
         let text = &mut self.texts[sequence.slot as usize];
@@ -58,12 +58,12 @@ impl Speculation {
         vec![own, drafts[..n].to_vec()]
     }
 
-    /// Most drafts behind a text: it must not grow beyond its end.
+    /// Maximum number of drafts after a text: it must not grow beyond its end.
     fn n_most(&self, sequence: &Sequence) -> usize {
         let n_left = sequence.n_left.saturating_sub(1);
         let len = sequence.tokens.len();
         let n_room = match self.stands_at_pages {
-            // A step that passes a page's end would not leave its state.
+            // A step that passes a page's end would not store its state.
             true => (PAGE_TOKENS - len % PAGE_TOKENS) % PAGE_TOKENS,
             false => self.n_ctx.saturating_sub(len),
         };
@@ -72,7 +72,7 @@ impl Speculation {
     }
 
     /// Keeps the draft tokens of the texts `written` that are worth a row; asks the drafter where that is better.
-    /// Returns their number.
+    /// Returns the number of draft tokens kept.
     pub(super) fn choose(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -93,7 +93,7 @@ impl Speculation {
             let each = text.chances(&self.acceptance, &sequence.drafts);
             chances.extend(each.into_iter().map(|chance| (chance, i)));
         }
-        // Within a text chances only fall, so that what is taken is a beginning of its draft tokens.
+        // Within a text probabilities only fall, so the taken ones are a beginning of its draft tokens.
         chances.sort_by(|a, b| b.0.total_cmp(&a.0));
         chances.truncate(n_rows);
         let n = match self.options.is_fixed {
@@ -113,7 +113,7 @@ impl Speculation {
         taken
     }
 
-    /// Asks the drafter for draft tokens of the texts for which that is better than what costs nothing.
+    /// Asks the drafter for draft tokens of the texts where that is better than drafts without cost.
     fn ask(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -150,7 +150,7 @@ impl Speculation {
             let outcome = self.draw(&mut *drafter, sequences, &plan);
             self.figures.draft_model += start.elapsed();
             if let Err(error) = outcome {
-                // Texts go on without it.
+                // Texts continue without it.
                 self.failure = Some(format!("{}: {error}", drafter.name()));
                 return;
             }
@@ -158,7 +158,7 @@ impl Speculation {
         self.drafter = Some(drafter);
     }
 
-    /// How many draft tokens of which texts the drafter is to make.
+    /// How many tokens the drafter is to draft, for which texts.
     fn plan_draft(
         &self,
         drafter: &dyn Drafter,
@@ -195,7 +195,7 @@ impl Speculation {
             }
             let slots: Vec<u32> = asked.iter().map(|(i, _)| sequences[**i].slot).collect();
             let drafting = match drafter.expect(&slots) {
-                // It is tried once, with one token, to know.
+                // Try it once, with one token, to measure it.
                 0.0 if n == 1 => DRAFT_COST * plain,
                 0.0 => break,
                 known => known,
@@ -216,14 +216,14 @@ impl Speculation {
         best
     }
 
-    /// Tokens that the draft tokens of a text are expected to bring, and how many those are.
+    /// Expected gain from the draft tokens of a text, in tokens, and their number.
     fn free_gain(&self, sequence: &Sequence) -> (f64, usize) {
         let text = &self.texts[sequence.slot as usize];
         let chances = text.chances(&self.acceptance, &sequence.drafts);
         (chances.iter().copied().map(f64::from).sum(), chances.len())
     }
 
-    /// Tokens that `n` drafts of a model are expected to bring.
+    /// Expected gain from `n` drafts of a model, in tokens.
     fn model_gain(&self, sequence: &Sequence, n: usize) -> f64 {
         let text = &self.texts[sequence.slot as usize];
         let rate = text.acceptance.rate(&self.acceptance, Class::ANY_MODEL);
@@ -236,7 +236,7 @@ impl Speculation {
         each.sum()
     }
 
-    /// Lets the drafter draft.
+    /// Runs the drafter.
     fn draw(
         &mut self,
         drafter: &mut dyn Drafter,
@@ -274,7 +274,7 @@ impl Speculation {
             });
         }
         drafter.draft(&mut asks)?;
-        // In whatever order they come back.
+        // They may be returned in any order.
         let drawn: Vec<_> = asks.into_iter().map(|ask| (ask.slot, ask.drafts)).collect();
         for (slot, drafts) in drawn.into_iter().filter(|(_, drafts)| !drafts.is_empty()) {
             let asked = plan.asked.iter().find(|i| sequences[**i].slot == slot);
@@ -287,17 +287,17 @@ impl Speculation {
     }
 }
 
-/// What the drafter is to draft.
+/// A plan for the drafter.
 #[derive(Debug, Default)]
 struct Plan {
     asked: Vec<usize>,
-    /// Draft tokens of each.
+    /// Draft tokens per text.
     n: usize,
     /// A draft token that is less likely right than this is not worth making.
     least: f64,
 }
 
-/// What a draft token of a drafter is taken to cost before one was made, as a part of a step.
+/// Assumed cost of a draft token before one was made, as a part of a step.
 const DRAFT_COST: f64 = 0.2;
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]

@@ -1,11 +1,11 @@
-//! What is known of one text.
+//! The state of one text.
 
 use sluice_core::speculate::{Acceptance, DraftToken, Ngrams};
 
 /// A text: its index, the draft tokens that its next tokens are compared with, and how often those were right.
 pub(super) struct Text {
     pub(super) index: Option<Ngrams<Vec<u32>>>,
-    /// What each source would have drafted.
+    /// The drafts that each source would have made.
     pub(super) sources: Vec<Vec<DraftToken>>,
     pub(super) acceptance: Acceptance,
 }
@@ -19,7 +19,7 @@ impl Text {
         }
     }
 
-    /// Makes `text` what is indexed; returns from where on it is new.
+    /// Indexes `text`; returns where its new part begins.
     pub(super) fn follow(&mut self, text: &[u32], n_ctx: usize) -> usize {
         let index = self.index.get_or_insert_with(|| {
             let words = vec![0; Ngrams::<Vec<u32>>::n_words(n_ctx)];
@@ -28,18 +28,18 @@ impl Text {
         let n_before = index.tokens().len();
         let start = index.follow(text);
         if start < n_before {
-            // Another text, though it may begin alike.
+            // Another text, though it may begin the same way.
             self.acceptance = Acceptance::of_text();
         }
         start
     }
 
-    /// The part of such draft tokens that are right, each with all before it.
+    /// The expected share of correct tokens among such drafts, each together with all before it.
     pub(super) fn chances(&self, session: &Acceptance, drafts: &[DraftToken]) -> Vec<f32> {
         self.acceptance.chances(session, drafts).collect()
     }
 
-    /// What followed is known: drafts of all sources were right or not, whether verified or not.
+    /// Compares the drafts of all sources, verified or not, with the tokens that followed.
     pub(super) fn compare(
         &mut self,
         drawn: impl Iterator<Item = u32> + Clone,

@@ -1,9 +1,9 @@
-//! A model's own chat template: messages to the text that the model was trained on.
+//! A model's own chat template: renders messages to the text format that the model was trained on.
 //!
-//! This is the part for programs; it reads no file and starts no model. Templates are Jinja, rendered by
-//! [`sluice_jinja`] as Hugging Face renders them, with its limits. Their variables are `messages`, `tools`, `documents`,
-//! `bos_token`, `eos_token`, `add_generation_prompt`, and whatever else a caller adds. What a caller does not give is
-//! undefined, but for `tools` and `documents`, which are none.
+//! This is a library: it reads no files and runs no model. Templates are Jinja, rendered by [`sluice_jinja`] as Hugging
+//! Face renders them, within its limits. Their variables are `messages`, `tools`, `documents`, `bos_token`,
+//! `eos_token`, `add_generation_prompt`, and any others that the caller adds. Variables that the caller does not set
+//! are undefined, except `tools` and `documents`, which are `none`.
 
 #![forbid(unsafe_code)]
 
@@ -14,49 +14,49 @@ use sluice_jinja::{Template, TemplateError, Variables};
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-/// A template that is known to be well formed.
+/// A template that has been checked to be well formed.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate(Template);
 
 /// One turn of a conversation, as in the OpenAI API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// `system`, `user`, `assistant`, `tool`, or another role that the template knows.
     pub role: String,
     /// A string, or a list of parts such as `{"type": "text", "text": "..."}`. `None` is a
-    /// message without the field, which is not the same to a template as a null.
+    /// message without the field, which templates can distinguish from null.
     #[serde(
         default,
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     pub content: Option<serde_json::Value>,
-    /// Every other field: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
+    /// All other fields: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
     #[serde(flatten)]
     pub extra: Map<String, serde_json::Value>,
 }
 
-/// What a template is told besides the messages.
+/// What a template is rendered with in addition to the messages.
 #[derive(Clone, Debug, Default)]
 pub struct RenderOptions {
     /// End with the start of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// The text of the token that begins a sequence. A template that prints it makes a prompt
-    /// to which tokenizing must not add another.
+    /// The text of the token that begins a sequence. If a template prints it, tokenizing the prompt
+    /// must not add another one.
     pub bos_token: Option<String>,
     /// The text of the token that ends a sequence.
     pub eos_token: Option<String>,
     /// Functions the model may call, as JSON schemas.
     pub tools: Option<Vec<serde_json::Value>>,
-    /// Texts to answer from.
+    /// Documents to answer from.
     pub documents: Option<Vec<serde_json::Value>>,
-    /// More variables, such as `enable_thinking`. They take precedence over those above.
+    /// More variables, such as `enable_thinking`. They take precedence over the ones above.
     pub extra: Map<String, serde_json::Value>,
-    /// The time that `strftime_now` tells; the clock's where it is `None`.
+    /// The time that `strftime_now` uses; `None` for the current time.
     pub now: Option<SystemTime>,
 }
 
-/// Why there is no prompt.
+/// Why a prompt could not be rendered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
@@ -64,7 +64,7 @@ pub enum ChatTemplateError {
     /// The file has no template of this name.
     #[error("metadata key {key} is missing")]
     Missing { key: String },
-    /// The file's metadata entry is not a text.
+    /// The file's metadata entry is not a string.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// The template is not well formed, failed, or refused the messages.
@@ -88,16 +88,16 @@ impl ChatTemplate {
     /// Checks a template ([`Template::parse`]).
     ///
     /// # Errors
-    /// It is too long or not Jinja; the line is named.
+    /// It is too long or not valid Jinja; the error names the line.
     pub fn parse(source: &str) -> Result<Self, ChatTemplateError> {
         Ok(Self(Template::parse(source)?))
     }
 
-    /// The template in a model's file: `tokenizer.chat_template`, or with a name the one at
+    /// The template in a model's file: `tokenizer.chat_template`, or, with a name, the one at
     /// `tokenizer.chat_template.NAME` (`tool_use`, `rag`).
     ///
     /// # Errors
-    /// There is none, it is no text, or as [`Self::parse`].
+    /// The file has no such template, the entry is not a string, or [`Self::parse`] fails.
     pub fn from_gguf(gguf: &Gguf<'_>, name: Option<&str>) -> Result<Self, ChatTemplateError> {
         let key = match name {
             None => Cow::Borrowed(KEY),
@@ -116,7 +116,7 @@ impl ChatTemplate {
     /// The prompt for `messages` ([`Template::render`]).
     ///
     /// # Errors
-    /// The template refuses the messages, fails, or goes beyond a limit; the line is named.
+    /// The template refuses the messages, fails, or exceeds a limit; the error names the line.
     pub fn render(
         &self,
         messages: &[Message],
@@ -144,7 +144,7 @@ impl ChatTemplate {
     }
 }
 
-/// A field that is there, even if it is null.
+/// A field that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(field: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(field).map(Some)
 }

@@ -1,5 +1,5 @@
-//! Texts: how tokens are chosen ([`sampling`]), what they must keep to ([`grammar`]), and how
-//! conversations become prompts ([`mod@chat_template`], [`chat`]) and answers are read ([`assistant`]).
+//! Text generation around the model: sampling ([`sampling`]), grammars ([`grammar`]), rendering of conversations
+//! as prompts ([`mod@chat_template`], [`chat`]), and parsing of answers ([`assistant`]).
 
 pub mod assistant;
 pub mod chat;

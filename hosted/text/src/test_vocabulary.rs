@@ -1,9 +1,9 @@
-//! The vocabulary of the project's own model, with control tokens that it lacks.
+//! The vocabulary of the project's own model, extended by control tokens that it lacks.
 
 use sluice_core::gguf::Gguf;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 
-/// A small generator of numbers.
+/// A small random number generator.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -15,7 +15,7 @@ impl Random {
     }
 }
 
-/// Runs `test` with the vocabulary and `marks` behind it.
+/// Runs `test` with the vocabulary and, after its tokens, `marks`.
 pub(crate) fn with_tokenizer(marks: &[&str], test: impl FnOnce(&Tokenizer<'_>)) {
     let model = Gguf::parse(MODEL, MODEL.len() as u64).expect("the project's own file");
     let header = header(&model, marks);
@@ -87,7 +87,7 @@ fn header(model: &Gguf<'_>, marks: &[&str]) -> Vec<u8> {
     out
 }
 
-/// Control tokens of the dialects.
+/// The dialects' control tokens.
 pub(crate) const MARKS: [&str; 22] = [
     "<tool_call>",
     "</tool_call>",

@@ -95,7 +95,7 @@ fn each<const BYTES: usize, const LEN: usize>(
     }
 }
 
-/// Of numbers in half precision, which may be many: adapters' files have them.
+/// Converts numbers in half precision, which may be many: adapters' files have them.
 fn halves(row: &[u8], out: &mut [f32]) {
     #[inline(always)]
     fn convert(row: &[u8], out: &mut [f32]) {
@@ -124,7 +124,7 @@ pub struct SixBits {
     pub high_shift: usize,
 }
 
-/// Adds to the codes of a run of columns, byte by byte, the bits of `mask` behind `shift`, as bits from `up` on.
+/// ORs `(byte >> shift) & mask`, shifted up by `up`, into each code of a run of columns.
 #[inline(always)]
 fn add_bits(codes: &mut [u8], bytes: &[u8], shift: usize, mask: u8, up: usize) {
     for (code, byte) in codes.iter_mut().zip(bytes) {

@@ -124,10 +124,10 @@ impl FrameKernels {
         unsafe { (self.max_abs)(x) }
     }
 
-    /// [`Self::max_abs`] of `x`, which prefetches `next` meanwhile, a frame that is scanned soon, line by
-    /// line, for as many samples as `x` has. What a core prefetches by itself ends at every page; with
-    /// this a stream of frames is read as fast as memory goes. Nothing of `next` is read. Where
-    /// [`scans_by_frames`] is false, lines a little ahead in `x` and behind it are prefetched instead.
+    /// [`Self::max_abs`] of `x`. Meanwhile prefetches `next`, a frame that is scanned soon, line by line, for as many
+    /// samples as `x` has. A core's own prefetching ends at every page; with this a stream of frames is read at memory
+    /// speed. `next` is never read. Where [`scans_by_frames`] is false, the lines shortly ahead in `x` and after its
+    /// end are prefetched instead.
     #[inline]
     pub fn max_abs_before(&self, x: &[f32], next: &[f32]) -> f32 {
         // SAFETY: as in `max_abs`.
@@ -161,11 +161,10 @@ impl FrameKernels {
         unsafe { (self.histogram)(x, bins, counts) }
     }
 
-    /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together:
-    /// the histogram waits for stores and the sums for arithmetic, so that the two in one loop
-    /// take little longer than one of them. `peaks` are those of `x`, if they are known. Prefetches
-    /// `next` as [`Self::max_abs_before`] does, for all of it, however many frames: this takes
-    /// several times as long as memory for one.
+    /// [`Self::stats`], and [`Self::histogram`] of `n_bins` bins [`Bins::over`] them, together: the histogram waits for
+    /// stores and the sums for arithmetic, so that both in one loop take little longer than either. `peaks` are the
+    /// peaks of `x`, if known. Prefetches all of `next` as [`Self::max_abs_before`] does, however many frames it has:
+    /// this function takes several times as long as memory needs for one.
     ///
     /// # Panics
     /// If `n_bins` is not `1..=`[`BINS_MAX`].
@@ -204,8 +203,8 @@ impl FrameKernels {
     }
 }
 
-/// Whether this CPU gains from a scan that prefetches whole frames that come later; else it gains from
-/// lines a little ahead alone.
+/// Whether this CPU gains from a scan that prefetches whole later frames; otherwise it gains only from lines a little
+/// ahead.
 #[must_use]
 pub fn scans_by_frames() -> bool {
     Tuning::detect().scan.by_frames

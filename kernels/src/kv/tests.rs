@@ -31,7 +31,7 @@ fn tolerance(ty: KvType, x: f32, largest: f32) -> f32 {
         KvType::F16 => x.abs() / 2048.0,
         KvType::BF16 => x.abs() / 256.0,
         KvType::Q8_0 => largest * (0.501 / 127.0),
-        // The far end of the range has no code of its own, and the scale is that of all numbers.
+        // The far end of the range has no code of its own, and the scale is fitted to all numbers.
         KvType::Q4_0 => largest * (1.5 / 8.0),
         KvType::FP8 => (x.abs() / 16.0).max(1.0 / 1024.0),
     }

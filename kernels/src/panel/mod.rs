@@ -1,5 +1,5 @@
-//! Weight panels: 16 rows side by side, the one layout that every ISA reads; and, behind the
-//! panels of a matrix, the rows that make up no panel.
+//! Weight panels: 16 rows side by side, the one layout that every ISA reads. The panels of a matrix are followed by the
+//! rows that do not fill a panel.
 //!
 //! A panel is 16 weight rows. Its unit is the line: 64 bytes = 16 rows × 4 bytes along the
 //! columns, so that a vector lane is an output row. Codes are unsigned (signed types are stored
@@ -21,8 +21,8 @@
 //! larger in narrow matrices of two types (MXFP4 of 1, 3 or 5 blocks, BF16 of an odd number of
 //! columns below 100, by half a line each): all of their rows are tail.
 //!
-//! A **band** is 16 rows from a multiple of 16 on, or what there is of them: a panel, or rows of
-//! the tail. What packs and unpacks goes band by band and need not tell them apart.
+//! A **band** is 16 rows from a multiple of 16 on, or as many as the matrix has: a panel, or rows of the tail. Packing
+//! and unpacking work band by band and need not tell them apart.
 
 mod float;
 pub(crate) mod iq4_xs;
@@ -94,7 +94,7 @@ weight_types! {
     IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 NVFP4
 }
 
-/// How one type lies in a panel, block by block. `row` below is a lane, `0..16`.
+/// The layout of one type in a panel, block by block. `row` below is a lane, `0..16`.
 pub(crate) trait PanelFormat {
     const TYPE: WeightType;
 
@@ -228,7 +228,7 @@ impl PanelLayout {
     /// - `numbers` are what [`Self::to_numbers`] gave.
     ///
     /// # Panics
-    /// If the first number is that of no type.
+    /// If the first number does not denote a type.
     pub const unsafe fn from_numbers(numbers: &[usize; 5]) -> Self {
         let [ty, n_rows, n_cols, panel_bytes, gguf_row_bytes] = *numbers;
         Self {
@@ -320,7 +320,7 @@ impl PanelLayout {
         panel
     }
 
-    /// Where `rows` lie in the matrix: a band, or several.
+    /// The bytes of `rows` in the matrix: a band, or several.
     ///
     /// # Panics
     /// If `rows` do not start and end at multiples of 16, the end of the matrix apart.
@@ -359,7 +359,7 @@ impl PanelLayout {
     /// memory where the same matrix is to give the same bytes. Results do not depend on them.
     ///
     /// # Panics
-    /// If a slice has another size than the layout says, or `row` is out of range.
+    /// If a slice's size does not match the layout, or `row` is out of range.
     pub fn pack_row(&self, row: usize, gguf_row: &[u8], band: &mut [u8]) {
         let row_bytes = self.gguf_row_bytes();
         assert_eq!(gguf_row.len(), row_bytes);
@@ -398,7 +398,7 @@ impl PanelLayout {
     /// how a tied output layer serves as the embedding.
     ///
     /// # Panics
-    /// If `row` is out of range or a slice has another size than the layout says.
+    /// If `row` is out of range or a slice's size does not match the layout.
     pub fn dequantize_row(&self, row: usize, panels: &[u8], out: &mut [f32]) {
         assert!(row < self.n_rows);
         assert_eq!(out.len(), self.n_cols);

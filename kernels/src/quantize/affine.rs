@@ -1,10 +1,9 @@
 //! Types with an offset: value = scale · q − min, with q in 0..=largest.
 //!
-//! A sub-block's search tries inverse scales around the one that maps its range onto the codes;
-//! for given q the best scale and min are a weighted least-squares line (min not below zero in
-//! the K-quants), whose explained part of Σwx² says which candidate is best. A super-block's
-//! scales and mins are then quantised, their neighbours tried, `d` and `dmin` fitted to all q,
-//! and the neighbours tried again.
+//! A sub-block's search tries inverse scales around the one that maps its range onto the codes. For given q the best
+//! scale and min are a weighted least-squares line (in the K-quants with min not below zero), and the candidate that
+//! explains most of Σwx² wins. A super-block's scales and mins are then quantised, their neighbours tried, `d` and
+//! `dmin` fitted to all q, and the neighbours tried again.
 
 use super::lanes::{Lanes, codes};
 use super::symmetric::{byte, round_f64};
@@ -14,7 +13,7 @@ use crate::half::{f16_to_f32, f32_to_f16};
 
 /// How far from the codes' number the range is stretched in a search.
 const STRETCHES: &[f32] = &[-0.9, -0.6, -0.3, 0.0, 0.3, 0.7];
-/// The same for two-bit codes, where a stretch of the range is a larger part of it.
+/// [`STRETCHES`] for two-bit codes, where a stretch of the range is a larger part of it.
 const STRETCHES_OF_3: &[f32] = &[-1.2, -1.0, -0.8, -0.6, -0.4, -0.2, 0.0, 0.3];
 
 /// For types without a second step that would make up for a coarse search.
@@ -260,7 +259,7 @@ fn super_block<V: Vector, const N: usize, const GROUPS: usize, const MAX: u8, co
 /// Rounds of fitting `d` and `dmin` and trying neighbours.
 const PASSES: usize = 2;
 
-/// The same integers with the `d` and `dmin` that are best for all q.
+/// Keeps the integers and fits the `d` and `dmin` that are best for all q.
 #[inline(always)]
 fn refit<V: Vector, const N: usize, const GROUPS: usize, const MAX: u8>(
     groups: &[Lanes<V, N>; GROUPS],

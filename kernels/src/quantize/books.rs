@@ -1,8 +1,8 @@
 //! The codebooks of the IQ types by halves, for searching.
 //!
-//! The cost of an entry is that of its first half of columns plus that of its second. Entries
-//! with the same second half lie side by side, so the least of a codebook is, over all second
-//! halves, their cost plus the least among the first halves they go with.
+//! The cost of an entry is the cost of its first half of columns plus the cost of its second. Entries with the same
+//! second half are adjacent, so the minimum over a codebook is the minimum over all second halves of their cost plus
+//! the lowest cost among the first halves paired with them.
 
 #[expect(
     clippy::duplicate_mod,
@@ -12,7 +12,7 @@
 #[path = "../blocks/codebooks.rs"]
 mod codebooks;
 
-/// Most halves that a codebook can have: four columns of three codes.
+/// Maximum number of halves in a codebook: four columns of three codes.
 const HALVES_MAX: usize = 81;
 
 /// Which combinations of values a type has. A half's number has its columns' codes as digits in

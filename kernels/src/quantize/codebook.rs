@@ -68,7 +68,7 @@ fn fill_both<V: Vector, B: Book, const N: usize>(
     }
 }
 
-/// The first halves that go with a second half.
+/// The first halves that are combined with a second half.
 #[inline(always)]
 fn partners<B: Book>(second: usize) -> &'static [[u8; 4]] {
     let [start, end] = [second, second + 1].map(|h| usize::from(B::FOURS[h]));
@@ -127,7 +127,7 @@ struct Chosen<V> {
     qq: V,
 }
 
-/// Of run k of sub-block l at k, l.
+/// Indices: run k, then sub-block l.
 type Entries = [[u16; LANES]; 8];
 
 #[inline(always)]
@@ -250,7 +250,7 @@ fn super_block<V: Vector, F: Format, const N: usize, const GROUPS: usize>(
 const LARGEST_ODD: f32 = 31.0;
 /// Rounds of trying neighbouring scales and fitting `d`.
 const PASSES: usize = 2;
-/// Most scales that are tried in a round.
+/// Maximum number of scales that are tried in a round.
 const CANDIDATES: usize = 7;
 
 /// Scales that put the largest magnitude at each of the targets.
@@ -269,7 +269,7 @@ fn first_candidates<'a, V: Vector, F: Format, const N: usize>(
     &out[..F::TARGETS.len()]
 }
 
-/// The odd multiple of `step` that is nearest to `wanted`, and those beside it.
+/// The odd multiple of `step` nearest to `wanted`, and its two neighbours.
 #[inline(always)]
 fn neighbours<V: Vector>(wanted: V, step: V, out: &mut [V; CANDIDATES]) -> &[V] {
     let exact = wanted.mul(step.inverse()).clamp(0.0, LARGEST_ODD);

@@ -8,7 +8,7 @@ use core::fmt;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are what the sentences name")]
 pub enum QuantizeError {
-    /// There is no quantiser for this type.
+    /// Quantizing to this type is not supported.
     NoQuantizer { ty: GgmlType },
     /// A row is empty or not a whole number of blocks.
     RowNotWholeBlocks { ty: GgmlType, n_per_row: usize },

@@ -3,8 +3,8 @@
 use super::simple::max_magnitude;
 use crate::blocks::mxfp4;
 
-/// The power of two that puts the largest magnitude at 4 to 8 E2M1 units, of which there are 6:
-/// what the OCP microscaling specification says.
+/// Uses the power of two that puts the largest magnitude at 4 to 8 E2M1 units, of which there are 6, as the OCP
+/// microscaling specification defines it.
 #[inline(always)]
 pub(super) fn mxfp4_block(x: &[f32; 32], out: &mut [u8; 17]) {
     let e = exponent(x);
@@ -13,8 +13,8 @@ pub(super) fn mxfp4_block(x: &[f32; 32], out: &mut [u8; 17]) {
     mxfp4::set_codes(&codes, out);
 }
 
-/// Of that power of two and its neighbours the one with the least weighted squared error, for
-/// up to eight blocks.
+/// Tries the power of two of [`mxfp4_block`] and its neighbours, and uses the one with the least weighted squared
+/// error; for up to eight blocks.
 #[inline(always)]
 pub(super) fn mxfp4_blocks(x: &[f32; 256], w: &[f32; 256], out: &mut [[u8; 17]]) {
     let blocks = x.as_chunks().0.iter().zip(w.as_chunks().0);
@@ -46,7 +46,7 @@ fn exponent(x: &[f32; 32]) -> u8 {
     exponent.saturating_sub(2).to_le_bytes()[0]
 }
 
-/// Σ w (x − value)². In f64, as there is no limit to x.
+/// Σ w (x − value)². In f64, because x is unbounded.
 #[inline(always)]
 fn error(x: &[f32; 32], w: &[f32; 32], codes: &[u8; 32], half: f32) -> f64 {
     let mut sum = 0.0;

@@ -100,7 +100,7 @@ impl Quantizer {
     /// With at most `features`, which this CPU must have. The bytes do not depend on them.
     #[must_use]
     pub fn new(features: CpuFeatures) -> Self {
-        // What the CPU lacks is never used, whatever the caller says.
+        // Never uses what the CPU lacks, whatever features the caller passes.
         let avx2 = features.contains(CpuFeatures::AVX2)
             && CpuFeatures::detect().contains(CpuFeatures::AVX2);
         Self { avx2 }
@@ -263,7 +263,7 @@ fn check_values(ty: GgmlType, source: &[f32]) -> Result<(), QuantizeError> {
 /// Macros, because a function that is passed as an argument is not inlined for certain, and
 /// would then be compiled without the caller's features.
 ///
-/// Block by block, without importance; the lengths are those of `$block`'s arguments.
+/// Block by block, without importance; `$block`'s argument types set the lengths.
 macro_rules! blocks {
     ($job:ident, $block:path) => {{
         let (sources, _) = $job.source.as_chunks();

@@ -75,8 +75,7 @@ const SEARCHED: [GgmlType; 12] = [
     GgmlType::IQ3_S,
 ];
 
-/// Those and the ones that are searched for with importance only. MXFP4 is the one whose search
-/// ggml does not have.
+/// [`SEARCHED`] and the types that are searched only with importance. MXFP4 is the only one that ggml does not search.
 const SEARCHED_WITH_IMPORTANCE: [GgmlType; 17] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
@@ -113,7 +112,7 @@ fn rmse(ty: GgmlType, x: &[f32], blocks: &[u8], importance: Option<&[f32]>) -> f
     (sum / x.len() as f64).sqrt()
 }
 
-/// Importance as uneven as that of real activations: most columns count little, a few much.
+/// Importance as uneven as in real activations: most columns count little, a few much.
 fn importance(n: usize) -> Vec<f32> {
     let mut noise = Noise(77);
     (0..n)
@@ -135,7 +134,7 @@ fn searches_lose_less_than_ggml() {
     }
 }
 
-/// `importance.tsv` has ggml's root of the mean of importance · error², when told `importance.f32`.
+/// `importance.tsv` has ggml's root of the mean of importance · error², when given `importance.f32`.
 #[test]
 fn searches_with_importance_lose_less_than_ggml() {
     let (x, importance) = (source(), floats("importance.f32"));
@@ -166,7 +165,7 @@ fn importance_moves_the_error_to_where_it_counts_less() {
         // MXFP4 has only powers of two to choose from.
         let moved = with < plain || (ty == GgmlType::MXFP4 && with <= plain);
         assert!(moved, "{ty}: {with}, {plain} without");
-        // Its scale does not matter, and equal importance is none.
+        // The scale of the importance does not matter, and uniform importance has no effect.
         let scaled: Vec<f32> = importance.iter().map(|w| w / 2f32.powi(60)).collect();
         assert_eq!(blocks, quantized(ty, &x, 256, Some(&scaled)), "{ty}");
         let zeros = quantized(ty, &x, 256, Some(&[0.0; 256]));
@@ -179,7 +178,7 @@ fn all() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|ty| can_quantize(*ty))
 }
 
-/// Rows that have gone wrong elsewhere: eight rows of 256 each.
+/// Rows that exposed errors in other code: eight rows of 256 each.
 fn awkward_rows() -> Vec<Vec<f32>> {
     let mut noise = Noise(5);
     let mut rows: Vec<Vec<f32>> = [

@@ -64,8 +64,8 @@ pub(super) trait Vector: Copy {
 
 /// The definition.
 ///
-/// Its operations are calls: inlined, the searches of all types were most of what the crate takes
-/// to compile, for machines without AVX2 alone.
+/// Its operations are calls: inlined, the searches of all types were most of the crate's compile time, only for
+/// machines without AVX2.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; LANES]);
 

@@ -143,8 +143,8 @@ fn more_sums(q: &[i8; GROUP], numbers: &mut GroupNumbers) {
     let halves = (numbers.sums.as_chunks().0.iter()).zip(magnitudes.as_chunks().0);
     for (sum, ([a, b], [c, d])) in numbers.sums_of_32.iter_mut().zip(halves) {
         *sum = a + b;
-        // All of one sign and all of the other are the magnitudes; the larger less the other one
-        // is that of the sum.
+        // With P and N the summed magnitudes of positive and of negative codes, P + N is the sum of all magnitudes and
+        // P − N the plain sum, so max(P, N) = (P + N + |P − N|) / 2.
         let most = (c + d + sum.unsigned_abs()) / 2;
         numbers.most_of_32 = numbers.most_of_32.max(most);
     }

@@ -3,8 +3,8 @@
 //! A group of 256 columns of one panel is unpacked to plain lines once and then multiplied with
 //! a tile of tokens. Float types have no lines: a column of 16 weights is the vector.
 //!
-//! Rows in panels are read in place; the rows behind the last panel (`tail`) are packed into a
-//! panel on the way, group by group, so that both meet the same code.
+//! Rows in panels are read in place; the rows after the last panel (`tail`) are packed into a panel on the way, group
+//! by group, so that both go through the same code.
 //!
 //! Each family of types has a module of its own: a scale per 32 columns (`block`), exact sums
 //! over 256 columns (`super_block`), floats (`float`), and what is dequantised first (`raw`).
@@ -39,7 +39,7 @@ pub(crate) struct PanelProduct<'a> {
     pub(crate) ty: WeightType,
     /// The panel's bytes.
     pub(crate) panel: &'a [u8],
-    /// Its columns.
+    /// Number of columns of the panel.
     pub(crate) n_cols: usize,
     /// Layout of the activations.
     pub(crate) layout: &'a ActivationLayout,
@@ -47,9 +47,9 @@ pub(crate) struct PanelProduct<'a> {
     pub(crate) rows: &'a [&'a [u8]],
 }
 
-/// Adds the products of a panel to `acc`, token by token: [`GroupKernel::panel`] of one type,
-/// compiled for one table, or a kernel by hand. The panel has to be whole and the rows those of its
-/// columns. What is common to all types ([`matmul`], [`tail`]) is compiled once.
+/// Adds the products of a panel to `acc`, token by token: [`GroupKernel::panel`] of one type, compiled for one table,
+/// or a handwritten kernel. The panel has to be whole, and the rows as long as its columns. What is common to all types
+/// ([`matmul`], [`tail`]) is compiled once.
 pub(crate) type PanelFn = unsafe fn(&PanelProduct<'_>, acc: &mut [Lanes]);
 
 /// `out[token][row] = Σ weight · activation`, or that added to `out`, for rows in panels.
@@ -83,7 +83,7 @@ pub(crate) unsafe fn matmul(args: &Matmul<'_>, kernel: PanelFn) {
     }
 }
 
-/// Activation rows `token..token + n_tokens`; nothing in the places behind them.
+/// Activation rows `token..token + n_tokens`; the remaining slots are empty.
 fn rows_from<'a>(acts: &Activations<'a>, token: usize, n_tokens: usize) -> [&'a [u8]; TILE] {
     let row_bytes = acts.layout.row_bytes();
     core::array::from_fn(|t| match t < n_tokens {
@@ -116,8 +116,7 @@ unsafe fn store(args: &Matmul<'_>, row: usize, n_rows: usize, token: usize, acc:
 
 /// How one weight type multiplies a panel with some activation rows.
 pub(crate) trait GroupKernel {
-    /// Adds the products to `acc`, group by group: a panel of the next group's columns goes on
-    /// where this one ends.
+    /// Adds the products to `acc`, group by group: a panel of the next group's columns continues where this one ends.
     fn panel<F: Arith>(product: &PanelProduct<'_>, acc: &mut [Lanes]);
 }
 

@@ -5,8 +5,8 @@ use crate::contract::{Arith, LANES, exp, sqrt, tree_sum};
 /// `out = fma((x - mean) · (1 / sqrt(variance + eps)), weight, bias)`, or without a bias, which then is empty,
 /// `(x - mean) · (1 / sqrt(variance + eps)) · weight`.
 ///
-/// Mean and variance are sums over 16 virtual lanes, divided by the length; the variance is that of
-/// the differences from the rounded mean.
+/// Mean and variance are sums over 16 virtual lanes, divided by the length; the variance is computed from the
+/// differences from the rounded mean.
 #[inline(always)]
 pub(crate) fn layer_norm<F: Arith>(
     x: &[f32],

@@ -56,8 +56,8 @@ pub(crate) fn sum_count_log2(counts: &Counts) -> u64 {
     }
 }
 
-/// The same with counts that the table does not have. Not inlined, or all logarithms would be
-/// computed at once, also where none is needed.
+/// [`sum_count_log2`] with counts outside the table. Not inlined: otherwise all logarithms would be computed at once,
+/// even when none is needed.
 #[cold]
 #[inline(never)]
 fn sum_of_large(counts: &Counts) -> u64 {

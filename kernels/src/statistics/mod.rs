@@ -5,11 +5,11 @@ pub(crate) mod scalar;
 
 use crate::contract::LANES;
 
-/// Samples whose absolute values are added in f32 before they go to f64.
+/// Samples whose absolute values are added in f32 before the sum is added in f64.
 pub(crate) const BLOCK: usize = 256;
 /// A sample below this magnitude is near zero (`zf` in the features).
 pub const NEAR_ZERO: f32 = 1e-8;
-/// Most bins of a histogram.
+/// Maximum number of bins of a histogram.
 pub const BINS_MAX: usize = 256;
 
 /// What one pass over a frame finds.
@@ -43,9 +43,9 @@ pub struct FrameStats {
     pub sum_lag1: f64,
 }
 
-/// What a scan finds: the largest samples on either side of zero, as bits. Among floats of one
-/// sign the order of magnitudes is that of their bits, with infinity and then NaN at the top; so
-/// two maxima of integers say whether a frame is loud, and mostly what its extremes are.
+/// What a scan finds: the largest samples on either side of zero, as bits. Floats of one sign order by magnitude as
+/// their bits do, with infinity and then NaN at the top; so two maxima of integers tell whether a frame is loud, and
+/// usually what its extremes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peaks {
     /// The largest as signed integers: the largest sample, if one has no sign.
@@ -55,7 +55,7 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Of no samples.
+    /// Peaks without any samples.
     pub(crate) const NONE: Self = Self {
         signed: i32::MIN,
         unsigned: 0,
@@ -69,8 +69,8 @@ impl Peaks {
         if max.is_nan() { f32::NAN } else { max }
     }
 
-    /// The smallest and the largest sample, where they lie on both sides of zero; a zero is +0.
-    /// What it says means nothing if a sample is NaN.
+    /// The smallest and the largest sample, if they are on both sides of zero; a zero is +0. The result is meaningless
+    /// if a sample is NaN.
     #[inline]
     pub fn extremes(self) -> Option<[f32; 2]> {
         let (lowest, highest) = (self.unsigned, self.signed.cast_unsigned());
@@ -80,7 +80,7 @@ impl Peaks {
 }
 
 impl FrameStats {
-    /// Of no samples.
+    /// Statistics without any samples.
     pub const EMPTY: Self = Self {
         len: 0,
         max_abs: 0.0,

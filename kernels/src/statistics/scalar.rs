@@ -5,7 +5,7 @@ use crate::contract::LANES;
 
 /// [`crate::FrameKernels::max_abs`].
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
-    // The order of magnitudes is that of their bits, with infinity and then NaN at the top.
+    // Magnitudes order as their bits do, with infinity and then NaN at the top.
     let bits = x.iter().fold(0, |max: u32, x| max.max(x.abs().to_bits()));
     let max = f32::from_bits(bits);
     if max.is_nan() { f32::NAN } else { max }

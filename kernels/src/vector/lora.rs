@@ -59,7 +59,7 @@ impl Element for F32 {
 
 /// How a few tokens are multiplied with a panel of some type.
 trait Kind {
-    /// `A · x` of `T` tokens from `token` on; says how many.
+    /// Computes `A · x` of `T` tokens from `token` on; returns their number.
     ///
     /// # Safety
     /// - As [`down`].

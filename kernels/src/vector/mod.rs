@@ -1,9 +1,9 @@
 //! Kernels written once for every instruction set with vectors.
 //!
-//! Nothing here names an intrinsic. Attention is generic over [`attention::Vector`], unpacking over
-//! [`unpack::Line`]; the module of an instruction set implements these traits, and calls the texts from
-//! functions that enable its features. The texts are `#[inline(always)]` and have no features of their
-//! own, so they are compiled with those of the function that calls them.
+//! Nothing here names an intrinsic. Attention is generic over [`attention::Vector`], unpacking over [`unpack::Line`];
+//! the module of an instruction set implements these traits, and calls this code from functions that enable its
+//! features. The generic functions are `#[inline(always)]` and enable no features themselves, so they are compiled with
+//! the features of their caller.
 //!
 //! Products are not here: what fits into registers differs too much between instruction sets.
 #![cfg_attr(

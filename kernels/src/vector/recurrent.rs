@@ -167,7 +167,7 @@ unsafe fn row<V: Vector, const N: usize>(at: *const f32) -> [V::F; N] {
     out
 }
 
-/// Up to 16 floats, zeros behind them.
+/// Up to 16 floats, padded with zeros.
 ///
 /// # Safety
 /// - `n` floats are readable.

@@ -65,7 +65,7 @@ impl Int8Rows {
         }
     }
 
-    /// What the group has beside its codes, in rows with one scale for each.
+    /// The group's [`GroupNumbers`], in rows with one scale per group.
     #[inline(always)]
     pub(crate) fn numbers(self) -> *const GroupNumbers {
         self.d.cast()
@@ -85,7 +85,7 @@ impl Int8Rows {
         }
     }
 
-    /// The same columns `n` tokens on.
+    /// The same columns, `n` tokens later.
     #[inline(always)]
     pub(crate) fn tokens(self, n: usize) -> Self {
         Self {

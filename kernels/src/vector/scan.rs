@@ -4,7 +4,7 @@ use crate::contract::LANES;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
 use crate::tuning::{SCAN_LINES_AHEAD, Tuning};
 
-/// What is prefetched while a frame is scanned: as many lines as it has, further on.
+/// What is prefetched while a frame is scanned: the number of lines it has, further on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soon {
     from: *const f32,
@@ -38,11 +38,11 @@ impl Soon {
 /// What is prefetched while features of a frame are computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    /// Frames that come later: `n` lines for each of the frame.
+    /// Later frames: `n` lines for each line of the frame.
     later: *const f32,
     n: usize,
-    /// What is behind the frame, prefetched into the first-level cache on CPUs whose scan does not go by
-    /// frames.
+    /// The end of the frame: the memory after it is prefetched into the first-level cache on CPUs whose scan is not
+    /// tuned for whole frames.
     behind: Option<*const f32>,
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Signs {
 }
 
 impl Signs {
-    /// Of a frame with this first sample.
+    /// Starts a frame whose first sample is `first`.
     #[inline(always)]
     pub(crate) fn new(first: f32) -> Self {
         Self {
@@ -18,7 +18,7 @@ impl Signs {
         }
     }
 
-    /// Takes `n` samples, 64 or in the end fewer: bit l says whether sample l is ≥ 0.
+    /// Takes `n` samples, 64 or fewer at the end: bit l is set if sample l is ≥ 0.
     #[inline(always)]
     pub(crate) fn take(&mut self, positive: u64, n: usize) {
         let valid = if n < 64 { (1 << n) - 1 } else { u64::MAX };

@@ -7,8 +7,8 @@ use crate::prefetch::{prefetch, prefetch_line_to_l2};
 use crate::tuning::{Distances, Tuning};
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// The weights that come next, prefetched while others are multiplied: where few tokens share them, a
-/// product waits for memory, which must not be idle meanwhile.
+/// The next weights, prefetched while others are multiplied: where few tokens share them, a product waits for memory,
+/// which must not be idle meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead<const P: usize> {
     at: [*const u8; P],
@@ -63,7 +63,7 @@ impl<const P: usize> Ahead<P> {
         self.bytes.div_ceil(LINE_BYTES)
     }
 
-    /// Prefetches `n` lines of each panel from line `first` on, or what is behind its last one, into the
+    /// Prefetches `n` lines of each panel from line `first` on (past its last line, the memory after it) into the
     /// second-level cache: the first-level one would lose them before they are needed.
     #[inline(always)]
     pub(crate) fn lines(&self, first: usize, n: usize) {
@@ -85,7 +85,7 @@ impl<const P: usize> Ahead<P> {
     }
 }
 
-/// How a product with few tokens, which waits for memory, prefetches the weights that come.
+/// How a product with few tokens, which waits for memory, prefetches the next weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     ahead: Distances,
@@ -112,7 +112,7 @@ impl Stream {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Prefetches what lies the distances ahead of the `bytes` from `p` on, which are read next.
+    /// Prefetches the memory that is the set distances ahead of the `bytes` from `p` on, which are read next.
     #[inline(always)]
     pub(crate) fn prefetch(self, p: *const u8, bytes: usize) {
         if let Some(distance) = self.ahead.to_l2 {

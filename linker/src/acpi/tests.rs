@@ -3,7 +3,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-/// Memory from 0 on.
+/// Memory from address 0 on.
 struct Ram(Vec<u8>);
 
 impl Memory for Ram {
@@ -55,13 +55,13 @@ fn x2apic(flags: u8) -> [u8; 16] {
 
 const APIC: u32 = 0xFEE0_0000;
 
-/// Entries of all kinds: 3 cores and what is none.
+/// Entries of all kinds: 3 cores, and entries that are not usable cores.
 fn madt() -> Vec<u8> {
     let mut body = APIC.to_le_bytes().to_vec();
     body.extend([1, 0, 0, 0]);
     body.extend(local_apic(0, 1));
-    body.extend(local_apic(1, 0)); // not there
-    body.extend(local_apic(2, 2)); // may be plugged in
+    body.extend(local_apic(1, 0)); // not present
+    body.extend(local_apic(2, 2)); // may be hot-plugged
     body.extend(local_apic(4, 1));
     body.extend([1, 12, 0, 0, 0, 0, 0xC0, 0xFE, 0, 0, 0, 0]); // an I/O APIC
     body.extend(x2apic(1));
@@ -76,7 +76,7 @@ fn machine(madt: &[u8]) -> Ram {
     ram.table(0x4000, b"FACP", &[7; 100]);
     let list = [0x4000_u32, 0x5000].map(u32::to_le_bytes);
     ram.table(0x3000, b"RSDT", list.as_flattened());
-    // The long list has a table that is not mapped, and one more entry's half at its end.
+    // The long list has a table that is not mapped, and half of one more entry at its end.
     let mut list = [0x7FFF_FFFF_FFFF_0000_u64, 0x4000, 0x5000]
         .map(u64::to_le_bytes)
         .as_flattened()
@@ -96,7 +96,7 @@ const FOUND: Option<Cores> = Some(Cores {
 fn cores_of_every_package_are_counted() {
     let mut ram = machine(&madt());
     assert_eq!(cores(&ram, Some(0x1000)), FOUND);
-    // By the list of short addresses, where there is no other.
+    // By the list of short addresses, if it is the only one.
     ram.root(0x1000, 0, 0x3000, 0);
     assert_eq!(cores(&ram, Some(0x1000)), FOUND);
     ram.root(0x1000, 2, 0x3000, 0x4000);
@@ -116,7 +116,7 @@ fn the_root_is_found_where_a_bios_leaves_it() {
         ram.put(0x40E, &0x9FC0_u16.to_le_bytes());
         ram.root(place, 2, 0x3000, 0x2000);
         assert_eq!(cores(&ram, None), FOUND, "{place:#x}");
-        // The loader's word is worth what lies there.
+        // The loader's address is used only if a valid root pointer is there.
         assert_eq!(cores(&ram, Some(0x1000)), FOUND, "{place:#x}");
         assert_eq!(cores(&ram, Some(u64::MAX - 10)), FOUND, "{place:#x}");
         ram.root(place + 8, 2, 0x3000, 0x2000);
@@ -138,7 +138,7 @@ fn tables_that_are_not_sound_are_none() {
         ram.0[at] ^= 1;
         assert_eq!(cores(&ram, Some(0x1000)), None, "{what}");
     }
-    // Neither list is sound: there is none.
+    // Neither list is valid: no table is found.
     let mut ram = machine(&madt());
     ram.0[0x2010] ^= 1;
     assert_eq!(cores(&ram, Some(0x1000)), FOUND);
@@ -174,7 +174,7 @@ fn any_bytes_are_read_to_an_end() {
             let place = [0x1000, 0x2000, 0x3000, 0x5000][draw(4)] + draw(120);
             ram.0[place] = u8::try_from(draw(256)).expect("a byte");
         }
-        // Sums are right again, so that what is behind them is read.
+        // Sums are corrected, so that the fields after them are read.
         for place in [0x2000, 0x3000, 0x5000] {
             let len = usize::from(ram.0[place + 4]);
             ram.0[place + 9] = 0;

@@ -1,8 +1,8 @@
-//! The image's ELF file, put where it is linked to. Source: System V ABI, chapters 4 and 5.
+//! The image's ELF file, loaded to the address it is linked to. Source: System V ABI, chapters 4 and 5.
 
 use crate::firmware::{Error, File, at};
 
-/// The image's place, and where it is entered.
+/// The image's position, and its entry point.
 pub(crate) struct Placement {
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -15,7 +15,7 @@ const HEADER_BYTES: u64 = 64;
 const SEGMENT_BYTES: u64 = 56;
 
 impl Placement {
-    /// Looks at the file; everything that is used of it is checked here.
+    /// Reads the file's headers; every field that is used is checked here.
     pub(crate) fn of(file: File) -> Result<Self, Error> {
         let mut found = Self {
             start: u64::MAX,
@@ -66,7 +66,7 @@ impl Placement {
         })
     }
 
-    /// Copies the segments to their places and zeroes what the file leaves out.
+    /// Copies the segments to their addresses and zeroes the parts that the file leaves out.
     ///
     /// # Safety
     /// - Nothing else uses the memory from `start` to `end`.
@@ -75,7 +75,7 @@ impl Placement {
             let from = at(self.file.address + segment.offset);
             let to = at(segment.address);
             let (copied, all) = (bytes(segment.file_bytes), bytes(segment.memory_bytes));
-            // SAFETY: inside the file and inside the image's place, as `of` has checked.
+            // SAFETY: inside the file and inside the image's memory, as `of` has checked.
             unsafe { to.copy_from(from, copied) };
             // SAFETY: as above.
             unsafe { to.wrapping_add(copied).write_bytes(0, all - copied) };
@@ -90,7 +90,7 @@ struct Segment {
     memory_bytes: u64,
 }
 
-/// The little-endian number of `len` bytes at `offset`, which lies in the file.
+/// The little-endian number of `len` bytes at `offset`, which is in the file.
 fn number(file: File, offset: u64, len: u64) -> u64 {
     let mut number = 0;
     for i in (0..len).rev() {

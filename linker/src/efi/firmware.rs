@@ -14,12 +14,12 @@ pub(crate) type Handle = *mut c_void;
 pub(crate) type Status = usize;
 type Table = *const u8;
 
-/// What can go wrong before the image runs.
+/// Errors before the image runs.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// The firmware refused.
+    /// The firmware returned an error.
     Firmware(&'static str, Status),
-    /// The image is not what it should be.
+    /// The image is not valid.
     Image(&'static str),
 }
 
@@ -60,7 +60,7 @@ const ACPI_2: Guid = Guid(
     0x11D3,
     [0xBC, 0x22, 0x00, 0x80, 0xC7, 0x3C, 0x88, 0x81],
 );
-/// `EfiLoaderData`: free memory for the image, but for what the loader itself hands over.
+/// `EfiLoaderData`: free memory for the image, except for what the loader itself hands over.
 const LOADER_DATA: u32 = 2;
 const NOT_FOUND: Status = 1 << 63 | 14;
 
@@ -86,7 +86,7 @@ pub(crate) struct Region {
 }
 
 /// # Safety
-/// - A readable `T` lies at byte `offset` of `table`.
+/// - A readable `T` is at byte `offset` of `table`.
 unsafe fn field<T: Copy>(table: Table, offset: usize) -> T {
     // SAFETY: by the caller.
     unsafe { table.wrapping_add(offset).cast::<T>().read_unaligned() }
@@ -99,14 +99,14 @@ fn check(what: &'static str, status: Status) -> Result<(), Error> {
     }
 }
 
-/// Calls the firmware, with interrupts on; all else here runs with them off, from `efi.s` on.
+/// Calls the firmware, with interrupts on; all other code here runs with them off, from `efi.s` on.
 ///
 /// The firmware's interrupts push onto the current stack, and leaf functions of this target keep
 /// data below its top (the red zone of System V's ABI; UEFI has none).
 #[inline(always)]
 fn call<R>(function: impl FnOnce() -> R) -> R {
     // SAFETY: boot services are called with interrupts on, and the firmware handles them. The
-    // caller is not a leaf function: none of its data lies below the stack's top.
+    // caller is not a leaf function: none of its data is below the stack's top.
     unsafe { asm!("sti") };
     let result = function();
     // SAFETY: as above; nothing here waits for an interrupt.
@@ -116,7 +116,7 @@ fn call<R>(function: impl FnOnce() -> R) -> R {
 
 impl Firmware {
     /// # Safety
-    /// - The arguments are those of the entry point, and boot services are still there.
+    /// - The arguments are the entry point's, and boot services have not been exited.
     pub(crate) unsafe fn new(image: Handle, system: Table) -> Self {
         // SAFETY: EFI_SYSTEM_TABLE.BootServices.
         let boot = unsafe { field(system, 96) };
@@ -127,7 +127,7 @@ impl Firmware {
         }
     }
 
-    /// Pages for the loader: at `address`, or below it where `below` says so.
+    /// Pages for the loader: at `address`, or below it if `below` is set.
     pub(crate) fn pages(
         &self,
         what: &'static str,
@@ -168,7 +168,7 @@ impl Firmware {
         Ok(Volume { root })
     }
 
-    /// Where ACPI's root pointer lies; the one of version 2 or later, if there are both. 0 if none.
+    /// The address of ACPI's root pointer; of version 2 or later, if there are both. 0 without one.
     pub(crate) fn rsdp(&self) -> u64 {
         // SAFETY: EFI_SYSTEM_TABLE.NumberOfTableEntries and ConfigurationTable.
         let (count, tables): (usize, Table) =
@@ -184,7 +184,7 @@ impl Firmware {
         find(ACPI_2).or_else(|| find(ACPI_1)).unwrap_or(0)
     }
 
-    /// Reads a file into pages below `address_max`, with a zero behind it; `None` if there is none.
+    /// Reads a file into pages below `address_max`, with a zero byte after it; `None` if the file does not exist.
     pub(crate) fn read(
         &self,
         volume: &Volume,
@@ -216,13 +216,13 @@ impl Firmware {
             }
             done += n;
         }
-        // SAFETY: the pages have room for it, and are ours.
+        // SAFETY: the pages are large enough, and ours.
         unsafe { at(address + len_bytes).write(0) };
         Ok(Some(File { address, len_bytes }))
     }
 
-    /// Leaves boot services. `each` is handed the memory map that is valid then; nothing of the
-    /// firmware can be called after.
+    /// Exits boot services. `each` is called with the memory map that is valid then; the firmware
+    /// must not be called afterwards.
     pub(crate) fn leave(self, mut each: impl FnMut(Region)) -> Result<(), Error> {
         type GetMemoryMap =
             extern "efiapi" fn(&mut usize, *mut c_void, &mut usize, &mut usize, &mut u32) -> Status;
@@ -232,7 +232,7 @@ impl Firmware {
             unsafe { (field(self.boot, 56), field(self.boot, 232)) };
         let map = (&raw mut MAP).cast::<u8>();
         let mut outcome = Ok(());
-        // A timer of the firmware's may change the map in between; then once more.
+        // A timer of the firmware may change the map in between; in that case, try again.
         for _ in 0..8 {
             let (mut len, mut key, mut entry_bytes, mut version) = (MAP_BYTES, 0, 0, 0);
             let numbers = (&mut len, &mut key, &mut entry_bytes, &mut version);
@@ -308,7 +308,7 @@ pub(crate) fn at(address: u64) -> *mut u8 {
 }
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Some firmwares' drivers fail on reads that are very long.
+/// Maximum bytes of one read: some firmware's drivers fail on very long ones.
 const READ_BYTES: u64 = 16 << 20;
 const MAP_BYTES: usize = 64 << 10;
 #[repr(align(16))]

@@ -1,11 +1,11 @@
-//! The UEFI loader: starts the image from the volume that it was started from.
+//! The UEFI loader: starts the image from the volume that it was itself started from.
 //!
-//! It lies as `\EFI\BOOT\BOOTX64.EFI` on a volume with `\sluice-metal` (the image), `\model.gguf` or
-//! `\model.slc`, and `\cmdline.txt` if there is to be a command line; `linker/uefi.sh` makes such a
-//! volume. It reads them through the firmware, leaves boot services, turns the firmware's memory
+//! It is stored as `\EFI\BOOT\BOOTX64.EFI` on a volume with `\sluice-metal` (the image), `\model.gguf` or
+//! `\model.slc`, and optionally `\cmdline.txt` with a command line; `linker/uefi.sh` makes such a
+//! volume. It reads them through the firmware, exits boot services, turns the firmware's memory
 //! map into PVH's, and enters the image as a PVH loader does: from there on there is one path.
 //!
-//! It is a program of its own, of the ordinary target like the image: position-independent, made
+//! It is a separate program, for the ordinary target like the image: position-independent, made
 //! into a PE file by `efi.ld`. Which vector state is enabled is the firmware's choice here.
 #![cfg_attr(sluice_image, no_std, no_main)]
 

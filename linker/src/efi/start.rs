@@ -19,11 +19,11 @@ unsafe extern "C" {
 /// `EFI_LOAD_ERROR`.
 const LOAD_ERROR: Status = 1 << 63 | 1;
 const BELOW_4_GIB: u64 = 0xFFFF_FFFF;
-/// What the image maps on CPUs without 1 GiB pages.
+/// The range that the image maps on CPUs without 1 GiB pages.
 const BELOW_64_GIB: u64 = (64 << 30) - 1;
 const RANGES_MAX: usize = 128;
 
-/// What PVH hands over, in one piece of memory. Source of the layouts: Xen's
+/// The information that PVH hands over, in one piece of memory. Source of the layouts: Xen's
 /// `public/arch-x86/hvm/start_info.h`.
 #[repr(C)]
 struct HandOver {
@@ -59,7 +59,7 @@ unsafe extern "efiapi" fn efi_main(image: Handle, system: *const u8) -> Status {
     let Err(error) = load(firmware) else {
         return 0; // not reached: the image does not return
     };
-    // SAFETY: as above. Boot services are there: `load` fails before it leaves them.
+    // SAFETY: as above. Boot services still run: `load` fails before it exits them.
     fail(
         &unsafe { Firmware::new(image, system) },
         format_args!("{error}"),
@@ -82,16 +82,16 @@ fn load(firmware: Firmware) -> Result<(), Error> {
     let line = firmware.read(&volume, "\\cmdline.txt", BELOW_64_GIB)?;
     let size = size_of::<HandOver>() as u64;
     let info = firmware.pages("memory for the memory map", BELOW_4_GIB, true, size)?;
-    // SAFETY: pages of our own, large enough, where any bytes are such numbers.
+    // SAFETY: our own pages, large enough, and any bytes are valid numbers of this kind.
     let hand_over = unsafe { &mut *at(info).cast::<HandOver>() };
     hand_over.fill(model, line, info);
     hand_over.rsdp = firmware.rsdp();
     let mut n_ranges = 0;
     firmware.leave(|region| hand_over.add(&mut n_ranges, &region))?;
     hand_over.memory_map_count = u32::try_from(n_ranges).unwrap_or(0);
-    // SAFETY: the firmware gave us these pages, and is gone.
+    // SAFETY: the firmware gave us these pages, and no longer runs.
     unsafe { place.fill() };
-    // SAFETY: a copy of `jump_start` lies there, below 4 GiB; it does not come back.
+    // SAFETY: a copy of `jump_start` is there, below 4 GiB; it does not return.
     unsafe {
         asm!("jmp *{}", in(reg) hand_over.jump.as_ptr(), in("rdi") info, in("rsi") place.entry,
             options(att_syntax, noreturn));
@@ -119,7 +119,7 @@ impl HandOver {
         unsafe { self.jump.as_mut_ptr().copy_from(from, len) };
     }
 
-    /// Adds a region that is free once the firmware is gone, to the last one where it touches it.
+    /// Adds a region that is free after the firmware has exited, merging it with the last one if they touch.
     fn add(&mut self, count: &mut usize, region: &Region) {
         // EfiLoaderCode, EfiLoaderData, EfiBootServicesCode, EfiBootServicesData,
         // EfiConventionalMemory.
@@ -142,7 +142,7 @@ impl HandOver {
     }
 }
 
-/// The address of a file's text, with spaces for the ends of lines.
+/// The address of a file's text, with line ends replaced by spaces.
 fn one_line(file: File) -> u64 {
     for i in 0..file.len_bytes {
         let byte = at(file.address + i);
@@ -155,14 +155,14 @@ fn one_line(file: File) -> u64 {
     file.address
 }
 
-/// Prints what is wrong and leaves QEMU; a real machine's firmware tries its next boot entry.
+/// Prints the error and leaves QEMU; a real machine's firmware tries its next boot entry.
 fn fail(firmware: &Firmware, what: fmt::Arguments<'_>) {
-    // The console takes what it can.
+    // Errors of the console are ignored: there is nowhere to report them.
     let _ = write!(&mut &*firmware, "\nERROR: {what}\n");
     leave(0x11);
 }
 
-/// Through isa-debug-exit: `linker/src/image/exit.rs` says what the numbers mean.
+/// Through isa-debug-exit: `linker/src/image/exit.rs` lists the meanings of the numbers.
 fn leave(code: u32) {
     // SAFETY: nothing else answers at this port on the machines that this runs on.
     unsafe { asm!("out dx, eax", in("dx") 0xF4u16, in("eax") code, options(nomem, nostack)) };

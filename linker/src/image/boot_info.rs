@@ -1,4 +1,4 @@
-//! What the loader handed over, in one form for PVH and multiboot2.
+//! The loader's information, in one form for PVH and multiboot2.
 //!
 //! Sources of the layouts: Xen's `public/arch-x86/hvm/start_info.h`; Multiboot2 Specification
 //! version 2.0, section 3.6. Structures are copied out with unaligned reads, because QEMU puts
@@ -17,16 +17,16 @@ use super::serial::println;
 pub(super) struct BootInfo {
     /// The protocol's name.
     pub(super) protocol: &'static str,
-    /// Empty where the loader gave none, or one that is not UTF-8. A copy: the other cores start
+    /// Empty if the loader gave none, or one that is not UTF-8. A copy: the other cores start
     /// in low memory, where loaders keep it.
     pub(super) command_line: &'static str,
-    /// Where ACPI's root pointer lies, if the loader says so.
+    /// The address of ACPI's root pointer, if the loader gives it.
     pub(super) rsdp: Option<u64>,
     /// The first module: `-initrd`, or `module2`.
     pub(super) module: Option<Range<u64>>,
-    /// What the loader calls RAM, the image and the module among it.
+    /// What the loader calls RAM, including the image and the module.
     pub(super) ram: Ranges,
-    /// What of it is in use: the image, the module, this information itself.
+    /// The parts of it that are in use: the image, the module, this information itself.
     pub(super) taken: Ranges,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct BootInfo {
 #[derive(Clone, Default)]
 pub(super) struct Ranges {
     list: Vec<Range<u64>, 64>,
-    /// Ranges that did not fit in the list.
+    /// The number of ranges that did not fit in the list.
     pub(super) dropped_count: usize,
 }
 
@@ -50,9 +50,9 @@ impl Ranges {
 }
 
 impl BootInfo {
-    /// `None` where neither protocol's information is found.
+    /// `None` if neither protocol's information is found.
     ///
-    /// PVH is asked first, by the magic number in its structure: eax is not reliable there
+    /// PVH is tried first, by the magic number in its structure: eax is not reliable there
     /// (QEMU leaves multiboot1's magic in it).
     ///
     /// # Safety
@@ -95,7 +95,7 @@ impl BootInfo {
     }
 
     /// # Safety
-    /// - PVH start information lies at `info`.
+    /// - PVH start information is at `info`.
     unsafe fn read_pvh(&mut self, info: u64) {
         // SAFETY: by the caller.
         let start: StartInfo = unsafe { read(info) };
@@ -126,7 +126,7 @@ impl BootInfo {
     }
 
     /// # Safety
-    /// - Multiboot2 boot information lies at `info`.
+    /// - Multiboot2 boot information is at `info`.
     unsafe fn read_multiboot2(&mut self, info: u64) {
         // SAFETY: the information starts with its own length.
         let end = info + u64::from(unsafe { read::<u32>(info) });
@@ -146,7 +146,7 @@ impl BootInfo {
                 }
                 // SAFETY: tag 6 is the memory map.
                 6 => unsafe { self.read_multiboot2_map(tag, tag + u64::from(len_bytes)) },
-                // Copies of ACPI's root pointer: of version 1, which the other one is better than.
+                // Copies of ACPI's root pointer: the version 1 copy is used only without the other one.
                 14 => self.rsdp = self.rsdp.or(Some(tag + 8)),
                 15 => self.rsdp = Some(tag + 8),
                 _ => {}
@@ -156,13 +156,13 @@ impl BootInfo {
     }
 
     /// # Safety
-    /// - A memory map tag lies at `tag..end`.
+    /// - A memory map tag is at `tag..end`.
     unsafe fn read_multiboot2_map(&mut self, tag: u64, end: u64) {
         // SAFETY: by the caller: the size of an entry, and the version of its format.
         let [entry_bytes, _]: [u32; 2] = unsafe { read(tag + 8) };
         let mut entry = tag + 16;
         while entry + MEMORY_RANGE_BYTES <= end {
-            // SAFETY: the entry lies within the tag; it has PVH's form.
+            // SAFETY: the entry is within the tag; it has PVH's form.
             let range: MemoryRange = unsafe { read(entry) };
             if range.kind == MEMORY_KIND_RAM {
                 self.ram.add(range.address, range.len_bytes);
@@ -184,7 +184,7 @@ unsafe extern "C" {
     static IMAGE_END: u8;
 }
 
-/// Firmware's and the loader's, and where other cores start.
+/// Used by the firmware and the loader, and for starting other cores.
 const LOW_MEMORY_END: u64 = 1 << 20;
 const PVH_MAGIC: u32 = 0x336E_C578;
 const MULTIBOOT2_MAGIC: u32 = 0x36D7_6289;
@@ -236,13 +236,13 @@ pub(super) fn at<T>(address: u64) -> *mut T {
 }
 
 /// # Safety
-/// - A `T`, for which every bit pattern is valid, lies at `address`.
+/// - A `T`, for which every bit pattern is valid, is at `address`.
 unsafe fn read<T>(address: u64) -> T {
-    // SAFETY: the caller says so; alignment does not matter.
+    // SAFETY: the caller guarantees it; alignment does not matter.
     unsafe { at::<T>(address).read_unaligned() }
 }
 
-/// A copy of a C string; what is beyond [`COMMAND_LINE_MAX`] is left out and reported.
+/// A copy of a C string; the part beyond [`COMMAND_LINE_MAX`] is left out and reported.
 ///
 /// # Safety
 /// - `address` is 0, or a C string starts there.
@@ -250,7 +250,7 @@ unsafe fn copied(address: u64) -> &'static str {
     if address == 0 {
         return "";
     }
-    // SAFETY: the caller says that a C string starts here.
+    // SAFETY: the caller guarantees that a C string starts here.
     let text = unsafe { CStr::from_ptr(at(address)) }.to_bytes();
     if text.len() > COMMAND_LINE_MAX {
         println!(

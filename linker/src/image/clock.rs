@@ -1,4 +1,4 @@
-//! The time-stamp counter, and how fast it runs.
+//! The time-stamp counter, and its frequency.
 
 use core::arch::x86_64::_rdtsc;
 
@@ -15,9 +15,9 @@ pub(super) fn ticks() -> u64 {
 /// Channel 0 is read back by the latch command. The usual way, channel 2 gated by port 0x61,
 /// does not work on QEMU's microvm, which has no such port.
 pub(super) fn ticks_per_second() -> Option<u64> {
-    start_pit(PERIODIC, 0); // 0 stands for 65536
+    start_pit(PERIODIC, 0); // 0 means 65536
     let rate = count_ticks();
-    // A hypervisor would go on emulating every wrap, 0.3 ms of this core's time each.
+    // A hypervisor would otherwise keep emulating every wrap, 0.3 ms of this core's time each.
     start_pit(ONCE, 1);
     rate
 }

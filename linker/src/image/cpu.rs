@@ -1,7 +1,7 @@
-//! What CPUID says, in text.
+//! CPUID's information, as text.
 //!
 //! Only for the report on the serial port. Which kernels run is decided in `sluice-kernels`,
-//! from CPUID and XCR0 together: CPUID alone does not tell whether the vector state is
+//! from CPUID and XCR0 together: CPUID alone does not show whether the vector state is
 //! enabled.
 
 use core::arch::x86_64::_xgetbv;
@@ -27,7 +27,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The features that kernels care about, as words with a space before each.
+/// The features that kernels use, as words with a space before each.
 pub(super) struct Features;
 
 impl fmt::Display for Features {
@@ -42,14 +42,14 @@ impl fmt::Display for Features {
     }
 }
 
-/// Cores that may exist in this package: how many the numbering of CPUID has room for.
+/// Maximum cores in this package: the number that CPUID's numbering has room for.
 pub(super) fn cores_hint() -> usize {
     let info = CpuId::new().get_feature_info();
     info.map_or(1, |info| info.max_logical_processor_ids().into())
 }
 
 /// Which vector state is enabled: bits 0 to 2 x87, SSE, AVX; 5 to 7 AVX-512; 17 and 18 AMX.
-/// 0 where the CPU or `boot.s` has not enabled XSAVE. Not `x86::controlregs::xcr0`, which drops
+/// 0 if the CPU or `boot.s` has not enabled XSAVE. Not `x86::controlregs::xcr0`, which drops
 /// the bits of AMX.
 pub(super) fn xcr0() -> u64 {
     let info = CpuId::new().get_feature_info();
@@ -60,7 +60,7 @@ pub(super) fn xcr0() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-/// Whether `boot.s` mapped memory with 1 GiB pages, 511 GiB of it; else it is 64 GiB.
+/// Whether `boot.s` mapped memory with 1 GiB pages, 511 GiB of it; otherwise it maps 64 GiB.
 pub(super) fn has_gib_pages() -> bool {
     let info = CpuId::new().get_extended_processor_and_feature_identifiers();
     info.is_some_and(|info| info.has_1gib_pages())

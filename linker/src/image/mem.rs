@@ -1,14 +1,14 @@
 //! The C functions that compiled Rust calls by name.
 //!
-//! The precompiled `compiler_builtins` of x86_64-unknown-linux-gnu leaves them to libc, and
-//! there is none here. They live in the binary: in core they would collide with libc in hosted
-//! programs. The compares read volatile, or the optimiser recognises each loop as the function
-//! that it is in and replaces it by a call to itself.
+//! The precompiled `compiler_builtins` of x86_64-unknown-linux-gnu leaves them to libc, which
+//! does not exist here. They are in the binary: in core they would collide with libc in hosted
+//! programs. The compares use volatile reads, or the optimiser would recognise each loop as the function
+//! that it is in and replace it by a call to itself.
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// From here on the string instructions are as fast: their start takes dozens of cycles.
+/// Length from which the string instructions are as fast: they take dozens of cycles to start.
 const LONG: usize = 512;
 
 /// # Safety
@@ -16,7 +16,7 @@ const LONG: usize = 512;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn memcpy(dst: *mut u8, src: *const u8, n: usize) -> *mut u8 {
     match n {
-        // SAFETY: here and below, pieces stay within `n` bytes, which the caller vouches for.
+        // SAFETY: here and below, pieces stay within `n` bytes, which the caller guarantees.
         0..4 => pieces(n, 1, |at| unsafe { copy::<u8>(dst, src, at) }),
         // SAFETY: as above.
         4..16 => pieces(n, 4, |at| unsafe { copy::<u32>(dst, src, at) }),
@@ -34,7 +34,7 @@ unsafe extern "C" fn memcpy(dst: *mut u8, src: *const u8, n: usize) -> *mut u8 {
 unsafe extern "C" fn memset(dst: *mut u8, value: i32, n: usize) -> *mut u8 {
     let [byte, ..] = value.to_le_bytes(); // C converts to unsigned char
     match n {
-        // SAFETY: here and below, pieces stay within `n` bytes, which the caller vouches for.
+        // SAFETY: here and below, pieces stay within `n` bytes, which the caller guarantees.
         0..4 => pieces(n, 1, |at| unsafe { set(dst, byte, at) }),
         // SAFETY: as above.
         4..16 => pieces(n, 4, |at| unsafe {
@@ -44,7 +44,7 @@ unsafe extern "C" fn memset(dst: *mut u8, value: i32, n: usize) -> *mut u8 {
         16..LONG => pieces(n, 16, |at| unsafe {
             set(dst, u128::from(byte) * (u128::MAX / 255), at)
         }),
-        // SAFETY: the instruction touches exactly the bytes that the caller vouches for.
+        // SAFETY: the instruction touches exactly the bytes that the caller guarantees.
         _ => unsafe {
             asm!("rep stosb", inout("rdi") dst => _, in("al") byte, inout("rcx") n => _,
                 options(nostack, preserves_flags));
@@ -53,12 +53,12 @@ unsafe extern "C" fn memset(dst: *mut u8, value: i32, n: usize) -> *mut u8 {
     dst
 }
 
-/// First byte first.
+/// Copies from the first byte on.
 ///
 /// # Safety
 /// - `n` readable bytes at `src`, `n` writable ones at `dst`; `dst` does not begin inside the source.
 unsafe fn forward(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the instruction touches exactly the bytes that the caller vouches for.
+    // SAFETY: the instruction touches exactly the bytes that the caller guarantees.
     unsafe {
         asm!("rep movsb", inout("rdi") dst => _, inout("rsi") src => _, inout("rcx") n => _,
             options(nostack, preserves_flags));
@@ -83,9 +83,9 @@ unsafe fn set<T>(dst: *mut u8, value: T, at: usize) {
     unsafe { dst.wrapping_add(at).cast::<T>().write_unaligned(value) };
 }
 
-/// Calls `piece` with the start of each piece of `size` of `n` bytes; the last one ends where they
-/// do, and may overlap the one before. In `memcpy` and `memset`, which the optimiser knows by their
-/// names, such a loop does not become a call of them.
+/// Calls `piece` with the start of each piece of `size` of `n` bytes; the last one ends at `n`
+/// and may overlap the one before. In `memcpy` and `memset`, which the optimiser recognises by
+/// name, such a loop does not become a call of them.
 #[inline(always)]
 fn pieces(n: usize, size: usize, piece: impl Fn(usize)) {
     let Some(last) = n.checked_sub(size) else {
@@ -105,8 +105,8 @@ fn pieces(n: usize, size: usize, piece: impl Fn(usize)) {
 unsafe extern "C" fn memmove(dst: *mut u8, src: *const u8, n: usize) -> *mut u8 {
     let forward_is_safe = dst.addr().wrapping_sub(src.addr()) >= n;
     if forward_is_safe {
-        // SAFETY: by the caller; no byte is overwritten before it is read. Not by `memcpy`, whose
-        // last piece may be read after it.
+        // SAFETY: by the caller; no byte is overwritten before it is read. `memcpy` must not be used here,
+        // as its last piece may be read after that.
         unsafe { forward(dst, src, n) };
         return dst;
     }
@@ -140,11 +140,11 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 /// - As [`memcmp`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller guarantees the same.
     unsafe { memcmp(a, b, n) }
 }
 
-/// `CStr::from_ptr` calls this one.
+/// Used by `CStr::from_ptr`.
 ///
 /// # Safety
 /// - As in C: a zero byte ends the text.

@@ -1,7 +1,7 @@
-//! The image: entered from `boot.s`, runs the model that the loader brought, and leaves.
+//! The image: entered from `boot.s`, runs the model that the loader supplied, and exits.
 //!
 //! Ports, `cpuid`, `xgetbv` and `rdtsc` work in ring 3; `hlt`, `wrmsr`, `xsetbv`, control
-//! registers and descriptor tables do not and belong in `boot.s`.
+//! registers and descriptor tables do not, so that code is in `boot.s`.
 
 mod boot_info;
 mod clock;
@@ -39,7 +39,7 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
         env!("CARGO_PKG_VERSION"),
         cpu::ring()
     );
-    // SAFETY: the registers come straight from the loader by way of boot.s.
+    // SAFETY: boot.s passes the registers on as the loader left them.
     let Some(boot) = (unsafe { BootInfo::read(magic, info) }) else {
         fail(format_args!(
             "started by a loader that speaks neither PVH nor multiboot2 (eax {magic:#x}, ebx {info:#x})"
@@ -141,12 +141,12 @@ fn set_up(boot: &BootInfo, options: &Options<'_>) -> (Metal, &'static mut [u8]) 
         n_cores,
         ticks_per_second,
     };
-    // SAFETY: RAM that is not in use: largest_free left out everything taken.
+    // SAFETY: RAM that is not in use: largest_free excluded everything taken.
     (machine, unsafe { bytes_mut(free) })
 }
 
-/// Starts the other cores, on stacks from `free`; returns how many there are now, and what is left. Stacks
-/// take no more than half of it.
+/// Starts the other cores, on stacks from `free`; returns the number of cores now, and the remaining memory. Stacks
+/// take up to half of it.
 fn start_cores(
     n_listed: usize,
     local_apic: u64,
@@ -164,8 +164,8 @@ fn start_cores(
     }
     let stacks = first..first + smp::stack_bytes(n_cores);
     let rest = stacks.end..free.end;
-    // SAFETY: once, here; the stacks are taken from what is free, and of what the loader left in low
-    // memory nothing is needed any more. Memory up to 4 GiB and more is mapped.
+    // SAFETY: called once, here; the stacks are taken from free memory, and nothing that the loader left in low
+    // memory is needed any more. Memory up to 4 GiB and more is mapped.
     let n_cores = unsafe { smp::start(n_cores, stacks, local_apic, waiting) };
     (n_cores, rest)
 }
@@ -189,7 +189,7 @@ impl acpi::Memory for Mapped {
     }
 }
 
-/// The machine as the story sees it.
+/// The machine as `story` uses it.
 struct Metal {
     n_cores: usize,
     ticks_per_second: u64,
@@ -244,17 +244,18 @@ unsafe fn bytes_mut(range: Range<u64>) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(at(range.start), len) }
 }
 
-/// Says what is wrong and leaves.
+/// Prints the error and exits.
 fn fail(what: fmt::Arguments<'_>) -> ! {
     println!("ERROR: {what}");
     exit::leave(exit::FAILURE)
 }
 
-/// `trap=ud`, `gp`, `pf`, `stack`, `panic` or, on all cores at once, `cores`: shows that faults are reported instead of hanging.
+/// `trap=ud`, `gp`, `pf`, `stack`, `panic`, or `cores` (on all cores at once): shows that faults are reported instead
+/// of hanging.
 fn fault_on_request(trap: &str) {
     match trap {
         "" => {}
-        "cores" => {} // once they run
+        "cores" => {} // after they run
         "ud" => provoke_invalid_opcode(),
         // SAFETY: as above: a privileged instruction in ring 3.
         "gp" => unsafe { asm!("hlt") },
@@ -280,7 +281,7 @@ fn deeper(n: u64) -> u64 {
     black_box(deeper(frame[1] + 1)) + frame[2]
 }
 
-/// Where `boot.s` sends every CPU exception. `error` is 0 for vectors that push none.
+/// The target of every CPU exception in `boot.s`. `error` is 0 for vectors that push none.
 #[unsafe(no_mangle)]
 extern "C" fn trap_report(vector: u32, rip: u64, cr2: u64, error: u64) -> ! {
     last_words!("TRAP {vector} at {rip:#x}, cr2 {cr2:#x}, error code {error:#x}");
@@ -289,7 +290,7 @@ extern "C" fn trap_report(vector: u32, rip: u64, cr2: u64, error: u64) -> ! {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    // One line, because tools that read the serial port look for one.
+    // One line, because tools that read the serial port look for one line.
     match info.location() {
         Some(place) => last_words!("PANIC at {place}: {}", info.message()),
         None => last_words!("PANIC: {}", info.message()),

@@ -1,7 +1,7 @@
 //! The first serial port: polled, in and out, behind a lock.
 //!
-//! A core's last words (a panic, a trap) must not wait for a core that holds the lock, which may
-//! be itself: they go out without it after a while.
+//! A core's last message (a panic, a trap) must not wait for a core that holds the lock, which may
+//! be itself: after a while it is printed without the lock.
 
 use core::fmt;
 use core::hint::spin_loop;
@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use spin::{Mutex, Once};
 use x86::io::{inb, outb};
 
-/// The port as a text sink. Without a port its status reads 0xFF, so nothing hangs.
+/// The port as a text sink. A missing port reads as status 0xFF, so nothing hangs.
 struct Serial;
 
-/// Set up by the first that prints.
+/// Set up by the first core that prints.
 static CONSOLE: Once<Mutex<Serial>> = Once::new();
-/// A core says its last words, or has.
+/// Set while a core prints its last message, and afterwards.
 static SPOKEN: AtomicBool = AtomicBool::new(false);
 
 impl fmt::Write for Serial {
@@ -35,7 +35,7 @@ impl Serial {
     fn init() -> Self {
         let register_values = [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 0xC7), (4, 3)];
         for (register, value) in register_values {
-            // SAFETY: these are the registers of a 16550 at its usual place.
+            // SAFETY: these are the registers of a 16550 at its usual address.
             unsafe { outb(COM1 + register, value) };
         }
         Self
@@ -46,14 +46,14 @@ fn console() -> &'static Mutex<Serial> {
     CONSOLE.call_once(|| Mutex::new(Serial::init()))
 }
 
-/// Prints without a line's end.
+/// Prints without a line end.
 pub(super) fn print(text: fmt::Arguments<'_>) {
-    // The sink never fails; a value's own Display could, which cannot be reported.
+    // The sink never fails; a value's own Display could, and that cannot be reported.
     let _ = fmt::Write::write_fmt(&mut *console().lock(), text);
 }
 
-/// Prints what a core says before it stops, even while another core holds the lock. Of several cores only
-/// the first speaks; the others give it time to.
+/// Prints a core's message before it stops, even while another core holds the lock. Of several cores only
+/// the first prints; the others give it time to.
 pub(super) fn print_last(text: fmt::Arguments<'_>) {
     if SPOKEN.swap(true, Ordering::AcqRel) {
         (0..LAST_TRIES).for_each(|_| spin_loop());
@@ -67,13 +67,13 @@ pub(super) fn print_last(text: fmt::Arguments<'_>) {
             lock.try_lock()
         })
     });
-    // As above. The sink has no state, so a second one is sound; texts may mix.
+    // As above. The sink has no state, so a second one is sound; output may interleave.
     let _ = fmt::Write::write_fmt(&mut Serial, text);
     drop(guard);
 }
 
-/// Reads a line that is typed, and echoes it, until return; backspace deletes a byte.
-/// What does not fit into `line` is dropped. Returns the length without the end.
+/// Reads a typed line, and echoes it, until return; backspace deletes a byte.
+/// Input that does not fit into `line` is dropped. Returns the length without the line end.
 pub(super) fn read_line(line: &mut [u8]) -> usize {
     let mut len = 0;
     loop {
@@ -101,7 +101,7 @@ fn read_byte() -> u8 {
     while unsafe { inb(COM1 + LINE_STATUS) } & DATA_READY == 0 {
         spin_loop();
     }
-    // SAFETY: a byte is there, and reading it takes it.
+    // SAFETY: a byte is available, and reading it removes it.
     unsafe { inb(COM1) }
 }
 
@@ -110,7 +110,7 @@ fn write_byte(byte: u8) {
     while unsafe { inb(COM1 + LINE_STATUS) } & TRANSMIT_EMPTY == 0 {
         spin_loop();
     }
-    // SAFETY: the transmit register is empty, so the byte goes out as it is.
+    // SAFETY: the transmit register is empty, so the byte is sent as it is.
     unsafe { outb(COM1, byte) };
 }
 
@@ -130,7 +130,7 @@ macro_rules! last_words {
 }
 pub(super) use last_words;
 
-/// A tenth of a second or more: far longer than a line takes.
+/// A tenth of a second or more: far longer than a line takes to print.
 const LAST_TRIES: u32 = 1 << 24;
 const COM1: u16 = 0x3F8;
 const LINE_STATUS: u16 = 5;

@@ -2,11 +2,11 @@
 //!
 //! Everything happens in ring 3: the APIC's registers are memory (xAPIC mode), and page tables
 //! are writable. The driver of `x86` (`apic::xapic::XAPIC`) reads a model-specific register, which
-//! ring 3 must not; its register addresses and commands are used here. Where the APIC is in x2APIC
+//! ring 3 must not; its register addresses and commands are used here. If the APIC is in x2APIC
 //! mode or absent, the first core works alone.
 //!
-//! A core is admitted by `boot.s`, which gives it the next rank; the first core closes that door before it
-//! hands out work. Cores beyond the stacks there are, and those that come late, halt for ever.
+//! A core is admitted by `boot.s`, which gives it the next rank; the first core stops admission before it
+//! hands out work. Cores that are late, or have no stack left, halt permanently.
 //!
 //! Source: Intel's Software Developer's Manual, volume 3A, 10.4 and 10.6 (local APIC, ICR) and
 //! 8.4 (start-up of application processors).
@@ -25,35 +25,35 @@ use x86::apic::{
 use super::boot_info::at;
 use super::clock::ticks;
 
-/// Cores that `boot.s` has room for.
+/// Maximum cores in `boot.s`.
 pub(super) const CORES_MAX: usize = 64;
 
-/// Bytes of memory for the stacks of `n_cores` cores but the first, aligned to themselves.
+/// Bytes of memory for the stacks of `n_cores` cores but the first, to be aligned to [`STACK_BYTES`].
 pub(super) const fn stack_bytes(n_cores: usize) -> u64 {
     (n_cores as u64 - 1) * STACK_BYTES
 }
 
-/// How time passes, and how long to wait for the next core.
+/// The clock, and how long to wait for the next core.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
     pub(super) ticks_per_ms: u64,
     pub(super) patience_ms: u32,
 }
 
-/// Starts up to `n_cores - 1` other cores and admits those that come soon; returns how many cores
-/// there are now. `stacks` is free memory of [`stack_bytes`], aligned to [`STACK_BYTES`]; `apic` is where
-/// the registers of the local APIC are.
+/// Starts up to `n_cores - 1` other cores and admits those that respond soon; returns the number of cores
+/// now. `stacks` is free memory of [`stack_bytes`], aligned to [`STACK_BYTES`]; `apic` is the address of
+/// the registers of the local APIC.
 ///
 /// # Safety
-/// - Called once, with at most [`CORES_MAX`] cores. `stacks` belongs to the cores from now on. Nothing
-///   that the loader left and is needed later lies at [`TRAMPOLINE`]. `apic` is mapped.
+/// - Called once, with up to [`CORES_MAX`] cores. `stacks` belongs to the cores from now on. Nothing
+///   that the loader left and is needed later is at [`TRAMPOLINE`]. `apic` is mapped.
 pub(super) unsafe fn start(
     n_cores: usize,
     stacks: Range<u64>,
     apic: u64,
     waiting: Waiting,
 ) -> usize {
-    // SAFETY: the register of that name; where there is no APIC, reads give all ones.
+    // SAFETY: the register of that name; without an APIC, reads give all ones.
     let version = unsafe { at::<u32>(apic + u64::from(XAPIC_VERSION)).read_volatile() };
     let (true, Ok(limit)) = (version != u32::MAX, u32::try_from(n_cores - 1)) else {
         return 1;
@@ -63,9 +63,9 @@ pub(super) unsafe fn start(
     }
     for core in 1..n_cores as u64 {
         let page = stacks.start + (core - 1) * STACK_BYTES;
-        // The upper half of the core's window; the lower half stays without a page.
+        // The upper half of the core's window; the lower half stays unmapped.
         let entry = at::<u64>((&raw const STACKS_DIRECTORY).addr() as u64 + (2 * core + 1) * 8);
-        // SAFETY: an entry of the directory, unused so far, so nothing of it is cached.
+        // SAFETY: an entry of the directory, unused so far, so it is not cached.
         unsafe { entry.write_volatile(page | PAGE_LARGE_USER) };
     }
     let code = (&raw const TRAMPOLINE_START).cast::<u8>();
@@ -80,7 +80,7 @@ pub(super) unsafe fn start(
     LIMIT.store(limit, Ordering::Release);
     send(apic, DeliveryMode::Init, 0);
     wait(10 * ticks_per_ms);
-    // Twice, as the manual asks for.
+    // Twice, as the manual requires.
     for _ in 0..2 {
         send(apic, DeliveryMode::StartUp, TRAMPOLINE_PAGE);
         wait(ticks_per_ms);
@@ -105,7 +105,7 @@ fn wait_for_others(limit: u32, patience_ticks: u64) {
 fn send(apic: u64, mode: DeliveryMode, vector: u8) {
     let command = Icr::for_xapic(
         vector,
-        ApicId::XApic(0), // the shorthand says who
+        ApicId::XApic(0), // the shorthand selects the cores
         DestinationShorthand::AllExcludingSelf,
         mode,
         DestinationMode::Physical,
@@ -126,14 +126,14 @@ fn wait(n_ticks: u64) {
 }
 
 /// Calls `job` with ranks `0..n_ranks`, rank 0 here, and waits for all. `n_cores` is what
-/// [`start`] said.
+/// [`start`] returned.
 pub(super) fn spread(n_cores: usize, n_ranks: usize, job: &(dyn Fn(usize) + Sync)) {
     assert!((1..=n_cores).contains(&n_ranks));
     let posted = Job {
         job: (&raw const job).cast(),
         n_ranks,
     };
-    // SAFETY: every admitted core has done the job before, so none of them accesses the cell.
+    // SAFETY: every admitted core has finished the previous job, so none of them accesses the cell.
     unsafe { *JOB.0.get() = Some(posted) };
     DONE.store(0, Ordering::Relaxed);
     EPOCH.fetch_add(1, Ordering::Release);
@@ -143,7 +143,7 @@ pub(super) fn spread(n_cores: usize, n_ranks: usize, job: &(dyn Fn(usize) + Sync
     }
 }
 
-/// Where `boot.s` sends every other core that it admits. Ranks are in order, from 1.
+/// The target in `boot.s` of every other core that it admits. Ranks are in order, from 1.
 #[unsafe(no_mangle)]
 extern "C" fn ap_main(rank: u32) -> ! {
     let rank = rank as usize;
@@ -159,7 +159,7 @@ extern "C" fn ap_main(rank: u32) -> ! {
         if let Some(Job { job, n_ranks }) = unsafe { *JOB.0.get() }
             && rank < n_ranks
         {
-            // SAFETY: `spread` made it of a reference of this type, and waits for this core
+            // SAFETY: `spread` made it from a reference of this type, and waits for this core
             // before it returns.
             let job = unsafe { *job.cast::<&(dyn Fn(usize) + Sync)>() };
             job(rank);
@@ -168,7 +168,7 @@ extern "C" fn ap_main(rank: u32) -> ! {
     }
 }
 
-/// What cores are to do. The lifetime is forgotten: see [`spread`].
+/// The cores' job. Its lifetime is erased: see [`spread`].
 #[derive(Clone, Copy)]
 struct Job {
     /// A `&(dyn Fn(usize) + Sync)` in the frame of [`spread`].
@@ -181,7 +181,7 @@ struct JobCell(UnsafeCell<Option<Job>>);
 unsafe impl Sync for JobCell {}
 
 static JOB: JobCell = JobCell(UnsafeCell::new(None));
-/// Counts jobs.
+/// The number of jobs so far.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// Other cores that have been admitted, or [`CLOSED`]. Cores count themselves, by compare-and-swap, as long
 /// as fewer than [`LIMIT`] are.
@@ -190,7 +190,7 @@ static ADMITTED: AtomicU32 = AtomicU32::new(0);
 /// Other cores that have a stack.
 #[unsafe(export_name = "ap_limit")]
 static LIMIT: AtomicU32 = AtomicU32::new(0);
-/// No limit is as high.
+/// Higher than any limit.
 const CLOSED: u32 = u32::MAX;
 /// Other cores that are done with the current job.
 static DONE: AtomicUsize = AtomicUsize::new(0);
@@ -204,12 +204,12 @@ unsafe extern "C" {
     static STACKS_DIRECTORY: u8;
 }
 
-/// Where the other cores wake up: a page of low memory that loaders leave alone.
+/// Where the other cores start: a page of low memory that loaders do not use.
 pub(super) const TRAMPOLINE: u64 = (TRAMPOLINE_PAGE as u64) << 12;
 const TRAMPOLINE_PAGE: u8 = 0x10;
-/// A large page for each stack.
+/// The size of a stack's window: a large page.
 pub(super) const STACK_BYTES: u64 = 2 << 20;
 /// Present, writable, user, large.
 const PAGE_LARGE_USER: u64 = 0x87;
-/// Where a local APIC's registers are, unless the firmware says otherwise.
+/// The address of a local APIC's registers, unless the firmware gives another.
 pub(super) const APIC: u64 = 0xFEE0_0000;

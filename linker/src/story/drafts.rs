@@ -1,26 +1,26 @@
-//! Drafts of what follows the text, from the text itself.
+//! Drafts of the text's continuation, from the text itself.
 
 use super::StoryError;
 use super::room::Room;
 use sluice_core::costs::Costs;
 use sluice_core::speculate::{Acceptance, DraftToken, Ngrams, POSITIONS_MAX, worth};
 
-/// What is known of the text and of drafts.
+/// The index of the text and the statistics of its drafts.
 pub(super) struct Drafts<'m> {
     index: Ngrams<&'m mut [u32]>,
-    /// Lately, and since the beginning.
+    /// Recent, and since the beginning.
     acceptance: Acceptance,
     all: Acceptance,
     /// In ticks.
     costs: Costs,
     found: [DraftToken; POSITIONS_MAX],
     n_found: usize,
-    /// Most of a step.
+    /// Maximum in a step.
     n_max: usize,
 }
 
 impl<'m> Drafts<'m> {
-    /// At most `n_max` in a step, of a text of at most `n_ctx` tokens.
+    /// Up to `n_max` draft tokens in a step, for a text of up to `n_ctx` tokens.
     pub(super) fn new(n_max: usize, n_ctx: usize, room: &mut Room<'m>) -> Result<Self, StoryError> {
         let n_words = Ngrams::<&mut [u32]>::n_words(n_ctx);
         let words = room.slice("drafts (draft=)", n_words)?;
@@ -35,7 +35,7 @@ impl<'m> Drafts<'m> {
         })
     }
 
-    /// At most `n_most` draft tokens of what follows `text`: those that are worth a row.
+    /// Up to `n_most` draft tokens that continue `text`: those that are worth a row.
     pub(super) fn draft(&mut self, text: &[u32], n_most: usize) -> &[DraftToken] {
         self.index.follow(text);
         let found = &mut self.found[..self.n_max.min(n_most)];
@@ -46,7 +46,7 @@ impl<'m> Drafts<'m> {
         &found[..n]
     }
 
-    /// A step of `n_rows` tokens that looked back at `n_positions` took so many ticks.
+    /// Records that a step of `n_rows` tokens, which looked back at `n_positions`, took this many ticks.
     #[expect(
         clippy::cast_precision_loss,
         reason = "a step's ticks are far below 2^53"
@@ -55,7 +55,7 @@ impl<'m> Drafts<'m> {
         self.costs.note(n_rows, n_positions, ticks as f64);
     }
 
-    /// What was drawn behind the text is known.
+    /// Learns from the tokens that were drawn after the text.
     pub(super) fn note_drawn(&mut self, drawn: &[u32]) {
         let found = &self.found[..self.n_found];
         let drawn = drawn.iter().copied();

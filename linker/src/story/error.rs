@@ -1,4 +1,4 @@
-//! Why the story ends early.
+//! Why the run ends early.
 
 use core::fmt;
 use sluice_core::engine::EngineError;
@@ -8,36 +8,36 @@ use sluice_core::sampler::SampleError;
 use sluice_core::slc::SlcError;
 use sluice_core::tokenizer::TokenizerError;
 
-/// Why the story ends early.
+/// Why the run ends early.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoryError {
-    /// The module is not a GGUF file, or a broken one.
+    /// The module is not a GGUF file, or is damaged.
     Gguf(GgufError),
-    /// The module is a broken `.slc` file.
+    /// The module is a damaged `.slc` file.
     Slc(SlcError),
     /// The model cannot be loaded.
     Model(ModelError),
     /// The vocabulary cannot be used.
     Tokenizer(TokenizerError),
-    /// The engine refuses.
+    /// The engine returned an error.
     Engine(EngineError),
-    /// A sampler setting, or logits that cannot be drawn from.
+    /// A sampler setting is invalid, or the logits cannot be drawn from.
     Sample(SampleError),
     /// There is not enough memory.
     Memory {
-        /// What for.
+        /// What the memory is for.
         what: &'static str,
-        /// Bytes that it takes.
+        /// Bytes required.
         needed_bytes: usize,
-        /// Bytes that are left.
+        /// Bytes left.
         free_bytes: usize,
     },
-    /// A size is beyond the address space.
+    /// A size exceeds the address space.
     TooLarge,
     /// The CPU has no AVX2, FMA and F16C.
     NoVectors,
-    /// No such kernel table, or not on this CPU, or the scalar one.
+    /// The kernel table does not exist, does not run on this CPU, or is the scalar one.
     Isa,
     /// More threads than cores.
     Threads {

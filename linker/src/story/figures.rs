@@ -1,9 +1,9 @@
-//! What took how long, and what came of drafts.
+//! Times, and the results of drafts.
 
 use super::Machine;
 use sluice_core::sort::heap_sort_by_key;
 
-/// Ticks that things took.
+/// Times in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timings {
     /// From the loader's hand-over to the model being ready.
@@ -15,7 +15,7 @@ pub(super) struct Timings {
     pub(super) sampling: Span,
 }
 
-/// A number of things and the ticks they took together.
+/// A count, and the ticks taken together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub(super) count: usize,
@@ -30,14 +30,14 @@ impl Span {
     }
 }
 
-/// What came of drafts.
+/// The results of drafts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Drafted {
     /// Draft tokens that were verified.
     pub(super) n_draft: usize,
-    /// Those that were accepted.
+    /// Draft tokens that were accepted.
     pub(super) n_accepted: usize,
-    /// Steps over a text that is written, drafted or not.
+    /// Steps that generate text, drafted or not.
     pub(super) n_passes: usize,
 }
 

@@ -1,7 +1,7 @@
 //! A model in memory, run to text on the caller's cores.
 //!
-//! The caller brings everything: the model's bytes, free memory, cores, a clock and a console.
-//! What comes out is what `sluice run` prints for the same model, prompt, settings and seed,
+//! The caller supplies everything: the model's bytes, free memory, cores, a clock and a console.
+//! The output is what `sluice run` prints for the same model, prompt, settings and seed,
 //! and a hash over the bits of all logits that tokens were drawn from.
 
 mod drafts;
@@ -26,12 +26,12 @@ use crate::options::Options;
 use room::Room;
 use teller::{Extent, Teller};
 
-/// What the story needs of the machine.
+/// The machine interface of a run.
 pub trait Machine {
     /// Cores that [`Self::spread`] can use; at least 1.
     fn n_cores(&self) -> usize;
 
-    /// Calls `job` with every rank below `n_ranks` (at most [`Self::n_cores`]), each on a core
+    /// Calls `job` with every rank below `n_ranks` (up to [`Self::n_cores`]), each on a core
     /// of its own, all at the same time, and waits for them. Rank 0 is the caller's core.
     fn spread(&self, n_ranks: usize, job: &(dyn Fn(usize) + Sync));
 
@@ -52,7 +52,7 @@ pub trait Machine {
     fn read_line(&self, line: &mut [u8]) -> Option<usize>;
 }
 
-/// Longest line that is read from the console, in bytes.
+/// Maximum length of a line that is read from the console, in bytes.
 const LINE_BYTES: usize = 4096;
 
 /// Runs the model in `file` (GGUF, or `.slc`, which must be aligned to 64 bytes and is used
@@ -194,7 +194,7 @@ fn load<'m>(
     }
 }
 
-/// The next line that is typed, if it has text.
+/// The next typed line, if it is not empty.
 fn ask<'l>(machine: &dyn Machine, line: &'l mut [u8]) -> Option<&'l str> {
     machine.print(format_args!("> "));
     let len = machine.read_line(line)?;
@@ -202,7 +202,7 @@ fn ask<'l>(machine: &dyn Machine, line: &'l mut [u8]) -> Option<&'l str> {
     line.ok().filter(|line| !line.is_empty())
 }
 
-/// Prompts to tokens, in room for the longest.
+/// Encodes prompts to tokens, with memory for the longest.
 struct Encoder<'t, 'm> {
     tokenizer: &'t Tokenizer<'m>,
     workspace: &'m mut [u32],

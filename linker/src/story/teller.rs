@@ -1,4 +1,4 @@
-//! A model at work on one sequence.
+//! A model that runs one sequence.
 
 use super::drafts::Drafts;
 use super::figures::{Drafted, Footer, Timings};
@@ -17,7 +17,7 @@ use sluice_core::speculate::{POSITIONS_MAX, n_draft};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{Detokenizer, Tokenizer};
 
-/// A model at work on one sequence.
+/// A model that runs one sequence.
 pub(super) struct Teller<'t, 'm> {
     machine: &'t dyn Machine,
     tokenizer: &'t Tokenizer<'m>,
@@ -28,14 +28,14 @@ pub(super) struct Teller<'t, 'm> {
     /// Tokens entered so far, with room for a whole context.
     history: &'m mut [u32],
     n_history: usize,
-    /// Whether only times are wanted: nothing is shown, and nothing ends it before `n`.
+    /// Whether only times are wanted: no output, and only `n` ends it.
     bench: bool,
     timings: Timings,
-    /// Ticks of every token, as many as fit; those that come of one step share its time.
+    /// Ticks of every token, as many as fit; tokens of one step share its time.
     latencies: &'m mut [u64],
 }
 
-/// What tokens are drawn with.
+/// The state for drawing tokens.
 struct Draw<'m> {
     sampler: SamplerChain<'m>,
     candidates: &'m mut [Candidate],
@@ -46,9 +46,9 @@ struct Draw<'m> {
 /// Tokens drawn in a step: all but the last are in the context already.
 type Drawn = Vec<u32, { POSITIONS_MAX + 1 }>;
 
-/// How much a teller's engine is made for.
+/// The sizes of a teller's engine.
 pub(super) struct Extent {
-    /// Tokens of the story with its prompt.
+    /// Tokens of the text including its prompt.
     pub(super) n_ctx: usize,
     /// Workers of a step.
     pub(super) n_workers: usize,
@@ -112,12 +112,12 @@ impl<'t, 'm> Teller<'t, 'm> {
         })
     }
 
-    /// The model is ready; `start` is when the loader handed over.
+    /// Records that the model is ready; `start` is when the loader handed over.
     pub(super) fn is_loaded(&mut self, start: u64) {
         self.timings.loaded = self.machine.ticks().wrapping_sub(start);
     }
 
-    /// Enters `prompt` and prints what follows, at most `n_predict` tokens.
+    /// Enters `prompt` and prints the continuation, up to `n_predict` tokens.
     pub(super) fn tell(
         &mut self,
         prompt: &[u32],
@@ -163,7 +163,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         Ok(())
     }
 
-    /// Enters `prompt`; draws what follows if that is wanted.
+    /// Enters `prompt`; draws the next token if that is wanted.
     fn read(&mut self, prompt: &[u32], wants: bool) -> Result<Drawn, StoryError> {
         if prompt.len() > self.history.len() - self.n_history {
             return Err(StoryError::PromptTooLong {
@@ -182,7 +182,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         Ok(drawn)
     }
 
-    /// Enters `token`, behind which at most `left` are wanted, and what is drafted to follow it.
+    /// Enters `token`, after which up to `left` are wanted, and its draft tokens.
     fn go_on(&mut self, token: u32, left: usize) -> Result<Drawn, StoryError> {
         let (mut ids, mut drafting) = (Drawn::new(), 0);
         ids.extend([token]);
@@ -190,7 +190,7 @@ impl<'t, 'm> Teller<'t, 'm> {
             let start = self.machine.ticks();
             self.history[self.n_history] = token;
             let text = &self.history[..=self.n_history];
-            // Neither the text nor the context ends within drafts that are right.
+            // Neither the text nor the context ends within correct drafts.
             let n_most = (left - 1).min(self.history.len() - text.len());
             ids.extend(drafts.draft(text, n_most).iter().map(|draft| draft.token));
             drafting = self.machine.ticks().wrapping_sub(start);
@@ -215,8 +215,8 @@ impl<'t, 'm> Teller<'t, 'm> {
         Ok(drawn)
     }
 
-    /// Runs a step over `ids` on all cores and draws behind the last `n_wanted` of them, as long as what is drawn
-    /// is what was entered there; takes the rest back. Returns the step's ticks, too, without those of draws.
+    /// Runs a step over `ids` on all cores and draws after each of the last `n_wanted`, while the drawn tokens match
+    /// the entered ones; removes the rest. Also returns the step's ticks, without the draws.
     fn step(&mut self, ids: &[u32], n_wanted: usize) -> Result<(Drawn, u64), StoryError> {
         let (base, n_unwanted) = (self.n_history, ids.len() - n_wanted);
         let first = u32::try_from(base).map_err(|_| StoryError::TooLarge)?;
@@ -237,7 +237,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         let step = self.engine.step(&entries, options)?;
         self.machine.spread(step.n_workers(), &|rank| {
             if let Some(worker) = step.join(rank) {
-                // Why it stopped is what `finish` says.
+                // `finish` reports why it stopped.
                 let _stopped = worker.run();
             }
         });
@@ -285,7 +285,7 @@ impl<'t, 'm> Teller<'t, 'm> {
 }
 
 impl Draw<'_> {
-    /// The token behind `history`, whose logits these are.
+    /// The token after `history`, drawn from these logits.
     fn token(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, StoryError> {
         let position = u32::try_from(history.len()).map_err(|_| StoryError::TooLarge)?;
         let context = self.sampler.context(history, 0, position);

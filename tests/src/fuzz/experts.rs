@@ -23,7 +23,7 @@ pub fn trace(file: &[u8]) {
     profile(file);
 }
 
-/// Reads every line, also behind wrong ones; whether there are none of these.
+/// Reads every line, continuing after invalid ones. Returns whether all lines were valid.
 fn lines(file: &[u8]) -> bool {
     let mut reader = TraceReader::new("t", file);
     let (mut step, mut is_sound) = (TraceStep::default(), true);

@@ -16,7 +16,7 @@ pub fn csv(file: &[u8]) {
     }
 }
 
-/// Samples of PhysioNet's format 212 for the gate; the first byte says how many channels.
+/// Samples of PhysioNet's format 212 for the gate; the first byte is the number of channels.
 pub fn wfdb(file: &[u8]) {
     let Some((n, file)) = file.split_first() else {
         return;
@@ -25,7 +25,7 @@ pub fn wfdb(file: &[u8]) {
     samples(file, &SourceFormat::Wfdb212 { channels });
 }
 
-/// Reads all samples: as the mean of the channels, and the first channel, of which there are as many.
+/// Reads all samples twice, as the mean of the channels and from the first channel: the counts have to be equal.
 fn samples(file: &[u8], format: &SourceFormat) {
     let counts = [SourceChannel::Mean, SourceChannel::One(0)].map(|channel| {
         let reader = Box::new(std::io::Cursor::new(file.to_vec()));

@@ -1,10 +1,10 @@
 //! A mixture of experts in f64, written for reading.
 //!
-//! Sources: Mixtral, OLMoE, Qwen-MoE, gpt-oss, Granite, GLM-4.5, Ernie 4.5, MiniMax M2, Hunyuan and
-//! LFM2-MoE as published; auxiliary-loss-free balancing, arXiv 2408.15664. A router gives every expert
-//! a logit, and a score by softmax or by itself; those of the greatest scores, to which a bias may be
-//! added for this choice alone, work on the token. What they give is summed with the scores as weights,
-//! which most models scale to a sum of 1. A shared expert may work on every token.
+//! Sources: Mixtral, OLMoE, Qwen-MoE, gpt-oss, Granite, GLM-4.5, Ernie 4.5, MiniMax M2, Hunyuan and LFM2-MoE as
+//! published; auxiliary-loss-free balancing, arXiv 2408.15664. A router gives every expert a logit, and a score by
+//! softmax or from that logit alone; the experts with the highest scores, to which a bias may be added for this choice
+//! alone, work on the token. Their outputs are summed with the scores as weights, which most models scale to a sum of
+//! 1. A shared expert may work on every token.
 
 use super::Unreadable;
 use super::network::{Activation, Network, Part, sigmoid};
@@ -25,7 +25,7 @@ pub(super) struct ExpertConfig {
     /// Whether layers may have a bias on the choice.
     pub(super) has_selection: bool,
     pub(super) activation: Activation,
-    /// Width of the shared expert; 0 where there is none.
+    /// Width of the shared expert; 0 for models without one.
     pub(super) n_ff_shared: usize,
     /// Whether the shared expert has a gate of its own.
     pub(super) is_shared_gated: bool,
@@ -106,8 +106,7 @@ impl Experts {
         })
     }
 
-    /// What the experts of a token's choice, and the shared one, make of `x`, which has gone through
-    /// the norm.
+    /// The output of the experts that a token chooses, and of the shared one, for the normed `x`.
     pub(super) fn of_row(&self, x: &[f64]) -> Vec<f64> {
         let mut scores = self.router.times(x);
         match self.config.score {

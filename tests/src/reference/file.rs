@@ -31,7 +31,7 @@ pub enum Value {
     Array(Vec<Self>),
 }
 
-/// Where a tensor lies.
+/// The position of a tensor.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// Extents, the contiguous one first: a matrix is (columns, rows).
@@ -145,7 +145,7 @@ impl File {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Where tensor `name` lies.
+    /// The position of tensor `name`.
     #[must_use]
     pub fn tensor_info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
@@ -154,8 +154,8 @@ impl File {
     /// The elements of tensor `name`, dequantised, row after row.
     ///
     /// # Errors
-    /// [`Unreadable`] when there is none, when it reaches past the file, or when its type is not
-    /// among those of [`dequant`].
+    /// [`Unreadable`] when the tensor does not exist, when it extends past the end of the file, or when [`dequant`]
+    /// does not support its type.
     pub fn tensor(&self, name: &str) -> Result<Vec<f32>, Unreadable> {
         let info = self
             .tensor_info(name)

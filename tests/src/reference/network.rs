@@ -39,7 +39,7 @@ pub(super) enum Part {
     Dense,
     /// `ffn_gate_shexp`, …
     Shared,
-    /// `ffn_gate_exps`, …: so many, one below the other.
+    /// `ffn_gate_exps`, …: N experts, one below the other.
     Experts(usize),
 }
 

@@ -63,7 +63,7 @@ impl<'f> Source<'f> {
         self.file.tensor_info(name)?.dims.first().copied()
     }
 
-    /// Tensors whose names begin so are left out on purpose.
+    /// Tensors whose names begin with `prefix` are left out on purpose.
     pub(super) fn pass_over(&mut self, prefix: &str) {
         let names = self.file.tensor_names();
         let names = names.filter(|name| name.starts_with(prefix));
@@ -100,7 +100,7 @@ impl<'f> Source<'f> {
         })
     }
 
-    /// A matrix of as many rows as the file has.
+    /// A matrix with the number of rows that the file sets.
     pub(super) fn matrix_of_columns(
         &mut self,
         name: &str,
@@ -207,7 +207,7 @@ pub(super) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-/// cap · tanh(x / cap); a cap of 0 is none.
+/// cap · tanh(x / cap); a cap of 0 leaves x unchanged.
 pub(super) fn soft_cap(x: f64, cap: f64) -> f64 {
     if cap == 0.0 {
         return x;

@@ -26,7 +26,7 @@ struct Wide {
 }
 
 impl Wide {
-    /// `None` where weights are in blocks, or have factors beside them.
+    /// `None` if weights are in blocks, or have separate scale factors.
     fn of(bytes: &[u8]) -> Option<Self> {
         let gguf = Gguf::parse(bytes, bytes.len() as u64).unwrap();
         let is_float = |tensor: &TensorInfo<'_>| {
@@ -260,7 +260,7 @@ fn an_adapter_of_every_matrix_is_as_good_as_merged_weights() {
             continue;
         };
         let base = wide.bytes();
-        // Some fixtures are there to be refused.
+        // Some fixtures are meant to be refused.
         let Ok(mut weights) = Weights::plan(&base) else {
             continue;
         };

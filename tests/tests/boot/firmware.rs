@@ -85,7 +85,7 @@ fn uefi_starts_it_from_a_disk() {
     assert!(boot.text.contains(story_of(&expected)), "{}", boot.text);
     assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
 
-    // A disk without the image: the loader says so on the firmware's console.
+    // A disk without the image: the loader reports that on the firmware's console.
     let removed = Command::new("mdel")
         .args(["-i".as_ref(), disk.as_os_str(), "::/sluice-metal".as_ref()])
         .env("MTOOLS_SKIP_CHECK", "1")

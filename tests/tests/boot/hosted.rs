@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// The same story in this process.
+/// Generates the same story in this process.
 pub(super) fn hosted(model: &[u8], line: &str, n_cores: usize) -> Result<String, StoryError> {
     let machine = Hosted {
         n_cores,

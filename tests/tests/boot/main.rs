@@ -1,4 +1,4 @@
-//! The image boots, generates the text of a hosted run, bit for bit, and says what is wrong.
+//! The image boots, generates the same text as a hosted run, bit for bit, and reports errors.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -120,7 +120,7 @@ fn it_says_that_a_cpu_lacks_vectors() {
     assert!(boot.text.contains(line), "no '{line}' in: {}", boot.text);
 }
 
-/// Text and bits of a hosted run come out of every machine, with any number of cores.
+/// Every machine produces the text and bits of a hosted run, with any number of cores.
 #[test]
 fn it_tells_the_story_of_a_hosted_run() {
     let expected = hosted(&std::fs::read(TALE).unwrap(), LINE, 2).unwrap();
@@ -180,7 +180,7 @@ fn cores_of_every_package_and_die_work() {
         assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
         let found = boot.text.contains(&format!("\n{n_cores} cores, TSC"));
         let has_said = boot.text.contains(" cores work; the others are late");
-        // A host that is busy may be too slow for so many.
+        // On a busy host, more than 8 cores may not start in time.
         assert!(found || n_cores > 8 && has_said, "{smp}: {}", boot.text);
         assert!(!smp.starts_with("68") || has_said, "{}", boot.text);
     }
@@ -262,7 +262,7 @@ fn layers_of_every_kind_run_in_it() {
 fn a_packed_model_is_used_where_it_lies() {
     let slc = packed();
     let expected = hosted(&std::fs::read(TALE).unwrap(), LINE, 1).unwrap();
-    // Less memory than copying the weights would take, beside the module.
+    // The machine's memory does not suffice for the module and a copy of the weights.
     let Some(boot) = Machine::MICROVM.boot(Some(&slc), LINE) else {
         return;
     };
@@ -318,7 +318,7 @@ fn a_cut_module_is_an_error_wherever_it_is_cut() {
     }
 }
 
-/// Of twelve tokens eleven are timed; the percentiles lie within what the whole took.
+/// Of twelve tokens eleven are timed; the percentiles are consistent with the total time.
 #[test]
 fn latencies_are_in_order_and_add_up() {
     let text = hosted(&std::fs::read(TALE).unwrap(), LINE, 1).unwrap();
@@ -343,7 +343,7 @@ fn latencies_are_in_order_and_add_up() {
     assert!(f64::from(least_us) <= whole_ms * 1000.0 + 20.0, "{text}");
 }
 
-/// A benchmark goes on where a context ends: the second story has the times of the first, not its text.
+/// A benchmark continues when its context is full: the second story has the times of the first, not its text.
 #[test]
 fn a_benchmark_begins_its_context_anew() {
     let tale = std::fs::read(TALE).unwrap();

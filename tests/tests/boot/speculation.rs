@@ -107,7 +107,7 @@ fn a_benchmark_drafts_nothing() {
     assert!(told.contains("ms /    95 ("), "{told}");
 }
 
-/// The image accepts drafts, and tells the same text.
+/// The image accepts drafts, and generates the same text.
 #[test]
 fn the_image_speculates() {
     let path = fixture("granitehybrid");

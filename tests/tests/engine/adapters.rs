@@ -1,4 +1,4 @@
-//! Adapters: worth the same as weights with their product added, whoever shares the batch.
+//! Adapters: equivalent to weights with their product added, whatever else is in the batch.
 
 use super::selectors::Mask;
 use super::{F32, Q8_0, ids, limits, logits, plain, refusal};
@@ -234,8 +234,8 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
     assert_ne!(together[2], together[1]);
 }
 
-/// Adapters of experts and of attention, over more rows than a product takes: the bits do not depend on how the
-/// text is cut, and the result is that of weights with the product added.
+/// Adapters of experts and of attention, over more rows than a product takes: the bits do not depend on how the text is
+/// cut, and the result equals weights with the product added.
 #[test]
 fn adapters_of_experts_are_like_other_weights() {
     let shape = Shape {

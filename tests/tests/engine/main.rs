@@ -743,8 +743,8 @@ fn check_events(events: &[TraceEvent], n: usize, n_workers: usize) {
     assert_eq!(bytes(Phase::FfnGateUp), 2 * 2 * panels(768, 256));
     assert_eq!(bytes(Phase::FfnDown), 2 * panels(256, 768));
     assert_eq!(bytes(Phase::Output), panels(300, 256));
-    // The block of 64 positions of 4 KV heads in 2 layers, in f16: once for each tile of entries,
-    // of which there are at most as many as entries.
+    // The block of 64 positions of 4 KV heads in 2 layers, in f16: once for each tile of entries, and the number of
+    // tiles is at most the number of entries.
     let once = 2 * 4 * 64 * (32 + 32) * 2;
     let read = bytes(Phase::Attention);
     assert!(read.is_multiple_of(once), "{read}");

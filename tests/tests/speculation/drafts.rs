@@ -5,7 +5,7 @@ use sluice::speculate::{Ask, Drafter};
 use sluice_core::speculate::{Class, DraftToken};
 use sluice_tests::build::Random;
 
-/// Draft tokens of texts that are known, of ten so many right.
+/// Drafts the tokens of known texts, `right` out of ten correctly.
 #[derive(Debug)]
 pub(super) struct Fixed {
     texts: Vec<Vec<u32>>,
@@ -40,7 +40,7 @@ impl Drafter for Fixed {
         for ask in asks {
             let known = self.texts.iter().find(|text| text.starts_with(ask.text));
             let rest = known.map_or(&[][..], |text| &text[ask.text.len()..]);
-            // What comes behind the end is drafted, too.
+            // Tokens after the end are drafted, too.
             let rest = rest.iter().copied().chain(core::iter::repeat(3));
             for token in rest.take(ask.n_max) {
                 let is_right = self.random.below(10) < self.right;

@@ -1,5 +1,5 @@
-//! Speculation changes nothing: texts, logits and log-probabilities are those without it, whatever is drafted, how far,
-//! beside which other texts.
+//! Speculation changes nothing: texts, logits and log-probabilities are the same as without it, whatever is drafted,
+//! how far, and whichever other texts are in the batch.
 //!
 //! `SLUICE_SPECULATIONS` is how many random runs there are, 200 by default.
 
@@ -187,8 +187,8 @@ fn texts_are_those_without_drafts() {
         let n_at_once = 1 + random.below(4) as usize;
         let (found, figures) = run((&model, team), &asked, n_at_once, Some((&how, &expected)));
         let n_drawn: usize = found.iter().map(Told::n_drawn).sum();
-        // Each pass over the model gives a text at least a token, and a token comes of one pass.
-        // Behind a stop text within what was drafted, more may have been drawn.
+        // Each pass over the model gives a text at least one token, and each token is from one pass. If a stop text
+        // ends within what was drafted, more tokens may have been drawn after it.
         let n_most = n_drawn + n_texts * POSITIONS_MAX;
         assert!(figures.n_drawn <= n_most as u64, "{figures:?}");
         assert_eq!(figures.n_drawn, figures.n_passes + figures.n_accepted);

@@ -1,4 +1,4 @@
-//! Texts of any kind, and what is told of them.
+//! Texts of any kind, and what is recorded of them.
 
 use core::fmt;
 use sluice::adapter::{Adapter, AdapterFile, Blend, Factors, Precision};
@@ -36,7 +36,7 @@ impl Asked {
         let n_words = 1 + random.below(most);
         let mut prompt: Vec<_> = (0..n_words).map(|_| random.below(n_vocab)).collect();
         if random.below(2) == 0 {
-            // What was there comes again.
+            // Repeats the prompt.
             let again = prompt.clone();
             prompt.extend(again);
         }
@@ -87,7 +87,7 @@ impl Asked {
     }
 }
 
-/// An adapter of the outputs of attention, and what it adds is no noise.
+/// An adapter of the outputs of attention, large enough to change them.
 fn adapter(model: &Model, random: &mut Random) -> Blend {
     const RANK: usize = 4;
     let n_layer = model.config().n_layer();
@@ -124,7 +124,7 @@ const GRAMMARS: [&str; 3] = [
     r#"root ::= ("one " | "two ") "and then " root | "the end""#,
 ];
 
-/// What is told of a text.
+/// What is recorded of a text.
 #[derive(Clone, PartialEq)]
 pub(super) struct Told {
     /// The prompt's and those that were drawn.
@@ -245,7 +245,7 @@ pub(super) fn write(session: &mut Session, asked: &[Asked], n_at_once: usize) ->
         for mut text in ended {
             text.told.ended = text.sequence.ended();
             text.told.n_read = text.sequence.tokens().len();
-            // Behind a stop text within what was drafted, more was drawn.
+            // If a stop text ends within what was drafted, more tokens were drawn after it.
             let hashes = text.hashes.lock().unwrap();
             let n = hashes.len().min(text.told.reports.len());
             text.told.logits.extend_from_slice(&hashes[..n]);

@@ -1,4 +1,4 @@
-//! Few rows: workers share the columns of A, each adds up the sums for itself, and looks pairs up once.
+//! Few rows: workers share the columns of A, each adds up the sums itself, and looks up pairs once.
 
 use super::{At, Factor, factors};
 use crate::engine::lora::{Found, LISTED};
@@ -11,7 +11,7 @@ use crate::kernels::table::{Beside, TileRange};
 use core::ops::Range;
 
 impl<'s> Pass<'s> {
-    /// Sums of parts of `A · x` that a matrix and few rows take.
+    /// Number of partial sums of `A · x` for a matrix and few rows.
     pub(in crate::engine) fn n_jobs(&self, at: At, entries: Entries<'_>, n_rows: usize) -> usize {
         let of_factor = |factor: Factor<'_>| {
             let a = factor.pair.a;
@@ -22,8 +22,8 @@ impl<'s> Pass<'s> {
         runs.map(of_run).sum()
     }
 
-    /// Those sums whose numbers are in `mine`; the first has number `job`. Neighbours are one worker's, as they lie side by
-    /// side in memory.
+    /// Computes the sums whose numbers are in `mine`; the first has number `job`. Neighbouring sums belong to one
+    /// worker, as they are adjacent in memory.
     pub(in crate::engine) fn project_parts(
         &self,
         mine: &Range<usize>,
@@ -53,7 +53,7 @@ impl<'s> Pass<'s> {
                             out: room.sums(slot, part).pointer(first),
                             out_stride: room.stride(),
                         };
-                        // SAFETY: a job is one worker's, and what it writes no other's.
+                        // SAFETY: each job belongs to one worker, and no other job writes to its memory.
                         unsafe { self.table.lora_down(&args) };
                     }
                 }
@@ -61,8 +61,8 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// Adds up the sums of parts of few rows, for this worker alone, and lists the pairs that they have. False if
-    /// those are more than the list takes.
+    /// Adds up the partial sums of few rows, for this worker only, and lists their pairs. False if the list is too
+    /// short for them.
     pub(in crate::engine) fn collect(
         &self,
         rank: usize,
@@ -94,7 +94,7 @@ impl<'s> Pass<'s> {
         n_found <= LISTED
     }
 
-    /// Adds up the sums of parts of one row.
+    /// Adds up the partial sums of one row.
     fn add_up(&self, rank: usize, factor: &Factor<'_>, slot: usize, row: usize) {
         let room = &self.common.lora;
         let start = row * room.stride() + factor.start;
@@ -115,7 +115,7 @@ impl<'s> Pass<'s> {
     /// The pairs of few rows.
     fn listed(&self, rank: usize, slot: usize) -> impl Iterator<Item = (Found, &'s Adapter<'s>)> {
         let list = self.common.lora.list(rank, slot);
-        // SAFETY: this worker's own list, written behind the last barrier.
+        // SAFETY: this worker's own list, written after the last barrier.
         let list = unsafe { list.read(0..list.len()) };
         let (n, words) = list.split_first().expect("it has a number");
         let words = words.as_chunks().0.iter().take(*n as usize);
@@ -126,7 +126,7 @@ impl<'s> Pass<'s> {
         })
     }
 
-    /// Lists what is asked of memory while outputs from number `first` on of few rows are computed: their rows of B.
+    /// Lists what to prefetch while outputs from number `first` on of few rows are computed: their rows of B.
     pub(in crate::engine) fn list_beside(
         &self,
         rank: usize,
@@ -160,7 +160,7 @@ impl<'s> Pass<'s> {
     }
 }
 
-/// What is asked of memory beside a product: B for each pair of a list.
+/// What is prefetched during a product, in addition to its own operands: B for each pair of a list.
 pub(in crate::engine) struct BesideList {
     len: usize,
     all: [Beside; LISTED],
@@ -193,7 +193,7 @@ impl BesideList {
     }
 }
 
-/// Parts of columns that are summed by themselves.
+/// Parts of the columns, summed separately.
 fn parts(n_cols: usize) -> impl Iterator<Item = (usize, TileRange)> {
     let starts = (0..n_cols).step_by(PART);
     let range = move |start: usize| (start..(start + PART).min(n_cols)).into();

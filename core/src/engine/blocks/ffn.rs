@@ -81,7 +81,7 @@ pub(super) fn run<'p>(
     runner.linears(Phase::FfnDown, at.index, &mut [down])
 }
 
-/// The neurons of each row that a selector wants; with a barrier where there is one.
+/// Selects the neurons of each row, if there is a selector; then it ends with a barrier.
 fn select<'p>(
     runner: &mut Runner<'p, '_>,
     at: LayerAt<'p>,

@@ -1,10 +1,10 @@
-//! The embedding that each layer has of its own (Gemma 3n, Gemma 4): `proj(gelu(gate · x) ⊙ input)`, behind the channel.
+//! The separate embedding of each layer (Gemma 3n, Gemma 4): `proj(gelu(gate · x) ⊙ input)`, added after the channel.
 //!
 //! ```text
-//! begin     what is made of the model's embedding         strips    |
+//! begin     projection of the model's embedding           strips    |
 //!           norm, and the token's own embedding added     rows      |
 //! layer     gate, activation, times input; quantised      strips    | s
-//!           projection, stored beside the stream          strips    |
+//!           projection, added at the next norm            strips    |
 //! ```
 
 use super::LayerAt;
@@ -21,14 +21,14 @@ use crate::model::{Activation, ModelConfig, Site, Vector};
 use crate::team::Stop;
 use crate::trace::Phase;
 
-/// Memory of layers' own embeddings.
+/// Memory of the layers' own embeddings.
 #[derive(Debug)]
 pub(in crate::engine) struct LayerInputRoom<'m> {
     /// (n_batch, n_layer * n_embd_layer)
     inputs: Shared<'m, f32>,
-    /// A worker's own row of them.
+    /// A worker's own row of these inputs.
     own: PerWorker<'m, f32>,
-    /// Quantised rows of what a gate has let through.
+    /// Quantised rows of the gated inputs.
     rows: Shared<'m, u8>,
     layout: ActivationLayout,
     pub(super) needs: Needs,
@@ -58,7 +58,7 @@ impl<'m> LayerInputRoom<'m> {
     }
 }
 
-/// Makes the inputs of all layers, once the stream has the embeddings; nothing where layers have none.
+/// Computes the inputs of all layers, once the stream has the embeddings; does nothing where layers have none.
 pub(in crate::engine) fn begin<'p>(
     runner: &mut Runner<'p, '_>,
     room: &'p LayerInputRoom<'p>,
@@ -73,7 +73,7 @@ pub(in crate::engine) fn begin<'p>(
         memory: room.inputs,
         stride,
     };
-    // No layer's: neither adapters nor observers know it.
+    // The matrix belongs to no layer, so neither adapters nor observers know it.
     let linear = runner.linear(
         0,
         Site::LayerInputProj,

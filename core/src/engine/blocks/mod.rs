@@ -1,8 +1,8 @@
-//! Blocks: what the layers of a model are made of. Which block a kind calls is decided here.
+//! Blocks, which make up the layers of a model. Which block a kind calls is decided here.
 //!
 //! A mixer has two halves. `absorb` takes all rows and writes what later positions need: keys and values, taps of
-//! a convolution, a recurrent state. `emit` takes the rows that go on and adds to the residual stream. Where
-//! all rows go on, both are one phase. So the last layer can leave rows out with any mixer: their state is
+//! a convolution, a recurrent state. `emit` takes the rows that are computed further and adds to the residual stream.
+//! If these are all rows, both halves are one phase. So the last layer can drop rows with any mixer: their state is
 //! written, and nothing else of them is computed.
 
 mod attention;
@@ -62,7 +62,7 @@ impl<'m> Rooms<'m> {
         })
     }
 
-    /// What the blocks ask of the memory that they share.
+    /// The requirements of the blocks on the memory that they share.
     pub(super) fn needs(&self) -> Needs {
         self.attention
             .needs
@@ -75,13 +75,13 @@ impl<'m> Rooms<'m> {
     }
 }
 
-/// Guesses at the experts of the first layer of `first` and those behind it that has some, for sources that want to know.
+/// Guesses the experts of the first layer from `first` on that has experts, for sources that ask for guesses.
 pub(super) fn look_ahead(runner: &Runner<'_, '_>, rooms: &Rooms<'_>, first: usize) {
     experts::look_ahead(runner, &rooms.experts, first);
 }
 
-/// A mixer: adds what each row takes from earlier tokens. `leaves_out`: only rows that outputs depend on
-/// go further than what later positions need. A layer without a mixer leaves none out.
+/// A mixer: adds what each row takes from earlier tokens. `leaves_out`: rows that no output depends on are only
+/// computed as far as later positions need them. A layer without a mixer drops no rows.
 pub(super) fn mixer<'p>(
     runner: &mut Runner<'p, '_>,
     rooms: &'p Rooms<'p>,
@@ -112,16 +112,16 @@ pub(super) fn mixer<'p>(
     }
 }
 
-/// What a mixer reads.
+/// The input of a mixer.
 #[derive(Clone, Copy)]
 struct MixerInput<'p> {
-    /// All rows of the stream after the norm, in the runner's order: those that go on come first.
+    /// All rows of the stream after the norm, in the runner's order: rows that are computed further come first.
     input: Activations<'p>,
-    /// How many there are.
+    /// Number of these rows.
     n_all: usize,
 }
 
-/// Where a mixer adds: behind a norm of its own, or where its channel does not see it yet.
+/// Where a mixer adds: after its own norm, or to pending rows that its channel does not see yet.
 fn mixer_target<'p>(runner: &mut Runner<'p, '_>, at: LayerAt<'p>) -> Target<'p> {
     if at.kind.is_parallel {
         return runner.stream.add_hidden();
@@ -145,7 +145,7 @@ const fn channel_norm(kind: &LayerKind) -> Vector {
     }
 }
 
-/// A channel: adds what is made of each row by itself.
+/// A channel: adds a function of each row by itself.
 pub(super) fn channel<'p>(
     runner: &mut Runner<'p, '_>,
     rooms: &'p Rooms<'p>,

@@ -1,4 +1,4 @@
-//! What a head that predicts a token further begins with: `eh_proj · [ norm(embedding) ; norm(hidden state) ]`.
+//! The input of a head that predicts a token further: `eh_proj · [ norm(embedding) ; norm(hidden state) ]`.
 //!
 //! ```text
 //! angles                                                rows
@@ -80,7 +80,7 @@ pub(in crate::engine) fn begin<'p>(
         pass.norm(&hidden[i * n_embd..(i + 1) * n_embd], of_hidden, second);
         pass.quantize(both, &room.rows.layout, row);
     })?;
-    // No layer's: neither adapters nor observers know it.
+    // The matrix belongs to no layer, so neither adapters nor observers know it.
     let rows = Epilogue::Store(runner.stream.rows());
     let linear = runner.linear(0, Site::LayerInputProj, input, n, proj, rows);
     runner.share_ranges(Phase::Embedding, 0, linear.n_strips(), |rank, strips| {

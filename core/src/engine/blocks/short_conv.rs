@@ -7,9 +7,9 @@
 //!           output projection, added to the stream           strips    |
 //! ```
 //!
-//! A row's convolution reads `B ⊙ X` of its own token and of those before it: from the batch as far as they are
-//! there, before that from the sequence's state. So a row is computed alone, whatever else is in the batch, and
-//! bits do not depend on how a prompt is cut. Sums are in f32, the oldest token first, without fusing.
+//! A row's convolution reads `B ⊙ X` of its own token and of the tokens before it: from the batch if they are in
+//! it, otherwise from the sequence's state. So a row's result does not depend on the rest of the batch, nor on how a
+//! prompt is cut. Sums are in f32, the oldest token first, without fusing.
 
 use super::{LayerAt, MixerInput};
 use crate::engine::epilogue::Epilogue;
@@ -32,7 +32,7 @@ pub(super) struct ShortConvRoom<'m> {
     b: Shared<'m, f32>,
     x: Shared<'m, f32>,
     c: Shared<'m, f32>,
-    /// A worker's own row: what goes into the convolution, and what comes of it.
+    /// A worker's own rows: input and output of the convolution.
     own: PerWorker<'m, f32>,
     rows: RowsRoom<'m>,
     pub(super) needs: Needs,
@@ -74,7 +74,7 @@ struct Block<'p> {
     taps: &'p [f32],
     n_taps: usize,
     states: SlotsView<'p>,
-    /// Where the layer's state begins among those of its sequence.
+    /// Offset of the layer's state in the state of its sequence.
     offset: usize,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn run<'p>(
     );
     let c = linear(runner, Site::ShortConvC, n, Epilogue::Store(rows(room.c)));
     if n < input.n_all {
-        // Strips of few rows beside strips of many would not divide evenly.
+        // Strips of few rows and strips of many rows would not divide evenly in one phase.
         runner.linears(Phase::Qkv, at.index, &mut [c])?;
         runner.linears(Phase::Qkv, at.index, &mut [b, x])?;
     } else {
@@ -200,7 +200,7 @@ impl<'p> Block<'p> {
         y
     }
 
-    /// Writes the states behind the last tokens of each sequence in the batch. Sequences are shared out by
+    /// Writes the states after the last tokens of each sequence in the batch. Sequences are shared out by
     /// their entries.
     fn keep_states(&self, runner: &mut Runner<'p, '_>, layer: usize) {
         let start = runner.now();

@@ -122,7 +122,7 @@ impl Linear<'_> {
         }
     }
 
-    /// What an activated gate multiplies where that is no product: rows that are there, or 1, which is exact.
+    /// The other factor of an activated gate where it is not a product: existing rows, or 1, which is exact.
     pub(super) fn fill_up(&self, pass: &Pass<'_>, gated: &Gated<'_>, up: &Tile<'_>) {
         for (i, token) in up.tokens.clone().enumerate() {
             let Some(by) = &gated.by else {

@@ -25,12 +25,12 @@ pub struct AdapterPair<'a> {
 }
 
 impl AdapterPair<'_> {
-    /// What pairs are sorted by.
+    /// The sort key of pairs.
     const fn key(&self) -> (usize, Site, Option<u32>) {
         (self.layer, self.site, self.part)
     }
 
-    /// Rows and columns of the model's matrix; `None` if there is none.
+    /// Rows and columns of the model's matrix; `None` if the model does not have it.
     fn shape(&self, config: &ModelConfig) -> Option<[usize; 2]> {
         if self.site == Site::Output {
             let is_there = self.layer == 0 && self.part.is_none();
@@ -51,7 +51,7 @@ impl AdapterPair<'_> {
     }
 }
 
-/// What an adapter adds to the embeddings of tokens: `scale · B · A[token]`, before the model scales them.
+/// The addition of an adapter to the embeddings of tokens: `scale · B · A[token]`, before the model scales them.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterEmbedding<'a> {
     /// (rank, n_vocab)
@@ -67,18 +67,18 @@ pub struct AdapterEmbedding<'a> {
 pub struct Adapter<'a> {
     pairs: &'a [AdapterPair<'a>],
     embedding: Option<AdapterEmbedding<'a>>,
-    /// Where the pairs of each layer begin, and behind the last their number.
+    /// Index of the first pair of each layer, then the number of pairs.
     starts: [u32; LAYERS_MAX + 1],
     /// The largest rank.
     rank: usize,
     kinds: ActivationKinds,
 }
 
-/// Why pairs are no adapter of a model; `index` is that of the first bad one.
+/// Why pairs do not form an adapter of a model; `index` is the index of the first bad pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// It stands behind one of a later matrix, or of the same.
+    /// It follows a pair of the same matrix or of a later one.
     NotSorted {
         /// The pair.
         index: usize,
@@ -88,12 +88,12 @@ pub enum AdapterError {
         /// The pair.
         index: usize,
     },
-    /// Its matrices do not have the shapes that [`AdapterPair`] says, or its scale is not finite.
+    /// Its matrices do not have the shapes that [`AdapterPair`] requires, or its scale is not finite.
     Shape {
         /// The pair.
         index: usize,
     },
-    /// The same of the embedding's.
+    /// As [`Self::Shape`], for the embedding's matrices.
     EmbeddingShape,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Adapter<'a> {
     /// adapter of another model may panic.
     ///
     /// # Errors
-    /// The first pair that is not one of the model's, or stands in another place.
+    /// The first pair that does not fit the model or is out of order.
     pub fn new(
         config: &ModelConfig,
         pairs: &'a [AdapterPair<'a>],
@@ -170,7 +170,7 @@ impl<'a> Adapter<'a> {
         self.pairs
     }
 
-    /// What it adds to embeddings.
+    /// Its addition to embeddings.
     pub const fn embedding(&self) -> Option<AdapterEmbedding<'a>> {
         self.embedding
     }
@@ -185,7 +185,7 @@ impl<'a> Adapter<'a> {
         self.kinds
     }
 
-    /// Which of its pairs is for a matrix, if there is one.
+    /// Index of its pair for a matrix, if there is one.
     pub(in crate::engine) fn find(
         &self,
         layer: usize,
@@ -204,15 +204,15 @@ impl<'a> Adapter<'a> {
 pub struct BlendPart<'a> {
     /// The adapter.
     pub adapter: &'a Adapter<'a>,
-    /// What its products are multiplied by beside α / r.
+    /// Factor on its products, in addition to α / r.
     pub scale: f32,
 }
 
-/// What an entry is computed with: adapters whose products are added one after the other. Entries name it by its
+/// The adapters that an entry is computed with, whose products are added one after the other. Entries name it by its
 /// index in [`crate::engine::StepOptions::adapters`].
 #[derive(Clone, Copy, Debug)]
 pub struct Blend<'a> {
-    /// In the order in which they are added: another order may give other bits.
+    /// In the order in which they are added: another order may change bits.
     pub parts: &'a [BlendPart<'a>],
 }
 

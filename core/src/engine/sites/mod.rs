@@ -1,4 +1,4 @@
-//! What hosts hang into a step: adapters, observers, selectors of neurons, sources of experts.
+//! Extension points of a step: adapters, observers, selectors of neurons, sources of experts.
 
 mod adapter;
 mod observer;

@@ -7,8 +7,8 @@ use crate::model::Site;
 pub struct SiteInput<'a> {
     /// The layer; 0 for the output layer.
     pub layer: usize,
-    /// The matrix. Of matrices that read the same row side by side (queries, keys and values; gate and up)
-    /// each is told.
+    /// The matrix. Where several matrices read the same row (queries, keys and values; gate and up), each of
+    /// them is reported.
     pub site: Site,
     /// The expert, where the matrix is one of experts.
     pub expert: Option<u32>,
@@ -20,11 +20,11 @@ pub struct SiteInput<'a> {
 
 /// Looks at every row that linear layers read: for importance matrices, calibration, training.
 pub trait Observer: Sync {
-    /// Told of each row once, from any worker, in any order.
+    /// Called once for each row, from any worker, in any order.
     fn sees(&self, seen: SiteInput<'_>);
 
-    /// Whether it wants all entries in the last layer, too; asked once a step. Those that want no output are left out there
-    /// otherwise, but for keys and values: nothing depends on them.
+    /// Whether it wants all entries in the last layer, too; asked once a step. Otherwise, entries without outputs are
+    /// skipped there, except for keys and values: nothing depends on them.
     fn sees_all(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What a step needs from its surroundings.
+//! The options of a step: what it needs from its surroundings.
 
 use super::{Blend, ExpertSource, Observer, Selector};
 use crate::kernels::table::Prefetch;
@@ -6,33 +6,33 @@ use crate::team::{Deadline, StopFlag, WaitPolicy};
 use crate::trace::EventRing;
 use core::fmt;
 
-/// What a step needs from its surroundings.
+/// The options of a step.
 #[derive(Clone, Copy)]
 pub struct StepOptions<'s> {
     /// How workers wait for each other, and for experts.
     pub wait: &'s dyn WaitPolicy,
     /// Asks the step to stop.
     pub stop: &'s StopFlag,
-    /// When the step must stop.
+    /// The time at which the step must stop.
     pub deadline: Option<Deadline<'s>>,
     /// Times the step ([`crate::engine::StepReport`]), in ticks of the caller's choice.
     pub clock: Option<&'s (dyn Fn() -> u64 + Sync)>,
-    /// Records what workers do.
+    /// Records the workers' activity.
     pub trace: Option<&'s EventRing<'s>>,
     /// Blends of adapters that entries name by index.
     pub adapters: &'s [Blend<'s>],
     /// Looks at the inputs of linear layers.
     pub observer: Option<&'s dyn Observer>,
-    /// Where the weights of experts are; `None` if they are the model's.
+    /// The source of the experts' weights; `None` if they are the model's.
     pub experts: Option<&'s dyn ExpertSource>,
     /// Which neurons are computed.
     pub selector: Option<&'s dyn Selector>,
     /// The trunk's hidden state (after its output norm, [`crate::engine::Outputs::hidden`]) before each entry's
     /// token, or a head's own one: (entries, n_embd). For heads that predict a token further
-    /// ([`crate::model::NextToken`]), and for them alone.
+    /// ([`crate::model::NextToken`]), and only for these.
     pub hidden: Option<&'s [f32]>,
-    /// How far ahead products of few tokens prefetch weights: only their time depends on it. A host
-    /// with a clock can find out what is faster, as the hosted shell does.
+    /// How far ahead products of few tokens prefetch weights: only their time depends on it. A host with a
+    /// clock can measure which distance is fastest, as the hosted shell does.
     pub prefetch: Prefetch,
 }
 

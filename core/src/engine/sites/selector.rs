@@ -1,6 +1,6 @@
 //! Selectors: which neurons of feed-forward networks are computed.
 
-/// What a bit of a selection stands for: a part of the layout.
+/// The neurons that a bit of a selection selects; part of the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A neuron.
@@ -22,7 +22,7 @@ impl Unit {
 /// Which neurons of feed-forward networks are computed for which row; the others count as zero, whatever
 /// their weights, biases and adapters. Experts are computed whole.
 pub trait Selector: Sync {
-    /// What a bit stands for; asked once a step.
+    /// The unit of a bit; asked once a step.
     fn unit(&self) -> Unit {
         Unit::Panel
     }

@@ -5,8 +5,8 @@ use crate::team::Member;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The weights of one expert, each matrix as long as the model's layout of it says, aligned to
-/// [`crate::memory::ALIGN`]. Where the file has gate and up as one, both are that one, of 2 n_ff rows.
+/// The weights of one expert, each matrix as long as in the model's layout, aligned to
+/// [`crate::memory::ALIGN`]. Where the file has gate and up as one matrix, both are that one, of 2 n_ff rows.
 ///
 /// Of an expert that was lent for one product, the matrices of the other may be empty.
 #[derive(Clone, Copy)]
@@ -28,82 +28,82 @@ impl fmt::Debug for ExpertWeights<'_> {
     }
 }
 
-/// What of an expert a product reads: its gate and up matrices, or its down matrix.
+/// The part of an expert that a product reads: its gate and up matrices, or its down matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpertPart {
     /// Gate and up, which come first.
     GateUp = 0,
-    /// Down, which is read when every expert's gate and up are through.
+    /// Down, which is read after gate and up of all experts.
     Down = 1,
 }
 
-/// An answer to who asks for an expert.
+/// The answer to a request for an expert.
 #[derive(Clone, Copy, Debug)]
 pub enum Loan<'w> {
-    /// Here it is. It stays where it is until it is given back as often as lent.
+    /// It is ready, and stays in place until it has been given back as often as it was lent.
     Ready(ExpertWeights<'w>),
-    /// It is on its way.
+    /// It is being loaded.
     OnItsWay,
-    /// It does not come: the step ends with [`crate::team::Stop::SourceFailed`]. The source knows why.
+    /// It cannot be loaded: the step ends with [`crate::team::Stop::SourceFailed`]. The source knows the reason.
     Failed,
 }
 
-/// The experts of a layer that the tokens at hand need. In the last layer those are the tokens that
-/// outputs depend on, if there are any.
+/// The experts of a layer that the step's tokens need. In the last layer, only tokens that outputs
+/// depend on count, if there are any.
 #[derive(Clone, Copy, Debug)]
 pub struct NeededExperts<'a> {
-    /// Their layer.
+    /// The layer.
     pub layer: usize,
-    /// Their numbers, ascending.
+    /// Indices of the experts, ascending.
     pub experts: &'a [u32],
-    /// How many workers will be lent each of them, once each: for gate and up, and for down.
+    /// Number of workers that will be lent each of them, once each: for gate and up, and for down.
     pub readers: [usize; 2],
     /// Tokens that need them.
     pub n_tokens: usize,
 }
 
-/// Weights of experts that are in memory, or on their way. A [`Model`] is one: all of its experts
+/// Weights of experts that are in memory, or being loaded. A [`Model`] is one: all of its experts
 /// are resident.
 ///
-/// An expert is lent for one product of one layer and given back. A worker holds one at a time and waits for
-/// none while it holds one, so room for a single expert is enough for any step.
+/// An expert is lent for one product of one layer, then given back. A worker holds one at a time and does not wait
+/// for another while it holds one, so room for a single expert is enough for any step.
 pub trait ExpertSource: Sync {
-    /// Says what a layer needs: at most once a layer and step, by one worker, maybe after others have
-    /// asked for the first of them.
+    /// Announces the experts that a layer needs: at most once a layer and step, by one worker, maybe after others
+    /// have asked for the first of them.
     fn announce(&self, needed: &NeededExperts<'_>) {
         let _ = needed;
     }
 
-    /// How many experts a token's guess at the next layer's should name, besides as many as it takes; `None`
-    /// where nobody wants to know ([`Self::expect`]).
+    /// Number of experts that a token's guess at the next layer should name, in addition to those that it uses; `None`
+    /// if the source does not need guesses ([`Self::expect`]).
     fn looks_ahead(&self) -> Option<usize> {
         None
     }
 
-    /// Experts that a token of the step will need in a layer to come, by that layer's own router on the residual
-    /// stream as it is now: the likeliest first, and wrong at times.
+    /// Experts that a token of the step will probably need in a later layer, by that layer's own router on the
+    /// current residual stream, likeliest first. The guess may be wrong.
     fn expect(&self, layer: usize, experts: &[u32]) {
         let _ = (layer, experts);
     }
 
-    /// Lends the weights of an expert for one product. Any worker may be told any number of times that they
-    /// are on their way. A worker asks for gates and ups in any order, for downs in ascending order.
+    /// Lends the weights of an expert for one product. Any worker may get [`Loan::OnItsWay`] any number of
+    /// times. A worker asks for gates and ups in any order, for downs in ascending order.
     fn lend(&self, layer: usize, expert: u32, part: ExpertPart) -> Loan<'_>;
 
-    /// A worker has done with what it was lent.
+    /// Ends a loan that a worker no longer needs.
     fn give_back(&self, layer: usize, expert: u32, part: ExpertPart) {
         let _ = (layer, expert, part);
     }
 
-    /// A word that changes, and whose waiters are woken, whenever an expert has come or room has become
-    /// free: workers park on it by the step's [`crate::team::WaitPolicy::park_briefly`]. `None` lets them spin.
+    /// A word that changes, waking its waiters, whenever an expert has been loaded or room has become free:
+    /// workers park on it by the step's [`crate::team::WaitPolicy::park_briefly`]. `None` lets them spin.
     fn arrivals(&self) -> Option<&AtomicU32> {
         None
     }
 
-    /// Whether every expert can be lent at any time; asked once a step. Where not, every worker goes through all experts of
-    /// a layer with a share of its own of each, and none waits for another at an expert: what has come must stay until
-    /// every worker of the step has been lent it, or be fetched again.
+    /// Whether every expert can be lent at any time; asked once a step. If not, every worker computes its own share
+    /// of each expert of a layer and does not wait for the others at an expert: a loaded expert must stay until every
+    /// worker of the step has been lent it, or be loaded again.
     fn is_resident(&self) -> bool {
         false
     }
@@ -139,7 +139,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// A worker's place before experts that may be on their way.
+/// A worker's wait for experts that may not be loaded yet.
 pub(in crate::engine) struct Waiter<'s> {
     source: &'s dyn ExpertSource,
     layer: usize,
@@ -161,7 +161,7 @@ impl<'s> Waiter<'s> {
         }
     }
 
-    /// An expert, if it is there; `Err` if the step is to stop, which it then does at the next barrier.
+    /// An expert, if it is loaded; `Err` if the step is to stop, which it then does at the next barrier.
     pub(in crate::engine) fn take(
         &mut self,
         member: &mut Member<'_>,
@@ -187,13 +187,13 @@ impl<'s> Waiter<'s> {
         }
     }
 
-    /// What [`Self::pause`] compares with: read before asking.
+    /// The value that [`Self::pause`] compares with; read it before asking.
     pub(in crate::engine) fn seen(&self) -> u32 {
         let word = self.source.arrivals();
         word.map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
-    /// Waits a moment, or until something has come since `seen`; `Err` if the step is to stop.
+    /// Waits briefly, or until an expert has been loaded since `seen`; `Err` if the step is to stop.
     pub(in crate::engine) fn pause(
         &mut self,
         member: &mut Member<'_>,
@@ -212,7 +212,7 @@ impl<'s> Waiter<'s> {
         Ok(())
     }
 
-    /// An expert, once it is there; `None` if the step is to stop.
+    /// An expert, as soon as it is loaded; `None` if the step is to stop.
     pub(in crate::engine) fn wait(
         &mut self,
         member: &mut Member<'_>,

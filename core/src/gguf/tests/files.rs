@@ -1,7 +1,7 @@
-//! The view of files against what another reader says of them.
+//! The view of files compared with another reader's results.
 //!
 //! `tests/fixtures/headers.tsv` was written with `GGUFReader` of the Python package `gguf` 0.19.0 (from
-//! llama.cpp). A line a file: its path in the checkout, entries, tensors, tokens, architecture, data
+//! llama.cpp). One line per file: its path in the checkout, entries, tensors, tokens, architecture, data
 //! offset and file length; then the last tensor's name, dimensions, type, offset and length, if there
 //! is one.
 

@@ -1,4 +1,4 @@
-//! A GGUF writer for tests: puts down what it is told, right or wrong.
+//! A GGUF writer for tests: writes its input unchecked, right or wrong.
 
 use super::std::vec::Vec;
 use crate::kernels::GgmlType;
@@ -6,7 +6,7 @@ use crate::kernels::GgmlType;
 pub(super) struct Writer {
     version: u32,
     metadata: Vec<u8>,
-    /// What the file states, which a test may set to something else than what follows.
+    /// The counts in the file's header, which a test may set to differ from the contents.
     pub(super) metadata_count: u64,
     infos: Vec<u8>,
     pub(super) tensor_count: u64,
@@ -27,7 +27,7 @@ impl Writer {
         }
     }
 
-    /// An entry of value type `id`, with `value` as it stands in the file.
+    /// An entry of value type `id`, with `value` as it is stored in the file.
     pub(super) fn entry(self, key: &str, id: u32, value: &[u8]) -> Self {
         self.entry_bytes(key.as_bytes(), id, value)
     }
@@ -58,7 +58,7 @@ impl Writer {
         self.u32("general.alignment", alignment)
     }
 
-    /// A tensor behind those added so far, as ggml lays them out.
+    /// A tensor after those added so far, as ggml lays them out.
     pub(super) fn tensor(mut self, name: &str, dims: &[u64], ty: GgmlType) -> Self {
         let offset = self.data_len.next_multiple_of(self.alignment);
         let rows: u64 = dims[1..].iter().product();
@@ -66,7 +66,7 @@ impl Writer {
         self.tensor_raw(name, dims, ty as u32, offset)
     }
 
-    /// A tensor info alone; `offset` counts from the start of the data.
+    /// Only a tensor info; `offset` counts from the start of the data.
     pub(super) fn tensor_raw(mut self, name: &str, dims: &[u64], id: u32, offset: u64) -> Self {
         self.tensor_count += 1;
         self.infos.extend(string(name.as_bytes()));

@@ -1,11 +1,11 @@
 //! `bert` (BERT, bge, e5, MiniLM): encoders. Every token sees the whole text; positions have
-//! learned embeddings; norms are layer norms and stand behind the residual sums.
+//! learned embeddings; norms are layer norms, applied after the residual sums.
 //!
-//! A norm behind a sum is the norm before the next layer's linear layers, if what it gives takes
-//! the place of the residual stream ([`ModelConfig::norms_replace_stream`]). So the layers here are
-//! those of a decoder, cut before the last norm: the norm of the embeddings comes before the first
-//! layer's attention, that of layer i's output before layer i + 1's, and the last one is the output
-//! norm. The type of every token is that of sentence A, as in llama.cpp.
+//! A norm after a sum equals the norm before the next layer's linear layers, provided its result
+//! replaces the residual stream ([`ModelConfig::norms_replace_stream`]). The layers here are therefore
+//! a decoder's, cut before the last norm: the norm of the embeddings precedes the first layer's
+//! attention, the norm of layer i's output precedes layer i + 1's, and the last one is the output
+//! norm. Every token has the type of sentence A, as in llama.cpp.
 
 use super::draft::Draft;
 use super::{Beside, Family, Keys, Site as S, Tensor, Vector as V, layers};
@@ -27,14 +27,14 @@ pub(super) static BERT: Family = Family {
     ..Family::PLAIN
 };
 
-/// The norm that stands before a layer, of the embeddings or of the layer before.
+/// The norm before a layer: of the embeddings, or of the previous layer's output.
 pub(super) const BEFORE: &[Tensor] = &[Tensor::OutputNormBefore(
     "token_embd_norm",
     "layer_output_norm",
     V::MixerNorm,
 )];
 
-/// What attention gives, and the norm behind it.
+/// The attention output and the norm after it.
 pub(super) const OUTPUT: &[Tensor] = &[
     Tensor::Matrix("attn_output", &[S::AttnOutput]),
     Tensor::LayerNorm("attn_output_norm", V::ChannelNorm),
@@ -51,7 +51,7 @@ pub(super) const LAYER: &[&[Tensor]] = &[
     ],
 ];
 
-/// Every token sees the whole text, and norms' results take the place of the stream.
+/// Every token sees the whole text, and the norms' results replace the stream.
 pub(super) fn post_norm(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) {
     not_causal(keys, draft);
     draft.config.norms_replace_stream = true;

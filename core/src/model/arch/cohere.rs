@@ -1,6 +1,6 @@
 //! `command-r` (Command R, Command R+, Aya 23) and `cohere2` (Command R7B, Command A, Aya): attention and feed-forward
 //! network read one norm, a layer norm without bias. Logits times `logit_scale`. Command R+ also has a layer norm for
-//! every query and key head; in cohere2 only layers with a window turn queries and keys.
+//! every query and key head; in cohere2 only layers with a window rotate queries and keys.
 //!
 //! Source: llama.cpp, `src/models/command-r.cpp`, `cohere2.cpp`.
 

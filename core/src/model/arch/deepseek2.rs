@@ -1,4 +1,4 @@
-//! `deepseek2` (DeepSeek-V2, V3 and R1, Kimi-K2, GLM-4.7-Flash): latent attention, experts beside one for all tokens.
+//! `deepseek2` (DeepSeek-V2, V3 and R1, Kimi-K2, GLM-4.7-Flash): latent attention, routed experts and a shared one.
 //!
 //! Sources: DeepSeek-AI 2024, arXiv 2405.04434; llama.cpp, `src/models/deepseek2.cpp`.
 
@@ -60,7 +60,7 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     let gguf = keys.gguf();
     let has = |end: &str| gguf.tensors().any(|tensor| tensor.name.ends_with(end));
     let default = Router {
-        // GLM-4.7-Flash says nothing, and has a vocabulary of its own.
+        // GLM-4.7-Flash does not set it, and has a vocabulary of its own.
         score: match draft.config.n_vocab == N_VOCAB_GLM {
             true => RouterScore::Sigmoid,
             false => RouterScore::Softmax,
@@ -121,8 +121,8 @@ fn read_latent(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelEr
     Ok(())
 }
 
-/// YaRN's growth is squared into the scores, where the file says by how much (`yarn_log_multiplier`, a tenth of the
-/// published `mscale_all_dim`); the rotation then has none.
+/// If the file has `yarn_log_multiplier` (a tenth of the published `mscale_all_dim`), YaRN's growth is squared into
+/// the scores by it, and the rotation has no growth of its own.
 fn score_scale(
     keys: &Keys<'_, '_>,
     draft: &mut Draft<'_>,

@@ -1,4 +1,4 @@
-//! A configuration in the making: what most layers are, and what differs from layer to layer.
+//! A configuration under construction: the defaults of its layers, and what differs from layer to layer.
 
 use super::Keys;
 use crate::gguf::{Array, Value, optional};
@@ -7,17 +7,17 @@ use crate::model::config::{LAYERS_MAX, ModelConfig};
 use crate::model::kind::{Channel, LayerKind, Mixer};
 use crate::model::shape::{Attention, Experts, Ffn, QkNorm};
 
-/// A number of the file that may differ from layer to layer.
+/// A number in the file that may differ from layer to layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PerLayer<'a> {
-    /// The same in all layers.
+    /// One value for all layers.
     Same(usize),
-    /// One for each.
+    /// One value per layer.
     Each(Array<'a>),
 }
 
 impl<'a> PerLayer<'a> {
-    /// The key, a number or an array of one for each of `n_block` blocks; `default` where it is absent.
+    /// Reads the key: a number, or an array with one for each of `n_block` blocks; `default` if it is absent.
     pub(super) fn read(
         keys: &Keys<'_, 'a>,
         key: &str,
@@ -53,18 +53,18 @@ impl<'a> PerLayer<'a> {
 /// Which layers have a sliding window.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pattern<'a> {
-    /// None.
+    /// No layer.
     Never,
-    /// All but the last of every so many; 0 for all.
+    /// All but the last of every N layers; 0 for all.
     Period(usize),
-    /// All but the first of every so many; 0 for all.
+    /// All but the first of every N layers; 0 for all.
     DenseFirst(usize),
-    /// Those that the file lists, layer by layer.
+    /// The layers that the file lists.
     Listed(Array<'a>),
 }
 
 impl<'a> Pattern<'a> {
-    /// `attention.sliding_window_pattern`: a period, whose last layer sees all keys, or a truth value for
+    /// `attention.sliding_window_pattern`: a period, whose last layer sees all keys, or a boolean for
     /// each of `n_block` blocks.
     pub(super) fn read(
         keys: &Keys<'_, 'a>,
@@ -78,7 +78,7 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// A truth value for each layer; `None` where the key is absent or no array.
+    /// A boolean for each layer; `None` if the key is absent or not an array.
     pub(super) fn listed(
         keys: &Keys<'_, 'a>,
         key: &str,
@@ -110,22 +110,22 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Which layers turn queries and keys.
+/// Which layers rotate queries and keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RopeLayers<'a> {
     All,
-    /// Those with a window.
+    /// The layers with a window.
     Windowed,
-    /// All but the last of every so many.
+    /// All but the last of every N layers.
     AllButEvery(usize),
-    /// Those that the file lists, layer by layer.
+    /// The layers that the file lists.
     Listed(Array<'a>),
-    /// None.
+    /// No layer.
     Never,
 }
 
 impl<'a> RopeLayers<'a> {
-    /// `attention.rope_pattern`, a truth value for each of `n_block` blocks; all where it is absent.
+    /// `attention.rope_pattern`, a boolean for each of `n_block` blocks; all layers if it is absent.
     pub(super) fn read(keys: &Keys<'_, 'a>, n_block: usize) -> Result<Self, ModelError> {
         const PATTERN: &str = "attention.rope_pattern";
         let Some(array) = keys.array(PATTERN) else {
@@ -140,17 +140,17 @@ impl<'a> RopeLayers<'a> {
     }
 }
 
-/// A truth value, or a number that stands for one.
+/// A boolean, or a number that stands for one.
 fn truth(value: Value<'_>) -> Option<bool> {
     value.as_bool().or(value.as_i64().map(|number| number != 0))
 }
 
-/// Which layers have experts, where some have.
+/// Which layers have experts, in a model with experts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertLayers {
-    /// The first layers that have none: `leading_dense_block_count`.
+    /// The number of leading layers without experts: `leading_dense_block_count`.
     pub(super) n_leading: usize,
-    /// Of the others, the last of every so many has them: `interleave_moe_layer_step`.
+    /// Of the other layers, the last of every N has experts: `interleave_moe_layer_step`.
     pub(super) step: usize,
 }
 
@@ -165,15 +165,15 @@ impl ExpertLayers {
     }
 }
 
-/// What a family reads before there are layers.
+/// What a family reads before its layers are built.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
-    /// Everything outside of layers.
+    /// Everything outside of the layers.
     pub(super) config: ModelConfig,
     pub(super) n_layer: usize,
-    /// Layers, and the blocks behind them that predict further tokens (`nextn_predict_layers`).
+    /// Layers, including the blocks after them that predict further tokens (`nextn_predict_layers`).
     pub(super) n_block: usize,
-    /// Attention as most layers have it.
+    /// The default attention.
     pub(super) attention: Attention,
     /// The feed-forward network of layers without experts.
     pub(super) ffn: Ffn,
@@ -183,26 +183,26 @@ pub(super) struct Draft<'a> {
     pub(super) is_parallel: bool,
     pub(super) has_output_scale: bool,
     pub(super) has_second_norm: bool,
-    /// The layers whose values are their keys.
+    /// The layers that use their keys as values.
     pub(super) values_from_keys: [bool; LAYERS_MAX],
-    /// The last layers, which read the keys and values of the last layer before them that is of their kind.
+    /// The number of last layers that read the keys and values of the last preceding layer of their kind.
     pub(super) n_shared: usize,
-    /// Dimensions of heads in layers with a window, where they are others.
+    /// Head dimensions in layers with a window, if they differ.
     pub(super) window_head_dim: Option<usize>,
     pub(super) n_head: PerLayer<'a>,
     pub(super) n_head_kv: PerLayer<'a>,
     pub(super) n_ff: PerLayer<'a>,
-    /// Keys that a query of a layer with a window sees; 0 for all.
+    /// Keys that a query sees in a layer with a window; 0 for all.
     pub(super) window: usize,
     pub(super) windows: Pattern<'a>,
-    /// The rotation of layers with a window, where it is another.
+    /// The rotation of layers with a window, if it differs.
     pub(super) window_rope: Option<usize>,
     pub(super) rope_layers: RopeLayers<'a>,
-    /// What a layer without KV heads has instead of attention.
+    /// The mixer of layers without KV heads, in place of attention.
     pub(super) instead: Option<Mixer>,
-    /// Further layers that have it.
+    /// Further layers with that mixer.
     pub(super) recurrent: Pattern<'a>,
-    /// Whether a layer is a mixer or a channel alone: a channel where it has neurons.
+    /// Whether a layer is a mixer or a channel alone: it is a channel if it has neurons.
     pub(super) is_mixer_or_channel: bool,
 }
 
@@ -264,12 +264,12 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a layer has what is there instead of attention. Blocks that predict further tokens never have.
+    /// Whether a layer has the replacement for attention. Blocks that predict further tokens never have it.
     fn is_recurrent(&self, layer: usize) -> bool {
         layer < self.n_layer && self.recurrent.has(layer)
     }
 
-    /// The layer whose keys and values are read, where it is another.
+    /// The layer whose keys and values are read, if it is another one.
     fn keys_of(&self, layer: usize) -> Option<usize> {
         let first = self.n_layer.saturating_sub(self.n_shared);
         let has_window = |layer: usize| self.window > 0 && self.windows.has(layer);
@@ -279,7 +279,7 @@ impl Draft<'_> {
             .then(|| (0..first).rev().find(is_alike))?
     }
 
-    /// Leaves out the norms of queries and keys where the file has none.
+    /// Drops the norms of queries and keys if the file has none.
     pub(super) fn qk_norm_if_there(&mut self, keys: &Keys<'_, '_>) {
         if keys.gguf().tensor("blk.0.attn_q_norm.weight").is_none() {
             self.attention.qk_norm = QkNorm::None;
@@ -295,7 +295,7 @@ impl Draft<'_> {
         Ok(self.config)
     }
 
-    /// The configuration with that block of the file alone.
+    /// The configuration with only that block of the file.
     pub(super) fn finish_block(mut self, block: usize) -> Result<ModelConfig, ModelError> {
         let kind = self.kind(block);
         self.config.push_layer(kind)?;

@@ -1,10 +1,10 @@
-//! Encoders beside `bert`.
+//! Encoders other than `bert`.
 //!
 //! `nomic-bert` and `jina-bert-v3` are bert's layers with rotations instead of learned positions.
-//! `jina-bert-v2` has distances instead (ALiBi), a gate, and maybe norms over whole queries and keys and a second one behind attention.
-//! `nomic-bert-moe` has experts without gates in every other layer, with the router's weights.
+//! `jina-bert-v2` has distances instead (ALiBi), a gate, and optionally norms over whole queries and keys and a second
+//! norm after attention. `nomic-bert-moe` has experts without gates in every other layer, weighted by the router.
 //! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
-//! biases before attention and network, and one behind the embeddings, which stands for the first
+//! biases before attention and network, and one after the embeddings, which serves as the first
 //! layer's; the first of every three layers sees the whole text, the others a window. GELU is the tanh
 //! approximation everywhere, as in llama.cpp.
 //!

@@ -1,4 +1,4 @@
-//! `ernie4_5` and `ernie4_5-moe` (ERNIE 4.5): llama; experts chosen by scores with a bias, beside one for all tokens.
+//! `ernie4_5` and `ernie4_5-moe` (ERNIE 4.5): llama; experts chosen by scores with a bias, and a shared expert.
 //!
 //! Source: llama.cpp, `src/models/ernie4-5.cpp`, `ernie4-5-moe.cpp`.
 

@@ -1,5 +1,5 @@
-//! `exaone4`: norms behind attention and feed-forward network alone, norms of query and key heads. The model with
-//! windows turns queries and keys in their layers alone. Source: llama.cpp, `src/models/exaone4.cpp`.
+//! `exaone4`: norms only after attention and feed-forward network, norms of query and key heads. The model with
+//! windows rotates queries and keys only in its window layers. Source: llama.cpp, `src/models/exaone4.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
 use super::{Family, Keys, layers};

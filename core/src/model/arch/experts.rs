@@ -1,6 +1,6 @@
 //! Mixtures of experts: Mixtral (a `llama` file with experts), `olmoe` (norms over whole queries
-//! and keys, weights as the router gives them) and `qwen3moe` (a norm of every query and key head,
-//! weights that add up to 1). Every layer has experts, and nothing beside them.
+//! and keys, the router's weights used as they are) and `qwen3moe` (a norm of every query and key head,
+//! weights that add up to 1). Every layer has routed experts and no shared one.
 
 use super::draft::{Draft, PerLayer, optional_size};
 use super::{Family, Keys, layers};
@@ -31,7 +31,7 @@ pub(super) static QWEN3MOE: Family = Family {
     keys: &["expert_feed_forward_length"],
     adjust: |keys, draft| {
         let n_ff = optional_size(keys, "expert_feed_forward_length")?;
-        // As in llama.cpp: without a width of their own, experts share that of the layer.
+        // As in llama.cpp: experts without a width of their own have the layer's.
         let n_used = keys.size("expert_used_count")?.max(1);
         let n_ff = n_ff.unwrap_or(draft.n_ff.of(0) / n_used);
         read_experts(keys, draft, NORMALIZED, Some(n_ff))
@@ -39,13 +39,13 @@ pub(super) static QWEN3MOE: Family = Family {
     ..Family::PLAIN
 };
 
-/// What most families with experts have.
+/// The defaults of most families with experts.
 pub(super) const NORMALIZED: Router = Router {
     is_normalized: true,
     ..Router::SOFTMAX
 };
 
-/// Gives layers experts, of `n_ff` neurons or as many as a layer has.
+/// Gives layers experts of `n_ff` neurons, or of the layer's own number.
 pub(super) fn read_experts(
     keys: &Keys<'_, '_>,
     draft: &mut Draft<'_>,
@@ -70,7 +70,7 @@ pub(super) fn read_experts(
     Ok(())
 }
 
-/// Neurons of an expert: `expert_feed_forward_length`, a number, or one for each block, all alike.
+/// Neurons of an expert: `expert_feed_forward_length`, a number, or an array of one per block, all equal.
 pub(super) fn n_ff_of_experts(
     keys: &Keys<'_, '_>,
     draft: &Draft<'_>,
@@ -88,7 +88,7 @@ pub(super) fn n_ff_of_experts(
     Ok(first)
 }
 
-/// The router as the file describes it, where it says something else than `default`.
+/// The router as the file describes it; `default` for what the file does not set.
 pub(super) fn read_router(keys: &Keys<'_, '_>, default: Router) -> Result<Router, ModelError> {
     const SCORE: &str = "expert_gating_func";
     let score = match keys.size_or(SCORE, 0)? {
@@ -110,7 +110,7 @@ pub(super) fn read_router(keys: &Keys<'_, '_>, default: Router) -> Result<Router
     Ok(Router {
         score,
         is_normalized: keys.bool_or("expert_weights_norm", default.is_normalized)?,
-        // 0 stands for no factor.
+        // 0 means no factor.
         scale: if scale == 0.0 { 1.0 } else { scale },
         n_group,
         n_group_used,
@@ -118,7 +118,7 @@ pub(super) fn read_router(keys: &Keys<'_, '_>, default: Router) -> Result<Router
     })
 }
 
-/// Adds the expert that works on every token, where the file has one.
+/// Adds the shared expert, which works on every token, if the file has one.
 pub(super) fn share_expert(draft: &mut Draft<'_>, n_ff: usize, has_gate: bool) {
     if let Some(experts) = &mut draft.experts
         && n_ff > 0
@@ -127,7 +127,7 @@ pub(super) fn share_expert(draft: &mut Draft<'_>, n_ff: usize, has_gate: bool) {
     }
 }
 
-/// The first layers without experts, where the file has such.
+/// The number of leading layers without experts, if the file has any.
 pub(super) fn read_expert_layers(
     keys: &Keys<'_, '_>,
     draft: &mut Draft<'_>,

@@ -1,4 +1,4 @@
-//! `gemma2` and `gemma3`: norms before and behind attention and feed-forward network, GeGLU,
+//! `gemma2` and `gemma3`: norms before and after attention and feed-forward network, GeGLU,
 //! embeddings times sqrt(n_embd), sliding windows in most layers.
 //!
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
@@ -73,7 +73,7 @@ fn gemma3<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Scales of embeddings and queries. The largest model of a family, told by its layers, divides
+/// Scales of embeddings and queries. The largest model of a family, recognised by its layer count, divides
 /// by the width per head, which is not its head length.
 fn scales(draft: &mut Draft<'_>, n_layer_27b: usize) {
     #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
@@ -86,7 +86,7 @@ fn scales(draft: &mut Draft<'_>, n_layer_27b: usize) {
     }
 }
 
-/// A cap that the family always has.
+/// A cap that every model of the family has.
 fn soft_cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<f32, ModelError> {
     let cap = keys.f32_or(key, default)?;
     if cap == 0.0 {
@@ -95,8 +95,8 @@ fn soft_cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<f32, ModelEr
     Ok(cap)
 }
 
-/// The rotation of layers with a window, where it is another: `rope.freq_base_swa`. Without that key its
-/// base is the other layers' where it is scaled as they are, else 10,000.
+/// The rotation of layers with a window, if it differs: `rope.freq_base_swa`. Without that key the base is that
+/// of the other layers if both are scaled alike, else 10,000.
 pub(super) fn window_rope(
     keys: &Keys<'_, '_>,
     draft: &mut Draft<'_>,

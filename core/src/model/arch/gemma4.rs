@@ -1,5 +1,5 @@
-//! `gemma4`: Gemma 3's layers with heads of two sizes, keys and values that later layers share, an embedding for each layer
-//! (E2B, E4B), and experts beside the feed-forward network (26B-A4B).
+//! `gemma4`: Gemma 3's layers with heads of two sizes, keys and values shared with later layers, per-layer embeddings
+//! (E2B, E4B), and experts in addition to the feed-forward network (26B-A4B).
 //!
 //! Norm weights are used as they are. Scores are not scaled. Source: llama.cpp, `src/models/gemma4.cpp`.
 
@@ -34,7 +34,7 @@ pub(super) static GEMMA4: Family = Family {
             Tensor::Vector("layer_output_scale", V::OutputScale),
         ],
     ],
-    // In layers with experts, the network beside them.
+    // In layers with experts, the feed-forward network that runs in addition to them.
     beside_experts: &[
         ("ffn_gate", S::FfnGateShexp),
         ("ffn_up", S::FfnUpShexp),
@@ -89,7 +89,7 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Windows, whose layers have heads and a rotation of their own.
+/// Windows: their layers have heads and a rotation of their own.
 fn read_windows<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     draft.window = keys.size("attention.sliding_window")?;
     draft.windows = Pattern::read(keys, 6, draft.n_block)?;

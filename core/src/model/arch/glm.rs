@@ -1,5 +1,5 @@
-//! `glm4` (GLM-4 9B and 32B: norms before and behind attention and feed-forward network) and `glm4moe` (GLM-4.5 to
-//! 4.7: experts by sigmoid scores with a bias, one expert for all tokens). A part of each head is turned.
+//! `glm4` (GLM-4 9B and 32B: norms before and after attention and feed-forward network) and `glm4moe` (GLM-4.5 to
+//! 4.7: experts by sigmoid scores with a bias, one shared expert). Part of each head is rotated.
 //!
 //! In glm4moe `post_attention_norm` is the norm before the channel. Source: llama.cpp, `src/models/glm4.cpp`,
 //! `glm4-moe.cpp`.

@@ -1,7 +1,7 @@
 //! `gpt-oss`: attention sinks, every other layer with a window, experts with biases and clamped SwiGLU,
-//! weights of experts by a softmax over the chosen.
+//! weights of experts by a softmax over the chosen ones.
 //!
-//! Heads are as long as what is rotated. `post_attention_norm` is the norm before the experts. Source:
+//! Whole heads are rotated. `post_attention_norm` is the norm before the experts. Source:
 //! llama.cpp, `src/models/openai-moe.cpp`.
 
 use super::draft::{Draft, Pattern};

@@ -15,7 +15,7 @@ pub(super) static GRANITE: Family = Family {
     rope_pairing: RopePairing::Interleaved,
     keys: KEYS,
     adjust: |keys, draft| {
-        // The switch of its rotation.
+        // Switches its rotation on or off.
         if !keys.bool_or("rope.scaling.finetuned", true)? {
             draft.rope_layers = RopeLayers::Never;
         }
@@ -92,7 +92,7 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     Ok(())
 }
 
-/// The four factors. 0 stands for none.
+/// The four factors. 0 means none.
 pub(super) fn read_scales(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     let or_one = |scale: f32| if scale == 0.0 { 1.0 } else { scale };
     let config = &mut draft.config;

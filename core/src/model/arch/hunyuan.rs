@@ -1,4 +1,4 @@
-//! `hunyuan-dense` and `hunyuan-moe`: norms of query and key heads behind the rotation.
+//! `hunyuan-dense` and `hunyuan-moe`: norms of query and key heads after the rotation.
 //!
 //! Source: llama.cpp, `src/models/hunyuan-dense.cpp`, `hunyuan-moe.cpp`.
 

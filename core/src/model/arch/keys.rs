@@ -1,4 +1,4 @@
-//! Metadata keys of a family, without its name before them.
+//! Metadata keys of a family, without the family's prefix.
 
 use crate::gguf::{Array, Gguf, GgufError, optional};
 use crate::model::{ModelError, Name};
@@ -47,7 +47,7 @@ impl<'g, 'a> Keys<'g, 'a> {
         optional(self.gguf.str(self.name(key).as_str()))
     }
 
-    /// An array, if there is a value and it is one.
+    /// An array, if the key is present and holds one.
     pub(in crate::model) fn array(&self, key: &str) -> Option<Array<'a>> {
         self.gguf.get(self.name(key).as_str())?.as_array()
     }

@@ -1,20 +1,20 @@
-//! Tables of tensors that several families share. A layer takes those that its kind asks for.
+//! Tables of tensors that several families share. A layer uses the entries that its kind needs.
 
 use super::{Site as S, Tensor, Vector as V};
 
 /// A decoder layer: attention, then a gated feed-forward network.
 pub(super) const DENSE: &[&[Tensor]] = &[ATTENTION, FFN];
 
-/// The same with norms of queries and keys.
+/// A decoder layer with norms of queries and keys.
 pub(super) const DENSE_QK: &[&[Tensor]] = &[ATTENTION_QK, FFN];
 
-/// Attention, then a feed-forward network or experts, with one expert for all tokens or without.
+/// Attention, then a feed-forward network or experts, with or without a shared expert.
 pub(super) const EXPERTS: &[&[Tensor]] = &[ATTENTION, FFN, ROUTED, SHARED];
 
-/// The same with norms of queries and keys.
+/// Attention with norms of queries and keys, then a feed-forward network or experts, with or without a shared expert.
 pub(super) const EXPERTS_QK: &[&[Tensor]] = &[ATTENTION_QK, FFN, ROUTED, SHARED];
 
-/// Norms of queries and keys, and norms behind attention and feed-forward network instead of before them.
+/// Norms of queries and keys, and norms after attention and feed-forward network instead of before them.
 pub(super) const POST_NORMS_QK: &[&[Tensor]] = &[
     QKV,
     &[
@@ -27,7 +27,7 @@ pub(super) const POST_NORMS_QK: &[&[Tensor]] = &[
     &[Tensor::Vector("post_ffw_norm", V::ChannelPostNorm)],
 ];
 
-/// Attention behind a norm.
+/// A norm, then attention.
 pub(super) const ATTENTION: &[Tensor] = &[
     Tensor::Vector("attn_norm", V::MixerNorm),
     Tensor::Matrix("attn_q", &[S::AttnQ]),
@@ -36,7 +36,7 @@ pub(super) const ATTENTION: &[Tensor] = &[
     Tensor::Matrix("attn_output", &[S::AttnOutput]),
 ];
 
-/// The same with norms of queries and keys.
+/// A norm, then attention with norms of queries and keys.
 pub(super) const ATTENTION_QK: &[Tensor] = &[
     Tensor::Vector("attn_norm", V::MixerNorm),
     Tensor::Matrix("attn_q", &[S::AttnQ]),
@@ -60,7 +60,7 @@ pub(super) const HEAD_LAYER_NORMS: &[Tensor] = &[
     Tensor::LayerNorm("attn_k_norm", V::KeyNorm),
 ];
 
-/// A gated feed-forward network behind a norm.
+/// A norm, then a gated feed-forward network.
 pub(super) const FFN: &[Tensor] = &[
     Tensor::Vector("ffn_norm", V::ChannelNorm),
     Tensor::Matrix("ffn_gate", &[S::FfnGate]),
@@ -84,7 +84,7 @@ pub(super) const ROUTED: &[Tensor] = &[
     Tensor::Experts("ffn_down_exps", S::FfnDown),
 ];
 
-/// The expert for all tokens.
+/// The shared expert.
 pub(super) const SHARED: &[Tensor] = &[
     Tensor::Matrix("ffn_gate_inp_shexp", &[S::FfnGateInpShexp]),
     Tensor::Matrix("ffn_gate_shexp", &[S::FfnGateShexp]),

@@ -1,4 +1,4 @@
-//! `lfm2` and `lfm2moe` (LFM2, LFM2.5): short convolutions in most layers, attention in those that have KV heads;
+//! `lfm2` and `lfm2moe` (LFM2, LFM2.5): short convolutions in most layers, attention in layers with KV heads;
 //! experts by sigmoid scores with a bias, after some layers without.
 //!
 //! The final norm is called `token_embd_norm`. Source: llama.cpp, `src/models/lfm2.cpp`.

@@ -39,7 +39,7 @@ pub(super) static GRANITE_HYBRID: Family = Family {
         "ssm.time_step_rank",
     ],
     adjust: |keys, draft| {
-        // The switch of its rotation.
+        // Switches its rotation on or off.
         if !keys.bool_or("rope.scaling.finetuned", true)? {
             draft.rope_layers = RopeLayers::Never;
         }
@@ -55,7 +55,7 @@ pub(super) static GRANITE_HYBRID: Family = Family {
     ..Family::PLAIN
 };
 
-/// The norm has one name, whatever the layer is.
+/// The norm has the same name in every kind of layer.
 const NEMOTRON: &[&[Tensor]] = &[
     layers::ATTENTION,
     layers::MAMBA2,
@@ -130,7 +130,7 @@ fn adjust_nemotron<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(),
     Ok(())
 }
 
-/// Mamba 2, as the keys and the first tensors have it.
+/// Mamba 2, from the keys and the shapes of the first tensors.
 fn read_mamba(keys: &Keys<'_, '_>) -> Result<Mixer, ModelError> {
     let n_head = keys.size("ssm.time_step_rank")?;
     let n_inner = keys.size("ssm.inner_size")?;

@@ -1,4 +1,4 @@
-//! `minimax-m2`: norms over whole queries and keys, a part of each head turned, experts by sigmoid scores with a bias.
+//! `minimax-m2`: norms over whole queries and keys, part of each head rotated, experts by sigmoid scores with a bias.
 //!
 //! Source: llama.cpp, `src/models/minimax-m2.cpp`.
 

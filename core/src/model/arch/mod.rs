@@ -1,6 +1,6 @@
 //! Model families: for each, a table of tensor names and options, in a file of its own.
 //!
-//! To add one: a file with its [`Family`], and a line in [`FAMILIES`].
+//! To add one, write a file with its [`Family`] and add a line to [`FAMILIES`].
 //! Loader, forward pass, packed files and quantisation all follow from the table.
 
 mod bert;
@@ -47,36 +47,36 @@ use crate::kernels::table::RopePairing;
 use core::fmt;
 use draft::Draft;
 
-/// Names of the tensors outside of layers.
+/// Names of the tensors outside of the layers.
 pub(super) const TOKEN_EMBD: &str = "token_embd.weight";
 pub(super) const OUTPUT: &str = "output.weight";
-/// Embeddings of positions and token types, of encoders.
+/// Embeddings of positions and token types, in encoders.
 pub(super) const POSITION_EMBD: &str = "position_embd.weight";
 pub(super) const TOKEN_TYPES: &str = "token_types";
-/// Optional divisors of the rotary frequencies, (n_rot / 2) f32: for any context (Llama 3), or
-/// one set up to the original context and one beyond it (longrope).
+/// Optional divisors of the rotary frequencies, (n_rot / 2) f32: one set for any context (Llama 3), or
+/// one up to the original context and one beyond it (longrope).
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
-/// The embedding that each layer has of its own, (n_vocab, n_layer * n_embd_layer), what is added to it, made of the
-/// model's embedding, and the norm of that.
+/// The per-layer embeddings, (n_vocab, n_layer * n_embd_layer), the projection of the model's embedding that is added
+/// to them, and its norm.
 pub(super) const LAYER_TOKEN_EMBD: &str = "per_layer_token_embd.weight";
 pub(super) const LAYER_MODEL_PROJ: &str = "per_layer_model_proj.weight";
 pub(super) const LAYER_PROJ_NORM: &str = "per_layer_proj_norm.weight";
 
-/// Gates and then ups of every expert as the rows of one matrix each, where a file has them so.
+/// Gates and then ups of every expert as the rows of one matrix each, in files that fuse them.
 pub(super) const GATE_UP_EXPS: &str = "ffn_gate_up_exps";
-/// The ups alone; factors of both are named after them.
+/// The ups alone; the factors of both are named after them.
 pub(super) const UP_EXPS: &str = "ffn_up_exps";
 
 impl Architecture {
-    /// All of them.
+    /// All architectures.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> + Clone {
         (0..FAMILIES.len()).map(Self)
     }
 
-    /// Its name, as `general.architecture` spells it. Two architectures may share one.
+    /// The name, as `general.architecture` spells it. Two architectures may share one.
     pub fn name(self) -> &'static str {
         self.family().name
     }
@@ -143,33 +143,33 @@ static FAMILIES: &[&Family] = &[
     &stablelm::STABLELM,
 ];
 
-/// What makes a family: where its layers' weights are, and how they are used.
+/// A model family: where its layers' weights are stored, and how they are used.
 #[derive(Debug)]
 pub(super) struct Family {
     /// `general.architecture`, and the prefix of its metadata keys.
     pub(super) name: &'static str,
-    /// The tensors of its layers. A layer has those of them that its kind asks for.
+    /// The tensors of its layers. A layer has the entries that its kind needs.
     pub(super) layer: &'static [&'static [Tensor]],
-    /// The tensors of the expert for all tokens, in layers with experts, where other layers have them as their
+    /// The tensors of the shared expert in layers with experts, if other layers have the same tensors as their
     /// feed-forward network.
     pub(super) beside_experts: &'static [(&'static str, Site)],
-    /// The output norm, unless a layer's norm is it ([`Tensor::OutputNormBefore`]).
+    /// The output norm, unless a layer's norm serves as it ([`Tensor::OutputNormBefore`]).
     pub(super) output_norm: EndNorm,
-    /// The norm of embeddings, where it begins the residual stream.
+    /// The norm of the embeddings, if the residual stream begins with one.
     pub(super) embedding_norm: Option<EndNorm>,
     /// What is added to the embeddings of tokens.
     pub(super) beside: Beside,
     /// Which dimensions rotate together.
     pub(super) rope_pairing: RopePairing,
-    /// What the norms of queries and keys span, where the table has such norms.
+    /// What the norms of queries and keys span, if the table has such norms.
     pub(super) qk_norm: QkNorm,
-    /// What the gate of the feed-forward network goes through.
+    /// The activation of the feed-forward network's gate.
     pub(super) activation: Activation,
-    /// Whether the first block behind its layers is run as a head that predicts a token further ([`next_token`]).
+    /// Whether the first block after its layers is run as a head that predicts one more token ([`next_token`]).
     has_next_token: bool,
-    /// Metadata keys that it alone reads, without its name before them.
+    /// Metadata keys that only this family reads, without the prefix.
     keys: &'static [&'static str],
-    /// Reads what the family alone has, into a draft with everything else.
+    /// Reads the settings that only this family has into an otherwise complete draft.
     adjust: for<'a> fn(&Keys<'_, 'a>, &mut Draft<'a>) -> Result<(), ModelError>,
 }
 
@@ -179,11 +179,11 @@ pub(super) enum Beside {
     Nothing,
     /// The embedding of the first token type, if the file has types.
     Types,
-    /// That, and the embedding of the position.
+    /// The embedding of the first token type, and the embedding of the position.
     TypesAndPositions,
 }
 
-/// A norm outside of layers: its kind, and the tensor's name without `.weight`.
+/// A norm outside of the layers: its kind, and the tensor's name without `.weight`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EndNorm {
     Rms(&'static str),
@@ -197,8 +197,8 @@ pub(super) enum Tensor {
     Vector(&'static str, Vector),
     /// `NAME`, f32.
     Named(&'static str, Vector),
-    /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are one tensor's rows,
-    /// in that order. Files may hold Q, K and V, and gate and up, the other way ([`Fusion`]).
+    /// `NAME.weight`, and `NAME.bias` if the file has it. Several matrices are rows of one tensor,
+    /// in that order. Files may fuse or split Q, K and V, and gate and up, differently ([`Fusion`]).
     Matrix(&'static str, &'static [Site]),
     /// `NAME.weight` of three dimensions: the matrix of every expert, one after the other; and `NAME.bias`
     /// if the file has it.
@@ -207,15 +207,15 @@ pub(super) enum Tensor {
     Heads(&'static str, Site),
     /// `NAME.weight`, and `NAME.bias` if the file has it, f32: a layer norm.
     LayerNorm(&'static str, Vector),
-    /// The same; in the first layer only if the file has it.
+    /// `NAME.weight`, and `NAME.bias` if the file has it, f32: a layer norm; optional in the first layer.
     LayerNormAfterFirst(&'static str, Vector),
-    /// A layer norm that files count to the layer before (the second name); the first layer's is
-    /// outside of layers (the first name). The last layer's is the model's output norm.
+    /// A layer norm that files assign to the previous layer (the second name); the first layer's is
+    /// outside of the layers (the first name). The last layer's is the model's output norm.
     OutputNormBefore(&'static str, &'static str, Vector),
 }
 
 impl Fusion {
-    /// As the first layer of the file has it; where nothing is there, as the family's table.
+    /// Taken from the first layer of the file; without tensors, from the family's table.
     fn of(family: &Family, keys: &Keys<'_, '_>, n_ff: usize) -> Self {
         let gguf = keys.gguf();
         let has = |name: &str| gguf.tensor(name).is_some();
@@ -244,12 +244,12 @@ impl Fusion {
         }
     }
 
-    /// Whether that matrix of an expert is part of [`GATE_UP_EXPS`].
+    /// Whether that matrix of an expert is stored in [`GATE_UP_EXPS`].
     pub(super) const fn has(self, site: Site) -> bool {
         self.gate_up_exps && matches!(site, Site::FfnGate | Site::FfnUp)
     }
 
-    /// The tensors with the matrices of a table's entry; `None` is the entry as it stands.
+    /// The tensors that hold the matrices of a table's entry; `None` means the entry as it stands.
     pub(super) const fn instead(self, parts: &[Site]) -> Option<Parts> {
         use Site::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
         const QKV: Parts = &[("attn_qkv", &[AttnQ, AttnK, AttnV])];
@@ -263,7 +263,7 @@ impl Fusion {
         match parts {
             [AttnQ] if self.qkv => Some(QKV),
             [FfnGate] if self.gate_up => Some(GATE_UP),
-            // Part of what has been named.
+            // Stored in a tensor named above.
             [AttnK | AttnV] if self.qkv => Some(&[]),
             [FfnUp] if self.gate_up => Some(&[]),
             [AttnQ, AttnK, AttnV] if !self.qkv => Some(Q_K_V),
@@ -273,15 +273,15 @@ impl Fusion {
     }
 }
 
-/// Names of tensors, and the matrices in each.
+/// Names of tensors, and the matrices that each holds.
 type Parts = &'static [(&'static str, &'static [Site])];
 
 impl Site {
     /// The tensor of layer `layer` that holds it in the model's file, such as `attn_q`; several matrices may
-    /// share one. `None` where the family has no such matrix in such layers.
+    /// share one. `None` if the family has no such matrix in layers of that kind.
     ///
     /// # Panics
-    /// If there is no such layer.
+    /// If the layer does not exist.
     pub fn tensor(self, config: &ModelConfig, layer: usize) -> Option<&'static str> {
         let has_experts = config.kind(layer).experts().is_some();
         let of_experts = self.is_of_experts() && has_experts;
@@ -315,7 +315,7 @@ impl Site {
 }
 
 impl Family {
-    /// What families have in common, to be completed.
+    /// The defaults of all families, to be completed.
     const PLAIN: Self = Self {
         name: "",
         layer: &[],
@@ -354,7 +354,7 @@ impl Family {
         })
     }
 
-    /// The key of what is added to the mean square in norms: by the kind of its output norm.
+    /// The key of the epsilon added to the mean square in norms, by the kind of the output norm.
     fn eps_key(&self) -> &'static str {
         match (self.output_norm, self.output_norm_of_layer()) {
             (EndNorm::Rms(_), None) => "attention.layer_norm_rms_epsilon",
@@ -363,7 +363,7 @@ impl Family {
     }
 
     /// The matrix, or the first of several, in the tensor `blk.N.NAME.weight`, and whether every expert
-    /// has one.
+    /// has its own.
     fn matrix(&self, name: &str) -> Option<(Site, bool)> {
         self.tensors().find_map(|tensor| match tensor {
             Tensor::Matrix(other, parts) if *other == name => Some((parts[0], false)),
@@ -379,7 +379,7 @@ impl Family {
         self.tensors().any(is_it)
     }
 
-    /// Whether a gate multiplies what enters the feed-forward network's inside.
+    /// Whether the feed-forward network is gated.
     fn is_gated(&self) -> bool {
         self.tensors().any(|tensor| match tensor {
             Tensor::Matrix(_, parts) => parts.contains(&Site::FfnGate),
@@ -388,7 +388,7 @@ impl Family {
         })
     }
 
-    /// The layers' norm that ends in the output norm, if the output norm has no name of its own.
+    /// The layer norm that serves as the output norm, if the output norm has no name of its own.
     pub(super) fn output_norm_of_layer(&self) -> Option<&'static str> {
         self.tensors().find_map(|tensor| match tensor {
             Tensor::OutputNormBefore(_, name, _) => Some(*name),

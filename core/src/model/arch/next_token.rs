@@ -1,4 +1,4 @@
-//! Heads that predict a token further: the first block behind a model's layers (`nextn`, multi-token prediction),
+//! Heads that predict one more token: the first block after a model's layers (`nextn`, multi-token prediction),
 //! as a model of its own.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //! logits = shared_head_head or the trunk's output layer · hidden
 //! ```
 //!
-//! The layer is one of the family's with attention. Sources: DeepSeek-AI 2024, arXiv 2412.19437; llama.cpp,
+//! The layer is an attention layer of the family. Sources: DeepSeek-AI 2024, arXiv 2412.19437; llama.cpp,
 //! `src/models/qwen35.cpp`, `glm4-moe.cpp`, `deepseek2.cpp`.
 
 use super::draft::Draft;
@@ -16,7 +16,7 @@ use crate::gguf::Gguf;
 use crate::model::config::{LAYERS_MAX, ModelConfig, NextToken};
 use crate::model::error::{ModelError, Name};
 
-/// A tensor that heads alone have, `blk.N.nextn.NAME`.
+/// A tensor that only heads have, `blk.N.nextn.NAME`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) enum NextTokenName {
     /// (n_embd, 2 * n_embd)
@@ -25,11 +25,11 @@ pub(in crate::model) enum NextTokenName {
     EmbeddingNorm,
     /// (n_embd)
     HiddenNorm,
-    /// (n_vocab, n_embd), or none.
+    /// (n_vocab, n_embd), optional.
     Embedding,
-    /// (n_vocab, n_embd), or none.
+    /// (n_vocab, n_embd), optional.
     Output,
-    /// (n_embd), or none.
+    /// (n_embd), optional.
     OutputNorm,
 }
 
@@ -52,18 +52,18 @@ impl NextTokenName {
         Name::format(format_args!("{}.weight", self.stem(block).as_str()))
     }
 
-    /// Whether products of that part of a block (`nextn.NAME`) may have a factor.
+    /// Whether the products of that part of a block (`nextn.NAME`) may have a factor.
     pub(in crate::model) fn has_factor(part: &str) -> bool {
         matches!(part, "nextn.eh_proj" | "nextn.shared_head_head")
     }
 }
 
 impl ModelConfig {
-    /// The description of the head behind the layers of the model in `gguf` that predicts a token further, which is a
-    /// model of one layer; `None` if the file has none. Of several, it is the first.
+    /// The description of the head after the layers of the model in `gguf`, which predicts one more token and is a
+    /// model of one layer; `None` if the file has no head. If there are several, the first.
     ///
     /// # Errors
-    /// As [`Self::from_gguf`], and a head of an architecture whose heads are not run.
+    /// As [`Self::from_gguf`], and for a head of an architecture whose heads are not supported.
     pub fn next_token_head(gguf: &Gguf<'_>) -> Result<Option<Self>, ModelError> {
         let (family, draft) = Draft::of(gguf)?;
         let block = draft.n_layer;

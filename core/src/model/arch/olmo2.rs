@@ -1,4 +1,4 @@
-//! `olmo2` (OLMo 2, and OLMo 3 with windows): norms behind attention and feed-forward network alone, norms over whole
+//! `olmo2` (OLMo 2, and OLMo 3 with windows): norms only after attention and feed-forward network, norms over whole
 //! queries and keys. In layers with a window the rotation is not scaled. Source: llama.cpp, `src/models/olmo2.cpp`.
 
 use super::draft::{Draft, Pattern};

@@ -1,4 +1,4 @@
-//! `phi3` (Phi-3, Phi-3.5, Phi-4): Q, K and V are the rows of one tensor, gate and up those of
+//! `phi3` (Phi-3, Phi-3.5, Phi-4): Q, K and V are the rows of one tensor, gate and up the rows of
 //! another. Long-context models have two sets of rotary divisors (longrope).
 //!
 //! `attention.sliding_window` is ignored, as llama.cpp does: files state windows that the models

@@ -1,5 +1,5 @@
 //! `qwen2` (Qwen 2 and 2.5: biases of Q, K and V), `qwen3` (a norm of every query and key head instead) and `qwen2moe`
-//! (Qwen 1.5 and 2 with experts, beside one for all tokens behind a gate). Halves of a head rotate together.
+//! (Qwen 1.5 and 2 with experts, and a gated shared expert). Halves of a head rotate together.
 
 use super::experts::{n_ff_of_experts, read_experts, share_expert};
 use super::{Family, layers};

@@ -1,9 +1,9 @@
 //! `qwen35` (Qwen3.5, Qwen3.6, Qwen3.8): gated delta nets, and attention in every fourth layer, whose query
-//! heads have gates. `qwen35moe` has experts in every layer, beside one for all tokens behind a gate;
-//! `qwen3next` (Qwen3-Next) is that with other neighbours among heads.
+//! heads have gates. `qwen35moe` has experts in every layer and a gated shared expert;
+//! `qwen3next` (Qwen3-Next) is `qwen35moe` with a different order of heads.
 //!
-//! The norm before the feed-forward network is called `post_attention_norm`. Text has one position, so that the
-//! sections of the rotation make no difference. A block behind the last layer, which predicts a further token, has
+//! The norm before the feed-forward network is called `post_attention_norm`. Text has one position per token, so the
+//! sections of the rotation make no difference. A block after the last layer, which predicts one more token, has
 //! attention. Source: llama.cpp, `src/models/qwen35.cpp`, `qwen35moe.cpp`, `qwen3next.cpp`.
 
 use super::draft::{Draft, Pattern};
@@ -72,7 +72,7 @@ const LAYER: &[&[Tensor]] = &[
     layers::SHARED,
 ];
 
-/// What families with delta nets read.
+/// The settings that families with delta nets read.
 pub(super) const KEYS: &[&str] = &[
     "attention.recurrent_layers",
     "attention.scale",
@@ -127,7 +127,7 @@ pub(super) fn adjust<'a>(
     Ok(())
 }
 
-/// Experts in every layer, and one for all tokens behind a gate.
+/// Experts in every layer, and a gated shared expert.
 fn adjust_experts(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     let n_ff = n_ff_of_experts(keys, draft, None)?;
     read_experts(keys, draft, NORMALIZED, Some(n_ff))?;

@@ -1,4 +1,4 @@
-//! Reading a model's description: what all families have, then what its own adds.
+//! Reading a model's description: first what all families share, then the family's own settings.
 
 use super::draft::{Draft, ExpertLayers, Pattern, PerLayer, RopeLayers, optional_size};
 use super::unread::refuse_unread;
@@ -29,7 +29,7 @@ impl ModelConfig {
 }
 
 impl<'a> Draft<'a> {
-    /// All that `gguf` says, and the family that it is of.
+    /// The full description in `gguf`, and its family.
     pub(super) fn of(gguf: &Gguf<'a>) -> Result<(&'static Family, Self), ModelError> {
         let name = gguf.str("general.architecture")?;
         if gguf.tensor_count() == 0 {
@@ -43,7 +43,7 @@ impl<'a> Draft<'a> {
         let n_expert = keys.size_or("expert_count", 0)?;
         let architecture = match n_expert {
             0 => architecture,
-            // One name may stand for layers with experts and without.
+            // One name may stand for models with experts and without.
             _ if architecture.family().has_experts() => architecture,
             _ => known.next().ok_or(ModelError::NotImplemented {
                 what: "mixture of experts in this architecture",
@@ -57,7 +57,7 @@ impl<'a> Draft<'a> {
         Ok((family, draft))
     }
 
-    /// What all families have.
+    /// The settings that all families share.
     fn read(architecture: Architecture, keys: &Keys<'_, 'a>) -> Result<Self, ModelError> {
         let family = architecture.family();
         let n_block = keys.size("block_count")?;
@@ -71,7 +71,7 @@ impl<'a> Draft<'a> {
         let n_head = PerLayer::read(keys, "attention.head_count", None, n_block)?;
         let head_dim = n_embd.checked_div(n_head.of(0)).unwrap_or(0);
         let head_dim_k = keys.size_or("attention.key_length", head_dim)?;
-        // Where all layers have experts, files may say their width alone.
+        // If all layers have experts, files may give only the experts' width.
         let n_ff_absent = family.has_experts().then_some(0);
         let n_ff = PerLayer::read(keys, "feed_forward_length", n_ff_absent, n_block)?;
         let heads = Some(n_head.of(0));
@@ -132,7 +132,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Everything outside of layers.
+/// Everything outside of the layers.
 fn read_ends(
     architecture: Architecture,
     keys: &Keys<'_, '_>,
@@ -164,7 +164,7 @@ fn read_ends(
         n_ctx_train,
         norm_eps: match optional(keys.f32(eps))? {
             Some(eps) => eps,
-            // Files of Nemotron may have the other key alone.
+            // Files of Nemotron may have only the other key.
             None => match optional(keys.f32("attention.layer_norm_epsilon"))? {
                 Some(eps) => eps,
                 None => keys.f32(eps)?,
@@ -188,14 +188,14 @@ fn read_ends(
     })
 }
 
-/// What the weights of a matrix multiply; nothing, where it is absent.
+/// The kinds of activations that the weights of a matrix multiply; none if it is absent.
 pub(super) fn kinds_of(gguf: &Gguf<'_>, name: &str) -> ActivationKinds {
     (gguf.tensor(name))
         .and_then(|tensor| WeightType::from_ggml(tensor.ty))
         .map_or(ActivationKinds::empty(), ActivationKinds::for_weights)
 }
 
-/// What the weights of the layers in `gguf` multiply.
+/// The kinds of activations that the weights of the layers in `gguf` multiply.
 fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
     let mut all = LayerActivations::all(ActivationKinds::empty());
     for tensor in gguf.tensors() {
@@ -227,8 +227,8 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
                     all.experts |= kinds;
                 }
             }
-            // Fused of those that read the stream, or unused. Files write a matrix of one row
-            // in one dimension, as they write norms, but tables name every one that is not fused.
+            // Fused matrices that read the stream, or unused. Files write a matrix of one row in one
+            // dimension, as they write norms, but tables name every one that is not fused.
             None if tensor.n_dims >= 2 => all.stream |= kinds,
             None => {}
         }

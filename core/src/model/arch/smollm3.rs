@@ -1,4 +1,4 @@
-//! `smollm3`: llama, whose every fourth layer turns nothing. Source: llama.cpp, `src/models/smollm3.cpp`.
+//! `smollm3`: llama without rotation in every fourth layer. Source: llama.cpp, `src/models/smollm3.cpp`.
 
 use super::draft::RopeLayers;
 use super::{Family, layers};

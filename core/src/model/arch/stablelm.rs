@@ -1,4 +1,4 @@
-//! `stablelm` (StableLM 3B, StableLM 2): llama with layer norms, of which a part of each head is turned. The 12B model
+//! `stablelm` (StableLM 3B, StableLM 2): llama with layer norms, and part of each head rotated. The 12B model
 //! also has a layer norm for every query and key head, and its attention and feed-forward network read one norm.
 //!
 //! Source: llama.cpp, `src/models/stablelm.cpp`.
@@ -22,7 +22,7 @@ pub(super) static STABLELM: Family = Family {
     qk_norm: QkNorm::EachHead,
     keys: &["use_parallel_residual"],
     adjust: |keys, draft| {
-        // llama.cpp's converter writes `use_parallel_residual` for models that are not, so that the tensors decide.
+        // llama.cpp's converter also writes `use_parallel_residual` for sequential models, so the tensors decide.
         draft.is_parallel = keys.gguf().tensor("blk.0.ffn_norm.weight").is_none();
         draft.qk_norm_if_there(keys);
         Ok(())

@@ -1,8 +1,8 @@
-//! What a file says that its architecture does not read here.
+//! Metadata keys of a file that its architecture does not read.
 //!
-//! Readers list the keys they know. Of what is left over under the architecture's name, a key that is known to
-//! change what a model computes is refused unless its value changes nothing; others are for the caller to
-//! tell of.
+//! Readers list the keys that they use. Of the remaining keys under the architecture's name, one that is known to
+//! change what a model computes is refused unless its value has no effect; the caller can report
+//! the others.
 //!
 //! Meanings of keys: llama.cpp, `src/llama-arch.cpp` and `src/llama-model.cpp`.
 
@@ -12,9 +12,9 @@ use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 
 impl ModelConfig {
-    /// The metadata keys under the architecture's name that nothing reads, in the file's order. They may be
-    /// without effect: of those that are known to have one, [`Self::from_gguf`] refuses all values but neutral
-    /// ones.
+    /// The metadata keys under the architecture's name that nothing reads, in the file's order. They may have
+    /// no effect: [`Self::from_gguf`] refuses all but neutral values of keys that are known to have
+    /// one.
     pub fn unread_keys<'a>(&self, gguf: &Gguf<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
         let name = self.architecture.name();
         let own = self.architecture.family().keys;
@@ -29,7 +29,7 @@ impl ModelConfig {
     }
 }
 
-/// Refuses values that change what a model computes, of keys that this family does not read.
+/// Refuses values that change what a model computes, for keys that this family does not read.
 pub(super) fn refuse_unread(
     keys: &Keys<'_, '_>,
     own: &'static [&'static str],
@@ -47,12 +47,12 @@ pub(super) fn refuse_unread(
     Ok(())
 }
 
-/// Which values change nothing.
+/// Which values have no effect.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
     /// 0, or false.
     Zero,
-    /// 0, which means none, and the factor 1; or one of each.
+    /// 0, which means none, and the factor 1; or an array of these.
     ZeroOrOne,
 }
 
@@ -104,7 +104,7 @@ const READ: &[&str] = &[
     "rope.scaling.yarn_log_multiplier",
 ];
 
-/// About the file or its making, or what the shapes of tensors say too.
+/// Describes the file or its making, or repeats what the shapes of tensors say.
 const WITHOUT_EFFECT: &[&str] = &[
     "embedding_length_out",
     "expert_feed_forward_length",
@@ -113,7 +113,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "vocab_size",
 ];
 
-/// What other architectures compute by.
+/// Settings that other architectures use.
 const CHANGING: &[(&str, Neutral)] = &[
     ("attention.clamp_kqv", Neutral::Zero),
     ("attention.kv_lora_rank", Neutral::Zero),
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A key that is read and not listed would be called unread.
+    /// A key that is read but not listed would be reported as unread.
     #[test]
     fn every_key_that_is_read_is_listed() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/model/arch");

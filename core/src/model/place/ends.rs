@@ -10,7 +10,7 @@ use crate::model::error::{ModelError, Name};
 use crate::model::refs::{Embedding, Ends, LayerInput, MatrixRef, NextTokenInput, NormRef};
 
 impl<'a> Placer<'_, 'a> {
-    /// What is outside of layers: output norm, output layer, embeddings.
+    /// The tensors outside of the layers: output norm, output layer, embeddings.
     pub(in crate::model) fn ends(
         &mut self,
         c: &ModelConfig,
@@ -71,7 +71,7 @@ impl<'a> Placer<'_, 'a> {
         })
     }
 
-    /// The same of a head: what it has of its own. The rest is its trunk's ([`Model::behind`]).
+    /// The tensors that a head has of its own. It shares its trunk's others ([`Model::behind`]).
     ///
     /// [`Model::behind`]: crate::model::Model::behind
     fn ends_of_head(
@@ -129,7 +129,7 @@ impl<'a> Placer<'_, 'a> {
         }
     }
 
-    /// The embedding that layers have of their own, `n` values of a token in all.
+    /// The per-layer embeddings, `n` values of a token in all.
     fn layer_input(
         &mut self,
         c: &ModelConfig,

@@ -1,4 +1,4 @@
-//! The tensors of a layer: those of its family's table that its kind asks for.
+//! The tensors of a layer: the entries of its family's table that its kind needs.
 
 use super::{Placed, Placer};
 use crate::kernels::panel::PANEL_ROWS;
@@ -99,7 +99,7 @@ impl<'a> Placer<'_, 'a> {
         Ok(())
     }
 
-    /// The gates and ups of experts, where they are one tensor; `shape` is a gate's.
+    /// The gates and ups of experts that are one tensor; `shape` is a gate's.
     fn gate_up(
         &mut self,
         block: usize,
@@ -160,7 +160,7 @@ impl<'a> Placer<'_, 'a> {
         Ok(())
     }
 
-    /// A tensor whose rows are those of `parts`, one after the other.
+    /// A tensor whose rows are `parts`, one after the other.
     fn parts(
         &mut self,
         stem: &Name,
@@ -172,7 +172,7 @@ impl<'a> Placer<'_, 'a> {
     ) -> Result<(), ModelError> {
         let has_experts = c.kind(i).experts().is_some();
         let shape = |part: &Site| match has_experts && part.is_of_experts() {
-            // Those are each expert's own.
+            // Each expert has its own.
             true => None,
             false => part.shape(c.kind(i), c.n_embd),
         };
@@ -189,7 +189,7 @@ impl<'a> Placer<'_, 'a> {
                 continue;
             };
             if !first_row.is_multiple_of(PANEL_ROWS) {
-                // A panel of rows that belong to two matrices.
+                // A panel with rows of two matrices.
                 let name = Name::format(format_args!("{}.weight", stem.as_str()));
                 return Err(ModelError::PartNotAligned { name, first_row });
             }

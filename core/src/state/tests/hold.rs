@@ -1,4 +1,4 @@
-//! What hosts hold without a sequence.
+//! Pages and states that hosts hold without a sequence.
 
 use super::super::hold::PAGE_VERSION;
 use super::{CONV, LIMITS, TOKENS, recurrent, toy_step, two_shapes, with_state};
@@ -22,7 +22,7 @@ fn checkpoints_are_named_once_counted_and_attached_to_pages() {
         let page = state.retain(0, 0).unwrap();
         let expected = toy_step(state, 0, &TOKENS, true);
         state.clear(0).unwrap();
-        // Without the state, or with another, a recurrent model cannot go on from pages alone.
+        // Without the state, or with another, a recurrent model cannot continue from pages only.
         let pages = [page];
         for name in [None, Some(9)] {
             let len = PAGE_TOKENS;
@@ -80,7 +80,7 @@ fn held_pages_outlive_their_sequence_and_travel_as_bytes() {
             );
         }
         assert!(state.write_page(5, &bytes[1..]).is_err());
-        // Both begin another text, each held by two then.
+        // Both begin another text; each then has two holders.
         let pages = [page, copy];
         state.attach(1, &pages, None).unwrap();
         assert_eq!((state.len(1), state.free_pages()), (128, 2));
@@ -92,8 +92,8 @@ fn held_pages_outlive_their_sequence_and_travel_as_bytes() {
     });
 }
 
-/// Pages held while a window still needed them, then one that it had left: what lies before that one is not
-/// looked at, so its pages are not taken.
+/// Pages held while a window still needed them, then one that it had left: pages before that one are not
+/// looked at, and so not taken.
 #[test]
 fn pages_before_one_that_was_given_back_are_not_taken() {
     let limits = StateLimits {

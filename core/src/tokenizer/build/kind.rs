@@ -1,4 +1,4 @@
-//! The kinds of vocabularies, and what each implies.
+//! The kinds of vocabularies, and the settings that each implies.
 
 use super::super::byte_level;
 use super::super::error::{ShortName, TokenizerError};
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// A separator parts two texts, unless the metadata say otherwise.
+    /// Two texts are separated by a separator, unless the metadata disable it.
     pub(super) fn adds_sep(self) -> bool {
         match self {
             Self::WordPiece => true,
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// BOS is always prepended, even if the metadata say otherwise.
+    /// BOS is always prepended, even if the metadata disable it.
     pub(super) fn forces_bos(self) -> bool {
         match self {
             Self::SentencePiece | Self::Unigram => false,
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// The ids that count where the metadata names none.
+    /// The ids that apply where the metadata names none.
     pub(super) fn default_specials(self) -> SpecialTokens {
         let none = SpecialTokens::default();
         match self {

@@ -1,4 +1,4 @@
-//! What metadata say of white space: before texts, beside added tokens, and between words.
+//! White-space settings in the metadata: before texts, next to added tokens, and between words.
 
 use super::super::SpacePrefix;
 use super::super::error::TokenizerError;
@@ -10,16 +10,16 @@ use super::kind::Kind;
 use super::unigram::is_suffix;
 use crate::gguf::{Array, Gguf, GgufError, optional};
 
-/// The special tokens that include the white space beside them.
+/// The special tokens that include the white space next to them.
 enum SpacesTaken {
     None,
-    /// Phi-3's, nearly all of them: what follows them.
+    /// Phi-3's, nearly all of them: the white space after them.
     AfterSpecials,
-    /// The mask token of this name: what is before it.
+    /// The mask token of this name: the white space before it.
     BeforeMask(&'static str),
 }
 
-/// Where the metadata do not say it, the model is known by its architecture, or as in llama.cpp by
+/// Without metadata for this, the model is known by its architecture, or as in llama.cpp by
 /// its name.
 fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
     let holds = |key, parts: &[&str]| {
@@ -48,7 +48,7 @@ fn spaces_taken_along(gguf: &Gguf<'_>) -> Result<SpacesTaken, TokenizerError> {
     )
 }
 
-/// Where a space is put before a text.
+/// The parts of a text that get a space before them.
 pub(super) fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, GgufError> {
     let flag = |key| optional(gguf.bool(key));
     let given = flag("tokenizer.ggml.add_space_prefix")?;
@@ -65,8 +65,8 @@ pub(super) fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, G
     })
 }
 
-/// What white space added tokens take along, and which of them are words of their own: lists in
-/// the file, or what its model is known for.
+/// The white space that added tokens include, and which of them are separate words: from lists in the
+/// file, or as known of its model.
 pub(super) fn read_flags<'a>(
     gguf: &Gguf<'a>,
     pieces: Pieces<'_>,

@@ -1,7 +1,7 @@
-//! Canonical composition (NFC), which the texts of some vocabularies go through.
+//! Canonical composition (NFC), which some vocabularies apply to their texts.
 //!
-//! A character that may change, and the one before it, are decomposed, marks are put in order, and what
-//! composes is composed. All other characters are copied.
+//! A character that may change, and the one before it, are decomposed, marks are sorted, and characters
+//! that compose are composed. All other characters are copied.
 //!
 //! Sources: Unicode Standard Annex 15; The Unicode Standard, 3.11 (order of marks) and 3.12 (Hangul).
 
@@ -10,15 +10,15 @@ mod tables;
 use crate::kernels::bytes;
 use tables::{CLASSES, COMPOSITIONS, DECOMPOSITIONS, MAY_CHANGE};
 
-/// Whether `text` has nothing that may change. A text that is in NFC may have.
+/// Whether composing leaves every character of `text` alone. Also false for some texts in NFC.
 pub(super) fn is_stable(text: &str) -> bool {
     text.is_ascii() || !text.chars().any(may_change)
 }
 
-/// No text becomes longer than itself times this.
+/// Maximum factor by which a text grows.
 pub(super) const GROWTH: usize = 3;
 
-/// Words that suffice to compose a text of so many bytes: the text itself, and twice what it decomposes to,
+/// Words that suffice to compose a text of `len_bytes`: the text itself, and twice what it decomposes to,
 /// at most three characters of two bytes.
 pub(super) fn words_for(len_bytes: usize) -> usize {
     let text = len_bytes.saturating_mul(GROWTH) / 4;
@@ -41,7 +41,7 @@ impl<'w> Composer<'w> {
         }
     }
 
-    /// Adds a text as it is; `None` if there is no room.
+    /// Adds a text as it is; `None` if it does not fit.
     pub(super) fn push(&mut self, text: &str) -> Option<()> {
         for &byte in text.as_bytes() {
             let word = self.words.get_mut(self.len_bytes / 4)?;
@@ -53,7 +53,7 @@ impl<'w> Composer<'w> {
         Some(())
     }
 
-    /// Adds a text in NFC; `None` if there is no room.
+    /// Adds a text in NFC; `None` if it does not fit.
     pub(super) fn compose(&mut self, text: &str) -> Option<()> {
         let mut rest = text;
         while let Some(at) = rest.find(may_change) {
@@ -70,7 +70,7 @@ impl<'w> Composer<'w> {
 
     /// Adds characters that belong together.
     fn compose_piece(&mut self, piece: &str) -> Option<()> {
-        // Far enough behind the text that writing a character stays before the next one to be read.
+        // Far enough after the text that a written character does not overwrite the next one to be read.
         let from = self.len_bytes / 4 + 2;
         let room = self.words.get_mut(from..)?;
         let mut count = 0;
@@ -90,7 +90,7 @@ impl<'w> Composer<'w> {
         Some(())
     }
 
-    /// The text, and the words behind it; `None` never.
+    /// The text, and the words after it; never `None`.
     pub(super) fn finish(self) -> Option<(&'w str, &'w mut [u32])> {
         let used = self.len_bytes.div_ceil(4);
         let (text, rest) = self.words.split_at_mut_checked(used)?;
@@ -100,7 +100,7 @@ impl<'w> Composer<'w> {
 }
 
 fn may_change(c: char) -> bool {
-    // Most texts have nothing else.
+    // Most texts end here.
     c >= '\u{300}' && find(&MAY_CHANGE, c.into(), |run| [run[0], run[1]]).is_some()
 }
 
@@ -116,7 +116,7 @@ fn find<T>(runs: &'static [T], code: u32, ends: impl Fn(&T) -> [u32; 2]) -> Opti
     runs.get(at).filter(|run| ends(run)[0] <= code)
 }
 
-/// All steps of the canonical decomposition, of which only the first character may have more.
+/// All steps of the canonical decomposition; only the first resulting character may decompose further.
 fn decompose(code: u32, push: &mut impl FnMut(u32) -> Option<()>) -> Option<()> {
     if let Some(syllable) = code.checked_sub(SYLLABLES).filter(|&n| n < SYLLABLE_COUNT) {
         push(LEADS + syllable / (VOWEL_COUNT * TRAIL_COUNT))?;
@@ -136,7 +136,7 @@ fn decompose(code: u32, push: &mut impl FnMut(u32) -> Option<()>) -> Option<()> 
     if second == 0 { Some(()) } else { push(second) }
 }
 
-/// What two characters compose to.
+/// The composition of two characters.
 fn composed(first: u32, second: u32) -> Option<u32> {
     let within = |code: u32, from, count| code.checked_sub(from).filter(|&n| n < count);
     if let (Some(lead), Some(vowel)) = (
@@ -159,8 +159,8 @@ fn composed(first: u32, second: u32) -> Option<u32> {
     found.ok().map(|at| entry(&COMPOSITIONS[at])[0])
 }
 
-/// Sorts marks in a row by their class; those of one class stay in order. What is behind the characters is room
-/// for long rows.
+/// Sorts consecutive marks by their class, stably. The words after the characters are room for long
+/// rows.
 fn put_in_order(room: &mut [u32], count: usize) -> Option<()> {
     let class = |entry: u32| entry >> CLASS_SHIFT;
     let mut start = 0;
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn long_rows_of_marks() {
-        // Above, below, above, below: those below come first.
+        // Above, below, above, below: the marks below come first.
         let marks = "\u{301}\u{323}".repeat(20_000);
         let composed = nfc(&std::format!("x{marks}y"));
         let expected = "\u{323}".repeat(20_000) + &"\u{301}".repeat(20_000);

@@ -16,7 +16,7 @@ fn split(pre: PreTokenizer, text: &str) -> Vec<&str> {
     words
 }
 
-/// Expected splits are those of Python's `regex` module for the expressions above.
+/// The expected splits come from Python's `regex` module, for the expressions above.
 #[test]
 fn gpt2_splits() {
     let cases: &[(&str, &[&str])] = &[
@@ -64,8 +64,8 @@ fn llama3_and_qwen2_splits() {
     );
 }
 
-/// Expected splits are those of llama.cpp's own code (as vendored by llama-cpp-python 0.3.36,
-/// with libstdc++), looked over by hand.
+/// The expected splits come from llama.cpp's own code (as vendored by llama-cpp-python 0.3.36,
+/// with libstdc++), checked by hand.
 #[test]
 fn splits_of_the_other_families() {
     use PreTokenizer::*;
@@ -105,7 +105,7 @@ fn splits_of_the_other_families() {
     }
 }
 
-/// Whatever the text, words are not empty and put together make it again.
+/// Words of any text are not empty, and joined they give the text.
 #[test]
 fn words_tile_any_text() {
     let mut random = quickcheck::Gen::new(60);
@@ -125,7 +125,7 @@ fn words_tile_any_text() {
     }
 }
 
-/// What stays linear only by care, in every family: a text of one kind of character, and texts
+/// Texts that stay linear only by care, in every family: a text of one kind of character, and texts
 /// of which any part may be the start of something.
 #[test]
 fn long_runs_take_no_time() {

@@ -132,7 +132,7 @@ fn maps_that_are_malformed_are_refused() {
     };
     malformed(&replaced(0, 3), "half a word");
     malformed(&replaced(0, u32::MAX), "a trie that is longer than the map");
-    // "ab" ends at the first node that was added behind the one for "a".
+    // "ab" ends at the first node that was added after the one for "a".
     let value = 4 + 4 * 768;
     assert_eq!(good[value + 3], 0x80);
     malformed(&replaced(value, 1 << 31 | 1000), "a replacement outside");
@@ -255,7 +255,7 @@ fn unknown_characters_are_one_token_or_bytes() {
     let apart = header.bool("tokenizer.ggml.fuse_unk", false);
     apart.with(|tokenizer| assert_eq!(encode(tokenizer, "我é"), [1, 0, 0]));
 
-    // Names of bytes that are normal tokens are no byte tokens; 256 of the kind are.
+    // Normal tokens with names of bytes are not byte tokens; the 256 tokens of that type are.
     let names: Vec<String> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
     let named: Vec<(&str, f32)> = names.iter().map(|name| (name.as_str(), -3.0)).collect();
     let all = [&pieces[..], &named].concat();
@@ -277,7 +277,7 @@ impl Header {
             .windows(key.len())
             .position(|w| w == key)
             .unwrap();
-        // Behind the key: the types of the value and its elements, the number of these.
+        // After the key: the types of the value and its elements, and the number of elements.
         let start = at + key.len() + 4 + 4 + 8;
         for (i, kind) in types.iter().enumerate() {
             self.bytes[start + 4 * i..][..4].copy_from_slice(&kind.to_le_bytes());
@@ -313,7 +313,7 @@ fn keys_of_unigram_are_read() {
     let blob = map(&[("ﬁ", "fi")]);
     let mapped = header().u8s("tokenizer.ggml.precompiled_charsmap", &blob);
     assert_eq!(ids(mapped, "ﬁ"), [2, 5]);
-    // Of a special token and what is around it, each begins with a space of its own.
+    // A special token and the parts around it each begin with a space of their own.
     let added = header().replaced_types(&[2, 1, 1, 1, 1, 4]);
     assert_eq!(ids(added, "afia"), [1, 5, 1]);
 }
@@ -362,7 +362,7 @@ fn long_words_and_little_room() {
         let mut out = vec![0; tokenizer.max_tokens(text.len())];
         let ids = tokenizer.encode(&text, EncodeOptions::default(), &mut workspace, &mut out);
         let ids = ids.unwrap();
-        // 19 long ones and 136 short ones, in whatever order, behind the mark.
+        // 19 long ones and 136 short ones, in any order, after the mark.
         assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 19);
         assert_eq!(ids.len(), 1 + 19 + 136);
         let needed_words = workspace.len();

@@ -48,14 +48,14 @@ fn single_experts_by_hand() {
     assert_eq!(bypass, 7);
 }
 
-/// With 3 slots: {0,1} miss, miss; {2,3} need two slots: one of 0 and 1 goes, 1, as 0 is next;
-/// {0,1} hit 0 and miss 1, for which 2 goes, as it is never needed again; {3,1} hit both.
+/// With 3 slots: {0,1} miss, miss; {2,3} need two slots: one of 0 and 1 is evicted, 1, as 0 is next;
+/// {0,1} hit 0 and miss 1, for which 2 is evicted, as it is never needed again; {3,1} hit both.
 #[test]
 fn steps_that_need_two_by_hand() {
     let steps = of_layer(&[vec![0, 1], vec![2, 3], vec![0, 1], vec![3, 1]]);
     let [optimum, bypass, _, lru, ..] = hits(&steps, 3);
     assert_eq!((optimum, bypass), (3, 4));
-    // LRU: 0 goes for 3; then 0 misses and takes 2's slot, 1 hits; both hit at last.
+    // LRU: 0 is evicted for 3; then 0 misses and takes 2's slot, 1 hits; both hit at last.
     assert_eq!(lru, 3);
 }
 
@@ -106,7 +106,7 @@ fn pools_by_layer_have_their_own_slots() {
     assert!(cache(1, Pool::All).is_ok());
 }
 
-/// The most hits that any choice of evictions gives, without bypass.
+/// The maximum number of hits over all choices of evictions, without bypass.
 fn searched(steps: &[Vec<u32>], inside: &[u32], n_slots: usize) -> u64 {
     let Some((step, rest)) = steps.split_first() else {
         return 0;

@@ -17,13 +17,13 @@ pub enum TraceReadError {
     Directory { file: String },
     /// Reading failed.
     Read { file: String, error: io::Error },
-    /// A line is none of a trace.
+    /// A line is not part of a trace.
     Line {
         file: String,
         line: u64,
         error: LineError,
     },
-    /// It holds no step.
+    /// It holds no steps.
     Empty { file: String },
 }
 
@@ -38,7 +38,7 @@ pub enum LineError {
     Json { column: usize, error: String },
     /// It is JSON, and not an object.
     NotAnObject,
-    /// A field is not there.
+    /// A field is missing.
     Absent { field: &'static str },
     /// A field is not a whole number.
     NotANumber { field: &'static str },
@@ -46,17 +46,17 @@ pub enum LineError {
     LayerTooLarge,
     /// A field is not a list.
     NotAList { field: &'static str },
-    /// A list has more than all experts of a layer.
+    /// A list is longer than the number of experts in a layer.
     ListTooLong { field: &'static str },
-    /// A list of experts holds something else.
+    /// A list of experts holds something that is not an id.
     NotAnId { field: &'static str },
-    /// An expert stands in a list more than once.
+    /// An expert is listed more than once.
     Twice { field: &'static str, id: u32 },
-    /// `cache_hit` holds something else than true and false.
+    /// `cache_hit` holds something other than true and false.
     NotHits,
     /// `cache_hit` is not as long as `experts`.
     HitsOfOthers { n_hits: usize, n_experts: usize },
-    /// An id is none of this line's layer, where a layer has `n_expert`.
+    /// An id does not belong to this line's layer, which has `n_expert` experts.
     OfAnotherLayer {
         field: &'static str,
         id: u32,

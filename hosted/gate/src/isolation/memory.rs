@@ -211,7 +211,7 @@ impl RingMemory {
         judge(requested, worker, &pages, bound.err())
     }
 
-    /// Nodes of up to 64 pages spread over the ring. Untouched ones say where they would come from.
+    /// Nodes of up to 64 pages spread over the ring. Untouched pages give the node that they would be allocated on.
     fn page_nodes(&self) -> io::Result<Vec<u32>> {
         let page = rustix::param::page_size();
         let step = (self.len / 64).next_multiple_of(page).max(page);
@@ -224,12 +224,12 @@ impl RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: our own map; no borrow outlives the value. A lock goes with it.
+        // SAFETY: our own map; no borrow outlives the value. Unmapping releases a lock as well.
         let _unmapped = unsafe { munmap(self.map.as_ptr().cast(), self.map_len) };
     }
 }
 
-/// Compares the nodes of pages with that of the worker.
+/// Compares the nodes of pages with the worker's node.
 fn judge(requested: String, worker: u32, pages: &[u32], error: Option<io::Error>) -> HostMeasure {
     let far: Vec<_> = pages.iter().filter(|&&node| node != worker).collect();
     let found = format!(
@@ -297,7 +297,7 @@ struct Smaps {
 }
 
 impl Smaps {
-    /// Of the mapping that `address` lies in.
+    /// Counters of the mapping that contains `address`.
     fn of(address: usize) -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/self/smaps").ok()?, address)
     }

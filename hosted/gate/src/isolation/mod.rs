@@ -1,9 +1,9 @@
-//! What a gate's thread asks of the kernel, and what it got.
+//! Requests of a gate's thread to the kernel, and their results.
 //!
-//! Every item is requested, read back from the kernel, and reported as granted or not, why not,
-//! and with what to type to get it ([`sluice::host::measures`]). A refusal never fails a run. Everything is undone when the
-//! thread ends. No function here changes the thread that calls it: what is asked for is asked by
-//! the observer's thread, or by one that [`probe`] starts for the purpose.
+//! Every item is requested, read back from the kernel, and reported as granted or not, with the reason and the command
+//! that would grant it ([`sluice::host::measures`]). A refusal never fails a run. Everything is undone when the
+//! thread ends. No function here changes the thread that calls it: requests are made by the observer's thread, or by
+//! one that [`probe`] starts for the purpose.
 //!
 //! | item | request | read back from |
 //! |---|---|---|
@@ -26,20 +26,20 @@ use sluice::host::measures::{HostMeasure, Report};
 pub use memory::RingMemory;
 pub use thread::Isolation;
 
-/// What to ask for.
+/// The requests to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IsolationRequest {
     /// A core to itself.
     pub core: CoreRequest,
     /// `SCHED_FIFO` with this priority, 1 to 99.
     pub fifo_priority: Option<i32>,
-    /// Timers at most this late.
+    /// Maximum delay of timers.
     pub timer_slack_ns: Option<u64>,
     /// CPUs to wake up within this many microseconds: keeps them out of deep sleep.
     pub cpu_latency_us: Option<i32>,
     /// Huge pages for the ring.
     pub huge_pages: bool,
-    /// The ring never paged out.
+    /// The ring locked in memory.
     pub lock_memory: bool,
     /// The ring in memory before the first sample.
     pub prefetch: bool,
@@ -61,7 +61,7 @@ pub enum CoreRequest {
 }
 
 impl IsolationRequest {
-    /// Nothing.
+    /// Requests nothing.
     pub const fn none() -> Self {
         Self {
             core: CoreRequest::Any,
@@ -75,7 +75,7 @@ impl IsolationRequest {
         }
     }
 
-    /// Everything.
+    /// Requests everything.
     pub const fn all() -> Self {
         Self {
             core: CoreRequest::Last,
@@ -92,7 +92,7 @@ impl IsolationRequest {
 
 /// Builds lines of the report.
 trait NotHeld {
-    /// The measure as one that is not held, or not wholly.
+    /// The measure as not held, or only partly.
     fn not(self, why_not: impl fmt::Display, remedy: Option<&str>) -> Self;
 }
 
@@ -113,8 +113,8 @@ pub(super) fn isolate(
     memory: Option<&RingMemory>,
 ) -> (Isolation, Report) {
     let mut report = Report::default();
-    // The core before the memory, so that pages come from its node; the scheduling class last of
-    // the thread's, because a real-time thread has no timer slack to set.
+    // The core before the memory, so that pages come from its node; of the thread's measures the
+    // scheduling class last, because a real-time thread does not have a timer slack to set.
     let isolation = Isolation::new(request, &mut report);
     if let Some(memory) = memory {
         memory.prepare(request, &mut report);
@@ -122,11 +122,11 @@ pub(super) fn isolate(
     (isolation, report)
 }
 
-/// What `request` would get for a ring of `ring_bytes`: asked for by a thread of its own, read
+/// The results of `request` for a ring of `ring_bytes`: requested by a separate thread, read
 /// back, and undone.
 ///
 /// # Errors
-/// No thread, or no memory for the ring.
+/// The thread cannot be started, or memory for the ring is short.
 pub fn probe(request: &IsolationRequest, ring_bytes: usize) -> std::io::Result<Report> {
     let memory = RingMemory::new(ring_bytes)?;
     let request = request.clone();

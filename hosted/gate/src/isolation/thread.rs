@@ -9,7 +9,7 @@ use sluice::host::topology::Cores;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 
-/// What a thread was given; taken back when dropped.
+/// The privileges of a thread; released when dropped.
 #[derive(Debug)]
 pub struct Isolation {
     affinity: Option<CpuSet>,
@@ -125,7 +125,7 @@ impl Isolation {
         let held = File::options().read(true).write(true).open(PATH);
         let held = held.and_then(|mut file| {
             file.write_all(&wanted.to_ne_bytes())?;
-            // What the device reads as is the least of all requests, not just ours.
+            // The device reads as the minimum of all requests, not just ours.
             file.rewind()?;
             let mut found = [0; 4];
             file.read_exact(&mut found)?;
@@ -193,13 +193,13 @@ impl Drop for Isolation {
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack, 0, 0, 0) };
         }
         if let Some(affinity) = &self.affinity {
-            // Was allowed before; a CPU that went away meanwhile is not ours to report here.
+            // Was allowed before; a CPU that was removed meanwhile is not ours to report here.
             let _restored = sched_setaffinity(None, affinity);
         }
     }
 }
 
-/// The CPU to take, and why.
+/// The CPU to take, and the reason.
 fn choose(request: CoreRequest) -> Option<(usize, String)> {
     match request {
         CoreRequest::Any => None,
@@ -251,7 +251,7 @@ fn scheduling() -> Option<(i32, libc::sched_param)> {
     let mut param = MaybeUninit::<libc::sched_param>::zeroed();
     // SAFETY: `param` has room for what is written.
     let result = unsafe { libc::sched_getparam(0, param.as_mut_ptr()) };
-    // SAFETY: zeroed, so a value whatever the kernel did.
+    // SAFETY: zeroed, so initialised whatever the kernel did.
     let param = unsafe { param.assume_init() };
     (policy >= 0 && result == 0).then_some((policy, param))
 }
@@ -279,8 +279,8 @@ mod tests {
         assert_eq!(list("junk,3").collect::<Vec<_>>(), [3]);
     }
 
-    /// Asks for all on a thread of its own, and compares before, between and after with what the
-    /// kernel says.
+    /// Requests everything on a separate thread, and compares the kernel's state before, between and
+    /// after.
     #[test]
     fn everything_is_undone() {
         let thread = std::thread::spawn(|| {

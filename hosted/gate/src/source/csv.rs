@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read};
 /// A column that is read line by line.
 pub(super) struct Csv {
     lines: BufReader<Box<dyn Read + Send>>,
-    /// What stands between fields: the same in all lines.
+    /// Separator between fields: the same in all lines.
     separator: char,
     column: usize,
     /// Fields of the first line.
@@ -19,10 +19,10 @@ pub(super) struct Csv {
 }
 
 impl Csv {
-    /// Reads the first line, which says how many columns there are and may name them.
+    /// Reads the first line, which sets the number of columns and may name them.
     ///
     /// # Errors
-    /// There is no such column, or there are several and none is named; as [`Csv::read`].
+    /// The column does not exist, or there are several and none is named; as [`Csv::read`].
     pub(super) fn new(
         reader: Box<dyn Read + Send>,
         column: Option<&str>,
@@ -53,7 +53,7 @@ impl Csv {
     /// whether there may be more.
     ///
     /// # Errors
-    /// A line without the column or with more fields than the first, a field that is no number,
+    /// A line without the column or with more fields than the first, a field that is not a number,
     /// text that is not UTF-8, or a line without an end.
     pub(super) fn read(&mut self, out: &mut Vec<f32>) -> Result<bool, SignalError> {
         out.extend(self.first.take());
@@ -72,7 +72,7 @@ impl Csv {
     fn number(&self, line: &str) -> Result<f32, SignalError> {
         let fields: Vec<_> = fields(line, self.separator).collect();
         let line = self.n_lines;
-        // A separator may stand behind the last field as well.
+        // A separator may follow the last field as well.
         let n = fields.len() - fields.iter().rev().take_while(|f| f.is_empty()).count();
         if n > self.n_columns {
             let n_columns = self.n_columns;
@@ -136,8 +136,8 @@ fn find(names: &[Cow<'_, str>], column: Option<&str>, line: &str) -> Result<usiz
     })
 }
 
-/// What separates the fields of the first line. A comma comes last but for spaces: it may be a
-/// decimal comma beside the others.
+/// The separator of the first line's fields. A comma has the lowest priority except for spaces: it may be a decimal
+/// comma next to another separator.
 fn separator(line: &str) -> char {
     let bare: String = line.split('"').step_by(2).collect();
     let found = ['\t', ';', ','].into_iter().find(|&c| bare.contains(c));
@@ -163,10 +163,10 @@ fn fields(line: &str, separator: char) -> impl Iterator<Item = Cow<'_, str>> {
         })
 }
 
-/// Most bytes of a line: a thousand columns and more.
+/// Maximum bytes in a line: a thousand columns and more.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
-/// Most characters of the first line in a message.
+/// Maximum characters of the first line in a message.
 const LINE_SHOWN: usize = 200;
 
 /// U+FEFF (Unicode 23.8).

@@ -63,7 +63,7 @@ fn wav_of_every_encoding() {
     ];
     for (tag, bits, data) in cases {
         let len = u32::try_from(data.len()).unwrap();
-        // What is behind the data is not samples; a pipe's header does not know the length.
+        // Bytes after the data are not samples; a pipe's header does not know the length.
         for (said, behind) in [(len, &b"LISTjunk"[..]), (0, b""), (u32::MAX, b"")] {
             let bytes = wav(tag, bits, 1, said, &[data, behind].concat());
             let samples = read(&bytes, &SourceFormat::Wav, SourceChannel::Mean).unwrap();

@@ -1,4 +1,4 @@
-//! What the header of a WAV file says: RIFF, and RF64 for files beyond 4 GiB (EBU Tech 3306).
+//! The header of a WAV file: RIFF, and RF64 for files beyond 4 GiB (EBU Tech 3306).
 
 use super::{Encoding, SignalError, at_end};
 use std::io::{self, Read};
@@ -13,14 +13,14 @@ pub(super) struct Wav {
     pub(super) data_len: Option<u64>,
 }
 
-/// What a format chunk says.
+/// Contents of a format chunk.
 type SourceFormat = (Encoding, usize, u32);
 
 impl Wav {
     /// Reads up to the data.
     ///
     /// # Errors
-    /// It is no WAV file, one of a format that is not supported, or one whose header has no end.
+    /// Not a WAV file, not a supported format, or a header without an end.
     pub(super) fn read(reader: &mut dyn Read) -> Result<Self, SignalError> {
         let mut head = [0; 12];
         at_end(reader.read_exact(&mut head), "it is shorter than a header")?;
@@ -55,7 +55,7 @@ impl Wav {
 }
 
 /// # Errors
-/// The file is none of those that are read here.
+/// The file is not of a supported kind.
 fn check_kind(head: &[u8; 12]) -> Result<(), SignalError> {
     let is_known = matches!(&head[..4], b"RIFF" | b"RF64" | b"BW64") && &head[8..] == b"WAVE";
     let name = match &head[..4] {
@@ -72,7 +72,7 @@ fn check_kind(head: &[u8; 12]) -> Result<(), SignalError> {
     Err(SignalError::NotWav(name))
 }
 
-/// The length of the data, if a header says it.
+/// The length of the data, if a header gives it.
 fn data_len(short: u32, long: Option<u64>) -> Option<u64> {
     match (short, long) {
         (u32::MAX, Some(len)) => (len != 0 && len != u64::MAX).then_some(len),
@@ -80,8 +80,8 @@ fn data_len(short: u32, long: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Who writes to a pipe does not know the length. It puts down 0, the most, or half of that, less
-/// what the header takes or rounded down (sox 0x7ffff000, arecord 0x7fffff00, GStreamer 0x7fff0000).
+/// A writer to a pipe does not know the length. It sets 0, the maximum, or half of it, less the header's length or
+/// rounded down (sox 0x7ffff000, arecord 0x7fffff00, GStreamer 0x7fff0000).
 fn is_known(len: u32) -> bool {
     let near_half = (0x7ffe_0000..=0x8001_0000).contains(&len);
     len != 0 && len < u32::MAX - 0xffff && !near_half
@@ -146,5 +146,5 @@ fn skip(reader: &mut dyn Read, n: u64, cut: &'static str) -> Result<(), SignalEr
     Ok(())
 }
 
-/// Most bytes before the data: pictures and tags are shorter, endless pipes are not.
+/// Maximum bytes before the data: pictures and tags are shorter, endless pipes are not.
 const HEADER_LEN_MAX: u64 = 64 << 20;

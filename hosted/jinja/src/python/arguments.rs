@@ -1,13 +1,13 @@
-//! Arguments by place and by name.
+//! Positional and keyword arguments.
 
 use crate::error::fail;
 use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 
-/// The arguments called `names`, by place or by name; what is not given is `None`.
+/// The arguments called `names`, positional or by keyword; `None` for those that are not given.
 ///
 /// # Errors
-/// One more, one of another name, one given twice, or one of the first `n_needed` is missing.
+/// An extra argument, an unknown keyword, a duplicate, or one of the first `n_needed` is missing.
 pub(crate) fn bound<const N: usize>(
     what: &str,
     names: [&str; N],
@@ -35,10 +35,10 @@ pub(crate) fn bound<const N: usize>(
     }
 }
 
-/// Arguments by name.
+/// Keyword arguments.
 pub(crate) type Named = Vec<(String, Value)>;
 
-/// Those by place, and those by name.
+/// Separates positional and keyword arguments.
 pub(crate) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
     match args.split_last() {
         Some((last, rest)) if last.is_kwargs() => {

@@ -1,4 +1,4 @@
-//! jinja2's filters: of texts here, of numbers in `super::numbers`, of lists in `super::lists` and
+//! jinja2's filters: string filters here, numeric ones in `super::numbers`, list filters in `super::lists` and
 //! `super::generators`.
 
 use super::arguments::{bound, split};
@@ -130,7 +130,7 @@ const FILTERS: [(&str, Filter); 51] = [
     ("tojson", tojson),
 ];
 
-/// Filters that make a text of whatever they are given.
+/// Filters that convert any argument to a string.
 const OF_TEXTS: [&str; 16] = [
     "string",
     "upper",
@@ -159,7 +159,7 @@ fn cased(what: &str, args: &[Value], make: impl FnOnce(&str) -> String) -> Resul
     one(what, args, |value| like(value, make(&text(value))))
 }
 
-/// jinja2's own: a word begins behind white space, a hyphen or an open bracket.
+/// jinja2's own `title`: a word begins after white space, a hyphen or an open bracket.
 fn title(text: &str) -> String {
     let mut out = String::new();
     let mut is_first = true;
@@ -395,14 +395,14 @@ fn format(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value,
 
 fn attr(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value, _] = bound("attr", ["obj", "name"], 2, args)?;
-    // Values have no attributes but their methods, and a dict's items are none.
+    // Values have no attributes except their methods, and a dict's items do not count as attributes.
     match value.unwrap_or_default().kind() {
         ValueKind::Plain => fail("the filter attr is not supported for this value"),
         _ => Ok(Value::UNDEFINED),
     }
 }
 
-/// `json.dumps` by transformers' names, in their order.
+/// `json.dumps` with the parameters of transformers, in their order.
 fn tojson(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let names = ["x", "ensure_ascii", "indent", "separators", "sort_keys"];
     let given = bound("tojson", names, 1, args)?;

@@ -6,7 +6,7 @@ use crate::values::{escaped, integer, items, like, number, real, repr, text, typ
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-/// How one value is written.
+/// The format of one value.
 #[derive(Debug, Default)]
 struct Spec {
     fill: Option<char>,
@@ -103,7 +103,7 @@ pub(crate) fn percent(template: &Value, values: &Value) -> Result<Value, Error> 
     Ok(like(template, out))
 }
 
-/// One `%` conversion.
+/// Formats one `%` conversion.
 fn converted(template: &Value, value: &Value, spec: &Spec) -> Result<String, Error> {
     let shown = |text: String| match spec.precision {
         Some(n) => text.chars().take(n).collect(),
@@ -213,7 +213,7 @@ pub(crate) fn braces(template: &Value, args: &[Value]) -> Result<Value, Error> {
     Ok(like(template, out))
 }
 
-/// `0`, `name`, `name[key].attribute`, or nothing for the next one.
+/// Looks up a field: `0`, `name`, `name[key].attribute`, or nothing for the next argument.
 fn looked_up(
     field: &str,
     args: &[Value],
@@ -256,7 +256,7 @@ fn looked_up(
     Ok(value)
 }
 
-/// A format specification.
+/// Parses a format specification.
 fn parsed(spec: &str) -> Result<Spec, Error> {
     let mut made = Spec::default();
     let mut chars = spec.chars().peekable();
@@ -349,7 +349,7 @@ fn written(value: &Value, spec: &Spec) -> Result<String, Error> {
     Ok(padded(&text, spec.width, spec.align.unwrap_or('<'), fill))
 }
 
-/// Digits with their sign, as wide as asked for.
+/// Digits with their sign, padded to the width.
 fn signed(is_negative: bool, digits: &str, prefix: &str, spec: &Spec) -> String {
     let sign = if is_negative {
         "-".to_owned()
@@ -372,7 +372,7 @@ fn signed(is_negative: bool, digits: &str, prefix: &str, spec: &Spec) -> String 
     )
 }
 
-/// `text` at the left (`<`), right (`>`) or middle (`^`) of `width` characters.
+/// `text` aligned left (`<`), right (`>`) or centred (`^`) in `width` characters.
 pub(crate) fn padded(text: &str, width: usize, align: char, fill: char) -> String {
     let room = width.saturating_sub(text.chars().count());
     let left = match align {
@@ -437,7 +437,7 @@ fn grouped(digits: &str, separator: Option<char>) -> String {
     out
 }
 
-/// A number from 0 in C's `%e`, `%f` or `%g`.
+/// A non-negative number in C's `%e`, `%f` or `%g` format.
 fn float(x: f64, spec: &Spec) -> String {
     let kind = spec.kind.unwrap_or('g');
     let precision = spec.precision.unwrap_or(6);

@@ -1,4 +1,4 @@
-//! Filters whose results are gone through once: [`Once`].
+//! Filters that return single-use iterators: [`Once`].
 
 use super::arguments::{bound, split};
 use super::lists::{attribute, flag, keyed};
@@ -18,12 +18,12 @@ pub(super) fn unique(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Re
     }))
 }
 
-/// The first of each key, in the order of the list of keys and items.
+/// The first item for each key, in the order of the list of keys and items.
 fn unique_of(guard: &Guard, made: Vec<(Value, Value)>, left: &mut Vec<Value>) -> Result<(), Error> {
     let mut seen: Vec<Value> = Vec::new();
     let mut scalars = std::collections::HashSet::new();
     for (key, item) in made {
-        // Equal numbers are written alike, but for -0.
+        // Equal numbers have the same text, except -0.
         let scalar = match (key.as_str(), whole(&key), real(&key)) {
             (Some(text), ..) => Some(format!("'{text}")),
             (None, Some(number), _) => Some(number.to_string()),
@@ -54,7 +54,7 @@ pub(super) fn reverse(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resul
     if let Some(text) = value.as_str() {
         return Ok(like(&value, text.chars().rev().collect::<String>()));
     }
-    // A list of what cannot be gone through from the end.
+    // A value that cannot be iterated in reverse becomes a list.
     let is_list = Once::get(&value).is_some();
     let items: Vec<Value> = items(&value)?.into_iter().rev().collect();
     if is_list {
@@ -95,7 +95,7 @@ fn batches(
     fill: Option<Value>,
 ) -> Result<Vec<Value>, Error> {
     let (mut rows, mut row) = (Vec::new(), Vec::new());
-    // What equals no length cuts nowhere.
+    // A size that cannot equal a length never splits.
     let full = whole(size).and_then(|size| usize::try_from(size).ok());
     for item in items(value)? {
         if Some(row.len()) == full {
@@ -153,7 +153,7 @@ fn slices(
     Ok(rows)
 }
 
-/// The items; what is false has none, whatever it is.
+/// The items; a false value has none, regardless of its type.
 fn items_if_true(value: Option<&Value>) -> Result<Vec<Value>, Error> {
     match value.filter(|value| value.is_true()) {
         Some(value) => items(value),
@@ -261,5 +261,5 @@ pub(super) fn rejectattr(
     Ok(Once::of(|left| chosen(state, args, true, false, left)))
 }
 
-/// Of one comparison of two lists, in bytes.
+/// The charge in bytes for one comparison of two lists.
 const CHARGE_OF_EQUAL: usize = 200;

@@ -1,4 +1,4 @@
-//! jinja2's functions that keep something.
+//! jinja2's stateful global functions.
 
 use super::arguments::{bound, split};
 use crate::error::fail;
@@ -83,7 +83,7 @@ fn dict(args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from_pairs(pairs))
 }
 
-/// One item after the other, again and again.
+/// Returns its items in turn, repeatedly.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,
@@ -130,7 +130,7 @@ impl Object for Cycler {
     }
 }
 
-/// Nothing the first time it is called, then what is to stand between.
+/// Returns nothing on the first call, and the separator on later ones.
 #[derive(Debug)]
 struct Joiner {
     separator: String,
@@ -145,5 +145,5 @@ impl Object for Joiner {
     }
 }
 
-/// jinja2's bound in its sandbox.
+/// The limit of jinja2's sandbox.
 const RANGE_LEN_MAX: usize = 100_000;

@@ -63,7 +63,7 @@ fn is_of_kind(name: &str, value: &Value) -> bool {
         "integer" => kind == Number && value.is_integer(),
         "float" => kind == Number && !value.is_integer(),
         "mapping" => kind == Map,
-        // Whatever has a length and items.
+        // Any type with a length and indexing.
         "sequence" => matches!(kind, String | Seq | Map | Undefined),
         "iterable" => matches!(kind, String | Seq | Iterable | Map | Undefined),
         "callable" => matches!(kind, Plain | Undefined),

@@ -1,4 +1,4 @@
-//! Filters that go over the items of a value.
+//! Filters that iterate over the items of a value.
 
 use super::arguments::bound;
 use super::methods::pair;
@@ -12,7 +12,7 @@ use core::cmp::Ordering;
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
-/// `environment.getitem`: undefined where there is nothing, an error below that.
+/// `environment.getitem`: undefined if the item does not exist; an error for items of undefined.
 fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return fail(format!("undefined has no {}", text(key)));
@@ -23,7 +23,7 @@ fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     }
 }
 
-/// What `attribute="a.b.0"` names.
+/// The value that `attribute="a.b.0"` refers to.
 pub(super) fn attribute(
     value: &Value,
     path: Option<&Value>,
@@ -63,7 +63,7 @@ pub(super) fn flag(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.is_true())
 }
 
-/// The items with what they are compared by, which is paid for: n log n times the whole of it.
+/// The items with their sort keys, charged for comparing all of them n log n times.
 pub(super) fn keyed(
     guard: &Guard,
     value: &Value,
@@ -84,7 +84,7 @@ pub(super) fn sort(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resu
     let [value, reverse, is_cased, path] = bound("sort", names, 1, args)?;
     let (value, is_cased) = (value.unwrap_or_default(), flag(is_cased));
     let mut made = keyed(guard, &value, true, None)?;
-    // Several attributes are compared one after the other.
+    // Multiple attributes are compared in order.
     let paths: Vec<Option<Value>> = match path.as_ref().and_then(Value::as_str) {
         Some(paths) => paths
             .split(',')
@@ -100,7 +100,8 @@ pub(super) fn sort(guard: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Resu
                 is_cased,
             ));
         }
-        // One key is a list too, as in jinja2: what is equal is not asked for its order.
+        // As in jinja2, a single key is wrapped in a list, too: list comparison skips equal items without ordering
+        // them.
         *key = Value::from(keys);
     }
     sort_by_key(&mut made, flag(reverse))?;
@@ -161,7 +162,7 @@ pub(super) fn groupby(
     }
     let mut pairs = Vec::new();
     for (key, group) in groups {
-        // The name of a group is that of its first item, as it is written there.
+        // A group is named after its first item, in that item's case.
         let name = match is_cased {
             true => key,
             false => attribute(&group[0], path.as_ref(), other.as_ref())?,
@@ -220,7 +221,7 @@ pub(super) fn sum(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Resul
     Ok(total)
 }
 
-/// A bool as the number it is.
+/// A bool as a number.
 fn number_of(value: &Value) -> Value {
     match (value.kind(), whole(value)) {
         (ValueKind::Bool, Some(number)) => Value::from(number),

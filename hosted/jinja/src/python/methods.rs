@@ -1,4 +1,4 @@
-//! Methods of texts, lists and dicts.
+//! Methods of strings, lists and dicts.
 
 use super::arguments::bound;
 use super::{format, texts};
@@ -12,8 +12,8 @@ use minijinja::{Error, Value};
 /// `value.method(...)`.
 ///
 /// # Errors
-/// There is no such method, or its arguments are not right; methods that change a value are
-/// refused as jinja2's sandbox refuses them.
+/// The method does not exist, or its arguments are invalid; methods that modify a value are
+/// refused, as in jinja2's sandbox.
 pub(crate) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => of_text(value, method, args),
@@ -109,7 +109,7 @@ pub(crate) fn pair(a: Value, b: Value) -> Value {
     Value::from(Tuple::from([a, b]))
 }
 
-/// A text that is an argument, and none if it is not given.
+/// A string argument; `None` if it is not given.
 fn word(method: &str, value: Option<&Value>) -> Result<Option<String>, Error> {
     match value {
         None => Ok(None),
@@ -125,7 +125,7 @@ fn needed(method: &str, value: Option<&Value>) -> Result<String, Error> {
     word(method, value)?.map_or_else(|| fail(format!("{method}: must be str, not None")), Ok)
 }
 
-/// A count, of which below zero means without end.
+/// A count; a negative one means no limit.
 fn limit(method: &str, value: Option<Value>) -> Result<Option<usize>, Error> {
     let Some(value) = value.filter(|value| !value.is_none()) else {
         return Ok(None);
@@ -133,7 +133,7 @@ fn limit(method: &str, value: Option<Value>) -> Result<Option<usize>, Error> {
     Ok(usize::try_from(integer(method, &value)?).ok())
 }
 
-/// The characters from `start` to `end` and how many are before them; `None` if `start` is behind.
+/// The characters from `start` to `end`, and the number of characters before them; `None` if `start` is past the end.
 fn part(
     method: &str,
     chars: &[char],
@@ -372,7 +372,7 @@ fn of_text(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
     }
 }
 
-/// A text that comes to stand in `value`: escaped, if that is Markup.
+/// A string to be inserted into `value`: escaped if `value` is Markup.
 fn needed_like(value: &Value, method: &str, new: Option<Value>) -> Result<String, Error> {
     let text = needed(method, new.as_ref())?;
     Ok(if value.is_safe() {

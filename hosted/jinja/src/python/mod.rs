@@ -1,8 +1,8 @@
-//! What Python does with values, where minijinja does something else.
+//! Python's operations on values where minijinja's differ.
 //!
 //! jinja2's filters, tests and methods are thin: they call `str`, `sorted`, `int`, `str.split`.
-//! These are here with their signatures ([`arguments`]), errors included: a template may rely on any
-//! of it. Texts that are `Markup` stay so, and escape what is put beside them.
+//! They are implemented here with the same signatures ([`arguments`]) and errors: a template may rely on any
+//! of this. `Markup` strings stay `Markup`, and escape strings that are joined with them.
 //!
 //! Source: jinja2 3.1.6 `filters.py`, `tests.py`; the library reference of Python 3.12.
 

@@ -1,4 +1,4 @@
-//! jinja2's filters of numbers, and what it reads as one.
+//! jinja2's numeric filters, and conversions to numbers.
 
 use super::arguments::bound;
 use super::texts;

@@ -1,4 +1,4 @@
-//! Operators on texts, and comparisons.
+//! Operators on strings, and comparisons.
 
 use super::format;
 use crate::error::fail;
@@ -7,7 +7,7 @@ use core::cmp::Ordering;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-/// `a + b` where one is a text; `None` for all else.
+/// `a + b` if one of them is a string; `None` for all others.
 pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
     if View::is(a) || View::is(b) {
         return Some(fail("'+' is not defined for what goes over something else"));
@@ -25,7 +25,7 @@ pub(crate) fn add(a: &Value, b: &Value) -> Option<Result<Value, Error>> {
     Some(Ok(concatenated(a, b)))
 }
 
-/// Whether it may be a key: neither a list nor a dict.
+/// Whether it can be a key: not a list or a dict.
 pub(crate) fn is_hashable(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Map => false,
@@ -37,12 +37,12 @@ pub(crate) fn is_hashable(value: &Value) -> bool {
     }
 }
 
-/// `a ~ b`, which is not Markup without autoescape.
+/// `a ~ b`, which is not Markup when autoescaping is off.
 pub(crate) fn concatenated(a: &Value, b: &Value) -> Value {
     Value::from(text(a) + &text(b))
 }
 
-/// `a % b` where `a` is a text.
+/// `a % b` where `a` is a string.
 pub(crate) fn formatted(template: &Value, values: &Value) -> Result<Value, Error> {
     format::percent(template, values)
 }
@@ -74,7 +74,7 @@ fn contains(whole: &Value, part: &Value) -> Result<bool, Error> {
         }
         (ValueKind::Map, _) => Ok(items(whole)?.iter().any(|key| equal(key, part))),
         (ValueKind::Iterable, _) if Once::get(whole).is_some() => {
-            // What stands behind the part is left.
+            // As in Python, `in` stops after the item and leaves the rest of the generator.
             while let Some(item) = Once::get(whole).map_or(Ok(None), Once::next)? {
                 if equal(&item, part) {
                     return Ok(true);
@@ -86,7 +86,7 @@ fn contains(whole: &Value, part: &Value) -> Result<bool, Error> {
     }
 }
 
-/// What `-` is before: a bool is a number.
+/// The operand of unary `-`: a bool counts as a number.
 pub(crate) fn negated(a: &Value) -> Value {
     match (a.kind(), whole(a)) {
         (ValueKind::Bool, Some(number)) => Value::from(number),
@@ -94,7 +94,7 @@ pub(crate) fn negated(a: &Value) -> Value {
     }
 }
 
-/// `pprint.pformat` of what fits on a line.
+/// `pprint.pformat` of values that fit on one line.
 pub(crate) fn pretty(value: &Value) -> Result<String, Error> {
     let line = repr(&sorted_keys(value)?);
     if line.chars().count() > LINE_CHARS {

@@ -1,6 +1,6 @@
-//! What Python's `str` does, on plain texts.
+//! Python's `str` operations on plain strings.
 
-/// Where lines end: `str.splitlines`.
+/// `str.splitlines`.
 pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -27,12 +27,12 @@ pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// Python's white space, which has the four separators of ASCII more than Unicode's.
+/// Python's white space: Unicode's, and the four ASCII separators.
 pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 
-/// `str.split` from the left or the right.
+/// `str.split` and `str.rsplit`.
 pub(crate) fn split(
     text: &str,
     separator: Option<&str>,
@@ -69,7 +69,7 @@ pub(crate) fn split(
             } else {
                 rest.trim_end_matches(is_space)
             };
-            // A text split as often as it may keeps the white space at its other end.
+            // After the maximum number of splits, the remaining part keeps the white space at its other end.
             parts.push(if parts.len() == most {
                 rest.to_owned()
             } else {
@@ -92,7 +92,7 @@ pub(crate) fn split(
     parts
 }
 
-/// `str.strip` and its halves.
+/// `str.strip`, `str.lstrip` and `str.rstrip`.
 pub(crate) fn strip<'t>(text: &'t str, chars: Option<&str>, left: bool, right: bool) -> &'t str {
     let is_out = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let text = if left {
@@ -113,7 +113,7 @@ pub(crate) fn capitalize(text: &str) -> String {
     first.unwrap_or_default() + &chars.as_str().to_lowercase()
 }
 
-/// `str.title`: a letter behind none is large.
+/// `str.title`: a letter that does not follow another letter is upper case.
 pub(crate) fn title(text: &str) -> String {
     let mut out = String::new();
     let mut is_within = false;
@@ -162,7 +162,7 @@ pub(crate) fn zfill(text: &str, width: usize) -> String {
     format!("{sign}{}{digits}", "0".repeat(room))
 }
 
-/// `str.center`, which puts an odd space where Python does.
+/// `str.center`, which puts an odd space on the same side as Python.
 pub(crate) fn center(text: &str, width: usize, fill: char) -> String {
     let room = width.saturating_sub(text.chars().count());
     let left = room / 2 + (room & width & 1);
@@ -196,7 +196,7 @@ pub(crate) fn expandtabs(text: &str, width: usize) -> String {
     out
 }
 
-/// `str.replace`, at most `most` times.
+/// `str.replace`, up to `most` times.
 pub(crate) fn replace(text: &str, old: &str, new: &str, most: Option<usize>) -> String {
     match most {
         Some(most) => text.replacen(old, new, most),

@@ -1,4 +1,4 @@
-//! What `groupby` makes: a pair whose parts have names, too.
+//! The result of `groupby`: a pair with named parts.
 
 use super::repr;
 use core::fmt;
@@ -6,7 +6,7 @@ use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use std::sync::Arc;
 
-/// A key and the items that have it.
+/// A key and its items.
 #[derive(Debug)]
 pub(crate) struct Group {
     grouper: Value,

@@ -1,4 +1,4 @@
-//! Python's values: `str`, `repr`, `==`, `<`, `iter` and the like, and the kinds that minijinja lacks.
+//! Python's values: `str`, `repr`, `==`, `<`, `iter` and so on, and the types that minijinja lacks.
 
 mod group;
 mod number;
@@ -78,7 +78,7 @@ fn write_repr(out: &mut String, value: &Value) {
     }
 }
 
-/// What prints itself: a namespace, which is no dict, and what is no plain list.
+/// Whether a value has its own representation: a namespace, which is not a dict, or a sequence other than a list.
 fn is_opaque(value: &Value) -> bool {
     View::is(value)
         || value.downcast_object_ref::<Group>().is_some()
@@ -115,7 +115,7 @@ fn quote(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// `str.isprintable` of one character, but for those that Unicode has not assigned.
+/// `str.isprintable` of one character, except for unassigned ones.
 pub(crate) fn is_printable(c: char) -> bool {
     let code = u32::from(c);
     let is_format = matches!(code, 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x180e
@@ -133,7 +133,7 @@ pub(crate) fn like(of: &Value, text: impl Into<String>) -> Value {
     Value::from(text.into())
 }
 
-/// What stands for `value` beside Markup.
+/// The escaped form of `value`, for joining it with Markup.
 pub(crate) fn escaped(value: &Value) -> String {
     let text = text(value);
     if value.is_safe() {
@@ -153,7 +153,7 @@ pub(crate) fn escaped(value: &Value) -> String {
     out
 }
 
-/// A value that may be given a number for.
+/// The value as a float, if Python accepts it as a number.
 pub(crate) fn real(value: &Value) -> Option<f64> {
     match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -162,7 +162,7 @@ pub(crate) fn real(value: &Value) -> Option<f64> {
     }
 }
 
-/// A whole number; a bool is one.
+/// An integer; a bool counts as one.
 pub(crate) fn whole(value: &Value) -> Option<i128> {
     match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),
@@ -176,7 +176,7 @@ pub(crate) fn integer(what: &str, value: &Value) -> Result<i64, Error> {
     number.map_or_else(|| fail(format!("{what} is no whole number")), Ok)
 }
 
-/// What Python calls the type.
+/// Python's name of the type.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value.kind() {
         ValueKind::Undefined => "Undefined",
@@ -193,7 +193,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// What `iter(value)` goes over.
+/// The items that `iter(value)` returns.
 pub(crate) fn items(value: &Value) -> Result<Vec<Value>, Error> {
     if let Some(once) = Once::get(value) {
         return once.take();
@@ -273,7 +273,7 @@ pub(crate) fn order(a: &Value, b: &Value) -> Result<Ordering, Error> {
     ))
 }
 
-/// `sorted`, without comparing more after an error.
+/// `sorted`, which stops comparing after an error.
 pub(crate) fn sort_by_key(items: &mut [(Value, Value)], reverse: bool) -> Result<(), Error> {
     let mut failed = None;
     items.sort_by(|(a, _), (b, _)| {

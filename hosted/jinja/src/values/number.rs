@@ -2,7 +2,7 @@
 
 use minijinja::Value;
 
-/// A number as Python writes it: the shortest digits that give the same number, an exponent
+/// A number as Python writes it: the shortest digits that parse to the same number, with an exponent
 /// below 1e-4 and from 1e16.
 pub(crate) fn number(value: &Value) -> String {
     if value.is_integer() {
@@ -21,7 +21,7 @@ pub(crate) fn number(value: &Value) -> String {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
         }
-        // Display writes all digits, and none behind the point of a whole number.
+        // Display writes all digits, and no decimal point for integral values.
         _ => format!("{x:?}"),
     }
 }

@@ -1,8 +1,8 @@
-//! What is gone through once: the generators that `map`, `select`, `items` and their like make.
+//! Single-use iterators: the generators that `map`, `select`, `items` and similar filters return.
 //!
-//! Each is true, has no length and no items by number, and is empty once it has been walked, as in
-//! Python. Its items are made at once, but a failure among them is told to whoever reaches it.
-//! What differs: a generator made of another takes that one's items at once.
+//! As in Python, each is true, has neither a length nor indices, and is empty once it has been consumed.
+//! Its items are computed at once, but an error among them is only returned when iteration reaches it.
+//! One difference: a generator made from another one consumes it at once.
 
 use crate::error::fail;
 use core::fmt;
@@ -11,19 +11,19 @@ use minijinja::{Error, Value};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What has not been taken yet.
+/// The items that have not been taken yet.
 #[derive(Debug)]
 pub(crate) struct Once(Mutex<Rest>);
 
 #[derive(Debug)]
 struct Rest {
     items: VecDeque<Value>,
-    /// What happens behind the last item.
+    /// The error after the last item.
     failure: Option<Error>,
 }
 
 impl Once {
-    /// Of the items that `make` puts into a list before it ends or fails.
+    /// A generator of the items that `make` pushes to a list before it ends or fails.
     pub(crate) fn of(make: impl FnOnce(&mut Vec<Value>) -> Result<(), Error>) -> Value {
         let mut items = Vec::new();
         let failure = make(&mut items).err();
@@ -51,12 +51,12 @@ impl Once {
         rest.failure.take().map_or(Ok(items), Err)
     }
 
-    /// The items, which stay.
+    /// The items, without taking them.
     pub(crate) fn peek(&self) -> Vec<Value> {
         self.rest().items.iter().cloned().collect()
     }
 
-    /// jinja2 would print an address.
+    /// jinja2 would print an address, so printing is refused.
     pub(crate) fn refuse_to_print(value: &Value) -> Result<(), Error> {
         match Self::get(value) {
             Some(_) => fail("a generator as a text is not supported; | list makes a list of it"),
@@ -80,7 +80,7 @@ impl Object for Once {
             match self.next() {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => return Enumerator::Values(items),
-                // A value that is no value: whoever uses it fails.
+                // Push an invalid value: any use of it fails.
                 Err(error) => items.push(Value::from(error)),
             }
         }

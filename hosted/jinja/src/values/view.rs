@@ -1,4 +1,4 @@
-//! What goes over something else: a dict's keys, values and items, and ranges.
+//! Views: a dict's keys, values and items, and ranges.
 
 use super::once::Once;
 use core::fmt;
@@ -6,27 +6,27 @@ use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use std::sync::Arc;
 
-/// Items that are printed by another name than a list's.
+/// Items with a representation other than a list's.
 #[derive(Debug)]
 pub(crate) struct View {
     shown: String,
     items: Vec<Value>,
-    /// Whether it is a sequence, with items by number.
+    /// Whether it is a sequence, which can be indexed.
     is_range: bool,
 }
 
 impl View {
-    /// Whether `value` is one, or a generator: nothing that could be added to or compared.
+    /// Whether `value` is a view or a generator, which support neither addition nor ordering.
     pub(crate) fn is(value: &Value) -> bool {
         value.downcast_object_ref::<Self>().is_some() || Once::get(value).is_some()
     }
 
-    /// Whether a subscript finds nothing, though there are items.
+    /// Whether it cannot be indexed, although it has items.
     pub(crate) fn has_no_items_by_number(value: &Value) -> bool {
         value.kind() == ValueKind::Iterable && Self::is(value)
     }
 
-    /// Items without numbers, as `shown`.
+    /// A view that cannot be indexed, printed as `shown`.
     pub(crate) fn of(shown: String, items: Vec<Value>) -> Value {
         let is_range = false;
         Value::from_object(Self {
@@ -36,7 +36,7 @@ impl View {
         })
     }
 
-    /// A sequence, as `shown`.
+    /// A sequence, printed as `shown`.
     pub(crate) fn range(shown: String, items: Vec<Value>) -> Value {
         let is_range = true;
         Value::from_object(Self {

@@ -1,4 +1,4 @@
-//! What a model is called and how large it is, without its weights: what adapters are read by.
+//! A model's name and sizes without its weights, for reading adapters.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -22,8 +22,8 @@ const LAYERS_MAX: u64 = 1024;
 const EXPERTS_MAX: u64 = 1 << 18;
 
 impl Base {
-    /// From `config.json` of a folder. `names` are the adapted tensors, as the adapter has them: they say whether
-    /// blocks behind the layers are.
+    /// Reads `config.json` in a folder. `names` are the tensors that the adapter changes; they decide whether the model
+    /// has MTP blocks after its layers.
     pub(crate) fn of_folder(folder: &Path, names: &[String]) -> Result<Self, ConvertError> {
         let path = folder.join("config.json");
         let whole = Config::new(&path, read_json(&path)?);
@@ -31,15 +31,15 @@ impl Base {
         let config = family.text_config(whole)?;
         let mut shape = Shape::read(family, &config)?;
         let names = names.iter().map(String::as_str);
-        // Whether they are adapted is known by the names; that others are not is no warning.
+        // The names tell whether MTP blocks are adapted; unadapted blocks do not need a warning.
         shape.count_nextn(family, &config, names, &mut Vec::new())?;
         let base = Self { family, shape };
         base.check_counts(&config)?;
         Ok(base)
     }
 
-    /// The families that a GGUF file's tensors can be of, the likeliest first; none where the file does not say
-    /// enough.
+    /// The families that a GGUF file's tensors can belong to, the likeliest first; empty if the file does not have
+    /// enough metadata.
     pub(crate) fn of_gguf(path: &Path, gguf: &Gguf<'_>) -> Vec<Self> {
         let Some(map) = config_of(gguf) else {
             return Vec::new();
@@ -63,13 +63,13 @@ impl Base {
         self.family.architecture
     }
 
-    /// A tensor's name without what wraps the text model; none for tensors of other parts.
+    /// A tensor's name without the text model's prefix; `None` for tensors of other parts.
     pub(crate) fn plain_name(&self, name: &str) -> Option<String> {
         self.family.plain_name(name, self.shape.n_layer)
     }
 
-    /// All tensors, with experts apart. An output matrix is among them also where the embedding is it: an adapter
-    /// may be for one of the two. It is the last.
+    /// All tensors, with experts apart. The last one is the output matrix, even where it is tied to the embedding: an
+    /// adapter may change either.
     pub(crate) fn wanted(&self) -> Vec<Wanted> {
         let mut all = wanted(self.family, &self.shape, &|_| false);
         let has_output = all.iter().any(|tensor| tensor.name == "output.weight");
@@ -102,7 +102,7 @@ impl Base {
         }
     }
 
-    /// Whether a GGUF file has the matrices of the layers and no others.
+    /// Whether a GGUF file has exactly the matrices of these layers.
     fn fits(&self, gguf: &Gguf<'_>) -> bool {
         let mut left: HashMap<&str, Vec<u64>> = gguf
             .tensors()

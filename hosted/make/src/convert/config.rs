@@ -1,7 +1,7 @@
-//! `config.json` and its like, asked by the several names that families have for one thing.
+//! `config.json` and similar files, read under the several names that families use for one setting.
 //!
-//! An object notes which of its keys were asked for. What nobody asked for is then judged
-//! ([`super::unread`]): nothing that a file says is dropped in silence.
+//! An object records which of its keys were read. The others are then checked ([`super::unread`]),
+//! so nothing in a file is dropped silently.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     path: PathBuf,
-    /// What stands before its keys in messages, such as `rope_scaling.`.
+    /// Prefix of its keys in messages, such as `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     asked: RefCell<BTreeSet<String>>,
@@ -37,7 +37,7 @@ impl Config {
         &self.path
     }
 
-    /// The value of the first key that is there and not null.
+    /// The value of the first key that exists and is not null.
     pub(crate) fn find(&self, keys: &[&str]) -> Option<&Value> {
         let mut asked = self.asked.borrow_mut();
         asked.extend(keys.iter().map(|&key| key.to_owned()));
@@ -45,7 +45,7 @@ impl Config {
         values.find(|value| !value.is_null())
     }
 
-    /// Entries that were not asked for and are not null.
+    /// Entries that were not read and are not null.
     pub(crate) fn unread(&self) -> Vec<(&str, &Value)> {
         let asked = self.asked.borrow();
         let entries = self.map.iter();
@@ -68,7 +68,7 @@ impl Config {
         self.map.is_empty()
     }
 
-    /// All of it; who reads it so asks for nothing by name.
+    /// The whole map; reading it does not mark any key as read.
     pub(crate) const fn map(&self) -> &Map<String, Value> {
         &self.map
     }
@@ -163,13 +163,13 @@ impl Config {
         }
     }
 
-    /// How messages name a key.
+    /// A key's name in messages.
     pub(crate) fn named(&self, key: &str) -> String {
         format!("{}: {}{key}", self.path.display(), self.prefix)
     }
 }
 
-/// A whole number, also as `128.0`, which Python writes where a division made it.
+/// A whole number, including `128.0`, which Python writes after a division.
 pub(crate) fn whole(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,

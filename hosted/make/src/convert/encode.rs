@@ -1,4 +1,4 @@
-//! Rows of numbers, from the types of safetensors to those of GGUF.
+//! Rows of numbers, converted from safetensors types to GGUF types.
 //!
 //! This is the one place that knows which types can be written: floats here, all others by
 //! [`sluice_core::kernels::quantize`]. No type takes a number that is not finite or beyond its range.
@@ -19,10 +19,10 @@ pub const fn can_encode(ty: GgmlType) -> bool {
 /// to nearest, ties to even.
 ///
 /// # Errors
-/// [`QuantizeError`]: a number that is not finite or beyond the type's range, say.
+/// [`QuantizeError`], for example for a number that is not finite or out of the type's range.
 ///
 /// # Panics
-/// If the rows are no whole number of blocks of a type that [`can_encode`].
+/// If the row length is not a whole number of blocks of a type that [`can_encode`].
 pub fn encode(
     quantizer: Quantizer,
     ty: GgmlType,
@@ -83,8 +83,7 @@ pub(crate) fn decode(dtype: Dtype, bytes: &[u8], x: &mut Vec<f32>) {
     }
 }
 
-/// The number of 8 bits: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, and all ones
-/// is no number.
+/// Decodes an F8_E4M3 number: a sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, and all ones is NaN.
 fn e4m3_to_f32(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let magnitude = match exponent {

@@ -15,73 +15,73 @@ use std::path::PathBuf;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum ConvertError {
-    /// A file, or nothing, where the model's folder should be.
+    /// The path of the model's folder is a file, or does not exist.
     #[error("{} is not a folder; a model of Hugging Face is a folder with config.json", path.display())]
     NotAFolder { path: PathBuf },
-    /// A folder with what an adapter adds to a model.
+    /// The folder holds an adapter, not a model.
     #[error(
         "{} has adapter_config.json and no config.json: it is a LoRA adapter, not a model; `sluice lora convert` \
          makes a GGUF file of it, `sluice lora merge` adds it to one of its model",
         path.display()
     )]
     Adapter { path: PathBuf },
-    /// A file that is something else than its name says.
+    /// A file whose contents do not match its name.
     #[error("{}: {what}", path.display())]
     Mistaken { path: PathBuf, what: &'static str },
-    /// A file that is absent or not ours to read.
+    /// A file that does not exist or cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// A file longer than any of its kind.
+    /// A file above the size limit for its kind.
     #[error("{} has {len_bytes} bytes, over the limit of {bytes_max}", path.display())]
     TooLarge {
         path: PathBuf,
         len_bytes: u64,
         bytes_max: u64,
     },
-    /// A file that is not the JSON it should be.
+    /// A file that is not valid JSON.
     #[error("{}: {error}", path.display())]
     Json {
         path: PathBuf,
         error: serde_json::Error,
     },
-    /// The folder has no safetensors.
+    /// The folder has no safetensors files.
     #[error("{}: no model.safetensors and no model-….safetensors{hint}", path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
     /// A safetensors file with a malformed header.
     #[error("{}: {error}", path.display())]
     Header { path: PathBuf, error: HeaderError },
-    /// The index and the files do not go together.
+    /// The index and the files do not match.
     #[error("{}: {what}", path.display())]
     Index { path: PathBuf, what: String },
-    /// A configuration value that is missing, or not what it can be.
+    /// A configuration value that is missing or not valid.
     #[error("{}: {key} {what}", path.display())]
     Config {
         path: PathBuf,
         key: String,
         what: String,
     },
-    /// A family that is not known.
+    /// An unknown architecture.
     #[error("{}: architecture {name:?} is not supported; known are {known}", path.display())]
     UnknownArchitecture {
         path: PathBuf,
         name: String,
         known: String,
     },
-    /// A tensor that the family needs and the files lack.
+    /// A required tensor that the files do not have.
     #[error("{}: tensor {tensor} {expected:?} is missing", path.display())]
     MissingTensor {
         path: PathBuf,
         tensor: String,
         expected: Vec<u64>,
     },
-    /// A tensor that the family does not have: leaving it out would change the model.
+    /// A tensor that the architecture does not use: dropping it would change the model.
     #[error("{}: tensor {tensor} is not one of the {architecture} architecture", path.display())]
     ExtraTensor {
         path: PathBuf,
         tensor: String,
         architecture: &'static str,
     },
-    /// A tensor whose shape is not what config.json says.
+    /// A tensor whose shape does not match config.json.
     #[error("{}: tensor {tensor} has shape {found:?}, config.json says {expected:?}", path.display())]
     WrongShape {
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum ConvertError {
         found: Vec<u64>,
         expected: Vec<u64>,
     },
-    /// A type that is no plain float.
+    /// A tensor type that is not a plain float.
     #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted, \
              F8_E4M3 with its scales, and U8 as the blocks of MXFP4", path.display())]
     UnsupportedDtype {
@@ -97,7 +97,7 @@ pub enum ConvertError {
         tensor: String,
         dtype: Dtype,
     },
-    /// A type that nothing here can write.
+    /// A type that cannot be written.
     #[error("tensor {tensor}: rows of {row_len} cannot be written as {ty}")]
     CannotEncode {
         tensor: String,
@@ -107,7 +107,7 @@ pub enum ConvertError {
     /// The vocabulary cannot be used.
     #[error("{}: {what}", path.display())]
     Tokenizer { path: PathBuf, what: String },
-    /// Text is cut by rules that have no name yet.
+    /// Unknown pre-tokenizer rules.
     #[error("{}: unknown pre-tokenizer ({rules}); --pre NAME names the one to write", path.display())]
     UnknownPre { path: PathBuf, rules: String },
     /// A malformed tokenizer.model.
@@ -127,7 +127,7 @@ pub enum ConvertError {
         row: u64,
         error: QuantizeError,
     },
-    /// A file that cannot be a source of weights.
+    /// A file that cannot be used as a source of weights.
     #[error(transparent)]
     File(#[from] FileError),
     /// The result cannot be written.

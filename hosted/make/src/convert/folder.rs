@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Weights {
     shards: Vec<Shard>,
-    /// Shard by shard in the order of their names, each in the order of tensor names: the order
-    /// in which llama.cpp's converter writes them.
+    /// File by file in name order, each in the order of tensor names: the order in which
+    /// llama.cpp's converter writes them.
     pub(super) tensors: Vec<Tensor>,
 }
 
@@ -71,7 +71,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Adds a file's tensors before all others, with what stands before their names.
+    /// Inserts a file's tensors before all others, with a prefix for their names.
     pub(super) fn put_first(&mut self, path: PathBuf, prefix: &str) -> Result<(), ConvertError> {
         let others = core::mem::take(&mut self.tensors);
         self.add_shard(path)?;
@@ -136,7 +136,7 @@ impl Weights {
         Ok(())
     }
 
-    /// No tensor is in two files, and each is where the index says.
+    /// Checks that no tensor is in two files, and that each is in the file the index names.
     fn check_names(
         &self,
         index: Option<(&Path, &BTreeMap<String, String>)>,
@@ -175,7 +175,7 @@ impl Weights {
     }
 }
 
-/// The safetensors files where no index names them.
+/// The safetensors files of a folder without an index.
 fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
     let read_error = |error| ConvertError::Read {
         path: folder.into(),
@@ -199,7 +199,7 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
         let path = folder.into();
         return Err(ConvertError::NoWeights { path, hint });
     }
-    // "model-00002-of-00003.safetensors" says how many there are.
+    // The number of files is in their names: "model-00002-of-00003.safetensors".
     let count_of = |name: &String| {
         let (_, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
         count.parse::<usize>().ok()
@@ -223,7 +223,7 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
     }
 }
 
-/// A file that the index names is not there; a whole one may be.
+/// Error for a file that the index names but that does not exist; a complete model may be there.
 fn absent_shard(folder: &Path, index: &Path, name: &str) -> ConvertError {
     let whole = match exists(&folder.join("model.safetensors")) {
         true => "; model.safetensors is: if that is the whole model, remove the index",
@@ -242,7 +242,7 @@ fn read_weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertErro
     }
     let map = read_json::<Index>(index)?.weight_map;
     for file in map.values() {
-        // A name only: an index from elsewhere does not open files outside the folder.
+        // Must be a plain file name: a foreign index cannot open files outside the folder.
         if Path::new(file).file_name() != Some(file.as_ref()) {
             return Err(ConvertError::Index {
                 path: index.into(),
@@ -280,12 +280,12 @@ pub(crate) fn read_header(path: &Path, file: &ReadFile) -> Result<Header, Conver
     Header::parse(&head, file_bytes).map_err(header_error)
 }
 
-/// Whether there is a file. One that cannot be looked at is reported when it is read.
+/// Whether a file exists. One that cannot be accessed is reported when it is read.
 pub(super) fn exists(path: &Path) -> bool {
     path.is_file()
 }
 
-/// A whole file of text, of at most [`TEXT_BYTES_MAX`].
+/// Reads a whole text file, up to [`TEXT_BYTES_MAX`].
 pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
     let read_error = |error| ConvertError::Read {
         path: path.into(),
@@ -316,12 +316,12 @@ pub(super) fn read_text(path: &Path) -> Result<String, ConvertError> {
     })
 }
 
-/// What a text is instead of what its name says.
+/// Describes what a text is if it does not match its file name.
 pub(super) fn mistaken_text(bytes: &[u8]) -> Option<&'static str> {
     mistaken(&bytes[..bytes.len().min(256)])
 }
 
-/// The bytes of a file of JSON, as standard JSON has them.
+/// The bytes of a JSON file, converted to standard JSON.
 pub(super) fn read_text_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
     let bytes = read_bytes(path)?;
     match mistaken_text(&bytes) {
@@ -340,7 +340,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertEr
     })
 }
 
-/// The object in a file, or an empty one where there is no file.
+/// Reads the object in a file; empty if the file does not exist.
 pub(super) fn read_object_if_there(path: &Path) -> Result<Map<String, Value>, ConvertError> {
     match exists(path) {
         true => read_json(path),

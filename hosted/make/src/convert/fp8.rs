@@ -1,4 +1,4 @@
-//! Weights of 8 bits (E4M3) with scales beside them: of blocks, of rows, or one for all.
+//! 8-bit weights (E4M3) with separate scales: per block, per row, or a single one.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -6,7 +6,7 @@ use super::encode::decode;
 use super::folder::{Tensor, Weights};
 use super::safetensors::Dtype;
 
-/// What the numbers of a matrix are multiplied with.
+/// The factors of a matrix's numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     /// (block rows, block columns), row-major.
@@ -18,7 +18,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// What the scales of a weight may be called.
+    /// Possible names of a weight's scales.
     pub(super) fn names(weight: &str) -> [String; 3] {
         let inner = weight.strip_suffix("weight").unwrap_or(weight);
         [
@@ -28,11 +28,11 @@ impl Scale {
         ]
     }
 
-    /// Reads the scales in tensor `scale`, and finds what each is for: `block` are the rows and columns
-    /// of a block, where config.json says them (`weight_block_size`).
+    /// Reads the scales in tensor `scale`, and finds the block that each applies to: `block` holds the rows and columns
+    /// of a block, if config.json gives them (`weight_block_size`).
     ///
     /// # Errors
-    /// Scales of a type or a shape that do not go with the matrix.
+    /// Scales whose type or shape does not fit the matrix.
     pub(super) fn read(
         weights: &Weights,
         matrix: &Tensor,
@@ -80,7 +80,7 @@ impl Scale {
         })
     }
 
-    /// Multiplies rows from `row` on. `x`: (rows, `columns`), row-major.
+    /// Multiplies the rows from `row` on. `x`: (rows, `columns`), row-major.
     pub(super) fn apply(&self, x: &mut [f32], row: u64, columns: usize) {
         let width = usize::try_from(self.block[1]).unwrap_or(usize::MAX);
         for (row, x) in (row..).zip(x.chunks_exact_mut(columns)) {
@@ -93,8 +93,8 @@ impl Scale {
     }
 }
 
-/// Numbers of a block along a dimension that `n` blocks cover: as given, or 128, or equal shares. None if
-/// no such block gives `n`.
+/// Block length along a dimension that `n` blocks cover: as given, or 128, or equal shares. `None` if no such length
+/// results in `n` blocks.
 fn block_len(len: u64, n: u64, given: Option<u64>) -> Option<u64> {
     let shares = len.is_multiple_of(n).then(|| len / n);
     let fitting = given

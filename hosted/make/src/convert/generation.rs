@@ -1,4 +1,4 @@
-//! `generation_config.json`: what ends a text, what is never written, how tokens are chosen.
+//! `generation_config.json`: end-of-text tokens, suppressed tokens, sampling.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
 use std::path::Path;
 
-/// The file, or an empty object. Published ones are not always well formed, and Hugging Face's loader
-/// goes on without them; here that is said.
+/// Reads the file; an empty object if it does not exist. Some published files are malformed, which Hugging Face's
+/// loader ignores and we report as a warning.
 pub(super) fn read_generation(
     folder: &Path,
     warnings: &mut Vec<String>,
@@ -28,7 +28,7 @@ pub(super) fn read_generation(
     Ok(Config::new(&path, map))
 }
 
-/// The tokens that end a text: those of generation_config.json, or else of config.json.
+/// The tokens that end a text, from generation_config.json or else from config.json.
 pub(super) fn end_tokens(generation: &Config, config: &Config) -> Vec<Value> {
     let list = |config: &Config| match config.find(&["eos_token_id"]) {
         Some(Value::Array(list)) => list.clone(),
@@ -88,7 +88,7 @@ pub(super) fn write_suppressed(
     Ok(())
 }
 
-/// A number, or a warning where there is something else: nothing depends on it.
+/// Returns a number, or warns if it is something else: no output depends on it.
 fn lenient(generation: &Config, keys: &[&str], warnings: &mut Vec<String>) -> Option<f32> {
     match generation.maybe_number(keys) {
         Ok(number) => number.map(narrow),

@@ -1,14 +1,14 @@
-//! The sizes that `config.json` says, from a GGUF file: the converter's way back.
+//! Reconstructs the sizes in `config.json` from a GGUF file.
 //!
-//! Sizes come from the shapes of tensors where those say them, from metadata otherwise. What a file does not say is
-//! left out; who reads the sizes compares what follows with the file's tensors.
+//! Sizes come from tensor shapes if possible, otherwise from metadata. Unknown sizes are left out; the caller compares
+//! the resulting model with the file's tensors.
 #![forbid(unsafe_code)]
 
 use serde_json::{Map, Value, json};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use std::collections::HashMap;
 
-/// The sizes of a model; none where the file has no layers.
+/// The sizes of a model; `None` if the file has no layers.
 pub(super) fn config_of(gguf: &Gguf<'_>) -> Option<Map<String, Value>> {
     let file = File::new(gguf)?;
     let mut sizes = Sizes(Map::new());
@@ -21,7 +21,7 @@ pub(super) fn config_of(gguf: &Gguf<'_>) -> Option<Map<String, Value>> {
     Some(sizes.0)
 }
 
-/// A file's header, asked by short names.
+/// A file's header, queried by short names.
 struct File<'a> {
     gguf: &'a Gguf<'a>,
     architecture: &'a str,
@@ -42,7 +42,7 @@ impl<'a> File<'a> {
         };
         file.n_nextn = file.number("nextn_predict_layers").unwrap_or(0);
         let n_layer = file.number("block_count")?.checked_sub(file.n_nextn)?;
-        // A layer has a tensor at least.
+        // Each layer has at least one tensor.
         if n_layer as usize > file.tensors.len() {
             return None;
         }
@@ -50,7 +50,7 @@ impl<'a> File<'a> {
         Some(file)
     }
 
-    /// A number; of a list with one for each layer, the largest.
+    /// A number; for a per-layer list, the largest.
     fn number(&self, key: &str) -> Option<u32> {
         let value = self.gguf.get(&format!("{}.{key}", self.architecture))?;
         let number = match value.as_array() {
@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         u32::try_from(number).ok()
     }
 
-    /// The number of a layer.
+    /// The number for one layer.
     fn at(&self, key: &str, layer: u32) -> Option<u64> {
         let value = self.gguf.get(&format!("{}.{key}", self.architecture))?;
         match value.as_array() {
@@ -84,13 +84,13 @@ impl<'a> File<'a> {
         found.map(|tensor| tensor.dims[dim])
     }
 
-    /// The same of a tensor of the model.
+    /// Elements along a dimension of a tensor of the model.
     fn dim_of(&self, name: &str, dim: usize) -> Option<u64> {
         self.tensors.get(name).map(|tensor| tensor.dims[dim])
     }
 }
 
-/// The keys of a `config.json` in the making.
+/// The keys of a `config.json` under construction.
 struct Sizes(Map<String, Value>);
 
 impl Sizes {
@@ -101,7 +101,7 @@ impl Sizes {
         }
     }
 
-    /// Sets keys where there is something to say.
+    /// Sets keys if there is a value.
     fn put(&mut self, keys: &[&str], value: Option<impl Into<u64>>) {
         if let Some(value) = value {
             self.set(keys, value.into());
@@ -121,13 +121,13 @@ impl Sizes {
         let n_ff = file.number("feed_forward_length");
         let n_ff = n_ff.or_else(|| file.number("expert_feed_forward_length"));
         self.put(&["intermediate_size", "n_inner"], n_ff);
-        // What the number says is what the tensors have.
+        // feed_forward_length is already the adjusted width.
         self.set(&["block_auto_adjust_ff_dim"], false);
         self.put(&["vocab_size"], file.dim_of("token_embd.weight", 1));
         let is_tied = !file.tensors.contains_key("output.weight");
         self.set(&["tie_word_embeddings"], is_tied);
         let mixers: Vec<_> = (0..file.n_layer).map(|layer| mixer(file, layer)).collect();
-        // Families that take their windows for granted do not want to be told otherwise.
+        // Omitted if all layers are full attention: families with implied windows would refuse it.
         if mixers.iter().any(|mixer| *mixer != "full_attention") {
             self.set(&["layer_types"], mixers.clone());
         }
@@ -151,7 +151,7 @@ impl Sizes {
         self.put(&names, n_expert);
         let width = file.dim("ffn_down_exps", 0);
         self.put(&["moe_intermediate_size"], width);
-        // Families whose experts are as wide as other families' networks.
+        // Families whose experts are as wide as the dense networks of other families.
         let has_dense = (0..file.n_layer).any(|layer| file.has(layer, "ffn_down.weight"));
         if !has_dense {
             self.put(&["intermediate_size"], width);
@@ -164,7 +164,7 @@ impl Sizes {
         self.put(&shared_names, shared);
         let granite = shared.or_else(|| file.dim("ffn_down", 0));
         self.put(&["shared_intermediate_size"], granite);
-        // Of hunyuan-moe, the network beside the experts.
+        // In hunyuan-moe, this is the network in addition to the experts.
         if file.architecture == "hunyuan-moe" {
             self.put(&["intermediate_size"], shared);
         }
@@ -236,7 +236,7 @@ impl Sizes {
         }
     }
 
-    /// Gemma 4's two sizes of heads, and what not all of its models have.
+    /// Gemma 4's two head sizes, and features that only some of its models have.
     fn gemma4(&mut self, file: &File<'_>) {
         if file.architecture != "gemma4" {
             return;
@@ -275,7 +275,7 @@ impl Sizes {
         let has_bias = file.has(0, "attn_qkv.bias");
         self.set(&["qkv_proj_bias"], has_bias);
         let n_labels = file.dim_of("cls.output.weight", 1).unwrap_or(0);
-        // No model has so many.
+        // No model has this many labels.
         let labels = (0..n_labels.min(1 << 16)).map(|i| (i.to_string(), json!("")));
         if n_labels > 0 {
             self.set(&["id2label"], Value::Object(labels.collect()));
@@ -283,7 +283,7 @@ impl Sizes {
     }
 }
 
-/// What a layer mixes tokens by, in transformers' words.
+/// A layer's mixer, by transformers' name.
 fn mixer(file: &File<'_>, layer: u32) -> &'static str {
     let key = format!("{}.attention.sliding_window_pattern", file.architecture);
     let pattern = file.gguf.get(&key).and_then(|value| value.as_array());

@@ -1,5 +1,5 @@
-//! Tensors finding their places: each of the file has its sources in the folder, and nothing of the
-//! folder is left over.
+//! Matches tensors: each tensor of the file gets its sources in the folder, and every tensor of the folder has to be
+//! used.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -19,7 +19,7 @@ use std::path::Path;
 pub(super) enum Source {
     /// Tensors of the folder.
     Parts(Parts),
-    /// Blocks and their scales, which only change places.
+    /// Blocks and their scales, rearranged but not converted.
     Mxfp4(Mxfp4),
     /// Computed.
     Numbers(Vec<f32>),
@@ -29,28 +29,28 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
-    /// Of each part, as the GGUF file has it.
+    /// Rows of each part in the GGUF file.
     pub(super) rows: u64,
     pub(super) columns: u64,
     pub(super) change: Change,
     pub(super) map: Map,
-    /// Rows that stay together: of a head, or of an expert.
+    /// Number of rows that stay together: of a head, or of an expert.
     pub(super) unit: u64,
 }
 
 /// One tensor of the folder.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Into [`Weights::tensors`].
+    /// Index into [`Weights::tensors`].
     pub(super) tensor: usize,
-    /// What its numbers are multiplied with, where they have 8 bits.
+    /// The scale of 8-bit numbers.
     pub(super) scale: Option<Scale>,
 }
 
 /// A matrix in MXFP4, or a stack of them.
 #[derive(Debug)]
 pub(super) struct Mxfp4 {
-    /// 16 bytes for 32 numbers; into [`Weights::tensors`].
+    /// 16 bytes for 32 numbers; index into [`Weights::tensors`].
     pub(super) blocks: usize,
     /// A byte for 32 numbers.
     pub(super) scales: usize,
@@ -61,16 +61,16 @@ pub(super) struct Mxfp4 {
     pub(super) step: u64,
 }
 
-/// Tensors finding their places.
+/// Matches tensors with their sources.
 pub(super) struct Layout<'w> {
     weights: &'w Weights,
-    /// Names of the family to places in the folder.
+    /// The family's names, mapped to indices in the folder.
     places: HashMap<String, usize>,
     pub(super) header: GgufHeader,
     pub(super) sources: Vec<Source>,
-    /// Tensors of the folder that have been used: two may be made of one.
+    /// Which tensors of the folder have been used: one may be the source of two.
     used: Vec<bool>,
-    /// Rows and columns that share a scale, where config.json says so.
+    /// Rows and columns that share a scale, if config.json gives them.
     scale_block: Option<[u64; 2]>,
 }
 
@@ -112,7 +112,7 @@ impl<'w> Layout<'w> {
         self.places.contains_key(name)
     }
 
-    /// Adds vectors that are computed.
+    /// Adds computed vectors.
     pub(super) fn add_numbers(&mut self, vectors: Vec<(&'static str, Vec<f32>)>) {
         for (name, numbers) in vectors {
             let dims = [numbers.len() as u64];
@@ -121,8 +121,8 @@ impl<'w> Layout<'w> {
         }
     }
 
-    /// Places all wanted tensors in the order in which the folder has them; experts of a layer
-    /// together, where the last of them is.
+    /// Places all wanted tensors in the order of the folder; the experts of a layer are together, at the position of
+    /// the last one.
     pub(super) fn place(
         &mut self,
         folder: &Path,
@@ -134,7 +134,7 @@ impl<'w> Layout<'w> {
             let Some(last) = self.check(folder, &tensor)? else {
                 continue;
             };
-            // The stacks of a layer's experts are complete together, where each expert has its tensors.
+            // If each expert has its own tensors, the stacks of a layer's experts are complete at the same time.
             let group = tensor.parts.len() > 1;
             ordered.insert((last, rank), (group, tensor));
         }
@@ -167,7 +167,7 @@ impl<'w> Layout<'w> {
         Ok(())
     }
 
-    /// The last place of a tensor's parts; none for an optional one that is not there.
+    /// The last position of a tensor's parts; `None` for an optional tensor that is missing.
     fn check(&self, folder: &Path, wanted: &Wanted) -> Result<Option<usize>, ConvertError> {
         let mut last = None;
         for part in &wanted.parts {
@@ -184,7 +184,7 @@ impl<'w> Layout<'w> {
             let tensor = &self.weights.tensors[place];
             let is_scale = part.ends_with("_scales");
             let expected = match is_scale {
-                // One for the bytes of a block.
+                // One dimension is the bytes of a block.
                 true => &wanted.source[..wanted.source.len() - 1],
                 false => &wanted.source,
             };
@@ -259,7 +259,7 @@ impl<'w> Layout<'w> {
         Ok(())
     }
 
-    /// The scales of a tensor of 8 bits.
+    /// The scales of an 8-bit tensor.
     fn scale_of(&mut self, name: &str, place: usize) -> Result<Option<Scale>, ConvertError> {
         let tensor = &self.weights.tensors[place];
         if tensor.entry.dtype != Dtype::F8_E4M3 {
@@ -272,8 +272,8 @@ impl<'w> Layout<'w> {
         Scale::read(self.weights, tensor, scale, self.scale_block).map(Some)
     }
 
-    /// What has no place: what is computed anew or empty is left out, anything else is an error. A
-    /// second output matrix beside an embedding that is one is left out with a warning.
+    /// Checks the unused tensors: empty ones, and ones that the engine computes itself, are dropped; a separate output
+    /// matrix of a model with tied embeddings is dropped, with a warning if it differs; anything else is an error.
     pub(super) fn check_rest(
         &self,
         family: &Family,
@@ -320,7 +320,7 @@ impl<'w> Layout<'w> {
     }
 }
 
-/// Ends of the names of what is computed anew, or scales activations of 8 bits, which are none here.
+/// Suffixes of tensors that the engine computes itself, and of scales for 8-bit activations, which it does not use.
 const COMPUTED: [&str; 8] = [
     "rotary_emb.inv_freq",
     ".attention.bias",
@@ -332,11 +332,11 @@ const COMPUTED: [&str; 8] = [
     ".v_scale",
 ];
 
-/// How parts lie in a tensor.
+/// How the parts are arranged in a tensor.
 fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {
     let by_element = matches!(wanted.change, Change::PairRows(_) | Change::Rows(_));
     let (rows, columns) = match *wanted.shape {
-        // Elements of a vector that is reordered are rows of one.
+        // Elements of a reordered vector are treated as rows of length 1.
         [rows] if by_element => (rows, 1),
         [columns] => (1, columns),
         [n, rows] if by_element && wanted.name.ends_with(".bias") => (n * rows, 1),

@@ -1,16 +1,15 @@
 //! Folders of Hugging Face models to GGUF.
 //!
-//! [`Conversion::plan`] reads configuration, tokenizer and the headers of the weights, checks that
-//! they are one model of a known family with every tensor in its place, and lays out the GGUF file.
-//! [`Conversion::write`] streams the weights into it, in pieces of a few MiB by several threads: no
-//! tensor is ever whole in memory. Tensors, keys and values are those of llama.cpp's converter
-//! (`convert_hf_to_gguf.py`), byte for byte but for a few keys that docs/convert.md lists.
+//! [`Conversion::plan`] reads configuration, tokenizer and the headers of the weights, checks that they form one model
+//! of a known family with every tensor in its place, and lays out the GGUF file. [`Conversion::write`] streams the
+//! weights into it, in pieces of a few MiB on several threads, so no tensor is ever in memory as a whole. Tensors, keys
+//! and values match llama.cpp's converter (`convert_hf_to_gguf.py`) byte for byte, except for a few keys that
+//! docs/convert.md lists.
 //!
-//! Whatever a file says that changes the computation or the tokens is written, or refused by name; what
-//! is not known is a warning ([`Conversion::warnings`]).
+//! Anything in a file that changes the computation or the tokens is written, or refused by name; unknown keys cause a
+//! warning ([`Conversion::warnings`]).
 //!
-//! [`safetensors`], [`tokenizer_json`] and [`sentencepiece`] read byte slices, and expect anything
-//! from them.
+//! [`safetensors`], [`tokenizer_json`] and [`sentencepiece`] read byte slices, which may be hostile.
 #![forbid(unsafe_code)]
 
 mod base;

@@ -1,14 +1,14 @@
-//! What a converted model is called.
+//! Names of a converted model.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::folder::{exists, read_text};
 use std::path::Path;
 
-/// A folder's name for people: words apart, each with a capital, except versions and sizes
-/// (`tale-5.8m-hf` is `Tale 5.8m Hf`).
+/// A human-readable name from the folder's: separate words, each capitalised, except versions and
+/// sizes (`tale-5.8m-hf` is `Tale 5.8m Hf`).
 pub(super) fn title(folder: &Path) -> String {
-    // "." and ".." have no name of their own.
+    // "." and ".." do not name the folder.
     let path = folder.canonicalize();
     let path = path.as_deref().unwrap_or(folder);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -34,7 +34,7 @@ pub(super) fn title(folder: &Path) -> String {
     }
 }
 
-/// A capital after everything that is no letter.
+/// Capitalises each letter that follows a non-letter.
 fn capitals(word: &str) -> String {
     let mut starts = true;
     let mut title = String::new();
@@ -48,8 +48,8 @@ fn capitals(word: &str) -> String {
     title
 }
 
-/// A model's size for people, such as `5.8M`, or `4x105K` with experts. `shared` counts the
-/// weights outside the experts, `expert` those of one expert, `n_expert` may be 0.
+/// A human-readable model size, such as `5.8M`, or `4x105K` with experts. `shared` counts the
+/// weights outside the experts, `expert` the weights of one expert; `n_expert` may be 0.
 pub(super) fn size_label(shared: u64, expert: u64, n_expert: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     let n = (shared + expert) as f64;

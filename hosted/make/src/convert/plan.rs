@@ -22,20 +22,20 @@ use std::path::Path;
 pub struct Conversion {
     pub(super) weights: Weights,
     pub(super) header: GgufHeader,
-    /// Of each tensor of the header.
+    /// For each tensor of the header.
     pub(super) sources: Vec<Source>,
     warnings: Vec<String>,
 }
 
-/// What a conversion is asked for.
+/// Options of a conversion.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Types of the tensors, and llama.cpp's number of them all (`general.file_type`); none for
-    /// the type of the folder's first matrix.
+    /// The tensors' types, and llama.cpp's number for the file's type (`general.file_type`); `None`
+    /// for the type of the folder's first matrix.
     pub types: Option<(u32, &'a TypeOf<'a>)>,
-    /// `tokenizer.ggml.pre`, where the tokenizer's own rules are not to decide.
+    /// `tokenizer.ggml.pre`, to override the tokenizer's own rules.
     pub pre: Option<&'a str>,
-    /// `general.name`; by default from the folder's.
+    /// `general.name`; by default derived from the folder's name.
     pub name: Option<&'a str>,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Debug for Options<'_> {
     }
 }
 
-/// The sizes of a model. Weights that are in folders of their own come to the others.
+/// Reads the sizes of a model. Weights in separate folders are added to `weights`.
 fn read_shape(
     folder: &Path,
     family: &Family,
@@ -78,7 +78,7 @@ fn read_shape(
     Ok(shape)
 }
 
-/// What the model is called, and how it is sampled.
+/// Writes the model's names and its sampling defaults.
 fn write_names(
     header: &mut GgufHeader,
     folder: &Path,
@@ -97,7 +97,7 @@ fn write_names(
     Ok(())
 }
 
-/// Whether there is a folder, and one of a model.
+/// Checks that the path is a folder that holds a model.
 fn check_folder(folder: &Path) -> Result<(), ConvertError> {
     let path = || folder.into();
     if !folder.is_dir() {
@@ -198,27 +198,27 @@ impl Conversion {
         })
     }
 
-    /// What the folder says and the file does not, a sentence each.
+    /// Information in the folder that the file does not keep, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// What the file will hold.
+    /// The header of the file to write.
     #[must_use]
     pub const fn header(&self) -> &GgufHeader {
         &self.header
     }
 }
 
-/// Of the layout of quantised blocks; 2 since 2023 (`GGML_QNT_VERSION`).
+/// Version of the layout of quantised blocks; 2 since 2023 (`GGML_QNT_VERSION`).
 const QUANTIZATION_VERSION: u32 = 2;
 
 fn size_label(header: &GgufHeader) -> String {
     let (mut shared, mut expert, mut n_expert) = (0, 0, 0);
     for tensor in header.tensors() {
         let n = tensor.dims.iter().product::<u64>();
-        // Their biases and factors have fewer dimensions.
+        // Biases and scales of experts have fewer dimensions.
         if tensor.name.contains("_exps.") && tensor.dims.len() > 2 {
             n_expert = tensor.dims[2];
             expert += n / n_expert;
@@ -245,7 +245,7 @@ fn write_tokenizer(
         pre: options.pre,
     };
     let vocabulary = Vocabulary::read(files, rules, warnings)?;
-    // Before the tokens for Llama and its like, behind them for others that have it.
+    // Written before the tokens for Llama-like models, after them for others that have it.
     let prefix = "tokenizer.ggml.add_space_prefix";
     let flag = files.about.bool("add_prefix_space");
     let flag = flag.filter(|_| vocabulary.is_sentencepiece());
@@ -266,7 +266,7 @@ fn write_tokenizer(
         &vocabulary,
         warnings,
     )?;
-    // Two vocabularies that llama.cpp knows by their size: CodeLlama, Granite's small models.
+    // llama.cpp recognises two vocabularies by their size: CodeLlama and Granite's small models.
     match vocabulary.n_vocab() {
         n_vocab @ 32_016 if family.is_llama() && vocabulary.is_sentencepiece() => {
             special.set_id("eot", Some(32_010), n_vocab);

@@ -1,21 +1,21 @@
 //! Which pre-tokenizer a `tokenizer.json` describes, by llama.cpp's names.
 //!
-//! GGUF files name the way text is cut before byte-pair encoding (`tokenizer.ggml.pre`).
-//! llama.cpp's converter knows vocabularies by a hash of what they make of a test text; here the
-//! rules themselves are recognised, so that any vocabulary with known rules can be converted.
-//! Names that llama.cpp treats alike are one here (`qwen2` stands for `deepseek-r1-qwen` too).
+//! GGUF files name the rules that split text before byte-pair encoding (`tokenizer.ggml.pre`).
+//! llama.cpp's converter recognises vocabularies by a hash of a tokenised test text; here the rules
+//! themselves are recognised, so that any vocabulary with known rules can be converted.
+//! Names that llama.cpp treats alike share one name here (`qwen2` also covers `deepseek-r1-qwen`).
 #![forbid(unsafe_code)]
 
 use super::rules::{Step, steps};
 use serde_json::Value;
 
-/// The name of the rules in a tokenizer's `normalizer` and `pre_tokenizer`, or what they are, for
-/// people, where they are not known.
+/// The name of the rules in a tokenizer's `normalizer` and `pre_tokenizer`, or, if they are
+/// unknown, a readable description of them.
 ///
-/// `ignore_merges` is the BPE model's flag: whether a word that is a token is taken whole.
+/// `ignore_merges` is the BPE model's flag: whether a word that is itself a token is taken whole.
 ///
 /// # Errors
-/// The rules in short, one after the other.
+/// The rules in short, in order.
 pub fn pre_tokenizer_name(
     normalizer: &Value,
     pre_tokenizer: &Value,
@@ -71,14 +71,14 @@ pub fn pre_tokenizer_name(
     Ok(name)
 }
 
-/// A rule in short.
+/// A short description of a rule.
 fn told(step: Step<'_>) -> String {
     match step.kind {
         "ByteLevel" if step.bool("add_prefix_space") == Some(true) => {
             "ByteLevel with a space before the text".into()
         }
         "ByteLevel" if step.bool("use_regex") == Some(false) => "ByteLevel".into(),
-        // Files from before the flag existed mean the regex.
+        // Files older than the flag use the regex.
         "ByteLevel" => "ByteLevel regex".into(),
         "Digits" if step.bool("individual_digits") == Some(true) => "Digits".into(),
         "Digits" => "Digits contiguous".into(),
@@ -88,7 +88,7 @@ fn told(step: Step<'_>) -> String {
                 Some((false, text)) => format!("the text {text:?}"),
                 None => "?".into(),
             };
-            // Matches kept and the rest removed cuts as matches isolated do, where all matches.
+            // If everything matches, removing the rest cuts the text like isolating the matches.
             match (step.str("behavior"), step.bool("invert") == Some(true)) {
                 (Some("Isolated"), _) | (Some("Removed"), true) => format!("Split {text}"),
                 (other, _) => format!("Split ({}) {text}", other.unwrap_or("?")),
@@ -98,7 +98,7 @@ fn told(step: Step<'_>) -> String {
     }
 }
 
-/// Whether a name means that a word that is a token is taken whole, as llama.cpp reads it.
+/// Whether llama.cpp takes this name to mean that a word that is itself a token is taken whole.
 pub(super) fn ignores_merges(name: &str) -> bool {
     const NAMES: [&str; 15] = [
         "llama3",
@@ -120,7 +120,7 @@ pub(super) fn ignores_merges(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Whether a name means that texts are composed, where a file does not say.
+/// Whether a name implies NFC composition, if the file does not state it.
 pub(super) fn implies_nfc(name: &str) -> bool {
     ["qwen2", "qwen35", "deepseek-r1-qwen", "olmo", "command-r"].contains(&name)
 }
@@ -131,8 +131,8 @@ fn has_type(rule: &Value, name: &str) -> bool {
         || parts.into_iter().flatten().any(|part| has_type(part, name))
 }
 
-// The patterns as they are in the `tokenizer.json` of the models that made them known; llama.cpp
-// quotes them beside its own forms (`src/llama-vocab.cpp`).
+// The patterns as published in the `tokenizer.json` of the models that introduced them; llama.cpp
+// quotes them next to its own forms (`src/llama-vocab.cpp`).
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -148,7 +148,7 @@ const SEED_CODER: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L
 
 const CJK: &str = "Split [一-龥\u{3040}-ゟ゠-ヿ]+";
 
-// Of the first DeepSeek models.
+// From the first DeepSeek models.
 
 const LINES: &str = "Split [\r\n]";
 

@@ -1,9 +1,9 @@
-//! JSON as Python reads and writes it: `NaN` and infinities as numbers, and a byte order mark that
-//! an editor has left.
+//! JSON as Python reads and writes it: `NaN` and infinities as numbers, and a byte order mark left
+//! by an editor.
 #![forbid(unsafe_code)]
 
-/// The text as standard JSON. Numbers that JSON does not have become texts (`"NaN"`), so that who
-/// asks for a number is told what there is, and nobody else minds.
+/// The text as standard JSON. Numbers that JSON does not support become strings (`"NaN"`), so only
+/// a caller that needs a number gets an error, which names the value.
 pub(super) fn standard(mut json: Vec<u8>) -> Vec<u8> {
     if json.starts_with(b"\xef\xbb\xbf") {
         json.drain(..3);
@@ -23,7 +23,7 @@ pub(super) fn standard(mut json: Vec<u8>) -> Vec<u8> {
             at += word.len();
             continue;
         }
-        // A backslash and what it escapes stay together.
+        // Keep a backslash and the character it escapes together.
         let len = if is_text && rest[0] == b'\\' {
             rest.len().min(2)
         } else {

@@ -1,7 +1,7 @@
-//! What a `tokenizer.json` does to text before and after its model, as a list of steps.
+//! The text processing that a `tokenizer.json` describes before and after its model, as a list of steps.
 //!
-//! Every component is read whole: one that is not known, or has a setting that is not known, is an
-//! error that names it. Which steps a GGUF file has a place for, the kinds of vocabularies say.
+//! Every component is read completely: an unknown component or setting is an error that names it. Each kind of
+//! vocabulary decides which steps a GGUF file can express.
 #![forbid(unsafe_code)]
 
 use super::unread::short;
@@ -36,7 +36,7 @@ impl<'a> Step<'a> {
         regex.or_else(|| Some((false, text("String")?)))
     }
 
-    /// The component for people.
+    /// The component in readable form.
     pub(super) fn told(self) -> String {
         let settings = self.map.iter().filter(|(key, _)| *key != "type");
         let settings: Vec<_> = settings
@@ -48,7 +48,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Whether it replaces this text by that.
+    /// Whether it replaces `from` with `to`.
     pub(super) fn replaces(self, from: &str, to: &str) -> bool {
         self.kind == "Replace"
             && self.pattern() == Some((false, from))
@@ -56,10 +56,10 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The steps of a component, sequences laid out flat; none for null.
+/// The steps of a component, with sequences flattened; empty for null.
 ///
 /// # Errors
-/// A component that is no object of a known type, or has a setting that is not known.
+/// A component that is not an object of a known type, or has an unknown setting.
 pub(super) fn steps(component: &Value) -> Result<Vec<Step<'_>>, String> {
     let mut all = Vec::new();
     lay_out(component, &mut all)?;
@@ -96,7 +96,7 @@ fn lay_out<'a>(component: &'a Value, all: &mut Vec<Step<'a>>) -> Result<(), Stri
     Ok(())
 }
 
-/// Where the four kinds of sequences have their parts.
+/// The keys that hold the parts of the four kinds of sequences.
 const SEQUENCES: [&str; 4] = ["normalizers", "pretokenizers", "decoders", "processors"];
 
 /// The components of Hugging Face's `tokenizers` with their settings.
@@ -162,11 +162,11 @@ const SETTINGS: [(&str, &[&str]); 33] = [
     ("XLNet", &[]),
 ];
 
-/// Whether the normalizer of a byte-level vocabulary is canonical composition. A text as people write it
-/// is composed already, so the file is good without it.
+/// Whether the normalizer of a byte-level vocabulary is canonical composition (NFC). Typed text is usually composed
+/// already, so the file works without it.
 ///
 /// # Errors
-/// Another step, which a GGUF file has no place for.
+/// Any other step, which a GGUF file cannot express.
 pub(super) fn composes(normalizer: &Value) -> Result<bool, String> {
     let steps = steps(normalizer)?;
     match steps.iter().find(|step| step.kind != "NFC") {
@@ -175,7 +175,7 @@ pub(super) fn composes(normalizer: &Value) -> Result<bool, String> {
     }
 }
 
-/// Why a component cannot be kept.
+/// The message for a component that a GGUF file cannot express.
 pub(super) fn no_place(section: &str, step: Step<'_>) -> String {
     format!(
         "the {section}'s step {} changes the tokens or the text, and a GGUF file has no place for it",
@@ -183,22 +183,22 @@ pub(super) fn no_place(section: &str, step: Step<'_>) -> String {
     )
 }
 
-/// How spaces of a text become U+2581, where they do.
+/// How spaces of a text become U+2581, if they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spaces {
-    /// Whether a space is put before a text.
+    /// Where a space is prepended.
     pub(super) prefix: Prefix,
     /// Whether words are cut at spaces before they are merged.
     pub(super) splits: bool,
 }
 
-/// Before what a space is put.
+/// Where a space is prepended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
     Never,
-    /// The text alone.
+    /// Before the text only.
     First,
-    /// The text, and what follows a special token.
+    /// Before the text, and after each special token.
     Always,
 }
 
@@ -206,10 +206,10 @@ pub(super) enum Prefix {
 pub(super) const SPACE: &str = "\u{2581}";
 
 impl Spaces {
-    /// None where spaces stay spaces: the vocabulary is of another kind.
+    /// `None` if spaces stay spaces, as in other kinds of vocabulary.
     ///
     /// # Errors
-    /// Steps beside those that make U+2581 of spaces.
+    /// Steps other than the ones that turn spaces into U+2581.
     pub(super) fn of(normalizer: &Value, pre_tokenizer: &Value) -> Result<Option<Self>, String> {
         let (before, cuts) = (steps(normalizer)?, steps(pre_tokenizer)?);
         let replaces = before.iter().any(|step| step.replaces(" ", SPACE));
@@ -228,7 +228,7 @@ impl Spaces {
             }
         }
         for step in cuts {
-            // There are no spaces left that it could cut at.
+            // Its spaces have already been replaced, so it does not cut anything.
             let is_idle = step.kind == "Split" && step.pattern() == Some((false, " ")) && replaces;
             if step.kind == "Metaspace" && step.str("replacement") == Some(SPACE) {
                 own.prefix = prefix_of(step)?;
@@ -241,7 +241,7 @@ impl Spaces {
     }
 }
 
-/// What a `Metaspace` puts before a text; old files say it by `add_prefix_space`.
+/// Where a `Metaspace` prepends a space; old files use `add_prefix_space`.
 pub(super) fn prefix_of(metaspace: Step<'_>) -> Result<Prefix, String> {
     match (
         metaspace.str("prepend_scheme"),
@@ -254,7 +254,7 @@ pub(super) fn prefix_of(metaspace: Step<'_>) -> Result<Prefix, String> {
     }
 }
 
-/// Whether tokens become text as a GGUF reader makes it of byte-level pieces.
+/// Checks that tokens become text the way a GGUF reader decodes byte-level pieces.
 ///
 /// # Errors
 /// A step that changes the text.
@@ -265,7 +265,7 @@ pub(super) fn check_byte_decoder(decoder: &Value) -> Result<(), String> {
     }
 }
 
-/// The same of pieces with U+2581 for spaces.
+/// Checks that tokens become text the way a GGUF reader decodes pieces with U+2581 for spaces.
 ///
 /// # Errors
 /// A step that changes the text.
@@ -273,7 +273,7 @@ pub(super) fn check_space_decoder(decoder: &Value) -> Result<(), String> {
     let is_fine = |step: &Step<'_>| match step.kind {
         "ByteFallback" | "Fuse" => true,
         "Replace" => step.replaces(SPACE, " "),
-        // The space that was put before the text.
+        // The space that was prepended to the text.
         "Strip" => {
             step.str("content") == Some(" ") && step.get("stop").and_then(Value::as_u64) == Some(0)
         }

@@ -1,8 +1,8 @@
 //! The header of a safetensors file: which tensors, of which type and shape, where.
 //!
-//! The format (huggingface/safetensors, `README.md`): 8 bytes of little-endian length, so many
-//! bytes of JSON `{"name": {"dtype", "shape", "data_offsets": [begin, end]}}` with an optional
-//! `"__metadata__"` of strings, then the data, which the offsets count from. Checked here, as by
+//! The format (huggingface/safetensors, `README.md`): 8 bytes of little-endian length N, N bytes of
+//! JSON `{"name": {"dtype", "shape", "data_offsets": [begin, end]}}` with an optional
+//! `"__metadata__"` of strings, then the data; offsets count from its start. Checked here, as by
 //! the official crate: the header's length is bounded, each tensor's bytes are exactly its type
 //! times its shape, and the tensors tile the data without gap, overlap or rest.
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use core::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::{BTreeMap, HashSet};
 
-/// What a safetensors file says about itself.
+/// The header of a safetensors file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The tensors, in the order of their data.
@@ -21,11 +21,11 @@ pub struct Header {
 /// A tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetensorsEntry {
-    /// Such as `model.layers.0.self_attn.q_proj.weight`.
+    /// The name, such as `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
     /// How elements are stored.
     pub dtype: Dtype,
-    /// Elements along each dimension, the slowest first; none for a scalar.
+    /// Elements along each dimension, the slowest first; empty for a scalar.
     pub shape: Vec<u64>,
     /// Where the data starts, in bytes from the start of the file.
     pub offset: u64,
@@ -33,33 +33,33 @@ pub struct SafetensorsEntry {
     pub len_bytes: u64,
 }
 
-/// Why a safetensors header is refused, with the tensor's name.
+/// Why a safetensors header is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum HeaderError {
-    /// Fewer bytes than the header's length takes.
+    /// The file is shorter than the length prefix.
     #[error("{len_bytes} bytes are too few for a safetensors file")]
     TooShort { len_bytes: u64 },
     /// The file ends inside the header.
     #[error("the header of {header_bytes} bytes does not fit in the file of {len_bytes} bytes")]
     Truncated { header_bytes: u64, len_bytes: u64 },
-    /// No honest header is that long.
+    /// The header exceeds the size limit.
     #[error("a header of {header_bytes} bytes is over the limit of {HEADER_BYTES_MAX}")]
     TooLong { header_bytes: u64 },
-    /// The header is not the JSON that the format asks for.
+    /// The header is not valid JSON of this format.
     #[error("the header is malformed: {0}")]
     Json(#[from] serde_json::Error),
-    /// A name that is there twice.
+    /// Two tensors have the same name.
     #[error("tensor {tensor:?} is there twice")]
     Duplicate { tensor: String },
-    /// A type that the format does not have.
+    /// An unknown dtype.
     #[error("tensor {tensor:?} has the unknown dtype {dtype:?}")]
     UnknownDtype { tensor: String, dtype: String },
     /// The product of the shape and the type does not fit in 64 bits.
     #[error("tensor {tensor:?}: the shape {shape:?} is too large")]
     ShapeOverflow { tensor: String, shape: Vec<u64> },
-    /// The offsets are not as far apart as the type and the shape ask.
+    /// The offsets do not match the type and the shape.
     #[error(
         "tensor {tensor:?} of shape {shape:?} takes {needed} bytes, its offsets {begin}..{end} say other"
     )]
@@ -77,22 +77,24 @@ pub enum HeaderError {
         begin: u64,
         expected: u64,
     },
-    /// The file has less or more data than its tensors.
+    /// The data is shorter or longer than its tensors.
     #[error("the tensors take {tensors_bytes} bytes, the file has {data_bytes} after its header")]
     WrongDataLength { tensors_bytes: u64, data_bytes: u64 },
 }
 
-/// The longest header that is read, in bytes: the official crate's limit.
+/// Maximum header length in bytes: the official crate's limit.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// More dimensions than any tensor has. Bounds what a hostile shape can take.
+/// Maximum number of dimensions, far above any real tensor's; bounds what a hostile shape can
+/// allocate.
 const DIMS_MAX: usize = 8;
 
-/// The bytes before the header: its length.
+/// Bytes of the length prefix.
 pub const PREFIX_BYTES: usize = 8;
 
 impl Header {
-    /// How many bytes the header's JSON takes, from the file's first eight and the file's length.
+    /// Length of the header's JSON in bytes, from the file's first eight bytes and the file's
+    /// length.
     ///
     /// # Errors
     /// [`HeaderError::TooShort`], [`HeaderError::TooLong`], [`HeaderError::Truncated`].
@@ -118,8 +120,8 @@ impl Header {
         Ok(usize::try_from(header_bytes).expect("the limit fits in any usize"))
     }
 
-    /// Reads a header. `head` are the file's first bytes, of which there must be as many as
-    /// [`Self::json_bytes`] says and eight more; `file_bytes` is the length of the whole file.
+    /// Parses a header. `head` holds the file's first bytes, eight more than [`Self::json_bytes`]
+    /// returns; `file_bytes` is the length of the whole file.
     ///
     /// # Errors
     /// [`HeaderError`].
@@ -204,20 +206,20 @@ fn entry(name: String, raw: RawTensor) -> Result<SafetensorsEntry, HeaderError> 
 
 macro_rules! dtypes {
     ($($name:ident = $text:literal, $bits:literal;)*) => {
-        /// A type of elements, as safetensors files name it.
+        /// An element type, as safetensors files name it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each variant is the type of that name in the format")]
         #[expect(non_camel_case_types, reason = "the format's own spelling")]
         pub enum Dtype { $($name,)* }
 
         impl Dtype {
-            /// The type of that name, if the format has it.
+            /// The type with that name, if the format has it.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($text => Some(Self::$name),)* _ => None }
             }
 
-            /// As files name it.
+            /// The name in files.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
@@ -261,7 +263,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// The header as it is written: a map in the order of the file, with names that may repeat.
+/// The header as written: a map in file order, whose names may repeat.
 struct RawHeader(Vec<(String, RawTensor)>);
 
 #[derive(serde::Deserialize)]
@@ -272,7 +274,7 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// At most [`DIMS_MAX`] numbers, so that a shape takes no more memory than its text.
+/// Up to [`DIMS_MAX`] numbers, so that a shape does not need more memory than its text.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for RawHeader {

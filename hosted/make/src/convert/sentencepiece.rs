@@ -1,23 +1,23 @@
-//! SentencePiece's `tokenizer.model`: pieces, and what happens to text around them.
+//! SentencePiece's `tokenizer.model`: pieces, and the text processing before and after them.
 //!
 //! The file is a protobuf message (google/sentencepiece, `sentencepiece_model.proto`): field 1
 //! repeats a piece (1: text, 2: score as f32, 3: kind), field 2 is the trainer's specification, 3
-//! the normalizer's, 5 the denormalizer's. Most of the trainer's fields are about training; those
-//! that are not known are counted, so that nobody has to guess.
+//! the normalizer's, 5 the denormalizer's. Most of the trainer's fields are about training; unknown
+//! ones are collected, so callers can decide what to do with them.
 #![forbid(unsafe_code)]
 
-/// A piece of a SentencePiece vocabulary; its place is its id.
+/// A piece of a SentencePiece vocabulary; its index is its ID.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
-    /// With U+2581 for spaces.
+    /// The text, with U+2581 for spaces.
     pub text: String,
-    /// Higher is merged earlier.
+    /// Pieces with higher scores are merged earlier.
     pub score: f32,
-    /// What it is for.
+    /// The piece's purpose.
     pub kind: PieceKind,
 }
 
-/// What a piece is for; numbered as in the file, and as GGUF's token types.
+/// A piece's purpose; numbered as in the file and in GGUF's token types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -32,23 +32,23 @@ pub enum PieceKind {
     Byte = 6,
 }
 
-/// Why a `tokenizer.model` is refused.
+/// Why a `tokenizer.model` was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum PiecesError {
-    /// The bytes are no protobuf message of this kind.
+    /// The bytes are not a valid message of this kind.
     #[error("malformed at byte {at}")]
     Malformed { at: usize },
     /// A piece that is not UTF-8.
     #[error("piece {index} is not UTF-8")]
     NotUtf8 { index: usize },
-    /// A kind of model that the format did not have when this was written.
+    /// An unknown kind of model.
     #[error(
         "it is a model of kind {kind}, which is none of Unigram (1), BPE (2), word (3), char (4)"
     )]
     UnknownKind { kind: u64 },
-    /// No pieces: some other file.
+    /// The file has no pieces, so it is something else.
     #[error("it has no pieces: it is no model of SentencePiece")]
     NoPieces,
 }
@@ -57,17 +57,17 @@ pub enum PiecesError {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PieceModel {
-    /// Their places are their ids.
+    /// The pieces; a piece's index is its ID.
     pub pieces: Vec<Piece>,
-    /// How a text is cut into them.
+    /// How a text is cut into pieces.
     pub kind: ModelKind,
-    /// Whether U+2581 stands behind words, not before them.
+    /// Whether U+2581 is placed after words instead of before them.
     pub whitespace_is_suffix: bool,
-    /// What happens to a text first.
+    /// The normalisation that is applied first.
     pub normalizer: Normalizer,
-    /// Whether tokens become text by rules of their own.
+    /// Whether separate rules turn tokens into text.
     pub has_denormalizer: bool,
-    /// Fields of the trainer's and the normalizer's specification that are not known.
+    /// Unknown fields of the trainer's and the normalizer's specification.
     pub unknown_fields: Vec<(&'static str, u64)>,
 }
 
@@ -84,17 +84,17 @@ pub enum ModelKind {
     Char = 4,
 }
 
-/// What happens to a text before it is cut. The defaults are the format's.
+/// The normalisation of a text before it is cut. The defaults are the format's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Normalizer {
-    /// Such as `nmt_nfkc` or `identity`.
+    /// The name, such as `nmt_nfkc` or `identity`.
     pub name: String,
     /// A trie of replacements, as SentencePiece stores it; empty for none.
     pub charsmap: Vec<u8>,
-    /// Whether a space is put before a text.
+    /// Whether a space is prepended to a text.
     pub add_dummy_prefix: bool,
-    /// Whether spaces at the ends go, and those in a row become one.
+    /// Whether spaces at both ends are removed, and repeated spaces become one.
     pub remove_extra_whitespaces: bool,
     /// Whether spaces become U+2581.
     pub escape_whitespaces: bool,
@@ -138,7 +138,7 @@ pub fn parse_model(bytes: &[u8]) -> Result<PieceModel, PiecesError> {
             }
             (2, Field::Bytes(trainer)) => parse_trainer(trainer, &mut model)?,
             (3, Field::Bytes(normalizer)) => parse_normalizer(normalizer, &mut model)?,
-            // Samples of what the model makes of texts.
+            // Sample encodings, for the model's own tests.
             (4, _) => {}
             (5, Field::Bytes(mut denormalizer)) => {
                 while let Some((field, value)) = denormalizer.next_field()? {
@@ -170,7 +170,7 @@ fn parse_trainer(mut trainer: Message<'_>, model: &mut PieceModel) -> Result<(),
                 };
             }
             (24, Field::Varint(flag)) => model.whitespace_is_suffix = flag != 0,
-            // About training, or told by the pieces' kinds.
+            // Training settings, or already known from the pieces' kinds.
             (1 | 2 | 4..=7 | 10..=23 | 25 | 26 | 30..=36 | 40..=54, _) => {}
             (field, _) => model.unknown_fields.push(("TrainerSpec", field)),
         }
@@ -189,7 +189,7 @@ fn parse_normalizer(mut spec: Message<'_>, model: &mut PieceModel) -> Result<(),
             (3, Field::Varint(flag)) => normalizer.add_dummy_prefix = flag != 0,
             (4, Field::Varint(flag)) => normalizer.remove_extra_whitespaces = flag != 0,
             (5, Field::Varint(flag)) => normalizer.escape_whitespaces = flag != 0,
-            // The rules as a table, which the charsmap was made from.
+            // The rules in text form, from which the charsmap was compiled.
             (6, _) => {}
             (field, _) => model.unknown_fields.push(("NormalizerSpec", field)),
         }
@@ -231,7 +231,7 @@ fn parse_piece(mut message: Message<'_>, index: usize) -> Result<Piece, PiecesEr
 /// A protobuf message being read.
 struct Message<'a> {
     bytes: &'a [u8],
-    /// Where it starts in the file.
+    /// Its offset in the file.
     base: usize,
     at: usize,
 }
@@ -312,7 +312,7 @@ mod tests {
         file.extend([0x12, 5, 0x18, 2, 0xc0, 0x01, 1]);
         file.extend([0x1a, 4, 0x0a, 2, b'i', b'd']);
         file.extend([0x1a, 6, 0x12, 2, 7, 8, 0x18, 0]);
-        // A field that is not known.
+        // An unknown field.
         file.extend([0x39, 1, 2, 3, 4, 5, 6, 7, 8]);
         file
     }

@@ -1,11 +1,11 @@
 //! Special tokens, flags and chat templates.
 //!
-//! The rules are those of llama.cpp's converter (`gguf-py/gguf/vocab.py`, `SpecialVocab`): roles
-//! come from `tokenizer_config.json` by the text of added tokens, then from `config.json` by
-//! number; whether BOS, EOS and SEP are added follows from the post-processor before the
-//! configuration's own flags. Besides, all tokens that end a text count ([`super::generation`]), and a
-//! chat template file wins over the template in `tokenizer_config.json`, as in Hugging Face's own loader.
-//! A post-processor that puts other tokens around a text than BOS and EOS is refused.
+//! The rules follow llama.cpp's converter (`gguf-py/gguf/vocab.py`, `SpecialVocab`): roles come from
+//! `tokenizer_config.json` by the text of added tokens, then from `config.json` by number; whether BOS, EOS and SEP are
+//! added follows from the post-processor before the configuration's own flags. In addition, all tokens that end a text
+//! count ([`super::generation`]), and a chat template file takes precedence over the template in
+//! `tokenizer_config.json`, as in Hugging Face's own loader. A post-processor that adds other tokens than BOS and EOS
+//! around a text is refused.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -20,19 +20,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What a GGUF file says about special tokens, in the order in which it is said.
+/// The special tokens of a GGUF file, in the order in which they are written.
 #[derive(Debug, Default)]
 pub(super) struct Special {
     /// (role, id), each role once.
     ids: Vec<(&'static str, u32)>,
     /// (role, whether the token is added to every text).
     add: Vec<(&'static str, bool)>,
-    /// Tokens that end a text beside those that have a role for it.
+    /// Tokens that end a text, in addition to the ones with a role for it.
     more_ends: Vec<u32>,
     templates: Vec<(String, String)>,
 }
 
-/// Roles, as configurations and as GGUF keys name them.
+/// Roles, as configurations name them and as GGUF keys name them.
 const ROLES: [(&str, &str); 8] = [
     ("bos", "bos"),
     ("eos", "eos"),
@@ -120,7 +120,7 @@ impl Special {
             header.set(&format!("tokenizer.ggml.{key}_token_id"), *id);
         }
         for (role, flag) in &self.add {
-            // GGUF has keys for these three.
+            // Only these three have GGUF keys.
             if ["bos", "eos", "sep"].contains(role) {
                 header.set(&format!("tokenizer.ggml.add_{role}_token"), *flag);
             }
@@ -147,7 +147,7 @@ impl Special {
         }
     }
 
-    /// Sets an id where there is none yet.
+    /// Sets the ID of a role that does not have one yet.
     pub(super) fn set_id(&mut self, role: &'static str, id: Option<u64>, n_vocab: usize) {
         let id = id.and_then(|id| u32::try_from(id).ok());
         let Some(id) = id.filter(|&id| (id as usize) < n_vocab) else {
@@ -163,7 +163,7 @@ impl Special {
         found.map(|(_, id)| *id)
     }
 
-    /// Says whether a token is added, whatever was said before.
+    /// Sets whether a token is added, overriding an earlier value.
     pub(super) fn set_add(&mut self, role: &'static str, flag: bool) {
         match self.add.iter_mut().find(|(other, _)| *other == role) {
             Some(entry) => entry.1 = flag,
@@ -177,7 +177,7 @@ impl Special {
         }
     }
 
-    /// More than one token may end a text: roles for three, then a list.
+    /// More than one token may end a text: the first three get roles, the others a list.
     fn read_ends(&mut self, ends: &[Value], vocabulary: &Vocabulary, warnings: &mut Vec<String>) {
         for end in ends {
             let Some(id) = vocabulary.id_of(end) else {
@@ -197,8 +197,8 @@ impl Special {
         }
     }
 
-    /// Which tokens the post-processor puts around a text. `about` gains roles that only the
-    /// post-processor knows.
+    /// Reads which tokens the post-processor adds around a text. `about` gains roles that only the post-processor
+    /// defines.
     fn read_post_processor(
         &mut self,
         processor: &Value,
@@ -261,7 +261,7 @@ impl Special {
         if let Some(last) = last {
             let eos = text_of(about, "eos_token");
             if eos.as_deref() != Some(last) {
-                // The token that really ends a text; the other one then ends a turn.
+                // The token that actually ends a text; the other one then ends a turn.
                 if let Some(eos) = eos {
                     about.insert("eot_token".into(), eos.into());
                 }
@@ -275,7 +275,7 @@ impl Special {
         Ok(())
     }
 
-    /// Whether two texts have a separator between them.
+    /// Reads whether two texts are separated by a token.
     fn read_pair(
         &mut self,
         pair: &[Value],
@@ -314,7 +314,7 @@ impl Special {
     }
 }
 
-/// The special tokens before and behind the one sequence of a template; none if it has other parts.
+/// The special tokens before and after the single sequence of a template; `None` if it has other parts.
 fn around(single: &[Value]) -> Option<(Option<&str>, Option<&str>)> {
     let is_text = |part: &Value| part.get("Sequence").is_some();
     match single {
@@ -336,7 +336,7 @@ fn text_of(about: &Map<String, Value>, key: &str) -> Option<String> {
     about.get(key).and_then(token_text).map(str::to_owned)
 }
 
-/// The name of the template that is used where none is asked for.
+/// The name of the default template.
 const DEFAULT: &str = "default";
 
 /// All chat templates as (name, text).
@@ -344,7 +344,7 @@ fn read_templates(
     folder: &Path,
     files: &TokenizerFiles,
 ) -> Result<Vec<(String, String)>, ConvertError> {
-    // Asked for in any case: a template file wins over it.
+    // Read in any case, so the key counts as used: a template file takes precedence.
     let own = files.about.find(&["chat_template"]).cloned();
     let path = folder.join("chat_template.jinja");
     if exists(&path) {
@@ -380,13 +380,13 @@ fn named_template(entry: &Value) -> Option<(String, String)> {
     (!name.is_empty()).then_some((name, text("template")?.into()))
 }
 
-/// A name as a part of a GGUF key.
+/// Turns a name into part of a GGUF key.
 fn key_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// In the order of names; none where there is no such folder.
+/// Sorted by name; empty if the folder does not exist.
 fn jinja_files(folder: &Path) -> BTreeSet<std::path::PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());

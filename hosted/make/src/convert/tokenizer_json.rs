@@ -6,27 +6,27 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A `tokenizer.json`. What no field names is in `rest`, here and in the model.
+/// A `tokenizer.json`. Unknown keys are collected in `rest`, here and in the model.
 #[derive(Clone, Debug, Deserialize)]
 pub struct TokenizerJson {
-    /// Tokens beside the model's, in the order of the file.
+    /// Tokens in addition to the model's, in file order.
     #[serde(default)]
     pub added_tokens: Vec<AddedToken>,
-    /// What happens to text first.
+    /// The normalisation that is applied first.
     #[serde(default)]
     pub normalizer: Value,
-    /// How text is cut into words.
+    /// How text is split into words.
     #[serde(default)]
     pub pre_tokenizer: Value,
-    /// What is added around the tokens.
+    /// The tokens that are added around a text.
     #[serde(default)]
     pub post_processor: Value,
-    /// How tokens become text.
+    /// How tokens are turned into text.
     #[serde(default)]
     pub decoder: Value,
     /// The vocabulary and its merges.
     pub model: TokenModel,
-    /// `version`, `truncation`, `padding`, and what is not known.
+    /// `version`, `truncation`, `padding`, and unknown keys.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
@@ -35,11 +35,11 @@ pub struct TokenizerJson {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedToken {
-    /// Its number.
+    /// The token's ID.
     pub id: u64,
-    /// Its text.
+    /// The token's text.
     pub content: String,
-    /// Whether it is matched only where no letters or digits stand beside it.
+    /// Whether it is matched only between characters other than letters and digits.
     #[serde(default)]
     pub single_word: bool,
     /// Whether white space before it belongs to it.
@@ -48,7 +48,7 @@ pub struct AddedToken {
     /// Whether white space after it belongs to it.
     #[serde(default)]
     pub rstrip: bool,
-    /// Whether it is looked for in normalised text.
+    /// Whether it is matched in normalised text.
     #[serde(default)]
     pub normalized: bool,
     /// Whether it is invisible in text: a control token.
@@ -62,67 +62,67 @@ pub struct TokenModel {
     /// `BPE`, `WordPiece`, …; old files leave it out.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    /// Tokens with their numbers.
+    /// Tokens with their IDs.
     #[serde(default)]
     pub vocab: Vocab,
-    /// Pairs that are merged, the best first.
+    /// Merge pairs, the best first.
     #[serde(default)]
     pub merges: Vec<Merge>,
-    /// The chance that a merge is left out: training's.
+    /// The probability of skipping a merge, used in training.
     #[serde(default)]
     pub dropout: Option<f64>,
-    /// The token for what the vocabulary cannot write.
+    /// The token for text outside the vocabulary.
     #[serde(default)]
     pub unk_token: Option<String>,
-    /// The same by number, of `Unigram`.
+    /// The ID of the unknown token, for `Unigram`.
     #[serde(default)]
     pub unk_id: Option<u64>,
-    /// Put before pieces inside of words, such as `##`.
+    /// Prefix of pieces that continue a word, such as `##`.
     #[serde(default)]
     pub continuing_subword_prefix: Option<String>,
-    /// Put behind the last piece of a word.
+    /// Suffix of the last piece of a word.
     #[serde(default)]
     pub end_of_word_suffix: Option<String>,
-    /// Whether unknown characters in a row are one unknown token.
+    /// Whether consecutive unknown characters become a single unknown token.
     #[serde(default)]
     pub fuse_unk: Option<bool>,
-    /// Whether unknown characters become byte tokens: SentencePiece's way.
+    /// Whether unknown characters become byte tokens, as in SentencePiece.
     #[serde(default)]
     pub byte_fallback: Option<bool>,
-    /// Whether a word that is a token is taken whole.
+    /// Whether a word that is itself a token is taken whole.
     #[serde(default)]
     pub ignore_merges: Option<bool>,
-    /// The longest word, in characters, that `WordPiece` cuts.
+    /// Maximum length of a word that `WordPiece` cuts, in characters.
     #[serde(default)]
     pub max_input_chars_per_word: Option<u64>,
-    /// What is not known.
+    /// Unknown keys.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
 }
 
-/// Tokens with their numbers, in the order of the file. A list of pieces, as `Unigram` has, is
-/// numbered by place, and has a score for each.
+/// Tokens with their IDs, in file order. In a list of pieces, as `Unigram` has, a token's index is
+/// its ID, and each token has a score.
 #[derive(Clone, Debug, Default)]
 pub struct Vocab {
-    /// (text, number).
+    /// Pairs of (text, ID).
     pub tokens: Vec<(String, u64)>,
-    /// Of each token; empty unless the file has a list.
+    /// One score per token; empty unless the file has a list.
     pub scores: Vec<f64>,
 }
 
-/// A pair that is merged; written as `"a b"` or as `["a", "b"]`.
+/// A merge pair; written as `"a b"` or as `["a", "b"]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// What stands left.
+    /// The left part.
     pub left: String,
-    /// What stands right.
+    /// The right part.
     pub right: String,
 }
 
-/// Reads a `tokenizer.json`.
+/// Parses a `tokenizer.json`.
 ///
 /// # Errors
-/// It is not the JSON that the format asks for, or nested more than 128 deep.
+/// The bytes are not valid JSON of this format, or nested more than 128 deep.
 pub fn parse_tokenizer(bytes: &[u8]) -> Result<TokenizerJson, serde_json::Error> {
     serde_json::from_slice(bytes)
 }

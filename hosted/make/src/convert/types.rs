@@ -5,24 +5,24 @@ use super::folder::Weights;
 use super::safetensors::Dtype;
 use sluice_core::kernels::GgmlType;
 
-/// The type of a tensor to be, from its GGUF name and its dimensions (the row length first).
+/// Returns a tensor's type from its GGUF name and its dimensions (the row length first).
 pub type TypeOf<'a> = dyn Fn(&str, &[u64]) -> GgmlType + 'a;
 
-/// The types that most tensors of a converted file can have.
+/// The types available for most tensors of a converted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatType {
-    /// All of it.
+    /// Single precision.
     F32,
     /// Half precision.
     F16,
     /// bfloat16.
     Bf16,
-    /// 8 bits with a scale for 32.
+    /// 8 bits per number, with a scale for each 32.
     Q8_0,
 }
 
 impl FloatType {
-    /// llama.cpp's number of a file of this type (`LLAMA_FTYPE_…`).
+    /// llama.cpp's number for a file of this type (`LLAMA_FTYPE_…`).
     #[must_use]
     pub const fn file_type(self) -> u32 {
         match self {
@@ -33,8 +33,8 @@ impl FloatType {
         }
     }
 
-    /// As llama.cpp's converter chooses: [`keeps_f32`], and rows that are no whole number of
-    /// blocks become F16. A [`TypeOf`] by itself.
+    /// Chooses as llama.cpp's converter does: [`keeps_f32`] applies, and rows that are not a whole
+    /// number of blocks become F16. Usable as a [`TypeOf`].
     #[must_use]
     pub fn type_of(self, name: &str, dims: &[u64]) -> GgmlType {
         if keeps_f32(name, dims) {
@@ -49,8 +49,8 @@ impl FloatType {
         }
     }
 
-    /// The folder's own: that of its first matrix of floats. Weights of 8 bits have more range than
-    /// F16, and no more digits than BF16.
+    /// The type of the folder's first float matrix. 8-bit weights become BF16, because they have
+    /// more range than F16 and no more digits than BF16.
     pub(super) fn of(weights: &Weights) -> Self {
         let mut tensors = weights.tensors.iter();
         let first = tensors.find_map(|tensor| match tensor.entry.dtype {

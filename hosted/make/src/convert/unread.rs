@@ -1,8 +1,8 @@
-//! What a configuration says and nobody asked for.
+//! Configuration keys that the converter does not read.
 //!
-//! A key is one of four kinds: it changes nothing that is written ([`HARMLESS`]); it changes the
-//! computation unless it has one value ([`NEUTRAL`], or a name like those of [`LOOKS_COMPUTED`]),
-//! which is an error that names it; it is not known, which is a warning that names it.
+//! Such a key is harmless ([`HARMLESS`]), or changes the computation unless it has one particular value ([`NEUTRAL`],
+//! or a name that resembles [`LOOKS_COMPUTED`]), which is an error that names it; an unknown key causes a warning that
+//! names it.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
@@ -10,22 +10,22 @@ use super::config::Config;
 use core::fmt;
 use serde_json::Value;
 
-/// Values under which a key changes nothing.
+/// Values for which a key has no effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Neutral {
-    /// This number, or a list of nothing else.
+    /// This number, or a list of it.
     Number(f64),
-    /// False, zero, or nothing.
+    /// False, zero, or empty.
     Off,
     /// True.
     On,
-    /// One of these texts, or a list of nothing else.
+    /// One of these strings, or a list of them.
     Text(&'static [&'static str]),
-    /// None: whoever writes the key means something.
+    /// No value: the key always has an effect.
     Never,
 }
 
-/// For people.
+/// Readable form for messages.
 impl fmt::Display for Neutral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -60,8 +60,8 @@ impl Neutral {
     }
 }
 
-/// Refuses what changes the computation of `architecture` and has no place in its file, and warns
-/// of what is not known.
+/// Refuses keys that change the computation of `architecture` and have no place in its file, and warns about unknown
+/// ones.
 pub(super) fn check_config(
     config: &Config,
     architecture: &str,
@@ -100,8 +100,8 @@ pub(super) fn check_config(
     Ok(())
 }
 
-/// Warns of keys of a file that says nothing about the computation of logits. False, 0, 1 and what is
-/// empty ask for nothing there.
+/// Warns about unread keys of a file that does not affect the computation of logits. False, 0, 1 and empty values are
+/// ignored there.
 pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Vec<String>) {
     for (key, value) in config.unread() {
         let is_neutral = Neutral::Off.is(value) || Neutral::Number(1.0).is(value);
@@ -115,7 +115,7 @@ pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Ve
     }
 }
 
-/// A value for a message.
+/// A value, shortened for a message.
 pub(crate) fn short(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
@@ -124,7 +124,7 @@ pub(crate) fn short(value: &Value) -> String {
     }
 }
 
-/// Parts of names that scale, cap or bias something: 1 and 0 do nothing there.
+/// Parts of names that scale, cap or bias something: 1 and 0 have no effect there.
 const LOOKS_COMPUTED: [&str; 12] = [
     "multiplier",
     "logit_scale",
@@ -140,7 +140,7 @@ const LOOKS_COMPUTED: [&str; 12] = [
     "attn_scale",
 ];
 
-/// Keys that change the computation, unless they have this value.
+/// Keys that change the computation unless they have this value.
 const NEUTRAL: [(&str, Neutral); 79] = [
     ("add_cross_attention", Neutral::Off),
     ("alibi", Neutral::Off),
@@ -228,7 +228,7 @@ const NEUTRAL: [(&str, Neutral); 79] = [
 
 const HARMLESS_STARTS: [&str; 5] = ["_", "unsloth", "pooler_", "output_", "summary_"];
 
-/// About training, files, sampling and labels.
+/// Keys about training, files, sampling and labels.
 const HARMLESS: [&str; 160] = [
     "add_pooling_layer",
     "architectures",

@@ -12,7 +12,7 @@ use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::{QuantizeError, Quantizer};
 use sluice_core::team::StopFlag;
 
-/// A piece of one tensor: whole rows, of one part, in whole heads where rows are reordered.
+/// A piece of one tensor: whole rows of one part, in whole heads if rows are reordered.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     tensor: usize,
@@ -21,30 +21,29 @@ struct Piece {
     n_rows: u64,
 }
 
-/// Numbers in a piece, unless one row or head has more.
+/// Numbers in a piece, unless a single row or head has more.
 const PIECE_LEN: u64 = 1 << 20;
 
-/// What a thread works in, a few times [`PIECE_LEN`].
+/// A thread's buffers, a few times [`PIECE_LEN`] in size.
 #[derive(Default)]
 struct Buffers {
     source: Vec<u8>,
     numbers: Vec<f32>,
     rows: Vec<f32>,
     encoded: Vec<u8>,
-    /// Where rows that are wanted are in `numbers`: (first, how many).
+    /// Runs of wanted rows in `numbers`: (first, count).
     runs: Vec<(u64, u64)>,
 }
 
 impl Conversion {
-    /// Writes the file with `n_threads` threads. `progress` is told the bytes of data written so
-    /// far, on this thread.
+    /// Writes the file with `n_threads` threads. `progress` is called on this thread with the bytes of data written so
+    /// far.
     ///
     /// # Errors
-    /// [`ConvertError::Data`], [`ConvertError::Numbers`] or [`ConvertError::Output`], after which
-    /// no file is left.
+    /// [`ConvertError::Data`], [`ConvertError::Numbers`] or [`ConvertError::Output`]; no file remains.
     ///
     /// # Panics
-    /// Never by itself; if `progress` does.
+    /// Only if `progress` panics.
     pub fn write(
         self,
         output: OutputFile,
@@ -129,7 +128,7 @@ impl Conversion {
         Ok(buffers.encoded.len() as u64)
     }
 
-    /// The rows of a piece as the GGUF file has them, into `buffers.rows`.
+    /// Reads the rows of a piece, in the GGUF file's order, into `buffers.rows`.
     fn read_rows(
         &self,
         parts: &Parts,
@@ -152,7 +151,7 @@ impl Conversion {
                 let runs = runs(slices, row, n_rows);
                 let first = runs.iter().map(|run| run.0).min().unwrap_or(row);
                 let end = runs.iter().map(|run| run.0 + run.1).max().unwrap_or(row);
-                // Rows that are close are read with what is between them.
+                // Rows that are close together are read along with the gap between them.
                 if end - first <= 4 * n_rows {
                     self.read_source(part, first, end - first, columns, buffers)?;
                     buffers
@@ -212,8 +211,8 @@ impl Conversion {
         Ok(())
     }
 
-    /// Blocks of MXFP4 as ggml has them: a scale, then 16 bytes of which byte j has number j below and
-    /// number j + 16 above. In the folder, neighbours share a byte, and scales are apart.
+    /// Blocks of MXFP4 in ggml's layout: a scale, then 16 bytes; byte j holds number j in its low nibble and number j +
+    /// 16 in its high one. In the folder, neighbours share a byte, and scales are separate.
     fn repack(
         &self,
         blocks: &Mxfp4,
@@ -227,7 +226,7 @@ impl Conversion {
         for row in piece.row..piece.row + piece.n_rows {
             let at = (blocks.start + row * blocks.step) * n_across;
             self.weights.read(blocks.scales, at, &mut scales)?;
-            // The one exponent that is no number.
+            // The only exponent that encodes NaN.
             if let Some(block) = scales.iter().position(|&scale| scale == 255) {
                 let error = QuantizeError::ValueNotFinite { index: 32 * block };
                 let tensor = self.weights.tensors[blocks.scales].entry.name.clone();
@@ -244,7 +243,7 @@ impl Conversion {
     }
 }
 
-/// 32 numbers of 4 bits, from neighbours in a byte to halves of the block in one.
+/// Rearranges 32 4-bit numbers so that a byte holds numbers 16 apart instead of neighbours.
 fn halves_apart(block: &[u8; 16]) -> [u8; 16] {
     let number = |i: usize| {
         if i.is_multiple_of(2) {
@@ -256,12 +255,12 @@ fn halves_apart(block: &[u8; 16]) -> [u8; 16] {
     core::array::from_fn(|j| number(j) | number(j + 16) << 4)
 }
 
-/// Bytes of `n` elements from a row's start: all rows are whole blocks.
+/// Bytes of the first `n` elements of a row: all rows are whole blocks.
 fn bytes_of(ty: GgmlType, n: u64) -> u64 {
     ty.row_bytes(n).expect("rows are whole blocks")
 }
 
-/// The places of rows `row..row + n_rows` of slices, as (first, how many) where they follow one another.
+/// The positions of rows `row..row + n_rows` of slices, as (first, count) of consecutive runs.
 fn runs(slices: &[Slice], row: u64, n_rows: u64) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     let (mut begin, end) = (0, row + n_rows);
@@ -278,7 +277,7 @@ fn runs(slices: &[Slice], row: u64, n_rows: u64) -> Vec<(u64, u64)> {
     runs
 }
 
-/// Columns of slices, of rows that are as long before as after.
+/// Picks the columns of slices; rows have the same length before and after.
 fn pick_columns(x: &[f32], slices: &[Slice], columns: u64, out: &mut Vec<f32>) {
     let fits = |n: u64| usize::try_from(n).expect("a row is in memory");
     let runs = runs(slices, 0, columns);
@@ -287,7 +286,7 @@ fn pick_columns(x: &[f32], slices: &[Slice], columns: u64, out: &mut Vec<f32>) {
     }
 }
 
-/// Runs of rows, as (first, how many).
+/// Picks runs of rows, given as (first, count).
 fn pick(x: &[f32], runs: &[(u64, u64)], columns: u64, out: &mut Vec<f32>) {
     let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
     for &(first, n) in runs {

@@ -1,4 +1,4 @@
-//! What data directories hold.
+//! The contents of data directories.
 
 use super::DenseTensor;
 use super::error::ImportError;
@@ -8,7 +8,7 @@ use sluice_core::kernels::GgmlType;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The numbers of `metadata.json`.
+/// The values in `metadata.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// `general.architecture`.
@@ -17,25 +17,25 @@ pub struct Facts {
     pub name: String,
     /// Decoder layers.
     pub n_layer: u32,
-    /// Experts of a layer.
+    /// Experts per layer.
     pub n_expert: u32,
-    /// Experts that a token takes.
+    /// Experts used per token.
     pub n_expert_used: u32,
     /// Width of the hidden state.
     pub n_embd: u32,
     /// Width of an expert.
     pub n_ff: u32,
-    /// Of experts without a header.
+    /// The type of experts without a header.
     pub dtype: BlobType,
 }
 
-/// A directory whose metadata was read, or several that hold a model together.
+/// A directory whose metadata has been read, or several that hold one model together.
 #[derive(Debug)]
 pub struct Directory {
     paths: Vec<PathBuf>,
     facts: Facts,
     experts_only: bool,
-    /// Of packed experts, by directory: the blob, and offset and length by id.
+    /// Packed experts, by directory: the blob, and offset and length by ID.
     packed: Vec<PackedExperts>,
 }
 
@@ -74,8 +74,8 @@ impl Facts {
 }
 
 impl Directory {
-    /// Reads `metadata.json` and, where there is one, the manifest of packed experts.
-    /// `architecture` goes before what the metadata says.
+    /// Reads `metadata.json` and, if there is one, the manifest of packed experts. `architecture` overrides the
+    /// metadata.
     ///
     /// # Errors
     /// [`ImportError`].
@@ -83,14 +83,14 @@ impl Directory {
         Self::open_all(&[path.into()], architecture)
     }
 
-    /// Of several directories, on drives of their own perhaps: expert `id` is looked for in directory `id` modulo
-    /// their number, then in the others; what else there is, in all of them. The first has `metadata.json`.
+    /// Opens several directories, possibly on different drives: expert `id` is looked for in directory `id` modulo
+    /// their number, then in the others; all other files may be in any of them. The first has `metadata.json`.
     ///
     /// # Errors
     /// [`ImportError`].
     ///
     /// # Panics
-    /// If there is none.
+    /// If `paths` is empty.
     pub fn open_all(paths: &[PathBuf], architecture: Option<&str>) -> Result<Self, ImportError> {
         let metadata = Json::read(paths[0].join("metadata.json"))?;
         let facts = Facts::read(&metadata, architecture)?;
@@ -114,13 +114,13 @@ impl Directory {
         })
     }
 
-    /// What `metadata.json` says.
+    /// The values in `metadata.json`.
     #[must_use]
     pub const fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Where the blob of an expert lies: file, offset, length.
+    /// The position of an expert's blob: file, offset, length.
     pub(super) fn expert(
         &self,
         layer: u32,
@@ -133,7 +133,7 @@ impl Directory {
         ];
         let mut looked_for = names.join(", ");
         let n = self.paths.len();
-        // Less than `n`.
+        // The remainder is less than `n`.
         let home = usize::try_from(id % n as u64).unwrap_or(0);
         for index in (home..n).chain(0..home) {
             for name in &names {
@@ -161,7 +161,7 @@ impl Directory {
         u64::from(layer) * u64::from(self.facts.n_expert) + u64::from(local)
     }
 
-    /// The tensors outside of experts; none where the directory has experts alone.
+    /// The tensors outside of experts; empty if the directory has only experts.
     pub(super) fn dense(&self) -> Result<Vec<DenseTensor>, ImportError> {
         let manifests = self
             .paths
@@ -216,7 +216,7 @@ impl Directory {
         })
     }
 
-    /// Type and shape of a tensor, from its length.
+    /// Derives a tensor's type and shape from its length.
     fn place(&self, place: &Place, found: Listed) -> Result<DenseTensor, ImportError> {
         let path = found.path;
         let dtype = found.dtype;
@@ -252,7 +252,7 @@ impl Directory {
         })
     }
 
-    /// Every tensor that may be there, in the order of the GGUF file.
+    /// Every tensor that may exist, in the order of the GGUF file.
     fn places(&self) -> Vec<Place> {
         let place = |gguf: String, stems: &[String], shape, required| Place {
             gguf,
@@ -291,7 +291,7 @@ impl Directory {
 }
 
 impl DenseTensor {
-    /// The bytes of a tensor, checked.
+    /// Reads the bytes of a tensor and checks them.
     pub(super) fn read(&self) -> Result<Vec<u8>, ImportError> {
         let path = self.path.clone();
         let bytes = fs::read(&path).map_err(|error| ImportError::Read {
@@ -322,16 +322,16 @@ impl DenseTensor {
     }
 }
 
-/// Where a tensor goes.
+/// The GGUF name and shape of a tensor to look for.
 struct Place {
     gguf: String,
-    /// Names it may have, without `.bin`.
+    /// Possible file names, without `.bin`.
     stems: Vec<String>,
     shape: Shape,
     required: bool,
 }
 
-/// Told of a tensor of a layer: GGUF's name for it, its files', its shape, whether it must be there.
+/// Called for each tensor of a layer: its GGUF name, its file names, its shape, and whether it is required.
 type Add<'a> = &'a mut dyn FnMut(&str, &[String], Shape, bool);
 
 /// The tensors of layer `l` outside of experts.
@@ -363,24 +363,24 @@ fn layer_places(l: u32, add: Add<'_>) {
     }
 }
 
-/// What a tensor's length says about its shape.
+/// The shape that a tensor's length determines.
 #[derive(Clone, Copy)]
 enum Shape {
     Vector,
-    /// Rows of n_embd.
+    /// Rows of length n_embd.
     Inputs,
-    /// n_embd rows.
+    /// A total of n_embd rows.
     Outputs,
 }
 
-/// FNV-1a, 64 bit, byte by byte.
+/// FNV-1a, 64 bit, over all bytes.
 fn fnv1a64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// The ggml type of a whole tensor of experts.
+/// The ggml type in which a whole tensor of experts is stored.
 pub(super) const fn stored_as(dtype: BlobType) -> Option<GgmlType> {
     match dtype {
         BlobType::Int8 => Some(GgmlType::Q8_0),

@@ -1,4 +1,4 @@
-//! What can be wrong with a data directory.
+//! Errors of data directories.
 
 use crate::uth::UthError;
 use sluice::file::OutputError;
@@ -13,40 +13,40 @@ pub enum ImportError {
     /// A file is missing or cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// A file is no JSON.
+    /// A file is not valid JSON.
     #[error("{}: {error}", path.display())]
     Json {
         path: PathBuf,
         error: serde_json::Error,
     },
-    /// A key is missing or has another type or range than expected.
+    /// A key is missing, or has an unexpected type or range.
     #[error("{}: {key} is missing or is not {expected}", path.display())]
     Key {
         path: PathBuf,
         key: String,
         expected: &'static str,
     },
-    /// Directories of one model say other things of it.
+    /// Directories of one model contradict each other.
     #[error("{}: it does not say what the first directory's metadata.json says", path.display())]
     OtherFacts { path: PathBuf },
-    /// A file has another length than follows from the shape.
+    /// A file's length does not fit its shape.
     #[error("{}: {found} bytes, expected {expected}", path.display())]
     Length {
         path: PathBuf,
         found: u64,
         expected: u64,
     },
-    /// A name in a manifest leads out of the directory.
+    /// A name in a manifest is not a plain file name.
     #[error("{name:?} is not a plain file name")]
     FileName { name: String },
-    /// A file is not what its manifest's checksum says.
+    /// A file does not match its manifest's checksum.
     #[error("{}: damaged, its checksum is {found}, not {expected}", path.display())]
     Checksum {
         path: PathBuf,
         found: String,
         expected: String,
     },
-    /// An expert is in none of the places where it may be.
+    /// An expert is not in any of the expected files.
     #[error("expert {id} (layer {layer}, {local}) is missing: looked for {looked_for}")]
     MissingExpert {
         id: u64,
@@ -54,10 +54,10 @@ pub enum ImportError {
         local: u32,
         looked_for: String,
     },
-    /// An expert's header is wrong.
+    /// An expert's header is not valid.
     #[error("expert {id}: {error}")]
     Expert { id: u64, error: UthError },
-    /// An expert's header says otherwise than the metadata.
+    /// An expert's header contradicts the metadata.
     #[error("expert {id}: {what} is {found}, expected {expected}")]
     Mismatch {
         id: u64,
@@ -65,7 +65,7 @@ pub enum ImportError {
         found: String,
         expected: String,
     },
-    /// A GGUF tensor has one type, and experts of a layer have several.
+    /// Experts of a layer differ in type, but a GGUF tensor has a single type.
     #[error("layer {layer}: experts have several types of {projection}; --type f32 makes them one")]
     TypesDiffer {
         layer: u32,
@@ -74,19 +74,19 @@ pub enum ImportError {
     /// Int8 weights whose scale is not an f16.
     #[error("expert {id}: the int8 scale {scale} is no f16, so Q8_0 would round; give --type")]
     Int8Scale { id: u64, scale: f32 },
-    /// A type that has no place in GGUF.
+    /// A type that GGUF does not support.
     #[error("{what} of type {dtype} cannot be stored in a GGUF file as it is")]
     Type { what: String, dtype: &'static str },
-    /// Weights whose bytes are others in a GGUF file.
+    /// Weights whose bytes differ in a GGUF file.
     #[error(
         "expert {id}: weights of type {dtype} have other bytes in a GGUF file, so they cannot be left where \
          they are; import without --leave-experts"
     )]
     Left { id: u64, dtype: &'static str },
-    /// A GGUF file's strings are UTF-8.
+    /// A name that is not UTF-8, which GGUF strings have to be.
     #[error("{} is no UTF-8, as names in a GGUF file are", path.display())]
     Utf8 { path: PathBuf },
-    /// Tensors beside the experts are there, but not all.
+    /// Some of the tensors outside of the experts are missing.
     #[error("{name} is missing from the directory")]
     MissingDense { name: String },
     /// The output cannot be written.

@@ -1,4 +1,4 @@
-//! The experts of a directory, as three tensors a layer.
+//! The experts of a directory, as three tensors per layer.
 
 use super::directory::{Directory, stored_as};
 use super::error::ImportError;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-/// The float type that int8 weights become where Q8_0 would round them.
+/// The float type for int8 weights that Q8_0 would round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
     /// code × scale, rounded once to f16.
@@ -21,7 +21,7 @@ pub enum Float {
 /// The GGUF names of gate, up and down.
 const NAMES: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 
-/// All experts, looked at.
+/// All experts, with their headers checked.
 pub(super) struct Experts<'d> {
     directory: &'d Directory,
     float: Option<Float>,
@@ -39,7 +39,7 @@ struct Expert {
 }
 
 impl<'d> Experts<'d> {
-    /// Reads every expert's header.
+    /// Reads and checks every expert's header.
     pub(super) fn new(directory: &'d Directory, float: Option<Float>) -> Result<Self, ImportError> {
         let facts = directory.facts();
         let mut types = Vec::new();
@@ -81,7 +81,7 @@ impl<'d> Experts<'d> {
         Ok(())
     }
 
-    /// What a type is stored as.
+    /// The GGUF type for a blob's type.
     fn ty(&self, dtype: BlobType) -> Option<GgmlType> {
         match (dtype, self.float) {
             (BlobType::Int8, Some(Float::F16)) => Some(GgmlType::F16),
@@ -111,7 +111,7 @@ impl<'d> Experts<'d> {
         tensors
     }
 
-    /// The file of an expert, and where gate, up and down begin in it, whose bytes are those of a GGUF file.
+    /// The file of an expert whose bytes match a GGUF file's, and the offsets of gate, up and down in it.
     pub(super) fn place(&self, layer: u32, local: u32) -> Result<(PathBuf, [u64; 3]), ImportError> {
         let expert = Expert::open(self.directory, layer, local)?;
         if let Some(part) = expert.parts.iter().find(|part| part.dtype.ggml().is_none()) {
@@ -122,7 +122,7 @@ impl<'d> Experts<'d> {
         Ok((expert.path, expert.parts.each_ref().map(at)))
     }
 
-    /// Hands every projection of every expert to `write`: tensor, offset in it, bytes.
+    /// Passes every projection of every expert to `write`: tensor, offset in it, bytes.
     pub(super) fn convert(
         &self,
         mut write: impl FnMut(usize, u64, &[u8]) -> Result<(), ImportError>,
@@ -141,7 +141,7 @@ impl<'d> Experts<'d> {
         Ok(())
     }
 
-    /// The bytes of a projection, as GGUF has them.
+    /// The bytes of a projection in GGUF's layout.
     fn weights(&self, expert: &Expert, i: usize) -> Result<Vec<u8>, ImportError> {
         let part = &expert.parts[i];
         let mut bytes = vec![0; usize::try_from(part.range.end - part.range.start).unwrap_or(0)];
@@ -234,7 +234,7 @@ impl Expert {
         Ok(expert)
     }
 
-    /// A payload without a header, of the directory's one type.
+    /// Describes a payload without a header, of the directory's type.
     fn bare(
         &mut self,
         dtype: BlobType,
@@ -285,8 +285,8 @@ impl Expert {
     }
 }
 
-/// Codes of the whole matrix, then scales, as ggml's blocks: scale, then 16 bytes of which low
-/// nibbles are columns 0..16, high ones 16..32.
+/// Converts codes of the whole matrix, followed by scales, to ggml's blocks: a scale, then 16 bytes whose low nibbles
+/// are columns 0..16 and whose high nibbles are columns 16..32.
 fn mxfp4(bytes: &[u8], n_rows: usize, n_cols: usize) -> Vec<u8> {
     let n_blocks = n_rows * n_cols / 32;
     let (codes, scales) = bytes.split_at(n_blocks * 16);

@@ -1,4 +1,4 @@
-//! Experts that stay where they are: a GGUF file says where.
+//! Experts that are not copied: a GGUF file refers to their files.
 
 use super::directory::Directory;
 use super::error::ImportError;
@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the matrices of all experts lie, for a GGUF file in `folder`.
+/// The positions of all experts' matrices, for a GGUF file in `folder`.
 pub(super) fn links(
     directory: &Directory,
     experts: &Experts<'_>,
@@ -48,23 +48,24 @@ pub(super) fn links(
     Ok(files.links)
 }
 
-/// The files so far.
+/// The files found so far.
 struct Files {
-    /// That the GGUF file is in, free of links.
+    /// The folder of the GGUF file, with symbolic links resolved.
     folder: PathBuf,
     links: ExpertLinks,
-    /// Number and length.
+    /// Index and length.
     found: HashMap<PathBuf, (u32, u64)>,
 }
 
 impl Files {
-    /// Number and length of a file. Its name begins at the folder where it is in it, so that both can be moved together.
+    /// Index and length of a file. Its name is relative if it is in the GGUF file's folder, so that both can be moved
+    /// together.
     fn add(&mut self, path: &Path) -> Result<(u32, u64), ImportError> {
         if let Some(found) = self.found.get(path) {
             return Ok(*found);
         }
         let metadata = fs::metadata(path).map_err(|error| read_error(path, error))?;
-        // A link among the files is not followed: what it leads to may be replaced.
+        // A file that is a symbolic link is not resolved: its target may be replaced.
         let full = canonical(path.parent().unwrap_or(Path::new("")))?;
         let full = full.join(path.file_name().unwrap_or_default());
         let name = full.strip_prefix(&self.folder).unwrap_or(&full).to_str();
@@ -75,7 +76,7 @@ impl Files {
     }
 }
 
-/// A folder, free of links.
+/// A folder, with symbolic links resolved.
 fn canonical(folder: &Path) -> Result<PathBuf, ImportError> {
     let folder = match folder.as_os_str().is_empty() {
         true => Path::new("."),

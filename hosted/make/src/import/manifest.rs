@@ -1,4 +1,4 @@
-//! The JSON files of a data directory, read as far as they are needed.
+//! The JSON files of a data directory; only the required keys are read.
 
 use super::error::ImportError;
 use crate::uth::BlobType;
@@ -57,7 +57,7 @@ impl Listed {
     }
 }
 
-/// A JSON file, for messages with its path.
+/// A JSON file, with its path for messages.
 pub(super) struct Json {
     path: PathBuf,
     pub value: Value,
@@ -97,7 +97,7 @@ impl Json {
 
 pub(super) type PackedExperts = Option<(PathBuf, HashMap<u64, (u64, u64)>)>;
 
-/// The packed experts: `<blob>.manifest.json` beside `<blob>`.
+/// The packed experts: `<blob>` and its manifest `<blob>.manifest.json` in the same folder.
 pub(super) fn packed(path: &Path) -> Result<PackedExperts, ImportError> {
     let read_error = |error| ImportError::Read {
         path: path.into(),
@@ -128,7 +128,7 @@ pub(super) fn packed(path: &Path) -> Result<PackedExperts, ImportError> {
         }
     };
     let entries = entries.iter().map(entry).collect::<Result<_, _>>()?;
-    // The name was matched by this very ending.
+    // The name has been matched by this suffix.
     Ok(Some((
         manifest.with_extension("").with_extension(""),
         entries,

@@ -1,6 +1,6 @@
 //! Importing a data directory of expert blobs ([`crate::uth`]) as a GGUF file.
 //!
-//! Weights are taken dtype by dtype, without rounding again:
+//! Weights are converted by type, without another rounding:
 //!
 //! | there | here |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | mxfp4 | MXFP4: codes and scales in ggml's order; exact. Rows of whole blocks of 32 only |
 //! | int8 | Q8_0 with the projection's scale in every block: exact where that scale is an f16; else an error, and [`Float`] says to which float type |
 //!
-//! [`link`] leaves those of the first row where they are.
+//! [`link`] leaves the weights of the first row's types where they are.
 //!
-//! Of a byte of MXFP4 codes the low nibble is taken for the column of even number. Rows of Q and K are
-//! taken in the order they have: directories made from GGUF files have llama.cpp's.
+//! The low nibble of a byte of MXFP4 codes is the even column. Rows of Q and K keep their order: directories made from
+//! GGUF files have llama.cpp's.
 #![forbid(unsafe_code)]
 
 mod directory;
@@ -31,23 +31,22 @@ use sluice_core::model::LoadProgress;
 use sluice_core::team::StopFlag;
 use std::path::{Path, PathBuf};
 
-/// What was imported.
+/// Counts of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImportSummary {
     /// Decoder layers.
     pub n_layer: usize,
-    /// Experts of each.
+    /// Experts per layer.
     pub n_expert: usize,
-    /// Tensors beside the experts; 0 means that the directory has experts alone, which no engine
-    /// can run.
+    /// Number of tensors outside of the experts; 0 if the directory has only experts, which an engine cannot run.
     pub n_dense: usize,
 }
 
-/// Writes the GGUF file of a directory. `header` brings the metadata; what the directory knows
-/// (counts and widths) is set in it under the architecture's name.
+/// Writes the GGUF file of a directory. `header` provides the metadata; the values the directory knows (counts and
+/// widths) are set in it under the architecture's name.
 ///
 /// # Errors
-/// [`ImportError`]: what is missing or does not fit, by name. Then there is no output.
+/// [`ImportError`], naming the missing or mismatched part; no output remains.
 pub fn import(
     directory: &Directory,
     mut header: GgufHeader,
@@ -67,11 +66,11 @@ pub fn import(
     writing.finish(directory, &dense)
 }
 
-/// As [`import()`], but experts stay where they are: the file says where. From its folder on, if they are in it, so
-/// that both can be moved together.
+/// As [`import()`], but experts are not copied: the file refers to them. Paths are relative if the experts are in its
+/// folder, so that both can be moved together.
 ///
 /// # Errors
-/// As there; [`ImportError::Left`], where weights have other bytes in a GGUF file.
+/// As [`import()`]; [`ImportError::Left`] if weights have other bytes in a GGUF file.
 pub fn link(
     directory: &Directory,
     mut header: GgufHeader,
@@ -88,7 +87,7 @@ pub fn link(
     writing.finish(directory, &dense)
 }
 
-/// Sets what the directory knows in the header, and adds the tensors outside of experts.
+/// Sets the directory's counts and widths in the header, and adds the tensors outside of experts.
 fn describe(
     directory: &Directory,
     header: &mut GgufHeader,
@@ -176,9 +175,9 @@ impl<'s, P: FnMut(LoadProgress)> Writing<'s, P> {
 /// A tensor outside of the experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenseTensor {
-    /// In the GGUF file.
+    /// Its name in the GGUF file.
     name: String,
-    /// The file it comes from.
+    /// The file it is read from.
     path: PathBuf,
     dims: Vec<u64>,
     ty: GgmlType,

@@ -10,12 +10,12 @@ use sluice_core::model::ModelConfig;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// A pair with all that it is multiplied with, for some rows of one matrix. B: (rows, rank), A: (rank, columns).
+/// A pair with its total factor (`scale`), for some rows of one matrix. B: (rows, rank), A: (rank, columns).
 #[derive(Clone, Debug)]
 pub(super) struct Added<'m> {
-    /// Number of the matrix in a stack.
+    /// Index of the matrix in a stack.
     pub(super) part: u64,
-    /// Its first row there.
+    /// The first row in that matrix.
     first_row: usize,
     rank: usize,
     a: Cow<'m, [f32]>,
@@ -25,10 +25,10 @@ pub(super) struct Added<'m> {
 
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 
-/// What is added, by tensor of the model.
+/// The products to add, by tensor of the model.
 pub(super) type ByTensor<'m> = HashMap<String, Vec<Added<'m>>>;
 
-/// Finds the places of all pairs. Each adapter has a factor.
+/// Finds the tensor rows of all pairs. Each adapter has a factor.
 pub(super) fn by_tensor<'m>(
     gguf: &Gguf<'m>,
     adapters: &'m [(AdapterFile, f32)],
@@ -40,7 +40,7 @@ pub(super) fn by_tensor<'m>(
         matrices.check_family(file)?;
         for factors in &file.factors {
             if matrices.find(&factors.tensor).is_none() {
-                // A model that this program does not run has the names of its file alone.
+                // If this program does not run the model, only the names in its file are available.
                 let config = config.get_or_init(|| ModelConfig::from_gguf(gguf).ok());
                 if let Some(config) = config
                     && put_elsewhere(file, factors, *factor, &matrices, config, &mut found)?
@@ -56,7 +56,8 @@ pub(super) fn by_tensor<'m>(
     Ok(found)
 }
 
-/// Puts a pair's rows where the model's file has them, under other names; whether it has them all.
+/// Assigns a pair's rows to the tensors that hold them under other names in the model's file; returns whether all were
+/// found.
 fn put_elsewhere<'m>(
     file: &AdapterFile,
     factors: &'m Factors,
@@ -115,18 +116,19 @@ impl<'m> Added<'m> {
         }
     }
 
-    /// The rows of the matrix that it changes.
+    /// The rows of the matrix that this product changes.
     fn rows(&self) -> Range<usize> {
         self.first_row..self.first_row + self.b.len() / self.rank
     }
 
-    /// Whether it changes one of these rows.
+    /// Whether the product changes one of these rows.
     pub(super) fn meets(&self, rows: &Range<usize>) -> bool {
         let own = self.rows();
         own.start < rows.end && rows.start < own.end
     }
 
-    /// Adds its product to those of the rows `first`… that it changes, `row_len` numbers each; `product` is room.
+    /// Adds the product to `numbers`, whose rows start at `first` and have `row_len` numbers each; `product` is a
+    /// scratch buffer.
     pub(super) fn add(
         &self,
         numbers: &mut [f32],
@@ -159,7 +161,7 @@ impl<'m> Added<'m> {
 mod tests {
     use super::*;
 
-    /// A pair of rank 2 for `tensor`, each number another.
+    /// A pair of rank 2 for `tensor`; all numbers differ.
     fn factors(tensor: &str, n_rows: usize, n_cols: usize) -> Factors {
         let numbers = |n: usize| (0..n).map(|i| (i as f32 * 0.37).sin()).collect();
         Factors {
@@ -178,7 +180,7 @@ mod tests {
         std::fs::read(path).expect("a fixture")
     }
 
-    /// What is added to each tensor: its numbers, where all were 0 before.
+    /// The sum added to each tensor, starting from zeros.
     fn sums(gguf: &Gguf<'_>, pairs: Vec<Factors>) -> HashMap<String, Vec<f32>> {
         let file = AdapterFile {
             factors: pairs,
@@ -198,7 +200,7 @@ mod tests {
         found.into_iter().map(sum).collect()
     }
 
-    /// The product of a pair, as it is.
+    /// The unmodified product of a pair.
     fn product(pair: &Factors) -> Vec<f32> {
         let mut numbers = vec![0.0; pair.n_rows() * pair.n_cols()];
         Added::new(pair, 2.0).add(&mut numbers, 0, pair.n_cols(), &mut Vec::new());

@@ -1,4 +1,4 @@
-//! The model that an adapter is for: where its sizes are found.
+//! Finding the sizes of the model that an adapter is for.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -6,26 +6,26 @@ use crate::convert::Base;
 use sluice::file::ModelFile;
 use std::path::{Path, PathBuf};
 
-/// What may say how large the model is.
+/// Sources that may give the model's sizes.
 #[derive(Clone, Copy)]
 pub(super) struct Hints<'h> {
     /// The adapter's own folder.
     pub(super) folder: &'h Path,
-    /// The model's folder, as it was given.
+    /// The model's folder, if the caller gave one.
     pub(super) base: Option<&'h Path>,
-    /// The model's name or folder, as the adapter has it.
+    /// The model's name or folder, as the adapter states it.
     pub(super) named: Option<&'h str>,
     /// The model's GGUF file.
     pub(super) model: Option<&'h ModelFile>,
 }
 
 impl Hints<'_> {
-    /// What the model may be, the likeliest first; one at least. `names` are the adapted tensors.
+    /// The possible models, the likeliest first; never empty. `names` are the adapted tensors.
     pub(super) fn bases(&self, names: &[String]) -> Result<Vec<Base>, LoraError> {
         if let Some(base) = self.base {
             return Ok(vec![Base::of_folder(base, names)?]);
         }
-        // What is computed with says more than what an adapter says of itself.
+        // The model in use takes precedence over the adapter's own statements.
         let of_model = self.model.map(|model| {
             let parsed = model.parse()?;
             Ok::<_, LoraError>(Base::of_gguf(Path::new(model.name()), &parsed))
@@ -54,7 +54,7 @@ impl Hints<'_> {
         Err(error(format!("{named}: {how}")))
     }
 
-    /// A folder with `config.json` that the adapter names, or its own.
+    /// A folder with `config.json`: the one the adapter names, or its own.
     fn config_folder(&self) -> Option<PathBuf> {
         let has_config = |folder: &PathBuf| folder.join("config.json").is_file();
         let named = self.named.map(PathBuf::from).filter(has_config);

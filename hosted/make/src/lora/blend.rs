@@ -1,17 +1,17 @@
-//! One adapter of several.
+//! Combining several adapters into one.
 //!
-//! [`stack`] is exact: the product of stacked matrices is the sum of the products. [`interpolate`] makes the weighted
-//! sums of the matrices themselves, as the predecessor of this program did; that is not the sum of the products.
+//! [`stack`] is exact: the product of stacked matrices is the sum of the products. [`interpolate`] sums the weighted
+//! matrices themselves, as this program's predecessor did; that differs from the sum of the products.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
 use sluice::adapter::{AdapterFile, Factors};
 use std::collections::HashMap;
 
-/// Adapters with weights, their ranks stacked: each pair's product is the weighted sum of the products.
+/// Stacks the ranks of weighted adapters: each pair's product is the weighted sum of the products.
 ///
 /// # Errors
-/// [`LoraError`]: adapters for different models, or none.
+/// [`LoraError`]: the adapters are for different models, or there are no adapters.
 pub fn stack(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraError> {
     let mut all = begin(files)?;
     let mut places = HashMap::new();
@@ -33,7 +33,7 @@ pub fn stack(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraError> {
     Ok(all)
 }
 
-/// A = Σ wᵢ · Aᵢ and B = Σ wᵢ · Bᵢ. All must have the same pairs, of the same ranks and scales.
+/// A = Σ wᵢ · Aᵢ and B = Σ wᵢ · Bᵢ. All adapters must have the same pairs, with equal ranks and scales.
 ///
 /// # Errors
 /// [`LoraError`], naming the tensor that differs.
@@ -86,7 +86,7 @@ pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraErro
     Ok(all)
 }
 
-/// An adapter without pairs that is for the same model as all.
+/// An adapter without pairs, for the model that all adapters have in common.
 fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraError> {
     let mut all = AdapterFile::default();
     for (file, weight) in files {
@@ -113,10 +113,10 @@ fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraError> {
     Ok(all)
 }
 
-/// Puts a pair's ranks behind those of another.
+/// Appends a pair's ranks to `all`.
 fn append(all: &mut Factors, own: &Factors, scale: f32, path: &str) -> Result<(), LoraError> {
     check_shape(all, own, path)?;
-    // One scale for both; else they become part of the numbers.
+    // Equal scales are kept; otherwise they are multiplied into the numbers.
     let by = match all.scale.to_bits() == scale.to_bits() {
         true => 1.0,
         false => {

@@ -1,8 +1,8 @@
-//! `adapter_config.json`: ranks and scales of an adapter of PEFT's, and what it says that is not supported.
+//! `adapter_config.json`: ranks and scales of a PEFT adapter, and checks for unsupported settings.
 //!
-//! Tensors say which modules are adapted, so `target_modules` and its like are not read. `target_parameters` is: of
-//! parameters, tensors have the names of their modules alone. What changes the computation is honoured or refused by
-//! name; what is not known is a warning.
+//! Tensors show which modules are adapted, so `target_modules` and similar keys are not read. `target_parameters` is,
+//! because tensors of adapted parameters are named only after their modules. A setting that changes the computation is
+//! honoured or refused by name; an unknown one causes a warning.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -11,25 +11,25 @@ use regex_lite::Regex;
 use serde_json::Value;
 use std::path::Path;
 
-/// What `adapter_config.json` says.
+/// The settings in `adapter_config.json`.
 #[derive(Debug)]
 pub(super) struct AdapterConfig {
     rank: u32,
     alpha: f64,
-    /// Of modules whose names match, the first that does.
+    /// Ranks of modules whose names match; the first match counts.
     ranks: Vec<(Regex, u32)>,
     alphas: Vec<(Regex, f64)>,
     /// The scale is α / √r.
     is_stabilised: bool,
-    /// Ends of the names of parameters that are adapted without their modules.
+    /// Suffixes of the names of parameters that are adapted without their modules.
     parameters: Vec<String>,
-    /// Of PEFT, if it is a released one.
+    /// The PEFT version, if it is a released one.
     version: Option<[u32; 3]>,
     pub(super) base_model: Option<String>,
     pub(super) warnings: Vec<String>,
 }
 
-/// More patterns than an adapter has modules.
+/// Far more patterns than an adapter has modules.
 const PATTERNS_MAX: usize = 1 << 16;
 
 impl AdapterConfig {
@@ -72,7 +72,7 @@ impl AdapterConfig {
         Ok(read)
     }
 
-    /// Whether a parameter is adapted without its module. Then ranks and scales go by its own name.
+    /// Whether a parameter is adapted without its module. Its ranks and scales then follow its own name.
     pub(super) fn adapts(&self, parameter: &str) -> bool {
         self.parameters.iter().any(|end| {
             let rest = parameter.strip_suffix(end.as_str());
@@ -80,7 +80,8 @@ impl AdapterConfig {
         })
     }
 
-    /// Whether PEFT's version alone says that A takes the inputs of experts that are one parameter: [`super::experts`].
+    /// Whether PEFT's version alone implies that A takes the inputs of experts stored as one parameter:
+    /// [`super::experts`].
     pub(super) fn a_takes_inputs(&self, is_turned: bool) -> bool {
         self.version.is_some_and(|version| match is_turned {
             false => version >= [0, 19, 1],
@@ -93,7 +94,7 @@ impl AdapterConfig {
         of_module(&self.ranks, module).unwrap_or(self.rank)
     }
 
-    /// What a module's product is multiplied with.
+    /// The factor of a module's product.
     pub(super) fn scale(&self, module: &str) -> f32 {
         let alpha = of_module(&self.alphas, module).unwrap_or(self.alpha);
         let rank = f64::from(self.rank(module));
@@ -118,7 +119,7 @@ fn of_module<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
     found.map(|(_, value)| *value)
 }
 
-/// Three numbers; a version in the making has more.
+/// Parses a version of three numbers; development versions have more.
 fn version(text: &str) -> Option<[u32; 3]> {
     let numbers: Option<Vec<_>> = text.split('.').map(|part| part.parse().ok()).collect();
     numbers?.try_into().ok()
@@ -135,7 +136,8 @@ fn flag(config: &Config, key: &str) -> Result<bool, LoraError> {
     }
 }
 
-/// An object of patterns: PEFT looks for the first that is the end of a module's name, behind a dot.
+/// Reads an object of patterns: PEFT uses the first one that matches the end of a module's name, from a dot or the
+/// start.
 fn patterns<T>(
     config: &Config,
     key: &str,
@@ -157,7 +159,7 @@ fn patterns<T>(
     entries.collect()
 }
 
-/// Refuses what changes the computation, and warns of what is not known.
+/// Refuses keys that change the computation, and warns about unknown ones.
 fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
     check_init(config)?;
     for (key, value) in config.unread() {
@@ -167,7 +169,7 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
         let listed = NEUTRAL.iter().find(|(name, ..)| *name == key);
         let (is_neutral, why) = match listed {
             Some((_, neutral, why)) => (neutral.is(value), *why),
-            // A method that is switched on by a flag.
+            // A method enabled by a flag.
             None if key.starts_with("use_") => (Neutral::Off.is(value), "it is not known"),
             None => {
                 if !Neutral::Off.is(value) {
@@ -185,7 +187,7 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
     Ok(())
 }
 
-/// Some ways to begin training change the base model, and the adapter is for what was left of it.
+/// Refuses initialisations that change the base model: the adapter only fits the changed model.
 fn check_init(config: &Config) -> Result<(), LoraError> {
     let key = "init_lora_weights";
     let is_known = match config.find(&[key]) {
@@ -207,7 +209,7 @@ fn check_init(config: &Config) -> Result<(), LoraError> {
     Err(config.error(&[key], &what).into())
 }
 
-/// Keys that change the computation, unless they have this value, and what they are.
+/// Keys that change the computation unless they have this value, with a description of each.
 const NEUTRAL: [(&str, Neutral, &str); 18] = [
     (
         "alora_invocation_tokens",
@@ -273,7 +275,7 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
     ),
 ];
 
-/// About training, files, and which modules are adapted, which the tensors say.
+/// Keys about training, files, and the adapted modules, which the tensors already show.
 const HARMLESS: [&str; 24] = [
     "auto_mapping",
     "corda_config",
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What becomes of a configuration with these keys beside those that all have.
+    /// Reads a configuration that has these keys in addition to the required ones.
     fn read(changes: &Value) -> Result<AdapterConfig, String> {
         let mut map = json!({"peft_type": "LORA", "r": 8, "lora_alpha": 16});
         let all = map.as_object_mut().expect("an object");

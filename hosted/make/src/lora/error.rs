@@ -11,39 +11,39 @@ use sluice_core::kernels::quantize::QuantizeError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why an adapter cannot be used, with the file and the tensor.
+/// Why an adapter cannot be used, with the file and the tensor at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum LoraError {
-    /// A file that is absent or not ours to read.
+    /// A file that does not exist or cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// Something that is no adapter, and what it is instead.
+    /// A path that does not hold an adapter, and what it holds instead.
     #[error("{} is no adapter: {what}", path.display())]
     NotAnAdapter { path: PathBuf, what: String },
-    /// A key of a file that changes what an adapter computes, and is not supported.
+    /// An unsupported key that changes what an adapter computes.
     #[error("{}: {key} {what}", path.display())]
     Key {
         path: PathBuf,
         key: String,
         what: String,
     },
-    /// A tensor that has no place, or not this one.
+    /// A tensor that is not expected, or not valid.
     #[error("{}: {tensor} {what}", path.display())]
     Tensor {
         path: PathBuf,
         tensor: String,
         what: String,
     },
-    /// A type that is no plain float.
+    /// A tensor type that is not a plain float.
     #[error("{}: {tensor} is stored as {dtype}; adapters have F32, F16 or BF16", path.display())]
     Dtype {
         path: PathBuf,
         tensor: String,
         dtype: Dtype,
     },
-    /// Matrices for a matrix of another shape: (rows, columns).
+    /// The adapter's matrices do not fit the model's matrix: (rows, columns).
     #[error(
         "{}: {tensor} is made for {} x {}, the model has {} x {}",
         path.display(), found[0], found[1], expected[0], expected[1]
@@ -64,10 +64,10 @@ pub enum LoraError {
         found: String,
         expected: String,
     },
-    /// Nothing says how large the model is that the adapter is for.
+    /// The model's sizes are unknown.
     #[error("{}: {what}", path.display())]
     NoBase { path: PathBuf, what: String },
-    /// An adapter that does not go with the model.
+    /// An adapter that does not fit the model.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
     /// Reading numbers failed.
@@ -83,7 +83,7 @@ pub enum LoraError {
         tensor: String,
         error: QuantizeError,
     },
-    /// A type that nothing here can write.
+    /// A type that cannot be written.
     #[error(
         "{tensor}, of rows of {row_len}, cannot be written as {ty}: --outtype names another type"
     )]
@@ -92,10 +92,10 @@ pub enum LoraError {
         ty: GgmlType,
         row_len: u64,
     },
-    /// What is asked for cannot be written in that format.
+    /// The output format cannot express the adapter.
     #[error("{tensor} {what}")]
     CannotSay { tensor: String, what: String },
-    /// A configuration or weights of Hugging Face's that cannot be read.
+    /// A Hugging Face configuration or weights that cannot be read.
     #[error(transparent)]
     Convert(#[from] ConvertError),
     /// A file that cannot be opened.

@@ -1,9 +1,10 @@
-//! Adapters of experts that are one parameter.
+//! Adapters of experts that are stored as one parameter.
 //!
 //! In transformers 5 a layer's experts are parameters of one module: `gate_up_proj` (E, 2 · n_ff, n_embd), gates before
-//! ups, and `down_proj` (E, n_embd, n_ff). Some models turn them, (E, inputs, outputs), or let gates and ups take turns.
-//! PEFT (`target_parameters`) wraps such a module once for each adapted parameter, so that of two pairs one is
-//! `experts.base_layer.lora_A` and the other `experts.lora_A`: which is whose, only sizes say. For E experts of rank R
+//! ups, and `down_proj` (E, n_embd, n_ff). Some models transpose them, (E, inputs, outputs), or alternate gates and
+//! ups. PEFT (`target_parameters`) wraps such a module once for each adapted parameter, so one of two pairs is named
+//! `experts.base_layer.lora_A` and the other `experts.lora_A`. Only sizes show which parameter a pair belongs to. For E
+//! experts of rank R:
 //!
 //! ```text
 //! A  (E · R, columns)   row e · R + i is row i of expert e
@@ -18,11 +19,11 @@
 //! | 0.19.0 | B | B; A with transformers 4 |
 //! | from 0.19.1 on | A | A; B with transformers 4 |
 //!
-//! Sizes say this too, except where an expert has as many inputs as outputs and no other parameter is beside it.
-//! Then the version has to say it, and what it does not say is refused. Versions before 0.19.1 do not say it of
-//! the first kind: newer ones keep an older number in adapters that they turn to parameters.
+//! Sizes show this too, unless an expert has as many inputs as outputs and no other parameter is adapted. Then the
+//! version decides, and an ambiguous one is refused. Versions before 0.19.1 are ambiguous for the first kind: newer
+//! ones keep an older version number in adapters that they convert to parameters.
 //!
-//! Source: `ParamWrapper` in peft/tuners/lora/layer.py, of 0.17.0 to 0.21.2.
+//! Source: `ParamWrapper` in peft/tuners/lora/layer.py, versions 0.17.0 to 0.21.2.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -32,29 +33,29 @@ use sluice::adapter::Factors;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The place of a tensor and the number of its part.
+/// The index of a tensor, and the index of a matrix in it.
 pub(super) type Order = (usize, usize);
 
-/// A pair behind its order.
+/// A pair, preceded by its position.
 pub(super) type Placed = (Order, Factors);
 
 /// A parameter that holds a matrix for each expert.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    /// As its module has it.
+    /// Its name within its module.
     pub(super) name: String,
     n_expert: u64,
-    /// Outputs and inputs of an expert.
+    /// Number of outputs and inputs of an expert.
     rows: u64,
     columns: u64,
-    /// The parameter is (E, inputs, outputs).
+    /// Whether the parameter is transposed: (E, inputs, outputs).
     pub(super) is_turned: bool,
-    /// The tensors that its rows become, and which of an expert's rows each has.
+    /// The tensors that are made from its rows, and which of an expert's rows each one takes.
     parts: Vec<(usize, Slice)>,
 }
 
 impl Stack {
-    /// The pairs of all experts, with the places of their tensors. `all` has the rank of one of them.
+    /// The pairs of all experts, with the positions of their tensors. `all` has the rank of a single expert.
     pub(super) fn factors(
         &self,
         all: &Pair,
@@ -81,7 +82,7 @@ impl Stack {
         found
     }
 
-    /// Whether a pair may be this parameter's, by its sizes.
+    /// Whether a pair's sizes fit this parameter.
     fn fits(&self, sizes: Sizes, rank: u32, a_takes_inputs: bool) -> bool {
         let of_all = self.rank_of_all(rank);
         let [a, b] = match a_takes_inputs {
@@ -95,7 +96,7 @@ impl Stack {
         self.n_expert.saturating_mul(rank.into())
     }
 
-    /// Why a pair is not this parameter's.
+    /// The error for a pair that does not fit this parameter.
     fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> LoraError {
         let tensor = format!("{module}.{}", self.name);
         let (of_all, n) = (self.rank_of_all(rank), self.n_expert);
@@ -116,12 +117,13 @@ impl Stack {
     }
 }
 
-/// The modules of a model that hold experts, and the parameters of each in the order of the module.
+/// The modules of a model that hold experts, with each module's parameters in order.
 #[derive(Debug, Default)]
 pub(super) struct Stacks(pub(super) HashMap<String, Vec<Stack>>);
 
 impl Stacks {
-    /// Those of a model with these tensors, with experts apart or, as few have them, in one.
+    /// Collects the parameters of a model with these tensors, whether its experts are separate or, in a few models,
+    /// stored as one.
     pub(super) fn new(wanted: &[Wanted]) -> Self {
         let mut stacks = Self::default();
         let names: HashSet<&str> = wanted.iter().map(|own| &*own.name).collect();
@@ -139,7 +141,8 @@ impl Stacks {
         stacks
     }
 
-    /// A tensor of which each expert has a source: gates and ups become one parameter. `first` is the first expert's.
+    /// Adds a tensor that has a source per expert: gates and ups become one parameter. `first` is the first expert's
+    /// source.
     fn add_apart(&mut self, first: &str, own: &Wanted, place: usize, names: &HashSet<&str>) {
         let (Some((module, _)), &[rows, columns]) = (first.rsplit_once(".0."), &*own.shape) else {
             return;
@@ -167,7 +170,7 @@ impl Stacks {
         self.add(module, stack);
     }
 
-    /// A tensor whose source is one for all experts.
+    /// Adds a tensor with a single source for all experts.
     fn add_stored(&mut self, source: &str, own: &Wanted, place: usize) {
         let (&[n_expert, rows, columns], &[n, first, second]) = (&*own.shape, &*own.source) else {
             return;
@@ -205,7 +208,7 @@ impl Stacks {
             parts: vec![(place, part)],
         };
         self.add(module, stack(name));
-        // Granite's, as transformers 5 has them.
+        // Granite's names in transformers 5.
         for (older, name) in [
             (".input_linear", "gate_up_proj"),
             (".output_linear", "down_proj"),
@@ -232,8 +235,8 @@ pub(super) struct Sizes {
     pub(super) b: [u64; 2],
 }
 
-/// Which of the adapted parameters each pair is for, and whether A takes inputs. `pairs` and `adapted`, parameters and
-/// their ranks, are equally many. `is_known` says that A does, where sizes do not.
+/// Assigns each pair to an adapted parameter, and determines whether A takes inputs. `pairs` and `adapted` (parameters
+/// with their ranks) have the same length. `is_known` states that A does, in case sizes do not show it.
 pub(super) fn assign(
     path: &Path,
     module: &str,
@@ -245,7 +248,7 @@ pub(super) fn assign(
     let orders: &[&[usize]] = match adapted.len() {
         1 => &[&[0]],
         2 => &[&[0, 1], &[1, 0]],
-        // No module has more.
+        // No module has more parameters.
         _ => &[],
     };
     let fit = |order: &[usize], a_takes_inputs| {
@@ -265,7 +268,7 @@ pub(super) fn assign(
         return Ok((order.to_vec(), a_takes_inputs));
     }
     if left.is_empty() {
-        // The first parameter is the innermost.
+        // The first parameter is wrapped innermost.
         for ((stack, rank), sizes) in adapted.iter().zip(pairs) {
             if !stack.fits(*sizes, *rank, true) && !stack.fits(*sizes, *rank, false) {
                 return Err(stack.misfit(*sizes, *rank, path, module));
@@ -280,7 +283,7 @@ pub(super) fn assign(
     Err(LoraError::tensor(path, module, what))
 }
 
-/// One expert's of the factors of `n`.
+/// The pair of one expert out of `n`.
 pub(super) fn of_expert(all: &Pair, expert: usize, n: usize) -> Pair {
     let len = all.a.len() / n;
     Pair {

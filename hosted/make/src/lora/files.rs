@@ -1,4 +1,4 @@
-//! Folders of several files that are written together.
+//! Folders of several files that are written as a unit.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -6,8 +6,8 @@ use sluice::file::{OutputError, OutputFile};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes files into a folder, which is made if it is not there: all, or none of those that are new. The last is the
-/// one that says what the folder is.
+/// Writes files into a folder, which is created if necessary: either all of them, or no new file. The last file is the
+/// one that identifies the folder's format.
 pub(super) fn write_all(
     folder: &Path,
     contents: &[(&str, &Vec<u8>)],

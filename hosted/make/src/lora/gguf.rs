@@ -1,8 +1,8 @@
-//! An adapter as llama.cpp has it: a GGUF file with pairs of tensors (`llama-adapter.cpp`, `convert_lora_to_gguf.py`).
+//! Adapters in llama.cpp's format: a GGUF file with pairs of tensors (`llama-adapter.cpp`, `convert_lora_to_gguf.py`).
 //!
-//! `<tensor>.lora_a` has dims [columns, r], `<tensor>.lora_b` [r, rows]; of a stack of matrices both have a third
-//! dimension, or one of them stands for all. `token_embd.weight.lora_a` is turned: [r, tokens]. The scale is α / r; where
-//! α is 0 or absent, 1.
+//! `<tensor>.lora_a` has dims [columns, r], `<tensor>.lora_b` [r, rows]; for a stack of matrices both have a third
+//! dimension, or one of them is shared by all. `token_embd.weight.lora_a` is transposed: [r, tokens]. The scale is α /
+//! r, or 1 if α is 0 or absent.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -18,12 +18,12 @@ use sluice_core::kernels::blocks::dequantize_row;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Whether a file that was opened is an adapter.
+/// Checks that an open file is an adapter.
 pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), LoraError> {
     check_kind(&file.parse()?, path)
 }
 
-/// Reads a file that was opened; returns warnings.
+/// Reads an open file; returns warnings.
 pub(super) fn read(
     file: &ModelFile,
     path: &Path,
@@ -69,7 +69,7 @@ pub(super) fn read(
     Ok(warnings)
 }
 
-/// Whether the file is an adapter, and one of LoRA.
+/// Checks that the file is an adapter of type LoRA.
 fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
     let not = |what: String| {
         let path = path.into();
@@ -98,7 +98,7 @@ fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
     }
 }
 
-/// Refuses keys that change what is computed, and warns of those that are not known.
+/// Refuses keys that change the computation, and warns about unknown ones.
 fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Result<(), LoraError> {
     for (key, value) in gguf.metadata() {
         let Some(name) = key.strip_prefix("adapter.") else {
@@ -124,14 +124,14 @@ fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Resul
     Ok(())
 }
 
-/// Two tensors for one of the model's.
+/// A and B for one tensor of the model.
 struct PairInfo<'g> {
     tensor: &'g str,
     a: TensorInfo<'g>,
     b: TensorInfo<'g>,
 }
 
-/// The pairs in the order of the file.
+/// The pairs in file order.
 fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraError> {
     type Halves<'g> = (&'g str, [Option<TensorInfo<'g>>; 2]);
     let mut found: Vec<Halves<'g>> = Vec::new();
@@ -175,7 +175,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
     }
 }
 
-/// Reads pairs. Its memory is used again for each.
+/// Reads pairs, reusing its buffers.
 struct Reader<'r> {
     path: &'r Path,
     source: &'r dyn TensorSource,
@@ -183,12 +183,12 @@ struct Reader<'r> {
     bytes: Vec<u8>,
     /// A and B of a whole stack.
     all: [Vec<f32>; 2],
-    /// Of one matrix.
+    /// The factors of one matrix.
     own: Factors,
 }
 
 impl Reader<'_> {
-    /// Hands pair number `i` over: one for each matrix of a stack.
+    /// Passes on pair `i`, matrix by matrix for a stack.
     fn hand_over(
         &mut self,
         i: usize,
@@ -202,7 +202,7 @@ impl Reader<'_> {
         self.read(a, 0)?;
         self.read(b, 1)?;
         for (all, n) in self.all.iter().zip(counts) {
-            // One for all of a stack.
+            // A single matrix is shared by the whole stack.
             let copies = if n == 1 { n_parts } else { 1 };
             check_copies(self.path, tensor, copies, all.len() / usize_of(n))?;
         }
@@ -227,7 +227,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether two tensors go together; says how many matrices they are for.
+    /// Checks that two tensors match; returns the number of matrices they are for.
     fn check(&self, pair: &PairInfo<'_>) -> Result<u64, LoraError> {
         let PairInfo { tensor, a, b } = *pair;
         let is_embedding = tensor == EMBEDDING;
@@ -253,7 +253,7 @@ impl Reader<'_> {
         Ok(n_parts)
     }
 
-    /// As llama.cpp computes it.
+    /// The scale, as llama.cpp computes it.
     fn scale(&self, rank: usize) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
         let rank = rank as f32;

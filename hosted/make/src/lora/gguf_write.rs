@@ -1,7 +1,7 @@
 //! Writing llama.cpp's GGUF file of an adapter.
 //!
-//! The file has one α for all. Of pairs whose scale is not α / r, B is multiplied; of a stack, matrices without a pair
-//! are zeros, and ranks are filled up to the largest.
+//! The file has a single α. If a pair's scale differs from α / r, its B is multiplied; in a stack, matrices without a
+//! pair are zeros, and ranks are padded to the largest.
 #![forbid(unsafe_code)]
 
 use super::turn::turned;
@@ -12,21 +12,21 @@ use sluice::file::{GgufHeader, OutputFile};
 use sluice_core::kernels::quantize::Quantizer;
 use std::collections::BTreeMap;
 
-/// What a file is to be like.
+/// Options of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufOptions<'o> {
-    /// Of the matrices; rows that are no whole number of blocks are F16.
+    /// The type of the matrices; rows that are not a whole number of blocks are F16.
     pub float: FloatType,
-    /// The model's matrices, where they are known: stacks are as high as there.
+    /// The model's matrices, if known: they determine the height of stacks.
     pub matrices: Option<&'o Matrices>,
     /// `general.name`.
     pub name: Option<&'o str>,
 }
 
-/// Writes an adapter.
+/// Writes an adapter as a GGUF file.
 ///
 /// # Errors
-/// [`LoraError::CannotSay`], [`LoraError::Numbers`], [`LoraError::Output`], after which no file is left.
+/// [`LoraError::CannotSay`], [`LoraError::Numbers`], [`LoraError::Output`]; no file remains.
 pub fn write_gguf(
     file: &AdapterFile,
     options: GgufOptions<'_>,
@@ -80,10 +80,10 @@ pub fn write_gguf(
 /// The pairs for one tensor.
 struct Group<'f> {
     tensor: &'f str,
-    /// By the number of the matrix, 0 where there is one.
+    /// The pairs by matrix index, or 0 for a single matrix.
     parts: BTreeMap<u32, &'f Factors>,
     is_stack: bool,
-    /// The largest.
+    /// The largest rank.
     rank: usize,
 }
 
@@ -121,7 +121,7 @@ impl Group<'_> {
         first.expect("a group is made of a pair")
     }
 
-    /// Ends of names, row lengths and rows of both tensors' matrices.
+    /// Suffixes, row lengths and numbers of rows of both tensors.
     fn shapes(&self) -> [(&'static str, usize, usize); 2] {
         let (rows, columns) = (self.first().n_rows(), self.first().n_cols());
         let a = match self.is_embedding() {
@@ -135,7 +135,7 @@ impl Group<'_> {
         self.tensor == "token_embd.weight"
     }
 
-    /// The height of the stack: the model's, or what the pairs take.
+    /// The height of the stack: from the model, or else from the pairs if none is missing.
     fn n_parts(&self, matrices: Option<&Matrices>) -> Result<Option<u64>, LoraError> {
         if !self.is_stack {
             return Ok(None);
@@ -157,7 +157,7 @@ impl Group<'_> {
         }
     }
 
-    /// A matrix as it is written, and its row length.
+    /// A matrix in its output form, and its row length.
     fn matrix(&self, part: u64, is_a: bool, alpha: f32) -> (Vec<f32>, usize) {
         let [(_, a_len, a_rows), (_, b_len, b_rows)] = self.shapes();
         let (row_len, n_rows) = if is_a {
@@ -175,7 +175,7 @@ impl Group<'_> {
             let rows = own.b.chunks_exact(own.rank);
             let zeros = vec![0.0; self.rank - own.rank];
             let row = |row: &[f32]| {
-                // One is left alone, so that numbers stay as they are.
+                // A factor of 1 is skipped, so that numbers stay bit-identical.
                 let scaled = row.iter().map(|x| if is_one { *x } else { x * by });
                 scaled.chain(zeros.clone()).collect::<Vec<_>>()
             };
@@ -190,7 +190,7 @@ impl Group<'_> {
     }
 }
 
-/// The α with which most pairs need no change.
+/// The α that fits most pairs without a change.
 fn alpha_of(groups: &[Group<'_>]) -> f32 {
     let mut counts: Vec<(f32, usize)> = Vec::new();
     for group in groups {
@@ -205,13 +205,13 @@ fn alpha_of(groups: &[Group<'_>]) -> f32 {
             }
         }
     }
-    // 0 would mean something else.
+    // 0 has a special meaning.
     let usable = counts.into_iter().filter(|(alpha, _)| alpha.is_normal());
     let best = usable.rev().max_by_key(|(_, count)| *count);
     best.map_or(1.0, |(alpha, _)| alpha)
 }
 
-/// The number that gives the scale when it is divided by the rank.
+/// The number that results in `scale` when divided by the rank.
 fn exact_alpha(scale: f32, rank: usize) -> f32 {
     let rank = to_f32(rank);
     let near = scale * rank;
@@ -225,7 +225,7 @@ const fn to_f32(n: usize) -> f32 {
     n as f32
 }
 
-/// Of the layout of quantised blocks; 2 since 2023 (`GGML_QNT_VERSION`).
+/// Version of the layout of quantised blocks; 2 since 2023 (`GGML_QNT_VERSION`).
 const QUANTIZATION_VERSION: u32 = 2;
 
 #[cfg(test)]

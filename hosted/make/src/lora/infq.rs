@@ -1,8 +1,8 @@
-//! Adapters of an INFQ v1 directory: `manifest.json` and files of numbers in 8 or 4 bits with a scale for each row.
+//! Adapters in an INFQ v1 directory: `manifest.json`, and files of 8-bit or 4-bit numbers with a scale for each row.
 //!
-//! INFQ computes y += A · (B · x): its A is LoRA's B and its B LoRA's A, and α / r is a part of A. An entry is one
-//! pair; which matrix of the model it is for, its name says: `<adapter>/<tensor>`, and `<adapter>/<tensor>[3]` of a
-//! stack, with GGUF's names. Entries without such a name cannot be used and are refused.
+//! INFQ computes y += A · (B · x): its A is LoRA's B and its B LoRA's A, and α / r is part of A. Each entry is one
+//! pair, whose name gives the model's matrix: `<adapter>/<tensor>`, or `<adapter>/<tensor>[3]` in a stack, with GGUF's
+//! names. Entries with other names are refused.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -89,7 +89,7 @@ fn record() -> String {
 pub(super) const LAYOUT: &str = "rowmajor_blocked";
 pub(super) const RECORD_LAYOUT: &str = "row:u32,col:u16,val:fp16";
 pub(super) const RECORD_BYTES: u64 = 8;
-/// Outliers begin at multiples of it.
+/// Outliers begin at multiples of this.
 pub(super) const ALIGN: u64 = 64;
 
 /// The names of a directory's adapters.
@@ -113,7 +113,7 @@ fn manifest(path: &Path) -> Result<Manifest, LoraError> {
     Ok(manifest)
 }
 
-/// Reads a directory. It may have several adapters; `name` chooses one.
+/// Reads a directory. It may hold several adapters; `name` selects one.
 pub(super) fn read(
     folder: &Path,
     name: Option<&str>,
@@ -142,7 +142,7 @@ pub(super) fn read(
     Ok(warnings)
 }
 
-/// Whether a folder is such a directory.
+/// Whether a folder is an INFQ directory.
 pub(super) fn is_one(folder: &Path) -> bool {
     folder.join("manifest.json").is_file() && folder.join("adapters.bin").exists()
 }
@@ -198,7 +198,7 @@ fn chosen<'e>(
     }
 }
 
-/// `<adapter>/<tensor>` or `<adapter>/<tensor>[part]`.
+/// Parses `<adapter>/<tensor>` or `<adapter>/<tensor>[part]`.
 fn parse_name(name: &str) -> Option<(&str, Place<'_>)> {
     let (adapter, tensor) = name.rsplit_once('/')?;
     let (tensor, part) = match tensor
@@ -215,7 +215,7 @@ fn parse_name(name: &str) -> Option<(&str, Place<'_>)> {
 struct Reader<'r> {
     folder: &'r Path,
     manifest: &'r Path,
-    /// Files, and how many of their bytes have been read: no byte is in two matrices.
+    /// Files, and how many of their bytes have been read: matrices do not share bytes.
     files: HashMap<String, (ReadFile, u64)>,
 }
 
@@ -318,7 +318,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Bytes of a file of the directory, each of which belongs to one matrix.
+    /// Reads bytes of a file in the directory, each of which belongs to a single matrix.
     fn bytes(
         &mut self,
         file: &str,
@@ -327,7 +327,7 @@ impl Reader<'_> {
         name: &str,
     ) -> Result<Vec<u8>, LoraError> {
         let error = |what: String| Err(LoraError::tensor(self.manifest, name, what));
-        // A name only: a directory from elsewhere does not open files outside of it.
+        // Must be a plain file name: a foreign directory cannot open files outside itself.
         if Path::new(file).file_name() != Some(file.as_ref()) {
             return error(format!("is in {file:?}, which is no file name"));
         }
@@ -361,7 +361,7 @@ impl Reader<'_> {
     }
 }
 
-/// A number of 4 bits.
+/// A 4-bit number.
 fn nibble(row: &[u8], col: usize) -> i8 {
     let byte = row[col / 2];
     let high = if col.is_multiple_of(2) {

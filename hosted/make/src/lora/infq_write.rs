@@ -1,4 +1,4 @@
-//! Writing an INFQ v1 directory with one adapter ([`super::infq`] says what is in it).
+//! Writing an INFQ v1 directory with one adapter; [`super::infq`] describes the format.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -11,29 +11,29 @@ use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
 use sluice_core::kernels::quantize::QuantizeError;
 use std::path::Path;
 
-/// What a directory is to be like.
+/// Options of the directory.
 #[derive(Clone, Copy, Debug)]
 pub struct InfqOptions<'o> {
-    /// The adapter's name, before the tensors'.
+    /// The adapter's name, a prefix of the tensors' names.
     pub name: &'o str,
-    /// 4 bits instead of 8.
+    /// 4 bits per number instead of 8.
     pub is_int4: bool,
-    /// Numbers beyond it are kept as they are, beside the others; 0 for none.
+    /// Numbers above it are stored separately, as outliers; 0 disables this.
     pub outlier_threshold: f32,
-    /// Whether files of such a directory are replaced.
+    /// Whether to replace the files of an existing directory.
     pub overwrite: bool,
 }
 
-/// What the format's own converter takes.
+/// The default of the format's own converter.
 pub const OUTLIER_THRESHOLD: f32 = 6.0;
 
-/// Columns of outliers have 16 bits.
+/// An outlier's column has 16 bits.
 const OUTLIER_COLUMNS_MAX: usize = 1 << 16;
 
-/// Writes an adapter.
+/// Writes an adapter as an INFQ directory.
 ///
 /// # Errors
-/// [`LoraError`]; then the directory is as it was before.
+/// [`LoraError`]; the directory is then unchanged.
 pub fn write_infq(
     file: &AdapterFile,
     options: InfqOptions<'_>,
@@ -53,7 +53,7 @@ pub fn write_infq(
     }
     let manifest = json!({"version": 1, "endianness": "LE", "tensors": [], "adapters": adapters});
     let manifest = format!("{manifest:#}\n").into_bytes();
-    // The manifest is the last: a directory without it is none.
+    // Written last: a directory without a manifest is not an adapter.
     let contents = [
         ("weights.bin", &Vec::new()),
         ("weights_outliers.bin", &Vec::new()),
@@ -64,7 +64,7 @@ pub fn write_infq(
     write_all(folder, &contents, options.overwrite)
 }
 
-/// The files of numbers in the making.
+/// The data files under construction.
 #[derive(Default)]
 struct Files {
     data: Vec<u8>,
@@ -72,7 +72,7 @@ struct Files {
 }
 
 impl Files {
-    /// Adds a matrix. Returns what the manifest says of it.
+    /// Adds a matrix. Returns its manifest entry.
     fn add(
         &mut self,
         name: &str,
@@ -155,7 +155,7 @@ fn too_large(name: &str, index: usize) -> LoraError {
     }
 }
 
-/// A row's scale as f16. Of small numbers the smallest that there is, so that they do not become 0.
+/// A row's scale as f16, at least the smallest one, so that small numbers do not become 0.
 fn scale_bits(scale: f32) -> u16 {
     const SMALLEST: u16 = 1;
     f32_to_f16(scale).max(SMALLEST)
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn file() -> AdapterFile {
-        // Numbers that 8 and 4 bits hold exactly once the scale is taken out, and outliers.
+        // Numbers that fit 8 and 4 bits exactly once scaled, and outliers.
         let a = [7.0, -3.0, 0.0, 1.0, 9.5, 2.0, -7.0, -5.0, 0.0, 4.0];
         let b = [3.5, -1.0, 0.5, 3.5, 0.0, 0.0];
         let own = |tensor: &str, part| Factors {
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The edits of a manifest, and what is said then.
+    /// Edits of a manifest, and the expected errors.
     #[test]
     fn hostile_manifests_are_errors() {
         let folder = Folder::new("hostile");

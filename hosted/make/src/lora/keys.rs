@@ -1,7 +1,7 @@
-//! Names of the tensors of an adapter of PEFT's.
+//! Names of the tensors of a PEFT adapter.
 #![forbid(unsafe_code)]
 
-/// What a tensor is, by its name.
+/// The role of a tensor, from its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// A or B of a module.
@@ -10,7 +10,7 @@ pub(super) enum Key {
         half: Half,
         is_embedding: bool,
     },
-    /// The weights of an adapted module itself, which PEFT saves of embeddings.
+    /// The weights of an adapted module itself, which PEFT saves for embeddings.
     Base { module: String },
 }
 
@@ -22,7 +22,7 @@ pub(super) enum Half {
 }
 
 impl Key {
-    /// Reads a name; an error says what the tensor is, with which nothing can be done.
+    /// Parses a name; an error describes a tensor that is not supported.
     pub(super) fn parse(name: &str) -> Result<Self, &'static str> {
         let own = name.strip_prefix("base_model.model.").unwrap_or(name);
         for (marker, half, is_embedding) in [
@@ -34,7 +34,7 @@ impl Key {
             let Some((module, end)) = own.rsplit_once(marker) else {
                 continue;
             };
-            // An adapter's name may follow, and `.weight` of what is a module.
+            // An adapter's name may follow, and `.weight` if it is a module.
             let end = match is_embedding {
                 true => Some(end),
                 false => end.strip_suffix(".weight"),

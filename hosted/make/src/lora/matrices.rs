@@ -1,4 +1,4 @@
-//! How many matrices the tensors of a model hold, and of which shape.
+//! The number and shapes of the matrices in a model's tensors.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -20,14 +20,14 @@ pub struct Matrices {
 /// A tensor's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matrix {
-    /// How many, where it is a stack.
+    /// The number of matrices in a stack; `None` for a single matrix.
     pub(super) n_parts: Option<u64>,
     pub(super) rows: u64,
     pub(super) columns: u64,
 }
 
 impl Matrices {
-    /// Those of a GGUF file.
+    /// The matrices of a GGUF file.
     ///
     /// # Errors
     /// [`LoraError::File`].
@@ -35,8 +35,8 @@ impl Matrices {
         Ok(Self::of_gguf(&model.parse()?))
     }
 
-    /// Those of the model that a folder of PEFT's is for, from a `config.json` as [`super::read_for`] finds it; none where
-    /// there is none.
+    /// The matrices of the model that a PEFT folder is for, from a `config.json` found as by [`super::read_for`];
+    /// `None` without such a file.
     ///
     /// # Errors
     /// [`LoraError::Convert`].
@@ -99,7 +99,7 @@ impl Matrices {
     }
 
     fn new(architecture: &str, mut by_name: HashMap<String, Matrix>) -> Self {
-        // An embedding that is the output matrix too can be adapted in either place.
+        // An embedding tied to the output matrix can be adapted as either.
         if let Some(&embedding) = by_name.get("token_embd.weight") {
             by_name.entry("output.weight".into()).or_insert(embedding);
         }
@@ -113,7 +113,7 @@ impl Matrices {
         self.by_name.get(tensor).copied()
     }
 
-    /// Whether an adapter is for such a model.
+    /// Checks that an adapter fits such a model.
     ///
     /// # Errors
     /// [`LoraError::Family`], [`LoraError::Shape`], [`LoraError::Tensor`].

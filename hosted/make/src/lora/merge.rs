@@ -1,10 +1,10 @@
 //! Adapters added to a model's weights: W + scale · B · A, in a new GGUF file.
 //!
-//! Adapted tensors are read as f32 in pieces, changed and quantised again in their own type, or in one that is asked
-//! for; all others, and the metadata, are copied as they are. Memory is a few MiB for each thread, and the adapters.
+//! Adapted tensors are read as f32 in pieces, changed and quantised again to their own type or a requested one; all
+//! others, and the metadata, are copied unchanged. Memory use is a few MiB per thread, plus the adapters.
 //!
-//! Where the embedding of tokens is the output matrix too, an adapter may be for one of the two. Then the new file has
-//! an output matrix of its own.
+//! If the token embedding is tied to the output matrix, an adapter may be for only one of them. The new file then has a
+//! separate output matrix.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -24,12 +24,12 @@ use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
 use sluice_core::team::StopFlag;
 
-/// What becomes of each tensor of a model.
+/// The changes to each tensor of a model.
 #[derive(Debug)]
 pub struct MergePlan<'m> {
     header: GgufHeader,
     tensors: Vec<Merged<'m>>,
-    /// What is particular about the new file, a sentence each.
+    /// Remarks about the new file, a sentence each.
     notes: Vec<String>,
     source: &'m ModelFile,
 }
@@ -44,14 +44,14 @@ struct Merged<'m> {
 
 const OUTPUT: &str = "output.weight";
 
-/// Numbers of a piece: a few MiB on either side, and a few ms of work.
+/// Numbers in a piece: a few MiB of input and output, and a few ms of work.
 const PIECE_LEN: u64 = 1 << 18;
 
 impl<'m> MergePlan<'m> {
-    /// Finds the places of all pairs. Each adapter has a factor. Adapted tensors become `ty`, or keep their type.
+    /// Finds the tensor rows of all pairs. Each adapter has a factor. Adapted tensors become `ty`, or keep their type.
     ///
     /// # Errors
-    /// [`LoraError`]: an adapter that is not for this model, or a type that cannot be written.
+    /// [`LoraError`]: an adapter that does not fit this model, or a type that cannot be written.
     pub fn new(
         source: &'m ModelFile,
         gguf: &Gguf<'m>,
@@ -109,9 +109,9 @@ impl<'m> MergePlan<'m> {
         Ok(())
     }
 
-    /// A matrix that is multiplied by a number of the file's cannot take a product.
+    /// A matrix that the file multiplies by a scale cannot absorb a product.
     fn check_scales(&self, gguf: &Gguf<'_>) -> Result<(), LoraError> {
-        // There such a factor is a part of the model, behind the adapter.
+        // In gemma4 the scale is a part of the model, applied after the adapter.
         if gguf.str("general.architecture") == Ok("gemma4") {
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl<'m> MergePlan<'m> {
         Ok(())
     }
 
-    /// Gives the file an output matrix where the embedding is it and only one of the two is adapted.
+    /// Adds a separate output matrix if it was tied to the embedding and only one of the two is adapted.
     fn untie(
         &mut self,
         gguf: &Gguf<'m>,
@@ -157,32 +157,33 @@ impl<'m> MergePlan<'m> {
         self.add(embedding, OUTPUT, of_output.unwrap_or_default(), ty)
     }
 
-    /// What is particular about the new file, a sentence each.
+    /// Remarks about the new file, a sentence each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What the file will hold.
+    /// The header of the file to write.
     #[must_use]
     pub const fn header(&self) -> &GgufHeader {
         &self.header
     }
 
-    /// How many tensors are adapted.
+    /// Number of adapted tensors.
     #[must_use]
     pub fn n_adapted(&self) -> usize {
         let tensors = self.tensors.iter();
         tensors.filter(|tensor| !tensor.added.is_empty()).count()
     }
 
-    /// Writes the file with `n_threads` threads. `progress` is told the bytes of data written so far, on this thread.
+    /// Writes the file with `n_threads` threads. `progress` is called on this thread with the bytes of data written so
+    /// far.
     ///
     /// # Errors
-    /// [`LoraError`], after which no file is left.
+    /// [`LoraError`]; no file remains.
     ///
     /// # Panics
-    /// Never by itself; if `progress` does.
+    /// Only if `progress` panics.
     pub fn write(
         self,
         output: OutputFile,
@@ -201,7 +202,7 @@ impl<'m> MergePlan<'m> {
         Ok(ended)
     }
 
-    /// Whole rows of one matrix each.
+    /// Pieces of whole rows, each from a single matrix.
     fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (tensor, merged) in self.tensors.iter().enumerate() {
@@ -237,7 +238,7 @@ struct Piece {
     n_rows: u64,
 }
 
-/// A thread's own memory.
+/// A thread's buffers.
 #[derive(Default)]
 struct Room {
     bytes: Vec<u8>,
@@ -247,7 +248,7 @@ struct Room {
 }
 
 impl Room {
-    /// Writes a piece. Returns its bytes.
+    /// Merges and writes a piece. Returns its bytes.
     fn merge(
         &mut self,
         plan: &MergePlan<'_>,
@@ -273,7 +274,7 @@ impl Room {
         let own = merged.added.iter();
         let own = own.filter(|added| added.part == piece.part && added.meets(&rows));
         let mut own = own.peekable();
-        // Rows that nobody adapts keep their bytes, too.
+        // Pieces without an adapted row are copied byte for byte.
         if own.peek().is_none() && target == info.ty {
             writer.write(piece.tensor, first * info.row_bytes(), &self.bytes)?;
             return Ok(self.bytes.len() as u64);
@@ -299,7 +300,7 @@ impl Room {
         Ok(self.encoded.len() as u64)
     }
 
-    /// Of a type that stays the same, rows that nobody adapts are as they were: encoding them again may change them.
+    /// Restores rows without an adapter if the type stays the same: encoding them again may change them.
     fn keep_rows(&mut self, merged: &Merged<'_>, piece: Piece, row_bytes: usize) {
         let rows = (usize_of(piece.row)..).zip(self.encoded.chunks_exact_mut(row_bytes));
         for ((row, encoded), before) in rows.zip(self.bytes.chunks_exact(row_bytes)) {

@@ -1,4 +1,4 @@
-//! Files of adapters (LoRA): read, written, merged into models, made of one another.
+//! LoRA adapter files: reading, writing, merging into models, combining.
 //!
 //! | format | read | written |
 //! |---|---|---|
@@ -6,11 +6,12 @@
 //! | llama.cpp's GGUF | [`read()`] | [`write_gguf`] |
 //! | a directory of INFQ v1 | [`read()`] | [`write_infq`] |
 //!
-//! All become an [`AdapterFile`], or are packed for a model at once ([`load`]): pairs of matrices by the GGUF names of
-//! what they adapt. PEFT's names and orders of rows are Hugging Face's; they are turned as `sluice convert` turns the
-//! model's weights, for which the sizes of the model are needed, from its `config.json` or from its GGUF file.
+//! All become an [`AdapterFile`], or are packed for a model directly ([`load`]): pairs of matrices by the GGUF names of
+//! the tensors they adapt. PEFT uses Hugging Face's names and row orders; they are converted as `sluice convert`
+//! converts the model's weights. That needs the model's sizes, from its `config.json` or from its GGUF file.
 //!
-//! What a file says is honoured or refused by name; what changes nothing that is computed and is not known is a warning.
+//! A setting in a file is honoured or refused by name; an unknown one that does not change the computation causes a
+//! warning.
 #![forbid(unsafe_code)]
 
 mod added;
@@ -48,8 +49,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use taker::{Collected, Packed, Taker};
 
-/// Reads an adapter: a folder of PEFT's, a GGUF file or an INFQ directory. `base` is the folder of the model that it is for, `model` its
-/// GGUF file; a folder of PEFT's needs one of them, unless it names a folder itself.
+/// Reads an adapter: a PEFT folder, a GGUF file or an INFQ directory. `base` is the folder of the model that it is for,
+/// `model` the model's GGUF file; a PEFT folder needs one of them, unless it names a folder itself.
 ///
 /// # Errors
 /// [`LoraError`], with the file and the tensor.
@@ -61,7 +62,7 @@ pub fn read(
     read_for(path, base, model.map(ModelSource::file))
 }
 
-/// The same with a model's file that need not be one that can be run.
+/// As [`read()`], but with the file of a model that the engine may not be able to run.
 ///
 /// # Errors
 /// [`LoraError`].
@@ -75,11 +76,11 @@ pub fn read_for(
     Ok(all.into_file(&place_and_name(path).0, warnings))
 }
 
-/// Reads an adapter as [`read()`] does and packs it for `model`, a pair of matrices at a time: that takes less memory and
-/// time. Beside it, what the file says that has no effect, a sentence each.
+/// Reads an adapter as [`read()`] does and packs it for `model`, one pair of matrices at a time, which takes less
+/// memory and time. Also returns warnings about settings that have no effect, a sentence each.
 ///
 /// # Errors
-/// [`LoraError`]; of what does not go with the model, [`LoraError::Adapter`].
+/// [`LoraError`]; [`LoraError::Adapter`] if the adapter does not fit the model.
 pub fn load(
     path: &Path,
     base: Option<&Path>,
@@ -91,7 +92,7 @@ pub fn load(
     Ok((packed.finish()?, warnings))
 }
 
-/// Hands the pairs of an adapter over; returns warnings.
+/// Passes the pairs of an adapter to `taker`; returns warnings.
 fn take_each(
     path: &Path,
     base: Option<&Path>,
@@ -106,11 +107,11 @@ fn take_each(
     }
 }
 
-/// The adapters at `path`, each as [`read()`] takes it: a folder of PEFT's and a GGUF file are one, an INFQ directory may have
-/// several. No numbers are read.
+/// The adapters at `path`, each in a form that [`read()`] accepts: a PEFT folder or a GGUF file is a single adapter, an
+/// INFQ directory may hold several. No numbers are read.
 ///
 /// # Errors
-/// [`LoraError`]: there is none.
+/// [`LoraError`]: `path` does not hold an adapter.
 pub fn all_at(path: &Path) -> Result<Vec<PathBuf>, LoraError> {
     match AdapterFormat::of(path)? {
         AdapterFormat::Peft => {}
@@ -126,8 +127,8 @@ pub fn all_at(path: &Path) -> Result<Vec<PathBuf>, LoraError> {
     Ok(vec![path.to_owned()])
 }
 
-/// Reads a folder of PEFT's as it is: tensors have Hugging Face's names, rows are in Hugging Face's order. For looking at
-/// an adapter whose model is not at hand; an engine cannot use it.
+/// Reads a PEFT folder as it is, with Hugging Face's tensor names and row order. Use it to inspect an adapter whose
+/// model is not available; an engine cannot run it.
 ///
 /// # Errors
 /// [`LoraError`].
@@ -138,7 +139,7 @@ pub fn read_as_named(path: &Path) -> Result<AdapterFile, LoraError> {
     }
 }
 
-/// What holds an adapter.
+/// The format of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdapterFormat {
@@ -146,12 +147,12 @@ pub enum AdapterFormat {
     Peft,
     /// A GGUF file.
     Gguf,
-    /// A directory with `manifest.json`; of several adapters in it, `PATH#NAME` is one.
+    /// A directory with `manifest.json`; `PATH#NAME` selects one of several adapters in it.
     Infq,
 }
 
 impl AdapterFormat {
-    /// For people.
+    /// The format's name for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -161,7 +162,7 @@ impl AdapterFormat {
         }
     }
 
-    /// What is at `path`.
+    /// The format of the adapter at `path`.
     ///
     /// # Errors
     /// [`LoraError::Read`], [`LoraError::NotAnAdapter`].
@@ -200,7 +201,7 @@ impl AdapterFormat {
     }
 }
 
-/// `DIR#NAME`, where there is no such file, is an adapter of a directory with several.
+/// Splits `DIR#NAME`, which selects an adapter in a directory; if a file of that whole name exists, it is used instead.
 fn place_and_name(path: &Path) -> (PathBuf, Option<String>) {
     let text = path.to_str().unwrap_or_default();
     match text.rsplit_once('#') {

@@ -1,11 +1,11 @@
-//! The numbers of an adapter, checked.
+//! Checks of an adapter's numbers.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
 use sluice_core::kernels::lora::largest_magnitude;
 use std::path::Path;
 
-/// Whether all numbers are finite.
+/// Checks that all numbers are finite.
 pub(super) fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), LoraError> {
     if largest_magnitude(numbers).is_finite() {
         return Ok(());
@@ -19,7 +19,7 @@ pub(super) fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result
     }
 }
 
-/// Whether a matrix may stand for so many: no honest adapter has as many numbers when each has its own.
+/// Checks that `n` copies of a matrix stay within the limit, which is above any real adapter's size.
 pub(super) fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Result<(), LoraError> {
     match n.checked_mul(len as u64) {
         Some(total) if total <= NUMBERS_MAX => Ok(()),
@@ -30,10 +30,10 @@ pub(super) fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Res
     }
 }
 
-/// A GiB of f32.
+/// 1 GiB of f32.
 const NUMBERS_MAX: u64 = 1 << 28;
 
-/// A tensor's place in memory: a file's length bounds it.
+/// Converts a tensor's size, which the file's length bounds.
 pub(super) fn usize_of(n: u64) -> usize {
     usize::try_from(n).expect("the tensor is in a file, and in memory soon")
 }

@@ -1,8 +1,8 @@
-//! An adapter's folder as PEFT saves it.
+//! Reading an adapter's folder as PEFT saves it.
 //!
-//! Each adapted module of Hugging Face's model is one source of the converter's tensors; its pair is turned as the
-//! converter turns the weights. One module may become several tensors. Experts that are parameters of one module have
-//! one pair for all: [`super::experts`].
+//! Each adapted module of the Hugging Face model is one source of the converter's tensors; its pair is rearranged as
+//! the converter rearranges the weights. One module may become several tensors. Experts that are parameters of one
+//! module share a pair: [`super::experts`].
 #![forbid(unsafe_code)]
 
 mod nest;
@@ -58,7 +58,7 @@ pub(super) fn read(
     Ok(warnings)
 }
 
-/// Reads a folder without turning anything.
+/// Reads a folder without rearranging anything.
 pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, LoraError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
@@ -75,16 +75,16 @@ pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, LoraError> {
     })
 }
 
-/// The weights of an adapter, their header read.
+/// The weights of an adapter, with a parsed header.
 struct Weights {
     path: PathBuf,
     file: ReadFile,
     modules: Vec<Module>,
-    /// Names of modules whose own weights are there too.
+    /// Names of modules whose own weights are included.
     bases: Vec<(String, SafetensorsEntry)>,
 }
 
-/// An adapted module, by Hugging Face's name.
+/// An adapted module, by its Hugging Face name.
 struct Module {
     name: String,
     is_embedding: bool,
@@ -93,7 +93,7 @@ struct Module {
 }
 
 impl Module {
-    /// The model's module, and how many PEFT has put around it for further parameters of it.
+    /// The model's module, and the number of wrappers that PEFT has added for further parameters.
     fn inner(&self) -> (&str, usize) {
         let (mut name, mut depth) = (&*self.name, 0);
         while let Some(inner) = name.strip_suffix(".base_layer") {
@@ -102,7 +102,7 @@ impl Module {
         (name, depth)
     }
 
-    /// The name of the tensor that is adapted, if the module has one.
+    /// The name of the adapted tensor, if the module has one.
     fn weight(&self) -> String {
         format!("{}.weight", self.inner().0)
     }
@@ -173,7 +173,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Hands the pairs over, which stand in the order of the model's tensors; says how many.
+    /// Passes on the pairs in the order of the model's tensors; returns their number.
     fn hand_over(
         &self,
         config: &AdapterConfig,
@@ -192,7 +192,7 @@ impl Weights {
                 None => self.of_module(config, places, &nest, &name)?,
             };
             for (order, factors) in found {
-                // Two modules are not one tensor.
+                // Two modules cannot be one tensor.
                 if !seen.insert((factors.tensor.clone(), factors.part)) {
                     let what = "is adapted twice";
                     return Err(LoraError::tensor(&self.path, factors.tensor, what));
@@ -211,7 +211,7 @@ impl Weights {
         Ok(seen.len())
     }
 
-    /// The pairs for the tensors that a module's weight becomes, with their places.
+    /// The pairs for the tensors made from a module's weight, with their positions.
     fn of_module(
         &self,
         config: &AdapterConfig,
@@ -237,7 +237,7 @@ impl Weights {
         Ok(found)
     }
 
-    /// The tensors that a module becomes.
+    /// The tensors made from a module.
     fn targets<'p>(
         &self,
         places: &'p Places<'_>,
@@ -272,7 +272,7 @@ impl Weights {
         Ok(found)
     }
 
-    /// Whether the matrices have the shape of what they adapt.
+    /// Checks that the matrices fit the shape of the tensor they adapt.
     fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), LoraError> {
         let of_rank = |numbers: &[f32]| (numbers.len() / pair.rank) as u64;
         let found = match module.is_embedding {
@@ -290,10 +290,10 @@ impl Weights {
         })
     }
 
-    /// A module's matrices, compared with the rank that the configuration says.
+    /// Reads a module's matrices, and compares them with the rank in the configuration.
     fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, LoraError> {
         let halves = self.halves(module)?;
-        // A weight that is adapted without its module, as routers are, has the name of a parameter.
+        // A weight adapted without its module, such as a router, has a parameter's name.
         let weight = Some(module.weight()).filter(|weight| config.adapts(weight));
         let name = weight.as_deref().unwrap_or(&module.name);
         let rank = config.rank(name);
@@ -307,7 +307,7 @@ impl Weights {
         self.read_pair(config, name, rank, halves)
     }
 
-    /// Matrices whose sizes have been checked. `name` is what ranks and scales go by.
+    /// Reads matrices whose sizes have been checked. `name` selects the rank and scale.
     fn read_pair(
         &self,
         config: &AdapterConfig,
@@ -376,7 +376,7 @@ impl Weights {
         Ok(numbers)
     }
 
-    /// PEFT saves the weights of adapted embeddings beside the adapter. Those of another size are another model's.
+    /// PEFT also saves the weights of adapted embeddings. Weights of another size belong to another model.
     fn check_bases(
         &self,
         places: &Places<'_>,
@@ -408,7 +408,7 @@ impl Weights {
 }
 
 impl Pair {
-    /// As they are, for the embedding of tokens.
+    /// Unchanged, for the token embedding.
     fn into_factors(self, tensor: &str) -> Factors {
         Factors {
             tensor: tensor.into(),

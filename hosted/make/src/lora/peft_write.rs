@@ -1,7 +1,7 @@
 //! Writing an adapter's folder as PEFT saves it.
 //!
-//! Names and the order of rows go back to Hugging Face's. What the converter cuts from a larger matrix, or turns, cannot
-//! go back alone, and is refused by name.
+//! Names and the row order are converted back to Hugging Face's. A tensor that the converter cuts from a larger matrix,
+//! or transposes, cannot be converted back alone, and is refused by name.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -17,23 +17,23 @@ use sluice_core::kernels::quantize::Quantizer;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What a folder is to be like.
+/// Options of the folder.
 #[derive(Clone, Copy, Debug)]
 pub struct PeftOptions<'o> {
-    /// Of the matrices; F32, F16 or BF16.
+    /// The type of the matrices; F32, F16 or BF16.
     pub float: FloatType,
     /// The model's folder.
     pub base: Option<&'o Path>,
     /// The model's GGUF file.
     pub model: Option<&'o ModelFile>,
-    /// Whether files of such a folder are replaced.
+    /// Whether to replace the files of an existing folder.
     pub overwrite: bool,
 }
 
-/// Writes an adapter.
+/// Writes an adapter as a PEFT folder.
 ///
 /// # Errors
-/// [`LoraError`]; then the folder is as it was before.
+/// [`LoraError`]; the folder is then unchanged.
 pub fn write_peft(
     file: &AdapterFile,
     options: PeftOptions<'_>,
@@ -82,7 +82,7 @@ pub fn write_peft(
     write_all(folder, &contents, options.overwrite)
 }
 
-/// `adapter_config.json`. Ranks and scales that few modules have are patterns.
+/// `adapter_config.json`. The largest rank and the most frequent α are the defaults; modules that differ get patterns.
 fn config(file: &AdapterFile, pairs: &[(String, usize, f32)]) -> Value {
     let rank = pairs.iter().map(|(_, rank, _)| *rank).max().unwrap_or(1);
     // Exact: a rank has few digits.
@@ -117,7 +117,7 @@ fn config(file: &AdapterFile, pairs: &[(String, usize, f32)]) -> Value {
     })
 }
 
-/// The number that is there most often.
+/// The most frequent number.
 fn most(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     for number in numbers {
@@ -129,7 +129,7 @@ fn most(numbers: impl Iterator<Item = f64>) -> f64 {
     most.map_or(1.0, |(bits, _)| f64::from_bits(bits))
 }
 
-/// The converter's tensors, by their names.
+/// The converter's tensors, by name.
 struct Modules(HashMap<String, Wanted>);
 
 impl Modules {
@@ -145,7 +145,7 @@ impl Modules {
         Ok(Self(wanted.map(|own| (own.name.clone(), own)).collect()))
     }
 
-    /// Hugging Face's name of what is adapted, and the pair as its rows and columns are there.
+    /// The Hugging Face name of the adapted module, and the pair with the rows and columns in its order.
     fn of(&self, factors: &Factors) -> Result<(String, Pair), LoraError> {
         let cannot = |what: &str| LoraError::CannotSay {
             tensor: factors.tensor.clone(),
@@ -194,7 +194,7 @@ impl Modules {
     }
 }
 
-/// A safetensors file in the making.
+/// A safetensors file under construction.
 #[derive(Default)]
 struct Safetensors {
     header: serde_json::Map<String, Value>,

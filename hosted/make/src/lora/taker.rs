@@ -1,4 +1,4 @@
-//! Who takes the pairs of an adapter as they are read.
+//! Consumers of an adapter's pairs as they are read.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
@@ -7,24 +7,24 @@ use sluice::adapter::{Adapter, AdapterFile, Factors, Packing, Precision};
 use sluice_core::model::ModelConfig;
 use std::path::Path;
 
-/// What a file says of its adapter as a whole.
+/// Information about an adapter as a whole.
 #[derive(Debug, Default)]
 pub(super) struct About {
-    /// `general.architecture` of the models that it is for; empty if the file does not say.
+    /// `general.architecture` of the models that it is for; empty if unknown.
     pub(super) architecture: String,
     pub(super) base_model: Option<String>,
 }
 
-/// Takes an adapter pair by pair.
+/// Consumes an adapter pair by pair.
 pub(super) trait Taker {
-    /// Before the first pair.
+    /// Called before the first pair.
     fn begin(&mut self, about: About) -> Result<(), LoraError>;
 
-    /// A pair. `order` is where it stands in the whole: they come in any order.
+    /// Takes a pair. `order` is its position in the whole: pairs may arrive in any order.
     fn take(&mut self, order: Order, factors: &Factors) -> Result<(), LoraError>;
 }
 
-/// All of them.
+/// Collects all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     about: About,
@@ -32,7 +32,7 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    /// In their order.
+    /// The pairs, sorted by position.
     pub(super) fn into_file(mut self, path: &Path, warnings: Vec<String>) -> AdapterFile {
         self.pairs.sort_by_key(|(order, _)| *order);
         AdapterFile {
@@ -57,13 +57,13 @@ impl Taker for Collected {
     }
 }
 
-/// Packed for a model.
+/// Packs the pairs for a model.
 #[derive(Debug)]
 pub(super) struct Packed<'m> {
     config: &'m ModelConfig,
     path: String,
     precision: Precision,
-    /// Since the adapter has begun.
+    /// Set by `begin`.
     packing: Option<Packing<'m>>,
 }
 

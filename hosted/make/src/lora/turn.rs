@@ -1,7 +1,7 @@
-//! From a pair for a matrix of Hugging Face's to pairs for the GGUF tensors that it becomes.
+//! From a pair for a Hugging Face matrix to pairs for the GGUF tensors made from it.
 //!
-//! The converter moves rows and columns and turns matrices. A product B · A takes rows from B and columns from A,
-//! so the same moves are made on the factors, and nothing is rounded.
+//! The converter moves rows and columns and transposes matrices. A product B · A takes its rows from B and its columns
+//! from A, so the same moves are applied to the factors, without rounding.
 #![forbid(unsafe_code)]
 
 use crate::convert::{Change, Slice, Wanted};
@@ -17,8 +17,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// The pair for the source of `wanted` that becomes `factors`; none where the source has rows or columns that the
-    /// tensor has not, or is turned.
+    /// The pair for the source of `wanted` that becomes `factors`; `None` if the source has rows or columns that the
+    /// tensor lacks, or is transposed.
     pub(super) fn turned_back(factors: &Factors, wanted: &Wanted) -> Option<Self> {
         let mut pair = Self {
             rank: factors.rank,
@@ -50,7 +50,7 @@ impl Pair {
         Some(pair)
     }
 
-    /// The pairs for `wanted`, whose source number `place` this is for. The shape was compared with the source's.
+    /// The pairs for `wanted`; this pair is for its source `place`. The shape has been compared with the source's.
     pub(super) fn turned(&self, wanted: &Wanted, place: usize) -> Vec<Factors> {
         if let Change::Turned { start, step, of } = wanted.change {
             return self.matrices_turned(wanted, [start, step, of]);
@@ -89,8 +89,8 @@ impl Pair {
         matrices.collect()
     }
 
-    /// Row i of matrix m is column `start` + i · `step` of rows m · `of` and following, as many as there are columns:
-    /// A and B change their roles.
+    /// Row i of matrix m is column `start` + i · `step` of the rows from m · `of` on, as many as there are columns: A
+    /// and B swap roles.
     fn matrices_turned(&self, wanted: &Wanted, [start, step, of]: [u64; 3]) -> Vec<Factors> {
         let [n_matrices, rows, columns] = match *wanted.shape {
             [n, rows, columns] => [n, rows, columns],
@@ -114,7 +114,7 @@ impl Pair {
         matrices.collect()
     }
 
-    /// That of the turned product: A and B change their roles.
+    /// The pair of the transposed product: A and B swap roles.
     pub(super) fn exchanged(&self) -> Self {
         Self {
             rank: self.rank,
@@ -124,7 +124,7 @@ impl Pair {
         }
     }
 
-    /// Rows of B.
+    /// Picks rows of B.
     pub(super) fn pick_rows(&self, places: impl Iterator<Item = u64>) -> Vec<f32> {
         let mut picked = Vec::new();
         for place in places {
@@ -133,7 +133,7 @@ impl Pair {
         picked
     }
 
-    /// Columns of A.
+    /// Picks columns of A.
     fn pick_columns(&self, places: &[u64]) -> Vec<f32> {
         let n_cols = self.a.len() / self.rank.max(1);
         let mut picked = Vec::with_capacity(places.len() * self.rank);
@@ -144,7 +144,7 @@ impl Pair {
     }
 }
 
-/// Rows become columns. `x`: (`n_rows`, columns).
+/// Transposes. `x`: (`n_rows`, columns).
 pub(super) fn turned(x: &[f32], n_rows: usize) -> Vec<f32> {
     let n_cols = x.len() / n_rows.max(1);
     let mut out = Vec::with_capacity(x.len());
@@ -154,13 +154,13 @@ pub(super) fn turned(x: &[f32], n_rows: usize) -> Vec<f32> {
     out
 }
 
-/// Where a row of a head's pairs is among its halves.
+/// Maps a row of a head in pairs to its row in halves.
 const fn paired(row: u64, of_a_head: u64) -> u64 {
     let (head, row) = (row / of_a_head, row % of_a_head);
     head * of_a_head + row / 2 + (row % 2) * (of_a_head / 2)
 }
 
-/// Where each of `n` places has gone; none where not all have.
+/// The new position of each of `n` places; `None` if one is missing.
 fn inverse(places: &[u64], n: u64) -> Option<Vec<u64>> {
     let mut back = vec![None; usize::try_from(n).ok().filter(|n| *n == places.len())?];
     for (to, &from) in places.iter().enumerate() {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// (rows, rank) · (rank, columns).
+    /// The product (rows, rank) · (rank, columns).
     fn product(a: &[f32], b: &[f32], rank: usize) -> Vec<Vec<f32>> {
         let n_cols = a.len() / rank;
         let rows = b.chunks_exact(rank);
@@ -210,7 +210,7 @@ mod tests {
         rows.map(row).collect()
     }
 
-    /// A pair whose product has another number in each place.
+    /// A pair whose product differs in every place.
     fn pair(rows: u8, columns: u8) -> Pair {
         let b = (0..rows).flat_map(|row| [f32::from(row) * 32.0, 1.0]);
         let a =
@@ -283,7 +283,7 @@ mod tests {
     fn heads_are_cut_and_turned() {
         let pair = pair(10, 3);
         let all = product(&pair.a, &pair.b, 2);
-        // Two heads of five rows: three turned, two as they are.
+        // Two heads of five rows: three transposed, two unchanged.
         let change = Change::Turned {
             start: 0,
             step: 1,

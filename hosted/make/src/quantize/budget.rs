@@ -1,11 +1,10 @@
 //! Types by measured error, within a budget of bits.
 //!
-//! Tensors differ in what their errors cost. For every tensor and every type that fits it, the
-//! squared error of its weights, weighted by the importance of their columns, estimates the error of its
-//! outputs; a sensitivity for each tensor says what that does to the model's answers. Then the
-//! types are chosen that cost least in sum while all tensors together keep to the budget: a
-//! multiple-choice knapsack, solved along the lower convex hulls of each tensor's (bytes, cost), and
-//! improved by single exchanges until none helps.
+//! Errors in different tensors cost differently. For every tensor and every type that fits it, the squared error of its
+//! weights, weighted by the importance of their columns, estimates the error of its outputs; a sensitivity for each
+//! tensor relates that to the model's answers. The types with the lowest total cost within the budget are then chosen:
+//! a multiple-choice knapsack, solved along the lower convex hulls of each tensor's (bytes, cost), and improved by
+//! single exchanges until none helps.
 #![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
@@ -23,34 +22,33 @@ use sluice_core::team::StopFlag;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A type for a tensor.
+/// A candidate type for a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetCandidate {
     /// The type.
     pub ty: GgmlType,
     /// Bytes of the whole tensor.
     pub bytes: u64,
-    /// What its error costs; after [`Budget::measure`] the part of the output's energy that is
-    /// wrong.
+    /// The cost of its error; after [`Budget::measure`] the error's share of the output's energy.
     pub cost: f64,
 }
 
-/// The choices for every tensor that may be quantised.
+/// The candidates for every tensor that may be quantised.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Tensors by name, with their choices from the smallest on.
+    /// Tensors by name, with their candidates in order of size.
     pub choices: Vec<(String, Vec<BudgetCandidate>)>,
-    /// Bytes of the tensors that stay as they are.
+    /// Bytes of the tensors that are not changed.
     fixed_bytes: u64,
     n_elements: u64,
 }
 
-/// The budget is below what the smallest types take.
+/// The budget is too small for the smallest types.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetError {
     /// Bits per weight asked for.
     pub asked: f64,
-    /// Bits per weight of the smallest choice.
+    /// Bits per weight of the smallest types.
     pub least: f64,
 }
 
@@ -66,8 +64,7 @@ impl fmt::Display for BudgetError {
 
 impl core::error::Error for BudgetError {}
 
-/// Types worth choosing among: at each size the ones with the least error. The codebook types (IQ2, IQ3)
-/// are slow to run.
+/// Candidate types: the most accurate ones at each size. The codebook types (IQ2, IQ3) are slow to run.
 pub const BUDGET_TYPES: [GgmlType; 12] = [
     GgmlType::IQ2_S,
     GgmlType::Q2_K,
@@ -84,10 +81,9 @@ pub const BUDGET_TYPES: [GgmlType; 12] = [
 ];
 
 impl Budget {
-    /// Measures the error of each of `types` (where rows are no whole number of blocks, of the
-    /// type that `quantize` falls back to) for every weight matrix of `plan` (one for
-    /// [`GgmlType::Q8_0`], so that exactly the matrices change). Of large tensors a part is
-    /// measured, rows from all over.
+    /// Measures the error of each of `types` (or of the fallback that `quantize` uses, if rows are not a whole number
+    /// of blocks) for every weight matrix of `plan`. Make `plan` for [`GgmlType::Q8_0`], so that exactly the weight
+    /// matrices change. Large tensors are sampled, with rows from all over.
     ///
     /// # Errors
     /// [`QuantizeFileError`].
@@ -137,11 +133,10 @@ impl Budget {
         })
     }
 
-    /// Leaves a tensor no choice but `ty`, or what its rows fall back to. A tensor without choices
-    /// is as it was.
+    /// Restricts a tensor to `ty`, or to the fallback for its rows. Has no effect on a tensor without candidates.
     ///
     /// # Panics
-    /// Never: the type that rows fall back to fits them.
+    /// Never: the fallback for the rows fits them.
     pub fn fix(&mut self, tensor: &PlannedTensor, ty: GgmlType) {
         let ty = fallback(ty, tensor.row_len());
         let choices = self
@@ -160,7 +155,7 @@ impl Budget {
         }
     }
 
-    /// Multiplies a tensor's costs: by what an error in it does to the model.
+    /// Multiplies a tensor's costs by the effect of its errors on the model.
     pub fn scale(&mut self, name: &str, sensitivity: f64) {
         let choices = self.choices.iter_mut().find(|(other, _)| other == name);
         for candidate in choices.into_iter().flat_map(|(_, choices)| choices) {
@@ -168,9 +163,9 @@ impl Budget {
         }
     }
 
-    /// Sensitivities where there is no text to measure them on, by what a tensor's output is a part
-    /// of: the logits and the start of the residual stream are all one tensor's, and layer `l` adds
-    /// two of the `2 l + 3` parts that the layer behind it reads.
+    /// Assumes sensitivities, for use without a text to measure them on, from the share of a tensor's output in what
+    /// reads it: the logits and the start of the residual stream come from a single tensor, and layer `l` adds two of
+    /// the `2 l + 3` parts that the next layer reads.
     pub fn assume_sensitivities(&mut self) {
         let layer = |name: &str| {
             name.strip_prefix("blk.")?
@@ -199,11 +194,10 @@ impl Budget {
         }
     }
 
-    /// The types that cost least among those that keep all tensors together within
-    /// `bits_per_weight`.
+    /// The types with the lowest cost that keep all tensors together within `bits_per_weight`.
     ///
     /// # Errors
-    /// [`BudgetError`]: the smallest types take more.
+    /// [`BudgetError`]: the smallest types exceed the budget.
     pub fn choose(&self, bits_per_weight: f64) -> Result<HashMap<String, GgmlType>, BudgetError> {
         #[expect(clippy::cast_precision_loss, reason = "sizes are below 2^53")]
         let (n_elements, fixed) = (self.n_elements as f64, self.fixed_bytes as f64);
@@ -234,7 +228,7 @@ impl Budget {
     }
 }
 
-/// Measures a tensor's error in every type.
+/// Measures a tensor's error for every type.
 fn candidates(
     file: &ModelFile,
     tensor: &PlannedTensor,
@@ -298,13 +292,13 @@ fn candidates(
     Ok(types.into_iter().zip(errors).map(candidate).collect())
 }
 
-/// One choice of each group, of least total cost among those of at most `room` bytes, or close
-/// to it. The first of each group fit together.
+/// Selects a candidate from each group so that the total cost within `room` bytes is the lowest, or close to it. The
+/// first candidates of all groups must fit together.
 fn knapsack(groups: &[&[BudgetCandidate]], room: u64) -> Vec<usize> {
     let mut chosen = vec![0; groups.len()];
     let mut used: u64 = groups.iter().map(|group| group[0].bytes).sum();
-    // Steps along the hulls, the largest saving per byte first. On a hull savings per byte
-    // fall, so a step is never taken before the one below it.
+    // Steps along the hulls, the largest saving per byte first. Savings per byte fall along a hull, so a step is never
+    // taken before the one below it.
     let mut steps = Vec::new();
     for (g, group) in groups.iter().enumerate() {
         let hull = hull(group);
@@ -330,7 +324,7 @@ fn knapsack(groups: &[&[BudgetCandidate]], room: u64) -> Vec<usize> {
     chosen
 }
 
-/// Indices of the choices on the lower convex hull of (bytes, cost), from the smallest on.
+/// Indices of the candidates on the lower convex hull of (bytes, cost), in order of size.
 fn hull(group: &[BudgetCandidate]) -> Vec<usize> {
     #[expect(clippy::cast_precision_loss, reason = "sizes are below 2^53")]
     let slope = |a: usize, b: usize| {
@@ -353,9 +347,9 @@ fn hull(group: &[BudgetCandidate]) -> Vec<usize> {
     hull
 }
 
-/// Changes one choice, or two at once, while that lowers the cost and fits.
+/// Changes one choice, or two at once, as long as that lowers the cost and fits.
 fn improve(groups: &[&[BudgetCandidate]], room: u64, chosen: &mut [usize], mut used: u64) {
-    // Larger models have so many tensors that the hull alone is close to the best.
+    // With the number of tensors in larger models, the hull alone is close to the optimum.
     let pairs = groups.len() <= PAIRS_MAX;
     loop {
         let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
@@ -392,9 +386,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Weights of a tensor that are measured.
+/// Weights that are sampled from a tensor.
 const SAMPLE_WEIGHTS: u64 = 1 << 20;
-/// Tensors up to which pairs of changes are tried.
+/// Maximum number of tensors for which pairs of changes are tried.
 const PAIRS_MAX: usize = 100;
 
 #[cfg(test)]
@@ -407,7 +401,7 @@ mod tests {
         choices.iter().map(candidate).collect()
     }
 
-    /// The least cost, by trying everything.
+    /// The lowest cost, by exhaustive search.
     fn best(groups: &[Vec<BudgetCandidate>], room: u64) -> f64 {
         let Some((first, rest)) = groups.split_first() else {
             return 0.0;

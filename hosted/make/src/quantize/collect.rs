@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// Adds up the squares of the inputs of linear layers; changes no output.
 ///
-/// Sums are the same for any number of workers: a matrix's rows are shown by one worker, in the order of
-/// tokens. Each expert has sums of its own, over the tokens that went to it.
+/// Sums do not depend on the number of workers: a single worker processes all rows of a matrix, in token order. Each
+/// expert has its own sums, over the tokens routed to it.
 #[derive(Debug)]
 pub struct Collector {
     config: ModelConfig,
-    /// For each matrix of a layer its sums, or those of each expert.
+    /// The sums of each matrix of a layer; stacks of experts have one entry per expert.
     layers: Vec<Mutex<[Vec<Sums>; IN_LAYER.len()]>>,
     output: Option<Mutex<Sums>>,
 }
@@ -28,7 +28,7 @@ struct Sums {
 const IN_LAYER: [Site; Site::IN_LAYER.len()] = Site::IN_LAYER;
 
 impl Collector {
-    /// Nothing yet, for such a model; with the output layer if `output`.
+    /// An empty collector for such a model; it includes the output layer if `output` is set.
     #[must_use]
     pub fn new(config: &ModelConfig, output: bool) -> Self {
         Self {
@@ -38,14 +38,14 @@ impl Collector {
         }
     }
 
-    /// Adds what was collected to `matrix`.
+    /// Adds the collected sums to `matrix`.
     pub fn add_to(self, matrix: &mut ImportanceMatrix) {
         for (layer, sums) in self.layers.into_iter().enumerate() {
             let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
             let names = IN_LAYER.map(|site| site.tensor(&self.config, layer));
             let experts = self.config.kind(layer).experts();
             for (i, (name, sums)) in names.iter().zip(sums).enumerate() {
-                // Matrices that share a tensor have the same inputs: they count once.
+                // Matrices of a shared tensor have the same inputs, so they count once.
                 if let Some(name) = name.filter(|_| !names[..i].contains(name)) {
                     let name = format!("blk.{layer}.{name}.weight");
                     let n_matrices = match experts {
@@ -63,7 +63,7 @@ impl Collector {
     }
 }
 
-/// Adds the sums of a tensor's matrices; an expert that no token went to has none.
+/// Adds the sums of a tensor's matrices; an expert without tokens has none.
 fn add(
     weights: &mut BTreeMap<String, Importance>,
     name: &str,

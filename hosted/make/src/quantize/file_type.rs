@@ -1,4 +1,4 @@
-//! What a whole file is quantised to, by llama.cpp's names.
+//! The target types of a whole file, by llama.cpp's names.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,19 +7,19 @@ use sluice_core::kernels::GgmlType;
 /// A type of file: the type of most of its tensors, or a mix of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileType {
-    /// Such as `Q4_K_M`.
+    /// The name, such as `Q4_K_M`.
     pub name: &'static str,
-    /// What `general.file_type` says (`llama_ftype` in llama.cpp's `llama.h`).
+    /// The value of `general.file_type` (`llama_ftype` in llama.cpp's `llama.h`).
     pub number: u32,
-    /// What most tensors become.
+    /// The type of most tensors.
     pub base: GgmlType,
-    /// Bits per weight or the mix, in a few words.
+    /// Short description of the bits per weight, or of the mix.
     pub description: &'static str,
 }
 
 macro_rules! file_types {
     ($($name:literal = $number:literal, $base:ident, $description:literal;)*) => {
-        /// All types of files, smallest first.
+        /// All file types, smallest first.
         pub const FILE_TYPES: &[FileType] = &[$(FileType {
             name: $name,
             number: $number,
@@ -65,17 +65,17 @@ file_types! {
     "F32" = 0, F32, "32 bits";
 }
 
-/// Short names, and what they stand for.
+/// Aliases, and the names they stand for.
 const ALIASES: [(&str, &str); 3] = [("Q3_K", "Q3_K_M"), ("Q4_K", "Q4_K_M"), ("Q5_K", "Q5_K_M")];
 
 impl FileType {
-    /// Whether it is the type of that name.
+    /// Whether the type has one of these names.
     pub(super) fn is(self, names: &[&str]) -> bool {
         names.contains(&self.name)
     }
 }
 
-/// By name in any case, by alias, or by number.
+/// Parses a name in any case, an alias, or a number.
 impl FromStr for FileType {
     type Err = String;
 

@@ -1,9 +1,8 @@
-//! How much each column of a weight matters.
+//! The importance of each column of a weight.
 //!
-//! Running a model over text and adding up the squares of what enters each linear layer says
-//! which columns are used hard: their weights are then quantised with more care. The files are
-//! llama.cpp's, both its GGUF files and its older binary ones, so either program reads what the
-//! other collected.
+//! A model reads text, and the squares of the inputs of each linear layer are added up. The sums show which columns are
+//! used most; their weights are then quantised with more care. The files are llama.cpp's, in its GGUF format and its
+//! older binary one, so either program reads the other's files.
 //!
 //! GGUF: for each weight `NAME` a tensor `NAME.in_sum2` (columns, experts) of sums of squares and
 //! one `NAME.counts` (1, experts) of how many rows were added, all f32; metadata `imatrix.datasets`,
@@ -35,13 +34,13 @@ pub struct Importance {
 pub struct ImportanceMatrix {
     /// The weights, by name.
     pub weights: BTreeMap<String, Importance>,
-    /// What the model read.
+    /// The texts that the model read.
     pub datasets: Vec<String>,
-    /// Chunks of text that it read.
+    /// Number of chunks that it read.
     pub chunk_count: u32,
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub chunk_size: u32,
-    /// Where it was read from.
+    /// The file it was read from.
     pub file: String,
 }
 
@@ -53,19 +52,19 @@ pub enum ImportanceError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// It is not an importance matrix.
+    /// The file is not an importance matrix.
     #[error("{}: not an importance matrix: {reason}", path.display())]
     Malformed { path: PathBuf, reason: String },
 }
 
 impl Importance {
-    /// Mean squares of the columns of matrix `index`; 1 where nothing passed through it.
+    /// Mean squares of the columns of matrix `index`; 1 if it has no inputs.
     ///
     /// # Panics
-    /// If there are not as many columns as sums, or no such matrix.
+    /// If `n_columns` does not match the sums, or `index` is out of range.
     #[must_use]
     pub fn columns(&self, index: usize, n_columns: usize) -> Vec<f32> {
         assert_eq!(self.sums.len(), n_columns * self.counts.len());
@@ -78,7 +77,7 @@ impl Importance {
 }
 
 impl Importance {
-    /// Mean squares of the columns of each of `n_matrices`. One count stands for all of them.
+    /// Mean squares of the columns of each of `n_matrices`. A single count applies to all of them.
     pub(super) fn by_matrix(&self, n_matrices: usize) -> Vec<Vec<f32>> {
         let n_columns = self.sums.len() / n_matrices;
         if self.counts.len() == n_matrices {
@@ -92,7 +91,7 @@ impl Importance {
 }
 
 impl ImportanceMatrix {
-    /// Reads a file of either kind.
+    /// Reads a file in either format.
     ///
     /// # Errors
     /// [`ImportanceError`], naming the file.
@@ -110,10 +109,10 @@ impl ImportanceMatrix {
         Ok(matrix)
     }
 
-    /// Reads a file of either kind that is in memory as a whole.
+    /// Parses a file in either format from memory.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the problem.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let matrix = match Gguf::parse(bytes, bytes.len() as u64) {
             Ok(gguf) => Self::from_gguf(&gguf, &SliceSource(bytes))?,
@@ -123,10 +122,10 @@ impl ImportanceMatrix {
         matrix.checked()
     }
 
-    /// The matrix, if its numbers can be sums of squares and counts.
+    /// Checks that the numbers can be sums of squares and counts.
     ///
     /// # Errors
-    /// The name of a weight that has others.
+    /// The name of the first weight whose numbers cannot.
     pub fn checked(self) -> Result<Self, String> {
         let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
         let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
@@ -150,7 +149,7 @@ impl ImportanceMatrix {
             chunk_size: number(CHUNK_SIZE)?,
             ..Self::default()
         };
-        // Looking a tensor up walks the file, which in a hostile file of many would take minutes.
+        // Looking up one tensor scans the file; for a hostile file with many, that would take minutes.
         let all = gguf.tensors();
         let all: BTreeMap<&str, TensorInfo<'_>> = all.map(|tensor| (tensor.name, tensor)).collect();
         for (full_name, sums) in &all {
@@ -175,7 +174,7 @@ impl ImportanceMatrix {
         Ok(matrix)
     }
 
-    /// Reads the older kind. Sums there are means times the number of calls.
+    /// Parses the older format. Its values are means times the number of calls.
     fn from_legacy(bytes: &[u8]) -> Result<Self, String> {
         let mut cursor = LegacyCursor { bytes, at: 0 };
         let mut matrix = Self::default();
@@ -204,10 +203,10 @@ impl ImportanceMatrix {
         Ok(matrix)
     }
 
-    /// Adds what another run collected.
+    /// Adds the sums of another run.
     ///
     /// # Errors
-    /// The two are of different models: the sentence names the weight.
+    /// The two are for different models; the error names the weight.
     pub fn merge(&mut self, other: Self) -> Result<(), ImportanceError> {
         for (name, weight) in other.weights {
             let into = self
@@ -254,7 +253,7 @@ impl ImportanceMatrix {
             let n_matrices = weight.counts.len() as u64;
             let n_columns = weight.sums.len() as u64 / n_matrices;
             let mut add = |suffix, n| {
-                // As ggml counts dimensions: those of 1 at the end are none.
+                // ggml does not count trailing dimensions of 1.
                 let dims = [n, n_matrices];
                 let dims = &dims[..if n_matrices > 1 { 2 } else { 1 }];
                 header.add_tensor(&format!("{name}{suffix}"), dims, GgmlType::F32)
@@ -272,7 +271,7 @@ impl ImportanceMatrix {
         writer.finish()
     }
 
-    /// Notes in a quantised file where its importance came from, as llama.cpp does.
+    /// Records the source of the importance in a quantised file, as llama.cpp does.
     pub(super) fn describe(&self, header: &mut GgufHeader) {
         header.set("quantize.imatrix.file", self.file.as_str());
         if let Some(dataset) = self.datasets.first() {
@@ -295,7 +294,7 @@ fn malformed(path: &Path, reason: String) -> ImportanceError {
     ImportanceError::Malformed { path, reason }
 }
 
-/// Reads a file of the older kind, which has a few bytes for each column of a model.
+/// Reads a file in the older format, which has a few bytes for each column of a model.
 fn read_bounded(path: &Path) -> Result<Vec<u8>, ImportanceError> {
     let read_error = |error| ImportanceError::Read {
         path: path.to_path_buf(),
@@ -321,7 +320,7 @@ fn read_floats(source: &dyn TensorSource, tensor: &TensorInfo<'_>) -> Result<Vec
     Ok(floats.map(|x| f32::from_le_bytes(*x)).collect())
 }
 
-/// A walk over a file of the older kind.
+/// A cursor over a file in the older format.
 struct LegacyCursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -341,7 +340,7 @@ impl<'a> LegacyCursor<'a> {
         Ok(taken)
     }
 
-    /// An i32 that is a length.
+    /// An i32 that is used as a length.
     fn length(&mut self) -> Result<usize, String> {
         let at = self.at;
         let bytes = self.take(4)?.try_into().expect("four bytes were taken");

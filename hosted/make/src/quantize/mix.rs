@@ -1,15 +1,15 @@
-//! Which type a tensor gets in a mix.
+//! The type of each tensor in a mix.
 //!
-//! A mix gives more bits to what costs more when it is wrong: the output layer, values, the
-//! FFN's way back, the first and last layers. The choices are llama.cpp's (`llama-quant.cpp`),
-//! so that a file of a name has the size and the quality people know by that name.
+//! A mix assigns more bits where errors cost more: the output layer, values, the FFN's down projection, the first and
+//! last layers. The choices are llama.cpp's (`llama-quant.cpp`), so a file has the size and the quality that its type's
+//! name is known for.
 
 use super::file_type::FileType;
 use sluice_core::kernels::GgmlType;
 use sluice_core::model::Site;
 
-/// The matrix that a tensor of such a name holds, as far as mixes tell them apart. Values stand for what
-/// holds them among others: fused QKV, latent KV.
+/// The kind of matrix that a tensor of this name holds, as far as mixes distinguish them. Tensors that hold values
+/// among other things (fused QKV, latent KV) count as values.
 pub(super) fn site(name: &str) -> Option<Site> {
     if name == "output.weight" {
         return Some(Site::Output);
@@ -29,41 +29,41 @@ pub(super) fn site(name: &str) -> Option<Site> {
     found.map(|(_, site)| *site)
 }
 
-/// Whether a tensor of such a name holds rows that tokens are looked up in.
+/// Whether a tensor of this name is an embedding table, indexed by token.
 pub(super) fn is_embedding(name: &str) -> bool {
     ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name)
 }
 
-/// What the choices depend on.
+/// The facts on which the choices depend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) file_type: FileType,
-    /// The architecture is falcon, which has choices of its own.
+    /// The architecture is falcon, which has its own rules.
     pub(super) falcon: bool,
     /// Query heads per KV head.
     pub(super) n_gqa: u32,
     pub(super) n_expert: u32,
     /// Decoder layers.
     pub(super) n_layer: u32,
-    /// Tensors of [`Site::AttnV`].
+    /// Number of [`Site::AttnV`] tensors.
     pub(super) n_attn_v: u32,
-    /// 80 layers with grouped heads: values are few and cheap to keep.
+    /// 80 layers with grouped heads: values are small, and cheap to keep precise.
     pub(super) is_70b: bool,
     pub(super) has_importance: bool,
-    /// The embedding is the output layer too.
+    /// The embedding is tied to the output layer.
     pub(super) tied: bool,
 }
 
 /// A tensor to be given a type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
-    /// What [`site`] says of its name.
+    /// The result of [`site`] for its name.
     pub(super) site: Option<Site>,
     pub(super) is_embedding: bool,
-    /// Its layer, or for values how many tensors of the site come before.
+    /// Its layer; for values, the number of earlier tensors of that site.
     pub(super) index: u32,
     pub(super) row_len: u64,
-    /// Matrices in it: experts, or 1.
+    /// Number of matrices in it: experts, or 1.
     pub(super) n_matrices: u64,
 }
 
@@ -213,18 +213,18 @@ impl Facts {
         }
     }
 
-    /// Neither among the first nor the last eighth of the layers.
+    /// Outside the first and last eighth of the layers.
     const fn is_middle(&self, layer: u32) -> bool {
         layer >= self.n_layer / 8 && layer < 7 * self.n_layer / 8
     }
 }
 
-/// The first and last eighth of `n` layers, and every third between.
+/// The first and last eighth of `n` layers, and every third in between.
 const fn more_bits(i: u32, n: u32) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
-/// The type for rows that are no whole number of blocks: the nearest one of blocks of 32, or F16.
+/// The type for rows that are not a whole number of blocks: the closest type with blocks of 32, or F16.
 pub(super) fn fallback(ty: GgmlType, row_len: u64) -> GgmlType {
     let fits = |ty: GgmlType| row_len.is_multiple_of(ty.block_len() as u64);
     if fits(ty) {
@@ -252,5 +252,5 @@ pub(super) fn fallback(ty: GgmlType, row_len: u64) -> GgmlType {
     }
 }
 
-/// Types whose tensors are chosen together in [`Facts::two_bits`].
+/// Types whose rules are in [`Facts::two_bits`].
 const TWO_BITS: &[&str] = &["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"];

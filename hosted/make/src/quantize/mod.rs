@@ -1,10 +1,9 @@
 //! From one GGUF file to another with smaller weights.
 //!
-//! [`FileType`] names what a user asks for, as llama.cpp names it (`Q4_K_M`); [`Plan`] gives every
-//! tensor its type, before anything is read; [`quantize`] streams the weights through
-//! [`sluice_core::kernels::quantize`] with all workers, in pieces, so that memory does not grow with the
-//! model. An [`ImportanceMatrix`] says which columns matter, and a [`Budget`] chooses types
-//! by measured error instead of by name.
+//! [`FileType`] is the requested type, with llama.cpp's name (`Q4_K_M`); [`Plan`] assigns a type to every tensor before
+//! any data is read; [`quantize`] streams the weights through [`sluice_core::kernels::quantize`] with all workers, in
+//! pieces, so that memory does not grow with the model. An [`ImportanceMatrix`] weights the columns, and a [`Budget`]
+//! chooses types by measured error instead of by name.
 
 mod budget;
 mod collect;

@@ -1,4 +1,4 @@
-//! Which tensor gets which type, before anything is read.
+//! The type of each tensor, chosen before any data is read.
 
 use super::file_type::FileType;
 use super::importance::ImportanceMatrix;
@@ -12,7 +12,7 @@ use sluice_core::kernels::quantize::can_quantize;
 use sluice_core::model::Site;
 use std::collections::HashMap;
 
-/// What is asked for.
+/// The options of a quantisation.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -23,19 +23,19 @@ pub struct QuantizeRequest {
     pub file_type: FileType,
     /// Every tensor gets the file type's base type, without a mix.
     pub pure: bool,
-    /// `output.weight` stays as it is.
+    /// `output.weight` is not changed.
     pub leave_output: bool,
-    /// Tensors that are quantised already may be quantised again.
+    /// Tensors that are already quantised may be quantised again.
     pub allow_requantize: bool,
     /// The type of `output.weight`.
     pub output_type: Option<GgmlType>,
     /// The type of the token embedding.
     pub embedding_type: Option<GgmlType>,
-    /// Types of tensors whose names a pattern is found in; the first that matches counts.
+    /// Types of tensors whose names match a pattern; the first match counts.
     pub tensor_types: Vec<(Regex, GgmlType)>,
-    /// Types that were chosen for tensors by name, before patterns and mixes.
+    /// Types chosen for tensors by name; they take precedence over patterns and mixes.
     pub chosen: HashMap<String, GgmlType>,
-    /// Whether columns are weighted.
+    /// Whether columns are weighted by importance.
     pub has_importance: bool,
 }
 
@@ -46,11 +46,11 @@ pub struct QuantizeRequest {
 pub enum PlanError {
     /// Quantising again loses more than quantising once.
     Requantize { tensor: String, ty: GgmlType },
-    /// This build writes no such type.
+    /// This build cannot write the type.
     NoQuantizer { tensor: String, ty: GgmlType },
-    /// Values of that type are no weights.
+    /// A type whose values are not weights.
     NotNumbers { tensor: String, ty: GgmlType },
-    /// So few bits need importance, and the matrix does not have the tensor.
+    /// The type is too small to be used without importance, and the matrix does not have the tensor.
     NeedsImportance { tensor: String, ty: GgmlType },
     /// The file has no tensors.
     NoTensors,
@@ -85,20 +85,20 @@ impl fmt::Display for PlanError {
 
 impl core::error::Error for PlanError {}
 
-/// A tensor, and what becomes of it.
+/// A tensor and its planned type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTensor {
     /// Its name in both files.
     pub name: String,
     /// Elements along each dimension, the row length first.
     pub dims: Vec<u64>,
-    /// Its type now.
+    /// Its current type.
     pub source: GgmlType,
-    /// Its type then.
+    /// Its new type.
     pub target: GgmlType,
-    /// The type that its rows are no whole number of blocks of, if it was chosen.
+    /// The chosen type, if the rows are not a whole number of its blocks.
     pub wanted: Option<GgmlType>,
-    /// Where its data starts in the source file.
+    /// Offset of its data in the source file.
     pub offset: u64,
     /// Bytes of data in the source file.
     pub len_bytes: u64,
@@ -118,25 +118,25 @@ impl PlannedTensor {
         self.dims[0]
     }
 
-    /// Rows of all matrices.
+    /// Total rows of all matrices.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
         self.dims[1..].iter().product()
     }
 
-    /// Elements.
+    /// Number of elements.
     #[must_use]
     pub fn n_elements(&self) -> u64 {
         self.dims.iter().product()
     }
 
-    /// Bytes that it will take.
+    /// Bytes of the quantised data.
     #[must_use]
     pub fn target_bytes(&self) -> u64 {
         bytes(self.target, self.row_len()) * self.n_rows()
     }
 
-    /// Whether the data are copied as they are.
+    /// Whether the data is copied unchanged.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.source == self.target
@@ -150,8 +150,7 @@ fn bytes(ty: GgmlType, row_len: u64) -> u64 {
 }
 
 impl Plan {
-    /// Gives every tensor of `gguf` a type, whether or not this build can write it: see
-    /// [`Self::check`].
+    /// Assigns a type to every tensor of `gguf`, whether or not this build can write it: see [`Self::check`].
     ///
     /// # Errors
     /// [`PlanError::NoTensors`].
@@ -191,10 +190,10 @@ impl Plan {
         Ok(Self { tensors })
     }
 
-    /// Whether the plan can be carried out with what `importance` knows.
+    /// Checks that the plan can be carried out with `importance`.
     ///
     /// # Errors
-    /// [`PlanError`], naming the first tensor that it fails for.
+    /// [`PlanError`], naming the first tensor at fault.
     pub fn check(
         &self,
         request: &QuantizeRequest,
@@ -206,8 +205,8 @@ impl Plan {
             .try_for_each(|tensor| request.check(tensor, knows(&tensor.name)))
     }
 
-    /// The weights that are quantised without importance, though `importance` has others. The
-    /// embedding and the output layer seldom are in one.
+    /// The weights quantised without importance although `importance` has others. The embedding and the output layer
+    /// are often missing from it.
     #[must_use]
     pub fn unknown_to(&self, importance: &ImportanceMatrix) -> Vec<&str> {
         let is_unknown = |tensor: &&PlannedTensor| {
@@ -222,7 +221,7 @@ impl Plan {
         unknown.map(|tensor| &*tensor.name).collect()
     }
 
-    /// Bytes of all tensors now and then.
+    /// Bytes of all tensors before and after.
     #[must_use]
     pub fn total_bytes(&self) -> (u64, u64) {
         let sizes = self.tensors.iter().map(|t| (t.len_bytes, t.target_bytes()));
@@ -235,7 +234,7 @@ impl Plan {
         self.tensors.iter().map(PlannedTensor::n_elements).sum()
     }
 
-    /// The header of the new file: all metadata of `gguf`, but for what this changes.
+    /// The header of the new file: all metadata of `gguf`, except for the keys that quantisation changes.
     #[must_use]
     pub fn header(
         &self,
@@ -264,7 +263,7 @@ impl Plan {
 }
 
 impl QuantizeRequest {
-    /// A request for `file_type` and nothing else.
+    /// A request for `file_type`, with default options.
     #[must_use]
     pub fn new(file_type: FileType) -> Self {
         Self {
@@ -280,8 +279,7 @@ impl QuantizeRequest {
         }
     }
 
-    /// The type that was asked for by name, if one was. Patterns name exceptions from quantised types
-    /// only.
+    /// The type requested for a tensor by name, if any. Patterns only apply to quantised file types.
     #[must_use]
     pub fn asked(&self, name: &str) -> Option<GgmlType> {
         let by_site = match site(name) {
@@ -308,7 +306,7 @@ impl QuantizeRequest {
             return ty;
         }
         let base = self.file_type.base;
-        // Mixes are of quantised types; F16 stays F16 throughout.
+        // Mixes only exist for quantised types; F16 stays F16 throughout.
         if matches!(base, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
             return base;
         }
@@ -352,7 +350,7 @@ impl QuantizeRequest {
             GgmlType::Q2_K => self.file_type.is(&["Q2_K_S"]),
             _ => false,
         };
-        // What was chosen by its measured error is not hoped to be small.
+        // A type chosen by its measured error is known to be acceptable.
         let is_measured = self.chosen.contains_key(&tensor.name);
         if rough && !is_edge(&tensor.name) && !is_known && !is_measured {
             return Err(PlanError::NeedsImportance { tensor: name(), ty });
@@ -361,7 +359,7 @@ impl QuantizeRequest {
     }
 }
 
-/// Whether it is the token embedding or the output layer.
+/// Whether a tensor is the token embedding or the output layer.
 fn is_edge(name: &str) -> bool {
     site(name) == Some(Site::Output) || is_embedding(name)
 }
@@ -380,14 +378,14 @@ pub(crate) const fn is_read(ty: GgmlType) -> bool {
     )
 }
 
-/// Whether a tensor is a weight matrix: what stays as it is are vectors, norms, routers, small
-/// convolutions, positions, and the like.
+/// Whether a tensor is a weight matrix. Vectors, norms, routers, small convolutions, positions and similar tensors are
+/// not quantised.
 fn is_weight(tensor: &TensorInfo<'_>) -> bool {
     let matrix = tensor.dims[1..].iter().any(|&n| n > 1);
     matrix && tensor.name.ends_with("weight") && !KEPT.iter().any(|part| tensor.name.contains(part))
 }
 
-/// Parts of names of tensors that llama.cpp leaves as they are: small, and dear when wrong.
+/// Name parts of tensors that llama.cpp does not quantise: small, and sensitive to errors.
 const KEPT: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -429,7 +427,7 @@ const KEPT: &[&str] = &[
 
 fn facts(gguf: &Gguf<'_>, request: &QuantizeRequest) -> Facts {
     let arch = gguf.str("general.architecture").unwrap_or_default();
-    // Some models have a number per layer; the first stands for all.
+    // Some models have one number per layer; the first is used for all.
     let number = |key: &str| {
         let key = format!("{arch}.{key}");
         let in_array = || gguf.get(&key)?.as_array()?.get(0)?.as_u32();
@@ -459,13 +457,12 @@ fn is_values(name: &str) -> bool {
     site(name) == Some(Site::AttnV)
 }
 
-/// The layer in a tensor's name.
+/// The layer number in a tensor's name.
 fn layer(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// How many tensors that hold values come before each, layer by layer: hybrid models have them
-/// in some layers only.
+/// Number of value tensors before each one, by layer: hybrid models only have them in some layers.
 fn attn_v_indices<'a>(gguf: &Gguf<'a>) -> HashMap<&'a str, u32> {
     let names = gguf.tensors().map(|tensor| tensor.name);
     let mut names: Vec<_> = names.filter(|name| is_values(name)).collect();
@@ -473,5 +470,5 @@ fn attn_v_indices<'a>(gguf: &Gguf<'a>) -> HashMap<&'a str, u32> {
     names.into_iter().zip(0..).collect()
 }
 
-/// Of ggml's block formats.
+/// Version of ggml's block formats.
 const QUANTIZATION_VERSION: u32 = 2;

@@ -1,9 +1,8 @@
-//! What an error in a tensor does to a model's answers.
+//! The effect of an error in a tensor on a model's answers.
 //!
-//! One tensor at a time is replaced by its rough copy; how far the model's answers move on a text
-//! (Kullback-Leibler divergence, in nats per token), divided by the copy's error, is the
-//! tensor's sensitivity. Errors of weights are small and independent enough that the
-//! divergence grows with their square and adds up over tensors.
+//! One tensor at a time is replaced by a rough copy. The change of the model's answers on a text (Kullback-Leibler
+//! divergence, in nats per token), divided by the copy's error, is the tensor's sensitivity. Errors of weights are
+//! small and independent enough for the divergence to grow with their square and to add up over tensors.
 #![forbid(unsafe_code)]
 
 use super::budget::Budget;
@@ -38,29 +37,29 @@ pub enum SensitivityError {
     Quantize(#[from] QuantizeFileError),
 }
 
-/// Runs a model that lies in a file, as it is or with one tensor changed.
+/// Runs a model from a file, unchanged or with one tensor replaced.
 #[derive(Debug)]
 pub struct Bench<'b> {
     opened: ModelSource,
     runner: Runner,
     chunks: Vec<&'b [u32]>,
-    /// Logarithms of the probabilities of the unchanged model, position after position.
+    /// Log probabilities of the unchanged model, position by position.
     base: Vec<f32>,
 }
 
-/// What models are run with.
+/// The resources for running models.
 #[derive(Clone, Debug)]
 pub struct Runner {
     /// The threads.
     pub team: Team,
-    /// The kernels; `None` for the fastest.
+    /// The kernels; `None` for the fastest table.
     pub table: Option<&'static KernelTable>,
-    /// Asks to stop.
+    /// The handle to stop a run.
     pub stop: StopHandle,
 }
 
 impl<'b> Bench<'b> {
-    /// Reads `chunks` with the model as it is.
+    /// Reads `chunks` with the unchanged model.
     ///
     /// # Errors
     /// [`SensitivityError`].
@@ -88,7 +87,7 @@ impl<'b> Bench<'b> {
         Ok(bench)
     }
 
-    /// Mean divergence of the answers of another file of the same model, in nats per token.
+    /// Mean divergence of another file of the same model from this one, in nats per token.
     ///
     /// # Errors
     /// [`SensitivityError`].
@@ -96,8 +95,7 @@ impl<'b> Bench<'b> {
         self.divergence(other, other.file().source())
     }
 
-    /// Mean divergence of the answers that the weights in `source` give from the model's as it is,
-    /// in nats per token.
+    /// Mean divergence of the answers with the weights in `source` from the unchanged model's, in nats per token.
     fn divergence(
         &mut self,
         opened: &ModelSource,
@@ -146,7 +144,7 @@ impl<'b> Bench<'b> {
         let mut session = model.session_on(team, limits)?;
         session.set_stop(stop.clone());
         let mut position = 0;
-        // The first tokens of a chunk are guesses whatever the weights.
+        // Predictions for the first tokens of a chunk are guesses, whatever the weights.
         let skipped = self.chunks.first().map_or(0, |chunk| chunk.len() / 8);
         session.read(&self.chunks, skipped, None, |_, _, logits| {
             each(position, logits);
@@ -156,8 +154,8 @@ impl<'b> Bench<'b> {
     }
 }
 
-/// Multiplies the costs in `budget` by the sensitivities of their tensors. `progress` is called with
-/// the tensors done.
+/// Multiplies the costs in `budget` by the sensitivities of their tensors. `progress` is called with the number of
+/// tensors measured so far.
 ///
 /// # Errors
 /// [`SensitivityError`].
@@ -179,7 +177,7 @@ pub fn apply(
         if choices.len() < 2 {
             continue;
         }
-        // Rough enough to be seen above rounding, not so rough as to break the model.
+        // Rough enough to stand out from rounding, but not so rough that the model breaks.
         let probe = choices[1];
         let bytes = rough_copy(bench.opened.file(), tensor, columns, probe.ty)?;
         let overlay = Overlay {
@@ -200,7 +198,7 @@ pub fn apply(
     Ok(())
 }
 
-/// A tensor as `ty` would give it back, stored in its own type.
+/// A tensor after a round trip through `ty`, stored in its own type.
 fn rough_copy(
     file: &ModelFile,
     tensor: &PlannedTensor,
@@ -241,7 +239,7 @@ struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Where the replacement meets a range: the range's part, and the replacement's.
+    /// The overlap of the replacement with a range: its position in the range, and in the replacement.
     fn meets(&self, offset: u64, len: usize) -> Option<(Range<usize>, Range<usize>)> {
         let end = offset
             .checked_add(len as u64)?

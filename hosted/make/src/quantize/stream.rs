@@ -1,4 +1,4 @@
-//! Weights from one file to another, in pieces, by all workers.
+//! Streaming weights from one file to another, in pieces, on all workers.
 #![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
@@ -22,14 +22,14 @@ pub enum QuantizeFileError {
     /// The source cannot be read.
     #[error("reading {tensor}: {error}")]
     Read { tensor: String, error: SourceError },
-    /// A tensor holds what cannot be quantised.
+    /// A tensor holds values that cannot be quantised.
     #[error("{tensor}, from row {row} on: {error}")]
     Values {
         tensor: String,
         row: u64,
         error: ValueError,
     },
-    /// The importance matrix is of another model.
+    /// The importance matrix is for another model.
     #[error("the importance matrix has {found} columns for {tensor}, which has {expected}")]
     Importance {
         tensor: String,
@@ -47,14 +47,13 @@ pub enum QuantizeFileError {
     Stopped,
 }
 
-/// Writes every tensor of `plan` from `file` to `writer`, whose header has the same tensors in the same
-/// order. `progress` is called by the calling thread with the source bytes done so far.
+/// Writes every tensor of `plan` from `file` to `writer`, whose header lists the same tensors in the same order.
+/// `progress` is called on the calling thread with the source bytes processed so far.
 ///
 /// Each worker holds one piece of about 256 K weights at a time.
 ///
 /// # Errors
-/// [`QuantizeFileError`]: the first thing that went wrong in any worker. The output is then to be
-/// dropped.
+/// [`QuantizeFileError`]: the first error of any worker. The output must then be discarded.
 pub fn quantize(
     file: &ModelFile,
     plan: &Plan,
@@ -107,16 +106,16 @@ pub fn quantize(
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     tensor: usize,
-    /// The first row, counted through all matrices.
+    /// The first row, counted over all matrices.
     row: u64,
     n_rows: u64,
 }
 
-/// Cuts the plan up, tensor by tensor.
+/// Cuts the plan into pieces, tensor by tensor.
 fn pieces(plan: &Plan) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (index, tensor) in plan.tensors.iter().enumerate() {
-        // One without elements has no piece.
+        // An empty tensor does not have a piece.
         if tensor.n_elements() == 0 {
             continue;
         }
@@ -138,7 +137,7 @@ fn pieces(plan: &Plan) -> Vec<Piece> {
     pieces
 }
 
-/// The importance of the columns of every matrix of every tensor; none where nothing is known.
+/// The importance of the columns of every matrix of every tensor; `None` if it is unknown.
 pub(super) fn importances(
     plan: &Plan,
     importance: Option<&ImportanceMatrix>,
@@ -154,7 +153,7 @@ pub(super) fn importances(
             let expected = tensor.row_len() * n_matrices;
             let found = known.sums.len();
             let n_counts = known.counts.len() as u64;
-            // Files of the older kind have one count for all experts.
+            // Files in the older format have one count for all experts.
             if found as u64 != expected || (n_counts != n_matrices && n_counts != 1) {
                 let tensor = tensor.name.clone();
                 return Err(QuantizeFileError::Importance {
@@ -168,7 +167,7 @@ pub(super) fn importances(
         .collect()
 }
 
-/// A worker's own memory.
+/// A worker's buffers.
 #[derive(Default)]
 struct Room {
     source: Vec<u8>,
@@ -177,7 +176,7 @@ struct Room {
 }
 
 impl Room {
-    /// Reads a piece and leaves its new bytes in `out`.
+    /// Reads a piece and leaves its encoded bytes in `out`.
     fn convert(
         &mut self,
         source: &dyn TensorSource,
@@ -233,7 +232,7 @@ impl Room {
     }
 }
 
-/// What is copied is held to the rule of what is quantised.
+/// Copied tensors must be finite, as quantised ones must.
 fn check_finite(floats: &[f32], tensor: &PlannedTensor, row: u64) -> Result<(), QuantizeFileError> {
     match floats.iter().position(|x| !x.is_finite()) {
         None => Ok(()),
@@ -277,5 +276,5 @@ pub(super) fn usize_of(n: u64) -> usize {
     usize::try_from(n).expect("a piece fits in memory")
 }
 
-/// Weights of a piece: a few hundred KB on either side, and a few ms of work.
+/// Weights in a piece: a few hundred KB of input and output, and a few ms of work.
 const PIECE_WEIGHTS: u64 = 1 << 18;

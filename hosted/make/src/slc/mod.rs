@@ -1,7 +1,7 @@
-//! Making `.slc` files and going back: [`pack`] and [`unpack`].
+//! Making `.slc` files and converting them back: [`pack`] and [`unpack`].
 //!
-//! The format is [`sluice_core::slc`]'s. Both read and write a piece at a time (about a MiB a
-//! thread) and leave a complete file under its name, or none.
+//! [`sluice_core::slc`] describes the format. Both read and write a piece at a time (about a MiB
+//! per thread), and leave either a complete file or no file.
 #![forbid(unsafe_code)]
 
 mod pack;
@@ -31,7 +31,7 @@ pub enum SlcFileError {
     /// The input cannot be read.
     #[error("{0}")]
     Source(#[from] SourceError),
-    /// The `.slc` file's headers are wrong.
+    /// The `.slc` file's headers are not valid.
     #[error("{0}")]
     Header(Box<SlcError>),
     /// A tensor cannot be stored.
@@ -39,27 +39,27 @@ pub enum SlcFileError {
     Tensor {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The problem.
         problem: TensorProblem,
     },
-    /// A part of the GGUF file would not have come back as it was.
+    /// A part of the GGUF file that would not be restored exactly.
     #[error("tensor {name} does not come back from its panels as it was; nothing was written")]
     NotInvertible {
         /// The tensor's name.
         name: String,
     },
-    /// A payload's bytes are not those that were packed.
+    /// A payload's bytes are not the packed ones.
     #[error("{part} is damaged: its checksum is not the one recorded")]
     Damaged {
-        /// Such as `tensor blk.0.attn_q.weight`.
+        /// The part, such as `tensor blk.0.attn_q.weight`.
         part: String,
     },
-    /// The GGUF file that comes out is not the one that went in.
+    /// The unpacked GGUF file differs from the packed one.
     #[error("the GGUF file that comes out has SHA-256 {found}, not the recorded {expected}")]
     Sha256 {
-        /// Of the file that was packed.
+        /// The hash of the packed file.
         expected: Hex,
-        /// Of what came out.
+        /// The hash of the unpacked file.
         found: Hex,
     },
     /// The input changed while it was read.
@@ -86,7 +86,7 @@ impl fmt::Display for Hex {
     }
 }
 
-/// What becomes of the bytes of a file that passes by.
+/// Receives the bytes of a file in order, with their offset.
 type Sink<'s> = &'s mut dyn FnMut(u64, &[u8]) -> Result<(), SlcFileError>;
 
 /// Reads a whole file in order, through `sink`; returns its SHA-256.
@@ -104,7 +104,7 @@ fn hash_through(
     Ok(hash.finalize().into())
 }
 
-/// Reads `len` bytes from `offset` on, a piece at a time; pieces but the last are whole words.
+/// Reads `len` bytes from `offset` on, a piece at a time; all pieces but the last are whole words.
 fn pieces(
     source: &dyn TensorSource,
     offset: u64,
@@ -123,7 +123,7 @@ fn pieces(
     Ok(())
 }
 
-/// The checksum of a tensor in records, by those of its matrices.
+/// The checksum of a tensor in records, from the checksums of its matrices.
 fn checksum_of(matrices: &[u64]) -> u64 {
     let mut hash = Hash64::new();
     matrices
@@ -132,10 +132,10 @@ fn checksum_of(matrices: &[u64]) -> u64 {
     hash.finish()
 }
 
-/// Read and written at once.
+/// Bytes per read and write.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How far the work is, who is told, and whether to go on.
+/// Reports progress, and checks whether to stop.
 pub struct SlcWatch<'w> {
     done_bytes: AtomicU64,
     total_bytes: u64,
@@ -144,8 +144,8 @@ pub struct SlcWatch<'w> {
 }
 
 impl<'w> SlcWatch<'w> {
-    /// Work on `total_bytes` that ends when `stop` is set; `report` is called after every piece,
-    /// from any thread.
+    /// Watches work on `total_bytes`, which ends when `stop` is set; `report` is called after every
+    /// piece, from any thread.
     pub fn new(
         total_bytes: u64,
         stop: &'w StopFlag,

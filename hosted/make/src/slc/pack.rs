@@ -11,22 +11,22 @@ use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
 use std::sync::{Mutex, PoisonError};
 
-/// How to pack.
+/// Options of [`pack`].
 #[derive(Clone, Copy, Debug)]
 pub struct PackOptions {
-    /// Threads that make panels; one more computes the SHA-256. At least 1.
+    /// Threads that make panels; another one computes the SHA-256. At least 1.
     pub n_threads: usize,
-    /// Read the written file back and compare the GGUF file inside by SHA-256. Without it, every
-    /// panel is still turned back and compared before it is written.
+    /// Read the written file back and compare the SHA-256 of the GGUF file inside. Without it, every panel is still
+    /// converted back and compared before it is written.
     pub verify: bool,
 }
 
-/// Packs a GGUF file: `source`, whose header is `gguf`. Returns the header of the new file.
+/// Packs the GGUF file `source`, whose header is `gguf`. Returns the header of the new file.
 ///
 /// `watch` counts the GGUF file's bytes twice (hash, panels), with `verify` three times.
 ///
 /// # Errors
-/// [`SlcFileError`]. Then there is no output.
+/// [`SlcFileError`]; no output remains.
 ///
 /// # Panics
 /// If a thread panics, which is a bug.
@@ -60,7 +60,7 @@ pub fn pack(
                 tensor,
             };
             header.checksum = packer.pack(header, matrices).inspect_err(|_| {
-                // The others need not go on.
+                // The other threads can stop.
                 next.store(jobs.len(), Ordering::Relaxed);
             })?;
         }
@@ -92,7 +92,7 @@ pub fn pack(
     Ok(plan.header)
 }
 
-/// The file in the making, to be read back.
+/// The file under construction, for reading back.
 struct Written<'o>(&'o OutputFile, u64);
 
 impl TensorSource for Written<'_> {
@@ -134,7 +134,7 @@ struct Packer<'p> {
 }
 
 impl Packer<'_> {
-    /// Writes the payload; returns its checksum, and adds those of matrices in records.
+    /// Writes the payload; returns its checksum, and appends the checksums of matrices in records.
     fn pack(&self, header: &TensorHeader, matrices: &mut Vec<u64>) -> Result<u64, SlcFileError> {
         let tensor = self.tensor;
         let Some(layout) = header.panels() else {
@@ -176,7 +176,7 @@ impl Packer<'_> {
         })
     }
 
-    /// Panels and tail of one matrix, band by band; each is turned back at once and compared.
+    /// Writes the panels and tail of one matrix, band by band; each is converted back at once and compared.
     fn panels(
         &self,
         layout: &PanelLayout,
@@ -214,7 +214,7 @@ impl Packer<'_> {
     }
 }
 
-/// A payload on its way out.
+/// The payload being written.
 struct Out<'o> {
     output: &'o OutputFile,
     at: u64,
@@ -223,7 +223,7 @@ struct Out<'o> {
 }
 
 impl Out<'_> {
-    /// What follows goes to byte `offset`: in records, other tensors lie between a tensor's matrices.
+    /// Continues at byte `offset`: in records, a tensor's matrices are interleaved with other tensors.
     fn go_to(&mut self, offset: u64) -> Result<(), SlcFileError> {
         if self.at + self.room.len() as u64 != offset {
             self.flush()?;
@@ -233,8 +233,8 @@ impl Out<'_> {
     }
 
     fn flush(&mut self) -> Result<(), SlcFileError> {
-        // Before a band or a matrix, and at the end: what comes before those is whole words, so the
-        // calls do not show in the checksum. Only the last band of a matrix may be none.
+        // Called before a band or a matrix, and at the end: data up to there is whole words, so the calls do not affect
+        // the checksum. Only the last band of a matrix may not be.
         self.hash.write(&self.room);
         self.output.write_at(self.at, &self.room)?;
         self.at += self.room.len() as u64;

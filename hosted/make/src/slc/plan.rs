@@ -1,4 +1,4 @@
-//! Where everything of a `.slc` file will lie.
+//! The layout of a `.slc` file.
 
 use super::{SlcFileError, pieces};
 use sluice_core::gguf::source::TensorSource;
@@ -8,12 +8,12 @@ use sluice_core::slc::{
     TensorProblem, place_records, seal,
 };
 
-/// Where everything will lie.
+/// Offsets of everything in the file.
 pub(super) struct Plan {
     pub(super) header: FileHeader,
     pub(super) tensors: Vec<TensorHeader>,
     pub(super) gaps: Vec<Gap>,
-    /// By tensor, the checksums of its matrices in records.
+    /// For each tensor, the checksums of its matrices in records.
     pub(super) matrices: Vec<Vec<u64>>,
 }
 
@@ -36,7 +36,7 @@ impl Plan {
             gguf_sha256: [0; 32],
             n_matrices: 0,
         };
-        // How many there are does not depend on where they lie.
+        // The number of checksums does not depend on the offsets.
         let (unplaced, _) = tensors(gguf, 0)?;
         header.n_matrices = unplaced.iter().map(TensorHeader::n_checksums).sum();
         let (tensors, mut end) = tensors(gguf, header.payload_offset())?;
@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-/// The headers of all tensors, in the order of the table, and where their payloads end; they start at `start`.
+/// The headers of all tensors, in table order, and the end of their payloads, which start at `start`.
 fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcFileError> {
     let own_output = gguf.tensor("output.weight").is_some();
     let infos: Vec<_> = gguf.tensors().collect();
@@ -84,7 +84,7 @@ fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcF
     let mut headers: Vec<_> = infos.iter().map(header).collect::<Result<_, _>>()?;
     let has_records = |&index: &usize| headers[index].layout == Layout::ExpertRecords;
     let experts: Vec<_> = (0..infos.len()).filter(has_records).collect();
-    // Experts of a block lie where its first tensor would.
+    // Experts of a block are placed where its first tensor would be.
     let mut blocks = experts
         .chunk_by(|&a, &b| share_records(&infos[a], &infos[b]))
         .peekable();
@@ -108,7 +108,7 @@ fn tensors(gguf: &Gguf<'_>, start: u64) -> Result<(Vec<TensorHeader>, u64), SlcF
     Ok((headers, end))
 }
 
-/// Whether two tensors of experts, with none between them, have their matrices in the same records.
+/// Whether two adjacent expert tensors have their matrices in the same records.
 fn share_records(a: &TensorInfo<'_>, b: &TensorInfo<'_>) -> bool {
     let block = |tensor| part(tensor).map(|(block, _)| block);
     block(a).is_some() && block(a) == block(b) && a.dims[2] == b.dims[2]
@@ -121,7 +121,7 @@ fn part<'a>(tensor: &TensorInfo<'a>) -> Option<(&'a str, usize)> {
     Some((block, number))
 }
 
-/// What an expert has, in the order in which a record has it: one read fetches what is multiplied first.
+/// The matrices of an expert in record order: a single read fetches the ones that are multiplied first.
 const PARTS: [&str; RECORD_MATRICES_MAX] = [
     "gate_up_exps.weight",
     "gate_exps.weight",

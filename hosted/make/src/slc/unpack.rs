@@ -6,10 +6,10 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;
 use sluice_core::slc::Slc;
 
-/// Writes the GGUF file that `slc`, whose bytes are `packed`, was made from.
+/// Writes the GGUF file from which `slc`, with the bytes `packed`, was made.
 ///
 /// # Errors
-/// [`SlcFileError`]; a damaged payload is named. Then there is no output.
+/// [`SlcFileError`]; it names a damaged payload. No output remains.
 pub fn unpack(
     packed: &dyn TensorSource,
     slc: &Slc<'_>,
@@ -23,7 +23,8 @@ pub fn unpack(
     Ok(output.finish()?)
 }
 
-/// Checks that a `.slc` file holds the GGUF file that it says, by SHA-256, without writing it.
+/// Checks by SHA-256 that a `.slc` file holds the GGUF file it claims to, without writing that
+/// file.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -48,7 +49,7 @@ fn pass(
     if found == expected {
         return Ok(());
     }
-    // What it is that is damaged takes another pass, over the checksums.
+    // Another pass over the checksums finds the damaged part.
     check_payloads(packed, slc)?;
     Err(SlcFileError::Sha256 {
         expected: Hex(expected),
@@ -100,7 +101,7 @@ fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFil
     Ok(())
 }
 
-/// Adds a range of a file to a checksum. Where more follows, it is whole words.
+/// Adds a range of a file to a checksum. The range must be whole words unless it is the last one.
 fn add(
     packed: &dyn TensorSource,
     offset: u64,

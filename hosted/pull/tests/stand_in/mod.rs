@@ -1,4 +1,4 @@
-//! A hub on this machine: one repository `u/m`, whose bytes lie on another port, as on Hugging Face.
+//! A local hub with one repository, `u/m`, whose bytes are served from another port, as on Hugging Face.
 
 #![expect(
     clippy::unwrap_used,
@@ -71,14 +71,14 @@ impl StandIn {
         self.state.lock().unwrap()
     }
 
-    /// Adds a file that is kept elsewhere, and gives back its SHA-256.
+    /// Adds a file that is stored on the other port, and returns its SHA-256.
     pub(crate) fn add(&self, path: &str, bytes: &[u8]) -> String {
         let etag = hex(&Sha256::digest(bytes));
         self.put(path, bytes, etag.clone(), true);
         etag
     }
 
-    /// Adds a file that the hub keeps itself, under a Git object's name.
+    /// Adds a file that the hub stores itself, under a Git object's name.
     pub(crate) fn add_small(&self, path: &str, bytes: &[u8]) {
         let etag = hex(&Sha256::digest(path))[..40].to_owned();
         self.put(path, bytes, etag, false);
@@ -122,7 +122,7 @@ impl StandIn {
         self.state().bytes_sent
     }
 
-    /// The bytes that requests began at.
+    /// The offsets at which requests started.
     pub(crate) fn ranges(&self) -> Vec<u64> {
         self.state().ranges.clone()
     }
@@ -250,7 +250,7 @@ fn send_bytes(state: &mut State, asked: &Asked, to: &mut TcpStream) {
     if asked.method == "GET" {
         state.ranges.push(from);
         state.bytes_sent += sent.len();
-        // The other side may have left.
+        // The other side may have closed the connection.
         let _sent = to.write_all(sent);
     }
 }

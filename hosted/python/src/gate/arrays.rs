@@ -1,4 +1,4 @@
-//! Arrays in and out.
+//! Conversion of arrays from and to Python.
 
 use core::fmt::Display;
 use core::ops::RangeInclusive;
@@ -14,14 +14,14 @@ use sluice::core::gate::{Decision, Feature};
 /// converted.
 ///
 /// # Errors
-/// TypeError for what is no array of real numbers.
+/// TypeError if it is not an array of real numbers.
 pub(super) fn samples<'p>(given: &Bound<'p, PyAny>) -> PyResult<PyReadonlyArrayDyn<'p, f32>> {
     if let Ok(array) = given.cast::<PyArrayDyn<f32>>()
         && array.ndim() > 0
         && array.is_c_contiguous()
     {
         let borrowed = array.try_readonly().map_err(PyErr::from)?;
-        // An address that is no multiple of four bytes needs a copy.
+        // Data that is not aligned to four bytes has to be copied.
         if borrowed.as_slice().is_ok() {
             return Ok(borrowed);
         }
@@ -47,10 +47,10 @@ pub(super) fn samples<'p>(given: &Bound<'p, PyAny>) -> PyResult<PyReadonlyArrayD
     Ok(array.try_readonly()?)
 }
 
-/// The whole number `value` of the parameter `name`.
+/// The integer `value` of the parameter `name`.
 ///
 /// # Errors
-/// TypeError for another type, ValueError that says the range.
+/// TypeError for another type, ValueError with the range.
 pub(super) fn whole<T: Copy + Display + TryFrom<i64> + PartialOrd>(
     name: &str,
     value: &Bound<'_, PyAny>,
@@ -75,7 +75,7 @@ pub(super) fn whole<T: Copy + Display + TryFrom<i64> + PartialOrd>(
         .ok_or_else(outside)
 }
 
-/// Decisions by column.
+/// Decisions, stored by column.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     verdict: Vec<u8>,
@@ -101,7 +101,7 @@ pub(super) type ColumnArrays<'p> = (
 const N_FEATURES: usize = Feature::ALL.len();
 
 impl Columns {
-    /// With room for `n` decisions.
+    /// Columns with room for `n` decisions.
     pub(super) fn with_capacity(n: usize) -> Self {
         Self {
             verdict: Vec::with_capacity(n),

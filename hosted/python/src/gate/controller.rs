@@ -1,4 +1,4 @@
-//! The scalings of residue-protocol over arrays.
+//! The scalings of residue-protocol for arrays.
 
 use super::arrays::{samples, whole};
 use super::judge::{by_parts, computed, frame_length};
@@ -9,22 +9,22 @@ use sluice::core::gate::{GateConfig, Policy};
 use sluice::core::kernels::frame::scans_by_frames;
 use sluice::core::kernels::{FpEnv, FrameKernels};
 
-/// Scalings as residue-protocol 4.2.4 has them, of frames one by one and of arrays, with its gate and without.
+/// Scalings as in residue-protocol 4.2.4, for single frames and arrays, with and without its gate.
 ///
-/// A call from another thread waits until it is free.
+/// Calls from other threads wait until it is free.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Controller(InTurn<Scorer>);
 
 #[derive(Clone, Debug)]
 struct Scorer {
     kernels: &'static FrameKernels,
-    /// Scores whatever it gets. The gate stands before it, because calls with it and without it share this state.
+    /// Scores every frame. The check for silent frames comes first, because gated and ungated calls share this state.
     gate: sluice::core::gate::Gate,
     /// The last scaling.
     scaling: f32,
     processed: u64,
     skipped: u64,
-    /// Active frames in a row up to now.
+    /// Number of consecutive active frames so far.
     run: usize,
     by_frames: bool,
 }
@@ -55,7 +55,7 @@ impl Controller {
         })))
     }
 
-    /// The scaling of an array that is one frame; 1 for no samples, which change nothing.
+    /// The scaling of an array that is one frame; 1 for an empty array, which changes nothing.
     fn single(&self, array: &Bound<'_, PyAny>) -> PyResult<f32> {
         let py = array.py();
         let array = samples(array)?;
@@ -70,7 +70,8 @@ impl Controller {
         }))
     }
 
-    /// The scaling of every whole frame: float32 (len / frame_size). With `gated` a silent frame keeps the last one.
+    /// The scaling of each whole frame: float32 (len / frame_size). With `gated`, a silent frame repeats the last
+    /// scaling.
     fn batch<'p>(
         &self,
         array: &Bound<'p, PyAny>,
@@ -99,7 +100,7 @@ impl Controller {
         Ok(PyArray1::from_vec(py, scalings))
     }
 
-    /// Scaling 1, nothing counted, no frames before.
+    /// Resets the scaling to 1, the counts to 0, and forgets all frames.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let mut scorer = self.0.lock(py)?;
         scorer.gate.reset();
@@ -107,7 +108,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Frames processed, those among them that were skipped, and the last scaling.
+    /// The number of frames processed, the number of those skipped, and the last scaling.
     fn state(&self, py: Python<'_>) -> PyResult<(u64, u64, f32)> {
         let scorer = self.0.lock(py)?;
         Ok((scorer.processed, scorer.skipped, scorer.scaling))
@@ -123,7 +124,7 @@ impl Scorer {
         self.scaling
     }
 
-    /// Appends the scaling of every whole frame.
+    /// Appends the scaling of each whole frame.
     fn all(&mut self, part: &[f32], frame_len: usize, scalings: &mut Vec<f32>) {
         self.processed += self.gate.process_all(part, frame_len, |_, _, decision| {
             scalings.push(decision.scaling);
@@ -131,8 +132,8 @@ impl Scorer {
         self.scaling = scalings.last().copied().unwrap_or(self.scaling);
     }
 
-    /// Appends the scaling of every whole frame of `part`, that of a silent one being the last. `behind` is what
-    /// follows the part.
+    /// Appends the scaling of each whole frame of `part`; a silent frame repeats the last scaling. `behind` is the data
+    /// after the part.
     fn gated(&mut self, part: &[f32], behind: &[f32], frame_len: usize, scalings: &mut Vec<f32>) {
         let env = FpEnv::enter();
         let mut rest = part;
@@ -146,13 +147,13 @@ impl Scorer {
                 }
             }
             rest = later;
-            // One scan prefetches a frame that a later one reads.
+            // The scan prefetches a frame that a later scan reads.
             let later = if later.is_empty() { behind } else { later };
             let soon = match self.by_frames {
                 true => later.get(frame_len..).unwrap_or_default(),
                 false => later,
             };
-            // NaN is signal.
+            // NaN counts as signal.
             if self.kernels.max_abs_before(frame, soon) < WALL {
                 self.skip();
             } else {
@@ -162,8 +163,8 @@ impl Scorer {
         }
     }
 
-    /// Scores frames that are all active, as they usually are behind others: so much faster than one by one that it
-    /// is tried. Where one is silent after all nothing has happened, and the answer is false.
+    /// Scores frames on the assumption that all are active, as they usually are after other active frames: this is much
+    /// faster than one by one. If one is silent, the state is restored and the result is false.
     fn venture(&mut self, frames: &[f32], frame_len: usize, scalings: &mut Vec<f32>) -> bool {
         let (before, n_before) = (self.gate.clone(), scalings.len());
         let mut is_silent = false;
@@ -191,9 +192,9 @@ impl Scorer {
     }
 }
 
-/// Below it a frame is silent for residue-protocol.
+/// Below this, residue-protocol treats a frame as silent.
 const WALL: f32 = 1e-5;
-/// So many active frames in a row make it likely that the next ones are.
+/// After this many consecutive active frames, the next ones are likely to be active.
 const RUN: usize = 64;
-/// Most frames that are scored at a venture.
+/// Maximum number of frames that are scored on that assumption.
 const RUN_MAX: usize = 256;

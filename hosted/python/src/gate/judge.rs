@@ -1,12 +1,12 @@
-//! A gate over arrays.
+//! A gate for arrays.
 
 use super::arrays::{ColumnArrays, Columns, samples, whole};
 use super::{GateSettings, InTurn, gate};
 use pyo3::prelude::*;
 
-/// A stream's gate: each call goes on where the last one ended.
+/// A stream's gate: each call continues where the last one ended.
 ///
-/// A call from another thread waits until it is free.
+/// Calls from other threads wait until it is free.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Gate(InTurn<sluice::core::gate::Gate>);
 
@@ -17,7 +17,7 @@ impl Gate {
         Ok(Self(InTurn::new(gate(settings.0)?)))
     }
 
-    /// Decides about every whole frame of `frame_size` samples; without it the array is one frame.
+    /// Judges each whole frame of `frame_size` samples; without `frame_size`, the array is one frame.
     #[pyo3(signature = (array, frame_size=None))]
     fn decide<'p>(
         &self,
@@ -43,7 +43,7 @@ impl Gate {
         columns.into_arrays(py)
     }
 
-    /// Goes back to the start of a stream.
+    /// Returns to the start of a stream.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.0.lock(py)?.reset();
         Ok(())
@@ -51,13 +51,13 @@ impl Gate {
 }
 
 /// # Errors
-/// ValueError: a frame has 1 to 2^31 - 1 samples.
+/// ValueError unless a frame has 1 to 2^31 - 1 samples.
 pub(super) fn frame_length(frame_size: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(whole("frame_size", frame_size, 1..=i32::MAX)?.unsigned_abs() as usize)
 }
 
-/// Hands `work` the whole frames of an array in parts, with what lies behind each, while other threads of Python
-/// run. Ctrl-C ends it between two parts, and then nothing has happened to `state`.
+/// Passes the whole frames of an array to `work` in parts, each with the data after it, while other Python threads
+/// run. Ctrl-C stops it between two parts and leaves `state` unchanged.
 pub(super) fn by_parts<S: Clone + Send>(
     py: Python<'_>,
     state: &mut S,
@@ -82,8 +82,8 @@ pub(super) fn by_parts<S: Clone + Send>(
     }
 }
 
-/// What `work` computes of `n` samples. Others of Python run meanwhile, unless it takes less time than handing over
-/// to them and coming back.
+/// The result of `work` on `n` samples. Other Python threads run meanwhile, unless the work takes less time than
+/// switching to them and back.
 pub(super) fn computed<R: Send>(py: Python<'_>, n: usize, work: impl FnOnce() -> R + Send) -> R {
     if n < DETACHES {
         work()
@@ -92,7 +92,7 @@ pub(super) fn computed<R: Send>(py: Python<'_>, n: usize, work: impl FnOnce() ->
     }
 }
 
-/// Samples between two looks for Ctrl-C: about ten milliseconds of work.
+/// Samples between two checks for Ctrl-C: about ten milliseconds of work.
 const PART: usize = 1 << 24;
-/// Samples from which on other threads run: about ten microseconds of work.
+/// Number of samples above which other threads may run: about ten microseconds of work.
 const DETACHES: usize = 1 << 14;

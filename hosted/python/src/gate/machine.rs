@@ -1,4 +1,4 @@
-//! What the machine is and grants, and pictures of what was decided.
+//! What the machine is and grants, and plots of decisions.
 
 use super::arrays::samples;
 use super::judge::frame_length;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was asked of the kernel: name, requested, found, why it is not held, what to type to get it.
+/// A request to the kernel: name, value requested, value found, why it was not granted, and a command to get it.
 pub(super) type Row = (String, String, String, Option<String>, Option<String>);
 
 pub(super) fn rows(report: &Report) -> Vec<Row> {
@@ -31,7 +31,7 @@ pub(super) fn rows(report: &Report) -> Vec<Row> {
     report.measures.iter().map(row).collect()
 }
 
-/// What a stream's thread would be granted with a ring of `ring_bytes`: asked for by a thread of its own, read back,
+/// What a stream's thread would be granted with a ring of `ring_bytes`: requested by a temporary thread, read back,
 /// and undone.
 #[pyfunction]
 pub(super) fn isolation_report(py: Python<'_>, ring_bytes: usize) -> PyResult<Vec<Row>> {
@@ -39,8 +39,8 @@ pub(super) fn isolation_report(py: Python<'_>, ring_bytes: usize) -> PyResult<Ve
     Ok(rows(&report?))
 }
 
-/// Sizes in bytes of the caches of the first CPU, and counts. What the kernel does not tell is that of the level
-/// below, or what nearly all CPUs have.
+/// Cache sizes of the first CPU in bytes, and counts. A size that the kernel does not report is taken from the level
+/// below, or from what nearly all CPUs have.
 #[pyfunction]
 pub(super) fn cache_topology(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let found = Topology::read(Path::new("/sys/devices/system/cpu"));
@@ -65,7 +65,7 @@ struct Topology {
 }
 
 impl Topology {
-    /// Of the folder `/sys/devices/system/cpu`.
+    /// Reads the folder `/sys/devices/system/cpu`.
     fn read(cpus: &Path) -> Self {
         let (mut sizes, mut line, mut ways) = ([0; 4], 0, 0);
         for index in 0..8 {
@@ -100,7 +100,7 @@ impl Topology {
     }
 }
 
-/// Different pairs of package and core among the CPUs that are on.
+/// The number of different pairs of package and core among the online CPUs.
 fn physical_cores(cpus: &Path) -> usize {
     let mut cores = BTreeSet::new();
     for entry in fs::read_dir(cpus).into_iter().flatten().flatten() {
@@ -134,8 +134,8 @@ fn bytes(size: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Writes an SVG of frames and what was decided of them: verdict (n), value (n) and level (n). Without samples the
-/// upper half is empty.
+/// Writes an SVG of frames and their decisions: verdict (n), value (n) and level (n). Without samples, the upper half
+/// is empty.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "columns of a table")]
 pub(super) fn plot(

@@ -1,4 +1,4 @@
-//! Decisions between a stream's thread and Python.
+//! Passes decisions from a stream's thread to Python.
 
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Decisions on their way to Python.
+/// Decisions that wait for Python.
 #[derive(Debug)]
 pub(super) struct Outputs {
     queue: Mutex<Queue>,
@@ -21,7 +21,7 @@ pub(super) struct Outputs {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) decided: VecDeque<Decided>,
-    /// Decisions that had no room.
+    /// Number of decisions dropped for lack of room.
     pub(super) lost: u64,
     n_waiting: usize,
 }
@@ -30,7 +30,7 @@ pub(super) struct Queue {
 pub(super) struct Decided {
     pub(super) index: u64,
     pub(super) decision: Decision,
-    /// Of a frame that passed, where they are kept.
+    /// The samples of a frame that passed, if they are kept.
     pub(super) samples: Option<Box<[f32]>>,
 }
 
@@ -63,7 +63,7 @@ impl Sink for Collector {
 }
 
 impl Outputs {
-    /// Room for `capacity` decisions.
+    /// Outputs with room for `capacity` decisions.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             queue: Mutex::default(),
@@ -76,7 +76,7 @@ impl Outputs {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a decision, or counts it as lost.
+    /// Stores a decision, or counts it as lost.
     fn add(&self, decided: Decided) {
         let mut queue = self.queue();
         if queue.decided.len() >= self.capacity {
@@ -84,7 +84,7 @@ impl Outputs {
             return;
         }
         queue.decided.push_back(decided);
-        // Telling nobody would be a call of the kernel for each frame.
+        // Without a waiting thread, notifying would waste a system call per frame.
         if queue.n_waiting > 0 {
             self.arrived.notify_all();
         }
@@ -97,7 +97,7 @@ impl Outputs {
         queue.decided.drain(..n).collect()
     }
 
-    /// Waits until there is one, at most this long.
+    /// Waits until there is a decision, but no longer than this.
     pub(super) fn wait(&self, longest: Duration) {
         let mut queue = self.queue();
         queue.n_waiting += 1;
@@ -127,7 +127,7 @@ impl Until {
 }
 
 /// # Errors
-/// ValueError: a time is at least 0 seconds.
+/// ValueError if the time is below 0 seconds.
 pub(super) fn deadline(timeout: Option<f64>) -> PyResult<Until> {
     let Some(seconds) = timeout else {
         return Ok(Until::Ever);

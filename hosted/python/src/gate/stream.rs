@@ -1,4 +1,4 @@
-//! A gate with a thread and a ring of its own.
+//! A gate with its own thread and ring.
 
 use super::arrays::{ColumnArrays, Columns, samples, whole};
 use super::judge::frame_length;
@@ -17,54 +17,54 @@ use sluice_gate::isolation::IsolationRequest;
 use sluice_gate::{Backpressure, FrameObserver, Intake, ObserverConfig, ObserverError, Snapshot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A gate that decides on a thread of its own about what is pushed. Any thread may call it; pushes of several threads
-/// follow one another whole.
+/// A gate that judges pushed samples on its own thread. Any thread may call it; pushes of several threads do not
+/// interleave.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct GateStream(OfProcess<Stream>);
 
 #[derive(Debug)]
 struct Stream {
     config: ObserverConfig,
-    /// Locked before `intake` by who locks both.
+    /// When locking both, lock this before `intake`.
     run: Mutex<Run>,
-    /// `None` unless it runs.
+    /// `None` while it is not running.
     intake: Mutex<Option<Intake>>,
-    /// Pushes are to end.
+    /// Set when pushes have to end.
     stops: AtomicBool,
     outputs: Arc<Outputs>,
     keeps_frames: bool,
 }
 
-/// What runs, and what is known of it when it does not.
+/// The running stream, and what is known about it when it is stopped.
 #[derive(Debug)]
 struct Run {
     observer: Option<FrameObserver<Collector>>,
-    /// The last look, when it does not run.
+    /// The last snapshot, while it is stopped.
     last: Snapshot,
-    /// What was counted when the telemetry was reset.
+    /// The counters at the last reset of the telemetry.
     zero: Telemetry,
     isolation: Vec<Row>,
 }
 
-/// What a stream says about itself. Counters are in frames, and add up at every look:
+/// The state of a stream. Counters are in frames, and each snapshot is consistent:
 /// `pushed == processed + queued + dropped`.
 #[pyclass(frozen, get_all, module = "sluice._native")]
 pub(crate) struct GateTelemetry {
-    /// Offered and not given back; a frame of which only a part is there counts.
+    /// Frames pushed and not refused; an incomplete frame counts.
     pushed: u64,
-    /// Decided about.
+    /// Frames judged.
     processed: u64,
-    /// Processed and found silent.
+    /// Frames processed and found silent.
     skipped: u64,
-    /// Lost because there was no room.
+    /// Frames lost for lack of room.
     dropped: u64,
-    /// In the ring; a frame of which only a part is there counts.
+    /// Frames in the ring; an incomplete frame counts.
     queued: u64,
     /// Samples in the ring.
     queued_samples: usize,
-    /// Decisions that wait for a pull.
+    /// Decisions that have not been pulled yet.
     outputs: usize,
-    /// Decisions for which there was no room. Their frames were processed.
+    /// Decisions lost for lack of room. Their frames were processed.
     outputs_lost: u64,
     frames_per_second: f64,
     sparsity_pct: f64,
@@ -74,7 +74,7 @@ pub(crate) struct GateTelemetry {
     backpressure_active: bool,
 }
 
-/// Numbers (n) uint64, columns, and samples (number of frames that passed, frame_size) float32 where they are kept.
+/// Numbers (n) uint64, columns, and samples (number of frames that passed, frame_size) float32 if they are kept.
 type Pulled<'p> = (
     Bound<'p, PyArray1<u64>>,
     ColumnArrays<'p>,
@@ -144,7 +144,7 @@ impl GateStream {
         })))
     }
 
-    /// Begins a stream, at its first sample, with counters at 0. Does nothing if it runs.
+    /// Starts a stream at its first sample, with counters at 0. Does nothing if it is running.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let stream = self.0.get()?;
         let mut run = stream.run(py);
@@ -170,14 +170,14 @@ impl GateStream {
         Ok(())
     }
 
-    /// Ends the stream when every whole frame that was pushed is decided about. Does nothing if it does not run.
+    /// Stops the stream once every whole pushed frame has been judged. Does nothing if it is not running.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let stream = self.0.get()?;
         let mut run = stream.run(py);
         if run.observer.is_none() {
             return Ok(());
         }
-        // No push begins from here on, so nothing comes behind the last count.
+        // No push begins after this, so the last count is final.
         stream.stops.store(true, Ordering::SeqCst);
         let intake = stream.intake(py).take();
         if let Some(observer) = run.observer.take() {
@@ -197,7 +197,7 @@ impl GateStream {
         Ok(())
     }
 
-    /// Offers samples and returns how many were taken; `None` if the stream does not run.
+    /// Pushes samples and returns how many were taken; `None` if the stream is not running.
     fn push(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let stream = self.0.get()?;
         let array = samples(array)?;
@@ -228,8 +228,9 @@ impl GateStream {
         Ok(Some(taken))
     }
 
-    /// Decisions, oldest first: their numbers, columns, and the samples (n, frame_size) of those that passed, where
-    /// these are kept. Waits up to `timeout` seconds for the first one, for ever with `None`, as long as it runs.
+    /// Decisions, oldest first: their numbers, columns, and the samples (n, frame_size) of frames that passed, if
+    /// samples are kept. While the stream runs, waits up to `timeout` seconds for the first one; with `None`, without
+    /// limit.
     fn pull<'p>(
         &self,
         py: Python<'p>,
@@ -273,7 +274,7 @@ impl GateStream {
         Ok(PyArray1::from_vec(py, scalings))
     }
 
-    /// Waits until every whole frame that was pushed is decided about; whether it was within `timeout` seconds.
+    /// Waits until every whole pushed frame has been judged; returns whether that took no more than `timeout` seconds.
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let stream = self.0.get()?;
         let until = deadline(timeout)?;
@@ -290,7 +291,7 @@ impl GateStream {
         }
     }
 
-    /// What it says about itself now.
+    /// The current state.
     fn telemetry(&self, py: Python<'_>) -> PyResult<GateTelemetry> {
         let stream = self.0.get()?;
         let run = stream.run(py);
@@ -315,7 +316,7 @@ impl GateStream {
         })
     }
 
-    /// Counts from 0 again. What is queued counts as pushed since.
+    /// Resets the counters to 0. Queued frames count as pushed since then.
     fn reset_telemetry(&self, py: Python<'_>) -> PyResult<()> {
         let stream = self.0.get()?;
         let mut run = stream.run(py);
@@ -324,7 +325,7 @@ impl GateStream {
         Ok(())
     }
 
-    /// What the thread asked of the kernel and what it got, at the last start.
+    /// What the thread requested from the kernel at the last start, and what it got.
     fn isolation(&self, py: Python<'_>) -> PyResult<Vec<Row>> {
         Ok(self.0.get()?.run(py).isolation.clone())
     }
@@ -341,7 +342,7 @@ impl Stream {
         locked.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to `n_max` decisions; waits for the first one.
+    /// Takes up to `n_max` decisions; waits for the first one.
     fn decided(
         &self,
         py: Python<'_>,
@@ -350,7 +351,7 @@ impl Stream {
     ) -> PyResult<Vec<Decided>> {
         let until = deadline(timeout)?;
         loop {
-            // Asked before the look, which then sees all that it decided.
+            // Checked before taking decisions, so that none of a thread that has just ended are missed.
             let is_running = until != Until::Now && self.run(py).snapshot().is_running;
             let decided = self.outputs.take(n_max);
             let left = until.left();
@@ -380,7 +381,7 @@ fn percent(n: usize, of: usize) -> f64 {
     100.0 * n as f64 / of as f64
 }
 
-/// Before the first start.
+/// The snapshot before the first start.
 fn nothing() -> Snapshot {
     Snapshot {
         counts: Telemetry::default(),
@@ -392,9 +393,9 @@ fn nothing() -> Snapshot {
     }
 }
 
-/// Between two looks whether everything is decided about.
+/// Interval between two checks whether all frames have been judged.
 const LOOK: Duration = Duration::from_micros(200);
-/// How long Ctrl-C may wait.
+/// Maximum delay of Ctrl-C.
 const SIGNALS: Duration = Duration::from_millis(50);
-/// Largest ring in bytes.
+/// Maximum size of the ring in bytes.
 const RING_MAX: u128 = isize::MAX as u128;

@@ -1,46 +1,46 @@
-//! Where a text may be cut so that its parts have the tokens that they have in the whole.
+//! Where a text may be cut so that its parts have the same tokens as in the whole text.
 //!
-//! Cuts are between a letter or digit and the space or line end behind it. Nothing reaches over such a place where
+//! Cuts are between a letter or digit and the space or line end after it. Nothing reaches over such a place if
 //!
-//! - the pre-tokenizer always ends a word there, or, where it does not, no piece of the vocabulary has the character
-//!   with a space behind it: then no merge and no way of Unigram goes over it;
-//! - no special token's name has the character with a space behind it, and none ends with it: what is behind a special
-//!   token is the beginning of a text to some vocabularies, and some take spaces along;
-//! - the character is a piece itself, so that it is never an unknown one that the next may be fused with;
-//! - the normalizer leaves both alone. NFC does; of a map of characters that is not known, so such vocabularies have no
-//!   cuts.
+//! - the pre-tokenizer always ends a word there, or else no piece of the vocabulary contains the character followed by
+//!   a space: then no merge and no Unigram path crosses it;
+//! - no special token's name contains the character followed by a space, or ends with it: after a special token, some
+//!   vocabularies start a new text, and some absorb spaces;
+//! - the character is a piece itself, so that it is never an unknown one that could be fused with the next;
+//! - the normalizer changes neither of them. NFC does not; for a character map this is not known, so vocabularies with
+//!   one have no cuts.
 //!
-//! The first and the last are checked by the kind of vocabulary, the others by reading it once. So the tokens of a part
-//! depend on that part alone, and on whether it begins the text. A part that does not begin it is encoded behind an
-//! anchor, a letter whose tokens are taken off again.
+//! The first and the last are decided by the kind of vocabulary, the others by reading it once. So the tokens of a part
+//! depend only on the part itself, and on whether it begins the text. A part that does not is encoded after an anchor,
+//! a letter whose tokens are then removed.
 
 use sluice::core::gguf::{Array, Gguf, GgufError, optional};
 use sluice::core::tokenizer::{EncodeOptions, PreTokenizer, Tokenizer};
 use sluice::model::ModelSource;
 use std::collections::HashSet;
 
-/// The places of a vocabulary's texts where they may be cut.
+/// The places at which texts of a vocabulary may be cut.
 #[derive(Debug)]
 pub(crate) struct Boundaries {
-    /// ASCII characters that a cut may be behind.
+    /// ASCII characters after which a cut is allowed.
     ascii: [bool; 128],
-    /// Whether letters of other scripts may be, except those excluded.
+    /// Whether a cut is also allowed after letters of other scripts, except the excluded ones.
     is_wide: bool,
     excluded: HashSet<char>,
-    /// A letter has to be a piece.
+    /// Whether a letter must be a piece.
     needs_piece: bool,
     before_line_end: bool,
     anchor: char,
-    /// The anchor's tokens where names of control tokens are text, and where they are not.
+    /// The anchor's tokens when names of control tokens are text, and when they are parsed.
     anchor_tokens: [Vec<u32>; 2],
 }
 
-/// How words of a kind of vocabulary end.
+/// How words end in a kind of vocabulary.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// Also behind letters of other scripts.
+    /// Whether they also end after letters of other scripts.
     is_wide: bool,
-    /// Nothing but pieces that reach over it could join both sides.
+    /// Whether both sides could only be joined by a piece that reaches over the cut.
     by_pieces: bool,
     before_line_end: bool,
 }
@@ -86,7 +86,7 @@ impl Boundaries {
         Ok(boundaries)
     }
 
-    /// The first cut of `text` at byte `from` or behind it, or the text's end.
+    /// The first cut of `text` at or after byte `from`, or the text's end.
     pub(crate) fn next(&self, tokenizer: &Tokenizer<'_>, text: &str, from: usize) -> usize {
         let bytes = text.as_bytes();
         let mut at = from.max(1);
@@ -100,7 +100,7 @@ impl Boundaries {
         text.len()
     }
 
-    /// Whether the character before byte `at` may end a part.
+    /// Whether a part may end at byte `at`, after the character before it.
     fn ends(&self, tokenizer: &Tokenizer<'_>, text: &[u8], at: usize) -> bool {
         let before = text[at - 1];
         if before.is_ascii() {
@@ -118,8 +118,8 @@ impl Boundaries {
         })
     }
 
-    /// The tokens of `part`, which begins behind a cut and ends before one or with the text; `None` where they cannot
-    /// be told.
+    /// The tokens of `part`, which begins after a cut and ends at a cut or with the text; `None` if they cannot be
+    /// determined.
     pub(crate) fn encode(
         &self,
         opened: &ModelSource,
@@ -154,7 +154,7 @@ impl Kind {
         };
         if let Some(pre) = opened.tokenizer().pre_tokenizer() {
             return match pre {
-                // Their words end behind letters of Latin scripts; others may go on with a space.
+                // Their words end after letters of Latin scripts; words of other scripts may continue with a space.
                 PreTokenizer::DeepSeekLlm | PreTokenizer::DeepSeekCoder => Ok(Self {
                     is_wide: false,
                     ..words
@@ -170,7 +170,7 @@ impl Kind {
             Ok(b"bert") => Ok(words),
             Ok(b"t5") if maps_characters(gguf) => Err("the vocabulary maps characters"),
             Ok(b"t5") => Ok(Self {
-                // Sums of scores begin anew at spaces alone.
+                // Score sums only start from zero at spaces.
                 before_line_end: false,
                 ..pieces
             }),
@@ -219,7 +219,7 @@ fn maps_characters(gguf: &Gguf<'_>) -> bool {
         || suffix != Ok(None) && suffix != Ok(Some(false))
 }
 
-/// Characters that something may reach over, to a space behind them.
+/// Characters from which a token may reach over to a following space.
 fn excluded(opened: &ModelSource, kind: Kind) -> Result<HashSet<char>, GgufError> {
     let tokenizer = opened.tokenizer();
     let types = optional(opened.gguf().array("tokenizer.ggml.token_type"))?;
@@ -228,9 +228,9 @@ fn excluded(opened: &ModelSource, kind: Kind) -> Result<HashSet<char>, GgufError
     for id in 0..tokenizer.n_vocab() {
         let kind_of = types.next();
         let is_looked_for = matches!(kind_of, Some(UNKNOWN | CONTROL | USER_DEFINED));
-        // A character that is one of these alone is no piece of texts to Unigram.
+        // Unigram does not match a text against a single-character piece of one of these types.
         let is_odd = kind.by_pieces && !matches!(kind_of, None | Some(NORMAL | UNUSED));
-        // Texts are UTF-8 and cut at characters: no other piece is found in them.
+        // Texts are UTF-8 and cut at characters, so other pieces never match.
         let Ok(piece) = core::str::from_utf8(tokenizer.piece(id)) else {
             continue;
         };
@@ -248,13 +248,13 @@ fn excluded(opened: &ModelSource, kind: Kind) -> Result<HashSet<char>, GgufError
     Ok(excluded)
 }
 
-/// Whether `c` is a token of texts.
+/// Whether `c` is a token that texts can contain.
 fn is_piece(tokenizer: &Tokenizer<'_>, c: char) -> bool {
     let id = tokenizer.token(c.encode_utf8(&mut [0; 4]).as_bytes());
     id.is_some_and(|id| !tokenizer.is_control(id))
 }
 
-/// Letters of scripts that have spaces between words. They are the same in NFC, whatever is behind a space.
+/// Letters of scripts with spaces between words. NFC does not change them, whatever follows the space.
 fn is_letter(c: char) -> bool {
     matches!(
         c,

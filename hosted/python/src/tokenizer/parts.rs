@@ -1,4 +1,4 @@
-//! Tokens of parts of texts, in bounded memory.
+//! A bounded cache of the tokens of text parts.
 
 use core::hash::BuildHasher as _;
 use core::hint::spin_loop;
@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// Parts that were encoded before, and their tokens.
+/// Encoded parts and their tokens.
 ///
-/// There are two generations, each of half the memory. What is found moves to the younger one; when that is full, the
-/// older one is dropped and the younger takes its place. So what is used goes on living, at the price of a comparison.
+/// There are two generations, each with half of the memory. A part that is found moves to the younger one; when that is
+/// full, the older one is dropped and the younger takes its place. So parts in use survive, at the price of a
+/// comparison.
 #[derive(Debug)]
 pub(crate) struct Parts {
     state: Mutex<State>,
@@ -38,21 +39,21 @@ struct Part {
     tokens: Box<[u32]>,
 }
 
-/// What the tokens of a part depend on besides its text.
+/// Everything that the tokens of a part depend on besides its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// It begins the text.
+    /// Whether the part begins the text.
     pub(crate) is_first: bool,
-    /// Names of control tokens are those.
+    /// Whether names of control tokens are parsed.
     pub(crate) parse_special: bool,
 }
 
-/// What was looked for, and what is there.
+/// Counts of lookups and contents.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// Tokens that were found.
+    /// Tokens found in the cache.
     pub(crate) tokens_found: u64,
     pub(crate) parts: usize,
     pub(crate) bytes: usize,
@@ -67,10 +68,10 @@ impl Parts {
         }
     }
 
-    /// Appends the tokens of `text` to `tokens`: those that were kept, or those that `encode` makes.
+    /// Appends the tokens of `text` to `tokens`: from the cache, or made by `encode`.
     ///
     /// # Errors
-    /// As `encode`.
+    /// The errors of `encode`.
     pub(crate) fn extend<E>(
         &self,
         tokens: &mut Vec<u32>,
@@ -83,7 +84,7 @@ impl Parts {
             let part = state.find(hash, self.bytes_max)?;
             Some(part).filter(|part| part.key == key)
         });
-        // Hashes may be equal; texts are compared while others may look.
+        // Hashes may collide, so compare the texts, without holding the lock.
         if let Some(part) = found.filter(|part| *part.text == *text) {
             tokens.extend_from_slice(&part.tokens);
             if let Some(mut state) = self.state() {
@@ -106,7 +107,7 @@ impl Parts {
         Ok(())
     }
 
-    /// What there is; `None` where another thread does not leave it.
+    /// The counts; `None` if another thread never releases the lock.
     pub(crate) fn counts(&self) -> Option<Counts> {
         let state = self.state()?;
         Some(Counts {
@@ -126,7 +127,8 @@ impl Parts {
         self.bytes_max
     }
 
-    /// Nobody waits for it long: it is held for less than a microsecond, or for ever in the child of a fork.
+    /// The lock, or `None` if it is not released soon: it is held for less than a microsecond, except in the child of a
+    /// fork, where it may never be released.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         for _ in 0..SPINS {
             match self.state.try_lock() {
@@ -171,7 +173,7 @@ impl Part {
     }
 }
 
-/// What a part takes besides its text and tokens: its own fields, and its place in a table.
+/// The memory of a part in addition to its text and tokens: its fields, and its entry in a table.
 const PART_BYTES: usize = size_of::<Part>() + 64;
 
 const SPINS: usize = 1000;

@@ -1,4 +1,4 @@
-//! Which adapters a request asks for.
+//! Resolves the adapters that a request asks for.
 
 use super::Adapters;
 use super::entry::Entry;
@@ -12,11 +12,11 @@ pub(crate) struct WantedAdapter {
 }
 
 impl Adapters {
-    /// What a request to `model` is computed with: the adapters that it `asked` for, the adapter that it names as its
-    /// model, or those that are always on.
+    /// The adapters of a request to `model`: those that it `asked` for, the one that it names as its model, or those
+    /// that apply to all requests.
     ///
     /// # Errors
-    /// A wrong field, an adapter that is not there or another model's.
+    /// A field is invalid, or an adapter does not exist or belongs to another model.
     pub(crate) fn wanted(
         &self,
         model: usize,
@@ -52,7 +52,7 @@ impl Adapters {
         }
     }
 
-    /// One of a request's adapters.
+    /// Resolves one of a request's adapters.
     fn part(
         &self,
         model: usize,

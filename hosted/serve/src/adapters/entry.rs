@@ -1,4 +1,4 @@
-//! One adapter: where it is, and who uses it.
+//! One adapter: its files, its state, and its users.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,36 +7,36 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-/// An adapter that requests may name.
+/// An adapter that requests can use.
 pub(crate) struct Entry {
     /// Its number, for llama.cpp's routes.
     pub(crate) id: usize,
     pub(crate) name: Arc<str>,
-    /// Its files, and what each is multiplied by.
+    /// Its files, each with its factor.
     pub(crate) parts: Vec<(PathBuf, f32)>,
     /// The number of its model.
     pub(crate) model: usize,
     pub(crate) origin: Origin,
     pub(crate) state: watch::Sender<State>,
     users: Mutex<Users>,
-    /// When it was used last, by the table's clock.
+    /// When it was last used, by the table's clock.
     pub(super) used: AtomicU64,
-    /// What requests to its model are computed with it times: the bits of an f32.
+    /// The factor for requests that name its model: the bits of an f32.
     scale: AtomicU32,
 }
 
-/// Where an adapter comes from.
+/// The origin of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The command line.
     Named,
     /// A request.
     Request,
-    /// The watched folder, where its files looked like this.
+    /// The watched folder; the number is the hash of its files' state.
     Folder(u64),
 }
 
-/// Where an adapter is.
+/// The state of an adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     /// On disk.
@@ -52,7 +52,7 @@ pub(crate) enum State {
 #[derive(Default)]
 struct Users {
     n: usize,
-    /// While somebody uses it.
+    /// Held while the adapter is in use.
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// What requests to its model are computed with it times.
+    /// The factor for requests that name its model.
     pub(crate) fn scale(&self) -> f32 {
         f32::from_bits(self.scale.load(Ordering::Relaxed))
     }
@@ -86,7 +86,7 @@ impl Entry {
         self.scale.store(scale.to_bits(), Ordering::Relaxed);
     }
 
-    /// Its files, for people.
+    /// Its files, for messages.
     pub(crate) fn path(&self) -> String {
         let paths = self
             .parts
@@ -99,7 +99,7 @@ impl Entry {
         self.users().n > 0
     }
 
-    /// Counts another user where there are some.
+    /// Adds a user, if there already are users.
     pub(super) fn join(self: &Arc<Self>) -> Option<Pin> {
         let mut users = self.users();
         (users.n > 0).then(|| {
@@ -108,7 +108,7 @@ impl Entry {
         })
     }
 
-    /// The first user, who has a place for it.
+    /// Adds the first user, which brings a place.
     pub(super) fn open(self: &Arc<Self>, place: OwnedSemaphorePermit) -> Pin {
         let mut users = self.users();
         users.n += 1;
@@ -130,7 +130,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// A use of an adapter: it stays in memory while this is there.
+/// A use of an adapter, which stays in memory until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Entry>);
 

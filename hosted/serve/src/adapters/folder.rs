@@ -1,5 +1,4 @@
-//! A folder whose adapters come and go: published when they are there, replaced when they change, withdrawn when
-//! they are gone.
+//! Watches a folder of adapters: publishes new ones, replaces changed ones and withdraws deleted ones.
 
 use super::Adapters;
 use super::entry::{Entry, Origin};
@@ -12,28 +11,28 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::oneshot;
 
-/// How often the folder is looked at.
+/// How often the folder is scanned.
 const EVERY: Duration = Duration::from_secs(1);
-/// Who has not written to a file for so long has ended.
+/// A file that has not changed for this long counts as completely written.
 const OLD: Duration = Duration::from_secs(10);
 
-/// What was seen at a look. An adapter counts when it looks the same twice, or is old, so that none is read while it
-/// is being written.
+/// The state of the folder at one scan. An adapter counts once two scans agree, or when it is old enough, so that it is
+/// never read while it is being written.
 type Seen = BTreeMap<PathBuf, Looks>;
 
-/// A hash over lengths and times of files, and whether all were written some looks ago.
+/// A hash over lengths and times of files, and whether all of them are older than [`OLD`].
 #[derive(Clone, Copy)]
 struct Looks {
     stamp: u64,
     is_old: bool,
 }
 
-/// The adapters of each place in the folder, as it looked then; or why there are none.
+/// The adapters at each path in the folder, with the hash of that scan; or the reason why they cannot be listed.
 type Listed = BTreeMap<PathBuf, (u64, Result<Vec<PathBuf>, String>)>;
 
 impl Adapters {
-    /// Follows the folder until the server ends. Its adapters are for model `model`. After the first look, `looked` is
-    /// told.
+    /// Watches the folder until the server ends. Its adapters are for model `model`. Signals `looked` after the first
+    /// scan.
     pub(crate) async fn watch(
         self: Arc<Self>,
         model: usize,
@@ -68,13 +67,13 @@ impl Adapters {
                 }
                 _ => {}
             }
-            // Nobody waits where only the folder is followed.
+            // Without a receiver, the folder is only watched.
             let _told = looked.take().map(|looked| looked.send(()));
             tokio::time::sleep(EVERY).await;
         }
     }
 
-    /// Replaces what has changed, withdraws what is gone.
+    /// Replaces changed adapters and withdraws deleted ones.
     fn follow(&self, model: usize, found: &Seen, listed: &Listed) {
         for entry in self.all() {
             let (Origin::Folder(stamp), Some((path, _))) = (entry.origin, entry.parts.first())
@@ -85,7 +84,7 @@ impl Adapters {
             let now = place.and_then(|place| listed.get(place));
             let is_in = |all: &Result<Vec<_>, _>| all.as_ref().is_ok_and(|all| all.contains(path));
             match now {
-                // It is there, and being written.
+                // It exists, but is still being written.
                 None if place.is_some() => {}
                 Some((now, all)) if is_in(all) => {
                     if *now == stamp {
@@ -105,7 +104,7 @@ impl Adapters {
         }
     }
 
-    /// Publishes what is new, and tells once of what is no adapter or has a name that is taken.
+    /// Publishes new adapters. Logs once per path that is not an adapter or whose name is taken.
     fn welcome(
         &self,
         model: usize,
@@ -141,7 +140,7 @@ impl Adapters {
                 };
                 match added {
                     Ok(_) => {
-                        // What goes wrong with it later is told again.
+                        // Later errors at this path are logged again.
                         left_out.remove(path);
                         left_out.remove(place);
                         (self.log)(&format!("adapter {name:?} published"));
@@ -153,7 +152,7 @@ impl Adapters {
     }
 }
 
-/// What is at the places that look as they did before, or are old: those that were listed then are not read again.
+/// Lists the adapters at paths that have settled. Paths that have not changed since the last listing are not reread.
 fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
     let is_whole = |path: &PathBuf, looks: &Looks| {
         let last = last.get(path).map(|last| last.stamp);
@@ -172,7 +171,7 @@ fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
     all.collect()
 }
 
-/// The place in the folder that an adapter is at: its own, or the directory of several before `#`.
+/// The path in the folder that an adapter belongs to: its own, or, for one of several, the directory before `#`.
 fn place_of<'f>(path: &Path, found: &'f Seen) -> Option<&'f Path> {
     let several = || Some(Path::new(path.to_str()?.rsplit_once('#')?.0));
     let place = found.get_key_value(path);
@@ -180,7 +179,7 @@ fn place_of<'f>(path: &Path, found: &'f Seen) -> Option<&'f Path> {
     place.map(|(place, _)| place.as_path())
 }
 
-/// What an adapter is called: as its file or folder, or as its directory of several calls it.
+/// An adapter's name: its file or folder name, or the name it has in a directory of several.
 fn name_of(path: &Path, place: &Path) -> String {
     let of_several = path.to_str().filter(|_| path != place);
     match of_several.and_then(|text| text.rsplit_once('#')) {
@@ -189,7 +188,7 @@ fn name_of(path: &Path, place: &Path) -> String {
     }
 }
 
-/// The adapters in a folder, and how their files look.
+/// The adapters in a folder, and the state of their files.
 fn look(folder: &Path) -> std::io::Result<Seen> {
     let mut found = Seen::new();
     for entry in std::fs::read_dir(folder)? {
@@ -223,7 +222,7 @@ const FOLDERS: [[&str; 2]; 2] = [
     ["manifest.json", "adapters.bin"],
 ];
 
-/// Length and time of a file that is there.
+/// The length and modification time of a file, if it exists.
 fn looks(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((about.len(), about.modified().ok()))

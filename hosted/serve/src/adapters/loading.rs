@@ -1,4 +1,4 @@
-//! From disk into memory, beside the engine.
+//! Loads adapters from disk into memory while the engine runs.
 
 use super::Adapters;
 use super::entry::{Entry, Pin, State};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Adapters {
-    /// Uses of adapters, once there is a place for each. In the order of arrival where there is none at once: who
-    /// waits has the line to itself, so that no two requests wait for each other.
+    /// Pins adapters, waiting until there is a place for each. Requests that wait are served in order of arrival; only
+    /// one of them collects places at a time, so that two requests cannot deadlock.
     ///
     /// # Errors
-    /// More adapters than there are places.
+    /// The request names more adapters than there are places.
     pub(crate) async fn pin(&self, entries: &[Arc<Entry>]) -> Result<Vec<Pin>, ApiError> {
         let max = self.options.max_in_memory.max(1);
         if entries.len() > max {
@@ -38,7 +38,7 @@ impl Adapters {
         Ok(pins)
     }
 
-    /// The adapter in memory; it is read where it is not there.
+    /// Returns the adapter once it is in memory, reading it from disk if necessary.
     pub(crate) async fn ready(
         self: &Arc<Self>,
         pin: &Pin,
@@ -56,7 +56,7 @@ impl Adapters {
         });
         if begins {
             let (adapters, model) = (Arc::clone(self), model.clone());
-            // The reading goes on where the request leaves: another one waits for it.
+            // Reading continues if the request is cancelled: another one may be waiting for it.
             let entry = Arc::clone(entry);
             tokio::spawn(async move { adapters.load(&entry, model).await });
         }
@@ -123,8 +123,8 @@ impl Adapters {
         Ok(Blend::new(parts.collect::<Result<_, String>>()?))
     }
 
-    /// Lets adapters leave that nobody uses, those first that were used longest ago, until there is a place for
-    /// `entry`. There is one: whoever is pinned has a place.
+    /// Evicts unused adapters, least recently used first, until there is a place for `entry`. This always succeeds:
+    /// each pinned adapter holds a place.
     pub(crate) fn make_room(&self, entry: &Arc<Entry>) {
         let all = self.all();
         let is_here = |other: &&Arc<Entry>| {

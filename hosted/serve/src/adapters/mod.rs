@@ -1,11 +1,11 @@
-//! The adapters of a server: which there are, which are in memory, and who uses them.
+//! The adapters of a server: which ones exist, which are in memory, and which requests use them.
 //!
-//! An adapter has a name, which requests use as a model's. A request [pins](Adapters::pin) its adapters, which are read
-//! from disk meanwhile where they are not in memory; the engine goes on. At most `--max-cpu-loras` are in memory: one
-//! that nobody uses leaves for another, the one first that was used longest ago. Where all are in use, requests wait
-//! in the order of their arrival, whatever they want, so that nobody waits for ever.
+//! Requests select an adapter by name, as they select a model. A request [pins](Adapters::pin) its adapters; those that
+//! are not in memory are read from disk while the engine continues. At most `--max-cpu-loras` are in memory: the least
+//! recently used of the unused ones is evicted to make room. If all are in use, requests wait in order of arrival,
+//! whichever adapters they need, so that no request starves.
 //!
-//! Publishing, replacing and withdrawing change a table of pointers. Requests that have begun keep what they have.
+//! Publishing, replacing and withdrawing change a table of pointers. Running requests keep the adapters they pinned.
 
 mod asked;
 mod entry;
@@ -27,29 +27,29 @@ use tokio::sync::Semaphore;
 pub(crate) struct Adapters {
     options: AdaptersOptions,
     table: Mutex<Table>,
-    /// Adapters that may be in use at once.
+    /// One permit for each adapter that may be in use at once.
     places: Arc<Semaphore>,
-    /// Held while a place is waited for: who comes later waits behind.
+    /// Held while waiting for a place, so that later requests queue up.
     line: tokio::sync::Mutex<()>,
-    /// So many are read at once.
+    /// Limits how many adapters are read at once.
     reading: Semaphore,
-    /// Counts uses.
+    /// A counter of uses, for finding the least recently used adapter.
     clock: AtomicU64,
     log: crate::Log,
 }
 
 #[derive(Default)]
 struct Table {
-    /// By number.
+    /// Sorted by number.
     entries: Vec<Arc<Entry>>,
     n_ever: usize,
 }
 
 impl Adapters {
-    /// Those of the command line. `models` finds a model by name.
+    /// The adapters named on the command line. `models` finds a model by name.
     ///
     /// # Errors
-    /// Two have one name, or a model is not there.
+    /// Two adapters have the same name, or a model does not exist.
     pub(crate) fn new(
         options: AdaptersOptions,
         models: &dyn Fn(Option<&str>) -> Option<usize>,
@@ -84,17 +84,17 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// Whether sessions have room for adapters.
+    /// Whether sessions reserve room for adapters.
     pub(crate) const fn are_on(&self) -> bool {
         self.options.rank > 0
     }
 
-    /// Whether adapters may be loaded and unloaded by requests.
+    /// Whether requests may load and unload adapters.
     pub(crate) const fn may_change(&self) -> bool {
         self.options.updates
     }
 
-    /// All of them, by number.
+    /// All adapters, by number.
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         self.lock().entries.clone()
     }
@@ -106,16 +106,16 @@ impl Adapters {
         found.cloned()
     }
 
-    /// The adapter of that number.
+    /// The adapter with the number `id`.
     pub(crate) fn numbered(&self, id: usize) -> Option<Arc<Entry>> {
         let table = self.lock();
         table.entries.iter().find(|entry| entry.id == id).cloned()
     }
 
-    /// Publishes an adapter. It is read when it is first asked for.
+    /// Publishes an adapter. It is read on first use.
     ///
     /// # Errors
-    /// There is one of this name.
+    /// The name is taken.
     pub(crate) fn add(
         &self,
         name: &str,
@@ -128,7 +128,7 @@ impl Adapters {
         Ok(entry)
     }
 
-    /// An adapter of a number of its own, which nobody finds until it is published.
+    /// Makes an adapter with a new number. It cannot be found until it is published.
     pub(crate) fn unlisted(
         &self,
         name: &str,
@@ -143,7 +143,7 @@ impl Adapters {
     }
 
     /// # Errors
-    /// There is one of this name.
+    /// The name is taken.
     pub(crate) fn publish(&self, entry: &Arc<Entry>) -> Result<(), String> {
         let mut table = self.lock();
         let name = &entry.name;
@@ -156,8 +156,8 @@ impl Adapters {
         Ok(())
     }
 
-    /// Puts another in the place of `old`, with its name, number and scale. Who has the old one keeps it. False where
-    /// that is no longer there.
+    /// Replaces `old` by `new`, which gets its name, number and scale. Requests that use the old one keep it. False if
+    /// `old` has been withdrawn.
     pub(crate) fn replace(&self, old: &Arc<Entry>, new: &Arc<Entry>) -> bool {
         new.set_scale(old.scale());
         let mut table = self.lock();
@@ -167,13 +167,13 @@ impl Adapters {
         is_there.is_some()
     }
 
-    /// Withdraws an adapter. Who has it keeps it.
+    /// Withdraws an adapter. Requests that use it keep it.
     pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut table = self.lock();
         table.entries.retain(|other| !Arc::ptr_eq(other, entry));
     }
 
-    /// Forgets what was packed for a model that leaves memory.
+    /// Drops the packed adapters of a model that is being unloaded.
     pub(crate) fn forget(&self, model: usize) {
         for entry in self.all() {
             if entry.model == model && !entry.is_pinned() {
@@ -182,7 +182,7 @@ impl Adapters {
         }
     }
 
-    /// Nobody waits for an adapter any more.
+    /// Ends all waiting for adapters.
     pub(crate) fn stop(&self) {
         self.places.close();
         self.reading.close();
@@ -206,7 +206,7 @@ impl fmt::Debug for Adapters {
     }
 }
 
-/// The name of an adapter's file or folder: what it is called where nobody says.
+/// The default name of an adapter: the stem of its file or folder.
 pub(crate) fn stem(path: &Path) -> String {
     let name = if path.is_dir() {
         path.file_name()
@@ -216,5 +216,5 @@ pub(crate) fn stem(path: &Path) -> String {
     name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// Adapters that are read at once: enough to keep a disk busy, few enough to leave cores to the engine.
+/// Maximum number of adapters read at once: enough to keep a disk busy, while most cores stay with the engine.
 const READING: usize = 1;

@@ -1,37 +1,37 @@
-//! Which adapters there are, and how many at once.
+//! Options: which adapters to serve, and how many at once.
 
 use sluice::adapter::Precision;
 use std::path::PathBuf;
 
-/// An adapter that is named on the command line.
+/// An adapter named on the command line.
 #[derive(Clone, Debug)]
 pub struct NamedAdapter {
-    /// What requests call it.
+    /// The name that requests use.
     pub name: String,
-    /// Its file or folder; several are added up, each times its factor.
+    /// Its file or folder; several are summed, each multiplied by its factor.
     pub parts: Vec<(PathBuf, f32)>,
     /// The name of its model; `None` for the first.
     pub model: Option<String>,
-    /// What requests to the model itself are computed with it times, unless they say otherwise; `None` for 0.
+    /// The factor for requests that name the model and give no scale of their own; `None` for 0.
     pub scale: Option<f32>,
 }
 
-/// Which adapters there are.
+/// Which adapters to serve.
 #[derive(Clone, Debug)]
 pub struct AdaptersOptions {
-    /// Those of the command line.
+    /// Adapters named on the command line.
     pub named: Vec<NamedAdapter>,
-    /// A folder whose adapters come and go (`--lora-dir`).
+    /// A folder that is watched for adapters (`--lora-dir`).
     pub folder: Option<PathBuf>,
-    /// Maximum adapters in memory (`--max-cpu-loras`), at least 1; 64 by default.
+    /// Maximum number of adapters in memory (`--max-cpu-loras`), at least 1; 64 by default.
     pub max_in_memory: usize,
-    /// Room for ranks, over all adapters of a request, each rounded up to 16 (`--max-lora-rank`); 0 for no adapters.
+    /// Maximum sum of ranks of a request's adapters, each rounded up to 16 (`--max-lora-rank`); 0 disables adapters.
     pub rank: usize,
-    /// How they lie in memory (`--lora-dtype`).
+    /// The type adapters are stored in (`--lora-dtype`).
     pub precision: Precision,
-    /// The folder of the model that PEFT's adapters are for (`--lora-base`).
+    /// The folder with the base model of PEFT adapters (`--lora-base`).
     pub base: Option<PathBuf>,
-    /// Whether requests may load and unload them.
+    /// Whether requests may load and unload adapters.
     pub updates: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use crate::Log;
 use crate::api::{ApiError, Defaults, ModelChoice};
@@ -16,11 +16,11 @@ use std::time::Instant;
 use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// Replaces the sampler of a text by one of the caller's, which gets it with the model; called once for each text.
+/// Replaces a text's sampler by the caller's own. It gets the sampler and the model, and is called once for each text.
 pub type WrapSampler =
     Arc<dyn Fn(Box<dyn Choose + Send>, &Model) -> Box<dyn Choose + Send> + Send + Sync>;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct App {
     models: Arc<Models>,
     defaults: Defaults,
@@ -37,10 +37,10 @@ pub(crate) struct App {
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) app: Arc<App>,
-    /// Its id, which is in its answer and in the log.
+    /// Its id, for the answer and the log.
     pub(crate) request: Arc<str>,
     pub(crate) arrived: Instant,
-    /// Whose samplers choose its tokens.
+    /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
 }
 
@@ -76,17 +76,17 @@ impl App {
         &self.keys
     }
 
-    /// The room for bodies of requests.
+    /// The memory budget for request bodies.
     pub(crate) const fn bodies(&self) -> &Bodies {
         &self.bodies
     }
 
-    /// True when the server ends.
+    /// Becomes true when the server ends.
     pub(crate) const fn stopping(&self) -> &watch::Sender<bool> {
         &self.stopping
     }
 
-    /// Where templates, tokens and grammars are made.
+    /// Runs templates, tokenizers and grammar compilation.
     pub(crate) const fn work(&self) -> &Work {
         &self.work
     }
@@ -95,14 +95,14 @@ impl App {
         &self.log
     }
 
-    /// When the server began, in seconds since 1970.
+    /// When the server started, in seconds since 1970.
     pub(crate) const fn started(&self) -> u64 {
         self.started
     }
 }
 
 impl Context {
-    /// A request that arrives now.
+    /// The context of a request that arrives now.
     pub(crate) fn new(app: Arc<App>, request: Arc<str>) -> Self {
         Self {
             app,
@@ -112,7 +112,7 @@ impl Context {
         }
     }
 
-    /// The model that a request names, or the model of the adapter that it names, in memory.
+    /// The model that a request names, or the model of the adapter that it names, loaded into memory.
     pub(crate) async fn model(&self, name: Option<&str>) -> Result<Lease, ApiError> {
         self.check_open()?;
         let models = &self.app.models;
@@ -121,13 +121,13 @@ impl Context {
         models.acquire(base.or(name)).await
     }
 
-    /// The model that a request chooses, with its adapters.
+    /// The model that a request selects, with its adapters.
     pub(crate) async fn adapted(&self, choice: &ModelChoice) -> Result<Lease, ApiError> {
         self.check_open()?;
         self.app.models.acquire_with(choice).await
     }
 
-    /// The model that a request for text chooses.
+    /// The model that a request for text selects.
     pub(super) async fn decoder(&self, choice: &ModelChoice) -> Result<Lease, ApiError> {
         let lease = self.adapted(choice).await?;
         if lease.model().embeds() {
@@ -155,9 +155,9 @@ impl Context {
     }
 }
 
-/// A name that no two requests share.
+/// A unique name.
 pub(crate) fn unique(prefix: &str) -> String {
-    // Every RandomState has keys of its own.
+    // Each RandomState has its own keys.
     let part = || RandomState::new().build_hasher().finish();
     format!("{prefix}{:016x}{:08x}", part(), part() >> 32)
 }

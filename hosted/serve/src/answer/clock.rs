@@ -1,9 +1,9 @@
-//! What a choice has taken while it is still being written.
+//! The timings of a choice while it is being generated.
 
 use crate::engine::Timings;
 use std::time::Instant;
 
-/// Watches the events of one choice.
+/// Measures the times between the events of one choice.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     arrived: Instant,
@@ -50,7 +50,7 @@ impl Clock {
             n_predicted: self.n_predicted,
             predict: first.elapsed(),
             queued: started.duration_since(self.arrived),
-            // What only the engine knows comes with the end.
+            // Values that only the engine knows are in the end event.
             ..Timings::default()
         }
     }

@@ -1,4 +1,4 @@
-//! From typed requests to the engine's jobs, and from its events to those of an answer.
+//! Turns typed requests into jobs of the engine, and the engine's events into events of an answer.
 
 mod app;
 mod clock;

@@ -1,4 +1,4 @@
-//! From the prompts of a request to tokens, and back.
+//! Converts the prompts of a request to tokens, and back.
 
 use crate::api::{ApiError, CompletionPrompt, Infill, PromptPart};
 use sluice::Model;
@@ -6,7 +6,7 @@ use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// The tokens of each prompt, at least one of each.
+/// The tokens of each prompt, at least one for each.
 pub(super) fn tokens_of(prompts: &[CompletionPrompt], model: &Model) -> Result<Vec<Vec<u32>>> {
     if prompts.is_empty() {
         return Err(ApiError::field("prompts", "is an empty list"));
@@ -41,7 +41,7 @@ fn joined(field: &str, parts: &[PromptPart], model: &Model) -> Result<Vec<u32>> 
             }
         }
     }
-    // The end that a vocabulary adds to texts would end the answer before it begins.
+    // Some vocabularies append an end token to texts, which would end the answer before it begins.
     let is_text = matches!(parts, [PromptPart::Text(_)]);
     if is_text && tokenizer.adds_eos() && all.last().copied() == tokenizer.eos() {
         all.pop();
@@ -53,7 +53,7 @@ fn joined(field: &str, parts: &[PromptPart], model: &Model) -> Result<Vec<u32>> 
     Ok(all)
 }
 
-/// Checks that all tokens are of the vocabulary; `at` names the field of one.
+/// Checks that all tokens are in the vocabulary; `at` names a token's field.
 pub(super) fn check_tokens(
     tokens: &[u32],
     n_vocab: u32,
@@ -69,7 +69,7 @@ pub(super) fn check_tokens(
     }
 }
 
-/// The prompt of a text between two others, after other files.
+/// The prompt for a text between two others, with other files before it.
 fn filled(infill: &Infill, model: &Model) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer();
     let special = tokenizer.special_tokens();
@@ -79,7 +79,7 @@ fn filled(infill: &Infill, model: &Model) -> Result<Vec<u32>> {
         return Err(ApiError::field("suffix", what));
     };
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-    // The token that begins texts stays the first.
+    // The token that begins texts must come first.
     let mut tokens: Vec<u32> = bos.into_iter().collect();
     let plain = |field: &str, text: &str| encode(field, model, text, PLAIN);
     for (i, file) in infill.extra.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The texts of a request while they are written.
+//! The texts of a request while they are being generated.
 
 use super::app::Context;
 use super::clock::Clock;
@@ -25,7 +25,7 @@ pub(super) struct ReadyPrompt {
     pub(super) tokens: Vec<u32>,
     pub(super) borders: Vec<usize>,
     pub(super) samplers: Vec<Box<dyn Choose + Send>>,
-    /// Takes each answer of a chat apart.
+    /// Parse the answers of a chat.
     pub(super) parsers: Vec<Answer>,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct ScoredPrompt {
     pub(super) scores: Vec<Score>,
 }
 
-/// The texts of a request as they are written: events, until all have ended. Dropped, the work at them ends.
+/// The texts of a request as a sequence of events, until all texts have ended. Dropping it cancels the request.
 pub struct TextAnswer {
     start: Start,
     jobs: Vec<Running>,
-    /// Texts of each job.
+    /// The number of texts of each job.
     n: usize,
-    /// The job that is asked first for its next event.
+    /// The job to poll first for the next event.
     turn: usize,
-    /// What comes before the events of the jobs.
+    /// Events to return before any event of the jobs.
     first: VecDeque<AnswerEvent>,
     total: Total,
     n_ended: usize,
@@ -52,13 +52,13 @@ pub struct TextAnswer {
     arrived: Instant,
     request: Arc<str>,
     log: Log,
-    /// The model stays in memory.
+    /// Keeps the model in memory.
     _lease: Lease,
 }
 
 struct Running {
     events: Option<mpsc::Receiver<Vec<Event>>>,
-    /// Those that came with the last one.
+    /// The rest of the events that were received together.
     held: vec::IntoIter<Event>,
     n_prompt: usize,
     slot: u32,
@@ -71,7 +71,7 @@ struct Text {
 }
 
 impl TextAnswer {
-    /// Hands the prompts to the engine. If one is refused, all are.
+    /// Submits the prompts to the engine. If one is refused, all are.
     pub(super) fn submit(
         lease: Lease,
         start: Start,
@@ -119,7 +119,7 @@ impl TextAnswer {
         })
     }
 
-    /// Puts the scores of each prompt before all events, once for each of its texts.
+    /// Queues the scores of each prompt ahead of all other events, once for each of its texts.
     pub(super) fn add_scores(&mut self, prompts: &[ScoredPrompt]) {
         for (i, prompt) in prompts.iter().enumerate() {
             let scored = (i * self.n..(i + 1) * self.n).map(|at| AnswerEvent::Scores {
@@ -131,10 +131,10 @@ impl TextAnswer {
         }
     }
 
-    /// The next event of any text; `None` when all have ended. Not again after that, or after an error.
+    /// The next event of any text; `None` when all have ended. Must not be called again after that, or after an error.
     ///
     /// # Errors
-    /// A text failed: the others end, too.
+    /// A text failed. The others are cancelled.
     pub fn poll_next(
         &mut self,
         context: &mut Waiting<'_>,
@@ -162,23 +162,23 @@ impl TextAnswer {
         }
     }
 
-    /// Waits for the next event for at most `patience`; `None` if there is none yet.
+    /// Waits up to `patience` for the next event. The outer `None` is a timeout, the inner one the end of all texts.
     ///
     /// # Errors
-    /// As of [`Self::poll_next`].
+    /// See [`Self::poll_next`].
     #[must_use]
     pub fn next(&mut self, patience: Duration) -> Option<Option<Result<AnswerEvent, ApiError>>> {
         let next = poll_fn(|context| self.poll_next(context));
         wait_for(core::pin::pin!(next), patience)
     }
 
-    /// What it begins with.
+    /// What was known when the request started.
     #[must_use]
     pub const fn start(&self) -> &Start {
         &self.start
     }
 
-    /// What it took so far.
+    /// The resources used so far.
     #[must_use]
     pub const fn total(&self) -> &Total {
         &self.total
@@ -212,7 +212,7 @@ impl TextAnswer {
         }
     }
 
-    /// What a job's event says, if it says something.
+    /// Translates a job's event; `None` if it has nothing for the client.
     fn taken(&mut self, job: usize, event: Event) -> Result<Option<AnswerEvent>, ApiError> {
         let first = job * self.n;
         let running = &mut self.jobs[job];
@@ -291,7 +291,7 @@ impl TextAnswer {
         Err(ApiError::from(JobError::Gone))
     }
 
-    /// Logs how it ended. Neither the request nor the answer is in the log.
+    /// Logs how the request ended. The log contains neither the prompt nor the answer.
     fn end(&mut self, word: &str) {
         if core::mem::replace(&mut self.is_over, true) {
             return;
@@ -402,5 +402,5 @@ fn failed(why: Why) -> ApiError {
     }
 }
 
-/// Times that something may wait for a client; beyond them its job stands still.
+/// Maximum number of event batches that wait for a client; at the limit its job pauses.
 const EVENTS: usize = 64;

@@ -1,4 +1,4 @@
-//! What a request's texts are written with: its generation on a model, and samplers.
+//! Checks the generation options of a request for a model, and makes samplers.
 
 use crate::api::{ApiError, Biased, Defaults, Generation};
 use crate::chat::answer::Constraint;
@@ -15,17 +15,17 @@ use std::time::Instant;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// A request's generation on a model: its sampling has the seed and all biases.
+/// The generation options of a request, checked for a model: its sampling has the seed and all biases.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) generation: Generation,
     pub(super) deadline: Option<Instant>,
-    /// Tokens that stay when older ones are dropped; `None` ends the text there.
+    /// Number of tokens to keep when older ones are dropped; `None` ends the text when the context is full.
     pub(super) shift: Option<usize>,
 }
 
 impl Terms {
-    /// Checks a request's generation for a model.
+    /// Checks generation options for a model.
     pub(super) fn new(
         mut generation: Generation,
         defaults: &Defaults,
@@ -58,8 +58,8 @@ impl Terms {
     }
 }
 
-/// Whether older tokens are dropped when the context is full. A default has no effect on models that cannot do that;
-/// the log said so when they were loaded.
+/// Whether older tokens are dropped when the context is full. If only the default asks for it, models that cannot do it
+/// ignore it; that was logged when they were loaded.
 fn shifts(generation: &Generation, defaults: &Defaults, loaded: &Loaded) -> Result<bool> {
     let why_not = loaded.model().config().why_not_remove();
     match (generation.context_shift, why_not) {
@@ -97,7 +97,7 @@ fn biases(generation: &Generation, model: &Model) -> Result<Vec<LogitBias>> {
     Ok(biases)
 }
 
-/// Tokens outside of a list of allowed ones are never chosen.
+/// Excludes all tokens that are not in the list of allowed ones.
 fn not_allowed(generation: &Generation, n_vocab: u32) -> Result<Vec<LogitBias>> {
     const FIELD: &str = "allowed_tokens";
     let Some(allowed) = &generation.allowed_tokens else {
@@ -116,7 +116,7 @@ fn not_allowed(generation: &Generation, n_vocab: u32) -> Result<Vec<LogitBias>> 
     Ok(never.map(|id| LogitBias { id, bias }).collect())
 }
 
-/// Before grammars are compiled in vain.
+/// Checks the length first, so that no grammar is compiled in vain.
 pub(super) fn check_length(loaded: &Loaded, n_tokens: usize) -> Result<()> {
     let n_ctx = loaded.n_ctx();
     if n_tokens >= n_ctx {
@@ -125,7 +125,7 @@ pub(super) fn check_length(loaded: &Loaded, n_tokens: usize) -> Result<()> {
     Ok(())
 }
 
-/// What chooses the tokens of a text.
+/// The sampler of a text.
 pub(super) fn sampler(
     loaded: &Loaded,
     generation: &Generation,

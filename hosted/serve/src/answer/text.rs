@@ -1,4 +1,4 @@
-//! Requests for text, from what is asked to the jobs of the engine.
+//! Turns requests for text into jobs of the engine.
 
 use super::app::{App, Context, unix_time};
 use super::prompts::{text_of, tokens_of};
@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Begins to answer a conversation.
+/// Starts answering a conversation.
 pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<TextAnswer> {
     let lease = context.decoder(&request.model).await?;
     let inner = context.clone();
@@ -24,7 +24,7 @@ pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<Text
     context.app.work().run(work).await??.submit(context)
 }
 
-/// Begins to continue texts.
+/// Starts continuing texts.
 pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> Result<TextAnswer> {
     let lease = context.decoder(&request.model).await?;
     let prompt_logprobs = request.prompt_logprobs;
@@ -44,7 +44,7 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     Ok(answer)
 }
 
-/// What would choose the tokens of a text.
+/// The sampler of a text.
 pub(crate) fn sampler_of(
     app: &App,
     loaded: &Loaded,
@@ -54,7 +54,7 @@ pub(crate) fn sampler_of(
     sampler::sampler(loaded, &terms.generation, &Constraint::default(), None)
 }
 
-/// What is handed to the engine.
+/// A request that is ready for the engine.
 struct Prepared {
     lease: Lease,
     terms: Terms,
@@ -155,7 +155,7 @@ fn ready_prompt(
 }
 
 impl Prepared {
-    /// Hands the prompts to the engine. If one is refused, all are.
+    /// Submits the prompts to the engine. If one is refused, all are.
     fn submit(self, context: &Context) -> Result<TextAnswer> {
         let generation = &self.terms.generation;
         let start = Start {
@@ -173,7 +173,7 @@ impl Prepared {
     }
 }
 
-/// Scores prompts, all of them before any is answered.
+/// Scores all prompts, before any is answered.
 async fn score(
     context: &Context,
     lease: &Lease,

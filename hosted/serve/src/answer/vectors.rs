@@ -22,7 +22,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
     };
     let (lease, request, texts) = context.app.work().run(read).await??;
     let pooled = Pooled::new(context, lease, texts).await?;
-    // Many numbers are scaled, and heads are matrices.
+    // Scaling many numbers and applying heads takes time.
     let finish = move || {
         let n_embd = pooled.lease.model().config().n_embd;
         let (floats, length) = if request.kind == VectorKind::Scores {
@@ -70,7 +70,7 @@ pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ra
     context.app.work().run(finish).await?
 }
 
-/// Texts of a job, and how a text is pooled.
+/// The texts of a job, and how they are pooled.
 struct Texts {
     tokens: Vec<Vec<u32>>,
     pooling: Pooling,
@@ -133,7 +133,7 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
     Texts::new(tokens, pooling, lease)
 }
 
-/// The query with each document.
+/// Each document, paired with the query.
 fn pairs_of(request: &RerankRequest, lease: &Lease) -> Result<Texts> {
     let pooling = head_pooling(lease)?;
     if request.documents.is_empty() {
@@ -155,10 +155,10 @@ fn pairs_of(request: &RerankRequest, lease: &Lease) -> Result<Texts> {
     Texts::new(tokens.collect::<Result<_>>()?, pooling, lease)
 }
 
-/// What the engine made of texts.
+/// The engine's result for some texts.
 struct Pooled {
     lease: Lease,
-    /// A vector (n_embd) of each text, or of each token.
+    /// A vector (n_embd) for each text, or for each token.
     floats: Vec<f32>,
     n_tokens: usize,
 }
@@ -199,7 +199,7 @@ impl Pooled {
     }
 }
 
-/// Leaves the first `length` numbers of each vector (n_embd), in the same buffer.
+/// Keeps the first `length` numbers of each vector (n_embd), in the same buffer.
 fn cut(floats: &mut Vec<f32>, n_embd: usize, length: usize) {
     if length < n_embd {
         let n = floats.len() / n_embd;

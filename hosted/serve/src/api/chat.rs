@@ -10,7 +10,7 @@ use sluice_text::chat_template::Message;
 pub struct ChatRequest {
     /// The model.
     pub model: ModelChoice,
-    /// The conversation, at least one message. Contents are texts, or `None`.
+    /// The conversation, at least one message. Contents are strings, or `None`.
     pub messages: Vec<Message>,
     /// Whether the last message, which is the assistant's, is the beginning of the answer.
     pub continues_last: bool,
@@ -18,24 +18,24 @@ pub struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Functions that the answer may call, as OpenAI's `tools`: JSON, because templates print it.
     pub tools: Vec<Value>,
-    /// Which of them it calls.
+    /// Which of them the answer calls.
     pub tool_choice: ToolChoice,
-    /// Whether it may call several; true by default.
+    /// Whether the answer may contain several calls; true by default.
     pub parallel_calls: bool,
-    /// Texts to answer from, for templates that print them.
+    /// Documents to answer from, for templates that print them.
     pub documents: Vec<Value>,
     /// Variables of the template.
     pub template_kwargs: Map<String, Value>,
     /// Whether reasoning is separated from the content.
     pub splits_reasoning: bool,
-    /// Maximum tokens of reasoning; 0 ends it at once, `None` for no limit.
+    /// Maximum number of reasoning tokens; 0 ends reasoning at once, `None` for no limit.
     pub reasoning_budget: Option<usize>,
-    /// How the answer is written.
+    /// How the answer is generated.
     pub generation: Generation,
 }
 
 impl ChatRequest {
-    /// A request without messages, with the defaults of a server.
+    /// A request without messages, with a server's defaults.
     #[must_use]
     pub fn new(defaults: &Defaults) -> Self {
         Self {

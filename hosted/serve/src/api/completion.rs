@@ -11,16 +11,16 @@ pub struct CompletionRequest {
     pub prompts: Vec<CompletionPrompt>,
     /// The number of likely tokens, up to 1000, to report with each token of a prompt; `None` for no scores.
     pub prompt_logprobs: Option<usize>,
-    /// Whether [`Start`](super::Start) has the text of the prompts.
+    /// Whether [`Start`](super::Start) includes the text of the prompts.
     pub returns_prompts: bool,
-    /// How the texts are written.
+    /// How the texts are generated.
     pub generation: Generation,
 }
 
-/// What a text continues.
+/// A prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompletionPrompt {
-    /// Texts and tokens, one after the other. The first text begins with the vocabulary's first token.
+    /// Texts and tokens, concatenated. The first text begins with the vocabulary's first token.
     Parts(Vec<PromptPart>),
     /// The text between two others.
     Infill(Infill),
@@ -29,13 +29,13 @@ pub enum CompletionPrompt {
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptPart {
-    /// Text, in which the names of control tokens are those tokens.
+    /// Text, in which names of control tokens are parsed as these tokens.
     Text(String),
     /// Tokens of the model.
     Tokens(Vec<u32>),
 }
 
-/// What surrounds a text that is to be written, for models with tokens for that.
+/// The surroundings of a text to be generated, for models with infill tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Infill {
     /// The text before it.
@@ -46,7 +46,7 @@ pub struct Infill {
     pub extra: Vec<InfillFile>,
 }
 
-/// A file that goes with an [`Infill`].
+/// An extra file of an [`Infill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfillFile {
     /// Its name.
@@ -56,7 +56,7 @@ pub struct InfillFile {
 }
 
 impl CompletionRequest {
-    /// A request without prompts, with the defaults of a server.
+    /// A request without prompts, with a server's defaults.
     #[must_use]
     pub fn new(defaults: &Defaults) -> Self {
         Self {

@@ -10,11 +10,11 @@ pub struct EmbeddingRequest {
     pub model: ModelChoice,
     /// The texts, at least one.
     pub input: Vec<EmbeddingInput>,
-    /// What the vectors are of.
+    /// What the vectors are computed for.
     pub kind: VectorKind,
-    /// Numbers of each vector to keep, 1 to n_embd; `None` for all.
+    /// Length to which vectors are cut, 1 to n_embd; `None` for no cut.
     pub dimensions: Option<usize>,
-    /// How vectors are scaled, after they were cut. Scores are not.
+    /// How vectors are scaled after they are cut. Scores are not scaled.
     pub normalization: Normalization,
 }
 
@@ -27,33 +27,33 @@ pub enum EmbeddingInput {
     Tokens(Vec<u32>),
 }
 
-/// What vectors are of.
+/// What vectors are computed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VectorKind {
-    /// One of each text.
+    /// One for each text.
     #[default]
     Texts,
-    /// One of each token of all texts, without pooling.
+    /// One for each token of all texts, without pooling.
     Tokens,
-    /// Scores of pairs of texts, as rerankers read them: vectors of length 1.
+    /// Scores of text pairs, as rerankers read them: vectors of length 1.
     Scores,
 }
 
 /// Vectors of the same length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vectors {
-    /// The vectors one after the other, in the order of the texts and of their tokens.
+    /// The concatenated vectors, in the order of the texts and of their tokens.
     pub floats: Vec<f32>,
-    /// Numbers of each vector.
+    /// The length of each vector.
     pub length: usize,
     /// The name of the model.
     pub model: String,
-    /// Tokens of all texts.
+    /// The number of tokens of all texts.
     pub n_tokens: usize,
 }
 
 impl EmbeddingRequest {
-    /// Vectors of texts, of length 1.
+    /// A request for one vector per text, with a norm of 1.
     #[must_use]
     pub fn new(input: Vec<EmbeddingInput>) -> Self {
         Self {

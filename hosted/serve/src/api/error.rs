@@ -1,26 +1,26 @@
-//! Why a request was refused, or failed.
+//! Errors of requests.
 
 use crate::engine::JobError;
 use core::fmt;
 use core::time::Duration;
 
-/// Why a request was refused, or failed.
+/// Why a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// The kind of error, on which a client may act.
+    /// The kind of error, on which clients can act.
     pub kind: ErrorKind,
-    /// The path of the field that is wrong, such as `messages[0].content`.
+    /// The path of the invalid field, such as `messages[0].content`.
     pub field: Option<String>,
-    /// The reason, without the field.
+    /// The reason, without the field's name.
     pub what: String,
-    /// When it may be worth asking again.
+    /// When to try again, if that makes sense.
     pub retry: Option<Duration>,
 }
 
 /// Kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request, or a field of it, is wrong.
+    /// The request, or one of its fields, is invalid.
     Invalid,
     /// The prompt does not fit into the context.
     TooLong,
@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Unauthorized,
     /// The route, the model or the adapter does not exist.
     NotFound,
-    /// The route does not have this method.
+    /// The route does not support this method.
     Method,
     /// The body is too large.
     TooLarge,
@@ -46,7 +46,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// A field, or a path that begins with it: its name in requests as plain values, and a client's.
+/// A field or a prefix of a path: its name in the plain values, and its name in the client's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldName {
     pub(crate) ours: &'static str,
@@ -69,7 +69,7 @@ impl ApiError {
         }
     }
 
-    /// An error of a field: its path, and what is wrong with it.
+    /// An error of a field, given its path and the reason.
     pub fn field(field: impl Into<String>, what: impl Into<String>) -> Self {
         Self {
             field: Some(field.into()),
@@ -105,7 +105,7 @@ impl ApiError {
         Self::new(ErrorKind::Method, "the route does not have this method")
     }
 
-    /// The body has more than `limit` bytes.
+    /// The error for a body of more than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
         let what = format!("the body has more than {limit} bytes");
         Self::new(ErrorKind::TooLarge, what)
@@ -141,7 +141,7 @@ impl ApiError {
         Self::new(ErrorKind::Internal, what)
     }
 
-    /// The server's fault where the client did not send the field that is wrong.
+    /// Turns the error into a server error, for a field that the client did not send.
     pub(crate) fn of_server(self) -> Self {
         match self.kind {
             ErrorKind::Invalid => Self::internal(self.to_string()),
@@ -149,7 +149,7 @@ impl ApiError {
         }
     }
 
-    /// The same error with the name that a client gave the field.
+    /// Replaces the field's name by the name that the client used.
     pub(crate) fn renamed(mut self, names: &[FieldName]) -> Self {
         if let Some(field) = &mut self.field {
             let found = names.iter().find_map(|name| {

@@ -1,4 +1,4 @@
-//! What happens to a request for text.
+//! The events of a text generation request.
 
 use crate::engine::{Score, Timings, Why};
 use core::time::Duration;
@@ -7,12 +7,12 @@ use sluice::sequence::{Ended, TokenReport};
 use sluice_text::assistant::Delta;
 use sluice_text::sampling::SamplingSettings;
 
-/// What is known when the texts of a request begin.
+/// What is known when the texts of a request start.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The model.
     pub model: Model,
-    /// What the request called it: the model's name, or that of an adapter.
+    /// The name that the request used: the model's, or an adapter's.
     pub name: String,
     /// Equal for equal weights, adapters and rules of arithmetic.
     pub fingerprint: String,
@@ -22,24 +22,24 @@ pub struct Start {
     pub sampling: SamplingSettings,
     /// Maximum tokens of a text.
     pub max_tokens: Option<usize>,
-    /// Texts that end a text.
+    /// Stop texts.
     pub stop: Vec<String>,
     /// The prompts.
     pub prompts: Vec<PromptInfo>,
-    /// Texts of each prompt.
+    /// The number of texts for each prompt.
     pub n: usize,
 }
 
 /// A prompt as the model reads it.
 #[derive(Clone, Debug, Default)]
 pub struct PromptInfo {
-    /// Its text, where the request asks for it.
+    /// Its text, if the request asked for it.
     pub text: String,
-    /// Its tokens.
+    /// The number of its tokens.
     pub n_tokens: usize,
 }
 
-/// What happens to a text. Texts are counted over all prompts of the request.
+/// An event of a text. Texts are numbered over all prompts of the request.
 #[derive(Clone, Debug)]
 pub enum AnswerEvent {
     /// The tokens of its prompt, with a score for all but the first.
@@ -51,7 +51,7 @@ pub enum AnswerEvent {
         /// Their scores.
         scores: Vec<Score>,
     },
-    /// A part of its prompt was read.
+    /// A part of its prompt has been read.
     Progress {
         /// The text.
         at: usize,
@@ -65,14 +65,14 @@ pub enum AnswerEvent {
         /// The token.
         piece: AnswerPiece,
     },
-    /// The token that ends it and is not part of it, with text that was held back before it.
+    /// The token that ends the text without being part of it, with any text that was held back before it.
     EndToken {
         /// The text.
         at: usize,
         /// The token.
         piece: AnswerPiece,
     },
-    /// Its end.
+    /// The end of the text.
     End {
         /// The text.
         at: usize,
@@ -81,46 +81,46 @@ pub enum AnswerEvent {
     },
 }
 
-/// A token, with the text that is complete with it.
+/// A token, with the text that it completes.
 #[derive(Clone, Debug)]
 pub struct AnswerPiece {
     /// The token.
     pub token: u32,
     /// The text.
     pub text: String,
-    /// What the text adds to an answer of a chat.
+    /// What the token adds to the answer of a chat.
     pub deltas: Vec<Delta>,
-    /// How likely the token was.
+    /// The token's log-probability and the most likely alternatives.
     pub report: Option<TokenReport>,
-    /// What the text took so far.
+    /// The text's timings so far.
     pub timings: Option<Timings>,
 }
 
-/// How far a prompt is read.
+/// How much of a prompt has been read.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptProgress {
     /// Tokens of the prompt.
     pub total: usize,
-    /// Tokens that were found in the cache.
+    /// Tokens found in the cache.
     pub cached: usize,
-    /// Tokens that were read, with those of the cache.
+    /// Tokens read so far, including cached ones.
     pub processed: usize,
-    /// Since it began to be read.
+    /// Time since reading began.
     pub time: Duration,
 }
 
 /// How a text ended.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Why.
+    /// Why it ended.
     pub reason: Reason,
-    /// What was held back of an answer of a chat.
+    /// The rest of a chat's answer, which had been held back.
     pub deltas: Vec<Delta>,
-    /// What it took.
+    /// Its times and counts.
     pub timings: Timings,
     /// The slot that it ran in.
     pub slot: u32,
-    /// Tokens of its prompt.
+    /// The number of tokens of its prompt.
     pub n_prompt: usize,
 }
 
@@ -129,13 +129,13 @@ pub struct End {
 pub enum Reason {
     /// The model ended it.
     EndOfText,
-    /// By this stop text.
+    /// This stop text was written.
     Stop(String),
-    /// It has the maximum number of tokens.
+    /// It reached the maximum number of tokens.
     Length,
     /// The context is full.
     ContextFull,
-    /// Its time was over.
+    /// Its deadline passed.
     Late,
 }
 
@@ -155,22 +155,22 @@ impl Reason {
     }
 }
 
-/// Tokens of a request.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Of its prompts.
+    /// Tokens of its prompts.
     pub n_prompt: usize,
-    /// Of its prompts, found in the cache.
+    /// Tokens of its prompts that were found in the cache.
     pub n_cached: usize,
-    /// Written.
+    /// Tokens written.
     pub n_predicted: usize,
 }
 
-/// What a request took in all.
+/// Total resources used by a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
-    /// Its tokens.
+    /// Its token counts.
     pub usage: Usage,
-    /// Of the text that ended last.
+    /// Timings of the text that ended last.
     pub timings: Timings,
 }

@@ -1,4 +1,4 @@
-//! What every request for text has.
+//! The options that all requests for text share.
 
 use super::ApiError;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct ModelChoice {
     /// A model's or an adapter's name; `None` for the first model.
     pub name: Option<String>,
-    /// Adapters whose sum is added to the model; `None` for those that are on for all requests.
+    /// Adapters whose sum is applied to the model; `None` for those that apply to all requests.
     pub adapters: Option<Vec<AdapterChoice>>,
 }
 
@@ -25,25 +25,25 @@ pub struct AdapterChoice {
     pub scale: f32,
 }
 
-/// How a request calls an adapter.
+/// How a request refers to an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdapterName {
-    /// By the name under which it was loaded.
+    /// The name it was loaded under.
     Name(String),
-    /// By its number in the list of adapters.
+    /// Its number in the list of adapters.
     Number(u64),
 }
 
-/// How a text is written: what it may contain, when it ends, and when it is computed.
+/// How a text is generated: what it may contain, when it ends, and when it is computed.
 ///
 /// [`Generation::new`] has the defaults of a server.
 #[derive(Clone, Debug)]
 pub struct Generation {
     /// Texts for each prompt, 1 to 128; 1 by default.
     pub n: usize,
-    /// Maximum tokens of a text; `None` for as many as the context has room for.
+    /// Maximum number of tokens of a text; `None` for as many as the context has room for.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen. Its seed is not used: see `seed`.
+    /// How tokens are sampled. The seed in it is ignored: see `seed`.
     pub sampling: SamplingSettings,
     /// The seed; `None` draws one for each request.
     pub seed: Option<u64>,
@@ -53,36 +53,36 @@ pub struct Generation {
     pub allowed_tokens: Option<Vec<u32>>,
     /// Texts that end the text, up to 64 of up to 4096 bytes; empty ones are ignored.
     pub stop: Vec<String>,
-    /// Tokens that end the text, up to 1024, in addition to those of the vocabulary.
+    /// Tokens that end the text in addition to the vocabulary's own, up to 1024.
     pub stop_tokens: Vec<u32>,
     /// Whether the stop text is part of the text.
     pub shows_stop: bool,
-    /// Minimum tokens of a text, up to `max_tokens`.
+    /// Minimum number of tokens of a text, up to `max_tokens`.
     pub min_tokens: usize,
     /// Whether control tokens are part of the text.
     pub shows_special: bool,
     /// What the text has to match.
     pub grammar: Option<GrammarSource>,
-    /// Lower is computed first; 0 by default.
+    /// Lower values are computed first; 0 by default.
     pub priority: i32,
-    /// Time from the arrival of the request after which its texts end.
+    /// Time after the request's arrival at which its texts end.
     pub deadline: Option<Duration>,
     /// Maximum time from the first token of a text to its end.
     pub predict_for: Option<Duration>,
-    /// Whether earlier prompts are reused, and this one kept; true by default.
+    /// Whether cached prompts are reused and this prompt is cached; true by default.
     pub uses_cache: bool,
-    /// Requests share cached prompts only with those of the same salt, up to 1024 bytes.
+    /// Cached prompts are shared only between requests with the same salt, up to 1024 bytes.
     pub cache_salt: Arc<str>,
     /// The slot to run in; `None` for any.
     pub slot: Option<u32>,
     /// Whether older tokens are dropped when the context is full; `None` for the server's default, which has no effect
     /// on models that cannot drop tokens.
     pub context_shift: Option<bool>,
-    /// Tokens at the beginning that stay when older tokens are dropped; `usize::MAX` for the whole prompt.
+    /// Number of initial tokens that are kept when older tokens are dropped; `usize::MAX` for the whole prompt.
     pub n_keep: usize,
-    /// Whether events are wanted as they happen; false lets them come together at the end.
+    /// Whether events are sent as they happen; if false, they may be sent together at the end.
     pub streams: bool,
-    /// Whether [`PromptProgress`](super::Progress) of reading the prompt is reported.
+    /// Whether [`PromptProgress`](super::Progress) is reported while the prompt is read.
     pub reports_progress: bool,
     /// Whether every piece has its timings.
     pub times_pieces: bool,
@@ -106,14 +106,14 @@ pub enum Biased {
     Text(String),
 }
 
-/// What applies where a request leaves a field out.
+/// Values for the fields that a request leaves out.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// How tokens are chosen.
+    /// How tokens are sampled.
     pub sampling: SamplingSettings,
     /// The seed; `None` draws one for each request.
     pub seed: Option<u64>,
-    /// Maximum tokens of a text; `None` for as many as the context has room for.
+    /// Maximum number of tokens of a text; `None` for as many as the context has room for.
     pub n_predict: Option<usize>,
     /// Whether older tokens are dropped when the context is full.
     pub context_shift: bool,
@@ -121,7 +121,7 @@ pub struct Defaults {
     pub template_kwargs: Map<String, Value>,
     /// Whether reasoning is separated from the content of an answer.
     pub splits_reasoning: bool,
-    /// Maximum tokens of reasoning; 0 ends it at once, `None` for no limit.
+    /// Maximum number of reasoning tokens; 0 ends reasoning at once, `None` for no limit.
     pub reasoning_budget: Option<usize>,
 }
 
@@ -170,7 +170,7 @@ impl Generation {
         }
     }
 
-    /// Checks what can be checked without a model.
+    /// Checks everything that does not depend on a model.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         if !(1..=N_MAX).contains(&self.n) {
             return Err(ApiError::field(
@@ -201,9 +201,9 @@ impl Generation {
     /// Sorts the stop tokens and drops empty stop texts.
     ///
     /// # Errors
-    /// There are too many stop tokens: the engine searches them at each token.
+    /// There are too many stop tokens. The limit exists because the engine searches them for each token.
     pub(crate) fn tidy_stops(&mut self) -> Result<(), ApiError> {
-        // An empty text would end every answer before it begins; OpenAI's clients send them.
+        // An empty stop text would end every answer before it begins. OpenAI clients do send them.
         self.stop.retain(|stop| !stop.is_empty());
         self.stop_tokens.sort_unstable();
         self.stop_tokens.dedup();
@@ -224,9 +224,9 @@ fn at_most(field: &str, of: &str, n: usize, max: usize) -> Result<(), ApiError> 
     Err(ApiError::field(field, what))
 }
 
-/// Texts of a prompt.
+/// Maximum number of texts for each prompt.
 const N_MAX: usize = 128;
-/// Likely tokens that are reported with each token.
+/// Maximum number of likely tokens reported with each token.
 pub(crate) const TOP_MAX: usize = 1000;
 const SALT_BYTES_MAX: usize = 1024;
 const STOPS_MAX: usize = 64;

@@ -1,7 +1,7 @@
-//! What a server can be asked, and what it answers, as plain values: no HTTP, no JSON, no client's names.
+//! Requests to a server and its answers, as plain values, independent of HTTP, JSON and the names of any client API.
 //!
-//! Dialects read these from their clients' requests and write their events. A program that has the server inside
-//! ([`Service`](crate::Service)) fills them itself.
+//! Dialects parse these from their clients' requests and write their events. A program that embeds the server
+//! ([`Service`](crate::Service)) constructs them itself.
 
 mod chat;
 mod completion;

@@ -1,11 +1,11 @@
-//! Requests for the order of documents.
+//! Requests to rank documents.
 
 use super::ModelChoice;
 
-/// A request for the order of documents, by how well they answer a query.
+/// A request to rank documents by relevance to a query.
 #[derive(Clone, Debug, Default)]
 pub struct RerankRequest {
-    /// The model, which has a head that ranks.
+    /// The model, which needs a ranking head.
     pub model: ModelChoice,
     /// The query.
     pub query: String,
@@ -25,7 +25,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// The numbers of the best `n` documents, the best first; equal ones in the order of the request.
+    /// The indices of the best `n` documents, best first; equal scores keep the order of the request.
     #[must_use]
     pub fn best(&self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.scores.len()).collect();

@@ -1,4 +1,4 @@
-//! An answer taken apart as it comes: content, reasoning, calls.
+//! Splits an answer into content, reasoning and calls as it is generated.
 
 use super::conversation::Conversation;
 use super::prompt::Prompts;
@@ -9,7 +9,7 @@ use sluice_text::assistant::{
     AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, Tool, ToolChoice, ToolError,
 };
 
-/// How the answers of a request are read.
+/// How the answers of a request are parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct Answers {
     dialect: Dialect,
@@ -17,28 +17,28 @@ pub(crate) struct Answers {
     choice: ToolChoice,
     parallel: bool,
     splits_reasoning: bool,
-    /// Most tokens of reasoning.
+    /// Maximum number of reasoning tokens.
     budget: Option<usize>,
 }
 
-/// Takes the answer of one choice apart.
+/// Parses the answer of one choice.
 #[derive(Debug)]
 pub(crate) struct Answer(AnswerParser);
 
-/// What answers keep to besides the grammar that a request may bring.
+/// Constraints on an answer in addition to the request's own grammar.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Constraint {
-    /// Of calls.
+    /// The grammar of calls.
     pub(crate) calls: Option<CallGrammar>,
-    /// The mark that ends the reasoning in which the answer begins: a grammar is for what follows it.
+    /// The mark that ends the reasoning in which the answer begins; the grammar applies after it.
     pub(crate) begins_behind: Option<&'static str>,
-    /// Most tokens of reasoning, how it is marked, and the prompt, which may have begun it.
+    /// Maximum number of reasoning tokens, the dialect that marks them, and the prompt, which may have begun them.
     pub(crate) budget: Option<(usize, Dialect, String)>,
 }
 
 impl Answers {
-    /// Takes tools and how reasoning is treated out of a request, and tells the model of the tools where its template
-    /// does not.
+    /// Takes the tools and the reasoning options out of a request, and describes the tools in a message if the
+    /// template does not.
     pub(crate) fn take(
         request: &mut ChatRequest,
         prompts: &Prompts,
@@ -67,7 +67,7 @@ impl Answers {
         })
     }
 
-    /// For choice `number` of an answer to a prompt.
+    /// The parser for choice `number` of the answer to a prompt.
     pub(crate) fn answer(&self, prompt: &str, seed: u64, number: u64) -> Answer {
         Answer(AnswerParser::new(
             &self.dialect,
@@ -76,14 +76,14 @@ impl Answers {
                 tools: &self.tools,
                 parallel: self.parallel,
                 split_reasoning: self.splits_reasoning,
-                // A grammar keeps to them, whoever chose to call.
+                // The grammar guarantees well-formed arguments, both for forced and for voluntary calls.
                 stream_arguments: true,
                 id_seed: seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             },
         ))
     }
 
-    /// What answers to a prompt keep to; `has_grammar` where the request brings a grammar.
+    /// The constraints on answers to a prompt; `has_grammar` if the request has a grammar of its own.
     pub(crate) fn constraint(
         &self,
         prompt: &str,
@@ -108,7 +108,7 @@ impl Answers {
         })
     }
 
-    /// Whether marks may be control tokens that have to be seen.
+    /// Whether marks may be control tokens, which then have to be part of the text.
     pub(crate) fn reads_marks(&self) -> bool {
         !self.tools.is_empty()
             || (self.splits_reasoning && self.dialect.reasoning_marks().is_some())
@@ -116,14 +116,14 @@ impl Answers {
 }
 
 impl Answer {
-    /// What is known with the next piece of text.
+    /// The deltas that the next piece of text completes.
     pub(crate) fn push(&mut self, piece: &str) -> Vec<Delta> {
         let mut deltas = Vec::new();
         self.0.push(piece, &mut |delta| deltas.push(delta));
         deltas
     }
 
-    /// What is known when nothing more comes.
+    /// The remaining deltas at the end of the text.
     pub(crate) fn finish(&mut self) -> Vec<Delta> {
         let mut deltas = Vec::new();
         self.0.finish(&mut |delta| deltas.push(delta));

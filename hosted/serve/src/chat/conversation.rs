@@ -6,12 +6,12 @@ use serde_json::Value;
 use sluice_text::chat_template::{Message, RenderOptions};
 use std::time::SystemTime;
 
-/// A conversation, and how it goes on.
+/// A conversation, and how it continues.
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Message>,
     pub(crate) options: RenderOptions,
-    /// The beginning of the answer, from the last message.
+    /// The beginning of the answer, taken from the last message.
     pub(crate) begun: String,
 }
 
@@ -19,7 +19,7 @@ impl Conversation {
     /// Takes the conversation out of a request.
     ///
     /// # Errors
-    /// It has no message, or cannot go on as the request says.
+    /// It has no messages, or cannot continue as requested.
     pub(crate) fn take(request: &mut ChatRequest) -> Result<Self, ApiError> {
         if request.messages.is_empty() {
             let what = "at least one message is needed";
@@ -62,7 +62,7 @@ impl Conversation {
     }
 }
 
-/// Takes the last message, of the assistant, as the beginning of the answer.
+/// Takes the assistant's last message as the beginning of the answer.
 fn begun(messages: &mut Vec<Message>) -> Result<String, ApiError> {
     let last = messages.pop_if(|message| message.role == "assistant");
     let content = last.and_then(|message| message.content);

@@ -1,4 +1,4 @@
-//! From a conversation to tokens, and from an answer's text to what it says.
+//! Converts conversations to tokens, and the text of answers to content, reasoning and calls.
 
 pub(crate) mod answer;
 pub(crate) mod conversation;

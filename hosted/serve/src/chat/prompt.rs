@@ -1,4 +1,4 @@
-//! From messages to the tokens of a prompt.
+//! Renders messages and tokenizes the prompt.
 
 use super::conversation::Conversation;
 use crate::api::ApiError;
@@ -9,18 +9,18 @@ use sluice_text::assistant::Dialect;
 use sluice_text::chat::{Prompt, PromptMaker, end_of_turn, template};
 use sluice_text::chat_template::ChatTemplate;
 
-/// Makes the prompts of one model.
+/// Makes the prompts for one model.
 #[derive(Clone, Debug)]
 pub(crate) struct Prompts {
     maker: PromptMaker,
     source: String,
     dialect: Dialect,
-    /// What ends a turn where no token does.
+    /// The text that ends a turn if the vocabulary has no token for that.
     stop: Option<&'static str>,
 }
 
 impl Prompts {
-    /// With the template that is called `given` or is `given`, or else the model's own, or else `chatml`.
+    /// Uses the template named `given` or with the source `given`; by default the model's own, or else `chatml`.
     pub(crate) fn new(model: &Model, given: Option<&str>) -> Result<Self, String> {
         let own = model.chat_template();
         let given = given.or_else(|| own.is_none().then_some("chatml"));
@@ -56,7 +56,7 @@ impl Prompts {
         self.maker.ends()
     }
 
-    /// A text that ends every answer.
+    /// A text that ends each answer.
     pub(crate) const fn stop(&self) -> Option<&'static str> {
         self.stop
     }
@@ -82,8 +82,8 @@ impl Prompts {
         Ok(prompt)
     }
 
-    /// The length of the part of `tokens` that stays when the last message of the user is another one: later
-    /// requests are likely to part from it there.
+    /// The length of the part of `tokens` that does not depend on the user's last message: later requests are likely to
+    /// diverge there.
     pub(crate) fn borders(
         &self,
         model: &Model,
@@ -94,7 +94,7 @@ impl Prompts {
         let Some(last) = messages.iter().rposition(|message| message.role == "user") else {
             return Vec::new();
         };
-        // The same conversation with another word in its place; templates may refuse one without it.
+        // The same conversation with another word instead; templates may refuse a conversation without one.
         let mut before = Conversation {
             messages: messages[..=last].to_vec(),
             begun: String::new(),

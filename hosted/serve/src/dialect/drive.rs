@@ -1,4 +1,4 @@
-//! From a request on a route to its reply, in the dialect of the route.
+//! Handles requests on a dialect's routes, from parsing to the reply.
 
 use super::error::{error_reply, json_reply};
 use super::seam::{Action, Dialect, Exchange, ModelInfo, ModelStatus, Parse, WriteText};
@@ -54,7 +54,7 @@ async fn act(
             let vectors = answer::embed(&context, asked.request).await;
             drop(room);
             let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
-            // Many numbers become text.
+            // Formatting many numbers takes time.
             let write = move || json_reply(&(asked.writer)(vectors));
             context.app.work().run(write).await
         }
@@ -71,13 +71,13 @@ async fn act(
     }
 }
 
-/// The JSON of a request, for routes that no [`Action`] is for.
+/// The JSON body of a request, for routes without an [`Action`] of their own.
 pub(super) async fn body(context: &Context, request: Request) -> Result<Posted<Value>> {
     let bodies = context.app.bodies();
     bodies.json(request, context.app.work(), Ok).await
 }
 
-/// Reads a request, and keeps the room for its body.
+/// Parses a request, and holds its body's memory budget.
 async fn read<R: Send + 'static, W: Send + 'static>(
     context: &Context,
     request: Request,
@@ -89,7 +89,7 @@ async fn read<R: Send + 'static, W: Send + 'static>(
     bodies.json(request, context.app.work(), read).await
 }
 
-/// Writes an answer: as a stream, or when it is complete.
+/// Writes an answer: streamed, or once it is complete.
 async fn write(
     context: &Context,
     dialect: &'static dyn Dialect,
@@ -113,7 +113,7 @@ async fn write(
     Ok(json_reply(&writer.whole(answer.total())))
 }
 
-/// The last part of a path, without its escapes.
+/// The last segment of a path, unescaped.
 pub(super) fn last_part(path: &str) -> String {
     let part = path.rsplit('/').next().unwrap_or_default();
     let mut bytes = Vec::with_capacity(part.len());
@@ -137,7 +137,7 @@ pub(super) fn last_part(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// All models, and the adapters after them.
+/// All models, followed by all adapters.
 fn models(context: &Context, write: fn(&[ModelInfo<'_>]) -> Value) -> Response {
     let models = context.app.models();
     let all: Vec<_> = models.all().collect();
@@ -172,7 +172,7 @@ fn of_model<'m>(
     let aliases = others.iter().map(String::as_str);
     ModelInfo {
         name,
-        // Paths of files are not shown.
+        // File paths are not shown.
         aliases: aliases.filter(|name| !name.contains('/')).collect(),
         created: context.app.started(),
         base: None,
@@ -200,7 +200,7 @@ fn of_adapter<'m>(context: &'m Context, entry: &'m Entry) -> ModelInfo<'m> {
     }
 }
 
-/// Where an adapter is.
+/// The state of an adapter.
 pub(super) fn status_of_adapter(entry: &Entry) -> ModelStatus {
     match &*entry.state.borrow() {
         adapters::State::Cold => ModelStatus::Unloaded,

@@ -1,4 +1,4 @@
-//! Replies of JSON, and errors in a dialect.
+//! JSON replies, and errors in a dialect.
 
 use super::seam::Dialect;
 use crate::api::{ApiError, ErrorKind};
@@ -7,14 +7,14 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::Value;
 
-/// An error in a dialect.
+/// An error reply in a dialect.
 pub(crate) fn error_reply(dialect: &dyn Dialect, error: ApiError) -> Response {
     let retry = error.retry;
     let status = status_of(error.kind);
     let mut response = json_reply(&error_value(dialect, error));
     *response.status_mut() = status;
     if let Some(retry) = retry {
-        // Whole seconds, and never at once.
+        // Rounded up to whole seconds, so that it is never 0.
         let seconds = retry.as_secs() + u64::from(retry.subsec_nanos() > 0);
         let seconds = HeaderValue::from(seconds.max(1));
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -45,7 +45,7 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
     }
 }
 
-/// A reply of JSON.
+/// A JSON reply.
 pub(super) fn json_reply(value: &Value) -> Response {
     reply("application/json; charset=utf-8", value.to_string())
 }

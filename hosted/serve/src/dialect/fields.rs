@@ -1,5 +1,5 @@
-//! Reads the fields of a request: absent and null are the same, what has another type or lies outside its
-//! range is an error that names the field, the value and the range. Fields that nobody asks for are ignored.
+//! Reads the fields of a request: absent and null are the same. A value of the wrong type or outside its range is an
+//! error that names the field, the value and the range. Unknown fields are ignored.
 
 use crate::api::ApiError;
 use core::fmt::Display;
@@ -15,7 +15,7 @@ pub(crate) struct Fields<'v> {
 type Result<T> = core::result::Result<T, ApiError>;
 
 impl<'v> Fields<'v> {
-    /// Of a request's body.
+    /// The fields of a request's body.
     pub(crate) fn of_body(body: &'v Value) -> Result<Self> {
         match body {
             Value::Object(map) => Ok(Self { map }),
@@ -23,7 +23,7 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// Of an object within another.
+    /// The fields of a nested object.
     pub(crate) fn object(&self, name: &str) -> Result<Option<Self>> {
         match self.value(name) {
             None => Ok(None),
@@ -32,12 +32,12 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// Whatever stands there, but null.
+    /// The value of a field, unless it is null.
     pub(crate) fn value(&self, name: &str) -> Option<&'v Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// The first of `names` that is given, with its name.
+    /// The first of `names` that is present, with its name.
     pub(crate) fn first<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
         names
             .iter()
@@ -45,7 +45,7 @@ impl<'v> Fields<'v> {
             .find(|name| self.value(name).is_some())
     }
 
-    /// As it came.
+    /// The object itself.
     pub(crate) const fn map(&self) -> &'v Map<String, Value> {
         self.map
     }
@@ -66,7 +66,7 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// One of some words.
+    /// A string that has to be one of `words`.
     pub(crate) fn word(&self, name: &str, words: &[&str]) -> Result<Option<&'v str>> {
         let Some(text) = self.str(name)? else {
             return Ok(None);
@@ -78,7 +78,7 @@ impl<'v> Fields<'v> {
         Err(ApiError::field(name, what))
     }
 
-    /// A whole number within `range`. A float that is one counts.
+    /// An integer within `range`. A float with an integral value is accepted.
     pub(crate) fn int(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>> {
         let Some(value) = self.value(name) else {
             return Ok(None);
@@ -92,7 +92,7 @@ impl<'v> Fields<'v> {
         Err(outside(name, value, &range))
     }
 
-    /// The same, not negative.
+    /// A non-negative integer within `range`. A float with an integral value is accepted.
     pub(crate) fn count(&self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
         let least = i64::try_from(*range.start()).unwrap_or(i64::MAX);
         let most = i64::try_from(*range.end()).unwrap_or(i64::MAX);
@@ -116,7 +116,7 @@ impl<'v> Fields<'v> {
         Err(outside(name, value, &range))
     }
 
-    /// A text, or a list of texts.
+    /// A string, or a list of strings.
     pub(crate) fn texts(&self, name: &str) -> Result<Vec<String>> {
         match self.value(name) {
             None => Ok(Vec::new()),
@@ -142,7 +142,7 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// A list of anything; empty where there is none.
+    /// A list of any values; empty if absent.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<Value>> {
         match self.value(name) {
             None => Ok(Vec::new()),
@@ -151,7 +151,7 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// A field that is not supported must not be there, unless it says what is done anyway.
+    /// Refuses an unsupported field, unless its value is `harmless`: one that asks for what is done anyway.
     pub(crate) fn refuse(&self, name: &str, harmless: &[Value], why: &str) -> Result<()> {
         match self.value(name) {
             Some(value) if !harmless.contains(value) => Err(ApiError::field(name, why)),
@@ -160,14 +160,14 @@ impl<'v> Fields<'v> {
     }
 }
 
-/// Takes what a request says.
+/// Overwrites a field if the request sets it.
 pub(super) fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
     }
 }
 
-/// The error of a value of another type.
+/// The error for a value of the wrong type.
 pub(crate) fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
     ApiError::field(name, format!("{} is not {expected}", shown(value)))
 }
@@ -178,13 +178,13 @@ fn outside<T: Display>(name: &str, value: &Value, range: &RangeInclusive<T>) -> 
     ApiError::field(name, what)
 }
 
-/// A token's number.
+/// A token ID.
 pub(crate) fn token(name: &str, value: &Value) -> Result<u32> {
     let number = whole(value).and_then(|number| u32::try_from(number).ok());
     number.ok_or_else(|| wrong(name, value, "a token"))
 }
 
-/// A list of tokens.
+/// A list of token IDs.
 pub(crate) fn tokens(name: &str, list: &[Value]) -> Result<Vec<u32>> {
     let each = list.iter().enumerate();
     each.map(|(i, value)| token(&format!("{name}[{i}]"), value))
@@ -199,14 +199,14 @@ fn whole(value: &Value) -> Option<i64> {
         let number = number as i64;
         is_whole.then_some(number)
     };
-    // Seeds of 64 bits may be written without a sign.
+    // 64-bit seeds may be sent as unsigned numbers.
     let clamped = value
         .as_u64()
         .map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     value.as_i64().or(clamped).or_else(of_float)
 }
 
-/// A value in an error: its beginning.
+/// A value for an error message, shortened.
 pub(crate) fn shown(value: &Value) -> String {
     let text = match value {
         Value::Array(_) => return "a list".to_owned(),
@@ -219,7 +219,7 @@ pub(crate) fn shown(value: &Value) -> String {
     format!("{}…", &text[..text.floor_char_boundary(SHOWN_BYTES)])
 }
 
-/// Whole floats below it are exact.
+/// Integral floats below this are exact.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 const SHOWN_BYTES: usize = 80;
 

@@ -1,4 +1,4 @@
-//! The fields that OpenAI's and llama-server's requests for text have in common.
+//! The generation fields that OpenAI's and llama-server's requests share.
 
 use super::fields::{Fields, set, wrong};
 use super::grammar::grammar;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// What these clients call the fields of requests.
+/// The names of fields in these APIs.
 pub(super) const NAMES: &[FieldName] = &[
     FieldName::new("adapters", "lora"),
     FieldName::new("slot", "id_slot"),
@@ -20,7 +20,7 @@ pub(super) const NAMES: &[FieldName] = &[
     FieldName::new("continues_last", "continue_final_message"),
 ];
 
-/// How the texts are written. The names of fields that this request calls differently are added to `names`.
+/// Parses the generation options. Fields that this request names differently are added to `names`.
 pub(super) fn generation(
     fields: Fields<'_>,
     defaults: &Defaults,
@@ -59,10 +59,10 @@ pub(super) fn generation(
     all.predict_for = millis(fields, "t_max_predict_ms")?;
     set(&mut all.uses_cache, fields.bool("cache_prompt")?);
     all.cache_salt = fields.str("cache_salt")?.unwrap_or_default().into();
-    // -1 is any.
+    // -1 selects any slot.
     let slot = fields.int("id_slot", -1..=i64::from(u32::MAX))?;
     all.slot = slot.and_then(|slot| u32::try_from(slot).ok());
-    // -1 is the whole prompt.
+    // -1 keeps the whole prompt.
     let keep = fields.int("n_keep", -1..=1 << 30)?.unwrap_or(0);
     all.n_keep = usize::try_from(keep).unwrap_or(usize::MAX);
     let reports = fields.bool("return_progress")?.unwrap_or(false);
@@ -71,7 +71,7 @@ pub(super) fn generation(
     Ok(all)
 }
 
-/// Whether a last chunk with the usage is wanted.
+/// Whether the client wants a final chunk with the usage.
 pub(super) fn include_usage(fields: Fields<'_>) -> Result<bool> {
     let options = fields.object("stream_options")?;
     let includes = options.map(|options| options.bool("include_usage"));
@@ -96,7 +96,7 @@ pub(super) fn model(fields: Fields<'_>) -> Result<ModelChoice> {
     })
 }
 
-/// `{id, scale}`, or with a name for the number.
+/// Parses `{id, scale}`, or `{name, scale}`.
 fn adapter(i: usize, part: &Value) -> Result<AdapterChoice> {
     let field = format!("lora[{i}]");
     let fields = match part.is_object() {
@@ -123,7 +123,7 @@ fn adapter(i: usize, part: &Value) -> Result<AdapterChoice> {
     })
 }
 
-/// Fields that are not supported: to ignore them silently would give another answer.
+/// Refuses unsupported fields: ignoring them silently would change the answer.
 fn refuse(fields: Fields<'_>) -> Result<()> {
     let none = [json!([]), json!(false), json!({}), json!("")];
     let whole = "not supported; a grammar is for the whole answer";
@@ -177,7 +177,7 @@ fn max_tokens(fields: Fields<'_>, all: &mut Generation) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds; 0 and -1 are no limit.
+/// A time in milliseconds; 0 and -1 mean no limit.
 fn millis(fields: Fields<'_>, name: &str) -> Result<Option<Duration>> {
     let asked = fields.int(name, -1..=MILLIS_MAX)?;
     let asked = asked.and_then(|n| u64::try_from(n).ok()).filter(|&n| n > 0);

@@ -1,4 +1,4 @@
-//! The grammar that a request asks for, in each of the forms that clients know.
+//! The grammar of a request, in any of the forms that clients use.
 
 use super::fields::{Fields, shown, wrong};
 use super::structural;
@@ -8,14 +8,14 @@ use sluice_text::grammar::GrammarSource;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// A grammar, and the field that it comes from.
+/// A grammar, and the field it was given in.
 #[derive(Debug)]
 pub(super) struct FieldGrammar {
     pub(super) field: &'static str,
     pub(super) source: GrammarSource,
 }
 
-/// The grammar that the answer has to match. It is never left out silently.
+/// Parses the grammar that the answer has to match. A grammar is never dropped silently.
 pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
     let of = |field, source| FieldGrammar { field, source };
     let gbnf = fields.str("grammar")?.filter(|text| !text.is_empty());
@@ -43,7 +43,7 @@ pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
     Ok(first)
 }
 
-/// What `response_format` asks for.
+/// Parses the grammar of `response_format`.
 fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
     let Some(format) = fields.object("response_format")? else {
         return Ok(None);
@@ -62,7 +62,7 @@ fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
             schema => schema_of(schema, "response_format.schema"),
         },
         Some("json_schema") => {
-            // OpenAI wraps the schema once more; llama-server takes it without, too.
+            // OpenAI nests the schema in another object; llama-server also accepts it directly.
             let wrapped = format.object("json_schema")?;
             let schema = match wrapped {
                 Some(wrapped) => wrapped.value("schema"),

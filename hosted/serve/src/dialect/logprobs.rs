@@ -1,17 +1,17 @@
-//! How likely tokens were, as each route says it.
+//! Log-probabilities in the format of each route.
 
 use serde_json::{Map, Value, json};
 use sluice::Model;
 use sluice::sequence::TokenReport;
 use sluice_core::sampler::TokenLogProbability;
 
-/// The bytes that a token stands for.
+/// The bytes of a token's text.
 pub(super) fn token_bytes(model: &Model, id: u32) -> Vec<u8> {
     let tokenizer = model.tokenizer();
     let mut piece = vec![0; tokenizer.piece_len_max()];
     match tokenizer.decode_piece(id, &mut piece) {
         Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
-        // A control token has its name.
+        // A control token is shown by its name.
         _ => tokenizer.piece(id).to_vec(),
     }
 }
@@ -32,7 +32,7 @@ pub(super) fn chat(model: &Model, report: &TokenReport) -> Value {
     Value::Object(entry)
 }
 
-/// The same with the tokens' numbers, as llama-server's own routes have it.
+/// An entry that also has token IDs, for llama-server's own routes.
 pub(super) fn native(model: &Model, report: &TokenReport) -> Value {
     let with_id = |token: &TokenLogProbability| {
         let mut entry = entry_of(model, token);
@@ -65,7 +65,7 @@ pub(super) struct Lists {
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
     text_offset: Vec<Value>,
-    /// Characters of the text so far.
+    /// Number of characters of the text so far.
     offset: usize,
 }
 
@@ -75,7 +75,7 @@ impl Lists {
         let mut top = Map::new();
         for token in report.top.iter().chain([&report.chosen]) {
             let name = token_text(&token_bytes(model, token.id));
-            // Several tokens may look the same: the likeliest stands for them.
+            // Tokens with the same text share an entry: the most likely one is kept.
             top.entry(name)
                 .or_insert_with(|| number(token.log_probability));
         }
@@ -87,7 +87,7 @@ impl Lists {
         self.top_logprobs.push(top.into());
     }
 
-    /// A token before the answer, if it has a score. The first has none.
+    /// Adds a prompt token, with its score if there is one. The first token has none.
     pub(super) fn push_prompt(&mut self, model: &Model, token: u32, report: Option<&TokenReport>) {
         let offset = self.offset;
         if let Some(report) = report {
@@ -100,13 +100,13 @@ impl Lists {
             self.token_logprobs.push(Value::Null);
             self.top_logprobs.push(Value::Null);
         }
-        // They are not shown in the text.
+        // Control tokens are not part of the text.
         if model.tokenizer().is_control(token) {
             self.offset = offset;
         }
     }
 
-    /// Takes what has come since the last time.
+    /// Takes the entries since the last call.
     pub(super) fn take(&mut self) -> Value {
         json!({
             "tokens": core::mem::take(&mut self.tokens),
@@ -117,7 +117,7 @@ impl Lists {
     }
 }
 
-/// JSON has no infinity; OpenAI's stands for what cannot come.
+/// JSON cannot represent infinity; impossible tokens get the value that OpenAI uses.
 fn number(log_probability: f32) -> Value {
     json!(log_probability.max(-9999.0))
 }

@@ -1,7 +1,7 @@
-//! The languages of clients. A [`Dialect`] has routes, reads requests, frames and writes answers, errors and lists of
-//! models; what it reads and writes are the plain values of [`api`](crate::api).
+//! Client APIs. A [`Dialect`] has routes, parses requests, frames streams, and writes answers, errors and lists of
+//! models; it converts from and to the plain values of [`api`](crate::api).
 //!
-//! A new one is a module and its line in [`ALL`].
+//! To add one, write a module and add it to [`ALL`].
 
 mod drive;
 mod error;
@@ -25,7 +25,7 @@ pub(crate) use error::error_reply;
 pub(crate) use llama::generation as completion_generation;
 pub(crate) use seam::{Action, Dialect};
 
-/// All of them. Clients of paths that none has are spoken to in the first one.
+/// All dialects. Paths that no dialect has are answered by the first one.
 pub(crate) const ALL: &[&dyn Dialect] = &[
     &openai::OpenAi,
     &llama::LlamaServer,

@@ -1,4 +1,4 @@
-//! Prompts in the forms in which they may come: a text, tokens, both mixed, or a list of those.
+//! Prompts in all forms: a string, tokens, a mix of both, or a list of these.
 
 use super::fields::{Fields, token, wrong};
 use crate::api::{ApiError, CompletionPrompt, FieldName, PromptPart};
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// The prompts of a field.
+/// The prompts in a field.
 pub(super) struct Prompts {
     pub(super) all: Vec<CompletionPrompt>,
-    /// They came as a list.
+    /// Whether they were given as a list.
     pub(super) is_list: bool,
 }
 
 impl Prompts {
-    /// The prompts of the field `prompt`.
+    /// Parses the field `prompt`.
     pub(super) fn read(fields: Fields<'_>) -> Result<Self> {
         const FIELD: &str = "prompt";
         let one = |value: &Value| {
@@ -32,7 +32,7 @@ impl Prompts {
         if list.is_empty() {
             return Err(ApiError::field(FIELD, "is an empty list"));
         }
-        // A list with numbers is one prompt, of tokens or mixed with texts.
+        // A list with numbers is a single prompt of tokens, or of tokens and strings.
         if list.iter().any(Value::is_number) {
             return one(value);
         }
@@ -48,7 +48,7 @@ impl Prompts {
         })
     }
 
-    /// What the request calls the prompts.
+    /// The name of the prompts' field in the request.
     pub(super) const fn name(&self) -> FieldName {
         match self.is_list {
             true => FieldName::new("prompts", "prompt"),

@@ -1,4 +1,4 @@
-//! Parts of replies.
+//! Building blocks of replies.
 
 use crate::answer::unique;
 use crate::api::{PromptProgress, Reason, Start, Usage};
@@ -6,7 +6,7 @@ use crate::engine::Timings;
 use core::time::Duration;
 use serde_json::{Map, Value, json};
 
-/// What every chunk and reply of a request begins with.
+/// The fields that every chunk and reply of a request starts with.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     id: String,
@@ -16,7 +16,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// With an id that begins with `prefix`.
+    /// A head whose id starts with `prefix`.
     pub(super) fn new(prefix: &str, start: &Start) -> Self {
         Self {
             id: unique(prefix),
@@ -26,7 +26,7 @@ impl Head {
         }
     }
 
-    /// The fields that OpenAI's chunks and replies begin with.
+    /// The fields that OpenAI's chunks and replies start with.
     pub(super) fn object(&self, object: &str) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.clone().into());
@@ -70,7 +70,7 @@ pub(super) const fn finish(reason: &Reason) -> &'static str {
 pub(super) fn timings(timings: &Timings) -> Value {
     let prompt_ms = millis(timings.prompt);
     let predicted_ms = millis(timings.predict);
-    // The first token comes with the prompt: the time of writing is that of the others.
+    // The first token comes from the prompt's step: the decode time covers the other tokens.
     let n_timed = timings.n_predicted.saturating_sub(1);
     let mut shown = json!({
         "cache_n": timings.cached,

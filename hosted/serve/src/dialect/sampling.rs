@@ -1,4 +1,4 @@
-//! How a request wants its tokens chosen: llama.cpp's names, and OpenAI's where they differ.
+//! Sampling parameters of requests, under llama.cpp's names and, where they differ, also OpenAI's.
 
 use super::fields::{Fields, set, shown, token, wrong};
 use crate::api::{ApiError, Bias, Biased, Generation};
@@ -8,10 +8,10 @@ use sluice_text::sampling::{PARAMETERS, SamplingSettings, Setting};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Takes what `fields` say of how tokens are chosen.
+/// Parses the sampling parameters in `fields`.
 pub(super) fn read(fields: Fields<'_>, all: &mut Generation) -> Result<()> {
     if let Some(seed) = fields.int("seed", -1..=i64::MAX)? {
-        // -1 draws one.
+        // -1 draws a random seed.
         all.seed = u64::try_from(seed).ok();
     }
     let settings = &mut all.sampling;
@@ -92,7 +92,7 @@ fn biases(fields: Fields<'_>) -> Result<Vec<Bias>> {
     }
 }
 
-/// `key` is a token, or a text of which every token gets the bias.
+/// A bias for `key`: a token, or a text whose tokens all get the bias.
 fn bias_of(key: &Value, value: &Value) -> Result<Bias> {
     const FIELD: &str = "logit_bias";
     let bias = match value {

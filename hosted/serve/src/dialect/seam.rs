@@ -1,4 +1,4 @@
-//! What a dialect says.
+//! The interface of a dialect.
 
 use crate::answer::Context;
 use crate::api::{
@@ -10,7 +10,7 @@ use core::pin::Pin;
 use hyper::Method;
 use serde_json::Value;
 
-/// The language of one kind of clients: their routes, and how requests are read and answers written.
+/// A client API: its routes, how to parse requests, and how to write answers.
 pub(crate) trait Dialect: Sync {
     /// The routes.
     fn routes(&self) -> &'static [Route];
@@ -18,10 +18,10 @@ pub(crate) trait Dialect: Sync {
     /// How streams are framed.
     fn framing(&self) -> &'static Framing;
 
-    /// The body of an error, as a reply and within a stream; `status` is HTTP's.
+    /// The body of an error, in a reply or within a stream; `status` is the HTTP status.
     fn error(&self, error: &ApiError, status: u16) -> Value;
 
-    /// What clients call the fields of requests, where it is not what [`api`](crate::api) calls them.
+    /// The API's names of request fields, if they differ from the names in [`api`](crate::api).
     fn names(&self) -> &'static [FieldName] {
         &[]
     }
@@ -30,7 +30,7 @@ pub(crate) trait Dialect: Sync {
 /// A route.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Its path; a part in braces stands for any.
+    /// Its path; a segment in braces matches anything.
     pub(crate) path: &'static str,
     pub(crate) action: Action,
 }
@@ -42,17 +42,17 @@ pub(crate) enum Action {
     Complete(Parse<CompletionRequest, WriteText>),
     Embed(Parse<EmbeddingRequest, WriteVectors>),
     Rank(Parse<RerankRequest, WriteRanking>),
-    /// Lists all models.
+    /// List all models.
     Models(fn(&[ModelInfo<'_>]) -> Value),
-    /// Shows the model that the last part of the path names.
+    /// Show the model named by the last segment of the path.
     Model(fn(&ModelInfo<'_>) -> Value),
-    /// Whatever no other dialect has.
+    /// Any other request.
     Other(fn(Context, Request) -> PendingReply),
 }
 
-/// Reads the body of a request.
+/// Parses the body of a request.
 pub(crate) type Parse<R, W> = fn(&Value, &Defaults) -> Result<Exchange<R, W>, ApiError>;
-/// Makes what writes an answer of what it begins with.
+/// Makes the writer of an answer from its start event.
 pub(crate) type WriteText = Box<dyn FnOnce(&Start) -> Box<dyn TextWriter> + Send>;
 /// Writes vectors.
 pub(crate) type WriteVectors = Box<dyn FnOnce(Vectors) -> Value + Send>;
@@ -64,7 +64,7 @@ pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Response, ApiE
 /// A request, and how its answer is written.
 pub(crate) struct Exchange<R, W> {
     pub(crate) request: R,
-    /// What this request calls fields, before the names of its dialect.
+    /// Names of fields that are specific to this request; they take precedence over the dialect's.
     pub(crate) names: Vec<FieldName>,
     /// Writes the answer.
     pub(crate) writer: W,
@@ -75,11 +75,11 @@ pub(crate) struct Framing {
     pub(crate) kind: StreamKind,
     /// Writes a chunk.
     pub(crate) frame: fn(&mut String, &Value),
-    /// What stands at the end.
+    /// The text at the end of a stream.
     pub(crate) end: &'static str,
 }
 
-/// Writes an answer. In a stream all chunks are sent; else [`Self::whole`] makes the reply of what was written.
+/// Writes an answer. When streaming, all chunks are sent; otherwise [`Self::whole`] makes one reply of them.
 pub(crate) trait TextWriter: Send {
     /// The chunks of an event.
     fn write(&mut self, event: AnswerEvent) -> Vec<Value>;
@@ -87,25 +87,25 @@ pub(crate) trait TextWriter: Send {
     /// The last chunks.
     fn last(&mut self, total: &Total) -> Vec<Value>;
 
-    /// The reply where it comes whole.
+    /// The reply when not streaming.
     fn whole(&mut self, total: &Total) -> Value;
 }
 
-/// A model, or an adapter, as lists of models show it.
+/// A model, or an adapter, for lists of models.
 pub(crate) struct ModelInfo<'m> {
     pub(crate) name: &'m str,
     /// Other names.
     pub(crate) aliases: Vec<&'m str>,
     /// Seconds since 1970.
     pub(crate) created: u64,
-    /// The model of an adapter.
+    /// For an adapter, its model.
     pub(crate) base: Option<&'m str>,
     pub(crate) status: ModelStatus,
-    /// What is known of a model in memory.
+    /// Details of a model in memory.
     pub(crate) loaded: Option<&'m crate::models::Loaded>,
 }
 
-/// Where a model is.
+/// The state of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelStatus {
     Unloaded,

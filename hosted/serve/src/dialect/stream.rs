@@ -7,7 +7,7 @@ use crate::http::{Source, Step};
 use core::task::{Context, Poll, ready};
 use serde_json::Value;
 
-/// Writes events as chunks when they are asked for.
+/// Formats events as chunks when polled.
 pub(super) struct Chunks {
     pub(super) answer: TextAnswer,
     pub(super) writer: Box<dyn TextWriter>,
@@ -33,6 +33,6 @@ impl Source for Chunks {
 /// A chunk as a server-sent event: JSON has no line breaks.
 pub(super) fn server_sent(text: &mut String, chunk: &Value) {
     use core::fmt::Write as _;
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _written = write!(text, "data: {chunk}\n\n");
 }

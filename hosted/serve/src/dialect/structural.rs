@@ -1,5 +1,5 @@
-//! `structural_tag` as vLLM's and SGLang's clients write it, in both of its shapes: `structures` and `triggers`, or a
-//! `format` of the kind `triggered_tags`. A field that is not read here would constrain the text, so it is refused.
+//! `structural_tag` in both forms that vLLM and SGLang clients send: with `structures` and `triggers`, or with a
+//! `format` of type `triggered_tags`. Unknown fields could constrain the text, so they are refused.
 
 use super::fields::{Fields, shown, wrong};
 use crate::api::ApiError;
@@ -8,7 +8,7 @@ use sluice_text::grammar::{GrammarSource, Structure, Tag};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// The grammar that `response_format` asks for.
+/// Parses the grammar of a `response_format`.
 pub(super) fn grammar(format: Fields<'_>) -> Result<GrammarSource> {
     let top = Place {
         map: format.map(),
@@ -35,7 +35,7 @@ pub(super) fn grammar(format: Fields<'_>) -> Result<GrammarSource> {
 /// The names of the lists.
 const STRUCTURES: &str = "structures";
 const TAGS: &str = "tags";
-/// What both shapes have.
+/// The fields that both forms share.
 const COMMON: [&str; 3] = ["triggers", "at_least_one", "stop_after_first"];
 
 fn structure(
@@ -63,7 +63,7 @@ fn structure(
     })
 }
 
-/// One of the `structures`.
+/// Parses one of the `structures`.
 fn old_tag(tag: &Place<'_>) -> Result<Tag> {
     let of_tag = Tag {
         begin: tag.text("begin")?,
@@ -74,7 +74,7 @@ fn old_tag(tag: &Place<'_>) -> Result<Tag> {
     Ok(of_tag)
 }
 
-/// One of the `tags`.
+/// Parses one of the `tags`.
 fn tag(tag: &Place<'_>) -> Result<Tag> {
     tag.only(&[&["type", "begin", "content", "end"]])?;
     if tag.value("type").is_some() {
@@ -97,7 +97,7 @@ fn tag(tag: &Place<'_>) -> Result<Tag> {
     })
 }
 
-/// An object, and where it stands in the request. Null is absent.
+/// An object, and its path in the request. Null counts as absent.
 struct Place<'v> {
     map: &'v Map<String, Value>,
     path: String,
@@ -161,7 +161,7 @@ impl<'v> Place<'v> {
         }
     }
 
-    /// What is known, but not done, may say that it is not wanted.
+    /// Refuses a known but unsupported option, unless it is disabled.
     fn refuse(&self, name: &str, harmless: &Value) -> Result<()> {
         match self.value(name) {
             Some(value) if value != harmless => {
@@ -172,7 +172,7 @@ impl<'v> Place<'v> {
         }
     }
 
-    /// No other field is given.
+    /// Refuses all other fields.
     fn only(&self, names: &[&[&str]]) -> Result<()> {
         let is_known = |name: &String| names.iter().any(|names| names.contains(&name.as_str()));
         let mut given = self.map.iter().filter(|(_, value)| !value.is_null());

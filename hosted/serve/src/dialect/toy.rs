@@ -1,5 +1,5 @@
-//! A dialect of a few routes, to show that one needs no more than this file and its line in the list: chats in lines
-//! of JSON, with errors and names of fields of its own.
+//! A small dialect that shows that a new one needs only its own file and an entry in the list: chats as lines
+//! of JSON, with its own errors and field names.
 
 use super::fields::Fields;
 use super::seam::{Action, Dialect, Exchange, Framing, ModelInfo, Route, TextWriter, WriteText};

@@ -1,4 +1,4 @@
-//! Who gets a sequence, and room for it: texts that made way, then waiting ones in their order.
+//! Assigns sequences and room: first to preempted texts, then to waiting ones in order.
 
 use super::entry::Entry;
 use super::job::Why;
@@ -8,7 +8,7 @@ use super::running::{Run, Running};
 use sluice::sequence::Ended;
 use std::rc::Rc;
 
-/// Lets texts into the running ones, as far as there is room.
+/// Admits texts to the running ones, as far as there is room.
 pub(super) struct Admission<'s> {
     pub(super) queue: &'s mut Queue,
     pub(super) pool: &'s mut Pool,
@@ -17,7 +17,7 @@ pub(super) struct Admission<'s> {
 }
 
 impl Admission<'_> {
-    /// Goes on with texts that made way, then begins those that wait.
+    /// Resumes preempted texts, then starts waiting ones.
     pub(super) fn admit(&mut self) {
         if !self.resume() {
             return;
@@ -44,7 +44,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Texts whose state was dropped are read again, those that come first before others. False while some cannot.
+    /// Restores preempted texts, in order of rank. False if some cannot be restored yet.
     fn resume(&mut self) -> bool {
         while let Some(parked) = self.running.first_parked() {
             let n_tokens = parked.text().n_tokens() + 1;
@@ -60,7 +60,7 @@ impl Admission<'_> {
         true
     }
 
-    /// Begins a text that waits.
+    /// Starts a waiting text.
     fn begin(&mut self, waiting: Waiting) {
         let Waiting {
             request,
@@ -91,8 +91,8 @@ impl Admission<'_> {
         self.running.push(run);
     }
 
-    /// Choices go on from the end of a prompt that was read up to its last token. Those for which there is no
-    /// sequence wait, and find the pages in the cache.
+    /// Starts the other choices at the end of a prompt that has been read up to its last token. Choices that find no
+    /// free sequence wait; they will find the pages in the cache.
     pub(super) fn fork_followers(&mut self) {
         for id in self.running.ids() {
             let Some(leader) = self.running.get_mut(id) else {
@@ -127,7 +127,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Makes room in texts that go on when their context is full.
+    /// Shifts the context of texts that continue when it is full.
     pub(super) fn shift(&mut self) {
         let n_ctx = self.pool.session().limits().n_ctx;
         for run in self.running.runs_mut() {
@@ -145,7 +145,7 @@ impl Admission<'_> {
     }
 }
 
-/// Whether a text of `n_tokens` fits in addition to those that run, each with all of its prompt and a token more.
+/// Whether a text of `n_tokens` fits in addition to the running ones, counting their whole prompts and one more token.
 fn has_room(running: &Running, pool: &Pool, n_tokens: usize) -> bool {
     let taken = running.n_tokens_each().map(n_pages).sum();
     pool.fits(taken, n_tokens) || running.len() == 0

@@ -1,4 +1,4 @@
-//! What other threads know of a model without asking the engine's thread.
+//! The state of a model that other threads read without asking the engine's thread.
 
 use super::job::JobError;
 use super::view::ModelView;
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A model's entry.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Choices, embeddings and scores that wait.
+    /// Number of waiting choices, embeddings and scores.
     n_waiting: AtomicUsize,
     n_ctx: usize,
     metrics: Arc<Metrics>,
     view: Mutex<ModelView>,
-    /// Milliseconds between the ends of choices, about.
+    /// Approximate time between the ends of choices, in milliseconds.
     pace_ms: AtomicU64,
     is_lost: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl Entry {
         &self.metrics
     }
 
-    /// Counts `n` more that wait, unless there are `max` already.
+    /// Adds `n` to the waiting ones, unless there are already `max`.
     pub(super) fn queue(&self, n: usize, max: usize) -> Result<(), JobError> {
         let more = |waiting: usize| (waiting < max.max(1)).then_some(waiting + n);
         let queued = self
@@ -65,7 +65,7 @@ impl Entry {
         }
     }
 
-    /// `n` of those that were queued wait no longer.
+    /// Removes `n` from the waiting ones.
     pub(super) fn unqueue(&self, n: usize) {
         self.n_waiting.fetch_sub(n, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl Entry {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Counts a choice that has ended, and learns from it how long those that wait may have to.
+    /// Records that a choice has ended, and updates the estimate of waiting times.
     pub(super) fn finished(&self, end: EndFigures) {
         let now = u64::try_from(end.inference.as_millis()).unwrap_or(u64::MAX);
         self.metrics.finished(end);

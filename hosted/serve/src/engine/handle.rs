@@ -84,10 +84,10 @@ impl Engine {
         &self.inner.team
     }
 
-    /// Adds a model: makes its session on the calling thread, which takes memory and a moment.
+    /// Adds a model. Its session is made on the calling thread, which takes memory and some time.
     ///
     /// # Errors
-    /// There is no memory for its context.
+    /// There is not enough memory for its context.
     pub fn add(&self, options: ModelOptions) -> Result<ModelId, SessionError> {
         let ModelOptions {
             model,
@@ -119,24 +119,24 @@ impl Engine {
         Ok(id)
     }
 
-    /// The disk behind the caches of a model.
+    /// The disk cache of a model's pages.
     fn backing(&self, id: ModelId) -> Option<Backing> {
         let commands = self.inner.commands.clone();
         let pages_read = move |arrival, files| {
-            // After the engine has ended, no request waits for them.
+            // If the engine has ended, no request waits for these pages.
             let _sent = commands.send(Command::PagesRead(id, arrival, files));
         };
         let disk = self.disk()?;
         Some(Backing::new(disk, Arc::new(pages_read)))
     }
 
-    /// The limits with room for pages and states of earlier texts.
+    /// The limits, extended by the pages and states of earlier texts.
     fn with_cache(&self, model: &Model, limits: Limits) -> Limits {
         let options = &self.inner.options;
         let is_recurrent = model.config().is_recurrent();
         let sizes = model.state_sizes(&limits);
         let (page_bytes, state_bytes) = (sizes.page_bytes.max(1), sizes.recurrent_bytes.max(1));
-        // States and pages share the room; a state stands for at least a page.
+        // States and pages share the room; a state takes at least as much as a page.
         let ram = usize::try_from(options.cache_ram).unwrap_or(usize::MAX);
         let for_states = if is_recurrent { ram / 2 } else { 0 };
         let n_pages = (ram - for_states) / page_bytes;
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// The folder of pages, opened when it is first needed and shared by all models.
+    /// The folder of pages, opened on first use and shared by all models.
     fn disk(&self) -> Option<DiskCache> {
         let options = &self.inner.options;
         let path = options.cache_dir.as_ref()?;
@@ -170,16 +170,16 @@ impl Engine {
         models.disk.clone()
     }
 
-    /// Removes a model. Its jobs end as [`JobError::Gone`].
+    /// Removes a model. Its jobs end with [`JobError::Gone`].
     pub fn remove(&self, model: ModelId) {
         lock(&self.inner.models).entries.remove(&model);
         self.send(Command::Remove(model));
     }
 
-    /// Submits a text to be written. Does not wait.
+    /// Submits a text to be generated. Does not wait.
     ///
     /// # Errors
-    /// [`JobError::Busy`], [`JobError::TooLong`], [`JobError::Gone`]; the job is dropped then.
+    /// [`JobError::Busy`], [`JobError::TooLong`] or [`JobError::Gone`]; the job is dropped.
     pub fn submit(&self, job: Job) -> Result<(), JobError> {
         let entry = self.entry(job.model)?;
         let (n_tokens, n_ctx) = (job.prompt.len(), entry.n_ctx());
@@ -197,7 +197,7 @@ impl Engine {
     /// Submits texts to be embedded. Does not wait.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// See [`Self::submit`].
     pub fn embed(&self, job: EmbedJob) -> Result<(), JobError> {
         let lengths: Vec<usize> = job.texts.iter().map(Vec::len).collect();
         self.submit_task(job.model, &lengths, job.into())
@@ -206,12 +206,12 @@ impl Engine {
     /// Submits a text to be scored. Does not wait.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// See [`Self::submit`].
     pub fn score(&self, job: ScoreJob) -> Result<(), JobError> {
         self.submit_task(job.model, &[job.tokens.len()], job.into())
     }
 
-    /// Submits a task over texts of these lengths.
+    /// Submits a task on texts of these lengths.
     fn submit_task(&self, model: ModelId, lengths: &[usize], task: Task) -> Result<(), JobError> {
         let entry = self.entry(model)?;
         let (n_tokens, n_ctx) = (lengths.iter().copied().max().unwrap_or(0), entry.n_ctx());
@@ -243,7 +243,7 @@ impl Engine {
         receiver
     }
 
-    /// What a model's part is doing; `None` if it was removed.
+    /// The current state of a model; `None` if it was removed.
     #[must_use]
     pub fn view(&self, model: ModelId) -> Option<ModelView> {
         Some(self.entry(model).ok()?.view())
@@ -257,7 +257,7 @@ impl Engine {
             (self.inner.log)("the engine's thread panicked");
         }
         drop(lock(&self.inner.telemetry).take());
-        // Dropping it writes what waits to be written.
+        // Dropping it writes the pages that are still queued.
         let disk = lock(&self.inner.models).disk.take();
         drop(disk);
     }
@@ -268,7 +268,8 @@ impl Engine {
         entry.cloned().ok_or(JobError::Gone)
     }
 
-    /// After the thread has ended, the command is dropped, and the receiver of its answer sees a closed channel.
+    /// Sends a command. If the thread has ended, the command is dropped, and the receiver of its answer sees a closed
+    /// channel.
     fn send(&self, command: Command) {
         let _sent = self.inner.commands.send(command);
     }
@@ -286,7 +287,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Minimum number of pages in memory where a disk stores them: what it reads goes through memory.
+/// Minimum number of pages in memory if there is a disk cache: pages read from disk pass through memory.
 const PAGES_MIN: usize = 64;
 const N_PAGES_MAX: usize = 1 << 22;
 const N_STATES_MAX: usize = 1 << 16;

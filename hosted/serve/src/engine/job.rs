@@ -1,4 +1,4 @@
-//! The jobs of the engine's thread, and its answers.
+//! The jobs that the engine's thread takes, and the events it returns.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
 
-/// A text to be written. Dropping the receiver of its events cancels it; a receiver that does not read
-/// stops it until there is room again.
+/// A text to be generated. Dropping the receiver of its events cancels it; a receiver that does not read pauses it
+/// until there is room in the channel.
 pub struct Job {
     /// The request's id, for logs.
     pub request: Arc<str>,
@@ -23,24 +23,24 @@ pub struct Job {
     pub model: ModelId,
     /// Tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// The choices, each a text of its own after the prompt.
+    /// The choices: each is a separate text after the same prompt.
     pub choices: Vec<Choice>,
-    /// Lower comes first; 0 is usual.
+    /// Lower values are computed first; 0 is usual.
     pub priority: i32,
     /// When it arrived.
     pub arrived: Instant,
-    /// When it ends, however much it has written.
+    /// When it ends, even if it is not complete.
     pub deadline: Option<Instant>,
-    /// Longest time to write after the first token.
+    /// Maximum time from the first token to the end.
     pub predict_for: Option<Duration>,
-    /// Whether pages of earlier texts may be used, and its own kept for later ones.
+    /// Whether pages of earlier texts may be used, and its own pages cached.
     pub uses_cache: bool,
-    /// Texts with another salt share no pages.
+    /// Pages are shared only between texts with the same salt.
     pub salt: Arc<str>,
     /// Tokens at the beginning that are kept when the context is shifted; `None` ends the text when the context is
     /// full.
     pub shift: Option<usize>,
-    /// Lengths of the prompt where later ones are likely to part from it: ends of messages.
+    /// Prompt lengths at which later prompts are likely to diverge: the ends of messages.
     pub borders: Vec<usize>,
     /// Whether to send [`Event::Progress`].
     pub tells_progress: bool,
@@ -278,7 +278,7 @@ pub struct ScoreJob {
 /// The probability of a token after those before it.
 #[derive(Clone, Debug)]
 pub struct Score {
-    /// The token and its probability, and those of the most likely tokens in its place.
+    /// The token and its log-probability, and the most likely tokens at its position.
     pub report: TokenReport,
     /// Its rank among all tokens, from 1.
     pub rank: usize,

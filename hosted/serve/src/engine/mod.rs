@@ -1,8 +1,8 @@
-//! The thread that computes, and the handle by which others give it work.
+//! The thread that computes, and the handle through which other threads give it work.
 //!
-//! Each model has a scheduler with rooms of its own: what waits (`queue`), what texts are computed in (`pool`), what
-//! runs (`running`). A turn lets texts in (`admission`), chooses rows (`plan`), computes them (`step`), and then gives
-//! one task of each other kind (`tasks`: embeddings, scores) a step. A file uses only those above it:
+//! Each model has a scheduler with its own waiting work (`queue`), memory (`pool`) and running texts (`running`). A
+//! turn admits texts (`admission`), chooses rows (`plan`), computes them (`step`), and then runs a step of one task of
+//! each other kind (`tasks`: embeddings, scores). A file uses only those above it:
 //!
 //! ```text
 //! job · options · slot · view · telemetry · pace

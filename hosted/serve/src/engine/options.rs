@@ -1,4 +1,4 @@
-//! What an engine and its models are set up with.
+//! Options of an engine and its models.
 
 use crate::metrics::Metrics;
 use core::time::Duration;
@@ -7,7 +7,7 @@ use sluice::{Limits, Model};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How turns are cut, and how much may wait.
+/// Scheduling and caching options.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Length of a turn (`--turn-ms`).
@@ -30,18 +30,18 @@ pub struct EngineOptions {
     pub max_adapters: usize,
 }
 
-/// What a model is run with.
+/// A model, and how to run it.
 #[derive(Debug)]
 pub struct ModelOptions {
     /// The model.
     pub model: Model,
-    /// Its context: `n_ctx` tokens over all texts at once, `n_seq` texts, the types of keys and values, the maximum
-    /// number of tokens in a step. What caches need is added.
+    /// Its context: `n_ctx` tokens over all texts, `n_seq` texts, the types of keys and values, the maximum number of
+    /// tokens in a step. Room for caches is added.
     pub limits: Limits,
-    /// Counts what happens.
+    /// The metrics to update.
     pub metrics: Arc<Metrics>,
     /// How far to speculate; `None` turns speculation off.
     pub speculation: Option<SpeculationOptions>,
-    /// A model that drafts.
+    /// A draft model.
     pub drafter: Option<Box<dyn Drafter>>,
 }

@@ -1,62 +1,62 @@
-//! What fits into a turn: texts that are being written first, then as much of the waiting prompts as time allows.
+//! Divides a turn: texts that are being written come first, then as much of the waiting prompts as time allows.
 
 use sluice::Model;
 use sluice_core::costs::Costs;
 
-/// Minimum number of prompt tokens in a turn, however long texts take.
+/// Minimum number of prompt tokens in a turn, however long the texts take.
 pub(super) const PROMPT_TOKENS_MIN: usize = 16;
-/// While no text is written, no client waits for a token: turns may be longer by this factor.
+/// Factor by which turns may be longer while no text is being written, since no client then waits for a token.
 const ALONE: f64 = 4.0;
-/// A prompt that has had fewer tokens than this is taken before those that have had more.
+/// Prompts of which fewer tokens than this have been read take precedence over the others.
 const QUANTUM: usize = 512;
 
-/// How long turns are.
+/// The length of turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds of a turn.
+    /// Length of a turn in nanoseconds.
     pub(super) turn: f64,
-    /// Minimum part of it that prompts get.
+    /// Minimum fraction of it for prompts.
     pub(super) share: f64,
     /// Maximum number of tokens in a step.
     pub(super) n_batch: usize,
-    /// Whether a step takes of prompts what fits into it, however long that takes.
+    /// Whether a step takes as many prompt tokens as fit into it, however long that takes.
     pub(super) is_whole: bool,
 }
 
-/// Whether prompts are read in whole steps: where not all experts are in memory, each is read from disk once for all
-/// tokens of a step, and half of the tokens take almost as long.
+/// Whether prompts are read in whole steps: if not all experts are in memory, each is read from disk once for all
+/// tokens of a step, so a step of half the tokens takes almost as long.
 pub(crate) fn reads_whole(model: &Model) -> bool {
     let stats = model.experts().map(|experts| experts.stats());
     stats.is_some_and(|stats| stats.n_slots < stats.n_experts)
 }
 
-/// What texts that are being written take of a turn.
+/// The part of a turn that is taken by texts being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WritingLoad {
-    /// Tokens that they read.
+    /// Number of tokens that they read.
     pub(super) n_rows: usize,
-    /// Positions that those look back at, added up.
+    /// Total number of positions that these attend to.
     pub(super) n_positions: usize,
 }
 
 /// A prompt that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Lower comes first.
+    /// Lower values come first.
     pub(super) priority: i32,
     /// Number in the order of arrival.
     pub(super) arrival: u64,
-    /// Tokens in its context.
+    /// Number of tokens in its context.
     pub(super) position: usize,
-    /// Tokens of it that were read, without those found in the cache.
+    /// Number of its tokens that were computed, excluding those found in the cache.
     pub(super) n_computed: usize,
-    /// Tokens that it may read in this turn.
+    /// Maximum number of tokens that it may read in this turn.
     pub(super) wanted: usize,
 }
 
-/// How many tokens each prompt reads in a turn, in addition to what texts that are being written take.
+/// The number of tokens that each prompt reads in a turn, in addition to the texts being written.
 ///
-/// Half of the room goes to the oldest of the most urgent ones, so that a long prompt comes to its end however
+/// Half of the room is given to the oldest of the most urgent prompts, so that a long one makes progress however
 /// many short ones arrive; the rest to those that have had least, so that short ones do not wait for a long one.
 pub(super) fn shares(
     pace: Pace,
@@ -85,7 +85,7 @@ pub(super) fn shares(
     shares
 }
 
-/// How many tokens of prompts a turn takes.
+/// The number of prompt tokens that fit into a turn.
 fn room(pace: Pace, costs: &Costs, writing: WritingLoad, prompts: &[Reading]) -> usize {
     let WritingLoad {
         n_rows,
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// A millisecond a row.
+    /// One millisecond per row.
     fn costs() -> Costs {
         let mut costs = Costs::new();
         for n in 1..=512 {

@@ -1,4 +1,4 @@
-//! Which texts take part in the next step, and with how many tokens.
+//! Chooses the texts of the next step, and their numbers of tokens.
 
 use super::entry::Entry;
 use super::options::EngineOptions;
@@ -11,7 +11,7 @@ use sluice_core::costs::Costs;
 use sluice_core::state::PAGE_TOKENS;
 use std::collections::HashMap;
 
-/// A step: its texts, in the order in which they began.
+/// A step: its texts, in the order in which they started.
 #[derive(Debug)]
 pub(super) struct Plan {
     rows: Vec<PlanRow>,
@@ -21,17 +21,17 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanRow {
     pub(super) run: RunId,
-    /// Tokens that it reads.
+    /// Number of tokens that it reads.
     pub(super) n_tokens: usize,
 }
 
-/// What plans are made of: how long turns may be, and what steps have cost until now.
+/// The state for planning: the length of turns, and the measured costs of steps.
 pub(super) struct Planner {
     pace: Pace,
     costs: Costs,
-    /// Tokens of prompts in the last step that read any.
+    /// Number of prompt tokens in the last step that read any.
     n_last_read: usize,
-    /// Plans that were made.
+    /// Number of plans made.
     n_turns: u64,
     /// Maximum number of adapters in a step; 0 for no limit.
     max_adapters: usize,
@@ -46,14 +46,14 @@ impl Plan {
         &self.rows
     }
 
-    /// Makes room for the step: drops the state of the texts that come last, until the others fit.
+    /// Makes room for the step: drops the state of the last texts until the others fit.
     fn make_room(&mut self, running: &mut Running, pool: &mut Pool, entry: &Entry) {
         while let Some(needed) = self.n_pages_needed(running) {
-            // One more, so that no text ends because the others have taken the last.
+            // One page more, so that no text ends because others have taken the last one.
             if pool.ensure_free(needed + 1) > needed {
                 break;
             }
-            // One text alone goes on to the end of what there is.
+            // A single text may use all remaining pages.
             if running.len() == 1 && pool.n_free_pages() >= needed {
                 break;
             }
@@ -67,12 +67,12 @@ impl Plan {
         }
     }
 
-    /// Pages that the step may take; `None` if it is empty.
+    /// Maximum number of pages that the step may take; `None` if it is empty.
     fn n_pages_needed(&self, running: &mut Running) -> Option<usize> {
         let needed = self.rows.iter().map(|row| {
             running.get_mut(row.run).map_or(0, |run| {
                 let len = run.text().n_read();
-                // The last page may have to be copied first.
+                // The last page may be shared, and then has to be copied first.
                 let is_copied = !len.is_multiple_of(PAGE_TOKENS) && run.request().shift.is_some();
                 n_pages(len + row.n_tokens) - n_pages(len) + usize::from(is_copied)
             })
@@ -82,7 +82,7 @@ impl Plan {
 }
 
 impl Planner {
-    /// For a model whose steps take up to `n_batch` tokens; `is_whole` as in [`Pace`].
+    /// A planner for a model with steps of up to `n_batch` tokens; for `is_whole` see [`Pace`].
     pub(super) fn new(options: &EngineOptions, n_batch: usize, is_whole: bool) -> Self {
         Self {
             pace: Pace {
@@ -144,8 +144,8 @@ impl Planner {
         plan
     }
 
-    /// Adapters that the next step leaves out. Those whose texts have waited for the most turns come first, so that
-    /// each has its turn; texts of the model alone always take part.
+    /// The adapters to leave out of the next step. Those whose texts have waited for the most turns take precedence, so
+    /// that each gets its turn; texts without an adapter always take part.
     fn left_out(&mut self, running: &mut Running) -> Vec<u64> {
         self.n_turns += 1;
         if self.max_adapters == 0 {
@@ -170,8 +170,8 @@ impl Planner {
         left_out
     }
 
-    /// Learns what a step cost in which `n_writing` texts were being written. Returns how many tokens of prompts it
-    /// read.
+    /// Learns the cost of a step in which `n_writing` texts were being written. Returns the number of prompt tokens
+    /// that it read.
     pub(super) fn note(&mut self, entered: &BatchStats, n_writing: usize, time: Duration) -> usize {
         let ns = time.as_secs_f64() * 1e9;
         self.costs.note(entered.n_tokens, entered.n_positions, ns);
@@ -183,7 +183,7 @@ impl Planner {
     }
 }
 
-/// Drafts what follows the texts of `rows`, which are being written. Returns the number of draft tokens.
+/// Drafts continuations for the texts of `rows` that are being written. Returns the number of draft tokens.
 fn draft(rows: &[PlanRow], n_beside: usize, running: &mut Running, pool: &mut Pool) -> usize {
     if rows.is_empty() || pool.session().speculation().is_none() {
         return 0;
@@ -192,7 +192,7 @@ fn draft(rows: &[PlanRow], n_beside: usize, running: &mut Running, pool: &mut Po
     pool.draft(&mut sequences, n_beside)
 }
 
-/// Tokens that a prompt may read up to the next place where its state is to be kept.
+/// The number of tokens that a prompt may read up to the next place where its state is to be saved.
 fn wanted(run: &Run, pool: &Pool) -> usize {
     let n = run.n_readable();
     let next = pool.next_checkpoint(run.text());

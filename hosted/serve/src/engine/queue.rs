@@ -1,4 +1,4 @@
-//! What waits: texts that have no sequence yet, in their order, and tasks.
+//! Waiting work: texts without a sequence, in order, and tasks.
 
 use super::entry::Entry;
 use super::job::{Job, JobError, Why};
@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a model has to do and has not begun, or goes on with later.
+/// The work of a model that has not started, or that continues later.
 pub(super) struct Queue {
-    /// By rank.
+    /// Sorted by rank.
     texts: Vec<Waiting>,
-    /// Those of one kind in their order.
+    /// In order of arrival within each kind.
     tasks: VecDeque<Task>,
     n_arrived: u64,
     entry: Arc<Entry>,
 }
 
-/// Choices that wait for a sequence: the first reads the prompt, the others go on from it.
+/// Choices that wait for a sequence: the first one reads the prompt, the others continue from it.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: Rc<Request>,
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
     pub(super) fetch: Fetch,
 }
 
-/// Whether pages were looked for on disk.
+/// Whether the disk has been searched for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fetch {
     NotYet,
@@ -51,18 +51,18 @@ impl Queue {
         self.texts.is_empty() && self.tasks.is_empty()
     }
 
-    /// Choices and tasks in it.
+    /// The number of choices and tasks.
     pub(super) fn len(&self) -> usize {
         let choices = self.texts.iter().map(|waiting| waiting.choices.len());
         choices.sum::<usize>() + self.tasks.len()
     }
 
-    /// The requests of texts that wait.
+    /// The requests of the waiting texts.
     pub(super) fn requests(&self) -> impl Iterator<Item = &Request> {
         self.texts.iter().map(|waiting| &*waiting.request)
     }
 
-    /// Takes a job whose pages have the keys of `chain`.
+    /// Adds a job; `chain` has the keys of its pages.
     pub(super) fn push(&mut self, job: Job, chain: Chain) {
         self.n_arrived += 1;
         let (request, choices) = Request::new(job, self.n_arrived);
@@ -74,7 +74,7 @@ impl Queue {
         });
     }
 
-    /// Takes choices into their place: after those of the same rank.
+    /// Inserts choices after all others of the same rank.
     pub(super) fn put(&mut self, waiting: Waiting) {
         let rank = waiting.request.rank();
         let at = self
@@ -83,26 +83,26 @@ impl Queue {
         self.texts.insert(at, waiting);
     }
 
-    /// The first choices for which the disk reads nothing.
+    /// The first choices that do not wait for the disk.
     pub(super) fn first(&mut self) -> Option<&mut Waiting> {
         let mut texts = self.texts.iter_mut();
         texts.find(|waiting| waiting.fetch != Fetch::Reading)
     }
 
-    /// Takes out what [`Self::first`] shows.
+    /// Removes the choices that [`Self::first`] returns.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let mut texts = self.texts.iter();
         let at = texts.position(|waiting| waiting.fetch != Fetch::Reading)?;
         Some(self.texts.remove(at))
     }
 
-    /// The choices of the request that arrived as `arrival`, for which the disk reads.
+    /// The choices of the request with arrival number `arrival`, which wait for the disk.
     pub(super) fn reading(&mut self, arrival: u64) -> Option<&mut Waiting> {
         let mut texts = self.texts.iter_mut();
         texts.find(|waiting| waiting.request.arrival == arrival)
     }
 
-    /// Takes out the choices whose client has left or whose deadline has come.
+    /// Removes choices whose client has disconnected or whose deadline has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let entry = &self.entry;
         self.texts.retain(|waiting| {
@@ -124,23 +124,23 @@ impl Queue {
         });
     }
 
-    /// Takes a task, as the last of its kind.
+    /// Adds a task as the last of its kind.
     pub(super) fn push_task(&mut self, task: Task) {
         self.tasks.push_back(task);
     }
 
-    /// Takes out the first task of a kind.
+    /// Removes and returns the first task of a kind.
     pub(super) fn pop_task(&mut self, kind: TaskKind) -> Option<Task> {
         let at = self.tasks.iter().position(|task| task.kind() == kind)?;
         self.tasks.remove(at)
     }
 
-    /// Takes back a task that is to have the next step of its kind.
+    /// Puts a task back, first of its kind, so that it gets the kind's next step.
     pub(super) fn put_task_first(&mut self, task: Task) {
         self.tasks.push_front(task);
     }
 
-    /// Ends everything in it.
+    /// Ends all waiting work.
     pub(super) fn close(&mut self, error: &JobError) {
         for waiting in self.texts.drain(..) {
             for pending in &waiting.choices {

@@ -1,4 +1,4 @@
-//! A request on the engine's thread: what its choices share, and the outlet of its events.
+//! A request on the engine's thread: the data that its choices share, and the outlet of its events.
 
 use super::job::{Choice, Event, Job, Timings, Why};
 use crate::metrics::EndFigures;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// The outlet of a request's events. The engine never waits for a reader: what does not fit stays here, and its
-/// texts are not stepped until it is sent.
+/// The outlet of a request's events. The engine never waits for a reader: events that do not fit into the channel are
+/// kept here, and the request's texts are not stepped until they are sent.
 #[derive(Debug)]
 struct Outlet {
     events: mpsc::Sender<Vec<Event>>,
     held: Vec<Event>,
-    /// Whether events may be held back although they would fit.
+    /// Whether events may be held back even if the channel has room.
     gathers: bool,
-    /// Whether those that are held back are to be sent.
+    /// Whether the held-back events have to be sent.
     is_due: bool,
 }
 
-/// What all choices of a request share.
+/// The data that all choices of a request share.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: Arc<str>,
@@ -46,7 +46,7 @@ pub(super) struct Request {
     outlet: RefCell<Outlet>,
 }
 
-/// A choice that has not begun.
+/// A choice that has not started.
 #[derive(Debug)]
 pub(super) struct PendingChoice {
     /// Its index in [`Job::choices`].
@@ -54,7 +54,7 @@ pub(super) struct PendingChoice {
     pub(super) choice: Choice,
 }
 
-/// The order in which requests are served: lower comes first.
+/// The order in which requests are served: lower ranks come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     priority: i32,
@@ -62,7 +62,7 @@ pub(super) struct Rank {
 }
 
 impl Request {
-    /// Takes a job apart into what its choices share and the choices.
+    /// Splits a job into shared data and choices.
     pub(super) fn new(job: Job, arrival: u64) -> (Rc<Self>, VecDeque<PendingChoice>) {
         let request = Self {
             id: job.request,
@@ -91,7 +91,7 @@ impl Request {
         (Rc::new(request), choices.collect())
     }
 
-    /// Sends an event with the others of its turn; the end of a choice at once.
+    /// Queues an event to be sent with the others of its turn; the end of a choice is sent at once.
     pub(super) fn send(&self, event: Event) {
         let mut outlet = self.outlet.borrow_mut();
         let is_end = matches!(event, Event::Ended { .. });
@@ -102,7 +102,7 @@ impl Request {
         }
     }
 
-    /// Ends a choice that has not begun.
+    /// Ends a choice that has not started.
     pub(super) fn end(&self, choice: usize, why: Why) {
         self.send(Event::Ended {
             choice,
@@ -111,13 +111,13 @@ impl Request {
         });
     }
 
-    /// Sends what is due; false if some of it does not fit yet.
+    /// Sends the events that are due; false if some do not fit yet.
     pub(super) fn flush(&self) -> bool {
         self.outlet.borrow_mut().flush()
     }
 
-    /// Whether there is something to send while its reader has not seen all that was sent before. A reader that has
-    /// let the channel fill up does not count.
+    /// Whether there are events to send while the reader has not taken all earlier ones. A reader that has let the
+    /// channel fill up does not count.
     pub(super) fn is_reader_late(&self) -> bool {
         let outlet = self.outlet.borrow();
         outlet.is_due && (1..outlet.events.max_capacity()).contains(&outlet.events.capacity())
@@ -128,8 +128,8 @@ impl Request {
         self.outlet.borrow().events.is_closed()
     }
 
-    /// Whether its deadline has come, or a text of it whose first token came at `first_token` has written for long
-    /// enough.
+    /// Whether its deadline has passed, or whether its text with the first token at `first_token` has reached its
+    /// maximum time.
     pub(super) fn is_late(&self, now: Instant, first_token: Option<Instant>) -> bool {
         let since = first_token.map(|first| now - first);
         let over = since.zip(self.predict_for);
@@ -137,7 +137,7 @@ impl Request {
             || over.is_some_and(|(since, limit)| since >= limit)
     }
 
-    /// Fingerprint of its adapters: texts with different ones share no state. 0 for the model alone.
+    /// Fingerprint of its adapters: texts with different fingerprints share no state. 0 without adapters.
     pub(super) fn adapter_key(&self) -> u64 {
         let blend = self.adapter.as_ref();
         blend.map_or(0, |(blend, _)| blend.fingerprint())
@@ -148,7 +148,7 @@ impl Request {
         self.adapter.as_ref().map(|(_, name)| name)
     }
 
-    /// The prompt without its last token: what may be known already.
+    /// The prompt without its last token: the part that can be cached.
     pub(super) fn head(&self) -> &[u32] {
         &self.prompt[..self.prompt.len() - 1]
     }
@@ -160,7 +160,7 @@ impl Request {
         }
     }
 
-    /// How the sequence of one of its choices is made.
+    /// The settings for the sequence of one of its choices.
     pub(super) fn settings(&self, choice: &Choice) -> Settings {
         Settings {
             number: choice.number,
@@ -177,7 +177,7 @@ impl Request {
         }
     }
 
-    /// What is counted for a choice that ended before it began, because its client left or its deadline came.
+    /// The figures of a choice that ended before it started, because of a disconnect or a deadline.
     pub(super) fn abandoned(&self) -> EndFigures {
         EndFigures {
             reason: "abort",
@@ -206,12 +206,13 @@ impl Outlet {
     }
 }
 
-/// Texts of one salt learn from each other what follows what, and from no others.
+/// Separates what drafting learns from texts by their salt.
 fn domain(salt: &str) -> u64 {
     let mut hash = Hash64::new();
     hash.write(salt.as_bytes());
     hash.finish()
 }
 
-/// Waking a reader costs time of both threads: an answer that is read as a whole gets its events this many at a time.
+/// Number of events sent at once for an answer that is read as a whole, because waking a reader takes time on both
+/// threads.
 const GATHERED: usize = 32;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Number of a running text, in the order in which they began.
+/// Number of a running text, in the order in which texts started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RunId(u64);
 
@@ -24,7 +24,7 @@ pub(super) struct RunId(u64);
 pub(super) struct Running {
     runs: BTreeMap<RunId, Run>,
     n_begun: u64,
-    /// Requests whose texts have ended and whose last events are not sent.
+    /// Requests whose texts have ended but whose last events have not been sent.
     ending: Vec<Rc<Request>>,
 }
 
@@ -33,7 +33,7 @@ impl Running {
         self.runs.len()
     }
 
-    /// Whether neither a text runs nor an event is to be sent.
+    /// Whether there are neither running texts nor events to send.
     pub(super) fn is_done(&self) -> bool {
         self.runs.is_empty() && self.ending.is_empty()
     }
@@ -63,7 +63,7 @@ impl Running {
         self.runs.values_mut()
     }
 
-    /// The sequences of some texts, whose ids ascend.
+    /// The sequences of the texts with these ids, which must ascend.
     pub(super) fn sequences(&mut self, ids: impl Iterator<Item = RunId>) -> Vec<&mut Sequence> {
         let mut wanted = ids.peekable();
         let runs = self.runs.iter_mut();
@@ -71,19 +71,19 @@ impl Running {
         taken.map(|(_, run)| run.text.sequence_mut()).collect()
     }
 
-    /// Tokens of each text in memory, with all that it is to read and one more.
+    /// For each text in memory, its tokens including queued ones, plus one.
     pub(super) fn n_tokens_each(&self) -> impl Iterator<Item = usize> {
         let runs = self.runs().filter(|run| !run.text.is_parked());
         runs.map(|run| run.text.n_tokens() + 1)
     }
 
-    /// The parked text that comes first.
+    /// The first parked text in order of rank.
     pub(super) fn first_parked(&mut self) -> Option<&mut Run> {
         let parked = self.runs_mut().filter(|run| run.text.is_parked());
         parked.min_by_key(|run| run.request().rank())
     }
 
-    /// The text in memory that comes last.
+    /// The last text in memory in order of rank.
     pub(super) fn last_in_memory(&self) -> Option<RunId> {
         let runs = self.iter();
         let runs = runs.filter(|(_, run)| !run.text.is_parked() && run.end.is_none());
@@ -91,7 +91,7 @@ impl Running {
         last.map(|(id, _)| id)
     }
 
-    /// Marks the texts whose client has left or whose time is over as ended.
+    /// Marks texts as ended whose client has disconnected or whose time is over.
     pub(super) fn sweep(&mut self, now: Instant) {
         self.ending
             .retain(|request| !request.flush() && !request.is_closed());
@@ -104,7 +104,7 @@ impl Running {
         }
     }
 
-    /// Takes out the texts that have ended, and gives their sequences back.
+    /// Removes the texts that have ended, and returns their sequences to the pool.
     pub(super) fn take_out(&mut self, pool: &mut Pool, entry: &Entry) {
         let is_ended = |run: &Run| run.end.is_some();
         while let Some((&id, _)) = self.runs.iter().find(|(_, run)| is_ended(run))
@@ -120,8 +120,8 @@ impl Running {
         }
     }
 
-    /// Sends what happened. Where readers have not yet seen what was sent before, they wait for a CPU, and the
-    /// system might let them wait for milliseconds: it is offered this one.
+    /// Sends the events. Readers that have not yet seen the previous ones are waiting for a CPU, possibly for
+    /// milliseconds: yield this one to them.
     pub(super) fn send_events(&self) {
         let mut is_late = false;
         for run in self.runs() {
@@ -140,7 +140,7 @@ pub(super) struct Run {
     text: Text,
     /// Index of the choice.
     choice: usize,
-    /// Choices that go on from the end of its prompt.
+    /// Choices that continue from the end of its prompt.
     followers: VecDeque<PendingChoice>,
     began: Instant,
     first_token: Option<Instant>,
@@ -148,7 +148,7 @@ pub(super) struct Run {
     timings: Timings,
     /// The last turn in which it could take part.
     last_turn: u64,
-    /// Why it ends.
+    /// Why it ends, once that is known.
     end: Option<Why>,
 }
 
@@ -172,7 +172,7 @@ impl Run {
         }
     }
 
-    /// Another choice, whose text goes on from the end of this one's prompt.
+    /// Another choice, whose text continues from the end of this one's prompt.
     pub(super) fn fork(&self, text: Text, choice: usize) -> Self {
         Self {
             began: self.began,
@@ -198,17 +198,17 @@ impl Run {
         !self.text.is_parked() && self.text.n_queued() > 0 && self.request().flush()
     }
 
-    /// Whether it writes: one token is to be read and the next to be chosen.
+    /// Whether it is writing: one token has to be read and the next one sampled.
     pub(super) fn is_writing(&self) -> bool {
         self.text.n_queued() == 1 && self.followers.is_empty()
     }
 
-    /// Tokens that it may read: the last one of a prompt waits until its followers have what is before.
+    /// Number of tokens that it may read: the last token of a prompt waits until the followers have been forked.
     pub(super) fn n_readable(&self) -> usize {
         self.text.n_queued() - usize::from(!self.followers.is_empty())
     }
 
-    /// Tokens of it that were read and not found in the cache.
+    /// Number of its tokens that were computed rather than found in the cache.
     pub(super) fn n_computed(&self) -> usize {
         self.text.n_read().saturating_sub(self.timings.cached)
     }
@@ -218,12 +218,12 @@ impl Run {
         self.last_turn
     }
 
-    /// It can take part in this turn.
+    /// Records that it can take part in this turn.
     pub(super) const fn take_part(&mut self, turn: u64) {
         self.last_turn = turn;
     }
 
-    /// Choices that can go on from the end of its prompt, which was read up to its last token.
+    /// Takes the choices that continue from the end of its prompt, once it has been read up to its last token.
     pub(super) fn take_followers(&mut self) -> VecDeque<PendingChoice> {
         match self.text.n_queued() {
             1 => core::mem::take(&mut self.followers),
@@ -246,7 +246,7 @@ impl Run {
         }
     }
 
-    /// Drops its state to make room; it is read again when there is room.
+    /// Drops its state to make room; it is read again later.
     pub(super) fn park(&mut self, pool: &mut Pool, entry: &Entry) {
         match pool.park(&mut self.text) {
             Ok(()) => {
@@ -257,7 +257,7 @@ impl Run {
         }
     }
 
-    /// Reports how far its prompt was read, where that is wanted.
+    /// Reports how far its prompt has been read, if requested.
     pub(super) fn send_progress(&self) {
         let request = self.request();
         if request.tells_progress && self.first_token.is_none() {
@@ -270,7 +270,7 @@ impl Run {
         }
     }
 
-    /// Sends a token that was chosen. `is_hidden`: it ends the text and is not part of it.
+    /// Sends a sampled token. `is_hidden`: it ends the text and is not part of it.
     pub(super) fn deliver(&mut self, chosen: Chosen, is_hidden: bool, entry: &Entry) {
         let Chosen {
             token,
@@ -328,19 +328,19 @@ impl Run {
         self.last_token = now;
     }
 
-    /// Ends it if no token could be chosen.
+    /// Ends it if sampling failed.
     pub(super) fn check(&mut self) {
         if let Some(error) = self.text.sequence_mut().failure() {
             self.end(Why::failed(&error));
         }
     }
 
-    /// It ends, when texts are taken out.
+    /// Marks it as ended; it is removed later.
     pub(super) fn end(&mut self, why: Why) {
         self.end = Some(why);
     }
 
-    /// Sends the end of it, and of choices that cannot go on from it.
+    /// Sends its end, and the ends of choices that can no longer continue from it.
     fn finish(mut self, why: Why, entry: &Entry) -> Text {
         entry.finished(self.figures(&why));
         let request = self.text.request();
@@ -379,7 +379,7 @@ impl Run {
         }
     }
 
-    /// Its slot, as others see it.
+    /// The state of its slot.
     pub(super) fn view(&self) -> SlotView {
         let n_left = self.text.sequence().n_left();
         SlotView {

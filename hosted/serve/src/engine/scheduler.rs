@@ -1,4 +1,4 @@
-//! A model's part of the engine: what it has to do, and one turn of it.
+//! Schedules a model's work: one turn at a time.
 
 use super::admission::Admission;
 use super::entry::Entry;
@@ -22,11 +22,11 @@ use sluice_core::state::PAGE_TOKENS;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a scheduler is made of.
+/// The parts that a scheduler is made from.
 pub(super) struct SchedulerParts {
     pub(super) id: ModelId,
     pub(super) session: Session,
-    /// The limits of the session without room for caches.
+    /// The session's limits, without the room for caches.
     pub(super) limits: Limits,
     pub(super) entry: Arc<Entry>,
     pub(super) backing: Option<Backing>,
@@ -75,18 +75,18 @@ impl ModelScheduler {
         self.id
     }
 
-    /// Takes a job.
+    /// Adds a job.
     pub(super) fn push(&mut self, job: Job) {
         let chain = self.pool.chain(&job);
         self.queue.push(job, chain);
     }
 
-    /// Takes a task.
+    /// Adds a task.
     pub(super) fn push_task(&mut self, task: Task) {
         self.queue.push_task(task);
     }
 
-    /// Takes what the disk has read for the request that arrived as `arrival`.
+    /// Takes the pages that the disk has read for the request with arrival number `arrival`.
     pub(super) fn put_pages(&mut self, arrival: u64, files: Vec<StoredFile>) {
         if let Some(waiting) = self.queue.reading(arrival) {
             waiting.fetch = Fetch::Done;
@@ -95,7 +95,7 @@ impl ModelScheduler {
         }
     }
 
-    /// Acts on a slot, between two steps.
+    /// Saves, restores or erases a slot between two steps.
     pub(super) fn act(&mut self, slot: u32, action: &SlotAction) -> Result<SlotDone, JobError> {
         let mut runs = self.running.runs();
         if runs.any(|run| run.text().sequence().slot() == slot) {
@@ -109,7 +109,7 @@ impl ModelScheduler {
         !self.queue.is_empty() || !self.running.is_done() || self.pool.has_unwritten()
     }
 
-    /// One turn; false if nothing could be done at the moment.
+    /// Runs one turn; false if nothing could be done.
     pub(super) fn turn(&mut self) -> bool {
         let start = Instant::now();
         self.running.sweep(start);
@@ -142,7 +142,7 @@ impl ModelScheduler {
             end = self.stages.note(Stage::Enqueue, planned);
         }
         self.running.take_out(&mut self.pool, &self.entry);
-        // Who hears of a token can see it in the slots and the counters, too.
+        // A client that sees a token can also see it in the slots and the counters.
         self.show();
         self.running.send_events();
         let is_task = self.step_tasks();
@@ -156,7 +156,7 @@ impl ModelScheduler {
         is_step || is_task || is_written
     }
 
-    /// A step of the first task of each kind; false if there are none.
+    /// Runs a step of the first task of each kind; false if there are no tasks.
     fn step_tasks(&mut self) -> bool {
         let mut is_any = false;
         for kind in TaskKind::ALL {
@@ -183,7 +183,7 @@ impl ModelScheduler {
         is_any
     }
 
-    /// Ends everything: the model is removed.
+    /// Ends all work: the model is being removed.
     pub(super) fn close(&mut self, error: &JobError) {
         self.queue.close(error);
         for run in self.running.runs_mut() {
@@ -192,12 +192,12 @@ impl ModelScheduler {
         self.running.take_out(&mut self.pool, &self.entry);
     }
 
-    /// Shows other threads that the model is gone.
+    /// Publishes that the model is gone.
     pub(super) fn lose(&self) {
         self.entry.lose();
     }
 
-    /// Publishes what is going on.
+    /// Publishes the current state.
     fn show(&self) {
         let limits = self.pool.session().limits();
         let n_read = self.running.runs().map(|run| run.text().n_read());
@@ -222,7 +222,7 @@ impl ModelScheduler {
         self.entry.show(view);
     }
 
-    /// All slots by their numbers: running, idle, empty.
+    /// All slots by number: running, idle and empty ones.
     fn slots(&self) -> Vec<SlotView> {
         let session = self.pool.session();
         let mut slots: Vec<_> = (0u32..)
@@ -250,7 +250,7 @@ impl ModelScheduler {
     }
 }
 
-/// The names of the adapters of some requests, each once.
+/// The distinct adapter names of some requests.
 fn adapters_of<'r>(requests: impl Iterator<Item = &'r Request>) -> Vec<Arc<str>> {
     let names = requests.filter_map(Request::adapter_name);
     let mut names: Vec<_> = names.map(Arc::clone).collect();

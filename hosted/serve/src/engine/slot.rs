@@ -1,10 +1,10 @@
-//! What can be done with a slot.
+//! Actions on slots.
 
 use core::time::Duration;
 use sluice::adapter::Blend;
 use std::path::PathBuf;
 
-/// What is to be done with a slot.
+/// An action on a slot.
 #[derive(Clone, Debug)]
 pub enum SlotAction {
     /// Save its text and state to a file.
@@ -15,7 +15,7 @@ pub enum SlotAction {
     Erase,
 }
 
-/// What was done with a slot.
+/// The result of an action.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotDone {
     /// Tokens that were saved, restored or removed.

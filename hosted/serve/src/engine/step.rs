@@ -1,4 +1,4 @@
-//! One step of texts, and what came of it: tokens, progress, failures.
+//! Runs a step and delivers its results: tokens, progress, failures.
 
 use super::entry::Entry;
 use super::job::{JobError, Why};
@@ -12,7 +12,7 @@ use sluice::sequence::Ended;
 use sluice::session::{GenerateError, TokenEvent};
 use std::time::Instant;
 
-/// Computes the step of a plan and delivers what came of it.
+/// Computes the step of a plan and delivers its results.
 pub(super) fn step(
     plan: &Plan,
     running: &mut Running,
@@ -56,14 +56,14 @@ pub(super) fn step(
             pool.keep(run.text_mut());
         }
     }
-    // The step is well, but a trace of its experts may not be.
+    // The step succeeded, but writing the trace of its experts may have failed.
     let experts = pool.session().model().experts();
     if let Some(error) = experts.and_then(ExpertStore::take_error) {
         log(&format!("warning: {error}"));
     }
 }
 
-/// Sends the tokens that were chosen.
+/// Sends the sampled tokens.
 fn deliver(
     plan: &Plan,
     events: Vec<TokenEvent>,
@@ -88,7 +88,7 @@ fn deliver(
     }
 }
 
-/// The step failed as a whole: its texts cannot go on.
+/// Handles the failure of a whole step: its texts end.
 fn fail(plan: &Plan, running: &mut Running, error: &GenerateError) {
     let step = match error {
         GenerateError::Step(step) => Some(step),

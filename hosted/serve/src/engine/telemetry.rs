@@ -1,4 +1,4 @@
-//! Where the engine's thread spends its time: an always-on ring of stages, written to a file on request.
+//! Measures how the engine's thread spends its time: a ring of stages that is always on, written to a file on request.
 
 use crate::Log;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A part of a turn, by the names of avxLLM's scheduler.
+/// A part of a turn, named as in avxLLM's scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Stage {
@@ -18,9 +18,9 @@ pub(super) enum Stage {
     Pop,
     /// Texts are admitted, and the step's rows chosen.
     Build,
-    /// The step: the model runs, tokens are chosen, events are made.
+    /// The step: the model runs, tokens are sampled, events are made.
     Enqueue,
-    /// Texts that have ended leave; pages are kept.
+    /// Ended texts are removed; pages are cached.
     Flush,
 }
 
@@ -37,12 +37,12 @@ impl Stage {
     }
 }
 
-/// The last stages. One thread writes, in a few nanoseconds; a reader may be too late for some.
+/// The most recent stages. One thread writes, in a few nanoseconds; a slow reader may miss some.
 #[derive(Debug)]
 pub(super) struct Stages {
     /// The stage in the lowest byte, nanoseconds above.
     slots: Box<[AtomicU64]>,
-    /// Stages that were ever written.
+    /// Total number of stages written.
     next: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Stages {
         }
     }
 
-    /// Notes a stage that began at `start`. Returns when it ended.
+    /// Records a stage that began at `start`. Returns its end.
     pub(super) fn note(&self, stage: Stage, start: Instant) -> Instant {
         let end = Instant::now();
         let ns = u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX) & (u64::MAX >> 8);

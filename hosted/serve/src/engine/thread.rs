@@ -1,4 +1,4 @@
-//! The thread: takes commands between turns, and gives each model that has work a turn.
+//! The engine's thread: handles commands between turns, and gives a turn to each model that has work.
 
 use super::job::{Job, JobError, ModelId};
 use super::pool::StoredFile;
@@ -13,28 +13,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// What the thread is to do.
+/// A command to the thread.
 pub(super) enum Command {
-    /// Take a model, which has no texts yet.
+    /// Add a model, which has no texts yet.
     Add(Box<SchedulerParts>),
     Remove(ModelId),
     Job(Box<Job>),
     Task(ModelId, Task),
     Slot(ModelId, SlotCommand),
-    /// Take what the disk has read for the request that arrived as this one.
+    /// Take the pages that the disk has read for the request with this arrival number.
     PagesRead(ModelId, u64, Vec<StoredFile>),
-    /// End when nothing runs any more, or then.
+    /// End when nothing is running any more, but no later than this.
     Stop(Instant),
 }
 
-/// What is to be done with a slot.
+/// A command for a slot.
 pub(super) struct SlotCommand {
     pub(super) slot: u32,
     pub(super) action: SlotAction,
     pub(super) answer: oneshot::Sender<Result<SlotDone, JobError>>,
 }
 
-/// Pause where nothing can be done although there is work: a reader is slow, or the disk reads.
+/// Pause if there is work but none can be done, because of a slow reader or the disk.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs until it is asked to stop.
@@ -93,7 +93,7 @@ fn take(command: Command, models: &mut Vec<ModelScheduler>, stop: &mut Option<In
                 models.remove(at).close(&JobError::Gone);
             }
         }
-        // The receivers of a job that is dropped see that its channel is closed.
+        // If the job is dropped, its receivers see a closed channel.
         Command::Job(job) => {
             if let Some(model) = find(models, job.model) {
                 model.push(*job);
@@ -125,7 +125,7 @@ fn find(models: &mut [ModelScheduler], id: ModelId) -> Option<&mut ModelSchedule
     models.iter_mut().find(|model| model.id() == id)
 }
 
-/// A turn of the next model that has work; false if nothing could be done for any.
+/// Runs a turn of the next model that has work; false if nothing could be done for any.
 fn turn(models: &mut Vec<ModelScheduler>, next: &mut usize, log: &Log) -> bool {
     for _ in 0..models.len() {
         *next = (*next + 1) % models.len();
@@ -138,7 +138,7 @@ fn turn(models: &mut Vec<ModelScheduler>, next: &mut usize, log: &Log) -> bool {
             Ok(true) => return true,
             Ok(false) => {}
             Err(_) => {
-                // Its state is not to be trusted. The others do not share it.
+                // After a panic, the model's state cannot be trusted. Other models do not share it.
                 log("the engine panicked; the model is removed");
                 let mut broken = models.remove(*next);
                 let error = JobError::Failed("the engine failed".to_owned());

@@ -1,40 +1,40 @@
-//! What a model's part of the engine is doing, as others see it.
+//! The state of a model, as other threads see it.
 
 use std::sync::Arc;
 
-/// A slot at the moment.
+/// The state of a slot.
 #[derive(Clone, Debug, Default)]
 pub struct SlotView {
     /// Its number.
     pub id: u32,
-    /// Whether a text is being read or written in it.
+    /// Whether its text is being read or written.
     pub is_processing: bool,
     /// The request, if one is being processed.
     pub request: Option<Arc<str>>,
-    /// Tokens in its context.
+    /// Number of tokens in its context.
     pub n_past: usize,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub n_prompt: usize,
-    /// Tokens written.
+    /// Number of tokens written.
     pub n_decoded: usize,
-    /// Tokens that it may still write; `None` for no limit.
+    /// Number of tokens that it may still write; `None` for no limit.
     pub n_remain: Option<usize>,
-    /// Whether its tokens are drafted.
+    /// Whether it drafts tokens.
     pub speculates: bool,
 }
 
-/// What a model's part of the engine is doing. Reading it never waits for a step.
+/// The state of a model. Reading it never waits for a step.
 #[derive(Clone, Debug, Default)]
 pub struct ModelView {
     /// Slots, running and idle.
     pub slots: Vec<SlotView>,
-    /// Requests that wait for a slot.
+    /// Number of requests that wait for a slot.
     pub n_waiting: usize,
-    /// Choices that run.
+    /// Number of running choices.
     pub n_running: usize,
-    /// Pages of the KV cache that sequences hold, as a part of the maximum (0 to 1).
+    /// Pages of the KV cache held by sequences, as a fraction of the maximum (0 to 1).
     pub kv_usage: f64,
-    /// Pages that the prefix cache holds in memory.
+    /// Number of pages that the prefix cache holds in memory.
     pub cached_pages: usize,
     /// Maximum number of pages that the prefix cache holds in memory.
     pub cache_pages_max: usize,

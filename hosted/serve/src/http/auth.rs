@@ -1,9 +1,9 @@
-//! Who may ask.
+//! API keys.
 
 use hyper::header::{self, HeaderMap};
 use sha2::{Digest as _, Sha256};
 
-/// The keys of which requests must have one.
+/// The keys, one of which each request must send.
 #[derive(Clone, Default)]
 pub(crate) struct Keys {
     digests: Vec<[u8; 32]>,
@@ -35,7 +35,7 @@ impl Keys {
         bearer.or(plain).is_some_and(|key| self.has(key))
     }
 
-    /// Compares hashes, all of all keys: how long it takes says nothing about any of them.
+    /// Compares the hash with those for all keys, so that the time taken does not depend on any of them.
     fn has(&self, key: &str) -> bool {
         let given: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         let mut found = 0;

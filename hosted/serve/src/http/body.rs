@@ -1,4 +1,4 @@
-//! Bodies of requests: bounded in length, in time, and in how many are in memory at once.
+//! Request bodies, bounded in length, in time, and in how many are in memory at once.
 
 use super::reply::{Body, Request};
 use crate::api::ApiError;
@@ -11,26 +11,26 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The room for bodies.
+/// The memory budget for bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
-    /// KiB that may be in memory at once.
+    /// Memory budget in KiB.
     room: Arc<Semaphore>,
-    /// Bytes of one.
+    /// Maximum length of a body in bytes.
     limit: usize,
     stall: Duration,
 }
 
-/// What a body says.
+/// A parsed body.
 #[derive(Debug)]
 pub(crate) struct Posted<T> {
     pub(crate) value: T,
-    /// The room for the body: kept while what was read of it is used.
+    /// The memory budget for the body, held while its contents are in use.
     pub(crate) room: OwnedSemaphorePermit,
 }
 
 impl Bodies {
-    /// Room for bodies of up to `limit` bytes, of which nothing may come for up to `stall`.
+    /// A budget for bodies of up to `limit` bytes, which time out after `stall` without progress.
     pub(crate) fn new(limit: usize, stall: Duration) -> Self {
         let room = kib(limit.saturating_mul(AT_ONCE));
         Self {
@@ -40,7 +40,7 @@ impl Bodies {
         }
     }
 
-    /// Reads a body that has to be JSON, of which `read` makes a value.
+    /// Reads a JSON body and converts it with `read`.
     pub(crate) async fn json<T: Send + 'static>(
         &self,
         request: Request,
@@ -53,7 +53,7 @@ impl Bodies {
         if length.is_some_and(|length| length > limit) {
             return Err(ApiError::too_large(limit));
         }
-        // A body that does not say how long it is may be as long as any.
+        // A body without a declared length may be as long as the limit.
         let wanted = kib(length.unwrap_or(limit)).max(1);
         let wanted = u32::try_from(wanted).map_err(|_| ApiError::too_large(limit))?;
         let room = self.room.clone().acquire_many_owned(wanted);
@@ -95,7 +95,7 @@ impl Bodies {
                 }
             }
         };
-        // Some bytes now and then are too slow as well.
+        // A body that trickles in is too slow as well.
         timeout(self.stall * STALLS, all)
             .await
             .unwrap_or_else(|_| Err(ApiError::slow()))
@@ -106,9 +106,9 @@ fn kib(bytes: usize) -> usize {
     bytes.div_ceil(1024).min(Semaphore::MAX_PERMITS)
 }
 
-/// Bodies of full length that may be in memory at once.
+/// Number of bodies of maximum length that may be in memory at once.
 const AT_ONCE: usize = 8;
-/// What is parsed at once, on the thread that read it.
+/// Bodies up to this size are parsed on the thread that read them.
 const SMALL_KIB: u32 = 64;
-/// Times of a stall that a whole body may take.
+/// Maximum time for a whole body, as a multiple of the stall timeout.
 const STALLS: u32 = 10;

@@ -1,4 +1,4 @@
-//! HTTP without routes: keys, bodies of requests, streams of replies, clients that are slow.
+//! HTTP without routes: keys, request bodies, streamed replies, slow clients.
 
 mod auth;
 mod body;

@@ -1,4 +1,4 @@
-//! A connection whose client must not take for ever to take what it is sent.
+//! A connection with a write timeout.
 
 use core::future::Future as _;
 use core::pin::Pin;
@@ -8,12 +8,12 @@ use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Ends with an error when a byte was not taken within a time. (Those that do not send are found by timeouts of
-/// headers and bodies.)
+/// Returns an error when no byte could be written for some time. (Clients that do not send are subject to the timeouts
+/// for headers and bodies.)
 pub(crate) struct Patient<T> {
     io: T,
     patience: Duration,
-    /// Runs while a write is waited for.
+    /// Runs while a write is pending.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -26,7 +26,7 @@ impl<T> Patient<T> {
         }
     }
 
-    /// What becomes of a write that came to `done`.
+    /// Handles the result `done` of a write.
     fn settle<R>(
         &mut self,
         done: Poll<io::Result<R>>,

@@ -1,20 +1,20 @@
-//! Requests and replies with bodies of any kind.
+//! Requests and replies, with any type of body.
 
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 
-/// A body: complete, or as it comes.
+/// A body: complete or streamed.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Error>;
-/// Why a body broke off.
+/// Why a body ended early.
 pub(crate) type Error = Box<dyn core::error::Error + Send + Sync>;
 /// A request.
 pub(crate) type Request = hyper::Request<Body>;
 /// A reply.
 pub(crate) type Response = hyper::Response<Body>;
 
-/// A body of any kind.
+/// Boxes a body of any type.
 pub(crate) fn boxed<B>(body: B) -> Body
 where
     B: hyper::body::Body<Data = Bytes> + Send + 'static,
@@ -23,7 +23,7 @@ where
     body.map_err(Into::into).boxed_unsync()
 }
 
-/// A complete reply of this type.
+/// A complete reply with this content type.
 pub(crate) fn reply(content_type: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = text_reply(body);
     let content_type = HeaderValue::from_static(content_type);
@@ -33,7 +33,7 @@ pub(crate) fn reply(content_type: &'static str, body: impl Into<Bytes>) -> Respo
     response
 }
 
-/// A complete reply whose type is not said.
+/// A complete reply without a content type.
 pub(crate) fn text_reply(body: impl Into<Bytes>) -> Response {
     Response::new(boxed(Full::new(body.into())))
 }

@@ -1,4 +1,4 @@
-//! Replies that come piece by piece.
+//! Streamed replies.
 
 use super::reply::{Response, boxed};
 use core::convert::Infallible;
@@ -9,54 +9,54 @@ use hyper::body::{Bytes, Frame};
 use hyper::header::{self, HeaderValue};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// What a stream consists of. It is asked from the thread that sends it on, and dropped when nobody reads any more.
+/// Produces a stream's content. It is polled on the thread that sends it, and dropped when the client disconnects.
 pub(crate) trait Source: Send + Unpin + 'static {
-    /// Writes what is there next to `text`; not again after the end.
+    /// Appends what is available to `text`. Must not be called again after the end.
     fn poll_next(&mut self, context: &mut Context<'_>, text: &mut String) -> Poll<Step>;
 }
 
-/// How far a stream is.
+/// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     More,
     End,
 }
 
-/// What clients know of a stream before its content.
+/// The properties of a stream that are sent before its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamKind {
     /// Its `content-type`.
     pub(crate) content_type: &'static str,
-    /// What keeps a silent connection alive and means nothing.
+    /// A message that keeps a silent connection alive and has no meaning.
     pub(crate) keep_alive: &'static str,
 }
 
-/// A reply's body: written where and when it is read, so that no other thread is woken for it.
+/// A reply's body, produced on the thread that sends it, so that no other thread has to be woken.
 pub(crate) struct Stream<S> {
-    /// Until its end.
+    /// `None` after the end.
     source: Option<S>,
     kind: StreamKind,
     pings: Option<Pings>,
 }
 
-/// When a silent connection is kept alive.
+/// When to keep a silent connection alive.
 struct Pings {
     every: Duration,
-    /// When there was something to send.
+    /// When something was last sent.
     last: Instant,
-    /// Not set again for each token: it looks at `last` when it rings.
+    /// Not reset for each token: when it fires, it checks `last`.
     timer: Pin<Box<Sleep>>,
 }
 
 impl<S: Source> Stream<S> {
-    /// A reply that is kept alive after each `ping` of silence; not if that is 0.
+    /// A reply that is kept alive after each `ping` of silence; 0 disables that.
     pub(crate) fn reply(source: S, kind: StreamKind, ping: Duration) -> Response {
         let mut response = Response::new(boxed(Self::new(source, kind, ping)));
         let headers = response.headers_mut();
         let content_type = HeaderValue::from_static(kind.content_type);
         headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        // Proxies that collect replies are asked not to.
+        // Ask buffering proxies not to buffer.
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         response
     }
@@ -70,7 +70,7 @@ impl<S: Source> Stream<S> {
         }
     }
 
-    /// All that can be sent now.
+    /// All text that can be sent now.
     fn poll_text(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
         let mut text = String::new();
         while let Some(source) = &mut self.source
@@ -112,7 +112,7 @@ impl Pings {
         }
     }
 
-    /// Ready when it has been silent for so long.
+    /// Ready after a silence of the ping interval.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
@@ -142,7 +142,7 @@ impl<S: Source> hyper::body::Body for Stream<S> {
     }
 }
 
-/// What came meanwhile is sent in pieces of this size.
+/// Maximum frame size for text that has accumulated.
 const FRAME_BYTES: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
-//! What has been done with experts on disk. A store counts from when its model was loaded; these are sums over all times
-//! that a model was.
+//! Statistics of experts on disk. A store counts from when its model was loaded; these are sums over all loads of the
+//! model.
 
 use super::page::Page;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 use sluice::experts::{ExpertStats, READ_TIMES};
 
-/// Sums of a model's stores.
+/// Sums over a model's stores.
 #[derive(Debug, Default)]
 pub(super) struct Experts {
-    /// Those of stores that are gone.
+    /// The sums of stores that no longer exist.
     before: Sums,
     now: Sums,
-    /// Which store counts now.
+    /// The store that is counting now.
     store: u32,
-    /// Reads under way.
+    /// The number of reads in progress.
     n_reading: usize,
 }
 
@@ -33,7 +33,7 @@ struct Sums {
 }
 
 impl Experts {
-    /// As store `store`, which is later than those with lower numbers, has counted.
+    /// Takes the counts of store `store`; later stores have higher numbers.
     pub(super) fn count(&mut self, store: u32, stats: &ExpertStats) {
         if store < self.store {
             return;
@@ -78,7 +78,7 @@ impl Experts {
     }
 }
 
-/// Writes the metrics of models that have experts on disk; nothing where none has.
+/// Writes the metrics of models that have experts on disk; nothing without such models.
 pub(super) fn write(page: &mut Page<'_>) -> fmt::Result {
     let of_all: Vec<_> = page
         .models
@@ -215,7 +215,7 @@ mod tests {
         metrics.experts(1, &stats(1));
         metrics.experts(1, &stats(2));
         metrics.experts(4, &stats(1));
-        // The first store again, which is dropped late.
+        // A late report from the first store is ignored.
         metrics.experts(1, &stats(2));
         let (text, labels) = (page(), "model_name=\"m\",engine=\"0\"");
         for line in [

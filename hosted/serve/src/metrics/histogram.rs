@@ -1,12 +1,12 @@
 //! Counters and histograms over atomics.
 //!
-//! One thread counts and any may read: a reader may see a count before its sum, which a monitor forgives.
+//! One thread writes and any thread may read: a reader may see a count before its sum, which monitoring tolerates.
 
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// A number that only grows.
+/// A number that only increases.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -19,13 +19,13 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The larger of what it is and `n`.
+    /// Raises it to `n`, unless it is larger already.
     pub(super) fn raise(&self, n: u64) {
         self.0.fetch_max(n, Ordering::Relaxed);
     }
 }
 
-/// Time that only grows.
+/// A time that only increases.
 #[derive(Debug, Default)]
 pub(super) struct Seconds(Counter);
 
@@ -53,24 +53,24 @@ impl Gauge {
     }
 }
 
-/// How many observations lay below each of some borders.
+/// The numbers of observations below each border.
 #[derive(Debug)]
 pub(super) struct Histogram {
     borders: &'static [f64],
-    /// One for each border, and one for what lies above them all.
+    /// One for each border, and one for observations above them all.
     counts: Vec<Counter>,
-    /// Of seconds in nanoseconds, of anything else as it is.
+    /// In nanoseconds for times, otherwise in the unit of the observations.
     sum: Counter,
     is_time: bool,
 }
 
 impl Histogram {
-    /// Of seconds.
+    /// A histogram of times, with borders in seconds.
     pub(super) fn of_time(borders: &'static [f64]) -> Self {
         Self::new(borders, true)
     }
 
-    /// Of whole numbers.
+    /// A histogram of integers.
     pub(super) fn of_numbers(borders: &'static [f64]) -> Self {
         Self::new(borders, false)
     }
@@ -101,7 +101,7 @@ impl Histogram {
         self.sum.add(summand);
     }
 
-    /// Its lines in Prometheus' text format; `labels` are those that all of them have.
+    /// Writes its lines in Prometheus' text format, each with `labels`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) -> fmt::Result {
         let mut total = 0;
         for (count, border) in self.counts.iter().zip(self.borders) {

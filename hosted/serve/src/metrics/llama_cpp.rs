@@ -1,11 +1,11 @@
-//! The metrics that llama-server has, under its names. It has one model, so they have no labels: these are sums.
+//! llama-server's metrics, under its names. Because llama-server has one model, they have no labels; these are sums.
 
 use super::Metrics;
 use super::page::{PER_POSITION, PER_POSITION_HELP, SPECULATION};
 use core::fmt::{self, Write as _};
 use sluice::speculate::{Figures, POSITIONS_MAX};
 
-/// Writes all fifteen.
+/// Writes all fifteen metrics.
 pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
     let all = Sums::of(models);
     for (name, help, value) in [
@@ -70,7 +70,7 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
     Ok(())
 }
 
-/// Over all models.
+/// Sums over all models.
 struct Sums {
     prompt: f64,
     prompt_time: f64,

@@ -1,6 +1,6 @@
-//! What a model has done, counted by the engine and shown by `GET /metrics`.
+//! The metrics of a model, updated by the engine and shown by `GET /metrics`.
 //!
-//! The names are vLLM's under our prefix, and llama.cpp's own. All methods take `&self` and a few nanoseconds.
+//! The names are vLLM's with our prefix, and llama.cpp's own. All methods take `&self` and a few nanoseconds.
 
 mod experts;
 mod histogram;
@@ -17,11 +17,11 @@ use sluice::experts::ExpertStats;
 use sluice::speculate::Figures;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What one model has done.
+/// The metrics of one model.
 #[derive(Debug)]
 pub struct Metrics {
     model: String,
-    /// Names of adapters whose texts run, and of those whose texts wait.
+    /// Names of adapters with running texts, and of those with waiting texts.
     adapters: Mutex<[Vec<Arc<str>>; 2]>,
     drafts: Mutex<Figures>,
     experts: Mutex<Experts>,
@@ -61,7 +61,7 @@ pub struct Metrics {
     request_n: Histogram,
 }
 
-/// How a text ended. One for each choice of a request.
+/// How a text ended, recorded for each choice of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct EndFigures {
     /// `stop`, `length`, `abort` or `error`.
@@ -74,7 +74,7 @@ pub struct EndFigures {
     pub prefill: Duration,
     /// From the first token to the last.
     pub decode: Duration,
-    /// Tokens of the prompt, known ones too.
+    /// Tokens of the prompt, including cached ones.
     pub n_prompt: usize,
     /// Tokens written.
     pub n_predicted: usize,
@@ -83,39 +83,39 @@ pub struct EndFigures {
 /// One step of the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct StepFigures {
-    /// Tokens of prompts that it read.
+    /// Number of prompt tokens read.
     pub n_prompt_tokens: usize,
-    /// Tokens that it wrote.
+    /// Number of tokens written.
     pub n_decode_tokens: usize,
-    /// Texts that took part.
+    /// Number of texts in the step.
     pub n_busy: usize,
-    /// How long it took.
+    /// The step's duration.
     pub time: Duration,
 }
 
 impl Metrics {
-    /// Says which adapters have texts that run, and which have texts that wait.
+    /// Sets the adapters with running texts, and those with waiting texts.
     pub fn adapters(&self, running: Vec<Arc<str>>, waiting: Vec<Arc<str>>) {
         *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = [running, waiting];
     }
 
-    /// What came of draft tokens until now.
+    /// Sets the draft token counts.
     pub fn drafted(&self, figures: &Figures) {
         *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = *figures;
     }
 
-    /// What was done until now with experts on disk, by the counts of store `store`: later ones have higher numbers.
+    /// Sets the statistics of experts on disk, counted by store `store`; later stores have higher numbers.
     pub fn experts(&self, store: u32, stats: &ExpertStats) {
         let mut experts = self.experts.lock().unwrap_or_else(PoisonError::into_inner);
         experts.count(store, stats);
     }
 
-    /// As [`Self::drafted`] was told last.
+    /// The figures last passed to [`Self::drafted`].
     fn drafts(&self) -> Figures {
         *self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the model that is called `model`.
+    /// Metrics of the model called `model`.
     #[must_use]
     pub fn new(model: &str) -> Self {
         Self {
@@ -166,31 +166,31 @@ impl Metrics {
         &self.model
     }
 
-    /// A request waits because of `reason`: `capacity`, `memory`, `priority` or `fairness`.
+    /// Records that a request waits because of `reason`: `capacity`, `memory`, `priority` or `fairness`.
     pub fn queued(&self, reason: &str) {
         self.queued[index(&QUEUE_REASONS, reason)].add(1);
     }
 
-    /// A prompt of `n_prompt` tokens begins to be read after it waited for `queue`; `n_cached` of them are known.
+    /// Records that reading of a prompt of `n_prompt` tokens started after waiting for `queue`; `n_cached` were cached.
     pub fn started(&self, queue: Duration, n_prompt: usize, n_cached: usize) {
         self.queue.observe_time(queue);
         self.prompt_tokens.add(n_prompt as u64);
         self.prompt_tokens_cached.add(n_cached as u64);
     }
 
-    /// A text's first token came so long after its request.
+    /// Records the time from a request's arrival to a text's first token.
     pub fn first_token(&self, since_arrival: Duration) {
         self.first_token.observe_time(since_arrival);
         self.generation_tokens.add(1);
     }
 
-    /// Another token came so long after the one before.
+    /// Records the time between two tokens of a text.
     pub fn token(&self, since_last: Duration) {
         self.inter_token.observe_time(since_last);
         self.generation_tokens.add(1);
     }
 
-    /// A text has ended.
+    /// Records the end of a text.
     pub fn finished(&self, end: EndFigures) {
         self.finished[index(&END_REASONS, end.reason)].add(1);
         self.e2e.observe_time(end.e2e);
@@ -208,17 +208,17 @@ impl Metrics {
         }
     }
 
-    /// A request was refused: `queue_full`, `too_long`, `deadline` or `unloaded`.
+    /// Records that a request was refused: `queue_full`, `too_long`, `deadline` or `unloaded`.
     pub fn rejected(&self, reason: &str) {
         self.rejected[index(&REJECT_REASONS, reason)].add(1);
     }
 
-    /// A text's state was dropped to make room.
+    /// Records that a text's state was dropped to make room.
     pub fn preempted(&self) {
         self.preemptions.add(1);
     }
 
-    /// A step was computed.
+    /// Records a step.
     pub fn step(&self, step: StepFigures) {
         self.steps.add(1);
         self.busy.add(step.n_busy as u64);
@@ -233,25 +233,25 @@ impl Metrics {
         }
     }
 
-    /// The prefix cache was asked for so many tokens, and had some of them.
+    /// Records a lookup in the prefix cache: the number of tokens looked up, and how many of them were found.
     pub fn prefix(&self, n_queried_tokens: usize, n_hit_tokens: usize) {
         self.prefix_queries.add(n_queried_tokens as u64);
         self.prefix_hits.add(n_hit_tokens as u64);
     }
 
-    /// How things are now: texts that run, requests that wait, and the part of the KV cache in use (0 to 1).
+    /// Sets the gauges: running texts, waiting requests, and the fraction of the KV cache in use (0 to 1).
     pub fn gauges(&self, running: usize, waiting: usize, kv_usage: f64) {
         self.running.set(running as f64);
         self.waiting.set(waiting as f64);
         self.kv_usage.set(kv_usage);
     }
 
-    /// Requests that wait until the model is loaded.
+    /// Sets the number of requests that wait until the model is loaded.
     pub fn loading(&self, n: usize) {
         self.loading.set(n as f64);
     }
 
-    /// What a request asks for: its choices, and the most tokens of each.
+    /// Records what a request asks for: the number of choices, and the maximum number of tokens of each.
     pub fn asked(&self, n_choices: usize, max_tokens: Option<usize>) {
         self.request_n.observe_number(n_choices);
         if let Some(n) = max_tokens {
@@ -260,7 +260,7 @@ impl Metrics {
     }
 }
 
-/// Where `reason` is among those that are counted; the last one is for all others.
+/// The index of `reason` among the known ones; the last one is for all others.
 fn index(reasons: &[&str], reason: &str) -> usize {
     let last = reasons.len() - 1;
     reasons
@@ -278,7 +278,7 @@ const FIRST_TOKEN: [f64; 22] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
-/// The first three are ours: small models write a token in less time than vLLM's first bucket holds.
+/// The first three are our own: small models write a token in less time than vLLM's first bucket covers.
 const TOKEN: [f64; 22] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,

@@ -1,4 +1,4 @@
-//! A page of metrics in Prometheus' text format, and the forms of its lines.
+//! A page of metrics in Prometheus' text format.
 
 use super::Metrics;
 use super::histogram::Counter;
@@ -6,7 +6,7 @@ use core::fmt::{self, Write as _};
 use sluice::speculate::Figures;
 use std::sync::Arc;
 
-/// A page while it is written.
+/// A page that is being written.
 pub(super) struct Page<'m> {
     pub(super) text: String,
     /// Each model, with its labels.
@@ -90,7 +90,7 @@ pub(super) fn escaped(value: &str) -> String {
     value.replace('\n', "\\n")
 }
 
-/// A number of draft tokens: its name, what it is, where it is kept.
+/// A count of draft tokens: its name, its help text, and how to read it.
 type DraftCount = (&'static str, &'static str, fn(&Figures) -> u64);
 
 pub(super) const SPECULATION: [DraftCount; 3] = [

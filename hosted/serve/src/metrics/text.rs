@@ -7,15 +7,15 @@ use super::{experts, llama_cpp};
 use core::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError};
 
-/// The type of what [`format()`] writes.
+/// The content type of the output of [`format()`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics of all models; `isa` is the instruction set that runs them, `max_adapters` how many adapters a step
-/// takes (0 for no limit), if there are any.
+/// The metrics of all models. `isa` is the instruction set in use; `max_adapters` the maximum number of adapters per
+/// step (0 for no limit), if there are adapters.
 #[must_use]
 pub fn format(models: &[Arc<Metrics>], isa: &str, max_adapters: Option<usize>) -> String {
     let mut page = Page::new(models);
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _written = write(&mut page, isa, max_adapters);
     page.text
 }
@@ -59,7 +59,7 @@ fn gauges(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
     adapters(page, max_adapters)
 }
 
-/// Which adapters have texts that run or wait: the value is the time, as vLLM has it.
+/// Adapters with running or waiting texts. As in vLLM, the value is the current time.
 fn adapters(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
     let Some(max) = max_adapters else {
         return Ok(());
@@ -226,7 +226,7 @@ fn process(page: &mut Page<'_>, isa: &str) -> fmt::Result {
     Ok(())
 }
 
-/// Memory of the process, as the kernel says.
+/// The resident memory of the process.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! A model in use, with what a request is computed with.
+//! A model in use by a request, with the request's adapters.
 
 use super::{Loaded, Models};
 use crate::adapters::{Pin, WantedAdapter};
@@ -9,20 +9,20 @@ use core::sync::atomic::Ordering;
 use sluice::adapter::Blend;
 use std::sync::Arc;
 
-/// A model in use, and the adapters: they stay in memory while this is there.
+/// A model in use, and the adapters: they stay in memory until this is dropped.
 pub(crate) struct Lease {
     pub(super) models: Arc<Models>,
     pub(super) index: usize,
     pub(super) loaded: Arc<Loaded>,
-    /// What the request is computed with.
+    /// The adapters that the request is computed with.
     pub(super) adapter: Option<LeasedAdapter>,
 }
 
 /// The adapters of a request.
 pub(super) struct LeasedAdapter {
-    /// What replies call the model.
+    /// The model name in replies.
     name: Arc<str>,
-    /// Where the name is that of the adapter.
+    /// Whether that name is the adapter's.
     names_model: bool,
     blend: Blend,
     fingerprint: String,
@@ -30,8 +30,8 @@ pub(super) struct LeasedAdapter {
 }
 
 impl Models {
-    /// The model that a request chooses, with what it is computed with: the adapter that it names as its model, the
-    /// adapters that it lists, or those that are always on.
+    /// Acquires the model that a request selects, with its adapters: the one that it names as its model, those that it
+    /// lists, or those that apply to all requests.
     pub(crate) async fn acquire_with(
         self: &Arc<Self>,
         choice: &ModelChoice,
@@ -50,7 +50,7 @@ impl Models {
         leased.map_err(|error| if is_asked { error } else { error.of_server() })
     }
 
-    /// A model with the adapters that are on for all.
+    /// A model with the adapters that apply to all requests.
     pub(super) async fn with_usual_adapters(&self, lease: Lease) -> Result<Lease, ApiError> {
         let wanted = self.adapters.wanted(lease.index, None, None)?;
         self.with_adapters(lease, &wanted, false).await
@@ -105,7 +105,7 @@ impl Models {
 }
 
 impl Lease {
-    /// What the request called it: the model, or an adapter of it.
+    /// The name the request used: the model's, or an adapter's.
     pub(crate) fn name(&self) -> &str {
         match &self.adapter {
             Some(adapter) if adapter.names_model => &adapter.name,
@@ -121,7 +121,7 @@ impl Lease {
         }
     }
 
-    /// What the request is computed with.
+    /// The adapters that the request is computed with.
     pub(crate) fn blend(&self) -> Option<&Blend> {
         self.adapter.as_ref().map(|adapter| &adapter.blend)
     }

@@ -1,4 +1,4 @@
-//! A model in memory, with what requests need of it.
+//! A model in memory, with everything that requests need of it.
 
 use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
@@ -19,7 +19,7 @@ use sluice_core::team::StopFlag;
 use sluice_text::grammar::Vocabulary;
 use std::sync::{Arc, OnceLock};
 
-/// A model that can be asked.
+/// A model that is ready for requests.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(super) id: ModelId,
@@ -31,7 +31,7 @@ pub(crate) struct Loaded {
     fingerprint: String,
     metrics: Arc<Metrics>,
     speculates: bool,
-    /// What grammars need of the vocabulary, made with the first one; or why there is none.
+    /// The vocabulary prepared for grammars, on first use; or why that is not possible.
     vocabulary: OnceLock<Result<Vocabulary, String>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Loaded {
 #[derive(Debug)]
 pub(super) struct LoadFailure {
     pub(super) message: String,
-    /// There was no memory: with one model less there may be.
+    /// There was not enough memory: it may help to unload another model.
     pub(super) is_memory: bool,
 }
 
@@ -50,7 +50,7 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Loads a model, whose file may be open already, and hands it to the engine. Takes seconds.
+    /// Loads a model, whose file may already be open, and adds it to the engine. Takes seconds.
     pub(super) fn load(
         listed: &Listed,
         opened: Option<ModelSource>,
@@ -144,22 +144,22 @@ impl Loaded {
         &self.model
     }
 
-    /// Whether texts are drafted.
+    /// Whether the model speculates.
     pub(crate) const fn speculates(&self) -> bool {
         self.speculates
     }
 
-    /// Texts at once.
+    /// Maximum number of texts at once.
     pub(crate) const fn n_seq(&self) -> usize {
         self.limits.n_seq
     }
 
-    /// Tokens of all texts at once, and of one if there are no others.
+    /// Maximum number of tokens of all texts together, and of a single text if there are no others.
     pub(crate) const fn n_ctx(&self) -> usize {
         self.limits.n_ctx
     }
 
-    /// Those of its texts.
+    /// The limits of its texts.
     pub(crate) const fn limits(&self) -> Limits {
         self.limits
     }
@@ -168,7 +168,7 @@ impl Loaded {
         &self.prompts
     }
 
-    /// The vocabulary as grammars need it.
+    /// The vocabulary prepared for grammars.
     pub(crate) fn vocabulary(&self) -> Result<&Vocabulary, String> {
         let make = || Vocabulary::new(self.model.tokenizer()).map_err(|error| error.to_string());
         self.vocabulary
@@ -181,19 +181,19 @@ impl Loaded {
         self.pooling
     }
 
-    /// Equal for equal weights and rules of arithmetic: the same request then has the same answer.
+    /// Equal for equal weights and rules of arithmetic: equal requests then have equal answers.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Counts what has been done with experts on disk.
+    /// Updates the metrics of experts on disk.
     pub(super) fn count_experts(&self) {
         if let Some(experts) = self.model.experts() {
             self.metrics.experts(self.id.0, &experts.stats());
         }
     }
 
-    /// How its experts are read, and what is not as it should be, for the log.
+    /// Logs how its experts are read, and any problems with that.
     pub(super) fn say_experts(&self, log: &crate::Log) {
         let name = &self.name;
         let Some(experts) = self.model.experts() else {
@@ -228,7 +228,7 @@ impl Loaded {
     }
 }
 
-/// What holds for any model: copies, profiles and traces are one model's.
+/// The options that apply to any model: copies, profiles and traces belong to one model.
 fn of_any(options: ExpertOptions) -> ExpertOptions {
     ExpertOptions {
         policy: match options.policy {
@@ -266,7 +266,7 @@ fn draft(
     Ok(loaded.flatten())
 }
 
-/// A context of the model's own length where none is asked for; encoders keep theirs.
+/// Defaults the context to the model's own length; encoders always keep theirs.
 fn limits_of(opened: &ModelSource, asked: &Limits) -> Limits {
     let mut limits = *asked;
     let trained = opened.config().n_ctx_train.max(1);
@@ -280,8 +280,8 @@ fn limits_of(opened: &ModelSource, asked: &Limits) -> Limits {
     limits
 }
 
-/// Threads that load a model while others work on `team`: as many, which weights in memory are laid out for,
-/// but not its own, whose users would wait.
+/// Threads that load a model while requests run on `team`. There are as many, since the weights are laid out for that
+/// number, but they are not the team's own, because running requests would have to wait.
 pub(super) fn loading_team(team: &Team) -> std::io::Result<Team> {
     let options = sluice::host::placement::WorkerOptions {
         bind: sluice::host::placement::Bind::Together,

@@ -1,7 +1,7 @@
-//! The models of a server: which there are, which are in memory, and who uses them.
+//! The models of a server: which ones exist, which are in memory, and which requests use them.
 //!
-//! A request [acquires](Models::acquire) a model and waits while it is loaded; others go on meanwhile. A model
-//! that nobody uses may leave when another needs its place, the one first that was used longest ago.
+//! A request [acquires](Models::acquire) a model and waits while it is loaded; other requests continue meanwhile. The
+//! least recently used of the unused models may be unloaded to make room for another one.
 
 mod lease;
 mod loaded;
@@ -34,13 +34,13 @@ pub(crate) struct Models {
     options: ModelsOptions,
     listed: Vec<Listed>,
     entries: Vec<Entry>,
-    /// Whoever takes a model or takes it out of memory holds it.
+    /// Held while a model is taken for use or unloaded.
     table: Mutex<()>,
-    /// One is loaded at a time.
+    /// Models are loaded one at a time.
     loading: Semaphore,
-    /// A model is not used any more.
+    /// Notified when a model becomes unused.
     released: Notify,
-    /// Counts uses.
+    /// A counter of uses, for finding the least recently used model.
     clock: AtomicU64,
     stop: StopFlag,
     log: crate::Log,
@@ -50,17 +50,17 @@ pub(crate) struct Models {
 struct Entry {
     state: watch::Sender<State>,
     metrics: Arc<Metrics>,
-    /// Requests that use it.
+    /// The number of requests that use it.
     users: AtomicUsize,
-    /// Its file, until it is loaded for the first time.
+    /// Its file, until it is first loaded.
     opened: Mutex<Option<ModelSource>>,
-    /// When it was used last, by [`Models::clock`].
+    /// When it was last used, by [`Models::clock`].
     used: AtomicU64,
-    /// Requests that wait for it.
+    /// The number of requests that wait for it.
     waiting: AtomicUsize,
 }
 
-/// Where a model is.
+/// The state of a model.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     Unloaded,
@@ -70,7 +70,7 @@ pub(crate) enum State {
 }
 
 impl Models {
-    /// Whose threads compute.
+    /// The team of threads that computes.
     pub(crate) const fn team(&self) -> &Team {
         &self.team
     }
@@ -115,17 +115,17 @@ impl Models {
         })
     }
 
-    /// The adapters of all of them.
+    /// The adapters of all models.
     pub(crate) const fn adapters(&self) -> &Arc<Adapters> {
         &self.adapters
     }
 
-    /// The engine that runs them.
+    /// The engine that runs the models.
     pub(crate) const fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// What all of them have done.
+    /// The metrics of all models.
     pub(crate) fn metrics(&self) -> Vec<Arc<Metrics>> {
         let entries = self.entries.iter().map(|entry| {
             if let State::Loaded(loaded) = &*entry.state.borrow() {
@@ -136,18 +136,18 @@ impl Models {
         entries.collect()
     }
 
-    /// Names, other names, whether it was named on the command line, and where it is.
+    /// Name, other names and state of each model.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
         let both = self.listed.iter().zip(&self.entries);
         both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
     }
 
-    /// The name of a model by its number.
+    /// The name of the model with number `index`.
     pub(crate) fn name_of(&self, index: usize) -> &str {
         self.listed.get(index).map_or("", |listed| &listed.name)
     }
 
-    /// The number of the model that `name` means.
+    /// The number of the model called `name`.
     pub(crate) fn find(&self, name: &str) -> Result<usize, ApiError> {
         find(&self.listed, Some(name))
     }
@@ -164,11 +164,11 @@ impl Models {
         let mut eager = both
             .filter(|(listed, _)| listed.eager)
             .take(self.options.eager_max());
-        // The end of loading counts as a use.
+        // A model counts as used when loading ends.
         eager.any(|(_, entry)| entry.used.load(Ordering::Relaxed) == 0)
     }
 
-    /// Loads the models that were named on the command line, as many as there is place for, and adapters that are on.
+    /// Loads the models named on the command line, as many as fit, and the adapters that apply to all requests.
     ///
     /// # Errors
     /// Why one of them was not loaded.
@@ -177,8 +177,8 @@ impl Models {
         for listed in eager.into_iter().take(self.options.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
             self.wait_for(index).await?;
-            // Adapters that are on for all, so that a wrong one is told at once; unless a request has already put
-            // another model in its place.
+            // Load the adapters that apply to all requests now, so that a bad one is reported at startup; unless a
+            // request has already replaced the model.
             if let Some(lease) = self.take(index) {
                 let lease = self.with_usual_adapters(lease).await;
                 lease.map_err(|error| error.to_string())?;
@@ -187,7 +187,7 @@ impl Models {
         Ok(())
     }
 
-    /// The model called `name`, in memory when this returns. Without a name the first.
+    /// The model called `name`, loaded if necessary; without a name, the first model.
     pub(crate) async fn acquire(self: &Arc<Self>, name: Option<&str>) -> Result<Lease, ApiError> {
         let index = find(&self.listed, name)?;
         loop {
@@ -205,7 +205,7 @@ impl Models {
         Ok(self.take(find(&self.listed, name)?))
     }
 
-    /// Loads no more.
+    /// Stops loading models.
     pub(crate) fn stop(&self) {
         self.stop.stop();
         self.loading.close();
@@ -228,7 +228,7 @@ impl Models {
         })
     }
 
-    /// Waits until the model was loaded, and begins that where nobody has.
+    /// Waits until the model is loaded, and starts loading it if that has not been done.
     async fn wait_for(self: &Arc<Self>, index: usize) -> Result<(), String> {
         let entry = &self.entries[index];
         let _waiting = Waiting::new(entry);
@@ -252,7 +252,7 @@ impl Models {
         }
     }
 
-    /// Loads a model, for which others may have to leave.
+    /// Loads a model, unloading others if necessary.
     async fn load(self: Arc<Self>, index: usize) {
         let state = match self.loading.acquire().await {
             Ok(_permit) => loop {
@@ -265,7 +265,7 @@ impl Models {
             },
             Err(_) => State::Failed("the server ends".to_owned()),
         };
-        // What keeps the server from starting is its error, and not told twice.
+        // An error at startup ends the server, which reports it; it is not logged twice.
         let ends_it = self.listed[index].eager && self.is_starting();
         if let (State::Failed(why), false) = (&state, ends_it) {
             (self.log)(&format!(
@@ -286,7 +286,7 @@ impl Models {
                 message,
                 is_memory: false,
             };
-            // The first one has the team for itself.
+            // While no other model is loaded, the team is idle and can load this one.
             let team = if models.n_loaded() == 0 {
                 models.team.clone()
             } else {
@@ -325,7 +325,7 @@ impl Models {
         Ok(loaded)
     }
 
-    /// Waits until there is place for one more model.
+    /// Waits until there is room for one more model.
     async fn make_room(&self) {
         loop {
             let released = self.released.notified();
@@ -343,7 +343,7 @@ impl Models {
             .count()
     }
 
-    /// Takes the model out of memory that was used longest ago, of those that nobody uses. Whether there was one.
+    /// Unloads the least recently used of the unused models. Returns whether there was one.
     fn unload_one(&self) -> bool {
         let table = self.lock();
         let idle = self.entries.iter().enumerate().filter(|(_, entry)| {
@@ -358,7 +358,7 @@ impl Models {
             self.engine.remove(loaded.id);
         }
         self.adapters.forget(index);
-        // Whoever reads the log may ask for a model.
+        // Unlock first: the log's reader may request a model.
         drop(table);
         (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
         true
@@ -374,7 +374,7 @@ impl Models {
     }
 }
 
-/// A request that waits for its model.
+/// Counts a request that waits for its model.
 struct Waiting<'e>(&'e Entry);
 
 impl<'e> Waiting<'e> {

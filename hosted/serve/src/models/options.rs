@@ -1,4 +1,4 @@
-//! Which models there are, and what they are run with.
+//! Options: which models to serve, and how to run them.
 
 use crate::adapters::AdaptersOptions;
 use crate::api::ApiError;
@@ -10,40 +10,40 @@ use sluice::model::{ModelSource, OpenError};
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
 
-/// A model that is named on the command line.
+/// A model named on the command line.
 #[derive(Clone, Debug)]
 pub struct NamedModel {
-    /// What requests call it; `None` is the file's name.
+    /// The name that requests use; `None` for the file's name.
     pub alias: Option<String>,
     /// The file.
     pub path: PathBuf,
 }
 
-/// Which models there are, and what they are run with.
+/// Which models to serve, and how to run them.
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
-    /// Models that are loaded at the start, up to `max`.
+    /// Models to load at the start, up to `max`.
     pub named: Vec<NamedModel>,
-    /// A folder whose files are models, loaded when they are asked for.
+    /// A folder of models, each loaded on first use.
     pub folder: Option<PathBuf>,
-    /// Maximum models in memory at once; 4 by default, 0 for no limit.
+    /// Maximum number of models in memory; 4 by default, 0 for no limit.
     pub max: usize,
-    /// What each is run with; 4 texts at once by default.
+    /// The limits of each model; 4 texts at once by default.
     pub limits: Limits,
-    /// Drops older tokens when the context is full, unless requests say otherwise; false by default.
+    /// Whether older tokens are dropped when the context is full, unless a request overrides it; false by default.
     pub context_shift: bool,
-    /// Whether files are mapped, the default, or read.
+    /// Whether files are mapped (the default) or read.
     pub load_mode: LoadMode,
-    /// A template's name or source, instead of that of the file.
+    /// A template's name or source, which replaces the one in the file.
     pub chat_template: Option<String>,
-    /// From tokens to an embedding, instead of what the file says.
+    /// How token vectors become an embedding, instead of the file's setting.
     pub pooling: Option<Pooling>,
     /// Adapters of the models.
     pub adapters: AdaptersOptions,
-    /// What speculates; `None` for nothing. A draft model drafts for the first model that was named.
+    /// How to speculate; `None` disables speculation. A draft model drafts for the first named model.
     pub speculation: Option<SpeculationSetup>,
-    /// How experts are read that stay on disk; `None` where they are in memory, as all of a model without experts is.
-    /// Folders with copies, the profile and the trace are those of the first model that was named.
+    /// How to read experts that stay on disk; `None` if all weights are in memory. Folders of copies, the profile and
+    /// the trace belong to the first named model.
     pub experts: Option<ExpertOptions>,
 }
 
@@ -69,11 +69,11 @@ impl Default for ModelsOptions {
 }
 
 impl ModelsOptions {
-    /// Opens the files that a server starts with, and checks their headers: the models that are loaded at the start,
-    /// and the one that drafts.
+    /// Opens the files that a server starts with, and checks their headers: the models to load at the start, and the
+    /// draft model.
     ///
     /// # Errors
-    /// A file is missing, or its header is wrong.
+    /// A file is missing, or its header is invalid.
     pub(crate) fn open(&self) -> Result<Vec<ModelSource>, OpenError> {
         let draft = self.speculation.as_ref().and_then(|all| all.draft.as_ref());
         if let Some(draft) = draft {
@@ -85,7 +85,7 @@ impl ModelsOptions {
             .collect()
     }
 
-    /// Models that are loaded at the start.
+    /// Maximum number of models to load at the start.
     pub(super) const fn eager_max(&self) -> usize {
         match self.max {
             0 => usize::MAX,
@@ -100,11 +100,11 @@ pub(super) struct Listed {
     pub(super) name: String,
     pub(super) others: Vec<String>,
     pub(super) path: PathBuf,
-    /// Loaded at the start.
+    /// Whether it is loaded at the start.
     pub(super) eager: bool,
 }
 
-/// All models, those that were named first.
+/// All models, named ones first.
 pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
     let mut all: Vec<Listed> = Vec::new();
     for named in &options.named {
@@ -141,7 +141,7 @@ pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// Every model file in a folder itself, by name.
+/// All model files directly in a folder, sorted by name.
 fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -163,7 +163,7 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    // A packed file goes before the one that it was made from.
+    // A packed file takes precedence over the one it was made from.
     found.dedup_by(|later, kept| {
         let is_same = later.name == kept.name;
         if is_same && later.path.extension().is_some_and(|end| end == "slc") {
@@ -174,7 +174,7 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// Whether it is a part of a split model, but not the first.
+/// Whether it is part of a split model, but not the first part.
 fn is_later_part(path: &Path) -> bool {
     let stem = stem(path);
     let Some((rest, _)) = stem.rsplit_once("-of-") else {
@@ -189,7 +189,7 @@ fn stem(path: &Path) -> String {
         .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
-/// The model that `name` means among `all`: its number.
+/// The number of the model called `name` in `all`.
 pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return if all.is_empty() {

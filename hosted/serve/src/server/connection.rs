@@ -1,4 +1,4 @@
-//! One connection, and each request on it.
+//! Serves one connection and each request on it.
 
 use super::routing;
 use crate::answer::{App, Context, WrapSampler, unique};
@@ -15,13 +15,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Answers the requests of a connection, one after the other, until it or the server ends.
+/// Answers the requests of a connection, one after the other, until the connection or the server ends.
 pub(super) async fn serve<T>(app: Arc<App>, io: T)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stopping = app.stopping().subscribe();
-    // The guard of the value must not be held while the last answer is sent.
+    // The watch guard must not be held while the last answer is sent.
     let stopped = async move { drop(stopping.wait_for(|&stops| stops).await) };
     let options = app.options();
     let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
@@ -35,7 +35,7 @@ where
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(Patient::new(io, stall_timeout)), service);
     let mut connection = core::pin::pin!(connection);
-    // How a connection breaks is the client's business.
+    // Connection errors are the client's concern and are not logged.
     tokio::select! {
         _ended = connection.as_mut() => {}
         () = stopped => {
@@ -45,7 +45,7 @@ where
     }
 }
 
-/// Checks a request, lets its route answer it, and logs that. `wrap` replaces its samplers.
+/// Checks a request, runs its route, and logs the result. `wrap` replaces its samplers.
 pub(super) async fn answer(app: Arc<App>, request: Request, wrap: Option<WrapSampler>) -> Response {
     let id = request_id(request.headers());
     let mut context = Context::new(app.clone(), id.clone());
@@ -92,7 +92,7 @@ fn check(app: &App, request: &Request, path: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The reply where there is no such route, or where it has other methods.
+/// The reply if no route matches the path, or if the path does not support the method.
 fn refusal(dialect: &dyn Dialect, methods: &[&str], error: ApiError) -> Response {
     let mut response = dialect::error_reply(dialect, error);
     let allowed = HeaderValue::from_str(&methods.join(",")).ok();
@@ -102,7 +102,7 @@ fn refusal(dialect: &dyn Dialect, methods: &[&str], error: ApiError) -> Response
     response
 }
 
-/// The id that a client gives, if it can stand in a log, or a new one.
+/// The client's request id if it is safe to log, or a new one.
 fn request_id(headers: &HeaderMap) -> Arc<str> {
     let given = headers
         .get(REQUEST_ID)
@@ -115,7 +115,7 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
-/// The answer to a browser that asks whether it may ask.
+/// The answer to a CORS preflight request.
 fn preflight() -> Response {
     let mut response = text_reply("");
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -144,7 +144,7 @@ fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap
     }
 }
 
-/// Routes that need no key.
+/// Routes that do not require a key.
 const OPEN: [&str; 2] = ["/health", "/v1/health"];
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ID_BYTES_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! A server from its first to its last connection.
+//! The server: binds its address, accepts connections and shuts down.
 
 use super::connection;
 use crate::Log;
@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: Listener,
     address: String,
@@ -37,34 +37,34 @@ enum Listener {
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEnd {
-    /// All answers were finished, or their time was over.
+    /// All answers were finished, or the time for them was over.
     Drained,
-    /// It was asked for a second time.
+    /// A second signal ended it at once.
     AtOnce,
 }
 
-/// Why there is no server.
+/// Why the server could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address is taken, or not ours.
+    /// The address is taken, or does not belong to this machine.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// A model of the command line was not loaded.
+    /// A model named on the command line could not be loaded.
     #[error("{0}")]
     Model(String),
-    /// Anything else of the system.
+    /// Another system error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Serves until a signal comes: SIGINT or SIGTERM let answers end, a second one ends at once. `ready` is told the
-/// address. The engine's thread is where the caller is; the others, which speak with clients, where the caller was
+/// Serves until a signal: the first SIGINT or SIGTERM lets answers finish, a second one ends them at once. `ready` gets
+/// the address. The engine's thread runs where the caller is; the threads that serve clients run where the caller was
 /// before `team` placed it.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub fn serve(
         .worker_threads(IO_THREADS)
         .thread_name("http")
         .on_thread_start(move || {
-            // They would run on the CPU of the rank that computes. What the kernel refuses stays as it is.
+            // Otherwise they would run on the CPU of a computing rank. If the kernel refuses, they stay where they are.
             let _bound = bind_current_thread(&cpus);
         })
         .enable_all()
@@ -97,7 +97,7 @@ pub fn serve(
             let _stopping = first.send(());
             tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
         };
-        // As a task, so that connections are accepted by those threads: this one has the place of the engine.
+        // Spawned, so that the I/O threads accept connections: this thread is in the engine's place.
         let served = tokio::spawn(server.run(async {
             let _asked = stop.await;
         }));
@@ -106,16 +106,16 @@ pub fn serve(
             () = signals => Ok(ServerEnd::AtOnce),
         }
     });
-    // Work that is still at it would be waited for.
+    // Dropping the runtime would wait for work that is still running.
     runtime.shutdown_background();
     ended
 }
 
 impl Server {
-    /// Checks the files of the models and listens; models are not loaded yet.
+    /// Checks the model files and listens. Models are not loaded yet.
     ///
     /// # Errors
-    /// [`ServeError`].
+    /// See [`ServeError`].
     pub async fn bind(config: ServerConfig, team: Team) -> Result<Self, ServeError> {
         let opened = config.models.open();
         let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
@@ -134,16 +134,16 @@ impl Server {
         })
     }
 
-    /// `http://` and where it listens.
+    /// The address it listens on, with `http://`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Loads models and answers requests until `stop`; lets answers end then, as long as its patience is.
+    /// Loads models and answers requests until `stop`, then waits up to the configured time for answers to finish.
     ///
     /// # Errors
-    /// A model of the command line was not loaded.
+    /// A model named on the command line could not be loaded.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let models = self.app.models().clone();
         let adapters = Arc::clone(models.adapters());
@@ -152,14 +152,14 @@ impl Server {
         let is_model = move |name: &str| known.find(name).is_ok();
         let watch = tokio::spawn(adapters.watch(0, is_model, looked));
         let named = tokio::spawn(async move {
-            // Whoever sees that models are there can ask for the adapters, too. Without a folder there is no look.
+            // A client that sees the models can use the folder's adapters, too. Without a folder this returns at once.
             let _looked = first_look.await;
             models.load_named().await
         });
         let named = async {
             match named.await {
                 Ok(Err(why)) => ServeError::Model(why),
-                // Loaded: there is nothing to say any more.
+                // Loading has succeeded, so this branch must not end the server.
                 _ => core::future::pending().await,
             }
         };
@@ -176,13 +176,13 @@ impl Server {
             n_connections,
             ..
         } = self;
-        // Who connects now is refused, not kept waiting.
+        // From now on, new connections are refused instead of kept waiting.
         if let Listener::Unix(_, path) = &listener {
             let _removed = std::fs::remove_file(path);
         }
         drop(listener);
         drain(&app, result.is_ok()).await;
-        // What was written last still has to be sent.
+        // Wait until the last replies have been sent.
         let all = connections.acquire_many(n_connections);
         let _drained = timeout(SENDING.min(app.options().patience), all).await;
         result
@@ -192,7 +192,7 @@ impl Server {
         loop {
             let accepted = match &self.listener {
                 Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    // Tokens are small and must not wait for each other.
+                    // Tokens are small and must not be delayed by Nagle's algorithm.
                     let _set = stream.set_nodelay(true);
                     self.spawn(stream);
                 }),
@@ -203,7 +203,7 @@ impl Server {
             };
             if let Err(error) = accepted {
                 (self.log)(&format!("cannot accept a connection: {error}"));
-                // Mostly there are no file descriptors: some will be free soon.
+                // Usually the process is out of file descriptors; some will soon be closed.
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -213,7 +213,7 @@ impl Server {
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
-        // Beyond the limit a connection is closed: waiting would keep probes of health out, too.
+        // At the limit, close the connection: if it waited, health probes would be kept out, too.
         let Ok(permit) = self.connections.clone().try_acquire_owned() else {
             (self.log)("too many connections: one is closed");
             return;
@@ -226,7 +226,7 @@ impl Server {
     }
 }
 
-/// Takes no more requests and waits for those that run.
+/// Refuses new requests and waits for the running ones.
 async fn drain(app: &App, is_patient: bool) {
     let patience = if is_patient {
         app.options().patience
@@ -266,7 +266,7 @@ async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {
     }
 }
 
-/// Removes a socket that a server left behind which is no more. Nothing else is removed.
+/// Removes a stale socket, left by a server that has ended. Removes nothing else.
 async fn remove_dead(path: &Path) -> io::Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else {
         return Ok(());
@@ -288,9 +288,9 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Threads that speak with clients; they only pass on.
+/// Threads that serve clients; they only pass data on.
 const IO_THREADS: usize = 2;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The engine ends between two steps.
+/// Time for the engine to finish its current step.
 const LAST_STEP: Duration = Duration::from_secs(10);
 const SENDING: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! What another thread makes, for a caller that has signals to look at meanwhile.
+//! Results of another thread, for a caller that handles signals meanwhile.
 
 use super::listen::ServeError;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// What a thread of its own is making. Dropped, that goes on, and what comes of it is dropped, too.
+/// A result that a new thread is computing. If it is dropped, the thread continues, and its result is dropped, too.
 #[derive(Debug)]
 pub struct Making<T>(Option<JoinHandle<Result<T, ServeError>>>);
 
@@ -19,10 +19,10 @@ impl<T: Send + 'static> Making<T> {
         Ok(Self(Some(thread.spawn(make)?)))
     }
 
-    /// Waits for at most `patience`; `None` if it is not there yet. It is had once.
+    /// Waits up to `patience`; `None` if it is not ready yet. The result can be taken once.
     ///
     /// # Errors
-    /// [`ServeError`]: it cannot be made.
+    /// [`ServeError`]: making it failed.
     #[must_use]
     pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ServeError>> {
         let thread = self.0.as_ref();
@@ -34,7 +34,7 @@ impl<T: Send + 'static> Making<T> {
     }
 }
 
-/// Whether a thread ends within `patience`. It cannot be joined with a limit, so it is looked at, less and less often.
+/// Whether a thread ends within `patience`. std cannot join with a timeout, so it is polled at growing intervals.
 fn ends(is_finished: &dyn Fn() -> bool, patience: Duration) -> bool {
     let end = Instant::now() + patience;
     let mut pause = Duration::from_micros(100);

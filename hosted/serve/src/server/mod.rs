@@ -1,4 +1,4 @@
-//! Servers: connections that are accepted, checked, answered and logged, or calls from the same process.
+//! Servers: they accept connections, check, answer and log requests, or take calls from the same process.
 
 mod connection;
 mod listen;

@@ -1,4 +1,4 @@
-//! Answers that are waited for.
+//! Answers to wait for.
 
 use crate::api::ApiError;
 use crate::wait::wait_for;
@@ -7,7 +7,7 @@ use core::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// An answer that comes at once. Dropped, the work at it ends.
+/// An answer that is not streamed. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Pending<T> {
     pub(super) receiver: oneshot::Receiver<Result<T, ApiError>>,
@@ -15,10 +15,10 @@ pub struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Waits for at most `patience`; `None` if it is not there yet.
+    /// Waits up to `patience`; `None` if it is not ready yet.
     ///
     /// # Errors
-    /// The request was refused, or failed.
+    /// The request was refused or failed.
     #[must_use]
     pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ApiError>> {
         let answered = wait_for(Pin::new(&mut self.receiver), patience)?;

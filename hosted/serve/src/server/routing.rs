@@ -1,21 +1,21 @@
-//! Which dialect a request is in, and which of its routes it is for.
+//! Finds the dialect and the route of a request.
 
 use crate::api::ApiError;
 use crate::dialect::{self, Action, Dialect};
 use hyper::Method;
 
-/// What a request is for.
+/// The route of a request.
 pub(super) struct Route {
-    /// Errors are written in it.
+    /// The dialect, in which errors are written, too.
     pub(super) dialect: &'static dyn Dialect,
     pub(super) action: Result<Action, ApiError>,
-    /// The methods that the path has, where it does not have that of the request.
+    /// The methods that the path supports, if the request's is not one of them.
     pub(super) methods: Vec<&'static str>,
 }
 
 /// Finds the route of a request.
 pub(super) fn find(method: &Method, path: &str) -> Route {
-    // Who asks for the head of a reply gets it without a body.
+    // HEAD is answered like GET, without a body.
     let method = if method == Method::HEAD {
         &Method::GET
     } else {
@@ -52,7 +52,7 @@ pub(super) fn find(method: &Method, path: &str) -> Route {
     }
 }
 
-/// Whether a path is that of a route, whose parts in braces stand for any.
+/// Whether a path matches a route, in which parts in braces match anything.
 fn matches(route: &str, path: &str) -> bool {
     let mut parts = path.split('/');
     let all = route.split('/').all(|expected| {

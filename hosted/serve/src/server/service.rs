@@ -1,4 +1,4 @@
-//! The server without connections: requests come from its own process.
+//! The server without connections, for requests from its own process.
 
 use super::connection::answer;
 use super::listen::ServeError;
@@ -31,26 +31,26 @@ use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The routes of a server, called from the process that they are in. Its own threads answer.
+/// The routes of a server, for calls from the same process. They run on its own threads.
 pub struct Service {
     app: Arc<App>,
-    /// Until it is dropped.
+    /// `None` after it is dropped.
     runtime: Option<Runtime>,
 }
 
 /// A request.
 #[derive(Clone, Default)]
 pub struct Call {
-    /// Of the route, with a query if it takes one.
+    /// The path of a route, with a query if the route takes one.
     pub path: String,
-    /// JSON to be posted; `None` gets.
+    /// A JSON body for POST; `None` for GET.
     pub body: Option<Vec<u8>>,
-    /// What chooses its tokens.
+    /// Replaces the samplers of the request.
     pub wrap: Option<WrapSampler>,
 }
 
-/// An answer as it comes. Its body is made where it is read: the engine wakes the reader, and no thread between them.
-/// Dropped, the work at it ends.
+/// An answer as it is generated. Its body is produced where it is read: the engine wakes the reader, without a thread
+/// in between. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Reply {
     way: Arc<Mutex<Way>>,
@@ -58,7 +58,7 @@ pub struct Reply {
     runtime: Handle,
 }
 
-/// How far an answer is.
+/// The state of an answer.
 #[derive(Debug)]
 enum Way {
     Asked(oneshot::Receiver<Response>),
@@ -69,26 +69,26 @@ enum Way {
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyPart {
-    /// It begins, with this status of HTTP; 200 is good.
+    /// The HTTP status, which comes first; 200 is success.
     Status(u16),
-    /// Bytes of its body: all JSON, or whole events of a stream.
+    /// Bytes of its body: a whole JSON document, or whole events of a stream.
     Bytes(Bytes),
     /// It is complete.
     End,
-    /// Nothing more comes of it: the service has ended.
+    /// The service has ended; there will be no more parts.
     Broken,
 }
 
-/// Whether the models that were named are in memory.
+/// The loading of the models named on the command line.
 #[derive(Debug)]
 pub struct Loading(watch::Receiver<Option<Result<(), String>>>, Handle);
 
 impl Service {
-    /// Starts the engine; models are not loaded yet. `setup` runs on a thread of its own: where it puts that thread,
-    /// there the engine's thread is. Those that prepare requests stay where the caller is. Does not wait.
+    /// Starts the engine. Models are not loaded yet. `setup` runs on a new thread, which becomes the engine's: it can
+    /// bind that thread to a CPU. The threads that prepare requests stay on the caller's CPUs. Does not wait.
     ///
     /// # Errors
-    /// [`ServeError`]: threads cannot be started. [`Making::wait`] has the errors of `setup`.
+    /// [`ServeError`]: threads could not be started. [`Making::wait`] returns the errors of `setup`.
     pub fn start<F>(setup: F) -> Result<Making<Self>, ServeError>
     where
         F: FnOnce() -> Result<(ServerConfig, Team), String> + Send + 'static,
@@ -113,7 +113,7 @@ impl Service {
         Ok(starting)
     }
 
-    /// Loads the models that were named, which takes seconds. Does not wait.
+    /// Loads the named models, which takes seconds. Does not wait.
     #[must_use]
     pub fn load(&self) -> Loading {
         let (loaded, waiting) = watch::channel(None);
@@ -130,18 +130,19 @@ impl Service {
         Loading(waiting, runtime)
     }
 
-    /// The model called `name`, or the first, if it is in memory.
+    /// The model called `name`, or the first one, if it is in memory.
     #[must_use]
     pub fn model(&self, name: Option<&str>) -> Option<Model> {
         let lease = self.app.models().present(name).ok()??;
         Some(lease.model().clone())
     }
 
-    /// A text of its own over the model called `name`, or the first: with the limits and the adapters of its requests,
-    /// but beside them. Steps of it give logits of at most `n_outputs` tokens. Does not wait.
+    /// A session for a text outside of requests, on the model called `name` or the first one, with the limits and
+    /// adapters of requests. A step can return logits for up to `n_outputs` tokens. Does not wait.
     ///
     /// # Errors
-    /// A thread cannot be started. [`Making::wait`] has the others: the model cannot be had, or there is no memory.
+    /// A thread could not be started. [`Making::wait`] returns other errors: the model is unavailable, or memory ran
+    /// out.
     pub fn session(
         &self,
         name: Option<&str>,
@@ -169,10 +170,10 @@ impl Service {
         Ok(making?)
     }
 
-    /// What would choose the tokens of a request to `/completion` with this body, its grammar among it.
+    /// The sampler for a request to `/completion` with this body, including its grammar.
     ///
     /// # Errors
-    /// A field is wrong, or the model called `name` is not in memory.
+    /// A field is invalid, or the model called `name` is not in memory.
     pub fn sampler(
         &self,
         name: Option<&str>,
@@ -186,14 +187,14 @@ impl Service {
         sampler.map_err(|error| error.to_string())
     }
 
-    /// Begins to answer a request. Does not wait.
+    /// Starts answering a request. Does not wait.
     #[must_use]
     pub fn call(&self, call: Call) -> Reply {
         let (sender, asked) = oneshot::channel();
         let app = Arc::clone(&self.app);
         let runtime = self.handle();
         let task = runtime.spawn(async move {
-            // Nobody waits for it where this fails.
+            // If this fails, the receiver has been dropped.
             let wrap = call.wrap.clone();
             let _sent = sender.send(answer(app, request(call), wrap).await);
         });
@@ -204,14 +205,14 @@ impl Service {
         }
     }
 
-    /// Begins to answer a conversation, with samplers of the caller's if `wrap` gives them. Does not wait.
+    /// Starts answering a conversation; `wrap` may replace the samplers. Does not wait.
     #[must_use]
     pub fn chat(&self, request: ChatRequest, wrap: Option<WrapSampler>) -> Pending<TextAnswer> {
         let context = self.context(wrap);
         self.begin(async move { answer::chat(&context, request).await })
     }
 
-    /// Begins to continue texts, with samplers of the caller's if `wrap` gives them. Does not wait.
+    /// Starts continuing texts; `wrap` may replace the samplers. Does not wait.
     #[must_use]
     pub fn complete(
         &self,
@@ -222,21 +223,21 @@ impl Service {
         self.begin(async move { answer::complete(&context, request).await })
     }
 
-    /// Begins to embed texts. Does not wait.
+    /// Starts embedding texts. Does not wait.
     #[must_use]
     pub fn embed(&self, request: EmbeddingRequest) -> Pending<Vectors> {
         let context = self.context(None);
         self.begin(async move { answer::embed(&context, request).await })
     }
 
-    /// Begins to score documents. Does not wait.
+    /// Starts scoring documents. Does not wait.
     #[must_use]
     pub fn rank(&self, request: RerankRequest) -> Pending<Ranking> {
         let context = self.context(None);
         self.begin(async move { answer::rank(&context, request).await })
     }
 
-    /// What applies where requests leave a field out.
+    /// The defaults for fields that requests leave out.
     #[must_use]
     pub fn defaults(&self) -> &Defaults {
         self.app.defaults()
@@ -256,13 +257,13 @@ impl Service {
     ) -> Pending<T> {
         let (sender, receiver) = oneshot::channel();
         let task = self.handle().spawn(async move {
-            // Nobody waits for it where this fails.
+            // If this fails, the receiver has been dropped.
             let _sent = sender.send(work.await);
         });
         Pending { receiver, task }
     }
 
-    /// Answers no more requests; those that run may go on for `patience`. Waits for the engine's thread to end.
+    /// Refuses new requests and waits up to `patience` for running ones, then waits for the engine's thread to end.
     pub fn stop(&self, patience: Duration) {
         self.app.stopping().send_replace(true);
         self.app.models().stop();
@@ -288,10 +289,10 @@ impl Drop for Service {
 }
 
 impl Loading {
-    /// Waits for at most `patience`; `None` if they are not loaded yet.
+    /// Waits up to `patience`; `None` if the models are not loaded yet.
     ///
     /// # Errors
-    /// Why one cannot be loaded.
+    /// Why a model could not be loaded.
     pub fn wait(&mut self, patience: Duration) -> Option<Result<(), ServeError>> {
         let loaded = self.0.wait_for(Option::is_some);
         let found = self
@@ -307,15 +308,16 @@ impl Loading {
 }
 
 impl Reply {
-    /// The next part, waiting for at most `patience`; `None` if there is none yet. Not from a task of a runtime.
+    /// Waits up to `patience` for the next part; `None` on timeout. Must not be called from an async task.
     #[must_use]
     pub fn next(&self, patience: Duration) -> Option<ReplyPart> {
-        // Timers of the body need it.
+        // The body's timers need a runtime.
         let _runtime = self.runtime.enter();
         wait_for(core::pin::pin!(next(&self.way)), patience)
     }
 
-    /// Calls `then` with the next part, from a thread of the service; with [`ReplyPart::Broken`] where the service has ended.
+    /// Calls `then` on a thread of the service with the next part, or with [`ReplyPart::Broken`] if the service has
+    /// ended.
     pub fn when_next(&self, then: impl FnOnce(ReplyPart) + Send + 'static) {
         let way = Arc::clone(&self.way);
         let mut told = Told(Some(then));
@@ -358,7 +360,7 @@ impl Way {
     }
 }
 
-/// What a connection would have read.
+/// The request that a connection would have read.
 fn request(call: Call) -> Request {
     let length = call.body.as_ref().map_or(0, Vec::len);
     let method = if call.body.is_some() {
@@ -372,12 +374,12 @@ fn request(call: Call) -> Request {
     request
         .headers_mut()
         .insert(header::CONTENT_LENGTH, length.into());
-    // What is not a path finds no route.
+    // An invalid path does not match any route.
     *request.uri_mut() = call.path.parse().unwrap_or_default();
     request
 }
 
-/// Is told a part once. A task that ends before that, or is never begun, tells that nothing comes.
+/// Calls a function once with a part. If the task ends early or never starts, the part is [`ReplyPart::Broken`].
 struct Told<F: FnOnce(ReplyPart)>(Option<F>);
 
 impl<F: FnOnce(ReplyPart)> Told<F> {
@@ -404,7 +406,7 @@ impl Drop for Reply {
         {
             return;
         }
-        // Its end is logged, and a log may wait for who drops it.
+        // Dropping it logs the end, and a log may wait for the thread that drops it.
         let way = Arc::clone(&self.way);
         self.runtime
             .spawn(async move { *way.lock().await = Way::Over });

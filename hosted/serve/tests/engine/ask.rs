@@ -1,4 +1,4 @@
-//! Requests and answers, as the tests need them.
+//! Requests and answers for the tests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::cell::OnceCell;
@@ -27,7 +27,7 @@ pub(crate) fn tale() -> Model {
         .clone()
 }
 
-/// Short convolutions beside attention.
+/// Short convolutions and attention.
 pub(crate) fn lfm2() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL
@@ -44,7 +44,7 @@ fn open(path: &str) -> Model {
     Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// How an engine is set up.
+/// The setup of an engine.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) model: Model,
@@ -59,7 +59,7 @@ pub(crate) struct Setup {
     pub(crate) gathers: bool,
     pub(crate) disk: Option<PathBuf>,
     pub(crate) drafts: Option<SpeculationOptions>,
-    /// Whether the model drafts for itself, too.
+    /// Whether the model also drafts with its own head.
     pub(crate) drafts_by_itself: bool,
     pub(crate) kept: OnceCell<(Engine, ModelId)>,
 }
@@ -92,7 +92,7 @@ impl Setup {
         self.model.config().is_recurrent()
     }
 
-    /// With a folder of pages of its own.
+    /// Adds a temporary folder for pages.
     pub(crate) fn with_disk(mut self, name: &str) -> Self {
         let name = format!(
             "sluice-engine-{}-{name}-{}",
@@ -109,7 +109,7 @@ impl Setup {
         std::fs::remove_dir_all(self.disk.as_ref().unwrap()).unwrap();
     }
 
-    /// Changes a byte of every page on disk.
+    /// Changes one byte of every page on disk.
     pub(crate) fn damage_pages(&self) {
         let mut n = 0;
         for sub in std::fs::read_dir(self.disk.as_ref().unwrap()).unwrap() {
@@ -213,18 +213,18 @@ impl Setup {
         Ok(receiver)
     }
 
-    /// All choices, from an engine of their own.
+    /// All choices, from a new engine.
     pub(crate) fn answers(&self, ask: &Ask) -> Vec<Answer> {
         let engine = self.shared();
         let answers = collect(self.submit(&engine, ask).unwrap());
-        // Pages are on disk once the engine has ended.
+        // Pages are on disk only after the engine has ended.
         if self.disk.is_some() {
             engine.0.stop(Duration::from_secs(10));
         }
         answers
     }
 
-    /// The engine that is kept between the answers of this setup; a new one each time where there is a disk.
+    /// The engine that this setup shares between answers; with a disk, a new one each time.
     fn shared(&self) -> (Engine, ModelId) {
         match self.disk {
             Some(_) => self.engine(),
@@ -237,7 +237,7 @@ impl Setup {
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) prompt: Vec<u32>,
@@ -276,7 +276,7 @@ impl Ask {
         Self::of(setup.model.encode(text, false).unwrap(), 42, n_predict)
     }
 
-    /// A prompt of `n` tokens that `seed` draws.
+    /// A random prompt of `n` tokens with this seed.
     pub(crate) fn tokens(setup: &Setup, seed: u64, n: usize, n_predict: usize) -> Self {
         let mut random = Random(seed);
         let n_vocab = u64::try_from(setup.model.config().n_vocab).unwrap();
@@ -285,7 +285,7 @@ impl Ask {
     }
 }
 
-/// What came back of a choice.
+/// The result of a choice.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<u32>,
@@ -299,13 +299,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What must be the same.
+    /// The parts of an answer that must be identical.
     pub(crate) fn bits(&self) -> (&[u32], &str, &[u32]) {
         (&self.tokens, &self.text, &self.probabilities)
     }
 }
 
-/// All that a job says.
+/// Collects all events of a job.
 pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     let mut answers: Vec<Answer> = Vec::new();
     let (mut started, mut first_slot) = (0, 0);
@@ -349,7 +349,7 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     answers
 }
 
-/// Numbers that are the same every time (splitmix64).
+/// Reproducible random numbers (splitmix64).
 pub(crate) struct Random(pub u64);
 
 impl Random {

@@ -30,18 +30,18 @@ fn what_was_read_once_is_found_again() {
         let first = setup.answer(&ask);
         assert_eq!(first.cached, 0);
         let again = setup.answer(&ask);
-        // A recurrent state cannot be taken back from the end of the answer, but stands at the last full page.
+        // A recurrent state cannot be rolled back from the end of the answer, but there is one at the last full page.
         let expected = if setup.is_recurrent() { 128 } else { 149 };
         assert_eq!(again.cached, expected);
         assert_eq!(again.bits(), first.bits());
-        // Another salt finds nothing, and says the same.
+        // With another salt nothing is found, and the answer is the same.
         let salted = Ask {
             salt: "other".into(),
             ..ask.clone()
         };
         let other = setup.answer(&salted);
         assert_eq!((other.cached, other.bits()), (0, first.bits()));
-        // Nor does a request that wants none.
+        // So it is for a request that does not use the cache.
         let alone = Ask {
             uses_cache: false,
             ..ask
@@ -61,7 +61,7 @@ fn a_conversation_goes_on_where_it_ended() {
         longer.prompt.extend(&first.tokens);
         longer.prompt.extend([5, 6, 7]);
         let second = setup.answer(&longer);
-        // All but the token that was chosen last, which was not read.
+        // All but the last sampled token, which was not read.
         assert_eq!(second.cached, 79);
         let fresh = Setup::new(&model).answer(&longer);
         assert_eq!((fresh.cached, fresh.bits()), (0, second.bits()));
@@ -210,7 +210,7 @@ fn pages_are_found_on_disk_after_a_restart() {
             "{}",
             setup.model.name()
         );
-        // A damaged page is not used, nor is what stands behind it.
+        // Neither a damaged page nor those after it are used.
         setup.damage_pages();
         let damaged = setup.answer(&ask);
         assert_eq!((damaged.cached, damaged.bits()), (0, first.bits()));
@@ -268,7 +268,7 @@ fn a_slow_reader_stops_its_own_text_alone() {
             ..Setup::new(&tale())
         };
         let engine = setup.engine();
-        // More than the channel holds, gathered or not.
+        // More events than the channel holds, gathered or not.
         let slow = Ask::tokens(&setup, 11, 20, 200);
         let waiting = setup.submit(&engine, &slow).unwrap();
         let other = Ask::tokens(&setup, 12, 20, 60);

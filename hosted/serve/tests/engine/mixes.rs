@@ -1,5 +1,5 @@
-//! Random mixes: alone, among others, cold, from memory, from disk, after preemption, at any turn, on any number of
-//! threads and any instruction set, the answer is the same.
+//! Random mixes of requests: the answer is the same alone and among others, cold, from memory and from disk, after
+//! preemption, at any turn, and for any number of threads and any instruction set.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,9 +9,9 @@ use sluice::Model;
 use sluice::speculate::SpeculationOptions;
 use std::collections::HashMap;
 
-/// Mixes of each model; `SLUICE_MIXES` asks for another number.
+/// Number of mixes for each model; `SLUICE_MIXES` overrides it.
 const MIXES: usize = 16;
-/// Different requests, of which mixes are made.
+/// Number of different requests that mixes are made of.
 const ASKS: usize = 40;
 
 #[test]
@@ -29,13 +29,13 @@ fn mixes_of_a_delta_net() {
     mixes(&tiny("qwen35"), 8);
 }
 
-/// Windows, heads of two sizes, layers that read the keys of others.
+/// Windows, heads of two sizes, layers that share keys.
 #[test]
 fn mixes_of_shared_keys() {
     mixes(&tiny("gemma4"), 4);
 }
 
-/// Mamba 2, and experts in a space of their own.
+/// Mamba 2, and experts with dimensions of their own.
 #[test]
 fn mixes_of_experts() {
     mixes(&tiny("nemotron_h_moe-latent"), 8);
@@ -89,7 +89,7 @@ fn mixes(model: &Model, seed: u64) {
             n_workers: random.one(&[1, 2]),
             isa: random.one(&[None, None, Some("scalar"), Some("avx2")]),
             turn: Duration::from_micros(random.one(&[1, 500, 5_000, 50_000, 1_000_000])),
-            // Few pages make texts give way.
+            // Few pages force preemption.
             n_ctx: 512,
             n_seq: random.one(&[1, 4, 8, 33]),
             cache_ram: random.one(&[0, 0, 1 << 20, 64 << 20]),
@@ -116,7 +116,7 @@ fn mixes(model: &Model, seed: u64) {
                     (i, setup.submit(&engine, &ask).unwrap())
                 })
                 .collect();
-            // Each is read at its own pace, and some leave in the middle.
+            // Each is read at its own pace, and some are cancelled.
             let reading = running.into_iter().filter_map(|(i, events)| {
                 let leaves = random.below(12) == 0;
                 (!leaves).then(|| (i, std::thread::spawn(move || collect(events).remove(0))))
@@ -143,7 +143,7 @@ fn mixes(model: &Model, seed: u64) {
     }
 }
 
-/// At most so many, whether it pays or not.
+/// Speculation with up to `n_max` draft tokens, whether it pays or not.
 fn drafts(n_max: usize, is_fixed: bool) -> Option<SpeculationOptions> {
     Some(SpeculationOptions {
         n_max,
@@ -152,7 +152,7 @@ fn drafts(n_max: usize, is_fixed: bool) -> Option<SpeculationOptions> {
     })
 }
 
-/// A request: many begin alike.
+/// A random request; many share a prefix.
 fn ask(setup: &Setup, random: &mut Random) -> Ask {
     let (a, b) = (random.below(4), random.below(6));
     let shared = Ask::tokens(

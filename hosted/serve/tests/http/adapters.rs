@@ -28,7 +28,7 @@ fn until(what: &str, is_so: &dyn Fn() -> bool) {
     }
 }
 
-/// An adapter of the small model, whose numbers follow from `seed`.
+/// A random adapter of the small model, with this seed.
 fn made(seed: u64, rank: usize) -> AdapterFile {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = || {
@@ -67,7 +67,7 @@ fn write(path: &Path, seed: u64, rank: usize) {
     write_gguf(&file, options, output).unwrap();
 }
 
-/// Options with so many adapters in memory, and these by name.
+/// Options with up to `max_in_memory` adapters in memory, and these named ones.
 fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerConfig {
     let mut options = options();
     let named = names.iter().map(|(name, path)| NamedAdapter {
@@ -112,7 +112,7 @@ fn any_mix_answers_as_each_alone() {
         .zip(&paths)
         .for_each(|(seed, path)| write(path, seed, 4));
     let names = [("a", &*paths[0]), ("b", &*paths[1]), ("c", &*paths[2])];
-    // One place for three adapters: they come and go.
+    // With one place for three adapters, they are evicted and reloaded.
     for max in [1, 2, 8] {
         let server = Running::start(with(&names, max));
         let mut asked = Vec::new();
@@ -186,7 +186,7 @@ fn adapters_are_loaded_replaced_and_unloaded() {
     let first = answer(&server, &ask("x", 1));
     assert_ne!(first, base);
     assert_eq!(answer(&server, &ask("tale", 1)), base);
-    // A stream that has begun goes on with what it has.
+    // A stream that has begun keeps its adapter.
     let mut long = ask("x", 1);
     long["max_tokens"] = 120.into();
     let whole = answer(&server, &long);
@@ -201,14 +201,14 @@ fn adapters_are_loaded_replaced_and_unloaded() {
         assert_ne!(second, first);
         running.join().unwrap()
     });
-    // It had begun with the old one or with the new one, and kept it.
+    // It began with the old or with the new adapter, and kept it.
     let after = answer(&server, &long);
     assert!(running == whole || running == after);
     let reply = server.post("/v1/unload_lora_adapter", &json!({"lora_name": "x"}));
     assert_eq!(reply.status, 200, "{}", reply.body);
     assert_eq!(server.post("/v1/completions", &ask("x", 1)).status, 404);
     assert_eq!(answer(&server, &ask("tale", 1)), base);
-    // What is wrong is said, and leaves nothing behind.
+    // Errors are reported, and have no side effects.
     let missing = json!({"lora_name": "y", "lora_path": folder.join("y.gguf")});
     for _ in 0..2 {
         let reply = server.post("/v1/load_lora_adapter", &missing);
@@ -290,7 +290,7 @@ fn scales_for_all_are_set_and_requests_have_their_own() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Pages are found again by texts with the same adapter alone.
+/// Cached pages are only found by texts with the same adapter.
 #[test]
 fn prefixes_are_those_of_their_adapter() {
     let folder = folder("prefix");
@@ -349,7 +349,7 @@ fn a_folder_is_followed() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What lay in the folder before is there as soon as the server says that it is ready.
+/// Adapters that are in the folder at the start are available as soon as the server is ready.
 #[test]
 fn adapters_of_a_folder_are_ready_with_the_models() {
     let folder = folder("ready");
@@ -368,7 +368,7 @@ fn adapters_of_a_folder_are_ready_with_the_models() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// An INFQ directory has several adapters, and a model's file is none.
+/// An INFQ directory has several adapters, and a model's file is not an adapter.
 #[test]
 fn a_folder_has_what_its_places_have() {
     let folder = folder("places");
@@ -403,7 +403,7 @@ fn a_folder_has_what_its_places_have() {
     });
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, text.replace("z/blk.0.", "y/blk.0.")).unwrap();
-    // One alone is called as its directory.
+    // A single adapter is named after its directory.
     until("renamed", &|| {
         [status("y"), status("z"), status("both")] == [404, 404, 200]
     });
@@ -413,7 +413,7 @@ fn a_folder_has_what_its_places_have() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// With one adapter a step, all are served, in turn.
+/// With one adapter per step, all adapters are served in turn.
 #[test]
 fn few_adapters_a_step_serve_all() {
     let folder = folder("few");
@@ -441,7 +441,7 @@ fn few_adapters_a_step_serve_all() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What runs is shown, and a slot is restored for the adapter that it was computed with alone.
+/// Running adapters are shown, and a slot can only be restored with the adapter it was computed with.
 #[test]
 fn metrics_and_slots_know_adapters() {
     let folder = folder("slots");
@@ -465,7 +465,7 @@ fn metrics_and_slots_know_adapters() {
     let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert!(cached > Some(0), "{again}");
     assert_eq!(answer(&server, &ask("x", 1)), own);
-    // An answer may be read before the turn that ended it has.
+    // An answer may be read before the turn that ended it is over.
     let mut tries = 0..100;
     let is_idle = |metrics: &str| {
         let mut lines = metrics.lines();

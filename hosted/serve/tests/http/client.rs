@@ -1,4 +1,4 @@
-//! A server in this process, and a client that knows just enough of HTTP.
+//! A server in this process, and a minimal HTTP client.
 
 use core::time::Duration;
 use serde_json::Value;
@@ -17,14 +17,14 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// A server; it ends when this is dropped.
+/// A server, which ends when this is dropped.
 pub(crate) struct Running {
     address: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What came back.
+/// A reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -37,7 +37,7 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The chunks of a stream, without its end.
+    /// The chunks of a stream, without the end marker.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let lines = self
             .body
@@ -49,7 +49,7 @@ impl Reply {
             .collect()
     }
 
-    /// The field of an error that it is about.
+    /// The field that an error is about.
     pub(crate) fn param(&self) -> String {
         let error = &self.json()["error"];
         error["param"].as_str().unwrap_or_default().to_owned()
@@ -163,7 +163,7 @@ impl Running {
         }
     }
 
-    /// Until it has.
+    /// Waits until it has ended.
     pub(crate) fn join(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// All of a reply, whose connection is closed behind it.
+/// Reads a whole reply, after which the connection is closed.
 pub(crate) fn receive(mut stream: TcpStream) -> Reply {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();

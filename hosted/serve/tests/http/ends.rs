@@ -1,4 +1,4 @@
-//! What ends a text besides the model: tokens, texts, and not too early.
+//! What ends a text besides the model: stop tokens and stop texts, but not before the minimum length.
 
 use crate::client::{Running, options};
 use serde_json::{Value, json};
@@ -39,14 +39,14 @@ fn a_stop_token_ends_the_text_and_is_told_apart_from_it() {
     let text = whole["content"].as_str().unwrap();
     let before = ended["content"].as_str().unwrap();
     assert!(text.starts_with(before) && before.len() < text.len());
-    // As a stream the end says it.
+    // A streamed answer reports it in the end event.
     let mut streamed = ask(&stop);
     streamed["stream"] = true.into();
     let chunks = server.post("/completion", &streamed).chunks();
     assert_eq!(chunks.last().unwrap()["end_token"], all[at]);
     let told: Vec<u64> = chunks.iter().flat_map(tokens).collect();
     assert_eq!(told, all[..at]);
-    // Where it is to be shown, it is a token as others.
+    // If it is to be shown, it is an ordinary token.
     let shown = json!({"stop_token_ids": [all[at]], "include_stop_str_in_output": true});
     let shown = server.post("/completion", &ask(&shown)).json();
     assert_eq!(tokens(&shown), all[..=at]);
@@ -63,14 +63,14 @@ fn a_text_has_at_least_min_tokens() {
     let later = tokens(&later);
     assert!(later.len() >= 6, "{later:?}");
     assert!(!later.contains(&all[1]), "{later:?} has {}", all[1]);
-    // The model's own end, which is the likeliest token at once.
+    // The model's own end token, made the most likely one from the start.
     let ends =
         json!({"logit_bias": [["<|endoftext|>", 100]], "ignore_eos": false, "min_tokens": 5});
     let reply = server.post("/completion", &ask(&ends)).json();
     assert_eq!(tokens(&reply).len(), 5, "{reply}");
     assert_eq!(reply["stop_type"], "eos");
     assert!(reply["end_token"].is_u64(), "{reply}");
-    // Texts do not end it before, either.
+    // Stop texts do not end it earlier, either.
     let text = whole["content"].as_str().unwrap();
     let first = text.split_whitespace().next().unwrap();
     let stopped = server
@@ -92,7 +92,7 @@ fn an_end_behind_text_that_was_held_back_is_no_token_of_it() {
         json!({"logit_bias": [["<|endoftext|>", 100]], "ignore_eos": false, "min_tokens": 5});
     let plain = server.post("/completion", &ask(&ends)).json();
     let text = plain["content"].as_str().unwrap();
-    // It may begin with the last word, and does not.
+    // The last word may be the beginning of a stop text, but is not.
     let word = text.split_whitespace().last().unwrap();
     ends["stop"] = format!("{word}zzz").into();
     let held = server.post("/completion", &ask(&ends)).json();

@@ -1,4 +1,4 @@
-//! Models whose experts stay on disk: answers, what routes tell of them, and what becomes of a drive that fails.
+//! Models with experts on disk: their answers, what routes report about them, and failures of the drive.
 
 use crate::client::{Running, options};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const MIXTURE: &str = concat!(
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// A small mixture first, a dense model second; `experts` stay on disk, as far as there are some.
+/// A small mixture and a dense model; the mixture's `experts` stay on disk, if given.
 fn server(experts: Option<ExpertOptions>) -> (ServerConfig, Lines) {
     let mut options = options();
     options.models.named[0].path = MIXTURE.into();
@@ -52,7 +52,7 @@ fn ask(model: &str) -> Value {
     })
 }
 
-/// A counter of the mixture's.
+/// One of the mixture's counters.
 fn counter(server: &Running, name: &str) -> u64 {
     let text = server.get("/metrics").body;
     let head = format!("sluice:{name}{{model_name=\"mixture\",engine=\"0\"}} ");
@@ -89,10 +89,10 @@ fn answers_are_those_of_the_model_in_memory() {
     assert!(bytes > 0);
     assert!(counter(&server, "expert_read_seconds_count") > 0);
     assert_eq!(counter(&server, "expert_io_inflight"), 0);
-    // The other model takes its place, has no experts, and runs all the same.
+    // The other model replaces it, has no experts, and works all the same.
     assert_eq!(server.post("/completion", &ask("other")).status, 200);
     assert_eq!(counter(&server, "expert_read_bytes_total"), bytes);
-    // It comes again, and its counts go on.
+    // After it is loaded again, its counts continue.
     assert_eq!(asked(&server), expected);
     assert!(counter(&server, "expert_read_bytes_total") > bytes);
     let lines = lines.lock().unwrap().join("\n");
@@ -151,7 +151,7 @@ fn routes_tell_how_experts_are_read() {
     assert!((rate - hits / (hits + misses)).abs() < 1e-9, "{after}");
     assert_eq!(after["read_failures"], 0);
     assert!(number(&after, "stall_seconds") >= 0.0);
-    // The other model takes its place: it has none.
+    // The other model, which has no experts, replaces it.
     assert_eq!(server.post("/completion", &ask("other")).status, 200);
     assert_eq!(
         server.get("/props?model=other").json()["experts"],
@@ -196,7 +196,7 @@ fn a_drive_that_fails_ends_requests_and_not_the_server() {
     assert!(counter(&server, "expert_read_failures_total") > 0);
     let said = |what: &str| lines.lock().unwrap().iter().any(|line| line.contains(what));
     assert!(said("a step failed: "), "{:?}", lines.lock().unwrap());
-    // The drive is left alone for half a second; then all is as before.
+    // The drive is not used for half a second; then everything works as before.
     FAILS.store(false, Ordering::Relaxed);
     let start = Instant::now();
     while server.post("/completion", &other).status != 200 {

@@ -1,4 +1,4 @@
-//! What clients may not do, and how a server ends.
+//! Limits on clients, and how a server ends.
 
 use crate::client::{Running, options, receive};
 use core::time::Duration;
@@ -33,14 +33,14 @@ fn bodies_and_slow_clients_have_limits() {
     let server = Running::start(options);
     let long = json!({"prompt": "x".repeat(2000)});
     assert_eq!(server.post("/v1/completions", &long).status, 413);
-    // A body that does not come.
+    // A body that never arrives.
     let mut stream = server.connect();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
     stream.write_all(head.as_bytes()).unwrap();
     let mut start = [0; 12];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 408");
-    // Headers that do not.
+    // Headers that never arrive.
     let begun = Instant::now();
     let mut stream = server.connect();
     stream.write_all(b"GET /health HTT").unwrap();
@@ -54,7 +54,7 @@ fn a_client_that_leaves_ends_its_answer() {
     let server = Running::start(options());
     let ask = json!({"prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true});
     let mut stream = server.send("POST /v1/completions HTTP/1.1", &ask.to_string());
-    // Its first token is there.
+    // Wait for its first token.
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains("data: ") {
         let mut byte = [0];

@@ -1,4 +1,4 @@
-//! The routes, asked over a socket, with the small model that is part of the program.
+//! The routes, tested over a socket, with the small built-in model.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod adapters;
@@ -49,7 +49,7 @@ fn the_same_seed_gives_the_same_text_whole_and_as_a_stream() {
         whole["usage"]["prompt_tokens"]
     );
     assert_eq!(last["system_fingerprint"], whole["system_fingerprint"]);
-    // llama-server's own route says the same.
+    // llama-server's own route gives the same answer.
     ask["stream"] = false.into();
     ask["n_predict"] = 12.into();
     let native = server.post("/completion", &ask).json();
@@ -123,7 +123,7 @@ fn models_that_cannot_shift_say_so() {
     let asked = json!({"prompt": "Hello", "context_shift": true});
     let reply = server.post("/completion", &asked);
     assert_eq!((reply.status, reply.param()), (400, "context_shift".into()));
-    // The server's own setting ends the text where the context does.
+    // The server's default ends the text when the context is full.
     let asked = json!({"prompt": "Hello", "n_predict": 200, "ignore_eos": true});
     let reply = server.post("/completion", &asked).json();
     assert_eq!(reply["truncated"], json!(true), "{reply}");
@@ -290,7 +290,7 @@ fn documents_are_ranked() {
 #[test]
 fn models_take_each_others_place() {
     let server = Running::start(options());
-    // The first model is loaded at the start, whatever was asked for before.
+    // The first model is loaded at the start, regardless of earlier requests.
     while server.get("/health").status != 200 {
         std::thread::yield_now();
     }

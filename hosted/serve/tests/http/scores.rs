@@ -1,9 +1,9 @@
-//! How likely the tokens of a prompt are.
+//! Scores of prompt tokens.
 
 use crate::client::{Running, options};
 use serde_json::{Value, json};
 
-/// The lists of a completion's first choice.
+/// The logprobs of a completion's first choice.
 fn told(reply: &Value) -> &Value {
     &reply["choices"][0]["logprobs"]
 }
@@ -39,7 +39,7 @@ fn a_text_is_as_likely_read_as_written() {
     assert_eq!(ids(&prompt[1..]), all[1..]);
     let answer = list(&written, "completion_probabilities");
     all.extend(ids(answer));
-    // What was read before is known, and what was not is read with the same bits.
+    // Known tokens are not read again, and the others get the same bits.
     for (from, n_top) in [(all.len(), 3), (all.len() - 9, 1), (all.len(), 3), (1, 0)] {
         let ask = json!({"prompt": all[..from], "max_tokens": 1, "temperature": 0, "logprobs": n_top, "echo": true});
         let reply = server.post("/v1/completions", &ask).json();
@@ -87,7 +87,7 @@ fn each_prompt_and_choice_has_its_own() {
         let read = own.flat_map(|chunk| list(told(chunk), "token_logprobs").clone());
         assert_eq!(read.collect::<Vec<_>>(), *of(at));
     }
-    // An end that is not shown has its entry, too: whoever leaves out the last one leaves out what was written.
+    // An end token that is not shown still has its entry: a client that drops the last entry drops a visible token.
     let ends = json!({"n": 1, "max_tokens": 1, "logit_bias": {"<|endoftext|>": 100}});
     let ended = ask(&ends).json();
     assert_eq!(ended["choices"][0]["finish_reason"], "stop");

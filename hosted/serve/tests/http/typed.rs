@@ -1,4 +1,4 @@
-//! Plain values in place of JSON, asked in the same process.
+//! Requests as plain values instead of JSON, in the same process.
 
 use crate::client::options;
 use core::time::Duration;

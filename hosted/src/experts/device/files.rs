@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// A file of a device.
 #[derive(Debug)]
 pub struct DeviceFile {
-    /// Where it was opened.
+    /// The path it was opened by.
     pub path: PathBuf,
-    /// To read from.
+    /// The open file.
     pub file: File,
-    /// Bytes when it was opened.
+    /// Length when it was opened.
     pub len_bytes: u64,
     /// Whether it is read past the page cache.
     pub is_direct: bool,
 }
 
-/// Opens `path`, past the page cache where the file system reads so.
+/// Opens `path`, past the page cache if the file system supports it.
 pub(in super::super) fn open_file(path: &Path) -> Result<DeviceFile, ExpertError> {
     let refused = |error: io::Error| ExpertError::Open {
         path: path.to_owned(),
@@ -52,7 +52,7 @@ pub(in super::super) fn open_file(path: &Path) -> Result<DeviceFile, ExpertError
     }
 }
 
-/// Whether a block can be read: some file systems refuse only then.
+/// Whether a block can be read: some file systems refuse only at the first read.
 fn reads(file: &File) -> io::Result<()> {
     let mut room = AlignedMemory::zeroed(DIRECT_ALIGN).map_err(|error| error.error)?;
     file.read_at(&mut room, 0).map(drop)

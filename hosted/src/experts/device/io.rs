@@ -16,10 +16,10 @@ pub enum ExpertIo {
 }
 
 impl ExpertIo {
-    /// All of them, the best first.
+    /// All ways, the best first.
     pub const ALL: [Self; 3] = [Self::Uring, Self::Pread, Self::Mmap];
 
-    /// As the flag calls it.
+    /// Its name in flags.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

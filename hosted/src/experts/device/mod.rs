@@ -1,4 +1,4 @@
-//! What reads files at several places at once.
+//! Devices that read files at several places at once.
 
 mod files;
 mod io;
@@ -20,15 +20,15 @@ use std::sync::Arc;
 /// A read to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Told when it is done.
+    /// Reported back when the read is done.
     pub token: u32,
     /// Which of the device's files.
     pub file: usize,
     /// Where it begins in the file.
     pub offset: u64,
-    /// Where the bytes go: nobody else uses that memory before the read is done.
+    /// Destination of the bytes: memory that nothing else uses before the read is done.
     pub into: NonNull<u8>,
-    /// How many, at most. Past the page cache both offset and length are multiples of [`DIRECT_ALIGN`].
+    /// Maximum length, in bytes. Past the page cache both offset and length are multiples of [`DIRECT_ALIGN`].
     pub len: usize,
 }
 
@@ -38,12 +38,12 @@ unsafe impl Send for Read {}
 /// Alignment of reads past the page cache, in bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Something that reads files, several places at once, and tells when each is done.
+/// Reads files at several places at once, and reports the end of each read.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// A word for it.
+    /// A short name.
     fn name(&self) -> &'static str;
 
-    /// What it could not do as it should, for people.
+    /// Shortcomings to report to the user.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -54,33 +54,33 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Begins with all that was taken up.
     fn flush(&self);
 
-    /// Waits for all reads that are under way. None is told of after this, and none is started.
+    /// Waits for all reads under way. Afterwards no read is started or reported.
     fn close(&self);
 }
 
-/// Who is told of reads that are done.
+/// Receives the results of reads.
 pub trait Completions: Send + Sync {
-    /// A read is done: the bytes that it got, maybe fewer than asked for, or the system's error number. One
-    /// or several threads call it.
+    /// A read is done: the number of bytes read, maybe fewer than asked for, or the system's error number. Called by
+    /// one or several threads.
     fn completed(&self, token: u32, result: Result<usize, i32>);
 
-    /// Looks after what waits for a time to come; when to call it again at the latest. Called by one thread.
+    /// Handles what is due by now; returns the maximum time until the next call. Called by one thread.
     fn tick(&self) -> Duration;
 }
 
-/// Files and memory of a device, and who is told.
+/// Files and memory of a device, and the receiver of its results.
 #[expect(
     missing_debug_implementations,
     reason = "holds what is told, which says nothing of itself"
 )]
 pub struct DeviceSetup {
-    /// What it reads.
+    /// The files to read.
     pub files: Vec<DeviceFile>,
-    /// Where it reads to: addresses and lengths, each at most 1 GiB.
+    /// The memory to read into: addresses and lengths, each at most 1 GiB.
     pub memory: Vec<(NonNull<u8>, usize)>,
-    /// Most reads at once.
+    /// Maximum reads at once.
     pub n_reads: usize,
-    /// Who is told.
+    /// Receives the results.
     pub completions: Arc<dyn Completions>,
     /// CPUs near the drives, for its threads; empty for all.
     pub cpus: Vec<usize>,

@@ -1,4 +1,4 @@
-//! A device with a set latency and bandwidth, whose reads come in any order and fail as they are told to: for tests and
+//! A device with a set latency and bandwidth, whose reads end in any order and fail as configured: for tests and
 //! measurements.
 
 use super::{Completions, Device, DeviceSetup, OpenDevice, Read};
@@ -16,9 +16,9 @@ pub struct Simulation {
     pub latency: Duration,
     /// Of all reads together; infinite for a device that takes only the latency.
     pub bytes_per_second: f64,
-    /// Whether the reads that are done at the same look at the clock come in reverse.
+    /// Whether reads that end at the same look at the clock are reported in reverse.
     pub is_reversed: bool,
-    /// What becomes of read `n`, from 0, of `len` bytes: its bytes, fewer than asked for, or an error number.
+    /// The result of read `n`, from 0, of `len` bytes: its bytes, maybe fewer than asked for, or an error number.
     pub fate: fn(n: u64, len: usize) -> Result<usize, i32>,
 }
 
@@ -51,7 +51,7 @@ pub struct SimulatedDevice {
 struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
-    /// Opened anew: read through the page cache, which is faster than what is simulated.
+    /// Opened again: read through the page cache, which is faster than the simulated drive.
     files: Vec<File>,
     simulation: Simulation,
 }
@@ -175,7 +175,7 @@ impl Shared {
 
     fn read(&self, read: &Read, n: u64) -> Result<usize, i32> {
         let len = (self.simulation.fate)(n, read.len)?;
-        // SAFETY: nobody else uses that memory until the read is done, by the trait's word.
+        // SAFETY: nothing else uses that memory until the read is done, as `Read::into` requires.
         let into = unsafe { core::slice::from_raw_parts_mut(read.into.as_ptr(), read.len) };
         let found = self.files[read.file].read_at(into, read.offset);
         let found = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;

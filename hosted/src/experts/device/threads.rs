@@ -130,7 +130,7 @@ impl Shared {
     }
 
     fn read(&self, read: &Read) -> Result<usize, i32> {
-        // SAFETY: nobody else uses that memory until the read is done, by the trait's word.
+        // SAFETY: nothing else uses that memory until the read is done, as `Read::into` requires.
         let into = unsafe { core::slice::from_raw_parts_mut(read.into.as_ptr(), read.len) };
         match &self.files[read.file] {
             Readable::File(file) => {
@@ -144,7 +144,7 @@ impl Shared {
                     .min(read.len as u64);
                 let len = usize::try_from(len).unwrap_or(0);
                 let Some(bytes) = file.slice(read.offset, len) else {
-                    // It has become shorter.
+                    // The file has become shorter.
                     return Ok(0);
                 };
                 into[..len].copy_from_slice(bytes);

@@ -22,11 +22,11 @@ pub(super) struct Uring {
 
 struct Shared {
     ring: IoUring,
-    /// Begin and end of each registered buffer; empty where none could be.
+    /// Begin and end of each registered buffer; empty if registering failed.
     buffers: Vec<(usize, usize)>,
-    /// Reads that the kernel has.
+    /// Reads in the kernel.
     n_reading: AtomicUsize,
-    /// Kept open as long as the ring has them.
+    /// Kept open as long as the ring uses them.
     _files: Vec<super::DeviceFile>,
 }
 
@@ -81,7 +81,7 @@ impl Uring {
                 iov_len: *len,
             })
             .collect();
-        // SAFETY: the memory is valid until the device is closed, by the caller's word.
+        // SAFETY: the memory is valid until the device is closed, as the caller guarantees.
         let registered = unsafe { submitter.register_buffers(&vectors) };
         let buffers = match registered {
             Ok(()) => {
@@ -119,9 +119,9 @@ impl Uring {
 
     fn push(&self, entry: &io_uring::squeue::Entry) {
         loop {
-            // SAFETY: one thread at a time starts reads, by the trait's word, and this is the only use.
+            // SAFETY: one thread at a time starts reads, by the trait's contract, and this is the only use.
             let mut queue = unsafe { self.shared.ring.submission_shared() };
-            // SAFETY: files and memory of the entry are valid until it is done, by the trait's word.
+            // SAFETY: files and memory of the entry are valid until it is done, by the trait's contract.
             if unsafe { queue.push(entry) }.is_ok() {
                 return;
             }
@@ -163,7 +163,7 @@ impl Device for Uring {
     }
 
     fn flush(&self) {
-        // What the kernel does not take now (EBUSY, EINTR) it takes at the waiting thread's next call.
+        // Entries that the kernel does not take now (EBUSY, EINTR) are taken at the waiting thread's next call.
         let _n = self.shared.ring.submitter().submit();
     }
 
@@ -188,14 +188,14 @@ impl Drop for Uring {
 }
 
 impl Shared {
-    /// Tells of reads as they are done, until the end is asked for and the kernel writes to no memory any more.
+    /// Reports reads as they are done, until the end is requested and the kernel no longer writes to memory.
     fn wait(&self, completions: &dyn Completions) {
         let ring = &self.ring;
         let mut is_ending = false;
         while !is_ending || self.n_reading.load(Ordering::SeqCst) > 0 {
             let pause = Timespec::from(completions.tick().max(Duration::from_millis(1)));
             let args = SubmitArgs::new().timespec(&pause);
-            // The time being over, and a signal, are reasons to look again.
+            // A timeout and a signal are reasons to look again.
             let _n = ring.submitter().submit_with_args(1, &args);
             loop {
                 // SAFETY: this thread alone takes completions.

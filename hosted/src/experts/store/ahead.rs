@@ -9,15 +9,15 @@ use sluice_core::engine::ExpertPart;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Experts that a guess names beside as many as a token takes.
+/// Number of experts that a guess names in addition to those a token uses.
 pub(super) const N_MORE: usize = 4;
-/// Most guessed experts that wait to be read.
+/// Maximum number of guessed experts that wait to be read.
 const QUEUE_MAX: usize = 128;
 
 /// Guesses, and what has become of them.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// Most experts that are read by guesses for a layer; with 0 they are only noted in traces.
+    /// Maximum number of experts read by guesses for a layer; with 0, guesses are only noted in traces.
     n_guesses: usize,
     /// Id, layer and place in its guess of experts to read.
     queue: VecDeque<(u32, usize, u8)>,
@@ -28,7 +28,7 @@ pub(super) struct Ahead {
     pub(super) n_reading: usize,
 }
 
-/// Most reads of guesses at once: an expert's. A read that is needed may have to wait for them.
+/// Maximum reads of guesses at once: one expert's. A needed read may have to wait for them.
 const N_READING_MAX: usize = 2;
 
 impl Ahead {
@@ -50,7 +50,7 @@ impl Ahead {
 }
 
 impl State {
-    /// A layer needs what is in a slot: if it was guessed, it stays now as others do.
+    /// A layer needs the expert in a slot: if it was guessed, it is kept like any other from now on.
     pub(super) fn came_true(&mut self, slot: usize, layer: usize) {
         let Some(place) = self.info[slot].guess.take() else {
             return;
@@ -99,7 +99,7 @@ impl Shared {
                 ahead.queue.push_back((id, layer, place));
             }
         }
-        // Before its own layer has said what it needs, a guess is only noted.
+        // Before the preceding layer's own needs are known, a guess is only noted.
         if state.need.next == Some(layer) {
             self.ask_for_more(&mut state);
         }
@@ -122,7 +122,7 @@ impl Shared {
             state.guessed.push(slot);
             state.stats.guessed += 1;
             for part in [ExpertPart::GateUp, ExpertPart::Down] {
-                // Where the drive is left alone, the first part has failed, and the slot is free again.
+                // If the drive is given up for now, the first part has failed, and the slot is free again.
                 if self.slots.id(slot) == Some(id) {
                     self.read_part(state, slot, id, part, true);
                 }
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// The first guess that pays. Those that do not stay where they are, until it is known whether they came true.
+    /// The first guess that pays. Guesses that do not pay stay queued until it is known whether they came true.
     fn next_guess(&self, state: &mut State) -> Option<(u32, u8)> {
         let (now, ahead) = (Instant::now(), &mut state.ahead);
         let governor = &mut ahead.governor;
@@ -142,8 +142,8 @@ impl Shared {
         Some((id, place))
     }
 
-    /// A layer is at work, or a step has ended (`layer` is none then): what was guessed for it, and did not come true,
-    /// leaves before what was ever needed, and is not read any more.
+    /// A layer is at work, or a step has ended (`layer` is `None` then): experts guessed for it in vain are
+    /// evicted before any that was ever needed, and are not read any more.
     pub(super) fn drop_guesses(&self, state: &mut State, layer: Option<usize>) {
         let is_over = |of: usize| layer.is_none_or(|layer| of <= layer);
         let (ahead, need) = (&mut state.ahead, &state.need);
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// A guess whose read failed is no expert at all.
+    /// A guess whose read failed does not count as an expert.
     pub(super) fn forget_guess(&self, state: &mut State, slot: usize) {
         let info = state.info[slot];
         let parts = [ExpertPart::GateUp, ExpertPart::Down];

@@ -1,4 +1,4 @@
-//! Whether what was read is what is to be read.
+//! Checks that reads return the right bytes.
 
 use super::super::places::Piece;
 use super::fetch::Flight;
@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_core::hash::Hash64;
 
-/// Checksums of pieces that the file has none of: those of their first reads.
+/// Checksums of the first reads, for pieces without a checksum in the file.
 #[derive(Debug)]
 pub(super) struct Checks {
     /// By id, part and piece; 0 before the first read.
@@ -23,10 +23,10 @@ impl Checks {
         }
     }
 
-    /// Compares the bytes of a piece, which begins at `start`, with the file's checksums, or with those of the read before.
+    /// Compares the bytes of a piece, which begins at `start`, with the file's checksums, or with the previous read's.
     ///
     /// # Safety
-    /// The piece's bytes are there, and nobody writes to them.
+    /// The piece's bytes are initialized, and nothing writes to them meanwhile.
     pub(super) unsafe fn are_right(
         &self,
         flight: &Flight,
@@ -34,7 +34,7 @@ impl Checks {
         expert: u32,
         start: NonNull<u8>,
     ) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), piece.len) };
         if piece.sums.is_empty() {
             let index = PIECES * flight.id as usize + 2 * flight.part as usize + flight.piece;

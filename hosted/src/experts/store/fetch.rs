@@ -1,4 +1,4 @@
-//! Reads under way: begun, gone on with, tried again, given up.
+//! Reads under way: started, continued, retried, given up.
 
 use super::super::device::{Completions, DIRECT_ALIGN, Read};
 use super::super::error::ExpertError;
@@ -34,14 +34,14 @@ pub(super) struct Flight {
     pub(super) skip: usize,
     /// Room for rows that become panels.
     pub(super) staging: Option<usize>,
-    /// How often in a row it got no further.
+    /// Number of tries in a row without progress.
     pub(super) n_stuck: u32,
     pub(super) n_tries: u32,
     pub(super) is_guess: bool,
     pub(super) begun: Instant,
     /// When it is tried again, if it waits for that.
     pub(super) retry: Option<Instant>,
-    /// It was said that no answer came.
+    /// The missing answer was reported.
     pub(super) is_overdue: bool,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Flights {
     copies: Box<[Vec<usize>]>,
 }
 
-/// Most reads at once.
+/// Maximum reads at once.
 pub(super) const N_READS: usize = 64;
-/// A read that got no further so often in a row is at the end of its file.
+/// After this number of tries without progress, a read is at the end of its file.
 const STUCK_MAX: u32 = 4;
 
 impl Flights {
@@ -121,7 +121,7 @@ impl Flights {
         NonNull::from(&mut self.staging[index * self.staging_bytes]).cast()
     }
 
-    /// The file that try `n` of an expert's read takes: those of drives that work first.
+    /// The file for try `n` of an expert's read: files on working drives first.
     pub(super) fn file(&self, file: usize, id: u32, n_tries: u32) -> usize {
         let copies = &self.copies[file];
         let order =
@@ -134,7 +134,7 @@ impl Flights {
 }
 
 impl Shared {
-    /// Begins the reads of a part that is not there. False if there is no room for them.
+    /// Starts the reads of a missing part. False if room for them is short.
     pub(super) fn read_part(
         &self,
         state: &mut State,
@@ -192,7 +192,7 @@ impl Shared {
         true
     }
 
-    /// Hands what is left of a read to the device, or fails it if its drive is left alone.
+    /// Hands the rest of a read to the device, or fails it if its drive is given up for now.
     pub(super) fn go_on(&self, state: &mut State, token: usize) {
         let flights = &mut state.flights;
         let Some(flight) = flights.flights[token] else {
@@ -250,7 +250,7 @@ impl Shared {
         if flight.done >= flight.needed {
             return true;
         }
-        // The same bytes again and again are the file's last.
+        // A read that repeatedly returns the same bytes is at the end of the file.
         if n > 0 && flight.n_stuck < STUCK_MAX {
             self.go_on(state, token);
             return false;
@@ -277,7 +277,7 @@ impl Shared {
         if flight.is_guess {
             flights.n_guesses -= 1;
             state.ahead.n_reading -= 1;
-            // What was tried again, or given up, says nothing of the time that a read takes.
+            // A read that was retried or given up does not show how long a read takes.
             let was_plain = flight.n_tries == 1 && flight.done >= flight.needed;
             if state.ahead.n_reading == 0 && was_plain {
                 let is_alone = flights.n_awaited() == 0;
@@ -300,10 +300,10 @@ impl Shared {
     fn pack(&self, flight: &Flight, layout: &PanelLayout, from: NonNull<u8>, slot_offset: usize) {
         let row_bytes = layout.gguf_row_bytes();
         let len = layout.n_rows() * row_bytes;
-        // SAFETY: the read is done, and its room is given back only behind this.
+        // SAFETY: the read is done, and its room is given back only after this.
         let rows = unsafe { core::slice::from_raw_parts(from.as_ptr(), len) };
         let to = self.slots.at(flight.slot, slot_offset);
-        // SAFETY: nobody reads this part of the slot before it is ready, and this read alone fills these bytes.
+        // SAFETY: nothing reads this part of the slot before it is ready, and this read alone fills these bytes.
         let panels = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), layout.bytes()) };
         for (band, rows) in layout.bands().zip(rows.chunks(PANEL_ROWS * row_bytes)) {
             let bytes = layout.byte_range(band.clone());
@@ -315,7 +315,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// A read has all its bytes: checks them, makes panels of rows, and tells who waits.
+    /// A read has all its bytes: checks them, makes panels of rows, and wakes the waiting threads.
     fn land<'s>(&'s self, mut state: MutexGuard<'s, State>, token: usize) -> MutexGuard<'s, State> {
         let Some(flight) = state.flights.flights[token] else {
             return state;
@@ -337,7 +337,7 @@ impl Shared {
             // Others need not wait for this.
             drop(state);
             let checks = self.checks.as_ref();
-            // SAFETY: the read is done, and its room is given back only behind this.
+            // SAFETY: the read is done, and its room is given back only after this.
             let is_right = checks
                 .is_none_or(|checks| unsafe { checks.are_right(&flight, piece, expert, from) });
             if let (true, Some(layout)) = (is_right, &piece.rows) {

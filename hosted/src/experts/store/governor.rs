@@ -1,43 +1,43 @@
 //! Whether it pays to read a guess.
 //!
-//! From the end of a layer's last read to the next layer's turn the drive has nothing to do: the gap. A guess that comes
-//! true spares its whole read, T, later on. One that is read with `gap` left makes the next layer's reads T − gap late, if
-//! it has some, and if it does not come true, what has left for it may have to be read again. So it pays if
+//! From the end of a layer's last read to the next layer's turn the drive is idle: the gap. A guess that comes true
+//! saves its whole read, T, later on. A guess read with `gap` left delays the next layer's reads, if there are any, by
+//! T − gap, and if it does not come true, the expert evicted for it may have to be read again. So it pays if
 //! `p T > q (T − gap) + (1 − p) T`: p is the share of guesses that come true, q of layers that have to read.
 #![forbid(unsafe_code)]
 
 use core::time::Duration;
 use std::time::Instant;
 
-/// Most experts of a guess that are looked at.
+/// Maximum number of experts considered in a guess.
 pub(super) const GUESS_MAX: usize = 64;
 
-/// What is measured of guesses and reads.
+/// Measurements of guesses and reads.
 #[derive(Debug)]
 pub(super) struct Governor {
-    /// By place in a guess, the share that came true lately.
+    /// By place in a guess, the share that came true recently.
     places: [Share; GUESS_MAX],
-    /// By layer, the share that came true lately, and what would have by the shares of their places.
+    /// By layer, the share that came true recently, and the share expected from the places of the guesses.
     layers: Box<[[Share; 2]]>,
     /// Guesses that may still be read without paying.
     n_trials: u32,
-    /// Reads that were waited for since the last guess that was read though it does not pay.
+    /// Awaited reads since the last guess that was read although it does not pay.
     n_awaited: u32,
-    /// Since when no read is waited for.
+    /// Since when no read is awaited.
     idle_since: Option<Instant>,
-    /// How long that lasts until the next layer's turn, in seconds, lately.
+    /// Recent time from then until the next layer's turn, in seconds.
     gap: f32,
-    /// The share of layers that had to wait for a read lately.
+    /// The share of layers that recently had to wait for a read.
     waiting: f32,
-    /// How long an expert's read by a guess takes alone, in seconds, lately; 0 as long as there was none.
+    /// Recent time of an expert's guessed read alone, in seconds; 0 before the first.
     read: f32,
 }
 
-/// So many guesses are read to see how long that takes.
+/// Number of guesses that are read just to measure their time.
 const N_TRIALS: u32 = 8;
-/// For so many reads that were waited for, a guess that does not pay is read, to see how long that takes now.
+/// Once per this number of awaited reads, a guess that does not pay is read to measure its current time.
 const PROBE: u32 = 256;
-/// How much the last guess counts.
+/// Weight of the last guess.
 const RATE: f32 = 0.1;
 
 impl Governor {
@@ -54,7 +54,7 @@ impl Governor {
         }
     }
 
-    /// What became of a layer's guess at a place.
+    /// Notes whether a layer's guess at a place came true.
     pub(super) fn note(&mut self, layer: usize, place: u8, came_true: bool) {
         let of_place = &mut self.places[usize::from(place)];
         let found = f32::from(u8::from(came_true));
@@ -71,12 +71,12 @@ impl Governor {
         (of_place * of_layer.of / expected.of.max(0.01)).min(1.0)
     }
 
-    /// No read is waited for any more.
+    /// No read is awaited any more.
     pub(super) fn is_idle(&mut self, now: Instant) {
         self.idle_since.get_or_insert(now);
     }
 
-    /// A step is over: what comes next comes when it comes.
+    /// A step is over: the time until the next one is not a gap.
     pub(super) const fn end_step(&mut self) {
         self.idle_since = None;
     }
@@ -134,7 +134,7 @@ impl Governor {
     }
 }
 
-/// Of guesses of a kind, the share that came true.
+/// The share of guesses of a kind that came true.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     of: f32,
@@ -142,10 +142,10 @@ struct Share {
 }
 
 impl Share {
-    /// What is thought of guesses before the first.
+    /// The assumption before the first guess.
     const FIRST: Self = Self { of: 0.75, n: 1.0 };
 
-    /// The mean of all at first, then more and more of the last ones.
+    /// The mean of all at first, then increasingly of the most recent ones.
     fn note(&mut self, found: f32) {
         self.n += 1.0;
         let rate = RATE.max(self.n.recip());
@@ -153,7 +153,7 @@ impl Share {
     }
 }
 
-/// Lets a figure go some of the way to the last one seen.
+/// Moves a figure part of the way towards the last value.
 fn follow(figure: &mut f32, seen: f32) {
     *figure += RATE * (seen - *figure);
 }

@@ -1,4 +1,4 @@
-//! The experts of a head that predicts a token further: a layer of the same store, behind the model's.
+//! The experts of a head that predicts a token further: a layer of the same store, after the model's layers.
 #![forbid(unsafe_code)]
 
 use super::ExpertStore;

@@ -6,8 +6,8 @@
 //! workers      lend(expert, part) ◀── slots ◀── completed ◀────┘
 //! ```
 //!
-//! Workers look at slots without a lock. What is needed, who leaves for whom and which reads are under way is behind one
-//! ([`State`]), which is held for microseconds.
+//! Workers read slots without a lock. Needs, evictions and reads under way are behind a lock ([`State`]), which is held
+//! for microseconds.
 
 mod ahead;
 mod check;
@@ -52,24 +52,24 @@ use std::time::Instant;
 pub struct ExpertStore {
     shared: Arc<Shared>,
     notes: Vec<String>,
-    /// Where it was opened.
+    /// The process that opened it.
     process: u32,
-    /// The drives' NUMA nodes; none where they are not known.
+    /// The drives' NUMA nodes; empty if they are unknown.
     nodes: Vec<usize>,
-    /// The layer that a head's experts are behind, which predicts a token further.
+    /// Layer number of the experts of a head that predicts a token further.
     head_layer: Option<usize>,
 }
 
-/// What workers, and the threads of the device, share.
+/// Shared by workers and the device's threads.
 struct Shared {
     places: Places,
     slots: Slots,
-    /// By number in the layer at work, how many workers have still to be lent the part.
+    /// By number in the layer at work, how many workers have yet to be lent the part.
     to_read: [Box<[AtomicU32]>; 2],
-    /// The layer at work and 1; 0 for none.
+    /// The layer at work plus 1; 0 for none.
     layer: AtomicUsize,
     arrivals: AtomicU32,
-    /// Workers wait for room: who gives back an expert wakes them.
+    /// Workers wait for room: the worker that gives back an expert wakes them.
     is_short: AtomicBool,
     /// An expert and the arrivals at which it was last refused room.
     refused: AtomicU64,
@@ -83,33 +83,33 @@ struct Shared {
     turn: Mutex<()>,
 }
 
-/// What is behind the lock.
+/// State behind the lock.
 struct State {
     worth: Worth,
     /// By slot.
     info: Box<[Info]>,
     /// Slots without an expert.
     free: Vec<usize>,
-    /// Slots that have one, those of guesses for a layer to come apart.
+    /// Occupied slots, except those with guesses for a layer to come.
     order: Order,
-    /// The latter.
+    /// Slots with guesses for a layer to come.
     guessed: Vec<usize>,
     need: Need,
     flights: Flights,
     ahead: Ahead,
     stats: ExpertStats,
     error: Option<ExpertError>,
-    /// What a step has told: as long as its read is under way, it is the next step's reason, too.
+    /// The error that a step reported: as long as its read is under way, it is the next step's reason, too.
     told: Option<ExpertError>,
     trace: Option<Tracing>,
 }
 
-/// A slot, for who fills it.
+/// A slot, as the filling side sees it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Info {
     /// Reads of each part that are under way.
     n_reading: [u8; 2],
-    /// Of an expert that was guessed for a layer to come, its place in the guess.
+    /// The place in its guess, of an expert that was guessed for a layer to come.
     guess: Option<u8>,
 }
 
@@ -123,7 +123,7 @@ struct Tracing {
 }
 
 impl ExpertStore {
-    /// How experts are read, for people.
+    /// How experts are read, in words.
     #[must_use]
     pub fn io_name(&self) -> &'static str {
         self.shared
@@ -132,13 +132,13 @@ impl ExpertStore {
             .map_or("none", |device| device.name())
     }
 
-    /// Which expert leaves for another.
+    /// Which expert is evicted for another.
     #[must_use]
     pub fn policy(&self) -> EvictionPolicy {
         self.shared.lock().worth.policy()
     }
 
-    /// What is not as it should be, for people.
+    /// Shortcomings to report to the user.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -156,7 +156,7 @@ impl ExpertStore {
         self.shared.places.total_bytes
     }
 
-    /// Where the memory lies, if the drives' NUMA nodes are known.
+    /// The memory's placement, if the drives' NUMA nodes are known.
     #[must_use]
     pub fn placement(&self) -> Option<HostMeasure> {
         let memory = self.shared.slots.memory();
@@ -175,13 +175,13 @@ impl ExpertStore {
         }
     }
 
-    /// What went wrong last, once.
+    /// The last error, once.
     #[must_use]
     pub fn take_error(&self) -> Option<ExpertError> {
         self.shared.lock().error.take()
     }
 
-    /// Why a step had no experts: what went wrong last, also if it was told before.
+    /// Why a step had no experts: the last error, even if it was reported before.
     pub(crate) fn step_error(&self) -> Option<ExpertError> {
         let mut state = self.shared.lock();
         let told = state.error.take();
@@ -202,7 +202,7 @@ impl ExpertStore {
     }
 }
 
-/// A step that has the store.
+/// A step that holds the store.
 pub(crate) struct Turn<'s> {
     shared: &'s Shared,
     _guard: MutexGuard<'s, ()>,
@@ -217,7 +217,7 @@ impl Drop for Turn<'_> {
 impl Drop for ExpertStore {
     fn drop(&mut self) {
         if std::process::id() != self.process {
-            // A child of a fork: the threads are its parent's, which goes on with the memory.
+            // In a child of a fork: the threads are its parent's, which continues to use the memory.
             return;
         }
         self.shared.is_closing.store(true, Ordering::SeqCst);
@@ -310,7 +310,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot that has the part, which is then lent.
+    /// A slot that holds the part, which is then lent.
     fn lend(&self, id: u32, part: ExpertPart) -> Result<usize, Progress> {
         match self.slots.lend(id, part) {
             Err(Progress::Empty) => {}
@@ -330,13 +330,13 @@ impl Shared {
         Err(Progress::Coming)
     }
 
-    /// Something has come, or room has become free.
+    /// A read is done, or room has become free.
     fn wake(&self) {
         self.arrivals.fetch_add(1, Ordering::SeqCst);
         FutexWait::YIELDING.wake(&self.arrivals);
     }
 
-    /// No layer is at work any more.
+    /// Marks that no layer is at work any more.
     fn end_step(&self) {
         self.layer.store(0, Ordering::SeqCst);
         let mut state = self.lock();

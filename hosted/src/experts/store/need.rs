@@ -1,4 +1,4 @@
-//! What the layer at work needs, and who leaves for it.
+//! The needs of the layer at work, and evictions for it.
 #![forbid(unsafe_code)]
 
 use super::slots::Progress;
@@ -7,15 +7,15 @@ use core::sync::atomic::Ordering;
 use sluice_core::engine::{ExpertPart, NeededExperts};
 use std::time::Instant;
 
-/// What the layer at work needs.
+/// The experts that the layer at work needs.
 #[derive(Debug)]
 pub(super) struct Need {
     /// Ids, ascending.
     pub(super) ids: Vec<u32>,
     first_id: u32,
-    /// Gate and up are through: only downs are needed.
+    /// Gate and up are done: only downs are needed.
     is_down: bool,
-    /// How many of the ids have been asked for, of each part.
+    /// How many of the ids have been asked for, by part.
     n_asked: [usize; 2],
     /// Whether there is room for all of them.
     all_fit: bool,
@@ -44,14 +44,14 @@ impl Need {
         self.marks[id as usize] == self.turn
     }
 
-    /// Nothing is needed.
+    /// Marks that nothing is needed.
     pub(super) fn end(&mut self) {
         self.ids.clear();
         self.turn += 1;
         self.n_asked = [0; 2];
     }
 
-    /// Whether all has been asked for that there may be room for.
+    /// Whether everything that may have room has been asked for.
     fn is_asked(&self) -> bool {
         let n = self.ids.len();
         let [gate_up, down] = self.n_asked;
@@ -99,7 +99,7 @@ impl Shared {
         layers.find(|&layer| self.places.layers[layer].is_some())
     }
 
-    /// Counts hits, and what was guessed of them.
+    /// Counts hits, and how many of them were guessed.
     fn count(&self, state: &mut State, layer: usize) {
         for i in 0..state.need.ids.len() {
             let id = state.need.ids[i];
@@ -116,7 +116,7 @@ impl Shared {
             }
             if let Some(slot) = slot {
                 for part in parts {
-                    // What failed before is tried again, once nothing of it is on its way any more.
+                    // What failed before is retried, once none of it is under way any more.
                     if self.slots.progress(slot, part) != Progress::Failed {
                         continue;
                     }
@@ -136,7 +136,7 @@ impl Shared {
         state.trace(layer);
     }
 
-    /// Asks for what the layer needs and nobody has asked for yet, as far as there is room; then for guesses.
+    /// Asks for what the layer needs and is not requested yet, as far as there is room; then for guesses.
     pub(super) fn ask_for_more(&self, state: &mut State) {
         for part in [ExpertPart::GateUp, ExpertPart::Down] {
             let need = &state.need;
@@ -146,7 +146,7 @@ impl Shared {
             }
             let which = part as usize;
             while let Some(&id) = state.need.ids.get(state.need.n_asked[which]) {
-                // What a worker asked for before its turn has come and gone.
+                // Requested by a worker before its turn, and used by all workers since.
                 let is_over = self.left(state, id, part) == 0;
                 if !is_over && !self.ensure(state, id, part, false) {
                     break;
@@ -154,14 +154,14 @@ impl Shared {
                 state.need.n_asked[which] += 1;
             }
         }
-        // Where not even what the layer needs fits, nothing leaves for a guess.
+        // If even the layer's needs do not fit, nothing is evicted for a guess.
         if state.need.is_asked() && state.need.all_fit {
             self.ask_for_guesses(state);
         }
         self.flush();
     }
 
-    /// A worker asks for a part that is not there. False if there is no room for it now.
+    /// A worker asks for a missing part. False if room for it is short now.
     pub(super) fn ask(&self, state: &mut State, id: u32, part: ExpertPart) -> bool {
         if !state.need.has(id) {
             return false;
@@ -175,7 +175,7 @@ impl Shared {
         is_there
     }
 
-    /// Sees to it that a part is there or on its way. `is_awaited`: a worker can do nothing else.
+    /// Makes sure that a part is present or under way. `is_awaited`: a worker can do nothing else.
     fn ensure(&self, state: &mut State, id: u32, part: ExpertPart, is_awaited: bool) -> bool {
         let slot = match self.slots.of(id) {
             Some(slot) => slot,
@@ -201,8 +201,8 @@ impl Shared {
         state.order.put(slot, state.worth.of(id), id);
     }
 
-    /// An empty slot: of an expert that the layer does not need; else of one that all workers have done with; else, for a
-    /// worker that can do nothing without `awaited`, of one that comes later.
+    /// Empties a slot: of an expert that the layer does not need; else of one that all workers are done with; else, for
+    /// a worker that can do nothing without `awaited`, of one that is needed later.
     fn room(&self, state: &mut State, awaited: Option<u32>) -> Option<usize> {
         if let Some(slot) = self.spare_room(state) {
             return Some(slot);
@@ -218,7 +218,7 @@ impl Shared {
         Some(slot)
     }
 
-    /// An empty slot, perhaps that of the expert that is missed least among those that the layer does not need.
+    /// An empty slot; if need be, evicts the least valuable of the experts that the layer does not need.
     pub(super) fn spare_room(&self, state: &mut State) -> Option<usize> {
         if let Some(slot) = state.free.pop() {
             return Some(slot);
@@ -232,7 +232,7 @@ impl Shared {
         Some(slot)
     }
 
-    /// Whether all workers have done with what the layer needs of a slot, or `awaited` is needed before it.
+    /// Whether all workers are done with what the layer needs of a slot, or `awaited` is needed before it.
     fn is_spent(&self, state: &State, slot: usize, awaited: Option<u32>) -> bool {
         let (info, need) = (&state.info[slot], &state.need);
         let is_busy = info.n_reading != [0; 2] || self.slots.is_lent(slot);
@@ -249,13 +249,13 @@ impl Shared {
         if !need.is_down {
             return self.left(state, id, ExpertPart::GateUp) == 0;
         }
-        // Gate and up are through; down may be read into any slot.
+        // Gate and up are done; down may be read into any slot.
         let has_none = self.slots.progress(slot, ExpertPart::Down) == Progress::Empty;
         let is_over = has_none || self.left(state, id, ExpertPart::Down) == 0;
         is_over || awaited.is_some_and(|awaited| awaited < id)
     }
 
-    /// How many workers have still to be lent a part of an expert that the layer needs.
+    /// How many workers have yet to be lent a part of an expert that the layer needs.
     fn left(&self, state: &State, id: u32, part: ExpertPart) -> u32 {
         let expert = (id - state.need.first_id) as usize;
         self.to_read[part as usize][expert].load(Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! Opening a store: files, pools, a device that works.
+//! Opening a store: files, pools, a working device.
 #![forbid(unsafe_code)]
 
 use super::super::device::{
@@ -27,17 +27,17 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Most memory for rows on their way to panels, unless one expert takes more.
+/// Maximum memory for rows to be turned into panels, unless one expert takes more.
 const STAGING_BYTES: usize = 48 << 20;
-/// Slots with guesses are at most one in so many: each is one less for what was needed before.
+/// At most one slot in this number holds a guess: each takes a slot from an expert that was needed before.
 const GUESSES_SHARE: usize = 16;
 
 impl ExpertStore {
-    /// Opens the experts of a model's file, whose header is `gguf` and whose shape is `config`, to be read as `options` say;
-    /// with them those of a head that predicts a token further.
+    /// Opens the experts of a model's file, with header `gguf` and shape `config`, to be read according to `options`;
+    /// includes the experts of a head that predicts a token further.
     ///
     /// # Errors
-    /// [`ExpertError`]: the model has none, there is no memory for one, a file or the way to read is not to be had.
+    /// [`ExpertError`]: the model has no experts, memory is short even for one, or a file or device is unavailable.
     pub fn open(
         file: &ModelFile,
         gguf: &Gguf<'_>,

@@ -1,4 +1,4 @@
-//! Slots in the order in which they are emptied.
+//! Slots in the order of eviction.
 #![forbid(unsafe_code)]
 
 /// A heap of slots, the one of least worth first, in which a slot's worth can change. Allocates nothing once it is made.
@@ -9,7 +9,7 @@ pub(super) struct Order {
     places: Box<[u32]>,
     /// By slot, its worth and its expert's id.
     keys: Box<[(f64, u32)]>,
-    /// Slots that must stay, while one is looked for that need not.
+    /// Slots that must stay, set aside during a search for one that may be evicted.
     aside: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ impl Order {
         }
     }
 
-    /// Puts a slot in its place by its worth, for the first time or again.
+    /// Inserts a slot by its worth, or moves it.
     pub(super) fn put(&mut self, slot: usize, worth: f64, id: u32) {
         self.keys[slot] = (worth, id);
         if self.places[slot] == OUT {
@@ -37,7 +37,7 @@ impl Order {
         }
     }
 
-    /// Takes a slot out, if it is there.
+    /// Removes a slot, if it is there.
     pub(super) fn remove(&mut self, slot: usize) {
         let at = core::mem::replace(&mut self.places[slot], OUT) as usize;
         if at >= self.heap.len() {
@@ -51,7 +51,7 @@ impl Order {
         }
     }
 
-    /// Takes out the first slot that `may_go`.
+    /// Removes and returns the first slot for which `may_go` is true.
     pub(super) fn pop(&mut self, mut may_go: impl FnMut(usize) -> bool) -> Option<usize> {
         let mut found = None;
         while let Some(&first) = self.heap.first() {
@@ -74,7 +74,7 @@ impl Order {
         self.sift_up(self.heap.len() - 1);
     }
 
-    /// Whether the slot at one place comes before that at another.
+    /// Whether the slot at place `a` precedes the one at place `b`.
     fn precedes(&self, a: usize, b: usize) -> bool {
         let key = |at: usize| self.keys[self.heap[at] as usize];
         let ((a, a_id), (b, b_id)) = (key(a), key(b));
@@ -117,7 +117,7 @@ fn slot_number(slot: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Puts, changes and removals in any order: what comes out is what a search of all finds.
+    /// Insertions, changes and removals in any order: the result equals a search of all slots.
     #[test]
     fn the_least_comes_first_whatever_was_done() {
         const N: u32 = 17;

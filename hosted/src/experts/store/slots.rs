@@ -1,4 +1,4 @@
-//! Slots of memory for experts, and who has which: what workers look at without a lock.
+//! Slots of memory for experts, and which expert is where: read by workers without a lock.
 
 use super::super::places::Places;
 use crate::host::memory::{AlignedMemory, OutOfMemory};
@@ -10,26 +10,26 @@ use sluice_core::engine::{ExpertPart, ExpertWeights};
 /// No slot, or no expert.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What is known of a part of an expert in a slot.
+/// State of a part of an expert in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Progress {
     /// Not asked for.
     Empty = 0,
-    /// On its way.
+    /// Being read.
     Coming = 1,
-    /// There.
+    /// Readable.
     Ready = 2,
-    /// It did not come.
+    /// The read failed.
     Failed = 3,
 }
 
 /// A slot.
 #[derive(Debug)]
 struct Slot {
-    /// Whose weights are in it, or [`NONE`].
+    /// The expert in it, or [`NONE`].
     id: AtomicU32,
-    /// How many workers have been lent something of it.
+    /// How many workers have borrowed part of it.
     n_lent: AtomicU32,
     /// [`Progress`] of gate and up, and of down.
     parts: [AtomicU8; 2],
@@ -46,12 +46,12 @@ pub(super) struct Slots {
     table: Box<[AtomicU32]>,
 }
 
-// SAFETY: the memory is the value's own; who writes to a slot and who reads it is told by its progress.
+// SAFETY: the memory is the value's own; a slot's progress decides who may write to it and who may read it.
 unsafe impl Send for Slots {}
 // SAFETY: as above.
 unsafe impl Sync for Slots {}
 
-/// Most bytes of memory that a device is told of at once.
+/// Maximum bytes of memory passed to a device as one piece.
 const CHUNK_BYTES: usize = 1 << 30;
 
 impl Slots {
@@ -76,7 +76,7 @@ impl Slots {
         self.slots.len()
     }
 
-    /// All of the memory, to be placed: its bytes are nobody's to read.
+    /// All of the memory, for placement only: its bytes must not be read.
     pub(super) fn memory(&self) -> &[u8] {
         &self.memory
     }
@@ -127,12 +127,12 @@ impl Slots {
         self.slots[slot].n_lent.load(Ordering::SeqCst) > 0
     }
 
-    /// Lends a part of an expert that is there; else says how far it is.
+    /// Lends a part of an expert if it is ready; else returns its progress.
     pub(super) fn lend(&self, id: u32, part: ExpertPart) -> Result<usize, Progress> {
         let Some(slot) = self.of(id) else {
             return Err(Progress::Empty);
         };
-        // SeqCst here and in `evict`: either who evicts sees the worker, or the worker sees that the expert is gone.
+        // SeqCst here and in `evict`: either the evicting thread sees the worker, or the worker sees the eviction.
         self.slots[slot].n_lent.fetch_add(1, Ordering::SeqCst);
         let is_here = self.slots[slot].id.load(Ordering::SeqCst) == id;
         let progress = self.progress(slot, part);
@@ -147,7 +147,7 @@ impl Slots {
         self.slots[slot].n_lent.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Empties a slot, unless a worker has something of it. Under the store's lock.
+    /// Empties a slot, unless a worker has borrowed from it. Under the store's lock.
     pub(super) fn evict(&self, slot: usize) -> bool {
         let Some(id) = self.id(slot) else {
             return true;
@@ -173,7 +173,7 @@ impl Slots {
     /// The weights in a slot.
     ///
     /// # Safety
-    /// The parts that the caller reads are ready, and are lent to it as long as it does.
+    /// The parts that the caller reads are ready, and stay lent to it while it reads.
     pub(super) unsafe fn weights(
         &self,
         slot: usize,

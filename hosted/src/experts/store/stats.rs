@@ -1,4 +1,4 @@
-//! What a store has done.
+//! Statistics of a store.
 #![forbid(unsafe_code)]
 
 use core::time::Duration;
@@ -8,44 +8,44 @@ use core::time::Duration;
 pub struct ExpertStats {
     /// Slots of memory, each for one expert.
     pub n_slots: usize,
-    /// Bytes of each.
+    /// Bytes of a slot.
     pub slot_bytes: usize,
     /// Experts of all layers.
     pub n_experts: usize,
-    /// Times that a layer of a step needed an expert.
+    /// How often a layer of a step needed an expert.
     pub needed: u64,
-    /// Of them, those that were in memory.
+    /// Needed experts that were in memory.
     pub hits: u64,
-    /// Of them, those that were on their way because they had been guessed.
+    /// Needed experts that were still being read because they had been guessed.
     pub late: u64,
-    /// Experts that made room for another.
+    /// Evicted experts.
     pub evictions: u64,
     /// Experts that were read by a guess.
     pub guessed: u64,
-    /// Of them, those that were needed.
+    /// Guessed experts that were needed.
     pub guessed_needed: u64,
-    /// Reads that were done.
+    /// Completed reads.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of all reads.
     pub read_bytes: u64,
-    /// Of them, those of guesses.
+    /// Bytes of reads by guesses.
     pub guessed_bytes: u64,
-    /// Reads that failed and were tried again.
+    /// Reads that failed and were retried.
     pub retries: u64,
-    /// Experts that did not come.
+    /// Experts that could not be read.
     pub failures: u64,
     /// Reads under way.
     pub n_reading: usize,
-    /// Time that workers waited for experts, all workers together.
+    /// Time that workers waited for experts, summed over all workers.
     pub stall: Duration,
-    /// Time of the reads that a layer waited for, added up.
+    /// Time of the reads that a layer waited for, summed.
     pub read_time: Duration,
-    /// Those reads by their time: each up to the limit in [`READ_TIMES`] of that index, the last longer than all.
+    /// These reads by their time: each up to the limit in [`READ_TIMES`] of that index, the last longer than all.
     pub read_times: [u64; READ_TIMES.len() + 1],
 }
 
 impl ExpertStats {
-    /// Hits among all, 0 to 1.
+    /// Hits as a share of needed experts, 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^52")]
     pub fn hit_rate(&self) -> f64 {
@@ -55,7 +55,7 @@ impl ExpertStats {
         }
     }
 
-    /// What has been added since `before`.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut read_times = self.read_times;
@@ -81,7 +81,7 @@ impl ExpertStats {
         }
     }
 
-    /// The time that half of the reads took at most, or another share of them; the limit of its bucket.
+    /// The time within which a share of the reads (such as half) was done: the limit of its bucket.
     #[must_use]
     pub fn read_time_at(&self, share: f64) -> Option<Duration> {
         let n: u64 = self.read_times.iter().sum();

@@ -1,4 +1,4 @@
-//! Reads that fail: tried again, from another drive, given up.
+//! Reads that fail: retried, read from another drive, given up.
 #![forbid(unsafe_code)]
 
 use super::super::error::ExpertError;
@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a read is to be tried again.
+/// Why a read is to be retried.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Trouble {
     /// The system's error number.
     Errno(i32),
-    /// Other bytes than the checksum is of.
+    /// The bytes do not match the checksum.
     Bytes,
 }
 
@@ -26,22 +26,22 @@ pub(super) struct Drive {
     pub(super) path: PathBuf,
     /// Failures in a row.
     pub(super) n_failures: u32,
-    /// It is not asked before.
+    /// It is not used before this time.
     pub(super) closed_until: Option<Instant>,
 }
 
-/// A read is tried so many times.
+/// Number of tries of a read.
 const N_TRIES: u32 = 3;
 /// Pauses before the second and the third try.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
-/// After so many failures in a row a drive is left alone for a while.
+/// Number of failures in a row after which a drive is given up for a while.
 const BREAKER_FAILURES: u32 = 3;
 const BREAKER_PAUSE: Duration = Duration::from_millis(500);
-/// Longest time without an answer.
+/// Maximum time without an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Drive {
-    /// How long it is left alone from now on, if it is.
+    /// How long it is still given up, if it is.
     pub(super) fn closed_for(&self, now: Instant) -> Option<Duration> {
         self.closed_until?.checked_duration_since(now)
     }
@@ -55,7 +55,7 @@ impl Drive {
 }
 
 impl Shared {
-    /// A read failed: again, a little later, maybe from another drive.
+    /// A read failed: retries it after a pause, maybe from another drive.
     pub(super) fn has_failed(&self, state: &mut State, token: usize, trouble: Trouble) {
         let flights = &mut state.flights;
         let Some(flight) = &mut flights.flights[token] else {
@@ -63,7 +63,7 @@ impl Shared {
         };
         if let Trouble::Errno(libc::EINTR | libc::EAGAIN) = trouble {
             flight.retry = Some(Instant::now());
-            // It has not been tried.
+            // It was not tried.
             flight.n_tries -= 1;
             return;
         }
@@ -131,7 +131,7 @@ impl Shared {
         self.go_on(state, token);
     }
 
-    /// No answer: the step does not wait for it. The read goes on, and its slot is its own.
+    /// No answer: the step does not wait for the read. It stays under way, and keeps its slot.
     pub(super) fn lose_patience(&self, state: &mut State, token: usize) {
         let flights = &mut state.flights;
         let Some(flight) = &mut flights.flights[token] else {

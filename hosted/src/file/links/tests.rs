@@ -1,4 +1,4 @@
-//! Headers that name files with experts, right ones and wrong ones.
+//! Headers that name files with experts, valid and invalid ones.
 
 use super::*;
 use crate::file::{COUNT_KEY, INDEX_KEY, LoadMode, ModelFile, split_path};
@@ -16,7 +16,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Two files of 64 bytes, and a header that says that three experts of 16 bytes lie in them.
+    /// Two files of 64 bytes, and a header that places three experts of 16 bytes in them.
     fn header(&self) -> GgufHeader {
         let blob = |name: &str, first: u8| {
             let bytes: Vec<u8> = (first..first + 64).collect();
@@ -138,7 +138,7 @@ fn a_file_that_has_changed_is_named() {
     error(&["data/a.bin is a directory"]);
 }
 
-/// Each of these values in its key's place is refused, with these words.
+/// Each of these values at its key is refused, with these words.
 fn are_refused(name: &str, cases: Vec<(&str, MetaValue, &str)>) {
     let folder = Folder::new(name);
     let header = folder.header();
@@ -277,7 +277,7 @@ fn models_of_another_kind_are_refused() {
     header.set(COUNT_KEY, 2u16);
     let error = folder.refusal(&header);
     assert!(error.contains("m.gguf: it is a model in parts"), "{error}");
-    // The second part alone has them.
+    // Only the second part has the keys.
     let mut first = GgufHeader::new();
     first.set(INDEX_KEY, 0u16);
     first.set(COUNT_KEY, 2u16);

@@ -17,7 +17,7 @@ impl Folder {
     }
 
     /// Writes part `index` of two with the tensors `names`, whose bytes are `fill`, without the
-    /// padding behind the last one.
+    /// padding after the last one.
     fn part(&self, index: u16, header: GgufHeader, names: &[&str], fill: u8) -> PathBuf {
         let mut header = header;
         header.set(INDEX_KEY, index);
@@ -58,7 +58,7 @@ fn parts_of_other_alignments_are_one_file() {
         let mut header = aligned(other);
         header.set("general.name", "a model");
         header.set("later.key", MetaValue::u32s(&[1, 2]));
-        // One without bytes hides none behind it.
+        // A tensor without bytes does not hide the ones after it.
         header.add_tensor("none", &[0], GgmlType::F32);
         folder.part(1, header, &["c"], 2);
         for mode in [LoadMode::Read, LoadMode::Map] {

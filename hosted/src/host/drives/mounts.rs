@@ -1,8 +1,8 @@
-//! `/proc/self/mountinfo`: what is mounted where.
+//! `/proc/self/mountinfo`: the mounts of this process.
 //!
 //! A line is `36 35 0:43 / /mnt rw,noatime shared:1 - overlay overlay rw,lowerdir=/a:/b`: two
-//! numbers, the device, what of the file system is mounted, where, options, any number of tags, a
-//! dash, the kind, the source, the kind's own options. Spaces and their like are written `\040`.
+//! numbers, the device, the mounted part of the file system, the mount point, options, any number of tags, a
+//! dash, the kind, the source, the kind's own options. Spaces and the like are written `\040`.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 /// The number of a device; major 0 is not a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The driver.
     pub major: u32,
-    /// Which of its devices.
+    /// The driver's device.
     pub minor: u32,
 }
 
@@ -22,26 +22,26 @@ pub struct DeviceNumber {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) device: DeviceNumber,
-    /// The folder of the file system that is seen at `point`.
+    /// The folder of the file system that is mounted at `point`.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
     /// `ext4`, `overlay`.
     pub(super) kind: String,
     /// `/dev/sda1`, or a word.
     pub(super) source: PathBuf,
-    /// Those of the file system, as they are written.
+    /// Options of the file system, as written.
     options: Vec<u8>,
 }
 
-/// All mounts of a file, in order; none where it cannot be read.
+/// All mounts of a file, in order; empty if it cannot be read.
 pub(super) fn read(mountinfo: &Path) -> Vec<Mount> {
     let text = std::fs::read(mountinfo).unwrap_or_default();
     text.split(|&b| b == b'\n').filter_map(parse).collect()
 }
 
-/// The mount with the longest path above `path`, the last of several: it hides the others. Those of
-/// the device come first; a file on btrfs has a number that no mount has.
+/// The mount with the longest path above `path`, the last of several: it hides the others. Mounts of
+/// the device take precedence; a file on btrfs has a number that no mount has.
 pub(super) fn holding<'m>(
     mounts: &'m [Mount],
     path: &Path,

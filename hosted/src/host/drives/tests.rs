@@ -27,7 +27,7 @@ impl Tree {
         tree
     }
 
-    /// A path, whose folder there is from now on.
+    /// A path, after creating its folder.
     fn at(&self, path: &str) -> PathBuf {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -47,7 +47,7 @@ impl Drop for Tree {
     }
 }
 
-/// Two NVMe disks on two nodes, the first with a partition, and one on SATA that tells none.
+/// Two NVMe disks on two nodes, the first with a partition, and a SATA disk without a node.
 const DISKS: &str = "
     sys/devices/pci0000:00/0000:00:1d.0/numa_node: 0
     sys/devices/pci0000:00/0000:00:1d.0/nvme/nvme0/nvme0n1/size: 8
@@ -82,7 +82,7 @@ fn disks_and_partitions() {
 }
 
 /// A volume on a partition, one on that, a RAID of both disks with a partition, one with a disk
-/// that tells no node.
+/// without a node.
 const STACKS: &str = "
     sys/devices/virtual/block/dm-0/slaves/nvme0n1p2 -> sys/dev/block/259:2
     sys/devices/virtual/block/dm-1/slaves/dm-0 -> sys/devices/virtual/block/dm-0
@@ -136,7 +136,7 @@ fn circles_end() {
     for minor in [3, 5, 6] {
         assert_eq!(tree.found(FILE, (253, minor)), are("", &[]));
     }
-    // A tower that is higher than any real one.
+    // A stack that is deeper than any real one.
     let tower: String = (0..40)
         .map(|i| {
             let (above, below) = (i, i + 1);
@@ -185,7 +185,7 @@ fn overlays() {
         upper/x y/diff/data/mine.gguf: upper
     ";
     let tree = with_disks(layers);
-    // The layers' own mounts are not to be seen: they are looked for on the overlay itself.
+    // The layers' own mounts are not visible: they are looked for on the overlay itself.
     assert_eq!(tree.found(FILE, (0, 40)), are("", &[]));
     let mounts = "1 0 0:40 / / rw - overlay overlay rw,lowerdir=/images/b:/images/a,upperdir=/upper/x\\040y/diff\n\
         2 1 259:1 / /images rw - ext4 /dev/nvme1n1 rw\n\
@@ -220,7 +220,7 @@ fn overlays_in_circles() {
         3 1 0:42 / /b rw - overlay overlay rw,lowerdir=/a:/b:relative\n";
     fs::write(tree.at("proc/self/mountinfo"), mounts).unwrap();
     assert_eq!(tree.found(FILE, (0, 40)), are("", &[]));
-    // No line that can be read.
+    // Unreadable lines only.
     fs::write(tree.at("proc/self/mountinfo"), b"\xff 1 2\n\n- - -\n").unwrap();
     assert_eq!(tree.found(FILE, (0, 40)), are("", &[]));
 }

@@ -1,7 +1,7 @@
-//! Memory of some NUMA nodes only, and where its pages lie.
+//! Memory on chosen NUMA nodes, and the location of its pages.
 //!
-//! For a piece of memory, such as the buffers that a drive's reads go to; [`Numa`](super::Numa) is for
-//! all that a thread takes.
+//! For a piece of memory, such as the buffers for a drive's reads; [`Numa`](super::Numa) applies to
+//! all memory that a thread allocates.
 
 use super::{MPOL_BIND, NODES_MAX, NodeMask, mask_of, nodes_of, policy_name};
 use crate::host::cpus::CpuList;
@@ -11,21 +11,21 @@ use core::ptr;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Where the pages of a piece of memory lie.
+/// The location of a memory's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
     /// Pages by node.
     pub by_node: BTreeMap<usize, usize>,
-    /// Pages that nobody has written to yet, or that are swapped out: they lie nowhere.
+    /// Pages that were never written to, or that are swapped out: they are on no node.
     pub absent: usize,
 }
 
-/// Takes the pages of `memory` from these nodes alone from now on, and moves those that lie
-/// elsewhere. The policy is read back; where pages are, [`pages_on`] says. Pages that `memory` has a
-/// part of are bound whole.
+/// Takes the pages of `memory` from these nodes alone from now on, and moves those that are
+/// elsewhere. The policy is read back; [`pages_on`] reports where pages are. Pages that are only
+/// partly in `memory` are bound whole.
 ///
 /// # Errors
-/// There is no such node, it has not enough memory for what has to move, a container forbids it, or
+/// A node does not exist or has too little memory for the pages to move, a container forbids it, or
 /// the kernel reports another policy.
 pub fn bind_to(memory: &[u8], nodes: &[usize]) -> io::Result<()> {
     let mask = mask_of(nodes);
@@ -39,8 +39,8 @@ pub fn bind_to(memory: &[u8], nodes: &[usize]) -> io::Result<()> {
     }
     let (policy, at) = (libc::c_long::from(MPOL_BIND), mask.as_ptr());
     let flags = libc::c_long::from(MPOL_MF_STRICT | MPOL_MF_MOVE);
-    // SAFETY: the mask is readable and as long as the call is told. The range is that of a slice,
-    // and where its pages lie changes no contents.
+    // SAFETY: the mask is readable and has the length passed to the call. The range is a slice's,
+    // and moving its pages changes no contents.
     let result =
         unsafe { libc::syscall(libc::SYS_mbind, start, len, policy, at, NODES_MAX, flags) };
     if result != 0 {
@@ -54,10 +54,10 @@ pub fn bind_to(memory: &[u8], nodes: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the kernel where each page of `memory` lies.
+/// Asks the kernel for the node of each page of `memory`.
 ///
 /// # Errors
-/// A container forbids the question, or the kernel knows no nodes.
+/// A container forbids the query, or the kernel does not support NUMA.
 pub fn pages_on(memory: &[u8]) -> io::Result<Pages> {
     let (start, len) = span(memory);
     let page_bytes = rustix::param::page_size();
@@ -86,8 +86,8 @@ pub fn pages_on(memory: &[u8]) -> io::Result<Pages> {
     Ok(pages)
 }
 
-/// Reports where the pages of `memory` lie that should be on `nodes`: held if none is elsewhere. Pages
-/// that nobody has written to yet do not count.
+/// Reports the location of the pages of `memory` that should be on `nodes`: held if none is elsewhere.
+/// Pages that were never written to do not count.
 pub fn report(name: impl Into<String>, memory: &[u8], nodes: &[usize]) -> HostMeasure {
     let requested = policy_name(MPOL_BIND, &CpuList(nodes.to_vec()));
     let pages = match pages_on(memory) {
@@ -117,8 +117,8 @@ fn policy_at(address: *const c_void) -> io::Result<(libc::c_int, CpuList)> {
     let mut policy: libc::c_int = 0;
     let mut mask: NodeMask = [0; _];
     let (policy_to, mask_to) = (&raw mut policy, mask.as_mut_ptr());
-    // SAFETY: both are writable, and the mask is as long as the call is told; the address is only
-    // asked about.
+    // SAFETY: both are writable, and the mask has the length passed to the call; the address is only
+    // queried.
     let result = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -147,7 +147,7 @@ fn span(memory: &[u8]) -> (*const c_void, usize) {
     (start.wrapping_byte_sub(before), len)
 }
 
-/// Pages in one question.
+/// Pages per query.
 const QUESTION_PAGES: usize = 4096;
 /// Of `linux/mempolicy.h`: fail if a page stays elsewhere; move those that do; the policy of an
 /// address.
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::host::memory::AlignedMemory;
 
-    /// A container may forbid the calls altogether, and a kernel may know no nodes.
+    /// A container may forbid the calls altogether, and a kernel may not support NUMA.
     fn is_forbidden(error: &io::Error) -> bool {
         let kinds = [Some(libc::EPERM), Some(libc::ENOSYS)];
         kinds.contains(&error.raw_os_error())

@@ -1,16 +1,15 @@
-//! Which cores of a hybrid processor are the efficient ones, by what the kernel says in sysfs.
+//! Which cores of a hybrid processor are the efficient ones, according to sysfs.
 //!
 //! | source, the first that names some | efficient are |
 //! |---|---|
-//! | `cpu_atom/cpus`, `cpu_lowpower/cpus` beside `cpu_core/cpus` (Intel's event counters) | the CPUs listed |
+//! | `cpu_atom/cpus`, `cpu_lowpower/cpus` next to `cpu_core/cpus` (Intel's event counters) | the CPUs listed |
 //! | `system/cpu/types/intel_atom_*/cpulist` | the CPUs listed |
 //! | `cpu_capacity` (device tree) | CPUs below 70% of the largest |
 //! | `acpi_cppc/highest_perf` | CPUs below the first gap of 12% |
 //! | `cpufreq/cpuinfo_max_freq` | CPUs below the first gap of 12% |
 //!
-//! The capacities of middle cores are 75% or more of the largest, those of little ones at most 65%.
-//! Ranks of alike cores and clocks of favoured cores differ by steps of up to 9%, those of two kinds
-//! by 15% or more.
+//! Middle cores have 75% or more of the largest capacity, little ones at most 65%. Among cores of one kind, ranks and
+//! the clocks of favoured cores differ by steps of up to 9%; between two kinds they differ by 15% or more.
 #![forbid(unsafe_code)]
 
 use super::numbers_of_list;
@@ -42,7 +41,7 @@ impl FromStr for CoreChoice {
     }
 }
 
-/// CPUs of efficient cores; none where all cores are alike or nothing tells. `devices` is
+/// CPUs of efficient cores; empty if all cores are alike or no source is present. `devices` is
 /// `/sys/devices`.
 pub(super) fn efficient_cpus(devices: &Path) -> Vec<usize> {
     let sources: [fn(&Path) -> Vec<usize>; 5] = [
@@ -83,7 +82,7 @@ fn by_capacity(devices: &Path) -> Vec<usize> {
     small.map(|&(cpu, _)| cpu).collect()
 }
 
-/// The CPUs behind the first step down, from the largest value on, of more than 12%.
+/// The CPUs below the first gap of more than 12%, counted from the largest value down.
 fn below_gap(mut values: Vec<(usize, u64)>) -> Vec<usize> {
     values.sort_by_key(|&(_, value)| core::cmp::Reverse(value));
     let gap = values
@@ -93,7 +92,7 @@ fn below_gap(mut values: Vec<(usize, u64)>) -> Vec<usize> {
     values[first..].iter().map(|&(cpu, _)| cpu).collect()
 }
 
-/// A number of every CPU that is on; none at all where one lacks it or has a zero.
+/// A number for every online CPU; empty if one lacks it or has a zero.
 fn values(devices: &Path, file: &str) -> Vec<(usize, u64)> {
     let cpus = list_in(&devices.join("system/cpu/online"));
     let value = |cpu: &usize| {

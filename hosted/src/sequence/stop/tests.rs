@@ -2,7 +2,7 @@
 
 use super::StopStrings;
 
-/// What comes out of `text` cut into `pieces`, and what was found.
+/// The text emitted for `text` cut into `pieces`, and the string found.
 fn shown(strings: &[(&str, bool)], pieces: &[&str]) -> (String, Option<String>) {
     let mut stops = StopStrings::new();
     for &(text, is_shown) in strings {
@@ -19,7 +19,7 @@ fn shown(strings: &[(&str, bool)], pieces: &[&str]) -> (String, Option<String>) 
     (shown, None)
 }
 
-/// The same, from the whole text at once and by definition.
+/// The expected result, from the whole text at once and by definition.
 fn expected(strings: &[(&str, bool)], text: &str) -> (String, Option<String>) {
     for end in 0..=text.len() {
         let complete = strings.iter().filter(|(stop, _)| {

@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct Dialect {
     pub(super) format: Format,
     reasoning: Option<(&'static str, &'static str)>,
-    /// The template writes the tools that it is given.
+    /// Whether the template writes the tools that it is given.
     writes_tools: bool,
 }
 
@@ -20,7 +20,7 @@ pub(super) enum Format {
     Hermes,
     /// `<tool_call><function=..><parameter=..>..</parameter></function></tool_call>`.
     QwenCoder,
-    /// `{"name": .., "parameters": ..}` as the whole answer, or behind `<|python_tag|>`.
+    /// `{"name": .., "parameters": ..}` as the whole answer, or after `<|python_tag|>`.
     Llama3,
     /// `[TOOL_CALLS][{"name": .., "arguments": ..}]`.
     Mistral,
@@ -36,19 +36,19 @@ pub(super) enum Format {
     Harmony,
     /// `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]<|END_ACTION|>`.
     CommandR,
-    /// As Hermes writes, for models that were taught no format: a text tells them of it.
+    /// Hermes's format, for models that were not trained on any; the system message explains it.
     Generic,
 }
 
 impl Dialect {
-    /// The dialect that a chat template's source writes; the generic one where none is known.
+    /// The dialect that a chat template's source uses; the generic one if it is not recognised.
     #[must_use]
     pub fn of_template(source: &str) -> Self {
         let has = |text: &str| source.contains(text);
         let format = if has("<|channel|>") && has("<|message|>") {
             Format::Harmony
         } else if has(deepseek::CALLS) || has(deepseek::CALL) {
-            // The older one puts the arguments into a block of code.
+            // The older one puts the arguments into a code block.
             if has("```json") {
                 Format::DeepSeekV3
             } else {
@@ -87,7 +87,7 @@ impl Dialect {
         }
     }
 
-    /// A dialect by its name, with the reasoning of the models that have it.
+    /// A dialect by its name, with the usual reasoning marks of its models.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let (_, format) = NAMES.into_iter().find(|(known, _)| *known == name)?;
@@ -118,8 +118,8 @@ impl Dialect {
         self.reasoning
     }
 
-    /// What a model has to write to leave its reasoning and begin its answer: the closing mark and what comes
-    /// behind it before content. Its tokens are what a budget for reasoning forces.
+    /// What a model has to write to end its reasoning and begin its answer: the closing mark and whatever comes between
+    /// it and the content. A reasoning budget forces these tokens.
     #[must_use]
     pub fn reasoning_end(&self) -> Option<&'static str> {
         let (_, close) = self.reasoning?;
@@ -130,21 +130,21 @@ impl Dialect {
         })
     }
 
-    /// Whether a prompt that ends so leaves the answer inside reasoning.
+    /// Whether an answer to a prompt with this end begins inside reasoning.
     #[must_use]
     pub fn is_reasoning_open(&self, prompt_end: &str) -> bool {
         let open = self.reasoning.map(|(open, _)| open);
         open.is_some_and(|open| prompt_end.trim_end().ends_with(open))
     }
 
-    /// Whether the template is given the tools and writes them itself. Where it does not,
-    /// [`Self::system_text`] is for the system message.
+    /// Whether the template is given the tools and writes them itself. If it does not, add
+    /// [`Self::system_text`] to the system message.
     #[must_use]
     pub const fn writes_tools(&self) -> bool {
         self.writes_tools
     }
 
-    /// What the system message has to say of `tools` because the template does not.
+    /// What the system message has to say about `tools` if the template does not.
     #[must_use]
     pub fn system_text(&self, tools: &[Tool]) -> Option<String> {
         if self.writes_tools || tools.is_empty() {
@@ -152,7 +152,7 @@ impl Dialect {
         }
         let mut text = String::from("You can call these functions:\n");
         for tool in tools {
-            // Writing into a text does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{}", plain(tool));
         }
         let example = match self.format {
@@ -170,11 +170,11 @@ impl Dialect {
         Some(text)
     }
 
-    /// An id for call `index` of an answer. It depends on nothing but the arguments.
+    /// An id for call `index` of an answer. It depends only on the arguments.
     pub(super) fn call_id(&self, seed: u64, index: usize) -> String {
         let hash = mixed(seed ^ mixed(index as u64 + 1));
         match self.format {
-            // Their templates refuse ids that are not nine letters and digits.
+            // Their templates refuse ids other than nine letters and digits.
             Format::Mistral | Format::MistralArgs => {
                 format!("{hash:016x}").chars().take(9).collect()
             }

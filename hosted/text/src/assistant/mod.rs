@@ -1,9 +1,9 @@
-//! What a model's answer consists of: content, reasoning and calls of functions, in the model's own format.
+//! The parts of a model's answer: content, reasoning and function calls, in the model's own format.
 //!
-//! A [`Dialect`] is such a format; it is found from the model's chat template. An [`AnswerParser`] takes an
-//! answer apart as it comes ([`Delta`]).
+//! A [`Dialect`] is such a format; it is detected from the model's chat template. An [`AnswerParser`] parses an
+//! answer incrementally ([`Delta`]).
 //!
-//! The parser is given control tokens as their text: `<|channel|>`, `[TOOL_CALLS]`.
+//! The parser expects control tokens as text: `<|channel|>`, `[TOOL_CALLS]`.
 #![forbid(unsafe_code)]
 
 mod constrain;

@@ -1,39 +1,39 @@
-//! Functions that a model may call, as the OpenAI API describes them.
+//! Functions that a model may call, in the format of the OpenAI API.
 
 use serde_json::{Map, Value, json};
 
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// What calls name it.
+    /// The name used in calls.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
-    /// The JSON schema of its arguments, which are an object.
+    /// The JSON schema of its arguments, an object.
     pub parameters: Value,
 }
 
-/// Which functions an answer calls.
+/// Which functions an answer has to call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// None.
+    /// No function.
     None,
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// At least one.
+    /// At least one function.
     Required,
-    /// This one.
+    /// This function.
     Named(String),
 }
 
-/// What is wrong with tools or a choice of them: the field is named.
+/// An invalid tool, or an invalid choice of tools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {what}")]
 pub struct ToolError {
-    /// Where, as `tools[0].function.name`.
+    /// The field, such as `tools[0].function.name`.
     pub field: String,
-    /// What.
+    /// The reason.
     pub what: String,
 }
 
@@ -47,10 +47,10 @@ impl ToolError {
 }
 
 impl Tool {
-    /// The tools in a request's `tools`: a list of `{"type": "function", "function": {..}}`, or null.
+    /// Parses a request's `tools`: a list of `{"type": "function", "function": {..}}`, or null.
     ///
     /// # Errors
-    /// A field that is missing or wrong, a name that comes twice.
+    /// A field is missing or invalid, or a name occurs twice.
     pub fn all_of(tools: &Value) -> Result<Vec<Self>, ToolError> {
         let list = match tools {
             Value::Null => return Ok(Vec::new()),
@@ -73,10 +73,10 @@ impl Tool {
         Ok(all)
     }
 
-    /// One tool; errors call it `field`.
+    /// Parses one tool; errors name it `field`.
     ///
     /// # Errors
-    /// A field that is missing or wrong.
+    /// A field is missing or invalid.
     pub fn parse(value: &Value, field: &str) -> Result<Self, ToolError> {
         let object = object_of(value, field)?;
         match object.get("type").map(Value::as_str) {
@@ -120,7 +120,7 @@ impl Tool {
         })
     }
 
-    /// As a request has it, which is what templates want.
+    /// The tool in the format of a request, which templates expect.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut function = Map::new();
@@ -132,18 +132,18 @@ impl Tool {
         json!({"type": "function", "function": function})
     }
 
-    /// The schema of an argument, if the parameters name it at the top.
+    /// The schema of an argument, if it is a top-level property of the parameters.
     pub(super) fn property(&self, name: &str) -> Option<&Value> {
         self.parameters.get("properties")?.get(name)
     }
 }
 
 impl ToolChoice {
-    /// A request's `tool_choice`: `"none"`, `"auto"`, `"required"`, or
-    /// `{"type": "function", "function": {"name": ..}}`. Null is auto.
+    /// Parses a request's `tool_choice`: `"none"`, `"auto"`, `"required"`, or
+    /// `{"type": "function", "function": {"name": ..}}`. Null means auto.
     ///
     /// # Errors
-    /// It is something else, or asks for a tool that is not in `tools`.
+    /// It has another value, or names a tool that is not in `tools`.
     pub fn parse(value: &Value, tools: &[Tool]) -> Result<Self, ToolError> {
         let wrong = |what: String| ToolError::new("tool_choice", what);
         let choice = match value {
@@ -167,10 +167,10 @@ impl ToolChoice {
         Ok(choice)
     }
 
-    /// Whether an answer with these tools can keep to it.
+    /// Checks that an answer with these tools can satisfy it.
     ///
     /// # Errors
-    /// It asks for a tool that is not in `tools`.
+    /// It names a tool that is not in `tools`.
     pub fn check(&self, tools: &[Tool]) -> Result<(), ToolError> {
         let wrong = |what: String| Err(ToolError::new("tool_choice", what));
         match self {
@@ -188,7 +188,7 @@ fn object_of<'v>(value: &'v Value, field: &str) -> Result<&'v Map<String, Value>
     object.ok_or_else(|| ToolError::new(field, "must be an object"))
 }
 
-/// No quotes, blanks or brackets: a name is written between the marks of every format.
+/// Quotes, blanks and brackets are refused, because names are written between the marks of every format.
 fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:".contains(&byte);
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain)

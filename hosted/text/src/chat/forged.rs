@@ -1,24 +1,24 @@
-//! Text of messages that looks like a control token, which only a template may write.
+//! Text in messages that looks like a control token, which only a template may write.
 //!
-//! A message says `<|im_end|>` and would end itself. So before a template is rendered, a mark that
-//! no text has (a noncharacter of Unicode) is put into every such place of the messages; what the
-//! template writes has none. Afterwards what has a mark is tokenized as text, and the rest with
-//! control tokens. Messages without such places are rendered as they are.
+//! A message that contains `<|im_end|>` would end itself. So before a template is rendered, a mark that
+//! does not occur in text (a noncharacter of Unicode) is inserted into each such place of the messages;
+//! the template's own text has no marks. Afterwards, text with marks is tokenized without control
+//! tokens, and the rest with them. Messages without such places are rendered unchanged.
 
 use super::Message;
 use serde_json::Value;
 use sluice_core::tokenizer::Tokenizer;
 
-/// What of a rendered text is what.
+/// A part of a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'t> {
-    /// Of the template, with control tokens.
+    /// Written by the template, with control tokens.
     Written(&'t str),
-    /// With marks: text and nothing else.
+    /// Text with marks: it has no control tokens.
     Text(&'t str),
 }
 
-/// The control tokens of a vocabulary as they are written.
+/// The control tokens of a vocabulary, as text.
 #[derive(Clone, Debug)]
 pub(super) struct Controls {
     /// Longer ones first.
@@ -38,7 +38,7 @@ impl Controls {
         Self { texts }
     }
 
-    /// The messages with marks.
+    /// The messages, with marks inserted.
     pub(super) fn marked(&self, messages: &[Message]) -> Vec<Message> {
         let mut messages = messages.to_vec();
         for message in &mut messages {
@@ -54,7 +54,7 @@ impl Controls {
         messages
     }
 
-    /// A mark in every text of a value that looks like a control token.
+    /// Inserts marks into all strings of a value.
     pub(super) fn mark(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.marked_text(text),
@@ -64,7 +64,7 @@ impl Controls {
         }
     }
 
-    /// A mark behind the first character of each control token; the text's own go.
+    /// Inserts a mark after the first character of each control token. Marks already in the text are replaced.
     pub(super) fn marked_text(&self, text: &str) -> String {
         let text = text.replace(MARK, "\u{fffd}");
         let mut out = String::with_capacity(text.len());
@@ -83,12 +83,12 @@ impl Controls {
         out
     }
 
-    /// The parts of a rendered text, whose marks are still there.
+    /// Splits a rendered text that still has its marks.
     pub(super) fn parts<'t>(&self, text: &'t str) -> Vec<Part<'t>> {
         let mut parts = Vec::new();
         let (mut start, mut from) = (0, 0);
         while let Some(at) = text[from..].find(MARK).map(|at| at + from) {
-            // From behind the last control token of the template to before its next.
+            // The part from the end of the template's last control token to the start of its next one.
             let begin = self
                 .last_control(&text[start..at])
                 .map_or(start, |end| start + end);
@@ -130,7 +130,7 @@ pub(super) fn unmarked(text: &str) -> String {
     text.replace(MARK, "")
 }
 
-/// A noncharacter: no text that is exchanged has it.
+/// A noncharacter, which does not occur in interchanged text.
 const MARK: char = '\u{fdd0}';
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! A conversation with a model: messages, the prompt that its template makes of them, and a context
-//! that is read once.
+//! A conversation with a model: its messages, the prompt that the template renders from them, and a
+//! context that is read only once.
 //!
-//! Each turn renders all messages and enters what is new: by the longest common prefix of tokens, so
-//! an edited past costs what follows the edit. When the context is full, its older half goes
-//! ([`Generator::shift`]) while everything before the first message of the user stays; from then on
-//! turns are appended to what is left.
+//! Each turn renders all messages and reads only what is new, after the longest common prefix of
+//! tokens, so that an edit costs only the text after it. When the context is full, its older half is
+//! dropped ([`Generator::shift`]), except everything before the first user message; from then on,
+//! turns are appended to the remaining tokens.
 #![forbid(unsafe_code)]
 
 mod forged;
@@ -20,47 +20,47 @@ use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_pref
 use sluice::sequence::StopStrings;
 use sluice_core::engine::Wants;
 
-/// Why there was no answer. The messages are as before.
+/// Why an answer could not be generated. The messages are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum ChatError {
-    /// The template refuses the messages.
+    /// The template refused the messages.
     #[error("chat template: {0}")]
     Template(#[from] ChatTemplateError),
-    /// A character that the vocabulary cannot write.
+    /// The vocabulary cannot encode a character.
     #[error("cannot encode the message: {0}")]
     Encode(#[from] EncodeError),
     /// The engine failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// The conversation does not fit, and may not be shortened or cannot be.
+    /// The conversation does not fit, and shortening it is not allowed or not possible.
     #[error("{n_tokens} tokens leave no room in the context of {n_ctx}: {what}")]
     Full {
         n_tokens: usize,
         n_ctx: usize,
         what: &'static str,
     },
-    /// There is no message of the user to answer.
+    /// The conversation has no user message to answer.
     #[error("there is nothing to answer yet")]
     Nothing,
 }
 
-/// How answers are made.
+/// How answers are generated.
 #[derive(Clone, Debug)]
 pub struct ChatOptions {
-    /// What the template is told besides the messages.
+    /// What the template is rendered with in addition to the messages.
     pub render: RenderOptions,
-    /// Most tokens of an answer; `None` for as many as the context has.
+    /// Maximum number of tokens of an answer; `None` for as many as the context has room for.
     pub n_predict: Option<usize>,
-    /// Go on behind tokens that end a text.
+    /// Whether to continue after tokens that end a text.
     pub ignore_eos: bool,
-    /// Make room when the context is full. Where the model cannot be shifted, the oldest turns go instead,
-    /// between answers.
+    /// Whether to make room when the context is full. If the model cannot be shifted, the oldest turns are removed
+    /// instead, between answers.
     pub shift: bool,
-    /// Tokens at the beginning that stay then; `None` for all before the first message of the user.
+    /// Number of initial tokens to keep then; `None` for everything before the first user message.
     pub keep: Option<usize>,
-    /// Texts that end an answer.
+    /// Stop texts.
     pub stops: StopStrings,
 }
 
@@ -69,15 +69,15 @@ pub struct ChatOptions {
 pub struct Chat {
     generator: Generator,
     maker: PromptMaker,
-    /// How answers are made.
+    /// How answers are generated.
     pub options: ChatOptions,
     messages: Vec<Message>,
-    /// The text that the context and the generator's pending token stand for.
+    /// The text of the context and the generator's pending token.
     seen: String,
 }
 
 impl Chat {
-    /// Without messages.
+    /// A conversation without messages.
     #[must_use]
     pub fn new(generator: Generator, template: ChatTemplate, options: ChatOptions) -> Self {
         let maker = PromptMaker::new(template, generator.session().model().tokenizer());
@@ -90,13 +90,13 @@ impl Chat {
         }
     }
 
-    /// What was said.
+    /// The messages.
     #[must_use]
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Replaces what was said.
+    /// Replaces the messages.
     pub fn set_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }
@@ -106,7 +106,7 @@ impl Chat {
         &mut self.generator
     }
 
-    /// Replaces the system message, or takes it away.
+    /// Replaces or removes the system message.
     pub fn set_system(&mut self, text: Option<&str>) {
         self.messages.retain(|message| message.role != "system");
         if let Some(text) = text {
@@ -114,18 +114,18 @@ impl Chat {
         }
     }
 
-    /// Forgets everything but the system message.
+    /// Removes all messages except the system message.
     pub fn clear(&mut self) {
         self.messages.retain(|message| message.role == "system");
     }
 
-    /// Says `text` and answers it; `each` is handed the answer as it comes and says whether it
-    /// wants more. What came of an answer that was stopped is kept.
+    /// Adds the user message `text` and answers it; `each` is called with each piece of the answer and returns
+    /// whether to continue. The text of a stopped answer is kept.
     ///
     /// # Errors
-    /// [`ChatError`]; nothing was said then.
+    /// [`ChatError`]; the message is not added.
     pub fn say(&mut self, text: &str, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
-        // A message whose answer was stopped before its first word is part of this one.
+        // If its answer was stopped before the first word, the last message is joined with this one.
         let unanswered = self.messages.pop_if(|message| message.role == "user");
         let before = unanswered
             .as_ref()
@@ -143,10 +143,10 @@ impl Chat {
         answered
     }
 
-    /// Answers the last message of the user anew, with other random numbers.
+    /// Answers the last user message again, with other random numbers.
     ///
     /// # Errors
-    /// [`ChatError`]; the last answer is still there then.
+    /// [`ChatError`]; the last answer is kept.
     pub fn regenerate(&mut self, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
         let last = self.take_answer()?;
         self.generator.choose_anew();
@@ -157,10 +157,10 @@ impl Chat {
         answered
     }
 
-    /// Goes on with the last answer.
+    /// Continues the last answer.
     ///
     /// # Errors
-    /// [`ChatError`]; the answer is as before then.
+    /// [`ChatError`]; the answer is unchanged.
     pub fn resume(&mut self, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
         let last = self.take_answer()?;
         let begun = last.as_ref().and_then(|message| message.content.as_ref());
@@ -172,7 +172,7 @@ impl Chat {
         answered
     }
 
-    /// Takes the answer from behind the last message of the user, if there is one.
+    /// Removes the answer to the last user message, if there is one.
     fn take_answer(&mut self) -> Result<Option<Message>, ChatError> {
         let last = self.messages.pop_if(|message| message.role == "assistant");
         if self
@@ -186,7 +186,7 @@ impl Chat {
         Err(ChatError::Nothing)
     }
 
-    /// Goes on behind the messages and `begun`; the whole becomes a message.
+    /// Continues after the messages and `begun`; `begun` and the generated text become a message.
     fn answer(
         &mut self,
         begun: String,
@@ -209,7 +209,7 @@ impl Chat {
             shift: (self.options.shift && self.can_shift()).then(|| self.keep()),
         };
         let mut answer = begun;
-        // All that was generated; what ends the answer is not part of it.
+        // All generated text, without the token or text that ends the answer.
         let mut raw = String::new();
         let stops = &mut self.options.stops;
         stops.restart();
@@ -242,7 +242,7 @@ impl Chat {
         Ok(self.maker.render(messages, &options)?)
     }
 
-    /// The tokens to be in the context for `text`, which ends with `begun`, with room for an answer.
+    /// The tokens that the context needs for `text`, which ends with `begun`, leaving room for an answer.
     fn fit(&mut self, text: &str, begun: &str) -> Result<Vec<u32>, ChatError> {
         let n_ctx = self.generator.n_ctx();
         let limit = n_ctx - (n_ctx / 8).clamp(1, 256).min(n_ctx - 1);
@@ -286,7 +286,7 @@ impl Chat {
         Ok(tokens)
     }
 
-    /// The tokens of the messages without as many of the oldest turns as it takes.
+    /// The tokens of the messages after removing as many of the oldest turns as necessary.
     fn without_oldest(
         &mut self,
         limit: usize,
@@ -319,13 +319,13 @@ impl Chat {
         self.generator.session().can_shift()
     }
 
-    /// Tokens at the beginning that stay when the context is shifted.
+    /// The number of initial tokens to keep when the context is shifted.
     fn keep(&self) -> usize {
         self.options.keep.or_else(|| self.beginning()).unwrap_or(0)
     }
 
-    /// What two conversations have in common before anything is said; `None` if the template
-    /// does not render conversations that nobody had.
+    /// The length of the prefix that two conversations share up to the first user message; `None` if the
+    /// template refuses these made-up conversations.
     fn beginning(&self) -> Option<usize> {
         let system = self
             .messages
@@ -341,7 +341,7 @@ impl Chat {
         Some(common_prefix(&beginning("a")?, &beginning("b")?))
     }
 
-    /// The tokens of a prompt, or of the end of one. What messages say is no control token.
+    /// Encodes a prompt, or the end of one. Text in messages is never encoded as a control token.
     fn encode(&self, text: &str, is_beginning: bool) -> Result<Vec<u32>, ChatError> {
         let tokenizer = self.generator.session().model().tokenizer();
         let render = &self.options.render;

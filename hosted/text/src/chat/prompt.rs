@@ -1,5 +1,5 @@
-//! Prompts: what a template makes of messages, in tokens of which only the template's own are
-//! control tokens.
+//! Prompts: renders messages with a template and tokenizes the result, in which only the template's own
+//! text can have control tokens.
 
 use super::ChatError;
 use super::forged::{self, Controls, Part};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use sluice::encode::{EncodeError, encode};
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 
-/// Makes the prompts of one model. It knows the vocabulary's control tokens, which are looked for once.
+/// Makes the prompts for one model. It collects the vocabulary's control tokens once.
 #[derive(Clone, Debug)]
 pub struct PromptMaker {
     template: ChatTemplate,
@@ -20,14 +20,14 @@ pub struct PromptMaker {
 /// A prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// As the template wrote it.
+    /// The text that the template wrote.
     pub text: String,
-    /// The tokens, with those that the vocabulary puts around every text.
+    /// The tokens, including those that the vocabulary adds around each text.
     pub tokens: Vec<u32>,
 }
 
 impl PromptMaker {
-    /// For a template and a vocabulary.
+    /// A maker for a template and a vocabulary.
     #[must_use]
     pub fn new(template: ChatTemplate, tokenizer: &Tokenizer<'_>) -> Self {
         let text = |id: Option<u32>| {
@@ -55,11 +55,11 @@ impl PromptMaker {
     }
 
     /// The prompt for `messages` and the beginning of an answer, which may be empty. The tokens that begin and
-    /// end a sequence are the vocabulary's where `options` names none. What messages, tools, documents,
-    /// variables and the beginning say is never a control token.
+    /// end a sequence default to the vocabulary's if `options` does not set them. Text in messages, tools, documents,
+    /// variables and the beginning never becomes a control token.
     ///
     /// # Errors
-    /// The template refuses the messages, or the vocabulary cannot write them.
+    /// The template refuses the messages, or the vocabulary cannot encode them.
     pub fn prompt(
         &self,
         messages: &[Message],
@@ -73,7 +73,7 @@ impl PromptMaker {
         Ok(Prompt { text, tokens })
     }
 
-    /// What the template writes, with marks where others wrote what looks like a control token.
+    /// The template's output, with marks where text from others looks like a control token.
     pub(super) fn render(
         &self,
         messages: &[Message],
@@ -90,12 +90,12 @@ impl PromptMaker {
         self.template.render(&messages, &options)
     }
 
-    /// A text with marks, as if a message said it.
+    /// A text with marks, as if it were part of a message.
     pub(super) fn marked_text(&self, text: &str) -> String {
         self.controls.marked_text(text)
     }
 
-    /// The tokens of a text with marks, or of the end of one.
+    /// The tokens of a text with marks, or of the end of such a text.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -103,7 +103,7 @@ impl PromptMaker {
         options: &RenderOptions,
         tokenizer: &Tokenizer<'_>,
     ) -> Result<Vec<u32>, EncodeError> {
-        // A template that writes the token that begins texts makes a prompt that has it.
+        // If the template writes the token that begins texts, the prompt already has it.
         let bos = options.bos_token.as_deref().or(self.bos.as_deref());
         let has_bos = bos.is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
         let mut tokens = Vec::new();

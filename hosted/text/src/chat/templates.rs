@@ -1,4 +1,4 @@
-//! Templates for models whose file has none, by the names that llama.cpp gives them.
+//! Templates for models whose file does not have one, by llama.cpp's names.
 
 /// Names and templates.
 pub const TEMPLATES: [(&str, &str); 5] = [
@@ -16,8 +16,8 @@ pub fn template(name: &str) -> Option<&'static str> {
     found.map(|(_, text)| *text)
 }
 
-/// What the template called `name` writes behind each turn. To a vocabulary without such a token
-/// it is a text, which must end an answer all the same.
+/// What the template called `name` writes after each turn. If the vocabulary has no such token,
+/// the text still has to end an answer.
 #[must_use]
 pub fn end_of_turn(name: &str) -> Option<&'static str> {
     let ends = [

@@ -1,7 +1,7 @@
-//! Grammars put together from rules, marks and JSON schemas.
+//! Grammars composed of rules, marks and JSON schemas.
 //!
 //! A mark such as `<tool_call>` is one control token in some vocabularies and text in others, and
-//! every schema must be rewritten before it is compiled. So such a grammar stays a list of
+//! each schema must be rewritten before it is compiled. So such a grammar is kept as a list of
 //! [`Part`]s until the vocabulary is known.
 
 use super::json_schema::{self, Marked, Shared};
@@ -10,46 +10,47 @@ use core::fmt::Write as _;
 use core::ops::Range;
 use llguidance::api::TopLevelGrammar;
 
-/// A part of a grammar. All parts, one behind the other, are rules, of which `start` is the first.
+/// A part of a grammar. All parts, concatenated, are rules; `start` is the first rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Notation of llguidance, which resembles Lark's.
+    /// llguidance's notation, which resembles Lark's.
     Lark(String),
-    /// Exactly this: the control token of that name, or else the text.
+    /// Exactly this mark: the control token with this name, or else the text.
     Mark(String),
-    /// Any text up to the first mark of this name, and the mark. Of marks that begin with `<|` the text has none.
+    /// Any text up to the first occurrence of this mark, and the mark. If it begins with `<|`, the text cannot contain
+    /// any such mark.
     Until(String),
-    /// Any text at all up to the first of these marks, which may begin with a control token, and the mark.
+    /// Any text up to the first of these marks, which may begin with a control token, and the mark.
     Find {
-        /// A user's, so it may be anything.
+        /// A text from the user, so it can be anything.
         mark: String,
-        /// Whether the text may end before it, too.
+        /// Whether the text may also end before it.
         may_end: bool,
     },
-    /// What of a mark stands behind its first bytes, with the control tokens in it.
+    /// The rest of a mark after its first bytes, including any control tokens.
     Rest {
-        /// All of it.
+        /// The whole mark.
         mark: String,
-        /// How many bytes stand before.
+        /// The number of bytes before the rest.
         from: usize,
     },
     /// A JSON value of this schema.
     Json(String),
-    /// A text of this schema as it is, and the end behind it.
+    /// A string of this schema, written without quotes, and the end that follows it.
     Text {
-        /// Of a text.
+        /// The schema of a string.
         schema: String,
-        /// What is not in the text.
+        /// A mark that the text cannot contain.
         mark: String,
-        /// What follows it, with the mark in it.
+        /// The text that follows, which includes the mark.
         end: String,
     },
-    /// Nothing, but a schema that is refused elsewhere is refused here too.
+    /// Matches nothing, but refuses a schema that would be refused elsewhere.
     Check(String),
 }
 
 impl Part {
-    /// What of it is written by a user.
+    /// The length of the parts that the user wrote.
     pub(super) fn len_bytes(&self) -> usize {
         let (Self::Lark(text)
         | Self::Mark(text)
@@ -63,14 +64,14 @@ impl Part {
     }
 }
 
-/// The grammar, ready to be compiled, and the patterns whose marks it has.
+/// The grammar, ready to be compiled, and the patterns for its marks.
 pub(super) fn joined(
     parts: &[Part],
     vocabulary: &Vocabulary,
 ) -> Result<(TopLevelGrammar, Marked), GrammarError> {
     let mut text = String::new();
     let mut patterns = Shared::default();
-    // Of marks that are texts, the rules for what precedes them.
+    // For marks that are text: the rules for the text before them.
     let mut rules: Vec<&str> = Vec::new();
     for part in parts {
         match part {
@@ -138,7 +139,7 @@ fn number_of<'m>(mark: &'m str, rules: &mut Vec<&'m str>) -> usize {
     })
 }
 
-/// Where the texts and the control tokens of a mark stand in it.
+/// The ranges of text and control tokens in a mark.
 type Pieces = Vec<(Range<usize>, Option<u32>)>;
 
 fn pieces(mark: &str, vocabulary: &Vocabulary) -> Pieces {
@@ -164,8 +165,8 @@ fn pieces(mark: &str, vocabulary: &Vocabulary) -> Pieces {
     pieces
 }
 
-/// The end of the longest control token that begins there, and its number. Within a mark such tokens are known by
-/// their brackets.
+/// The end of the longest control token that begins at `at`, and its number. Within a mark, such tokens are recognised
+/// by their brackets.
 fn control_at(mark: &str, at: usize, vocabulary: &Vocabulary) -> Option<(usize, u32)> {
     let bytes = mark.as_bytes();
     if !matches!(bytes[at], b'<' | b'[') {
@@ -178,7 +179,8 @@ fn control_at(mark: &str, at: usize, vocabulary: &Vocabulary) -> Option<(usize, 
     ends.find_map(|end| Some((end, vocabulary.special(&mark[at..end])?)))
 }
 
-/// Free text has no control token, so one that begins a mark ends that text. One behind text is found too late.
+/// Checks how a mark begins. Free text cannot contain control tokens, so one at the start of a mark ends it; a control
+/// token later in the mark would be found too late.
 fn check_begin(
     mark: &str,
     pieces: &Pieces,
@@ -222,18 +224,18 @@ fn write_rest(
     Ok(())
 }
 
-/// A text in the notation.
+/// A text, quoted in the notation.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 fn write_to(text: &mut String, arguments: core::fmt::Arguments<'_>) {
-    // Writing into a text does not fail.
+    // Writing to a string cannot fail.
     let _ = text.write_fmt(arguments);
 }
 
 pub(super) const ANY_TEXT: &str = "(?s:.*)";
-/// Text without `<|`. Vocabularies have some such marks as text, which is not for what is free.
+/// Text without `<|`. Some vocabularies have such marks as text, which free text must not contain.
 const NO_MARK: &str = "([^<]|<+[^<|])*";
-/// Of the name of a control token within a mark.
+/// Maximum length of a control token's name within a mark.
 const CONTROL_BYTES_MAX: usize = 64;

@@ -1,30 +1,30 @@
-//! No key twice in an object.
+//! Prevents duplicate keys in an object.
 //!
-//! A grammar cannot count names that it does not know, so where a schema leaves names open the
-//! written document is followed here, byte by byte, and a token that would end a key for the second
-//! time is taken out of the mask.
+//! A grammar cannot track names that it does not know. So if a schema allows arbitrary names, the
+//! document is tracked here, byte by byte, and tokens that would end a duplicate key are
+//! removed from the mask.
 
-/// A JSON document as far as it was written.
+/// The state of a JSON document that is being written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
-    /// What is open; of an object, the keys that it has.
+    /// Open arrays and objects; an object has the keys it contains so far.
     open: Vec<Option<Vec<String>>>,
-    /// The text that is being written, as it stands between its quotes.
+    /// The string that is being written, as it appears between its quotes.
     text: Option<Vec<u8>>,
     is_escaped: bool,
-    /// A text that begins now is a key.
+    /// Whether a string that begins now is a key.
     expects_key: bool,
 }
 
 impl Keys {
-    /// Whether the next tokens must be looked at: an object is open that has keys.
+    /// Whether the next tokens must be checked: an open object has keys.
     pub(super) fn is_watching(&self) -> bool {
         let last = self.open.last();
         let has_keys = last.is_some_and(|keys| keys.as_ref().is_some_and(|keys| !keys.is_empty()));
         has_keys || self.text.is_some()
     }
 
-    /// Goes on by `bytes`; `false` if a key comes again.
+    /// Adds `bytes`; `false` if a key is repeated.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         bytes.iter().all(|&byte| self.byte(byte))
     }
@@ -64,7 +64,7 @@ impl Keys {
 
     fn end_key(&mut self, written: &[u8]) -> bool {
         let quoted = [b"\"", written, b"\""].concat();
-        // Escapes are undone: "\u0061" is "a".
+        // Decode escapes: "\u0061" is "a".
         let key = serde_json::from_slice::<String>(&quoted);
         let key = key.unwrap_or_else(|_| String::from_utf8_lossy(written).into_owned());
         let Some(Some(keys)) = self.open.last_mut() else {

@@ -1,14 +1,14 @@
-//! Grammars: which tokens may come next so that a text keeps to GBNF or a JSON schema.
+//! Grammars: they restrict the next token so that a text matches GBNF or a JSON schema.
 //!
 //! A [`GrammarSource`] is what the user wrote; [`Grammar::compiled`] compiles it for a
 //! [`Vocabulary`].
-//! The work is done by the llguidance crate, whose notation the grammars are translated to
-//! ([`mod@gbnf`]); what comes out is a bit mask over the vocabulary. Before every draw
-//! [`Grammar::mask`] says what is allowed, after it [`Grammar::accept`] takes the token.
+//! The work is done by the llguidance crate, to whose notation the grammars are translated
+//! ([`mod@gbnf`]). The result is a bit mask over the vocabulary: before each token is sampled,
+//! [`Grammar::mask`] returns the allowed ones; afterwards, [`Grammar::accept`] takes the token.
 //!
-//! Every kind of work has a bound: the size of the source, of the compiled grammar, of the
-//! lexer's and the parser's states. Beyond it there is an error, not a wait. Compiling runs on a
-//! thread of its own whose stack holds what the bounds allow.
+//! All work is bounded: the sizes of the source and of the compiled grammar, and the numbers of
+//! lexer and parser states. Exceeding a bound is an error instead of a long wait. Compiling runs on a
+//! separate thread, whose stack is large enough for what the bounds allow.
 #![forbid(unsafe_code)]
 
 mod composed;
@@ -35,15 +35,15 @@ use llguidance::{Logger, Matcher};
 use sluice_core::tokenizer::Tokenizer;
 use std::time::Instant;
 
-/// A grammar as it was written.
+/// The source of a grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrammarSource {
     /// llama.cpp's notation.
     Gbnf(String),
     /// JSON schema, as JSON.
     JsonSchema(String),
-    /// Rules, marks and schemas: what calls of functions look like, for example. In such schemas,
-    /// objects that leave names open may have a name twice.
+    /// Rules, marks and schemas, for example the format of function calls. In such schemas, objects
+    /// that allow other names may contain the same name twice.
     Composed(Vec<Part>),
 }
 
@@ -60,23 +60,23 @@ impl GrammarSource {
     }
 }
 
-/// What was written, without a byte order mark.
+/// The text without a byte order mark.
 fn plain(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// A grammar at work on one text.
+/// The state of a grammar while one text is generated.
 pub struct Grammar {
     matcher: Matcher,
-    /// As it was compiled, to begin again.
+    /// The initial state, for restarts.
     fresh: Matcher,
     /// One bit per token.
     words: Vec<u64>,
-    /// Whether they are those of the text as it is.
+    /// Whether `words` are up to date.
     is_made: bool,
     mask_time: Duration,
     vocabulary: Vocabulary,
-    /// Of a JSON document.
+    /// For JSON documents.
     keys: Option<Keys>,
 }
 
@@ -101,16 +101,16 @@ impl core::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// Compiles `source` for a vocabulary, which is prepared for this grammar alone.
+    /// Compiles `source` for a vocabulary that is prepared for this grammar alone.
     ///
     /// # Errors
-    /// Those of [`Self::compiled`] and [`Vocabulary::new`].
+    /// See [`Self::compiled`] and [`Vocabulary::new`].
     pub fn new(source: &GrammarSource, tokenizer: &Tokenizer<'_>) -> Result<Self, GrammarError> {
         source.check_len()?;
         Self::compiled(source, &Vocabulary::new(tokenizer)?)
     }
 
-    /// Compiles `source` for a vocabulary that was prepared before.
+    /// Compiles `source` for a prepared vocabulary.
     ///
     /// # Errors
     /// What is wrong with the source and where, or which bound it exceeds.
@@ -127,27 +127,27 @@ impl Grammar {
             vocabulary: vocabulary.clone(),
             keys,
         };
-        // A vocabulary that cannot write the first character is told so at once.
+        // Reports a vocabulary that cannot write the first character now.
         grammar.mask()?;
         Ok(grammar)
     }
 
-    /// What it was compiled for.
+    /// The vocabulary it was compiled for.
     #[must_use]
     pub const fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// Begins another text.
+    /// Starts another text.
     pub fn restart(&mut self) {
         self.matcher = self.fresh.deep_clone();
         self.is_made = false;
         self.keys = self.keys.take().map(|_| Keys::default());
     }
 
-    /// The tokens that may come next: token `id` where bit `id % 64` of word `id / 64` is set.
-    /// Where the text may end, those that end it are among them; where it must, they alone. Made
-    /// once for each place of a text.
+    /// The tokens that may come next: token `id` is allowed if bit `id % 64` of word `id / 64` is set.
+    /// If the text may end, this includes the tokens that end it; if it must end, only those. Computed
+    /// once for each position.
     ///
     /// # Errors
     /// A bound is exceeded.
@@ -190,13 +190,13 @@ impl Grammar {
         Ok(())
     }
 
-    /// Takes `token`, which [`Self::mask`] allowed, as the next of the text.
+    /// Takes `token`, which [`Self::mask`] allowed, as the next token of the text.
     ///
     /// # Errors
     /// The grammar does not allow it here, or a bound is exceeded.
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
         if self.is_complete() {
-            // Only the end of the text is allowed now, and that changes nothing.
+            // Only the end of the text is allowed now, which does not change the state.
             return Ok(());
         }
         self.is_made = false;
@@ -211,8 +211,8 @@ impl Grammar {
         accepted.map_err(|error| run_error(&error))
     }
 
-    /// Goes on by `bytes`, which need be no whole tokens; `false` and as it was before if they do not
-    /// fit.
+    /// Advances by `bytes`, which need not be whole tokens; if they do not match, returns `false` and
+    /// leaves the state unchanged.
     pub(crate) fn accept_bytes(&mut self, bytes: &[u8]) -> bool {
         let Ok(env) = self.matcher.tok_env() else {
             return false;
@@ -234,18 +234,18 @@ impl Grammar {
         false
     }
 
-    /// How many of `tokens` may come next, one after the other. A few more may be counted than there are: names that
-    /// come again in an object are noticed when they are taken.
+    /// How many of `tokens` may come next, in sequence. This may count a few too many: a repeated name in an object is
+    /// only detected when it is accepted.
     pub fn n_allowed(&self, tokens: &[u32]) -> usize {
-        // Asked of a copy: what goes wrong here is no part of the text.
+        // Validated on a copy, so that an error does not affect the text.
         let n = self.matcher.clone().validate_tokens(tokens).unwrap_or(0);
         n.min(tokens.len())
     }
 
-    /// Tokens of the text that must come next, cut as the vocabulary's longest pieces cut it. None where there is a
-    /// choice; none of control tokens.
+    /// The tokens that must come next, split into the vocabulary's longest pieces. Empty if there is a choice. Stops
+    /// before a control token.
     pub fn forced(&self) -> Vec<u32> {
-        // Asked of a copy, which is left with these bytes taken.
+        // Computed on a copy, because the bytes are consumed.
         let mut bytes = self.matcher.clone().compute_ff_bytes();
         let end = bytes.iter().position(|byte| *byte == CONTROL);
         bytes.truncate(end.unwrap_or(bytes.len()));
@@ -271,7 +271,7 @@ impl Grammar {
     }
 }
 
-/// Runs `work` where there is room for all that the bounds allow.
+/// Runs `work` with a stack that suffices for everything the bounds allow.
 fn on_large_stack<T: Send>(
     work: impl FnOnce() -> Result<T, GrammarError> + Send,
 ) -> Result<T, GrammarError> {
@@ -330,7 +330,7 @@ fn compile_error(error: &dyn core::fmt::Display) -> GrammarError {
     GrammarError::Compile(first_line(&error.to_string()))
 }
 
-/// Why it cannot go on, in our words where they are known.
+/// Why a grammar cannot continue, in our own words if the error is known.
 fn run_error(error: &dyn core::fmt::Display) -> GrammarError {
     let message = error.to_string();
     let is_stuck = message.contains("NoExtension");
@@ -341,7 +341,7 @@ fn run_error(error: &dyn core::fmt::Display) -> GrammarError {
     })
 }
 
-/// Messages of the crate go on with backtraces and states.
+/// Messages of the crate have backtraces and states after the first line.
 fn first_line(message: &str) -> String {
     let line = message.lines().find(|line| !line.trim().is_empty());
     shorten(line.unwrap_or("no reason given").trim())
@@ -356,25 +356,25 @@ fn shorten(message: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrammarError {
-    /// The GBNF is wrong.
+    /// The GBNF is invalid.
     #[error(transparent)]
     Gbnf(#[from] GbnfError),
-    /// The JSON schema is none.
+    /// The JSON schema is invalid or not supported.
     #[error("JSON schema: {0}")]
     Schema(String),
-    /// It cannot be compiled: a schema's keyword that is not known, a bound.
+    /// It cannot be compiled, because of an unsupported keyword of a schema or a bound.
     #[error("the grammar cannot be compiled: {0}")]
     Compile(String),
-    /// It could not go on.
+    /// It could not continue.
     #[error("the grammar cannot go on: {0}")]
     Run(String),
-    /// Longer than any grammar is.
+    /// It exceeds the maximum length of a grammar.
     #[error("the grammar is longer than {SOURCE_BYTES_MAX} bytes")]
     TooLong,
-    /// The tokens are too many or too long.
+    /// There are too many tokens, or they are too long.
     #[error("the vocabulary is too large for grammars")]
     Vocabulary,
-    /// No thread to compile on.
+    /// The thread for compiling could not be started.
     #[error(
         "cannot start a thread to compile the grammar, which takes {} MiB of address space (ulimit -v)",
         COMPILE_STACK_BYTES >> 20
@@ -382,12 +382,12 @@ pub enum GrammarError {
     Thread(#[source] std::io::Error),
 }
 
-/// How the crate writes that a control token follows.
+/// The byte with which the crate announces a control token.
 const CONTROL: u8 = 0xff;
 const NO_TOKEN: &str = "no token of this vocabulary goes on here";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Alternatives at one place of a grammar: every tool is some, and so is every optional argument.
+/// Maximum number of alternatives at one place of a grammar: every tool and every optional argument needs some.
 const COMPOSED_ITEMS_MAX: usize = 20_000;
-/// Address space, of which only what is used becomes memory.
+/// Address space; only what is used takes memory.
 const COMPILE_STACK_BYTES: usize = 256 << 20;
 const MESSAGE_BYTES_MAX: usize = 400;

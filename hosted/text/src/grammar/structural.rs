@@ -1,38 +1,35 @@
-//! Structural tags: text that is free up to a trigger, behind which one of some tags has to follow.
+//! Structural tags: text that is free up to a trigger, after which one of several tags has to follow.
 //!
-//! A tag is what it begins with (a trigger is the beginning of that), a JSON value of a schema or any text, and what
-//! it ends with. Then the text is free again. The shape is that of vLLM's `structural_tag`.
+//! A tag consists of its beginning (which starts with a trigger), a JSON value of a schema or any text, and its end.
+//! Afterwards the text is free again. The format is vLLM's `structural_tag`.
 //!
-//! Free text has no control tokens, and no trigger: the first one ends it. What cannot be kept to so is refused by
-//! name, here or where the vocabulary is known.
-//!
-//! Free text has no control tokens, and no trigger: the first one ends it. What cannot be kept to so is refused by
-//! name, here or where the vocabulary is known.
+//! Free text contains neither control tokens nor triggers: the first one ends it. Tags for which this cannot be
+//! enforced are refused by name, here or once the vocabulary is known.
 
 use super::composed::ANY_TEXT;
 use super::{GrammarSource, Part, quoted};
 
-/// A text whose inside is constrained.
+/// A constrained section of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Begins with a trigger.
     pub begin: String,
     /// A JSON schema; `None` for any text up to `end`, which may not be empty then.
     pub schema: Option<String>,
-    /// Stands behind it.
+    /// The text that ends the tag.
     pub end: String,
 }
 
-/// Texts with tags in them.
+/// Texts that contain tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Structure {
     /// The tags.
     pub tags: Vec<Tag>,
-    /// Texts that begin a tag.
+    /// Texts that start a tag.
     pub triggers: Vec<String>,
-    /// Without a tag the text may not end.
+    /// Whether the text must contain a tag before it may end.
     pub at_least_one: bool,
-    /// The text ends behind the first tag.
+    /// Whether the text ends after the first tag.
     pub stop_after_first: bool,
 }
 
@@ -40,8 +37,8 @@ impl Structure {
     /// The grammar of such texts.
     ///
     /// # Errors
-    /// There is no tag, one that cannot be told from free text, a trigger that hides another or has no tag, or too
-    /// many of them.
+    /// There are no tags, a tag cannot be distinguished from free text, a trigger hides another or has no tag, or there
+    /// are too many of them.
     pub fn grammar(&self) -> Result<GrammarSource, String> {
         self.check_sizes()?;
         let triggers = self.distinct_triggers()?;
@@ -73,7 +70,7 @@ impl Structure {
         Ok(GrammarSource::Composed(parts))
     }
 
-    /// Everything after it takes time that follows from these sizes.
+    /// Checks the sizes, which bound the time of everything after it.
     fn check_sizes(&self) -> Result<(), String> {
         if self.tags.is_empty() || self.triggers.is_empty() {
             return Err("a tag and a trigger are needed".to_owned());
@@ -96,7 +93,8 @@ impl Structure {
         Ok(())
     }
 
-    /// Each once. None is within another, which would end free text at the same place or later.
+    /// The triggers without duplicates. None may contain another, which would end free text at the same place or
+    /// earlier.
     fn distinct_triggers(&self) -> Result<Vec<&str>, String> {
         let mut triggers: Vec<&str> = Vec::with_capacity(self.triggers.len());
         for trigger in self.triggers.iter().map(String::as_str) {
@@ -140,7 +138,7 @@ impl Structure {
     }
 }
 
-/// What of a tag stands behind its trigger.
+/// The part of a tag after its trigger.
 fn inside(parts: &mut Vec<Part>, tag: &Tag, trigger_len: usize) {
     parts.push(Part::Rest {
         mark: tag.begin.clone(),
@@ -161,6 +159,6 @@ fn inside(parts: &mut Vec<Part>, tag: &Tag, trigger_len: usize) {
 
 const TAGS_MAX: usize = 1024;
 const TRIGGERS_MAX: usize = 128;
-/// Of a trigger, of what a tag begins with and of what it ends with.
+/// Maximum length of a trigger, and of a tag's beginning and end.
 const MARK_BYTES_MAX: usize = 256;
 const SHOWN_BYTES: usize = 40;

@@ -1,5 +1,5 @@
 //! Grammars with the vocabulary of the project's own model: what they accept and refuse, and how
-//! hostile ones end.
+//! hostile ones fail.
 
 mod structural;
 
@@ -28,8 +28,8 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
     tokens.expect("byte-level: every text").to_vec()
 }
 
-/// Whether `text` is a complete text of the grammar: once as the tokenizer cuts it and once in
-/// single bytes, which must agree.
+/// Whether the grammar accepts `text` as complete, both as the tokenizer splits it and as
+/// single bytes; the two results must agree.
 fn accepts(grammar: &mut Grammar, tokenizer: &Tokenizer<'_>, text: &str) -> bool {
     let bytes: Vec<u32> = text
         .bytes()
@@ -79,7 +79,7 @@ piece ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
 castle ::= "O-O" "-O"?
 "#;
 
-/// Recursion in the middle, at the end, through several rules; older files' white space.
+/// Recursion in the middle, at the end and through several rules; white space as in older files.
 const DATA: &str = r#"
 root ::= value
 value ::= object | array | string | ("true" | "false" | "null") ws | number
@@ -91,7 +91,7 @@ number ::= "-"? [0-9]+ ("." [0-9]+)? ws
 ws ::= ([ \t\n] ws)?
 "#;
 
-/// A grammar, texts that are complete in it, texts that are not.
+/// A grammar, texts that it accepts, and texts that it does not.
 type Case = (
     &'static str,
     &'static [&'static str],
@@ -148,7 +148,7 @@ const CASES: [Case; 9] = [
         &["ab", "abb"],
         &["a", "b", "abbb"],
     ),
-    // What comes behind a run of characters is not eaten by it.
+    // A repeated character class does not swallow the characters after it.
     (
         "root ::= [a-z]+ \"x\" | \"(\" root \")\"",
         &["ax", "xxx", "((abx))"],
@@ -204,7 +204,7 @@ fn schemas_accept_their_documents_and_no_others() {
         ] {
             assert!(!accepts(&mut grammar, tokenizer, text), "{text}");
         }
-        // Complete: nothing but an end may follow.
+        // Complete: only an end token may follow.
         assert!(accepts(
             &mut grammar,
             tokenizer,
@@ -221,7 +221,7 @@ fn schemas_accept_their_documents_and_no_others() {
     });
 }
 
-/// The error, and that it came soon.
+/// The error, after checking that it came soon.
 fn refused(tokenizer: &Tokenizer<'_>, source: GrammarSource) -> String {
     let start = Instant::now();
     let error = Grammar::new(&source, tokenizer).err();
@@ -229,7 +229,7 @@ fn refused(tokenizer: &Tokenizer<'_>, source: GrammarSource) -> String {
     error.map_or_else(|| "accepted".into(), |error| error.to_string())
 }
 
-/// GBNF, and what its error says.
+/// GBNF, and a part of its error message.
 const WRONG_GRAMMARS: [(&str, &str); 23] = [
     (
         "root ::= root \"a\" | \"b\"",
@@ -283,7 +283,7 @@ const WRONG_GRAMMARS: [(&str, &str); 23] = [
     ("$", "line 1: the name of a rule is expected"),
 ];
 
-/// The same of JSON schemas.
+/// JSON schemas, and a part of their error messages.
 const WRONG_SCHEMAS: [(&str, &str); 30] = [
     (
         r##"{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}"##,
@@ -382,8 +382,8 @@ const WRONG_SCHEMAS: [(&str, &str); 30] = [
     ),
 ];
 
-/// Schemas, what is valid, and what is not. Each number beside a bound is another number than the
-/// bound, though it is the same double.
+/// Schemas, valid documents and invalid ones. Each number next to a bound differs from it, although both
+/// are the same double.
 const LONG_NUMBERS: [(&str, &[&str], &[&str]); 17] = [
     (
         r#"{"type":"integer","minimum":9007199254740993}"#,
@@ -479,7 +479,7 @@ const LONG_NUMBERS: [(&str, &[&str], &[&str]); 17] = [
             "18446744073709551614",
         ],
     ),
-    // A later member of the same name counts, with what is in it.
+    // A later member with the same name counts, with everything in it.
     (
         r#"{"properties":{"n":{"const":10000000000000000001}},
             "properties":{"n":{"const":10000000000000000003}},"required":["n"]}"#,
@@ -494,7 +494,7 @@ const LONG_NUMBERS: [(&str, &[&str], &[&str]); 17] = [
         &["{\"\\\"}]\":[{\"a\":18446744073709551613}],\"b\":100}"],
         &["{\"\\\"}]\":[{\"a\":18446744073709551612}]}", "{\"b\":101}"],
     ),
-    // Beyond 2^53 without fractions, below with them.
+    // No fractions beyond 2^53, but below.
     (
         r#"{"type":"number","minimum":0.5,"maximum":9007199254740993}"#,
         &[
@@ -590,7 +590,7 @@ fn wrong_grammars_are_named() {
     });
 }
 
-/// Large and deep ones: an error or a grammar, but soon, and the first masks too.
+/// Large and deeply nested ones: an error or a grammar, but soon, and so are the first masks.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list of grammars")]
 fn hostile_grammars_end_soon() {
@@ -676,5 +676,5 @@ fn hostile_grammars_end_soon() {
     });
 }
 
-/// Generous: builds without optimisation on a busy machine keep to it.
+/// Generous: unoptimised builds on a busy machine meet it.
 const BOUND: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A vocabulary as grammars see it.
+//! A vocabulary as grammars need it.
 
 use super::{GrammarError, compile_error, on_large_stack};
 use llguidance::ParserFactory;
@@ -10,8 +10,8 @@ use sluice_core::tokenizer::Tokenizer;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A vocabulary prepared for grammars. For 150,000 tokens that takes most of a second, so whoever
-/// compiles several grammars for a model keeps it; clones share what was made.
+/// A vocabulary prepared for grammars. With 150,000 tokens this takes almost a second, so keep it when
+/// compiling several grammars for a model; clones share the data.
 #[derive(Clone)]
 pub struct Vocabulary {
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ struct Shared {
     quoting: Vec<u32>,
     /// Control tokens, and those that end texts, by name.
     special: HashMap<Vec<u8>, u32>,
-    /// Their names.
+    /// The names of these tokens.
     names: HashMap<u32, Vec<u8>>,
     factory: ParserFactory,
 }
@@ -67,7 +67,7 @@ impl Vocabulary {
         self.shared.words.get(id as usize).map(Vec::as_slice)
     }
 
-    /// The bytes of a token, if it is text, or else its name.
+    /// The bytes of a text token, or the name of any other.
     pub(crate) fn shown(&self, id: u32) -> &[u8] {
         let name = self.shared.names.get(&id);
         name.map_or_else(|| self.word(id).unwrap_or_default(), Vec::as_slice)
@@ -105,7 +105,7 @@ fn factory(words: &[Vec<u8>], ends: &[u32]) -> Result<ParserFactory, GrammarErro
     Ok(factory)
 }
 
-/// The bytes of every token as the grammar sees it: none for those that are never text.
+/// The bytes of each token as the grammar sees it: empty for tokens that are never text.
 fn words_of(tokenizer: &Tokenizer<'_>) -> Result<Vec<Vec<u8>>, GrammarError> {
     let mut piece = vec![0; tokenizer.piece_len_max()];
     let mut total = 0;

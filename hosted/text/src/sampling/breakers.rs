@@ -1,8 +1,8 @@
-//! DRY's sequence breakers: from texts to the tokens that can hold them.
+//! DRY's sequence breakers: finds the tokens that can contain the given texts.
 //!
-//! A text may begin in the middle of one token and end in another. As in llama.cpp, every token
-//! that holds the text is a breaker by itself, and one that ends with the beginning of the text
-//! is one together with the tokens of the rest.
+//! A text may begin in the middle of one token and end in another. As in llama.cpp, a token that
+//! contains the whole text is a breaker by itself, and a token that ends with the beginning of the
+//! text is one if the tokens of the rest follow.
 
 use super::SamplingError;
 use sluice_core::sampler::{DryBreaker, DryBreakers};
@@ -16,16 +16,16 @@ pub struct DrySequenceBreakers {
 }
 
 impl DrySequenceBreakers {
-    /// The breakers for these texts; of a text that is longer than 40 bytes, for its beginning.
+    /// The breakers for these texts; of a text longer than 40 bytes, only the beginning is used.
     ///
     /// # Errors
-    /// A text that the vocabulary cannot write.
+    /// The vocabulary cannot encode a text.
     pub fn new(texts: &[String], tokenizer: &Tokenizer<'_>) -> Result<Self, SamplingError> {
         let mut breakers = Self::default();
         let mut piece = vec![0; tokenizer.piece_len_max()];
         for text in texts.iter().filter(|text| !text.is_empty()) {
             let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-            // By the length of what the head holds; that many tails there can be.
+            // Indexed by the length of the part in the head, so there can be that many tails.
             let tails = Self::tails(text, tokenizer)?;
             for id in 0..tokenizer.n_vocab() {
                 let Ok(held) = tokenizer.decode_piece(id, &mut piece) else {
@@ -39,7 +39,7 @@ impl DrySequenceBreakers {
         Ok(breakers)
     }
 
-    /// As core takes them.
+    /// The breakers in core's format.
     #[must_use]
     pub fn view(&self) -> DryBreakers<'_> {
         DryBreakers {
@@ -48,7 +48,7 @@ impl DrySequenceBreakers {
         }
     }
 
-    /// The tokens of every rest of `text` that begins at a character: `tails[i]` those of
+    /// The tokens of each tail of `text` that begins at a character: `tails[i]` are the tokens of
     /// `text[i..]`.
     fn tails(
         text: &str,
@@ -101,7 +101,7 @@ impl DrySequenceBreakers {
     }
 }
 
-/// Longer texts are cut, as llama.cpp cuts them.
+/// Longer texts are cut, as in llama.cpp.
 const TEXT_BYTES_MAX: usize = 40;
-/// Longer tails, too: it bounds the time of a search.
+/// Longer tails are cut, too, which bounds the search time.
 const TAIL_LEN_MAX: usize = 20;

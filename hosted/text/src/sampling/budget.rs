@@ -1,9 +1,9 @@
-//! How long an answer may reason.
+//! Limits the length of reasoning.
 
 use super::scan::Scan;
 use crate::assistant::Reasoning;
 
-/// Counts tokens of reasoning and then closes it.
+/// Counts the tokens of reasoning, and then closes it.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     scan: Scan,
@@ -11,7 +11,7 @@ pub(super) struct Budget {
     n_used: usize,
     /// The tokens that close it.
     closing: Vec<u32>,
-    /// Which of them comes next, once the first was forced.
+    /// Index of the next one, once the first was forced.
     at: usize,
 }
 
@@ -32,14 +32,14 @@ impl Budget {
         self.at = 0;
     }
 
-    /// The token that must come next. A character is not cut short.
+    /// The token that must come next. Waits for the end of an incomplete character.
     pub(super) fn forced(&self) -> Option<u32> {
         let is_due = self.scan.is_inside() && self.n_used >= self.n_most;
         let is_forced = self.at > 0 || (is_due && !self.scan.is_mid_char());
         self.closing.get(self.at).copied().filter(|_| is_forced)
     }
 
-    /// The tokens that must come next, one after the other; none where the next one is free.
+    /// The tokens that must come next, in order; empty if the next one is free.
     pub(super) fn rest(&self) -> &[u32] {
         match self.forced() {
             Some(_) => &self.closing[self.at..],
@@ -47,13 +47,13 @@ impl Budget {
         }
     }
 
-    /// The grammar does not allow the forced token: the mark's first one is tried again later, what
-    /// follows it is left to the grammar.
+    /// Handles a forced token that the grammar does not allow: the first token of the mark is tried again later; the
+    /// tokens after it are left to the grammar.
     pub(super) fn yield_to_grammar(&mut self) {
         self.at = 0;
     }
 
-    /// Goes on by a token that was chosen, or forced.
+    /// Advances by a token that was sampled or forced.
     pub(super) fn push(&mut self, piece: &[u8], is_forced: bool) {
         let was_inside = self.scan.is_inside();
         self.scan.push(piece);

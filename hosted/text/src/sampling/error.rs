@@ -1,15 +1,15 @@
-//! What can go wrong with a sampler.
+//! Errors of samplers.
 #![forbid(unsafe_code)]
 
 use crate::grammar::GrammarError;
 use sluice_core::sampler::SampleError;
 use sluice_core::tokenizer::TokenizerError;
 
-/// Why a sampler could not be made, or no token be chosen.
+/// Why a sampler could not be made, or a token not be sampled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplingError {
-    /// Core's samplers refuse.
+    /// An error of core's samplers.
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// A bias for a token that does not exist.
@@ -20,24 +20,24 @@ pub enum SamplingError {
         /// Size of the vocabulary.
         n_vocab: u32,
     },
-    /// The grammar cannot go on.
+    /// The grammar cannot continue.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
-    /// The vocabulary cannot write a mark.
+    /// The vocabulary cannot encode a mark.
     #[error("cannot write the mark {text:?} in tokens")]
     Mark {
         /// The text.
         text: String,
-        /// What the tokenizer says.
+        /// The tokenizer's error.
         #[source]
         source: Box<TokenizerError>,
     },
-    /// A sequence breaker has characters that the vocabulary cannot write.
+    /// A sequence breaker has characters that the vocabulary cannot encode.
     #[error("cannot write the sequence breaker {text:?} in tokens")]
     Breaker {
         /// The text.
         text: String,
-        /// What the tokenizer says.
+        /// The tokenizer's error.
         #[source]
         source: Box<TokenizerError>,
     },

@@ -1,4 +1,4 @@
-//! A grammar at work on a text, whose next mask another thread may make while the model reads the token.
+//! The grammar of a text. Another thread can make its next mask while the model reads the token.
 #![forbid(unsafe_code)]
 
 use crate::grammar::{Grammar, GrammarError};
@@ -6,19 +6,19 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Has work done by a thread that is not the caller's, soon or never.
+/// Runs work on another thread, soon or never.
 pub type Helper = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-/// Masks that take less are made where they are needed: to wake a thread takes a part of that.
+/// Masks that take less time are made where they are needed: waking a thread takes a good part of that.
 const WORTH_A_THREAD: Duration = Duration::from_micros(100);
 
-/// A grammar, perhaps with a helper.
+/// A grammar, with an optional helper.
 pub(super) struct Guide {
     grammar: Arc<Mutex<Grammar>>,
     /// Known without waiting for a mask.
     is_complete: bool,
     helper: Option<Helper>,
-    /// Least time of a mask that the helper is asked for.
+    /// Minimum time of a mask for which the helper is asked.
     pub(super) worth: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Guide {
         self.is_complete
     }
 
-    /// The grammar, as soon as no mask of it is being made.
+    /// The grammar, after waiting for a mask that is being made.
     ///
     /// # Errors
     /// Making a mask panicked.
@@ -49,7 +49,7 @@ impl Guide {
         self.grammar.lock().map_err(|_| lost())
     }
 
-    /// Changes the grammar; `prepares`: the mask that is needed next is that of the grammar as it is then.
+    /// Changes the grammar. `prepares`: the next mask needed is the one for the changed grammar, so make it in advance.
     pub(super) fn change<T>(
         &mut self,
         prepares: bool,
@@ -68,11 +68,11 @@ impl Guide {
         {
             let grammar = Arc::downgrade(&self.grammar);
             helper(Box::new(move || {
-                // The text may have ended, or gone on without waiting for this.
+                // Meanwhile the text may have ended, or continued without this mask.
                 if let Some(grammar) = grammar.upgrade()
                     && let Ok(mut grammar) = grammar.lock()
                 {
-                    // What is wrong is said again to who needs it.
+                    // An error occurs again when the mask is needed, and is reported then.
                     let _made = grammar.mask();
                 }
             }));
@@ -82,11 +82,11 @@ impl Guide {
 }
 
 impl Clone for Guide {
-    /// A copy has no helper: it is used at once.
+    /// A clone has no helper, because it is used at once.
     fn clone(&self) -> Self {
         let grammar = match self.grammar.lock() {
             Ok(grammar) => grammar.clone(),
-            // Who asks it for a mask is told.
+            // The error is reported when a mask is requested.
             Err(poisoned) => poisoned.into_inner().clone(),
         };
         Self::new(grammar)

@@ -1,10 +1,10 @@
-//! A grammar that begins in the midst of an answer, behind a trigger.
+//! A grammar that starts in the middle of an answer, after a trigger.
 
 use super::scan::{Found, Scan};
 use crate::assistant::Triggers;
 use crate::grammar::Grammar;
 
-/// Waits for a trigger.
+/// Watches a text for a trigger.
 #[derive(Clone, Debug)]
 pub(super) struct Lazy {
     scan: Scan,
@@ -24,13 +24,13 @@ impl Lazy {
         self.is_awake = false;
     }
 
-    /// Whether the grammar holds.
+    /// Whether the grammar applies.
     pub(super) const fn is_awake(&self) -> bool {
         self.is_awake
     }
 
-    /// Goes on by the text of a token. What it has behind a trigger is the grammar's first; where it
-    /// does not fit, there was no trigger.
+    /// Adds the text of a token. Any text after a trigger is the grammar's first; if the grammar does not
+    /// accept it, the trigger does not count.
     pub(super) fn push(&mut self, piece: &[u8], grammar: &mut Grammar) {
         self.scan.push(piece);
         while let Some(found) = self.scan.next() {

@@ -1,9 +1,9 @@
-//! Choosing tokens with everything that has to be owned: a chain's memory, biases, sequence
-//! breakers, a grammar.
+//! Sampling with everything that owns memory: a chain's history, biases, sequence breakers, a
+//! grammar.
 //!
-//! [`SamplingSettings`] says what is wanted, independent of a model; [`Sampler`] is that for one
-//! vocabulary and one text. The samplers
-//! themselves are core's ([`sluice::core::sampler`]).
+//! [`SamplingSettings`] are independent of a model; a [`Sampler`] applies them to one vocabulary and
+//! one text. The sampling algorithms
+//! are in core ([`sluice::core::sampler`]).
 //!
 //! ```no_run
 //! use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -42,7 +42,7 @@ use sluice_core::sampler::{
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::MutexGuard;
 
-/// What is asked of a [`Sampler`]. The default is llama.cpp's.
+/// Settings of a [`Sampler`]. The defaults are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingSettings {
     /// The samplers, their order and the seed.
@@ -51,10 +51,10 @@ pub struct SamplingSettings {
     pub biases: Vec<LogitBias>,
     /// Never choose a token that ends the text.
     pub ignore_eos: bool,
-    /// Texts across which DRY sees no repetition.
+    /// Texts that interrupt repetitions for DRY.
     pub dry_sequence_breakers: Vec<String>,
-    /// Record how likely every chosen token was, and this many of the likeliest ones
-    /// ([`Sampler::report`]).
+    /// Whether to record the log-probability of each sampled token, and for how many of the most likely
+    /// tokens ([`Sampler::report`]).
     pub n_probs: Option<usize>,
 }
 
@@ -75,36 +75,36 @@ impl Default for SamplingSettings {
     }
 }
 
-/// Chooses the tokens of one text. After it is made, a draw allocates nothing (a grammar and a
-/// budget do).
+/// Samples the tokens of one text. After construction, sampling does not allocate (except for a
+/// grammar or a budget).
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
     mirostat: Mirostat,
-    /// Those that always hold, and then those of the first `min_tokens` tokens.
+    /// The biases that always apply, followed by those that apply to the first `min_tokens` tokens.
     biases: Vec<LogitBias>,
     n_always: usize,
     min_tokens: usize,
-    /// Tokens of the text so far.
+    /// Number of tokens of the text so far.
     n_taken: usize,
     breakers: DrySequenceBreakers,
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
     grammar: Option<Guide>,
-    /// Of a grammar that waits for a trigger.
+    /// Present if the grammar waits for a trigger.
     lazy: Option<Lazy>,
     budget: Option<Budget>,
-    /// If one of them follows the text.
+    /// Present if a grammar or a budget follows the text.
     vocabulary: Option<Vocabulary>,
 }
 
 impl Sampler {
-    /// A sampler for a vocabulary and texts of at most `n_ctx` tokens.
+    /// A sampler for a vocabulary and texts of up to `n_ctx` tokens.
     ///
     /// # Errors
-    /// A setting that is out of range, a bias for a token that the vocabulary lacks, a sequence
-    /// breaker that it cannot write.
+    /// A setting is out of range, a bias is for a token outside the vocabulary, or the vocabulary cannot
+    /// encode a sequence breaker.
     pub fn new(
         settings: &SamplingSettings,
         tokenizer: &Tokenizer<'_>,
@@ -150,8 +150,8 @@ impl Sampler {
         })
     }
 
-    /// The sampler that writes at least `n` tokens before one that ends the text: the vocabulary's, and
-    /// `stop_tokens`. A grammar that has come to its end ends the text before that.
+    /// Requires at least `n` tokens before a token that ends the text: one of the vocabulary's, or of
+    /// `stop_tokens`. A grammar that is complete ends the text earlier.
     #[must_use]
     pub fn with_min_tokens(
         mut self,
@@ -170,7 +170,7 @@ impl Sampler {
         self
     }
 
-    /// The sampler that chooses only what `grammar` allows; the grammar begins with the text.
+    /// Restricts the text to `grammar` from its start.
     #[must_use]
     pub fn with_grammar(mut self, grammar: Grammar) -> Self {
         self.grammar = Some(Guide::new(grammar));
@@ -178,8 +178,8 @@ impl Sampler {
         self
     }
 
-    /// The sampler that is free until a trigger is written, and then chooses only what `grammar`
-    /// allows; the grammar begins behind the trigger.
+    /// Leaves the text free until a trigger is written, and restricts it to `grammar` after the
+    /// trigger.
     #[must_use]
     pub fn with_lazy_grammar(mut self, grammar: Grammar, triggers: Triggers) -> Self {
         self.vocabulary = Some(grammar.vocabulary().clone());
@@ -188,8 +188,8 @@ impl Sampler {
         self
     }
 
-    /// The sampler whose grammar's masks `helper` makes while the model reads a token, where they take long. A
-    /// mask that has not been begun when it is needed is made by who needs it.
+    /// Lets `helper` make the grammar's slow masks while the model reads a token. If the helper has not started a
+    /// mask when it is needed, the sampler makes it.
     #[must_use]
     pub fn with_helper(mut self, helper: Helper) -> Self {
         if let Some(grammar) = &mut self.grammar {
@@ -198,11 +198,11 @@ impl Sampler {
         self
     }
 
-    /// The sampler that ends reasoning after `n` tokens of it; 0 is at once. The dialect knows how,
-    /// and whether `prompt_end` has begun it; where it knows of no reasoning, nothing changes.
+    /// Ends reasoning after `n` tokens of it; 0 ends it at once. The dialect defines the marks, and
+    /// `prompt_end` may already have begun reasoning. Has no effect if the dialect does not support reasoning.
     ///
     /// # Errors
-    /// The vocabulary cannot write the closing mark.
+    /// The vocabulary cannot encode the closing mark.
     pub fn with_reasoning_budget(
         mut self,
         n: usize,
@@ -220,13 +220,13 @@ impl Sampler {
         Ok(self)
     }
 
-    /// Whether nothing may follow the token chosen last: a grammar has come to its end.
+    /// Whether the grammar is complete, so that nothing may follow the last token.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.grammar.as_ref().is_some_and(Guide::is_complete)
     }
 
-    /// Begins another text: forgets what was learnt from the last one.
+    /// Starts another text: clears everything learnt from the last one.
     pub fn restart(&mut self) {
         let Mirostat {
             version, tau, eta, ..
@@ -234,7 +234,7 @@ impl Sampler {
         self.mirostat = Mirostat::new(version, tau, eta);
         self.n_taken = 0;
         if let Some(grammar) = &mut self.grammar {
-            // A grammar that is lost says so when it is asked for a mask.
+            // A poisoned grammar is reported when a mask is requested.
             let _restarted = grammar.change(self.lazy.is_none(), Grammar::restart);
         }
         if let Some(lazy) = &mut self.lazy {
@@ -245,14 +245,14 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token after `history`, the whole text so far, at `position` of choice `number` of
-    /// its request (which are the random counter).
+    /// Samples the token after `history`, the whole text so far, at `position` of choice `number` of
+    /// its request (position and number are the random counter).
     ///
-    /// `logits: (n_vocab)`. The token counts as taken: what the sampler learns from the text, it
-    /// learns now.
+    /// `logits: (n_vocab)`. The token counts as accepted: the sampler updates its state from the text
+    /// now.
     ///
     /// # Errors
-    /// The logits are broken, or nothing is left to choose from.
+    /// The logits are broken, or no token is allowed.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -314,7 +314,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// The grammar that holds now.
+    /// The grammar, if it applies now.
     fn awake(&self) -> Option<MutexGuard<'_, Grammar>> {
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
         let grammar = self.grammar.as_ref();
@@ -322,7 +322,7 @@ impl Sampler {
         grammar.lock().ok()
     }
 
-    /// What follows the text goes on by `token`.
+    /// Advances everything that follows the text by `token`.
     fn take(&mut self, token: u32, is_forced: bool) -> Result<(), SamplingError> {
         let piece = self.vocabulary.as_ref().map(|all| all.shown(token));
         if let (Some(budget), Some(piece)) = (&mut self.budget, piece) {
@@ -340,26 +340,26 @@ impl Sampler {
         Ok(())
     }
 
-    /// How likely the token chosen last was, if that is recorded.
+    /// The log-probability of the last token, if it is recorded.
     #[must_use]
     pub fn report(&self) -> Option<&TokenReport> {
         self.report.as_ref()
     }
 
-    /// The settings of the chain.
+    /// The chain's settings.
     #[must_use]
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
 }
 
-/// Whether a mask allows `token`; an empty one allows all.
+/// Whether a mask allows `token`; an empty mask allows all.
 fn is_allowed(words: &[u64], token: u32) -> bool {
     let word = words.get(token as usize / 64);
     words.is_empty() || word.is_some_and(|word| (word >> (token % 64)) & 1 == 1)
 }
 
-/// A mark as tokens.
+/// Encodes a mark.
 fn encoded(text: &str, tokenizer: &Tokenizer<'_>) -> Result<Vec<u32>, SamplingError> {
     let options = EncodeOptions {
         add_special: false,

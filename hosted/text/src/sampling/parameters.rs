@@ -1,5 +1,5 @@
-//! The table of the numbers that set samplers. Flags, fields of requests, the C library's defaults and Python's checks are
-//! read from it or tested against it.
+//! The table of numeric sampling parameters. Flags, request fields, the C library's defaults and Python's checks are
+//! derived from it or tested against it.
 #![forbid(unsafe_code)]
 
 use core::hash::{BuildHasher as _, Hasher as _};
@@ -7,10 +7,10 @@ use core::ops::RangeInclusive;
 use sluice_core::sampler::{MirostatVersion, SamplerConfig};
 use std::hash::RandomState;
 
-/// A number that sets a sampler. Its default is that of [`SamplerConfig::DEFAULT`].
+/// A numeric sampling parameter. Its default is taken from [`SamplerConfig::DEFAULT`].
 #[derive(Debug)]
 pub struct Parameter {
-    /// The field of a request, as llama-server spells it.
+    /// The request field, as llama-server spells it.
     pub name: &'static str,
     /// Another name of the field.
     pub alias: Option<&'static str>,
@@ -18,9 +18,9 @@ pub struct Parameter {
     pub flag: &'static str,
     /// Another name of the flag.
     pub flag_alias: Option<&'static str>,
-    /// What it does: one line for a list of flags.
+    /// What it does, in one line, for lists of flags.
     pub help: &'static str,
-    /// Its type, its range, and its place in the configuration.
+    /// Its type, its range, and how to access it in the configuration.
     pub setting: Setting,
 }
 
@@ -29,23 +29,23 @@ pub struct Parameter {
 pub enum Setting {
     /// A 32-bit float.
     Float(Place<f32>),
-    /// A whole number.
+    /// An integer.
     Int(Place<i64>),
 }
 
-/// Where a [`SamplerConfig`] keeps a number, and which numbers a request may give.
+/// Accessors for a number in a [`SamplerConfig`], and the range that a request may use.
 #[derive(Debug)]
 pub struct Place<T> {
-    /// The range of requests. Flags accept any finite float, as llama.cpp's do.
+    /// The range for requests. Flags accept any finite float, as llama.cpp's do.
     pub range: RangeInclusive<T>,
-    /// Reads it; -1 for "all", where the range has -1.
+    /// Reads it; -1 for "all", if the range includes -1.
     pub get: fn(&SamplerConfig) -> T,
-    /// Changes it.
+    /// Sets it.
     pub set: fn(&mut SamplerConfig, T),
 }
 
 impl Parameter {
-    /// The parameter of this name, as [`SampleError::Setting`](sluice_core::sampler::SampleError::Setting) gives it.
+    /// The parameter with this name, as used in [`SampleError::Setting`](sluice_core::sampler::SampleError::Setting).
     #[must_use]
     pub fn of(name: &str) -> Option<&'static Self> {
         PARAMETERS.iter().find(|parameter| parameter.name == name)
@@ -69,7 +69,7 @@ macro_rules! float {
     };
 }
 
-/// A number of tokens; what is below 0 is `$all`.
+/// A number of tokens; values below 0 are `$all`.
 macro_rules! count {
     ($name:literal, $flag:literal, $($field:ident).+, $least:literal, $all:expr, $help:literal) => {
         Parameter {
@@ -156,10 +156,10 @@ const MIROSTAT: Parameter = Parameter {
     }),
 };
 
-/// A random seed, for a text whose seed nobody chose.
+/// A random seed, for requests that do not set one.
 #[must_use]
 pub fn random_seed() -> u64 {
-    // Every RandomState has its own keys, from the kernel's random numbers.
+    // Each RandomState has its own keys, from the kernel's random numbers.
     RandomState::new().build_hasher().finish() >> 32
 }
 

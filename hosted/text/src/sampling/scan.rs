@@ -1,17 +1,17 @@
-//! What an answer has come to: its text with control tokens shown, whether reasoning is open, and
+//! Scans an answer as it grows: its text including control tokens, whether reasoning is open, and
 //! where a trigger ends.
 
 use crate::assistant::{Reasoning, Trigger};
 
-/// Follows an answer.
+/// The state of the scan.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     reasoning: Option<Reasoning>,
     triggers: Vec<Trigger>,
     text: Vec<u8>,
-    /// Nothing begins before here.
+    /// No mark or trigger begins before this position.
     from: usize,
-    /// The beginning of what is no reasoning.
+    /// Start of the text outside reasoning.
     start: usize,
     is_inside: bool,
 }
@@ -19,9 +19,9 @@ pub(super) struct Scan {
 /// What [`Scan::next`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Reasoning begins or ends.
+    /// The beginning or end of reasoning.
     Mark,
-    /// A trigger: where it begins and ends.
+    /// A trigger: its start and end.
     Trigger(usize, usize),
 }
 
@@ -50,19 +50,19 @@ impl Scan {
         self.is_inside
     }
 
-    /// Reasoning is over, whatever the text says.
+    /// Ends reasoning, regardless of the text.
     pub(super) fn leave(&mut self) {
         self.is_inside = false;
         self.start = self.text.len();
         self.from = self.start;
     }
 
-    /// The text from here on.
+    /// The text from `at` on.
     pub(super) fn text_from(&self, at: usize) -> &[u8] {
         &self.text[at..]
     }
 
-    /// What begins at `at` is none.
+    /// Rejects the trigger found at `at` and continues after it.
     pub(super) fn pass(&mut self, at: usize) {
         self.from = at + 1;
     }
@@ -82,7 +82,7 @@ impl Scan {
         })
     }
 
-    /// The next thing in the text, which is then behind.
+    /// Finds the next mark or trigger and continues after it.
     pub(super) fn next(&mut self) -> Option<Found> {
         let rest = &self.text[self.from..];
         if let Some(marks) = self.reasoning.as_ref().filter(|_| self.is_inside) {
@@ -106,7 +106,7 @@ impl Scan {
         });
         let open = self.reasoning.iter().filter_map(|marks| {
             let at = position(rest, marks.open.as_bytes())?;
-            // In the midst of content, text that looks like a mark is none.
+            // In the middle of content, text that looks like a mark does not count.
             let is_control = marks.open.starts_with('[') || marks.open.starts_with("<|");
             (is_control || is_first(at)).then_some((at, marks.open.len(), true))
         });
@@ -125,7 +125,7 @@ impl Scan {
         Some(Found::Trigger(begin, begin + len))
     }
 
-    /// Goes on where a mark of that length may have begun.
+    /// Continues where a mark of this length may have begun.
     fn keep(&mut self, len: usize) {
         let end = self.text.len().saturating_sub(len.saturating_sub(1));
         self.from = self.from.max(end);

@@ -1,5 +1,5 @@
-//! Grammars behind triggers, and budgets for reasoning: with logits that write a given text as far
-//! as that is allowed.
+//! Grammars after triggers, and reasoning budgets, with logits that write a given text as far as
+//! it is allowed.
 
 use super::{Helper, Sampler, SamplingSettings};
 use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
@@ -33,8 +33,8 @@ fn tools() -> Vec<Tool> {
     Tool::all_of(&tools).expect("well formed")
 }
 
-/// The text that comes of a model that wants to write `wanted`: each of its tokens in turn if it
-/// is allowed. When they are written, any token.
+/// The text of a model that tries to write `wanted`: each of its tokens in turn, if it is
+/// allowed, and then any token.
 fn written(
     sampler: &mut Sampler,
     tokenizer: &Tokenizer<'_>,
@@ -49,7 +49,7 @@ fn written(
     for position in 0..n_most {
         let mut logits = vec![0.0; tokenizer.n_vocab() as usize];
         for (id, logit) in logits.iter_mut().enumerate() {
-            // Of the others, later ones are likelier by a little: the longer tokens.
+            // Among the others, later tokens are slightly more likely: these are longer.
             *logit = f32::from(u16::try_from(id).expect("few")) * 1e-4;
         }
         match rest.peek() {
@@ -57,7 +57,7 @@ fn written(
             None => logits[0] = 9.0,
         }
         let position = u32::try_from(position).expect("few");
-        // What is forced and what is allowed may be asked before each draw, and changes none.
+        // Asking for forced and allowed tokens before each sample does not change the result.
         let forced = sampler.forced();
         assert!(sampler.n_allowed(&forced) <= forced.len());
         let token = sampler.sample(&logits, &history, 0, position);
@@ -84,7 +84,7 @@ fn lazy(name: &str, is_open: bool, tokenizer: &Tokenizer<'_>) -> Sampler {
     sampler(tokenizer).with_lazy_grammar(grammar, made.triggers)
 }
 
-/// A dialect, what begins a call, and the call.
+/// A dialect, the text that begins a call, and the call.
 const CALLS: [(&str, &str, &str); 11] = [
     (
         "hermes",
@@ -143,7 +143,7 @@ const CALLS: [(&str, &str, &str); 11] = [
     ),
 ];
 
-/// What is free stays as it is; the call is as the model wants it, then the text ends.
+/// Free text is unchanged; the call is the one the model wants, and then the text ends.
 #[test]
 fn free_text_then_a_call() {
     for marks in [&[][..], &MARKS] {
@@ -177,7 +177,7 @@ fn a_call_that_goes_wrong_is_kept_right() {
     });
 }
 
-/// Where calls are only spoken of, nothing is constrained.
+/// Calls that are only mentioned in reasoning do not constrain the text.
 #[test]
 fn triggers_in_reasoning_do_not_count() {
     with_tokenizer(&[], |tokenizer| {
@@ -224,10 +224,10 @@ fn reasoning_ends_within_its_budget() {
                     let (_, tokens) = written(&mut made, tokenizer, &thought, 40);
                     assert_eq!(tokens[..n], thought[..n]);
                     assert_eq!(tokens[n..n + close.len()], close);
-                    // Then it is free.
+                    // Afterwards the text is free.
                     assert_eq!(tokens[n + close.len()..][..5], thought[n..n + 5]);
                 }
-                // Reasoning that the answer begins.
+                // Reasoning that starts in the answer.
                 let open = encode(tokenizer, "<think>");
                 let wanted = [&*open, &thought].concat();
                 let made = sampler(tokenizer).with_reasoning_budget(
@@ -246,7 +246,7 @@ fn reasoning_ends_within_its_budget() {
     }
 }
 
-/// A budget and a grammar that both concern the same reasoning.
+/// A budget and a grammar that both apply to the same reasoning.
 #[test]
 fn a_budget_and_a_call() {
     for marks in [&[][..], &MARKS] {
@@ -272,7 +272,7 @@ fn a_budget_and_a_call() {
     }
 }
 
-/// Of a token that goes on behind a trigger, the rest is the grammar's, or there was no trigger.
+/// If a token continues after a trigger, the grammar must accept the rest, or the trigger does not count.
 #[test]
 fn triggers_may_end_within_tokens() {
     with_tokenizer(&[], |tokenizer| {
@@ -292,8 +292,8 @@ fn triggers_may_end_within_tokens() {
     });
 }
 
-/// Who makes a mask changes no token; a helper that never comes to it is not waited for, and one that fails fails the
-/// text.
+/// The thread that makes a mask does not affect the tokens. A helper that never runs is not waited for, and one that
+/// panics fails the text.
 #[test]
 fn masks_may_be_made_by_a_helper() {
     with_tokenizer(&[], |tokenizer| {

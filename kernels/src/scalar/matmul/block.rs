@@ -11,9 +11,9 @@ use crate::panel::{self, LINE_BYTES, PANEL_ROWS, PanelFormat};
 
 /// A type with small unsigned codes and one scale per 32 columns.
 trait BlockFormat: PanelFormat {
-    /// How much the codes are too large.
+    /// What to subtract from a code to get its value.
     const OFFSET: i32;
-    /// Whether values have a minimum beside the scale.
+    /// Whether values have a minimum in addition to the scale.
     const MIN: bool;
 
     /// Unpacks group `g` into byte lines; lines past the row's end are left alone.
@@ -52,10 +52,10 @@ fn panel_products<B: BlockFormat, F: Arith>(product: &PanelProduct<'_>, acc: &mu
     }
 }
 
-/// A group of 256 columns of a panel, or of as many as the last has.
+/// A group of 256 columns of a panel; the last may have fewer.
 struct Unpacked<'a> {
     lines: &'a Lines,
-    /// Scales and minima of each block; there is nothing in minima without [`BlockFormat::MIN`].
+    /// Scales and minima of each block; minima are unused without [`BlockFormat::MIN`].
     numbers: &'a [[Lanes; 2]],
 }
 

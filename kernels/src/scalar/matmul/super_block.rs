@@ -27,9 +27,9 @@ type PerSubBlock = [[i32; PANEL_ROWS]; 16];
 pub(crate) trait IntegerFormat: PanelFormat {
     /// Columns that share a scale: 16 or 32.
     const SUB_COLS: usize;
-    /// How much the codes are too large.
+    /// What to subtract from a code to get its value.
     const OFFSET: i16;
-    /// Whether sub-blocks have a minimum beside the scale.
+    /// Whether sub-blocks have a minimum in addition to the scale.
     const MIN: bool;
     /// Bytes of a super-block.
     const BYTES: usize;

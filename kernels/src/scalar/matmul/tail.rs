@@ -1,24 +1,24 @@
-//! Rows that make up no panel.
+//! Rows that do not fill a panel.
 //!
-//! They lie as in GGUF. A group of 256 columns of up to 16 of them is packed into a panel on the
-//! stack, missing rows as zeros, and multiplied as any panel is: the result has the bits that it
-//! would have in a panel. Packing takes longer than multiplying, so tokens share it; nothing else
-//! is fast, and at most 15 rows of a matrix come here unless it is tiny.
+//! They are stored as in GGUF. A group of 256 columns of up to 16 of them is packed into a panel on the stack, missing
+//! rows as zeros, and multiplied as any panel is: the result has the same bits as in a panel. Packing takes longer than
+//! multiplying, so tokens share it; nothing else is fast, and only up to 15 rows of a matrix take this path unless it
+//! is tiny.
 
 use super::{PanelFn, PanelProduct, TILE, rows_from, store};
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::PANEL_ROWS;
 
-/// The largest panel of one group, that of F32.
+/// A group of the largest panel, F32.
 #[repr(C, align(64))]
 struct GroupPanel([u8; GROUP * PANEL_ROWS * 4]);
 
-/// [`super::matmul`] for rows behind the last panel.
+/// [`super::matmul`] for the rows after the last panel.
 ///
 /// # Safety
 /// - As [`super::matmul`].
-// Inlined, its 16 KB of stack would lie below those of every other product.
+// Not inlined: its 16 KB of stack would be part of the frame of every other product.
 #[inline(never)]
 pub(crate) unsafe fn tail(args: &Matmul<'_>, kernel: PanelFn) {
     let acts = &args.activations;

@@ -134,8 +134,8 @@ impl Case {
     }
 }
 
-/// Holds results against f64 on the same keys and values. Queries are rounded to bf16 or int8,
-/// and weights to bf16, where the type says so.
+/// Holds results against f64 on the same keys and values. Queries are rounded to bf16 or int8, and weights to bf16, for
+/// types that require it.
 fn assert_near(case: &Case, found: &[f32], ty: KvType) {
     let (head_dim_k, head_dim_v) = (case.layout.head_dim_k, case.layout.head_dim_v);
     let (mut error, mut norm) = (0.0, 0.0);
@@ -238,7 +238,7 @@ fn every_count_of_keys_sees_those_keys_only() {
     }
 }
 
-/// Every start of a window, with and without a cap; what lies before it may be anything.
+/// Every start of a window, with and without a cap; keys before it may hold anything.
 #[test]
 fn windows_and_soft_caps_equal_the_reference_and_are_near_f64() {
     let mut noise = Noise(34);
@@ -382,7 +382,7 @@ fn tiles_of_queries_equal_the_reference() {
                 .map(|row| AttentionRow {
                     queries: &case.queries[row * n_group * head_dim_k..][..n_group * head_dim_k],
                     keys: keys[row],
-                    // Before the first key, and behind the last.
+                    // Before the first key, and after the last.
                     position: 29 * row.cast_signed() - 40,
                 })
                 .collect();

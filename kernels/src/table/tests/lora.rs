@@ -191,7 +191,7 @@ fn matrices_are_packed_the_same_everywhere() {
     }
 }
 
-/// Some outputs alone are those of the whole, and nothing beside them is written.
+/// Computing some outputs gives the same values as computing all, and writes nothing else.
 #[test]
 fn parts_of_the_outputs_are_those_of_the_whole() {
     let noise = &mut Noise(0x10b);
@@ -296,7 +296,7 @@ fn elements_are_those_that_were_packed() {
     assert!(LoraMatrix::new(LoraType::F32, [0, 1], &[]).is_none());
 }
 
-/// Rounded factors are within half a step, and their sum is that of the codes.
+/// Rounded factors are within half a step, and the stored sum is the sum of the codes.
 #[test]
 fn factors_are_rounded_to_the_nearest() {
     let noise = &mut Noise(0x10e);

@@ -187,7 +187,7 @@ fn attention_shapes_that_do_not_fit_are_refused() {
     };
     let good = row(16, 0, 64);
     assert!(!refused(layout, &[block], good, 2, 8));
-    // Nothing to see is nothing to do, whatever the range says.
+    // An empty range is a no-op, whatever its bounds.
     for (start, end) in [(64, 64), (5, 3), (usize::MAX, 0)] {
         assert!(!refused(layout, &[block], row(16, start, end), 2, 8));
     }

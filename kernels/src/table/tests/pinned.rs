@@ -1,8 +1,8 @@
 //! The contract's bits, pinned: results on fixed inputs, hashed.
 //!
-//! The other tests say that tables agree with each other and come near f64; these say that the
-//! reference itself has not moved. A change here changes every saved logit and golden: it needs
-//! a reason, and all of the constants anew.
+//! The other tests check that tables agree with each other and come near f64; these check that the reference itself has
+//! not moved. A change here changes every saved logit and golden: it needs a reason, and all constants have to be
+//! computed again.
 
 use super::recurrent::Case;
 use super::{attention, recurrent, rows};

@@ -203,8 +203,8 @@ fn the_largest_sums_are_exact() {
 /// Dots around the largest that fits into 16 bits, in one tile with dots of other sizes.
 #[test]
 fn dots_near_16_bits_are_exact() {
-    // Sums of codes over 32 columns with which weights of 4, 5 and 8 bits come near 2^15, and over
-    // 16 with which those of 6 do.
+    // Sums of codes at which dots come near 2^15: over 32 columns with weights of 4, 5 and 8 bits, and over 16 with
+    // weights of 6 bits.
     const SUMS: [i32; 16] = [
         0, 127, 128, 200, 255, 520, 1023, 1024, 1057, 1058, 2032, 2184, 2185, 2186, 3000, 4064,
     ];
@@ -298,7 +298,7 @@ fn a_tile_writes_its_own_outputs_and_nothing_else() {
     const ROWS: usize = 120;
     const STRIDE: usize = 127;
     let mut noise = Noise(8);
-    // What is prefetched beside may lie anywhere.
+    // Additional memory to prefetch may be anywhere.
     let anywhere = [1, usize::MAX - 99].map(|at| Beside {
         start: core::ptr::without_provenance(at),
         panel_bytes: 288,
@@ -426,7 +426,7 @@ fn memory_that_belongs_to_no_weight_does_not_show() {
     }
 }
 
-/// A row's product is the same in a panel and in a tail, and whatever rows are beside it.
+/// A row's product is the same in a panel and in a tail, whatever the other rows are.
 #[test]
 fn the_number_of_rows_does_not_show() {
     const TOKENS: usize = 18;

@@ -44,8 +44,8 @@ impl Case {
         }
     }
 
-    /// Outputs and the state behind the last token, in calls of `n_at_once` tokens. The first reads its state
-    /// elsewhere.
+    /// Outputs and the state after the last token, in calls of `n_at_once` tokens. The first reads its initial state
+    /// from a separate buffer.
     pub(super) fn run(&self, table: &KernelTable, n_at_once: usize) -> (Vec<f32>, Vec<f32>) {
         let mut state = vec![f32::NAN; self.state.len()];
         let mut out = vec![f32::NAN; self.values.len()];

@@ -89,7 +89,7 @@ pub(crate) unsafe fn attention<V: Vector>(
             values: V::values_of(size, args.layout.type_v),
             running: Running::NONE,
         };
-        // SAFETY: the functions are those of the types and the size.
+        // SAFETY: the functions match the types and the size.
         unsafe { chunk.run::<V>(state, &mut room) };
         first += n_queries;
     }
@@ -99,12 +99,12 @@ pub(crate) unsafe fn attention<V: Vector>(
 struct Sight {
     keys: [TileRange; CHUNK],
     n_queries: usize,
-    /// Those that all of them see, and those from the first to the last that one does.
+    /// Keys that all queries see; `any`: from the first to the last key that at least one query sees.
     all: TileRange,
     any: TileRange,
 }
 
-/// The same of one block, counted from its first key.
+/// [`Sight`] of one block, counted from its first key.
 struct Seen {
     each: [TileRange; CHUNK],
     any: TileRange,
@@ -133,7 +133,7 @@ impl Sight {
         }
     }
 
-    /// None where no query sees a key of block `b`.
+    /// `None` if no query sees a key of block `b`.
     #[inline(always)]
     fn block(&self, b: usize) -> Option<Seen> {
         let any = visible(self.any, b);
@@ -233,7 +233,7 @@ impl Chunk<'_> {
                 out,
                 ahead: ahead.from(layout.k_bytes()),
             };
-            // SAFETY: the functions are those of the type and the size.
+            // SAFETY: the functions match the type and the size.
             unsafe { self.add_values::<V>(values, alike) };
             // Where few keys are seen, few values have prefetched the start of the next block.
             let prefetched = layout.k_bytes() + layout.v_row_bytes() * any.end;
@@ -312,8 +312,8 @@ impl Chunk<'_> {
         }
     }
 
-    /// Adds the values of a block: those that all queries see together, and before and after
-    /// them those that some see, query by query, so that each goes by ascending key.
+    /// Adds the values of a block: first the keys before the common ones, then those that all queries see together,
+    /// then the rest. Each query processes its keys in ascending order.
     #[inline(always)]
     unsafe fn add_values<V: Vector>(&self, mut values: Values, alike: bool) {
         let ty = self.args.layout.type_v;
@@ -396,7 +396,7 @@ fn pair_words(weights: &[[f32; KV_BLOCK]], words: &mut MaybeUninit<[[u32; KV_BLO
 /// Runs some steps of query `q` alone, if there are any.
 ///
 /// # Safety
-/// - `function` is that of one query and the type of `values`.
+/// - `function` is the one for one query and the type of `values`.
 unsafe fn one(values: &mut Values, q: usize, steps: Range<usize>, function: ValuesFn) {
     if steps.is_empty() {
         return;

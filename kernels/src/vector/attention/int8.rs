@@ -197,7 +197,7 @@ unsafe fn value_sums<V: Vector, const NIBBLES: bool, const Q: usize>(
     Stored::new::<V>(&sums)
 }
 
-/// Scales sums and adds them to those of the queries, from dimension `dim` and `dim + 16` on.
+/// Scales sums and adds them to the queries' sums, from dimensions `dim` and `dim + 16` on.
 ///
 /// # Safety
 /// - The pointers of `args` are what [`Values`] says, for `Q` queries.
@@ -321,8 +321,8 @@ unsafe fn integer_scales<V: Vector>(
     if is_nan { f32::NAN } else { largest }
 }
 
-/// The weights of one query with the scales of 32 dimensions as integers, in pairs. Those of
-/// keys out of sight are zero, whatever the scales: a NaN's integer has no low bits.
+/// The weights of one query with the scales of 32 dimensions as integers, in pairs. Keys out of sight have weight zero,
+/// whatever the scales: a NaN's integer has no low bits.
 ///
 /// # Safety
 /// - `weights` has 64 floats, `out` room for 64 words.

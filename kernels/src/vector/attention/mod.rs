@@ -30,7 +30,7 @@ use crate::panel::LINE_BYTES;
 use crate::prefetch::{prefetch_line, prefetch_line_to_l2};
 use crate::tuning::Distance;
 
-/// Most queries in a chunk.
+/// Maximum number of queries in a chunk.
 pub(crate) const CHUNK: usize = 12;
 
 /// Words of a chunk's queries: twelve of 256 dimensions, one of the longest heads. Lines of
@@ -139,8 +139,7 @@ pub(crate) trait Vector: Copy {
     fn to_float(x: Self::I) -> Self::F;
     /// Nearest integers, ties to even.
     fn round(x: Self::F) -> Self::I;
-    /// Of each four integers within 16 bits (w0, w1, w2, w3): pairs (w0, w2), (w1, w3) in the
-    /// first two lanes.
+    /// For each four integers within 16 bits (w0, w1, w2, w3): pairs (w0, w2), (w1, w3) in the first two lanes.
     fn pair_weights(x: Self::I) -> Self::I;
 }
 
@@ -185,7 +184,7 @@ impl Ahead {
         Self { start, ..self }
     }
 
-    /// Prefetches what lies ahead of the `bytes` bytes at `offset`.
+    /// Prefetches ahead of the `bytes` bytes at `offset`.
     #[inline(always)]
     pub(crate) fn prefetch(self, offset: usize, bytes: usize) {
         if self.block.is_null() {

@@ -40,14 +40,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Of no queries.
+    /// The state without any keys.
     pub(super) const NONE: Self = Self {
         max: [0.0; _],
         sum: [0.0; _],
     };
 
-    /// Continues with a block: its scores, a row for each query, become weights in place. Gives
-    /// what the queries' sums so far are multiplied by, and their largest weights.
+    /// Continues with a block: its scores, a row for each query, become weights in place. Returns the factors for the
+    /// queries' sums so far, and their largest weights.
     ///
     /// # Safety
     /// - The CPU has what `V` needs.
@@ -122,8 +122,8 @@ fn lanes_seen<V: Vector>(v: usize, seen: TileRange) -> V::M {
     )
 }
 
-/// Scales and caps scores, and takes distances off; those of keys out of sight become minus infinity. Gives the largest
-/// of each lane.
+/// Scales and caps scores, and subtracts distances; scores of keys out of sight become minus infinity. Returns the
+/// maximum of each lane.
 #[inline(always)]
 fn scale<V: Vector>(
     row: &mut [f32; KV_BLOCK],

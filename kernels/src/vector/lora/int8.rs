@@ -10,7 +10,7 @@ use crate::contract::{GROUP, LANES};
 use crate::lora::{LoraDown, LoraUp, OFFSET, PART, factor_numbers};
 use crate::panel::LINE_BYTES;
 
-/// What is to be added to dots of codes with their offset; `sum` is that of what they are multiplied by.
+/// The correction to add to dots of codes with their offset; `sum` is the sum of the other operand's codes.
 #[inline(always)]
 const fn less(sum: i32) -> u32 {
     (-OFFSET * sum).cast_unsigned()
@@ -32,7 +32,7 @@ impl Kind for Int8 {
             &bytes[(token + t) * layout.row_bytes()..][..layout.row_bytes()]
         });
         let scales = panel.wrapping_add(args.matrix.n_cols().div_ceil(4) * LINE_BYTES);
-        // SAFETY: the scales of a panel lie behind its lines.
+        // SAFETY: the scales of a panel follow its lines.
         let d_w = unsafe { elements::<V, Bf16, N>(scales) };
         let mut all = [[V::splat(0.0); N]; T];
         let mut start = args.columns.start;
@@ -101,7 +101,7 @@ impl Kind for Int8 {
         }
         for (p, dots) in dots.into_iter().enumerate() {
             let scales = panels.wrapping_add(p * panel_bytes + n_lines * LINE_BYTES);
-            // SAFETY: the scales of a panel lie behind its lines.
+            // SAFETY: the scales of a panel follow its lines.
             let d_w = unsafe { elements::<V, Bf16, N>(scales) };
             for (i, (dots, (d_t, _))) in dots.into_iter().zip(numbers).enumerate() {
                 let add = |v: usize, y| {

@@ -10,9 +10,9 @@ use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelFormat, Q8_0};
 pub(crate) trait Block: PanelFormat {
     /// The largest code.
     const MAX: u8;
-    /// How much the codes are too large.
+    /// What to subtract from a code to get its value.
     const OFFSET: i16;
-    /// Whether values have a minimum beside the scale.
+    /// Whether values have a minimum in addition to the scale.
     const MIN: bool;
     /// Bytes of a block: its numbers and its lines.
     const BYTES: usize;
@@ -152,7 +152,7 @@ pub(crate) unsafe fn unpack_blocks<B: Block, L: Line>(
 ) {
     for b in 0..blocks_in_group(n_cols, g) {
         let (numbers, lines) = B::offsets(n_cols, 8 * g + b);
-        // SAFETY: the block lies in the panel, by the caller.
+        // SAFETY: the block is in the panel, by the caller.
         unsafe {
             for (i, line) in B::lines::<L>(panel.add(lines)).into_iter().enumerate() {
                 line.store(out.lines[8 * b + i].as_mut_ptr());

@@ -60,7 +60,7 @@ impl SubBlockBytes {
         unsafe { L::widen_twice(self.0[s].as_ptr()) }
     }
 
-    /// Writes those of sub-blocks `4 * i..4 * i + 4`.
+    /// Writes the numbers of sub-blocks `4 * i..4 * i + 4`.
     #[inline(always)]
     fn set_line<L: Line>(&mut self, i: usize, line: L) {
         // SAFETY: 64 bytes; callers have the features of `L`.
@@ -272,8 +272,8 @@ pub(crate) struct SuperBlockKind {
 }
 
 impl SuperBlockKind {
-    /// The largest sum of a group of activations (over 32 columns those of one sign, over 16 their
-    /// magnitudes) with which all dots with any super-block are within 16 bits.
+    /// The largest sum of a group of activations with which all dots with any super-block fit in 16 bits. Over 32
+    /// columns the sum is of the codes of one sign, over 16 of the magnitudes.
     pub(crate) const fn most(max: u8, offset: i16, sub_cols: usize) -> u16 {
         let (max, offset) = (max as u16, offset.cast_unsigned());
         let above = max.saturating_sub(offset);

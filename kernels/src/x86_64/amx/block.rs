@@ -22,7 +22,7 @@ use core::marker::PhantomData;
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: Block, T: Tiles>(args: &Matmul<'_>) {
-    // SAFETY: by the caller; `strips` takes so many tokens.
+    // SAFETY: by the caller; `strips` takes up to `NEAR * TOKENS` tokens.
     unsafe {
         split(
             args,
@@ -107,9 +107,9 @@ struct Strip<'r, T> {
     _room: PhantomData<&'r mut Room>,
     /// Squares that there are tokens for.
     n_squares: usize,
-    /// Which of [`Room::scales`] are those of the square that comes next.
+    /// Index in [`Room::scales`] of the next square's scales.
     next_scales: usize,
-    /// Which of [`Room::numbers`] are those of the last step.
+    /// Index in [`Room::numbers`] of the last step's numbers.
     last_numbers: usize,
     /// What is to become of the sums of the two steps before, the later one first.
     before: [Option<BlockSums>; 2],
@@ -158,8 +158,8 @@ impl TokenScales {
         sums: [[0.0; _]; _],
     };
 
-    /// Those of some tokens from `first` on. Each has its own lines of memory: they are fetched a
-    /// few at a time, long before they are needed.
+    /// Gathers the scales of [`FETCHED`] tokens from `first` on. Each token has its own lines of memory: they are
+    /// fetched a few at a time, long before they are needed.
     ///
     /// # Safety
     /// - A group is readable at `x` for `first` + [`FETCHED`] tokens, at most [`TOKENS`].
@@ -291,7 +291,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
     /// Multiplies a block, stores the sums of the block before, and adds what is stored.
     ///
     /// # Safety
-    /// - The block lies in the rows and in the lines; `now` is of this strip's room.
+    /// - The block is in the rows and in the lines; `now` is of this strip's room.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
     unsafe fn step<const MIN: bool>(&mut self, operands: &Operands, now: BlockSums) {
@@ -312,7 +312,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
     ///
     /// # Safety
     /// - The CPU has what `T` needs, and AVX-512F.
-    #[inline(never)] // Four times a strip; in every step it would be code beside the loop.
+    #[inline(never)] // Called four times a strip; inlined it would bloat the loop of every step.
     unsafe fn settle<const MIN: bool>(&mut self) {
         let [last, older] = &self.before;
         // SAFETY: by the caller; sums have 64 rows of 64 bytes.
@@ -359,7 +359,7 @@ impl Operands {
     /// `older` sums before it is overwritten, and the others of the `last` when they are stored.
     ///
     /// # Safety
-    /// - The block lies in the rows and in the lines; [`BlockSums::add`]; `to` has 64 rows of 64
+    /// - The block is in the rows and in the lines; [`BlockSums::add`]; `to` has 64 rows of 64
     ///   bytes.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
@@ -410,7 +410,7 @@ impl Operands {
     /// Multiplies.
     ///
     /// # Safety
-    /// - The block lies in the rows and in the lines.
+    /// - The block is in the rows and in the lines.
     unsafe fn multiply<T: Tiles>(&self, tiles: &mut T) {
         // SAFETY: by the caller.
         unsafe {

@@ -1,9 +1,9 @@
 //! Products of int8 types with many tokens by AMX tiles.
 //!
-//! 16 unpacked lines of a panel are the second operand of a tile product as they lie, and 16 rows
-//! of activations the first, so nothing is laid out anew. A group of 256 columns of two panels is
-//! unpacked by AVX-512 and multiplied with 32 tokens at a time (`block`, `super_block`). Fewer than
-//! 32 tokens are the products of `avx512`, bit for bit the same.
+//! 16 unpacked lines of a panel are the second operand of a tile product as stored, and 16 rows of activations the
+//! first, so nothing is rearranged. A group of 256 columns of two panels is unpacked by AVX-512 and multiplied with 32
+//! tokens at a time (`block`, `super_block`). Fewer than 32 tokens are multiplied by `avx512`, with bit-identical
+//! results.
 //!
 //! Tile instructions overlap with vectors, and loads, stores and products of tiles with each other, only
 //! where the kinds take turns with a few vectors between any two. So AVX-512 scales and adds earlier
@@ -37,8 +37,8 @@ use tiles::ROWS;
 const PANELS: usize = 2;
 /// Tokens that are multiplied side by side.
 const TOKENS: usize = 2 * ROWS;
-/// Squares of a chunk of tokens, whose outputs lie close together until they are complete: where
-/// they end up they are far apart, and each group would fetch them anew.
+/// Squares of a chunk of tokens, whose outputs are kept close together until they are complete: at their final place
+/// they are far apart, and each group would fetch them again.
 const NEAR: usize = 4;
 
 /// Outputs, or sums, of two panels × 32 tokens.

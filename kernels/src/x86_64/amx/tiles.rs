@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::tests::{Noise, skipped, tiles_granted};
 
-    /// Both kinds of registers after the same instructions on the same bytes.
+    /// Sums in both kinds of registers after the same instructions on the same bytes.
     fn sums<T: Tiles>(shape: Shape, a: &[u8], b: &[u8]) -> [[[i32; 16]; 16]; 2] {
         let mut out = [[[0; 16]; 16]; 2];
         // SAFETY: the caller has asked; operands have 16 rows of 64 bytes, sums as many.

@@ -29,7 +29,7 @@ pub(crate) unsafe fn matmul<B: Block>(args: &Matmul<'_>) {
     }
 }
 
-/// What codes up to `max` are too large by in the dots: nothing where they are made signed.
+/// What to subtract from codes up to `max` in the dots: 0 if they are made signed.
 const fn offset(max: u8, offset: i16) -> i16 {
     if max == SIGNED { 0 } else { offset }
 }
@@ -50,7 +50,7 @@ unsafe fn one_token<B: Block>(args: &Matmul<'_>) {
             let (numbers, lines) = B::offsets(n_cols, index);
             ahead.prefetch(panel.wrapping_add(index * B::BYTES), B::BYTES);
             let x = row_of_x.skip_blocks(index);
-            // SAFETY: block `index` lies in the panel and in the row, by the caller.
+            // SAFETY: block `index` is in the panel and in the row, by the caller.
             unsafe {
                 let q_sums = _mm256_set1_epi32(x.sums.cast::<i32>().read_unaligned());
                 let mut w = B::lines::<Ints>(panel.add(lines));
@@ -341,7 +341,7 @@ unsafe fn few_tokens<const T: usize, const MAX: u8, const MIN: bool>(
         }
         let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(32 * b));
         let lines = w.lines[8 * b..][..8].as_ptr();
-        // SAFETY: block `b` lies in the rows, by the caller, and has eight lines.
+        // SAFETY: block `b` is in the rows, by the caller, and has eight lines.
         unsafe {
             let line = |i| match MAX {
                 SIGNED => signed(line(lines, i)),

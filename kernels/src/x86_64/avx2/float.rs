@@ -32,11 +32,11 @@ pub(crate) trait Column {
     fn row(activations: &Activations<'_>, token: usize) -> *const u8;
 
     /// # Safety
-    /// - Step `i` lies in the panel; the CPU has AVX2, FMA and F16C.
+    /// - Step `i` is in the panel; the CPU has AVX2, FMA and F16C.
     unsafe fn weights(panel: *const u8, i: usize) -> Self::Weights;
 
     /// # Safety
-    /// - Step `i` lies in the row; the CPU has the features.
+    /// - Step `i` is in the row; the CPU has the features.
     unsafe fn input(row: *const u8, i: usize) -> Self::Input;
 
     /// # Safety
@@ -148,7 +148,7 @@ pub(crate) unsafe fn matmul<C: Column>(args: &Matmul<'_>) {
         let mut token = args.tokens.start;
         while token < args.tokens.end {
             let rows = row..end;
-            // SAFETY: by the caller; so many tokens are left.
+            // SAFETY: by the caller; at least `T` tokens are left.
             token += unsafe {
                 match args.tokens.end - token {
                     1 => tiles::<C, 1, TILE_PANELS>(args, token, rows),
@@ -185,7 +185,7 @@ unsafe fn tiles<C: Column, const T: usize, const P: usize>(
         let mut acc = [[[_mm256_setzero_ps(); 2]; P]; T];
         for start in (0..n_steps).step_by(GROUP / C::COLS) {
             let end = n_steps.min(start + GROUP / C::COLS);
-            // SAFETY: the steps lie in panels and rows, by the caller.
+            // SAFETY: the steps are in panels and rows, by the caller.
             let sum = unsafe { group::<C, T, P>(panels, x, start..end) };
             for (acc, sum) in acc.as_flattened_mut().iter_mut().zip(sum.as_flattened()) {
                 *acc = [0, 1].map(|half| _mm256_add_ps(acc[half], sum[half]));
@@ -205,7 +205,7 @@ unsafe fn tiles<C: Column, const T: usize, const P: usize>(
 /// The products of some steps, from zero.
 ///
 /// # Safety
-/// - The steps lie in the panels and rows.
+/// - The steps are in the panels and rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn group<C: Column, const T: usize, const P: usize>(

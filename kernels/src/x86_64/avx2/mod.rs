@@ -6,12 +6,11 @@
 //! the columns, and are added in 32 bits at once: 2 · 128 · 127 = 32,512; or they are multiplied as two
 //! of 4 bits. Integer scales are what the sums of 16 bits are multiplied with when they are widened.
 //!
-//! Types with a scale per 32 columns (`block`) and with exact sums over 256 (`super_block`) have
-//! each a product with one token, which unpacks lines in registers, and one with several, which
-//! unpacks 256 columns of a panel into the L1 cache and multiplies them with tiles of one to four
-//! tokens; those of four tokens and `block` are assembly (`tile`). The tile of one token also serves
-//! integer rows behind the last panel and sums that are added to outputs. Floats (`float`) are
-//! multiplied column by column.
+//! Types with a scale per 32 columns (`block`) and with exact sums over 256 (`super_block`) each have a product with
+//! one token, which unpacks lines in registers, and one with several, which unpacks 256 columns of a panel into the L1
+//! cache and multiplies them with tiles of one to four tokens; the tiles of four tokens in `block` are assembly
+//! (`tile`). The tile of one token also serves integer rows after the last panel and sums that are added to outputs.
+//! Floats (`float`) are multiplied column by column.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "a kernel's safety argument is one: pointers stay inside operands that were checked"

@@ -32,7 +32,7 @@ pub(crate) unsafe fn matmul<B: SuperBlock>(args: &Matmul<'_>) {
     }
 }
 
-/// What codes are too large by in the dots: nothing where they are made signed.
+/// What to subtract from codes in the dots: 0 if they are made signed.
 const fn offset<B: SuperBlock>() -> i16 {
     if B::MAX == SIGNED { 0 } else { B::OFFSET }
 }
@@ -293,10 +293,10 @@ unsafe fn panel_products(product: &PanelProduct<'_>, acc: &mut [Lanes], kind: &S
     }
 }
 
-/// [`tiles`] of a type with so many columns a sub-block and codes up to `max`.
+/// [`tiles`] of a type with `sub_cols` columns a sub-block and codes up to `max`.
 ///
 /// # Safety
-/// - As there.
+/// - As [`tiles`].
 unsafe fn group_products(
     sub_cols: usize,
     max: u8,
@@ -376,7 +376,7 @@ unsafe fn tile<const T: usize, const N: usize, const MAX: u8, const PAIRS: usize
         group.ahead.part(s, GROUP / (4 * N));
         let x = core::array::from_fn(|t| group.x.tokens(t).q.wrapping_add(4 * N * s));
         let lines = w.lines[N * s..][..N].as_ptr();
-        // SAFETY: sub-block `s` lies in the rows, by the caller, and has `N` lines.
+        // SAFETY: sub-block `s` is in the rows, by the caller, and has `N` lines.
         unsafe { add_dots::<N, MAX, T>(&mut sums, |i| line(lines, i), x, ints(&w.scales[s])) };
     }
     let numbers = [Ints::floats(&w.d), Ints::floats(&w.dmin)];

@@ -22,7 +22,7 @@ pub(super) struct BlockTile {
     /// Bytes from a token's row to the next one's.
     pub(super) stride: usize,
     pub(super) scales: *const BlockScales<TILE_TOKENS>,
-    /// Of codes of 8 bits, [`Halves`].
+    /// [`Halves`] for codes of 8 bits.
     pub(super) lines: *const Lines,
     /// Scales of the panel, and minima where [`UnpackedBlocks`] has them.
     pub(super) numbers: *const [[f32; PANEL_ROWS]; 8],
@@ -63,12 +63,11 @@ impl Halves {
     }
 }
 
-/// Dots of some lines, while the registers add those of others.
+/// Dots of some lines, stored while the registers add the dots of others.
 #[repr(C, align(32))]
 struct Dots([[i32; PANEL_ROWS]; TILE_TOKENS]);
 
-/// Starts the sums of 16 bits with a line and goes on with others, which are at `$w`. Changes registers
-/// 8 to 12.
+/// Starts the sums of 16 bits with a line and adds others, which are at `$w`. Changes registers 8 to 12.
 macro_rules! words {
     ($w:literal, $first:literal $($next:literal)*) => {
         concat!(line!(set $w $first), $(line!(add $w $next),)*)
@@ -267,7 +266,7 @@ tile!(
 );
 
 impl BlockTile {
-    /// Its block `b` alone.
+    /// The tile of block `b` alone.
     pub(super) fn block(&self, b: usize) -> Self {
         Self {
             x: self.x.wrapping_add(BLOCK_COLS * b),
@@ -284,9 +283,8 @@ impl BlockTile {
     /// Adds the products, of codes up to `max`, to the running sums.
     ///
     /// # Safety
-    /// - There are 1 to 8 blocks; the codes of so many of four tokens are readable, and their gathered
-    ///   scales.
-    /// - Lines and numbers are readable, and those of a panel.
+    /// - There are 1 to 8 blocks; four tokens' codes for that number of blocks are readable, and their gathered scales.
+    /// - Lines and numbers are readable, and belong to a panel.
     /// - The running sums of four tokens and 16 rows are writable, and nothing else accesses them.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]

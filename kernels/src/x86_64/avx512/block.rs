@@ -46,7 +46,7 @@ unsafe fn few_tokens<B: Block, const T: usize>(args: &Matmul<'_>) {
                 let prefetch = |half| ahead.prefetch_half(at, B::BYTES, half);
                 let (numbers, lines) = B::offsets(n_cols, index);
                 let x = x.map(|x| x.q.wrapping_add(BLOCK_COLS * b));
-                // SAFETY: block `index` lies in the panel and in the rows, by the caller.
+                // SAFETY: block `index` is in the panel and in the rows, by the caller.
                 unsafe {
                     let w = [panel.add(numbers), panel.add(lines)];
                     add_block::<B, T>(&mut acc, w, &x, &scales, b, prefetch);

@@ -44,7 +44,7 @@ impl Column for panel::F16 {
     }
 }
 
-/// The panels of a pair of rows of panels, the same one twice where there is no second.
+/// The panels of a pair of rows of panels: the same one twice if the pair is incomplete.
 fn panels(args: &Matmul<'_>, row: usize) -> ([*const u8; 2], [Out; 2]) {
     let outs = [0, PANEL_ROWS].map(|r| Out::new(args, row + r));
     let first = args.panels[row / PANEL_ROWS * args.layout.panel_bytes()..].as_ptr();
@@ -110,7 +110,7 @@ unsafe fn tile<C: Column, const T: usize>(
     for start in (0..n_cols).step_by(GROUP) {
         let mut sum = [[_mm512_setzero_ps(); 2]; T];
         for col in start..n_cols.min(start + GROUP) {
-            // SAFETY: the column lies in the panels and rows, by the caller.
+            // SAFETY: the column is in the panels and rows, by the caller.
             unsafe {
                 let w = panels.map(|panel| C::load(panel.add(col * C::BYTES)));
                 for (sum, x) in sum.iter_mut().zip(x) {
@@ -158,7 +158,7 @@ unsafe fn bf16_tile<const T: usize>(
     for start in (0..n_pairs).step_by(GROUP / 2) {
         let mut sum = [[_mm512_setzero_ps(); 2]; T];
         for i in start..n_pairs.min(start + GROUP / 2) {
-            // SAFETY: the pair lies in the panels and rows, an odd row's partner included, by the
+            // SAFETY: the pair is in the panels and rows, an odd row's partner included, by the
             // caller; both kinds of vectors are plain bits.
             unsafe {
                 let w = panels.map(|p| p.add(i * LINE_BYTES).cast::<__m512bh>().read_unaligned());

@@ -4,7 +4,7 @@
 //! multiplies with four columns of one token, broadcast from memory. Two families of integer
 //! types (`block`, `super_block`) have each
 //!
-//! - a product with up to four tokens, which unpacks lines in registers as it goes, and
+//! - a product with up to four tokens, which unpacks lines in registers on the way, and
 //! - a product with many, which unpacks 256 columns of some panels into a buffer in the L1
 //!   cache and multiplies them, two at a time, with four tokens (`tile`): only the unpacking is
 //!   compiled type by type.
@@ -47,7 +47,7 @@ use core::arch::asm;
 use core::arch::x86_64::*;
 use products::FEW;
 
-/// Up to `T` tokens. Where there are fewer, the last is computed again.
+/// Up to `T` tokens. If there are fewer, the last one is computed again.
 struct Few<const T: usize> {
     x: [Int8Rows; T],
     n: usize,
@@ -206,7 +206,7 @@ unsafe fn add_dots_of_few<const AT: usize>(
                       "]{{1to16}}\n",)*)
         };
     }
-    // SAFETY: reads so many bytes of each token, by the caller.
+    // SAFETY: reads 16 codes of each token from `AT` on, readable by the caller's contract.
     unsafe {
         asm!(
             line!("w0" 0), line!("w1" 4), line!("w2" 8), line!("w3" 12),

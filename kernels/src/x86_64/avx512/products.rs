@@ -5,7 +5,7 @@ use crate::args::Matmul;
 use crate::panel::WeightType;
 use crate::tuning::Tuning;
 
-/// Most tokens that lines in registers are multiplied with.
+/// Maximum number of tokens that lines in registers are multiplied with.
 pub(super) const FEW: usize = 4;
 
 /// A product of a type, as [`crate::KernelTable::matmul`] calls it.
@@ -53,7 +53,7 @@ impl Products {
     }
 }
 
-/// That of CPUs which split tokens in another way than this one.
+/// The tuning of CPUs that split tokens differently from this one.
 #[cfg(test)]
 pub(super) fn other_tuning() -> &'static Tuning {
     use crate::cpu::Maker;
@@ -76,7 +76,7 @@ macro_rules! matmul {
             unsafe { const { &products::<B>() }.run(args, crate::tuning::Tuning::detect) }
         }
 
-        /// The same, with tokens split as on CPUs that split them in the other way.
+        /// [`matmul`] with tokens split as on CPUs that split them differently.
         ///
         /// # Safety
         /// - As [`matmul`].

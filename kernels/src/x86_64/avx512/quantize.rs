@@ -84,8 +84,8 @@ unsafe fn quantize_group<const N: usize>(x: &[f32; GROUP], out: Int8Group) {
 fn more_sums(sums: __m256i, magnitudes: __m256i, numbers: &mut GroupNumbers) {
     let one = _mm256_set1_epi16(1);
     let sums_of_32 = _mm256_madd_epi16(sums, one);
-    // All of one sign and all of the other are the magnitudes; the larger less the other one is
-    // that of the sum.
+    // With P and N the summed magnitudes of positive and of negative codes, P + N is the sum of all magnitudes and P −
+    // N the plain sum, so max(P, N) = (P + N + |P − N|) / 2.
     let most = _mm256_add_epi32(
         _mm256_madd_epi16(magnitudes, one),
         _mm256_abs_epi32(sums_of_32),

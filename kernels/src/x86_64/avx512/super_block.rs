@@ -133,7 +133,7 @@ unsafe fn dots<B: SuperBlock, const T: usize>(
         if prefetches_in_halves(B::TYPE, T) {
             ahead.prefetch_half(at, bytes, half);
         }
-        // SAFETY: by the caller; there are so many runs.
+        // SAFETY: by the caller; `run` is less than the number of runs.
         unsafe {
             let w = B::lines::<__m512i>(p, run);
             if B::OFFSET != 0 {

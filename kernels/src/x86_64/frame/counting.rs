@@ -22,9 +22,8 @@ pub(super) struct Counting<'a> {
     /// Several histograms in turn would wait less for one another's increments, but are slower to
     /// clear and to add up than they save: a store a cycle is what a core can do.
     counts: &'a mut Counts,
-    /// The bins of the two groups before, in turn. They are counted that much later: counts that
-    /// wait for the bins of their own samples fill a core's queues, and hold up the sums that are
-    /// computed beside them.
+    /// The bins of the two groups before, in turn. They are counted that much later: counts that wait for the bins of
+    /// their own samples fill a core's queues, and hold up the sums that are computed in the same loop.
     held: [Held; 2],
 }
 
@@ -41,9 +40,9 @@ const NONE_HELD: Held = {
 };
 
 impl<'a> Counting<'a> {
-    /// Of a frame with these extremes. `None` where they hardly differ, by more than 2^126, or are not
-    /// finite. Elsewhere the inverse of the range is a normal number, at most 2^-24 too large in
-    /// proportion; its product with the range rounds to 1 at most, so no bin is above the last.
+    /// Counts a frame with these extremes. `None` if they hardly differ, differ by more than 2^126, or are not finite.
+    /// Otherwise the inverse of the range is a normal number, at most 2^-24 too large in proportion; its product with
+    /// the range rounds to 1 at most, so no bin is above the last.
     #[inline(always)]
     pub(super) fn new(
         x: &[f32],
@@ -81,7 +80,7 @@ impl<'a> Counting<'a> {
         add_eight(self.counts, self.held[g % 2][eighth]);
     }
 
-    /// Where the bins of group `g` go, once all that is held there is counted.
+    /// The place for the bins of group `g`, to be used once all bins held there are counted.
     #[inline(always)]
     pub(super) fn hold(&mut self, g: usize) -> &mut Held {
         &mut self.held[g % 2]
@@ -116,8 +115,8 @@ pub(super) fn add(counts: &mut Counts, bins: &[u8]) {
     }
 }
 
-/// The same of eight bins. Taken out of one register they leave a core's ways to memory to the
-/// increments, which those bound.
+/// Counts eight bins. Extracting them from one register leaves the core's memory ports to the increments, which are
+/// limited by those ports.
 #[inline(always)]
 fn add_eight(counts: &mut Counts, bins: u64) {
     // SAFETY: increments of counts that a byte numbers, and there are 256.

@@ -11,11 +11,11 @@ use super::rope::Rope;
 pub(super) struct Config {
     pub(super) family: &'static Family,
     pub(super) n_layer: usize,
-    /// Layers behind those, which predict further tokens and are not evaluated.
+    /// Number of layers after the first `n_layer`, which predict further tokens and are not evaluated.
     pub(super) n_nextn: usize,
     pub(super) n_embd: usize,
     pub(super) n_head: usize,
-    /// Of every layer; 0 where the layer is a convolution.
+    /// Number of KV heads of every layer; 0 if the layer is a convolution.
     pub(super) n_head_kv: Vec<usize>,
     pub(super) n_ff: usize,
     /// Elements of a query or key head.
@@ -41,7 +41,7 @@ pub(super) struct Config {
     pub(super) temperature: Option<(f64, usize)>,
 }
 
-/// What is scaled, and by what; a cap of 0 is none.
+/// Factors and caps by what they apply to; a cap of 0 has no effect.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factors {
     pub(super) embedding: f64,

@@ -31,7 +31,7 @@ pub(super) struct Family {
     pub(super) router: Option<Router>,
     /// Whether a layer without KV heads is a convolution.
     pub(super) has_convolutions: bool,
-    /// Whether layers behind the last may be there, which predict further tokens.
+    /// Whether the last layer may be followed by others, which predict further tokens.
     pub(super) has_nextn: bool,
 }
 
@@ -52,14 +52,14 @@ pub(super) enum QkNorm {
     Head,
     /// If the file has them.
     MaybeHead,
-    /// Of all heads as one row.
+    /// Over all heads as one row.
     Row,
 }
 
 /// Layers that see few tokens, which `attention.sliding_window_pattern` may list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Where the file does not say how many; 0: then there are none.
+    /// Window for files that do not set one; 0: no windows.
     pub(super) default: usize,
     /// All layers but the last of each period have a window. 0: the file has to list them.
     pub(super) period: usize,
@@ -70,7 +70,7 @@ pub(super) struct Windows {
 pub(super) enum Rotated {
     All,
     ThreeOfFour,
-    /// Those with windows, if any has.
+    /// Layers with windows, if there are any.
     Local,
     /// All or none, by `rope.scaling.finetuned`.
     Finetuned,
@@ -86,11 +86,11 @@ pub(super) enum LocalRope {
     OwnBase,
     /// Without the file's scaling.
     Unscaled,
-    /// Both; the base is 10,000 where there is none.
+    /// By `rope.freq_base_swa`, 10,000 by default, and without the file's scaling.
     OwnBaseUnscaled,
 }
 
-/// Factors besides those of each architecture.
+/// Factors in addition to the ones that every architecture has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scales {
     None,
@@ -129,7 +129,7 @@ pub(super) enum Shared {
     None,
     /// `expert_shared_feed_forward_length`; none where it is absent.
     Length,
-    /// The same, or `feed_forward_length`.
+    /// `expert_shared_feed_forward_length`, or else `feed_forward_length`.
     LengthOrFf {
         is_gated: bool,
     },

@@ -79,8 +79,8 @@ impl Layer {
         })
     }
 
-    /// x += mixer(x), for every token over itself and those before it, then x += channel(x) for each by
-    /// itself; or both of the same x. Norms stand before and behind.
+    /// x += mixer(x), for every token over itself and the tokens before it, then x += channel(x) for each by itself; or
+    /// both of the same x. Both have optional norms before and after.
     pub(super) fn apply(
         &self,
         config: &Config,

@@ -35,7 +35,7 @@ impl Norm {
         rms_norm(&centred, &self.weight, self.eps)
     }
 
-    /// Of each row, or head, of `x`.
+    /// Normalises each row, or head, of `x`.
     pub(super) fn of_each(&self, x: &mut [f64]) {
         for row in x.chunks_exact_mut(self.weight.len()) {
             row.copy_from_slice(&self.of(row));

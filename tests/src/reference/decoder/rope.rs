@@ -20,7 +20,7 @@ pub(super) struct Rope {
     factor: f64,
     /// On what is rotated.
     magnitude: f64,
-    /// Turns within the original context between which YaRN's ramp lies.
+    /// Numbers of turns within the original context between which YaRN's ramp is.
     beta_fast: f64,
     beta_slow: f64,
 }
@@ -84,7 +84,7 @@ impl Rope {
     }
 
     /// Rotates the first `n_rot` elements of every head in `heads`, each of `head_len`, to `position`.
-    /// `divisors` are those of the frequencies, one per pair.
+    /// `divisors` divide the frequencies, one per pair.
     pub(super) fn rotate(
         &self,
         heads: &mut [f64],
@@ -123,7 +123,7 @@ impl Rope {
         let frequency = match self.scaling {
             Scaling::Linear => divided,
             Scaling::Yarn => {
-                // The dimension that turns so often within the original context.
+                // The dimension that makes this number of turns within the original context.
                 let dimension = |turns: f64| {
                     let wavelengths = self.n_ctx_orig as f64 / (turns * core::f64::consts::TAU);
                     n_rot * wavelengths.ln() / (2.0 * base.ln())
@@ -138,7 +138,7 @@ impl Rope {
     }
 }
 
-/// How YaRN stretches what it rotates; by nothing where the factor or the multiplier is none.
+/// YaRN's magnitude factor for rotated elements; 1 if the scaling factor is at most 1 or the multiplier is 0.
 fn stretch(factor: f64, multiplier: f64) -> f64 {
     1.0 + 0.1 * multiplier * factor.max(1.0).ln()
 }

@@ -10,7 +10,7 @@ use super::norm::Norm;
 pub(super) struct Attention {
     /// Queries, keys and values, or all in one.
     projections: Vec<Matrix>,
-    /// Of a head, or of all heads.
+    /// Norms over a head, or over all heads.
     q_norm: Option<Norm>,
     k_norm: Option<Norm>,
     output: Matrix,

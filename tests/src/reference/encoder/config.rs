@@ -15,7 +15,7 @@ pub(super) struct Config {
     pub(super) eps: f64,
     /// Norms by the mean square; otherwise layer norms.
     pub(super) is_rms: bool,
-    /// Norms stand behind the residual sums.
+    /// Whether norms follow the residual sums.
     pub(super) has_post_norms: bool,
     /// A token sees only those before it: rerankers that are decoders.
     pub(super) is_causal: bool,

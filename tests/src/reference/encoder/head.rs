@@ -1,4 +1,4 @@
-//! What stands behind the hidden states: dense layers of an embedding, and heads that score.
+//! What follows the hidden states: dense layers of an embedding, and heads that score.
 
 use super::super::Unreadable;
 use super::super::file::{File, Value};

@@ -1,9 +1,8 @@
 //! Encoders in f64, written for reading; and decoders that rank, which differ by a mask.
 //!
-//! Sources: the architectures as published (Devlin et al. 2018, Warner et al. 2024 and others) and as
-//! llama.cpp computes them. In `bert` and those like it a layer norm stands behind each residual sum, in the
-//! others norms stand before attention and network. GELU is the tanh approximation, as llama.cpp has it.
-//! Tensor names and keys are GGUF's.
+//! Sources: the architectures as published (Devlin et al. 2018, Warner et al. 2024 and others) and as llama.cpp
+//! computes them. In `bert` and similar models a layer norm follows each residual sum; in the others norms precede
+//! attention and network. GELU is the tanh approximation, as in llama.cpp. Tensor names and keys are GGUF's.
 
 mod attention;
 mod config;
@@ -35,7 +34,7 @@ pub struct Encoder {
     head: Head,
 }
 
-/// A norm that is not there changes nothing.
+/// A missing norm changes nothing.
 #[derive(Debug)]
 struct Layer {
     attn_norm: Option<Norm>,
@@ -73,7 +72,7 @@ impl Layer {
         })
     }
 
-    /// The tokens of a text behind the layer.
+    /// The tokens of a text after the layer.
     fn of(&self, config: &Config, index: usize, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let normed = x.iter().map(|x| Norm::of(self.attn_norm.as_ref(), x));
         let normed: Vec<_> = normed.collect();

@@ -9,13 +9,13 @@ use super::config::Config;
 pub(super) enum Network {
     Dense {
         gate: Option<Matrix>,
-        /// Of twice as many rows, the first half is a gate.
+        /// If it has twice the number of rows, the first half is a gate.
         up: Matrix,
         down: Matrix,
     },
     Experts {
         router: Matrix,
-        /// Of all experts, one below the other.
+        /// All experts, one below the other.
         up: Matrix,
         down: Matrix,
     },

@@ -55,7 +55,7 @@ impl Norm {
         }
     }
 
-    /// What comes out for `x`; `x` itself where there is no norm.
+    /// The norm of `x`; `x` itself if `norm` is `None`.
     pub(super) fn of(norm: Option<&Self>, x: &[f64]) -> Vec<f64> {
         let mut x = x.to_vec();
         if let Some(norm) = norm {

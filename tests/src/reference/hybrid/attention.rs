@@ -11,7 +11,7 @@ use super::{sigmoid, weightless_norm};
 /// Keys and values of every layer that has some, for those that share them.
 pub(super) type Kept = BTreeMap<usize, KeysValues>;
 
-/// Of every token, all heads.
+/// Keys and values of every token, all heads.
 #[derive(Debug, Default)]
 pub(super) struct KeysValues {
     keys: Vec<Vec<f64>>,
@@ -33,7 +33,7 @@ pub(super) struct Heads {
     /// Keys that a token sees, itself among them.
     pub(super) window: Option<usize>,
     pub(super) has_norms: bool,
-    /// Queries come with gates, as many, whose sigmoids are factors of what attention gives.
+    /// Whether each query has a gate, whose sigmoid is a factor of attention's output.
     pub(super) has_gates: bool,
     pub(super) normalises_values: bool,
     /// The layer whose keys and values are taken.
@@ -58,7 +58,7 @@ pub(super) struct Attention {
 struct Own {
     k: Matrix,
     k_norm: Option<Vec<f64>>,
-    /// Keys before their norm are the values where there is none.
+    /// If `None`, the keys before their norm serve as values.
     v: Option<Matrix>,
 }
 

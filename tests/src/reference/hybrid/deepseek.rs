@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, Kimi K2, GLM-4.7-Flash: latent attention, and experts behind the first layers.
+//! DeepSeek V2 and V3, Kimi K2, GLM-4.7-Flash: latent attention, and experts after the first layers.
 
 use super::super::Unreadable;
 use super::super::source::Source;

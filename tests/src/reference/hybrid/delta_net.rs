@@ -1,9 +1,9 @@
 //! The gated delta net of Qwen3-Next and its successors, one token after the other.
 //!
-//! Source: Gated Delta Networks (Yang and others, 2024). A head's state S remembers values by keys. At
-//! each token it fades by exp(g); what it says of the key k is moved by the share beta towards the value
-//! v; and the query asks it: S = exp(g) S, S += k (beta (v - S^T k))^T, o = S^T q / sqrt(len). Keys and
-//! queries are x / sqrt(sum x^2 + eps), as published and in llama.cpp since August 2026.
+//! Source: Gated Delta Networks (Yang and others, 2024). A head's state S remembers values by keys. At each token it
+//! fades by exp(g); its value for the key k is moved by the share beta towards the value v; and the query reads it: S =
+//! exp(g) S, S += k (beta (v - S^T k))^T, o = S^T q / sqrt(len). Keys and queries are x / sqrt(sum x^2 + eps), as
+//! published and in llama.cpp since August 2026.
 
 use super::super::Unreadable;
 use super::super::source::{Matrix, Source, dot, rms_norm};
@@ -43,7 +43,7 @@ pub(super) struct DeltaNet {
 enum Inputs {
     /// All queries, all keys, all values; and what gates the output.
     Apart { qkv: Matrix, z: Matrix },
-    /// Of each head of keys its query, its key, its values and their gates.
+    /// For each head of keys its query, its key, its values and their gates.
     ByKey(Matrix),
 }
 
@@ -54,7 +54,7 @@ enum Rates {
         beta: Matrix,
         alpha: Matrix,
     },
-    /// Of each head of keys all betas, then all alphas.
+    /// For each head of keys all betas, then all alphas.
     ByKey(Matrix),
 }
 
@@ -64,7 +64,7 @@ struct Token {
     /// Before the convolution.
     qkv: Vec<f64>,
     z: Vec<f64>,
-    /// Of each head of values.
+    /// For each head of values.
     beta: Vec<f64>,
     g: Vec<f64>,
 }
@@ -183,7 +183,7 @@ impl DeltaNet {
     }
 }
 
-/// Rows that lie together for each head of keys, taken apart.
+/// Rows that are grouped by head of keys, taken apart.
 fn by_key<const N: usize>(rows: &[f64], lens: [usize; N]) -> [Vec<f64>; N] {
     let mut parts = [const { Vec::new() }; N];
     for mut of_key in rows.chunks_exact(lens.iter().sum()) {

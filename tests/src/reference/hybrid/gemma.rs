@@ -42,7 +42,7 @@ pub(super) fn load(
 struct Gemma {
     attention: Attentions,
     network: Networks,
-    /// Elements of a token's vector for each layer; 0 where there are none.
+    /// Elements of a token's vector for each layer; 0 for models without such vectors.
     n_in: usize,
 }
 
@@ -97,7 +97,7 @@ impl Gemma {
     }
 }
 
-/// A layer's network, with experts beside it or without.
+/// The sizes of a layer's network: dense, optionally with experts in addition.
 struct Networks {
     n_ff: Vec<usize>,
     experts: Option<ExpertSizes>,
@@ -146,7 +146,7 @@ impl Networks {
     }
 }
 
-/// Of layers with and without windows.
+/// Attention of layers with and without windows.
 struct Attentions {
     common: Common,
     n_head_kv: Vec<usize>,
@@ -156,7 +156,7 @@ struct Attentions {
     local_len: usize,
     rope: Rope,
     local_rope: Rope,
-    /// Layers behind these use the keys of others.
+    /// The number of layers that compute keys of their own; later ones use theirs.
     n_with_keys: usize,
 }
 
@@ -244,7 +244,7 @@ impl LayerInputs {
         })
     }
 
-    /// Of a token with the scaled embedding `x`: the layers' vectors, one after the other.
+    /// The vectors of all layers, one after the other, for a token with the scaled embedding `x`.
     pub(super) fn of(&self, id: u32, x: &[f64]) -> Vec<f64> {
         let projected = self.proj.times(x).into_iter();
         let root = (x.len() as f64).sqrt();

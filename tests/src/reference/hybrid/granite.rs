@@ -31,7 +31,7 @@ struct Granite {
     n_head_kv: Vec<usize>,
     heads: Heads,
     mamba: MambaHeads,
-    /// Of networks, or of each expert where there are some.
+    /// Width of networks, or of each expert if there are any.
     n_ff: usize,
     experts: Option<ExpertSizes>,
     n_ff_shared: Option<usize>,
@@ -110,11 +110,11 @@ impl Granite {
     }
 }
 
-/// Of all layers with attention; how many have keys is the layer's.
+/// The heads of all layers with attention; the number of heads with keys varies by layer.
 fn heads(keys: &mut Keys<'_>, common: Common) -> Result<Heads, Unreadable> {
     let len = keys.length("attention.key_length")?;
     keys.skip(&["attention.value_length"]);
-    // The key of a scaling that is none says whether there are positions.
+    // The key belongs to a scaling that these files do not have; it tells whether positions are used.
     let has_key = keys.has("rope.scaling.finetuned");
     let has_rope = !has_key || keys.is_set("rope.scaling.finetuned");
     let n_rot = keys.length("rope.dimension_count")?;

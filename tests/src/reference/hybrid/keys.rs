@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::Unreadable;
 use super::super::file::{File, Value};
 
-/// The keys under a file's architecture. One that nobody asks for is an error at the end.
+/// The keys under a file's architecture. One that was never read is an error at the end.
 pub(super) struct Keys<'f> {
     file: &'f File,
     pub(super) arch: &'f str,
@@ -30,7 +30,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// Keys that say nothing which tensors and other keys do not.
+    /// Skips keys that only repeat what tensors and other keys determine.
     pub(super) fn skip(&mut self, names: &[&str]) {
         for name in names {
             self.value(name);
@@ -69,7 +69,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// Whether it is there and set.
+    /// Whether the key exists and is set.
     pub(super) fn is_set(&mut self, name: &str) -> bool {
         self.value(name) == Some(&Value::Bool(true))
     }

@@ -50,10 +50,10 @@ enum Queries {
 
 #[derive(Debug)]
 enum KeysValues {
-    /// Of each head the rows of its key, then those of its value: (`n_head` * both, `rank`).
+    /// For each head the rows of its key, then the rows of its value: (`n_head` * both, `rank`).
     Together(Matrix),
-    /// Of each head a matrix with the key's elements as columns (`rank`, `n_nope`), and one with the
-    /// value's as rows (`value_len`, `rank`).
+    /// For each head a matrix with the key's elements as columns (`rank`, `n_nope`), and one with the value's as rows
+    /// (`value_len`, `rank`).
     Apart { k: Matrix, v: Matrix },
 }
 

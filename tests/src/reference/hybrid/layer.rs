@@ -1,4 +1,4 @@
-//! A layer: parts one after the other, each of which adds to what goes through the model.
+//! A layer: parts one after the other, each of which adds to the residual stream.
 
 use super::super::source::{Matrix, add, rms_norm};
 use super::attention::{Attention, Kept};
@@ -41,7 +41,7 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 pub(super) struct Around {
     pub(super) kept: Kept,
-    /// Of each token the vectors of all layers, if the model has some.
+    /// For each token the vectors of all layers, if the model has any.
     pub(super) layer_inputs: Vec<Vec<f64>>,
 }
 
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// Gemma 4's network beside its experts, each between norms of its own.
+/// Gemma 4's dense network and experts, side by side, each between norms of its own.
 #[derive(Debug)]
 pub(super) struct Both {
     pub(super) norm: Vec<f64>,

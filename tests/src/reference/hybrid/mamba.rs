@@ -1,8 +1,8 @@
 //! Mamba 2, one token after the other.
 //!
-//! Source: Transformers are SSMs (Dao and Gu, 2024). A head's state S fades by exp(dt a) and takes
-//! dt x B^T at each token; the head gives S C + d x. Heads of a group share B and C. What all heads give
-//! is gated, normalised by groups and goes through a matrix.
+//! Source: Transformers are SSMs (Dao and Gu, 2024). A head's state S fades by exp(dt a) and takes dt x B^T at each
+//! token; the head gives S C + d x. Heads of a group share B and C. The outputs of all heads are gated, normalised by
+//! groups and multiplied by a matrix.
 
 use super::super::Unreadable;
 use super::super::source::{Matrix, Source, dot, rms_norm};

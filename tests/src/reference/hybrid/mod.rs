@@ -1,9 +1,8 @@
 //! Families whose layers are of several kinds, or whose attention is not the usual, in f64.
 //!
-//! Written for reading, from publications and what llama.cpp computes: recurrent parts go one token after
-//! the other from a state of zeros, and latent attention makes keys and values of every head. A file
-//! with a key or a tensor that no formula here uses is refused, but for the blocks behind the trunk that
-//! predict a token more.
+//! Written for reading, from publications and what llama.cpp computes: recurrent parts process one token after the
+//! other from a state of zeros, and latent attention computes the keys and values of every head. A file with a key or a
+//! tensor that no formula here uses is refused, except for the blocks after the trunk that predict one more token.
 
 mod attention;
 mod deepseek;
@@ -36,7 +35,7 @@ pub struct Hybrid {
     token_embd: Matrix,
     body: Body,
     output_norm: Vec<f64>,
-    /// (`n_vocab`, `n_embd`); the embeddings where there is none.
+    /// (`n_vocab`, `n_embd`); `None` if the embeddings are used instead.
     output: Option<Matrix>,
 }
 
@@ -46,7 +45,7 @@ struct Common {
     n_embd: usize,
     /// Layers of the trunk.
     n_layer: usize,
-    /// Those and the blocks behind them.
+    /// Layers of the trunk and the blocks after them.
     n_block: usize,
     n_head: usize,
     eps: f64,
@@ -59,7 +58,7 @@ struct Body {
     layer_inputs: Option<LayerInputs>,
     embedding_scale: f64,
     logit_divisor: f64,
-    /// 0 is none.
+    /// Cap of the logits; 0 if they are not capped.
     logit_cap: f64,
 }
 

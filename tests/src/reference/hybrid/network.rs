@@ -72,7 +72,7 @@ fn activated(activation: Activation, gate: Option<Vec<f64>>, up: Vec<f64>) -> Ve
     }
 }
 
-/// How many experts of what size, and how their weights come about.
+/// The number and sizes of experts, and how their weights are computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertSizes {
     pub(super) n_expert: usize,
@@ -100,7 +100,7 @@ enum Inner {
         gate: Matrix,
         up: Matrix,
     },
-    /// Of each expert its gate, then up.
+    /// For each expert its gate, then up.
     Fused(Matrix),
 }
 
@@ -166,7 +166,7 @@ fn times_part(matrix: &Matrix, index: usize, rows: usize, x: &[f64]) -> Vec<f64>
     rows.map(|row| matrix.output(row, x)).collect()
 }
 
-/// Chooses experts and says with which weights.
+/// Chooses experts and their weights.
 #[derive(Debug)]
 pub(super) struct Router {
     /// (`n_expert`, `n_embd`)
@@ -176,7 +176,7 @@ pub(super) struct Router {
     /// Sigmoids as scores, otherwise all experts' softmax.
     pub(super) is_sigmoid: bool,
     pub(super) n_used: usize,
-    /// Experts lie in so many groups, of which so many take part.
+    /// Number of groups of experts; `n_group_used` of them take part.
     pub(super) n_group: usize,
     pub(super) n_group_used: usize,
     /// Whether the weights of the chosen are scaled to a sum of 1.
@@ -254,7 +254,7 @@ fn greatest(x: &[f64], n: usize) -> Vec<usize> {
     order
 }
 
-/// A router with its experts, and what works on every token beside them.
+/// A router with its experts, and the shared expert that works on every token.
 #[derive(Debug)]
 pub(super) struct Mixture {
     pub(super) router: Router,

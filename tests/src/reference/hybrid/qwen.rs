@@ -97,7 +97,7 @@ fn recurrent_layers(
     }
 }
 
-/// The same in all layers.
+/// The network, of the same shape in all layers.
 enum Network {
     Dense(usize),
     Experts(ExpertSizes, usize),

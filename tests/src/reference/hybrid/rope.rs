@@ -50,7 +50,7 @@ impl Rope {
     /// Pairs that turn often stay, those that turn less than once slow down, with a ramp between.
     pub(super) fn stretched(mut self, base: f64, yarn: Yarn) -> Self {
         let n_rot = 2.0 * self.frequencies.len() as f64;
-        // The dimension that turns so often within the original context.
+        // The dimension that makes this number of turns within the original context.
         let dimension = |turns: f64| {
             let wavelengths = yarn.n_ctx_orig / (turns * core::f64::consts::TAU);
             n_rot * wavelengths.ln() / (2.0 * base.ln())

@@ -12,7 +12,7 @@
 //!           outputs of each head                                 heads         |
 //! ```
 //!
-//! `q`: in models that make queries of a row of their own. The projections from latent rows to keys and values are
+//! `q`: in models that compute queries from a row of their own. The projections from latent rows to keys and values are
 //! absorbed: a query is multiplied by its head's `attn_k_b` once, and a head's output by its `attn_v_b`. That is one
 //! form for prompts and for single tokens, so that bits do not depend on how a prompt is cut.
 //!
@@ -38,12 +38,12 @@ use crate::trace::Phase;
 /// Memory of latent attention.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatentRoom<'m> {
-    /// Rows that queries are made of, (n_batch, q_rank).
+    /// Rows that queries are computed from, (n_batch, q_rank).
     q_a: Shared<'m, f32>,
-    /// Queries of all heads before they are absorbed, later what the output projection reads,
+    /// Queries of all heads before they are absorbed, later the input of the output projection,
     /// (n_batch, n_head * head length).
     pub(super) heads: Shared<'m, f32>,
-    /// The same quantised, head by head: (n_head, n_batch) rows; before that, rows that queries are made of.
+    /// The heads quantised, head by head: (n_head, n_batch) rows; before that, the rows that queries are computed from.
     rows: Shared<'m, u8>,
     n_batch: usize,
 }
@@ -148,7 +148,7 @@ impl<'p> Block<'p> {
         Ok(false)
     }
 
-    /// Rotates queries as the keys in the cache are, where these are; with a barrier behind.
+    /// Rotates queries if the keys in the cache are rotated; ends with a barrier.
     fn rotate_queries(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
         let (len, n) = (self.pages.config.rotation.k, self.shape.n_query());
         if len == 0 {
@@ -162,7 +162,7 @@ impl<'p> Block<'p> {
         runner.barrier(self.at.index)
     }
 
-    /// The latent rows of all tokens, and the queries of those that go on, or what they are made of.
+    /// Projects the latent rows of all tokens, and the queries of the rows computed further or the rows they come from.
     fn project_latent(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -182,7 +182,7 @@ impl<'p> Block<'p> {
                 linear(runner, Site::AttnQA, n, Rows { memory, stride })
             }
         };
-        // Strips of few queries beside strips of many rows would not divide evenly.
+        // Strips of few queries and strips of many rows would not divide evenly in one phase.
         if n < input.n_all {
             runner.linears(Phase::Qkv, index, &mut [query])?;
             return runner.linears(Phase::Qkv, index, &mut [rows]);
@@ -202,12 +202,12 @@ impl<'p> Block<'p> {
         ActivationLayout::new(len, kinds)
     }
 
-    /// The same; none where there is no such row.
+    /// As [`Self::layout`]; `None` for a row that does not exist.
     fn layout_of(&self, len: usize) -> Option<ActivationLayout> {
         (len > 0).then(|| self.layout(len))
     }
 
-    /// Normalises a token's latent row, turns what follows it, and stores both.
+    /// Normalises a token's latent row, rotates what follows it, and stores both.
     fn store_latent(&self, rank: usize, latent: &Latent, order: Order, row: usize) {
         let (pass, n) = (self.pass, self.shape.n_key());
         // SAFETY: a row is one worker's, and was written before the last barrier.
@@ -237,7 +237,7 @@ impl<'p> Block<'p> {
         pass.quantize(x, layout, room.rows.pointer(row * layout.row_bytes()));
     }
 
-    /// Turns what of a token's queries is turned, to where attention reads it; quantises the rest.
+    /// Rotates the rotated part of a token's queries into the place where attention reads it; quantises the rest.
     fn split_query(&self, latent: &Latent, layout: &ActivationLayout, order: Order, row: usize) {
         let (pass, shape, room) = (self.pass, self.shape, &self.room.latent);
         let head_dim = latent.head_dim_nope + latent.head_dim_rope;
@@ -274,7 +274,8 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Multiplies the rows of each head by its matrix, into columns of `to` that are `stride` apart; with a barrier behind.
+    /// Multiplies the rows of each head by its matrix, into columns of `to` that are `stride` apart; ends with a
+    /// barrier.
     fn each_head(
         &self,
         runner: &mut Runner<'p, '_>,

@@ -35,7 +35,7 @@ use crate::trace::Phase;
 use core::ops::Range;
 use room::head_strip;
 
-/// The weights of a norm that has none.
+/// Weights for a norm without weights.
 static ONES: [f32; HEAD_DIM_NORMED_MAX] = [1.0; _];
 
 /// A layer's attention at work.
@@ -92,7 +92,7 @@ pub(super) fn run<'p>(
 }
 
 impl<'p> Block<'p> {
-    /// Everything before the output projection; says whether its input is quantised already.
+    /// Computes everything before the output projection; returns whether its input is quantised already.
     fn attend(self, runner: &mut Runner<'p, '_>, input: MixerInput<'p>) -> Result<bool, Stop> {
         let (index, n, n_all) = (self.at.index, runner.n_rows, input.n_all);
         let absorbed = self.absorb(runner, input);
@@ -152,7 +152,7 @@ impl<'p> Block<'p> {
         Some([project(Site::AttnK, key), project(values, value)])
     }
 
-    /// Queries of the rows that go on.
+    /// Queries of the rows that are computed further.
     fn emit(&self, runner: &Runner<'p, '_>, input: Activations<'p>) -> Linear<'p> {
         let (model, shape) = (self.pass.model, self.shape);
         let rows = Rows {
@@ -226,7 +226,7 @@ impl<'p> Block<'p> {
             && shape.qk_norm != QkNorm::Row
     }
 
-    /// Projections as phases of their own.
+    /// Runs projections as separate phases.
     fn project(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -237,7 +237,7 @@ impl<'p> Block<'p> {
         let Some([key, value]) = absorbed else {
             return runner.linears(Phase::Qkv, index, &mut [query]);
         };
-        // Strips of few queries beside strips of many keys would not divide evenly.
+        // Strips of few queries and strips of many keys would not divide evenly in one phase.
         if query.n_rows_in < key.n_rows_in {
             runner.linears(Phase::Qkv, index, &mut [query])?;
             return runner.linears(Phase::Qkv, index, &mut [key, value]);
@@ -302,7 +302,7 @@ impl<'p> Block<'p> {
         pass.store_keys(self.pages, self.layer, entry, 0, key);
     }
 
-    /// Projections, attention and its output of this worker's own heads, with no barrier between; says
+    /// Projections, attention and its output of this worker's own heads, without a barrier in between; returns
     /// whether the output is quantised.
     fn attend_own_heads(
         self,
@@ -334,8 +334,8 @@ impl<'p> Block<'p> {
         }
         let start = runner.now();
         for row in 0..runner.n_rows {
-            // SAFETY: this worker has written these columns of the attention output, and their
-            // groups of the quantised row are its alone.
+            // SAFETY: this worker has written these columns of the attention output, and no other worker
+            // accesses their groups of the quantised row.
             unsafe { self.quantize(row, heads.start * width..heads.end * width) };
         }
         runner.record(Phase::AttentionQuantize, index, start, 0);
@@ -358,14 +358,14 @@ impl<'p> Block<'p> {
             });
             return Ok(());
         }
-        // A head's tiles side by side: later ones see more keys, so this evens them out.
+        // The tiles of a head are adjacent units: later tiles see more keys, so this evens them out.
         runner.share_ranges(Phase::Attention, index, n_units, |rank, units| {
             self.units(rank, order, units)
         });
         Ok(())
     }
 
-    /// The quantised attention output: there already, or made here.
+    /// The quantised attention output; computed here if it does not exist yet.
     fn output_rows(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -396,7 +396,7 @@ impl<'p> Block<'p> {
     /// Quantises some columns, whole groups, of a row of the attention output.
     ///
     /// # Safety
-    /// - No other worker accesses these columns meanwhile, neither in f32 nor quantised.
+    /// - No other worker accesses these columns at the same time, neither in f32 nor quantised.
     unsafe fn quantize(&self, row: usize, columns: Range<usize>) {
         let (layout, first_col) = (&self.layout, columns.start);
         let start = row * self.shape.n_out();

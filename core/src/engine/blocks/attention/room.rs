@@ -23,11 +23,11 @@ pub(super) const fn state_len(n_gqa: usize, head_dim_v: usize) -> usize {
 /// Rows of a strip of the query, key and value projections: whole heads, whole panels.
 pub(super) fn head_strip(shape: &Attention) -> usize {
     let strip = match shape.latent {
-        // Its projections are no heads.
+        // Latent attention's projections do not consist of heads.
         Some(_) => PANEL_ROWS,
         None => lcm(lcm(PANEL_ROWS, shape.head_dim_k), shape.head_dim_v),
     };
-    // Heads of an odd length would make strips of everything; those are computed whole.
+    // Heads of an odd length would make a strip of everything; they are computed whole.
     let head_dim = shape.head_dim_k.max(shape.head_dim_v);
     strip.min((shape.n_head * head_dim).next_multiple_of(PANEL_ROWS))
 }
@@ -43,10 +43,10 @@ pub(in crate::engine) struct AttentionRoom<'m> {
     pub(super) gates: Shared<'m, f32>,
     /// Attention output, (n_batch, n_head * head_dim_v).
     pub(super) out: Shared<'m, f32>,
-    /// The same quantised.
+    /// The attention output, quantised.
     pub(super) rows: Shared<'m, u8>,
-    /// First row of each tile in the batch at hand, and the end of the last: of all
-    /// entries, and of those alone that want outputs.
+    /// First row of each tile in the current batch, and the end of the last tile: of all entries, and of the
+    /// entries that want outputs.
     tiles: [Shared<'m, u32>; 2],
     /// A worker's own states: a split's and the merged one's.
     pub(super) states: PerWorker<'m, f32>,
@@ -116,7 +116,7 @@ impl<'m> AttentionRoom<'m> {
         })
     }
 
-    /// Where tiles begin, for rows in that order, and the end of the last.
+    /// Starts of tile `i` and of the next tile, for rows in that order; the end of the last tile.
     ///
     /// # Safety
     /// - [`Tiler::cut`] has returned, and does not run while the slice lives.
@@ -129,10 +129,10 @@ impl<'m> AttentionRoom<'m> {
 /// Cuts batches into tiles.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Tiler {
-    /// Entries of a tile, at most.
+    /// Maximum number of entries in a tile.
     tile_entries: usize,
     n_workers: usize,
-    /// The fewest units of work that a layer's heads make.
+    /// Minimum number of units of work that a layer's heads make.
     n_units: usize,
     /// Whether they divide evenly among the workers, in every layer.
     is_even: bool,
@@ -152,8 +152,8 @@ impl Tiler {
         }
     }
 
-    /// Cuts the first `n` rows of a batch into tiles: entries of one sequence that
-    /// follow each other. Returns how many there are.
+    /// Cuts the first `n` rows of a batch into tiles of consecutive entries of one sequence. Returns the number
+    /// of tiles.
     ///
     /// # Safety
     /// - No step is running.

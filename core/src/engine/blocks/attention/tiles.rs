@@ -1,8 +1,8 @@
-//! Attention of tiles: entries of one sequence at consecutive positions, which go over its keys
+//! Attention of tiles: entries of one sequence at consecutive positions, which read its keys
 //! together, one KV head at a time.
 //!
-//! A tile costs the loads of one entry. Its queries see their own keys alone, so where a batch is
-//! cut changes no bit. Splits of 512 keys are computed apart and merged in ascending order, by
+//! A tile costs the loads of one entry. Its queries see only their own keys, so where a batch is
+//! cut does not change bits. Splits of 512 keys are computed apart and merged in ascending order, by
 //! one worker or, where there are too few tiles and heads for the workers, by several.
 
 use super::Block;
@@ -20,10 +20,10 @@ const _: () = assert!(PAGE_TOKENS == KV_BLOCK);
 
 const BLOCKS: usize = KV_SPLIT / KV_BLOCK;
 
-/// Rows that go over the keys together: those of consecutive entries.
+/// Rows of consecutive entries, which read the keys together.
 struct Tile {
     rows: Range<usize>,
-    /// The first row's.
+    /// The entry of the first row.
     entry: usize,
 }
 
@@ -70,8 +70,8 @@ impl Block<'_> {
         keys.start / KV_SPLIT..keys.end.div_ceil(KV_SPLIT)
     }
 
-    /// Attention output of some units: number u is tile u % n_tiles for group u / n_tiles of query heads: those of a KV head,
-    /// or a part of them. Returns the KV bytes read.
+    /// Attention output of some units: unit u is tile u % n_tiles for group u / n_tiles of query heads (the heads of a
+    /// KV head, or a part of them). Returns the KV bytes read.
     pub(super) fn units(&self, rank: usize, order: Order, units: Range<usize>) -> usize {
         let n_tiles = self.n_tiles(order);
         let unit = |u: usize| (self.tile(order, u % n_tiles), u / n_tiles);
@@ -196,7 +196,7 @@ impl Block<'_> {
         blocks.len() * self.pages.block_bytes()
     }
 
-    /// The slopes of a group of query heads, in `room`; none where distance is nothing.
+    /// The slopes of a group of query heads, in `room`; empty without ALiBi.
     fn slopes<'r>(&self, group: usize, room: &'r mut [f32; SLOPES_MAX]) -> &'r [f32] {
         let (shape, n_group) = (self.shape, self.shape.n_group());
         if shape.max_alibi_bias == 0.0 {
@@ -209,7 +209,7 @@ impl Block<'_> {
         room
     }
 
-    /// Writes the output of a tile and head, once the sinks have had their part. `part` is room.
+    /// Writes the output of a tile and head, after adding the sinks. `part` is room.
     fn finish(
         &self,
         tile: &Tile,
@@ -236,7 +236,7 @@ impl Block<'_> {
             // SAFETY: this row and head belong to one worker.
             let to = unsafe { self.room.out.write(out..out + width) };
             to.copy_from_slice(from);
-            // What is a sum of rotated values is rotated back.
+            // Sums of rotated values are rotated back.
             hadamard(to, self.pages.config.rotation.v);
             if shape.has_gate {
                 // SAFETY: as queries: written before the last barrier, or by this worker.
@@ -246,7 +246,7 @@ impl Block<'_> {
         }
     }
 
-    /// Splits of each tile and head as units of work of their own, where tiles and heads divide
+    /// Number of splits, if the splits of each tile and head are separate units of work: where tiles and heads divide
     /// badly among `n_workers`, contexts are long and there is room for the parts.
     pub(super) fn n_parts(&self, order: Order, n_workers: usize) -> Option<usize> {
         let (shape, n_tiles) = (self.shape, self.n_tiles(order));
@@ -263,7 +263,7 @@ impl Block<'_> {
         (n_splits > 1 && n_splits * n_rows <= room).then_some(n_splits)
     }
 
-    /// Where the softmax of a part lies: those of a tile, head and split side by side.
+    /// Memory for the softmaxes of a part. The softmaxes of one tile, head and split are adjacent.
     fn part(&self, tile: &Tile, group: usize, n: usize, split: usize) -> Shared<'_, f32> {
         let shape = self.shape;
         let len = state_len(shape.n_group(), shape.head_dim_v);
@@ -284,7 +284,7 @@ impl Block<'_> {
         }
         let mut part = self.state(&self.part(&tile, group, n, i % n), tile.rows.len());
         let split = splits.start + i % n;
-        // Who computes the next part is not known.
+        // The worker of the next part is not known.
         let nothing = core::ptr::null();
         self.attend_split(&tile, group, split, nothing, &mut part)
     }
@@ -306,7 +306,7 @@ impl Block<'_> {
         self.finish(&tile, group, &mut merged, &mut room);
     }
 
-    /// The running softmaxes of `n_rows` rows in memory that is this worker's alone.
+    /// The running softmaxes of `n_rows` rows, in memory that only this worker uses.
     fn state<'a>(&self, memory: &Shared<'a, f32>, n_rows: usize) -> AttentionState<'a> {
         let shape = self.shape;
         let n_queries = n_rows * shape.n_group();

@@ -10,8 +10,8 @@ use crate::engine::sites::ExpertSource;
 use crate::kernels::table::{Matmul, Store};
 use crate::model::{Experts, Site, Vector};
 
-/// Tells the source which experts the first layer from `first` on that has some may need: what its own norm and router make
-/// of the stream as it is. One worker guesses, for a few tokens. No result depends on it.
+/// Announces to the source which experts the first layer from `first` on that has experts may need, by its own norm and
+/// router on the current stream. One worker guesses, for a few tokens. No result depends on it.
 pub(in crate::engine) fn look_ahead(runner: &Runner<'_, '_>, room: &ExpertsRoom<'_>, first: usize) {
     let (n, member, pass) = (runner.n_rows, &runner.member, runner.pass);
     let config = pass.config();
@@ -33,7 +33,7 @@ pub(in crate::engine) fn look_ahead(runner: &Runner<'_, '_>, room: &ExpertsRoom<
     }
 }
 
-/// A guess at what a layer needs.
+/// A guess at the experts that a layer needs.
 struct Guess<'g, 'm> {
     room: &'g ExpertsRoom<'m>,
     source: &'g dyn ExpertSource,
@@ -75,7 +75,7 @@ impl Guess<'_, '_> {
         unsafe { pass.table.matmul(&args) };
         // SAFETY: as above.
         let scores = unsafe { memory.write(0..n_expert) };
-        // SAFETY: as above, and behind it.
+        // SAFETY: as above, after the scores.
         let room = unsafe { memory.write(n_expert..2 * n_expert) };
         if let Some(bias) = router.bias {
             scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);

@@ -1,4 +1,4 @@
-//! Experts in a space of their own: a matrix leads there, and one back to the stream.
+//! Experts in a latent space: one matrix leads there, and another back to the stream.
 
 use super::Block;
 use crate::engine::epilogue::Epilogue;
@@ -14,16 +14,16 @@ use crate::model::{ModelConfig, Site};
 use crate::team::Stop;
 use crate::trace::Phase;
 
-/// Rows of that space; empty in models without one.
+/// Rows of the latent space; empty in models without one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatentRoom<'m> {
-    /// What the stream is there, (n_batch, n_latent).
+    /// The stream in that space, (n_batch, n_latent).
     entered: Rows<'m>,
-    /// The sums of what experts give, as long.
+    /// The sums of the experts' outputs, of the same shape.
     pub(super) sums: Rows<'m>,
-    /// The former, quantised for experts.
+    /// `entered`, quantised for experts.
     for_experts: RowsRoom<'m>,
-    /// The latter, quantised for the way back.
+    /// `sums`, quantised for the way back.
     for_stream: RowsRoom<'m>,
 }
 
@@ -73,7 +73,8 @@ impl<'m> LatentRoom<'m> {
 }
 
 impl<'p> Block<'p> {
-    /// The rows that experts read. The expert for all tokens reads what leads there, so its gate and up go along.
+    /// Computes the rows that experts read. The expert for all tokens reads the same input as the matrix that leads to
+    /// the latent space, so its gate and up are computed along with it.
     pub(super) fn enter_latent(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -90,7 +91,7 @@ impl<'p> Block<'p> {
         self.quantized(runner, room.entered, &room.for_experts)
     }
 
-    /// Adds the sums of what experts gave to the stream.
+    /// Adds the sums of the experts' outputs to the stream.
     pub(super) fn leave_latent(&self, runner: &mut Runner<'p, '_>) -> Result<(), Stop> {
         let (index, n, site) = (self.at.index, runner.n_rows, Site::FfnLatentUp);
         let room = &self.room.latent;

@@ -8,14 +8,14 @@
 //! down, weighted, added to the residual stream  strips, over all experts        |
 //! ```
 //!
-//! Experts with a space of their own ([`latent`]) have a matrix before their rows are gathered, and one behind.
+//! Experts in a latent space ([`latent`]) have a matrix before their rows are gathered, and one after their sums.
 //!
-//! Up to 8 tokens (`s`) every worker routes all of them for itself, and an expert takes its tokens'
-//! rows where they are: two barriers a layer, three where one expert works on all tokens (`e`). Longer batches are sorted by expert, so that each
-//! expert's weights are read once for all of its tokens. A strip of the residual stream is one
-//! worker's, which adds the experts' parts in ascending order: what a token gets does not depend on
-//! its company. In gate and up strips come before experts in the order of work, so that a popular
-//! expert is shared by all workers; down goes expert by expert, over all strips of a worker in one call.
+//! Up to 8 tokens (`s`) every worker routes all of them itself, and an expert reads its tokens' rows in place: two
+//! barriers a layer, three where one expert works on all tokens (`e`). Longer batches are sorted by expert, so that
+//! each expert's weights are read once for all of its tokens. A strip of the residual stream belongs to one
+//! worker, which adds the experts' parts in ascending order: a token's result does not depend on
+//! the rest of the batch. In gate and up, work is ordered by strip, then by expert, so that a popular
+//! expert is shared by all workers; down runs expert by expert, over all strips of a worker in one call.
 
 mod ahead;
 mod latent;
@@ -59,12 +59,12 @@ struct Block<'p> {
     source: &'p dyn ExpertSource,
 }
 
-/// What the router decided on.
+/// The decision of the router.
 #[derive(Clone, Copy)]
 struct Routed<'p> {
     buckets: Buckets<'p>,
     weights: &'p [f32],
-    /// Rows that experts read: the tokens', or those of all pairs in the order of the buckets.
+    /// Rows that experts read: the tokens' rows, or the rows of all pairs in the order of the buckets.
     input: Activations<'p>,
     is_gathered: bool,
 }
@@ -119,7 +119,7 @@ pub(super) fn run<'p>(
     let mut gathers = input;
     if shape.has_norms {
         block.shared_gate_up(runner, input)?;
-        // Its rows are where the experts' will be.
+        // Its rows are in the memory that the experts' will use.
         if runner.n_rows > SMALL_BATCH {
             runner.barrier(at.index)?;
         }
@@ -163,7 +163,7 @@ struct GateUp<'e> {
 }
 
 impl<'p> Block<'p> {
-    /// Where the expert for all tokens and the others add: to the stream, or beside it.
+    /// Where the expert for all tokens and the others add: to the stream, or to its pending rows.
     fn targets(&self, runner: &mut Runner<'p, '_>) -> [Target<'p>; 2] {
         if self.shape.n_latent > 0 {
             let sums = self.room.latent.sums;
@@ -182,18 +182,18 @@ impl<'p> Block<'p> {
         [Target::Store(shared), self.zeroed(runner, experts)]
     }
 
-    /// Rows that experts add their parts to, zeros so far.
+    /// Rows that experts add their parts to, filled with zeros.
     fn zeroed(&self, runner: &mut Runner<'p, '_>, sums: Rows<'p>) -> Target<'p> {
         let n = sums.stride;
         runner.share(Phase::FfnRouter, self.at.index, runner.n_rows, |_, row| {
-            // SAFETY: a row is one worker's; its last readers passed a barrier, and its next writers come behind one.
+            // SAFETY: a row is one worker's; its last readers passed a barrier, and another precedes its next writers.
             unsafe { sums.memory.write(row * n..(row + 1) * n) }.fill(0.0);
             0
         });
         Target::Add(sums, 1.0)
     }
 
-    /// Elements of the rows that experts read and give.
+    /// Elements of the rows that experts read and write.
     const fn width(&self) -> usize {
         self.shape.width(self.pass.config().n_embd)
     }
@@ -207,7 +207,7 @@ impl<'p> Block<'p> {
         ActivationLayout::new(shared.n_ff, self.pass.activations().neurons)
     }
 
-    /// Tells the source which experts the rows need.
+    /// Announces to the source which experts the rows need.
     fn announce(&self, member: &Member<'_>, routed: &Routed<'p>) {
         let readers = |n_strips: usize| member.size().min(n_strips);
         self.source.announce(&NeededExperts {
@@ -271,8 +271,8 @@ impl<'p> Block<'p> {
         runner.barrier(index)
     }
 
-    /// Calls `work` with each of `experts`: those that are there first, the others as they come. What is made of one is
-    /// no other's.
+    /// Calls `work` with each of `experts`: first with the loaded ones, then with the others as they are loaded.
+    /// Results of different experts are independent.
     fn as_they_come(
         &self,
         member: &mut Member<'_>,
@@ -307,7 +307,7 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Gate and up of an expert for some of its pairs, whose rows lie side by side.
+    /// Gate and up of an expert for some of its pairs, whose rows are adjacent.
     fn gate_up_of<'e>(
         &'e self,
         routed: &'e Routed<'p>,
@@ -344,7 +344,8 @@ impl<'p> Block<'p> {
         }
     }
 
-    /// Down projections of all experts, added to the residual stream or beside it; `routed` has the neurons of all pairs.
+    /// Down projections of all experts, added to the residual stream or to its pending rows; `routed` has the neurons
+    /// of all pairs.
     fn down(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -396,8 +397,8 @@ impl<'p> Block<'p> {
         runner.barrier(index)
     }
 
-    /// Shows the rows of experts to an observer, and lets adapters work on them: with a barrier where there
-    /// are some. Experts are shared out.
+    /// Shows the rows of experts to an observer, and runs adapters on them, with a barrier if there are
+    /// any. Experts are shared out.
     fn adapt(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -410,7 +411,7 @@ impl<'p> Block<'p> {
         }
         for i in runner.member.home_range(routed.buckets.active().len()) {
             let expert = routed.buckets.active()[i];
-            // The same runs as the linear layers behind take.
+            // The same runs of rows as in the linear layers that follow.
             for (places, rows) in routed.runs(routed.buckets.range(expert)) {
                 let x = some_rows(&routed.input, &rows);
                 let input = InputRows {
@@ -437,7 +438,7 @@ impl<'p> Block<'p> {
     }
 }
 
-/// Where adapters have what they made of pairs from place `first` on.
+/// Where the adapters' products for pairs from place `first` on are.
 fn adapted(pass: &Pass<'_>, first: usize) -> Option<Adapted> {
     pass.asked.adapts.then_some(Adapted::Room {
         slot: EXPERTS,

@@ -23,7 +23,7 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     pub(super) gathered: RowsRoom<'m>,
     /// Quantised rows of neurons, one for each pair.
     pub(super) neurons: Shared<'m, u8>,
-    /// Rows of neurons of the expert that works on every token, and what its output is multiplied by.
+    /// Rows of neurons of the expert that works on every token, and the factors on its output.
     pub(super) shared: Shared<'m, u8>,
     pub(super) shared_scales: Shared<'m, f32>,
     /// Experts of each token, (n_batch, n_expert_used), and their weights.
@@ -32,9 +32,9 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
     chosen_private: (PerWorker<'m, u32>, PerWorker<'m, f32>),
     /// A worker's own logits of the router, [`TILE_TOKENS`] × n_expert, and a row of scores to choose by.
     pub(super) routers: PerWorker<'m, f32>,
-    /// A worker's own list of experts that have not come yet.
+    /// A worker's own list of experts that are not loaded yet.
     pub(super) left: PerWorker<'m, u32>,
-    /// A row and the experts that a guess at a layer to come is made of.
+    /// A row and the experts of a guess at a later layer.
     pub(super) ahead: (RowsRoom<'m>, Shared<'m, u32>),
     pub(super) latent: LatentRoom<'m>,
     /// A worker's own room for buckets.
@@ -110,8 +110,8 @@ impl<'m> ExpertsRoom<'m> {
         })
     }
 
-    /// Room for the experts of each token, and their weights: rank `rank`'s own for
-    /// [`SMALL_BATCH`] tokens, or that of all workers.
+    /// Room for the experts of each token and their weights: rank `rank`'s own room for [`SMALL_BATCH`] tokens,
+    /// or the room of all workers.
     pub(super) fn choices(&self, rank: Option<usize>) -> Choices<'m> {
         let Some(rank) = rank else {
             return self.chosen;

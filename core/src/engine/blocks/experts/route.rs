@@ -16,7 +16,8 @@ use crate::trace::Phase;
 use core::ops::Range;
 
 impl<'p> Block<'p> {
-    /// Norm, router and choice of experts; also gives the normed rows of all tokens, for the expert that works on every one.
+    /// Norm, router and choice of experts; also returns the normed rows of all tokens, for the expert that works on
+    /// every one.
     pub(super) fn choose(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -49,7 +50,7 @@ impl<'p> Block<'p> {
         };
         let bytes = self.choose_experts(rank, &input, runner.order, tokens, choices);
         runner.record(Phase::FfnRouter, index, start, bytes);
-        // With norms of their own, the others read the stream that the first has moved.
+        // Experts with norms of their own read the stream that the first norm has moved.
         if !is_small || self.shape.has_norms {
             runner.barrier(index)?;
         }
@@ -181,7 +182,7 @@ impl<'p> Block<'p> {
         router.strip_bytes(&(0..n_expert))
     }
 
-    /// Copies the rows of all pairs, so that those of an expert lie side by side.
+    /// Copies the rows of all pairs, so that the rows of each expert are adjacent.
     fn gather(&self, runner: &mut Runner<'p, '_>, routed: Routed<'p>) -> Result<Routed<'p>, Stop> {
         let (gathered, n) = (self.room.gathered, routed.buckets.len());
         let (layout, index) = (&gathered.layout, self.at.index);
@@ -192,7 +193,7 @@ impl<'p> Block<'p> {
             let to = place * row_bytes..(place + 1) * row_bytes;
             // SAFETY: a place is one worker's.
             let to = unsafe { gathered.memory.write(to) };
-            // Without what the router alone reads.
+            // Without the part that only the router reads.
             let parts = input.layout.part_ranges().into_iter();
             for (of_input, of_expert) in parts.zip(layout.part_ranges()) {
                 if !of_expert.is_empty() {

@@ -1,14 +1,14 @@
-//! Which experts a token goes to, with which weights.
+//! The choice of a token's experts, and their weights.
 
 use crate::kernels::KernelTable;
 use crate::model::{Router, RouterScore};
 use crate::sort::heap_sort_by_key;
 
-/// What is added to the scores of experts, for their choice alone.
+/// Bias on the scores of experts, used only for their choice.
 pub(super) struct Choice<'a> {
     /// (n_expert), if there is one.
     pub(super) bias: Option<&'a [f32]>,
-    /// As long, for the scores that the choice goes by.
+    /// Room for the biased scores that the choice uses, (n_expert).
     pub(super) room: &'a mut [f32],
 }
 
@@ -40,7 +40,7 @@ pub(super) fn weigh(
     }
 }
 
-/// The best experts by the scores of all, the best first; the scores become what weights are made of.
+/// The best experts by the scores of all, best first; replaces the scores by the terms of the weights.
 pub(super) fn rank(
     table: &KernelTable,
     router: &Router,
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(routed(&router, &logits, None).0, [1, 3]);
     }
 
-    /// As `DeepseekV2TopkRouter` of transformers 5.24 has it.
+    /// As in `DeepseekV2TopkRouter` of transformers 5.24.
     #[test]
     fn of_softmaxes_a_group_counts_as_its_best() {
         let router = Router {

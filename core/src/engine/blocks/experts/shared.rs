@@ -1,4 +1,4 @@
-//! The expert that works on every token, beside those that are chosen.
+//! The expert that works on every token, in addition to the chosen experts.
 
 use super::Block;
 use crate::engine::epilogue::{Epilogue, Gated};
@@ -14,7 +14,7 @@ use crate::trace::Phase;
 use heapless::Vec;
 
 impl<'p> Block<'p> {
-    /// Its gate and up, and what its output will be multiplied by, if there is one; without a barrier behind them.
+    /// Its gate and up, and the factor on its output, if it exists; without a barrier at the end.
     pub(super) fn shared_gate_up(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -24,7 +24,7 @@ impl<'p> Block<'p> {
         runner.linears_open(Phase::FfnGateUp, self.at.index, &mut linears)
     }
 
-    /// The same as linear layers, none where there is no such expert; with room for one more.
+    /// The linear layers of [`Self::shared_gate_up`], with room for one more; empty in a layer without that expert.
     pub(super) fn shared_linears(
         &self,
         runner: &Runner<'p, '_>,
@@ -62,7 +62,7 @@ impl<'p> Block<'p> {
         Vec::from_array([scale, gate_up])
     }
 
-    /// Its down, added to the stream or stored beside it.
+    /// Its down, added to the stream or to its pending rows.
     pub(super) fn shared_down(
         &self,
         runner: &mut Runner<'p, '_>,

@@ -1,4 +1,4 @@
-//! The gated delta net (Qwen3-Next, Qwen3.5): a state that forgets by a factor and corrects what it says to a key.
+//! The gated delta net (Qwen3-Next, Qwen3.5): a state that decays by a factor and corrects its answer to a key.
 //!
 //! Source: llama.cpp, `src/models/qwen35.cpp` and `src/models/delta-net-base.cpp`; eps inside the root of the
 //! keys' lengths, as since its pull request 28068.
@@ -80,7 +80,7 @@ pub(in crate::engine::blocks) fn run<'p>(
     runner.linears(Phase::AttentionOutput, at.index, &mut [output])
 }
 
-/// All projections: queries, keys, values, rates and steps of all rows, gates of those that go on.
+/// All projections: queries, keys, values, rates and steps of all rows, gates of the rows that are computed further.
 fn project<'p>(
     runner: &mut Runner<'p, '_>,
     room: &'p RecurrentRoom<'p>,
@@ -125,7 +125,7 @@ fn project<'p>(
         });
         let z = linear(runner, Site::SsmGate, n, z);
         if n < input.n_all {
-            // Strips of few rows beside strips of many would not divide evenly.
+            // Strips of few rows and strips of many rows would not divide evenly in one phase.
             runner.linears(Phase::Qkv, at.index, &mut [z])?;
         } else {
             push(z);
@@ -138,7 +138,7 @@ fn project<'p>(
 struct Net<'b, 'p> {
     block: &'b Block<'p>,
     shape: &'p DeltaNet,
-    /// What is added to steps, and what they are multiplied by.
+    /// Bias and factor of the steps.
     steps: [&'p [f32]; 2],
     /// (head_dim_v)
     norm: Norm<'p>,

@@ -1,4 +1,4 @@
-//! Mamba 2: a state that forgets by a factor, and to which each token adds.
+//! Mamba 2: a state that decays by a factor, and to which each token adds.
 //!
 //! Source: llama.cpp, `src/models/mamba-base.cpp`.
 
@@ -97,9 +97,9 @@ pub(in crate::engine::blocks) fn run<'p>(
 struct Mamba<'b, 'p> {
     block: &'b Block<'p>,
     shape: &'p Mamba2,
-    /// What is added to steps, and what they are multiplied by, (n_head) each.
+    /// Bias and factor of the steps, (n_head) each.
     steps: [&'p [f32]; 2],
-    /// How much of a head's input goes around its state, (n_head).
+    /// The part of a head's input that bypasses its state, (n_head).
     around: &'p [f32],
     /// (n_group, n_inner / n_group)
     norm: Option<Norm<'p>>,
@@ -140,7 +140,7 @@ impl<'p> Mamba<'_, 'p> {
         table.decays(rate, self.steps[0], self.steps[1], decay);
     }
 
-    /// The output of a row: with what goes around the state, times `silu(z)`, the norm of each group; in this
+    /// The output of a row: with the input that bypasses the state, times `silu(z)`, the norm of each group; in this
     /// rank's own memory.
     fn gate(&self, rank: usize, entry: usize) -> &'p [f32] {
         let (block, shape) = (self.block, self.shape);

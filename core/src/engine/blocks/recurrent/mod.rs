@@ -8,14 +8,14 @@
 //!           output projection, added to the stream              strips              |
 //! ```
 //!
-//! Small batches quantise all rows in every worker instead of meeting (`s`). A channel of a token reads those
-//! of the tokens before it from the batch as far as they are there, before that from the sequence's state. A
-//! value's column of a head's state depends on no other column, and its tokens come one by one. So bits do
+//! Small batches quantise all rows in every worker instead of meeting (`s`). A channel of a token reads the same
+//! channel of the tokens before it, from the batch if they are in it, otherwise from the sequence's state. A
+//! value's column of a head's state depends on no other column, and its tokens are processed in order. So bits do
 //! not depend on how a prompt is cut, on the rest of the batch, or on who computes what.
 //!
-//! The state of a layer: what the last `n_taps - 1` tokens brought to the convolution, oldest first, each
-//! (n_channel); then the heads' states ([`crate::kernels::recurrent`]). Each of a sequence's last tokens leaves
-//! its state in a slot of its own, as far as states are kept; tokens before them go through the oldest of those.
+//! The state of a layer: the convolution's inputs of the last `n_taps - 1` tokens, oldest first, each
+//! (n_channel); then the heads' states ([`crate::kernels::recurrent`]). Each of a sequence's last tokens has its state
+//! written to a slot of its own, as far as states are kept; earlier tokens share the oldest of these slots.
 
 mod delta_net;
 mod mamba2;
@@ -37,7 +37,7 @@ use crate::trace::Phase;
 use core::ops::Range;
 use heapless::Vec;
 
-/// Tokens in a call of the recurrence, at most.
+/// Maximum number of tokens in a call of the recurrence.
 const TOKENS_AT_ONCE: usize = 32;
 /// Values of a head that are a unit of work.
 const PART_VALUES: usize = 4 * STATE_LANES;
@@ -47,7 +47,7 @@ struct Block<'p> {
     pass: &'p Pass<'p>,
     room: &'p RecurrentRoom<'p>,
     states: SlotsView<'p>,
-    /// Where the layer's state begins among those of its sequence.
+    /// Offset of the layer's state in the state of its sequence.
     offset: usize,
     convolution: Convolution<'p>,
     heads: Heads,
@@ -57,7 +57,7 @@ struct Block<'p> {
 struct Convolution<'p> {
     n_taps: usize,
     n_channel: usize,
-    /// How much is projected of an entry, and where a channel is in it. Those of a head are neighbours.
+    /// Values projected for an entry, and the column of each channel. The channels of a head are adjacent.
     n_in: usize,
     column: Column<'p>,
     /// (n_channel, n_taps)
@@ -66,12 +66,12 @@ struct Convolution<'p> {
     bias: Option<&'p [f32]>,
 }
 
-/// Where channels are in what is projected.
+/// Columns of the channels in the projection.
 #[derive(Clone, Copy)]
 enum Column<'p> {
-    /// From there on, in their order.
+    /// From this column on, in their order.
     From(usize),
-    /// As a delta net has them.
+    /// In a delta net's order.
     Of(&'p DeltaNet),
 }
 
@@ -93,7 +93,7 @@ struct Heads {
     n_value: usize,
 }
 
-/// Where a token's key, query and values are among the channels.
+/// Offsets of a token's key, query and values among the channels.
 struct Columns {
     key: usize,
     query: usize,
@@ -101,7 +101,7 @@ struct Columns {
 }
 
 impl<'p> Block<'p> {
-    /// What the convolution reads for some channels of an entry, of one head, oldest token first.
+    /// The convolution's inputs for some channels of an entry, of one head, oldest token first.
     fn inputs(&self, entry: usize, channels: &Range<usize>) -> [&'p [f32]; SSM_TAPS_MAX] {
         let Convolution {
             n_taps,
@@ -121,7 +121,7 @@ impl<'p> Block<'p> {
                 let start = self.offset + columns * n_channel;
                 let range = start + channels.start..start + channels.end;
                 let kept = self.states.before(sequence, range);
-                // SAFETY: nobody writes to it.
+                // SAFETY: no worker writes to it.
                 *row = kept.unwrap_or_else(|| unsafe { self.room.zeros.read(channels.clone()) });
                 continue;
             };
@@ -135,7 +135,7 @@ impl<'p> Block<'p> {
         rows
     }
 
-    /// Convolves some channels of an entry, and keeps what later tokens need of them. Gives the channels.
+    /// Convolves some channels of an entry, and stores what later tokens need of them. Returns the channels.
     ///
     /// # Safety
     /// - These channels of the entry are this worker's alone until the next barrier.
@@ -174,7 +174,7 @@ impl<'p> Block<'p> {
         out
     }
 
-    /// Takes all tokens of the batch through the heads' states; `columns` says where those of a head are.
+    /// Runs all tokens of the batch through the heads' states; `columns` returns the columns of a head.
     fn recur(
         &self,
         runner: &mut Runner<'p, '_>,
@@ -185,7 +185,7 @@ impl<'p> Block<'p> {
         let n_part = self.heads.n_value.div_ceil(PART_VALUES);
         let n_unit = self.heads.n_head * n_part * n_sequence;
         runner.share_ranges(Phase::Recurrence, layer, n_unit, |_, units| {
-            // Sequences side by side: heads divide more evenly than those.
+            // Sequences are adjacent units, because heads divide more evenly than sequences.
             let firsts = self.firsts().cycle().skip(units.start % n_sequence);
             let work = units.zip(firsts).map(|(i, first)| {
                 let (head, part) = (i / n_sequence / n_part, i / n_sequence % n_part);
@@ -206,8 +206,8 @@ impl<'p> Block<'p> {
         (0..n).filter(move |&entry| before[entry] == NO_ENTRY)
     }
 
-    /// Takes the tokens of a sequence, from entry `first` on, through the state of some values of a head.
-    /// Returns the bytes of that.
+    /// Runs the tokens of a sequence, from entry `first` on, through the state of some values of a head.
+    /// Returns the bytes of that state.
     fn advance(&self, first: usize, head: usize, values: Range<usize>, columns: &Columns) -> usize {
         let Heads {
             rule,
@@ -223,7 +223,7 @@ impl<'p> Block<'p> {
         // The slot that was written last, and the state in it.
         let mut last: Option<(usize, &[f32])> = None;
         while left > 0 {
-            // Those that leave no state of their own go through the oldest slot.
+            // Tokens without a slot of their own use the oldest slot.
             let slot = (left - 1).min(n_kept - 1);
             let n_token = (left - slot).min(TOKENS_AT_ONCE);
             let mut tokens: Vec<RecurrentToken<'_>, TOKENS_AT_ONCE> = Vec::new();
@@ -238,7 +238,7 @@ impl<'p> Block<'p> {
                 None => self.states.before(sequence as usize, state.clone()),
                 Some((other, state)) => (other != slot).then_some(state),
             };
-            // SAFETY: a head's values are one worker's, what was written last is another slot or not read,
+            // SAFETY: a head's values belong to one worker, the state written last is in another slot or not read,
             // and no sequence keeps the slot yet.
             let to = unsafe { self.states.after(sequence as usize, slot, state.clone()) };
             if last.is_none() && before.is_none() {
@@ -258,7 +258,7 @@ impl<'p> Block<'p> {
         state.len() * size_of::<f32>()
     }
 
-    /// Where the state of some values of a head lies.
+    /// The range of the state of some values of a head.
     fn state_of(&self, head: usize, values: &Range<usize>) -> Range<usize> {
         let Heads { n_key, n_value, .. } = self.heads;
         let convolution = conv_state_len(self.convolution.n_taps, self.convolution.n_channel);

@@ -10,8 +10,8 @@ use crate::model::{LayerKind, Mixer, ModelConfig};
 /// Memory of delta nets and Mamba 2.
 #[derive(Debug)]
 pub(in crate::engine::blocks) struct RecurrentRoom<'m> {
-    /// What the convolution reads of every entry, (n_batch, n_channel); Mamba 2 has its gates before it and
-    /// its steps behind it, (n_batch, n_in).
+    /// Input of the convolution for every entry, (n_batch, n_channel); Mamba 2 stores its gates before it and
+    /// its steps after it, (n_batch, n_in).
     pub(super) input: Shared<'m, f32>,
     /// The convolution's output of every entry, (n_batch, n_channel).
     pub(super) channels: Shared<'m, f32>,

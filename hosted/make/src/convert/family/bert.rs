@@ -1,4 +1,4 @@
-//! BERT and RoBERTa: encoders with learned positions, and norms behind the sums.
+//! BERT and RoBERTa: encoders with learned positions, and norms after the residual sums.
 
 use super::labels;
 use super::parameters::write_bert;
@@ -19,7 +19,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..Traits::LLAMA
 };
 
-/// With a head that scores: the pooler, and numbers of what it makes.
+/// BERT with a scoring head: the pooler and a classifier.
 pub(super) const RANK: Traits = Traits {
     head: &[
         row("cls", "pooler.dense", &[rows::n_embd, rows::n_embd])
@@ -35,7 +35,7 @@ pub(super) const RANK: Traits = Traits {
     ..TRAITS
 };
 
-/// The same in RoBERTa's names.
+/// [`RANK`] with RoBERTa's names.
 pub(super) const ROBERTA_RANK: Traits = Traits {
     head: &[
         row("cls", "classifier.dense", &[rows::n_embd, rows::n_embd]).bias(Need::Always),
@@ -49,7 +49,7 @@ pub(super) const ROBERTA_RANK: Traits = Traits {
     ..TRAITS
 };
 
-/// All of them the same in a GGUF file.
+/// The names of GELU variants that a GGUF file does not tell apart.
 pub(super) const GELU: &[&str] = &[
     "gelu",
     "gelu_new",
@@ -109,13 +109,13 @@ fn norm(name: &str, source: &str, n_embd: u64) -> [Wanted; 2] {
     with_bias(name, source, &[n_embd])
 }
 
-/// A tensor's name without what wraps the encoder, and with the names of weights and biases that all
-/// but the oldest files have. None for the heads of other tasks, which an encoder does without.
+/// A tensor's name without the encoder's prefix, with the suffixes of weights and biases that all but the oldest files
+/// use. `None` for the heads of other tasks, which an encoder does not need.
 pub(in crate::convert) fn plain_name(family: &Family, name: &str) -> Option<String> {
     let prefixes = ["bert.", "roberta."];
     let inner = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
     let inner = inner.unwrap_or(name);
-    // BERT's own head of scores begins with its pooler.
+    // BERT's scoring head starts with its pooler.
     let scores = family.kind == Kind::Bert && !family.traits.head.is_empty();
     let heads = ["cls.", "lm_head.", "pooler."];
     let heads = &heads[..if scores { 2 } else { 3 }];

@@ -1,4 +1,4 @@
-//! The context and other numbers that several families write.
+//! The context and other numbers shared by several families.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -7,8 +7,8 @@ use super::{Family, Kind, Shape};
 
 pub(super) const CONTEXT: &[&str] = &["max_position_embeddings", "n_positions"];
 
-/// The context to write. These families have no windows in a GGUF file; up to the window's length, a
-/// layer with one computes the same as a layer without.
+/// The context to write. The GGUF files of these families do not describe windows; up to the window's length, a layer
+/// with one computes the same as a layer without.
 pub(super) fn context(
     family: &Family,
     config: &Config,
@@ -26,7 +26,7 @@ pub(super) fn context(
         _ => config.maybe_count(&["sliding_window"])?,
     };
     let by_family = match family.kind {
-        // transformers does not look at it.
+        // transformers ignores it.
         Kind::Llama => false,
         Kind::Mistral | Kind::Mixtral => true,
         _ => uses == Some(true),
@@ -49,7 +49,7 @@ pub(super) fn context(
     }
 }
 
-/// What is added to a norm's divisor; `default` is transformers'.
+/// The epsilon of norms; `default` is transformers'.
 pub(super) fn epsilon(config: &Config, keys: &[&str], default: f64) -> Result<f32, ConvertError> {
     Ok(narrow(config.maybe_number(keys)?.unwrap_or(default)))
 }

@@ -1,5 +1,5 @@
-//! The layers of Llama and its many kin: norms before attention and before the feed-forward network, or
-//! experts in its place.
+//! The layers of Llama and similar models: norms before attention and before the feed-forward network, or experts
+//! instead of the network.
 
 use super::super::unread::Neutral;
 use super::parameters::write_phi3;
@@ -17,7 +17,7 @@ pub(super) const LLAMA: Traits = Traits {
     ..Traits::LLAMA
 };
 
-/// Qwen2 and OLMoE, which say no head size.
+/// Qwen2 and OLMoE, whose metadata does not state a head size.
 pub(super) const QWEN2: Traits = Traits {
     has_qkv_bias: true,
     head_dim: |_, _| None,
@@ -48,12 +48,12 @@ pub(super) const OLMOE: Traits = Traits {
 
 pub(super) const QWEN3_MOE: Traits = Traits {
     experts: ExpertSizes::Always("moe_intermediate_size"),
-    // Always normalised by the engine.
+    // The engine always normalises.
     means: &[must_say("norm_topk_prob", Neutral::On)],
     ..QWEN3
 };
 
-/// Phi-3, whose projections are one matrix.
+/// Phi-3, whose projections are fused into one matrix.
 pub(super) const PHI3: Traits = Traits {
     has_qkv_bias: false,
     write: write_phi3,

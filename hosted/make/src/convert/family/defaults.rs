@@ -1,11 +1,11 @@
-//! The traits that families start from.
+//! Base values of [`Traits`].
 
 use super::shape::{ExpertSizes, Nextn};
 use super::traits::{Traits, Words};
 use super::{decoder, keys, mixers, parameters, rows, tables};
 
 impl Traits {
-    /// What most families have, with the layers of Llama.
+    /// The traits of most families, with Llama's layers.
     pub(super) const LLAMA: Self = Self {
         first: decoder::first,
         layer: decoder::layer,
@@ -51,7 +51,7 @@ impl Traits {
         has_sections: false,
     };
 
-    /// Of a family with tables of tensors and keys.
+    /// The base for a family with tables of tensors and keys.
     pub(super) const TABLES: Self = Self {
         first: tables::first,
         layer: tables::layer,
@@ -61,7 +61,7 @@ impl Traits {
         ..Self::LLAMA
     };
 
-    /// The same of a text model that llama.cpp's class for Llama converts.
+    /// [`Traits::TABLES`] for a text model that llama.cpp converts with its Llama class.
     pub(super) const LLAMA_TABLES: Self = Self {
         is_llama: true,
         has_rope_factors: true,

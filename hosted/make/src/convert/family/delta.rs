@@ -70,8 +70,8 @@ const SIZES: &[(&str, Option<u32>)] = &[
     ("shared_expert_intermediate_size", Some(512)),
 ];
 
-/// Heads of values are by heads of keys in the folder, and by their number within one in the file: what
-/// belongs to one head of keys is then as many heads apart as there are. `keep` rows before them stay.
+/// The folder orders value heads by key head, the GGUF file by their index within one: the value heads of one key head
+/// are then as many heads apart as there are key heads. The first `keep` rows stay in place.
 fn regrouped(shape: &Shape, keep: u64, of_a_head: u64) -> Vec<Slice> {
     let (n_head, n_group) = (n_head_k(shape), n_group(shape));
     let len = of_a_head.max(1);
@@ -88,7 +88,7 @@ fn regrouped(shape: &Shape, keep: u64, of_a_head: u64) -> Vec<Slice> {
     slices
 }
 
-/// Of Qwen3-Next's one projection, queries, keys, values and gates of a head of keys are together.
+/// Splits Qwen3-Next's single projection, which holds the queries, keys, values and gates of each key head together.
 fn untangled(shape: &Shape, parts: &[usize]) -> Change {
     let (n_head, n_group) = (n_head_k(shape), n_group(shape));
     let widths = [
@@ -250,7 +250,7 @@ pub(super) const QWEN35_MOE: Traits = Traits {
     ..QWEN35
 };
 
-/// As listed, or all but every so-manieth.
+/// The mixers that the configuration lists, or full attention in every `full_attention_interval`th layer.
 fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
     check_heads(config)?;
     let interval = config
@@ -267,12 +267,12 @@ fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError
     Ok(layers.collect())
 }
 
-/// Whether each head of keys has as many heads of values.
+/// Checks that the value heads divide evenly among the key heads.
 fn check_heads(config: &Config) -> Result<(), ConvertError> {
     let key = "linear_num_value_heads";
     let n_head_k = config.maybe_count(&["linear_num_key_heads"])?.unwrap_or(16);
     let n_head_v = config.maybe_count(&[key])?.unwrap_or(32);
-    // No model has so many; it bounds what a hostile file can ask for.
+    // Far above any real model; limits what a hostile file can request.
     if n_head_v.is_multiple_of(n_head_k) && n_head_v / n_head_k <= 1024 {
         return Ok(());
     }
@@ -307,7 +307,7 @@ fn write_net(
     Ok(())
 }
 
-/// How many pairs of columns turn by time, height and width. Texts have the same number for all.
+/// Number of column pairs rotated by time, height and width. All three positions are equal for text.
 fn write_sections(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

@@ -1,4 +1,4 @@
-//! Matrices behind the pooling of an encoder, which sentence-transformers keeps in folders of their own.
+//! Matrices after the pooling of an encoder, which sentence-transformers stores in separate folders.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 /// One matrix.
 #[derive(Clone, Debug)]
 pub(in crate::convert) struct Dense {
-    /// `dense_2` or `dense_3`, as GGUF names it.
+    /// GGUF's name: `dense_2` or `dense_3`.
     pub(in crate::convert) name: &'static str,
     pub(in crate::convert) weights: PathBuf,
     pub(in crate::convert) n_in: u32,
     pub(in crate::convert) n_out: u32,
 }
 
-/// Those that `modules.json` lists.
+/// Reads the matrices that `modules.json` lists.
 ///
 /// # Errors
-/// One that does more than multiply, or is not one of two.
+/// A module that does more than multiply, or a name other than these two.
 pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
     let path = folder.join("modules.json");
     let modules: Vec<Value> = match exists(&path) {

@@ -1,4 +1,4 @@
-//! Encoders beside BERT that rotate, with norms before their layers: ModernBERT, EuroBERT, EmbeddingGemma.
+//! Encoders with rotary embeddings and norms before their layers: ModernBERT, EuroBERT, EmbeddingGemma.
 
 use super::super::ConvertError;
 use super::super::unread::Neutral;
@@ -15,7 +15,7 @@ use super::rows::{
 use super::traits::{Traits, means};
 use sluice::file::GgufHeader;
 
-/// What all encoders have.
+/// The common traits of encoders.
 pub(super) const ENCODER: Traits = Traits {
     is_encoder: true,
     has_windows: true,
@@ -31,7 +31,7 @@ pub(super) fn two_ff(shape: &Shape) -> u64 {
     2 * n_ff(shape)
 }
 
-/// Not causal; how a text's vector is made; what a head's numbers mean.
+/// Writes that attention is not causal, the pooling mode, and the labels of a scoring head.
 pub(super) fn write_encoder(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -91,7 +91,7 @@ pub(super) const MODERN_BERT: Traits = Traits {
     ],
     layers: "layers.",
     blocks: &[
-        // The embedding's norm stands for the first layer's.
+        // The embedding's norm replaces the first layer's.
         block_when(
             |_, layer| layer > 0,
             &[row("attn_norm", "attn_norm", &[n_embd])],
@@ -125,7 +125,7 @@ pub(super) const MODERN_BERT: Traits = Traits {
     activations: &["gelu", "silu"],
     means: &[
         means("norm_bias", Neutral::Off),
-        // Not looked at: the layers rotate.
+        // Ignored: the layers use rotary embeddings.
         means("position_embedding_type", Neutral::Text(&["absolute"])),
         means("classifier_activation", Neutral::Text(&["gelu"])),
     ],
@@ -139,7 +139,7 @@ pub(super) const MODERN_BERT: Traits = Traits {
     ..ENCODER
 };
 
-/// With a head that scores.
+/// ModernBERT with a scoring head.
 pub(super) const MODERN_BERT_RANK: Traits = Traits {
     head: &[
         row("cls", "head.dense", &[n_embd, n_embd]).bias(Need::IfThere),
@@ -227,7 +227,7 @@ const HEADLESS: &[Row] = &[
     row("output_norm", "model.norm", &[n_embd]),
 ];
 
-/// Columns that go into a matrix behind the pooling, and rows that come out.
+/// Input and output size of a matrix after the pooling.
 fn dense(shape: &Shape, place: usize) -> (u64, u64) {
     let name = ["dense_2", "dense_3"][place];
     let found = shape.dense.iter().find(|dense| dense.name == name);

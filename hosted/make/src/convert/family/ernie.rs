@@ -117,7 +117,7 @@ const ERNIE_SHARED: &[Row] = &[
     ),
 ];
 
-/// The width of all shared experts together. llama.cpp's converter has the same from other numbers.
+/// The total width of the shared experts. llama.cpp's converter computes it from other values.
 fn write_ernie_shared(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

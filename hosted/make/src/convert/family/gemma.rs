@@ -1,4 +1,4 @@
-//! Gemma 2 and 3: norms before and behind attention and the feed-forward network, windows in most layers.
+//! Gemma 2 and 3: norms before and after attention and the feed-forward network, windows in most layers.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -58,7 +58,7 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
     }
 }
 
-/// Layers of the largest model, whose queries are scaled by the width per head.
+/// Number of layers of the largest model, which scales queries by the width per head.
 const fn n_layer_27b(family: &Family) -> u32 {
     match family.kind {
         Kind::Gemma2 => 46,
@@ -85,7 +85,7 @@ fn write(
         None if family.kind == Kind::Gemma3 => 131_072,
         None => config.count(&["max_position_embeddings"])?,
     };
-    // The two have keys in two orders.
+    // Gemma 2 and Gemma 3 write their keys in different orders.
     let is_gemma3 = family.kind == Kind::Gemma3;
     if is_gemma3 {
         header.set(&key("block_count"), shape.n_layer);
@@ -111,8 +111,7 @@ fn write(
     write_windows(header, family, config, shape)
 }
 
-/// The engine scales queries by the root of a head's length, or in the largest model of the width per
-/// head.
+/// The engine scales queries by the root of the head size, or in the largest model by the root of the width per head.
 fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), ConvertError> {
     let given = config
         .maybe_number(&["query_pre_attn_scalar"])?
@@ -131,7 +130,7 @@ fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), Co
     Err(config.error(&["query_pre_attn_scalar"], &what))
 }
 
-/// Caps of the attention's and the output's logits. Null is none, and what is absent the default.
+/// Soft caps of the attention and output logits. Null means no cap; an absent key means the default.
 fn write_caps(
     header: &mut GgufHeader,
     family: &Family,
@@ -163,7 +162,7 @@ fn write_caps(
     Ok(())
 }
 
-/// Which layers have a window. Readers take a period for granted: of 2 in Gemma 2, of 6 in Gemma 3.
+/// Checks which layers have a window. Readers assume a period: 2 in Gemma 2, 6 in Gemma 3.
 fn write_windows(
     header: &mut GgufHeader,
     family: &Family,

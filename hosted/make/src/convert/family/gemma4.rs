@@ -1,5 +1,5 @@
-//! Gemma 4: heads of two sizes, layers that share keys and values, an embedding for each layer, experts beside a
-//! network.
+//! Gemma 4: heads of two sizes, layers that share keys and values, an embedding for each layer, experts in addition to
+//! a dense network.
 
 use super::super::ConvertError;
 use super::super::unread::Neutral;
@@ -125,7 +125,7 @@ const fn layered(to: &'static str, from: &'static str, shape: &'static [Size]) -
     row(to, from, shape).need(Need::Unless(|shape| n_embd_layer(shape) == 0))
 }
 
-// Heads of layers with a window are as config.json says; those of the others have sizes of their own.
+// Layers with a window take their head sizes from config.json's usual keys; the others have separate keys.
 
 fn head_dim_full(shape: &Shape) -> u64 {
     shape.size("global_head_dim")
@@ -135,7 +135,7 @@ fn keys_are_values(shape: &Shape) -> bool {
     shape.size("attention_k_eq_v") > 0
 }
 
-/// Heads of keys in layers without a window, where that is another number.
+/// Key heads in layers without a window, if their number differs.
 fn n_head_kv_full(shape: &Shape) -> Option<u64> {
     let own = shape.size("num_global_key_value_heads");
     (own > 0 && keys_are_values(shape)).then_some(own)
@@ -153,7 +153,7 @@ fn has_window(shape: &Shape, layer: u32) -> bool {
     shape.mixer(layer) == Mixer::Window
 }
 
-/// Whether a layer has keys and values; the last ones use those of others.
+/// Whether a layer has its own keys and values; the last layers reuse those that earlier layers computed.
 fn owns(shape: &Shape, layer: u32) -> bool {
     u64::from(layer) + shape.size("num_kv_shared_layers") < u64::from(shape.n_layer)
 }
@@ -167,7 +167,7 @@ fn wide(shape: &Shape) -> u64 {
     2 * n_ff(shape)
 }
 
-/// Columns of the embedding that each layer has.
+/// Columns of the per-layer embedding.
 fn n_embd_layer(shape: &Shape) -> u64 {
     shape.size("hidden_size_per_layer_input")
 }
@@ -221,7 +221,7 @@ const fn feed(up: &'static [Size], down: &'static [Size]) -> [Row; 3] {
     ]
 }
 
-/// Beside the network; gates and ups of an expert stay in one tensor.
+/// Used in addition to the dense network; an expert's gate and up matrices stay in one tensor.
 const EXPERTS: &[Row] = &[
     bare(
         "ffn_down_exps.weight",
@@ -269,7 +269,7 @@ fn write_heads(
     Ok(())
 }
 
-/// What layers with a window have in other numbers than those without.
+/// Writes the sizes that differ between layers with and without a window.
 fn write_widths(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -297,7 +297,7 @@ fn write_widths(
         });
         header.set("gemma4.attention.head_count_kv", i32s(heads.collect()));
     }
-    // All columns turn, those that do not by a divisor that stops them.
+    // All columns rotate; a divisor stops the ones that should not.
     header.set("gemma4.rope.dimension_count", fits(head_dim_full(shape)));
     header.set("gemma4.rope.dimension_count_swa", shape.head_dim);
     Ok(())

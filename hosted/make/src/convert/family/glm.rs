@@ -1,4 +1,4 @@
-//! GLM-4: norms behind attention too, half of a head that rotates; and GLM-4.5 with experts.
+//! GLM-4: norms after attention too, and half of a head rotates; and GLM-4.5 with experts.
 
 use super::keys::{Key, Or, Said, write_nextn};
 use super::rows::{

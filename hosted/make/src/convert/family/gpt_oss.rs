@@ -1,4 +1,4 @@
-//! gpt-oss: attention sinks, experts whose gates and ups take turns in one tensor, in MXFP4 as published.
+//! gpt-oss: attention sinks, experts whose gate and up rows alternate in one tensor, in MXFP4 as published.
 
 use super::super::ConvertError;
 use super::Shape;
@@ -62,8 +62,8 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
     expert_tensors(shape, layer, has, all);
 }
 
-/// The experts of a layer: gate and up take turns in the rows of one tensor (in its columns, where it is
-/// no MXFP4), down is alone.
+/// The experts of a layer: gate and up alternate in the rows of one tensor (in its columns if it is not MXFP4); down
+/// has its own.
 fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &mut Vec<Wanted>) {
     let n_embd = u64::from(shape.n_embd);
     let n_ff = u64::from(shape.n_ff);
@@ -111,7 +111,7 @@ fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &m
     }
 }
 
-/// `n` rows, of which every so-manieth is taken.
+/// `n` rows, one every `step`.
 fn every(start: u64, step: u64, n: u64) -> Change {
     let (len, of) = (1, step);
     Change::Rows(vec![Slice { start, len, of, n }])
@@ -135,7 +135,7 @@ fn write(
         return Err(config.error(&["swiglu_limit"], &what));
     }
     let n_ctx = config.count(&["max_position_embeddings"])?;
-    // What the yarn scaling says too.
+    // Repeated in the YaRN scaling.
     let _original = config.find(&["initial_context_length"]);
     header.set(&key("block_count"), shape.n_layer);
     header.set(&key("context_length"), n_ctx);
@@ -160,7 +160,7 @@ fn write(
     header.set(&key("expert_feed_forward_length"), shape.n_ff);
     if let Some(types) = config.texts("layer_types")? {
         let has_window = window_layers(config, &types, shape.n_layer)?;
-        // Readers take every other layer for granted, from the first on.
+        // Readers assume a window in every other layer, starting with the first.
         let default = (0..shape.n_layer).map(|layer| layer % 2 == 0);
         if !default.eq(has_window.iter().copied()) {
             let pattern = MetaValue::bools(&has_window);

@@ -1,4 +1,4 @@
-//! Granite: Llama with four factors, with or without experts.
+//! Granite: Llama with four scaling factors, with or without experts.
 
 use super::super::ConvertError;
 use super::Shape;
@@ -13,7 +13,7 @@ use super::shape::ExpertSizes;
 use super::traits::Traits;
 use sluice::file::{GgufHeader, MetaValue};
 
-/// The four factors of Granite.
+/// Granite's four scaling factors.
 pub(super) const GRANITE_SCALES: [Key; 4] = [
     Key::Number("attention_multiplier", "attention.scale", Or::Default(1.0)),
     Key::Number("embedding_multiplier", "embedding_scale", Or::Default(1.0)),
@@ -65,7 +65,7 @@ pub(super) const GRANITE_SHARED_KEY: Key = Key::Count(
     Or::Nothing,
 );
 
-/// Gates, then ups, of every expert in one tensor.
+/// The gate and up matrices of every expert in one tensor, gates first.
 pub(super) const GRANITE_EXPERTS: &[Row] = &[
     row(
         "ffn_gate_inp",
@@ -111,7 +111,7 @@ pub(super) const GRANITE_SHARED: &[Row] = &[
     ),
 ];
 
-/// The shared expert of a model that has no others is its feed-forward network.
+/// Without routed experts, the shared expert is the feed-forward network.
 pub(super) const GRANITE_DENSE: &[Row] = &[
     row(
         "ffn_gate",
@@ -222,7 +222,7 @@ pub(super) const GRANITE_MOE_SWA: Traits = Traits {
     ..GRANITE_SWA
 };
 
-/// Which layers turn queries and keys: listed, or those with a base above 0.
+/// Which layers rotate queries and keys: the listed ones, or those with a base above 0.
 fn write_turning(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

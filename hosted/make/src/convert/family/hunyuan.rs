@@ -1,4 +1,4 @@
-//! Hunyuan: norms of queries and keys behind the rotation, and a base of its own.
+//! Hunyuan: norms of queries and keys after the rotation, and its own rotary base.
 
 use super::super::ConvertError;
 use super::super::unread::Neutral;
@@ -42,7 +42,7 @@ pub(super) const HUNYUAN_NORMS: &[Row] = &[
     row("attn_k_norm", "self_attn.key_layernorm", &[head_dim]),
 ];
 
-/// Hunyuan's base, which grows by alpha for a context of 256 Ki tokens that config.json does not say.
+/// Hunyuan's base, which alpha raises for a context of 256 Ki tokens that config.json does not mention.
 pub(super) fn write_alpha(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -112,7 +112,7 @@ pub(super) const HUNYUAN_MOE: Traits = Traits {
     ..Traits::TABLES
 };
 
-/// Numbers that config.json repeats for every layer.
+/// Numbers that config.json repeats for each layer.
 fn write_hunyuan_experts(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

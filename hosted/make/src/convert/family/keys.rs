@@ -1,5 +1,4 @@
-//! What families with tables say about themselves: first what all say, in one order, then the family's own
-//! [`Key`]s.
+//! Metadata of families with tables: first the common keys, in one order, then the family's own [`Key`]s.
 
 use super::super::ConvertError;
 use super::context::{CONTEXT, context, narrow};
@@ -8,34 +7,34 @@ use super::shape::ExpertSizes;
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
-/// A key of a GGUF file that one family has.
+/// A GGUF key that belongs to one family.
 pub(super) enum Key {
-    /// Config's name, GGUF's name.
+    /// The name in config.json, the name in GGUF.
     Count(&'static str, &'static str, Or<u32>),
     Number(&'static str, &'static str, Or<f64>),
     Flag(&'static str, &'static str, Or<bool>),
-    /// The same in every model.
+    /// A value that is the same in every model.
     Always(&'static str, Said),
-    /// `rope.dimension_count`: a head's columns by the share that config.json or this says.
+    /// `rope.dimension_count`: the share of a head's columns from config.json, or this default.
     Rotates(f64),
-    /// Several, or one that follows from several.
+    /// Several keys, or one computed from several settings.
     By(Writes),
 }
 
-/// Writes what takes more than a row of a table.
+/// Writes metadata that does not fit a row of a table.
 pub(super) type Writes =
     fn(&mut GgufHeader, &Parts<'_>, &mut Vec<String>) -> Result<(), ConvertError>;
 
-/// What is written where config.json says nothing.
+/// The value to write if config.json does not have the key.
 #[derive(Clone, Copy)]
 pub(super) enum Or<T> {
-    /// It is an error.
+    /// A missing key is an error.
     Missing,
     Nothing,
     Default(T),
 }
 
-/// A value that does not depend on the model.
+/// A constant value.
 #[derive(Clone, Copy)]
 pub(super) enum Said {
     Number(u32),
@@ -58,7 +57,7 @@ impl<T> Or<T> {
     }
 }
 
-/// Writes all that a family with tables says.
+/// Writes all metadata of a family with tables.
 pub(super) fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -112,7 +111,7 @@ impl Key {
     }
 }
 
-/// The keys of most text models, in the order of llama.cpp's converter.
+/// The keys that most text models have, in the order of llama.cpp's converter.
 fn write_common(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -179,14 +178,14 @@ const N_USED: &[&str] = &[
     "top_k_experts",
 ];
 
-/// How many experts there are, how many work, and how they are scored.
+/// Writes the number of experts, how many are used per token, and how they are scored.
 fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), ConvertError> {
     let Parts { family, config, .. } = *parts;
     let key = |name: &str| format!("{}.{name}", family.architecture);
     if let ExpertSizes::Never = family.traits.experts {
         return Ok(());
     }
-    // Also 0, where config.json says so.
+    // Also written if config.json sets it to 0.
     for (names, to) in [(N_EXPERT, "expert_count"), (N_USED, "expert_used_count")] {
         if let Some(n) = config.maybe_whole(names)? {
             header.set(&key(to), n);
@@ -198,7 +197,7 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), Conve
         ("n_group", "expert_group_count"),
         ("topk_group", "expert_group_used_count"),
     ] {
-        // The method that chooses of all experts has no groups, whatever their number.
+        // The method that chooses among all experts does not use groups, whatever their number.
         let n = config.maybe_count(&[from])?;
         if let Some(n) = n.filter(|_| !has_groups || method != Some("greedy")) {
             header.set(&key(to), n);
@@ -229,7 +228,7 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), Conve
     Ok(())
 }
 
-/// Which layers have a window, as `layer_types` says, and the window's length.
+/// Writes which layers have a window, from `layer_types`, and the window's length.
 pub(super) fn write_windows(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -251,7 +250,7 @@ pub(super) fn write_windows(
     Ok(())
 }
 
-/// How many blocks behind the layers guess further tokens.
+/// Writes the number of MTP blocks after the layers.
 pub(super) fn write_nextn(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

@@ -1,16 +1,16 @@
-//! What the numbers of a head that scores mean.
+//! The labels of a scoring head.
 
 use super::super::ConvertError;
 use super::parts::Parts;
 use super::shape::{Shape, labels};
 use sluice::file::{GgufHeader, MetaValue};
 
-/// How many there are.
+/// The number of labels.
 pub(super) fn n_labels(shape: &Shape) -> u64 {
     shape.n_labels.into()
 }
 
-/// Writes them, unless they are what transformers says of models without labels.
+/// Writes the labels, unless they are transformers' defaults for models without labels.
 pub(super) fn write(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), ConvertError> {
     let labels = labels(parts.config);
     let says_nothing = labels.len() == 2 && labels[0] == "LABEL_0";

@@ -1,5 +1,5 @@
-//! DeepSeek-V2 and V3, Kimi-K2 and GLM-4.7-Flash: attention to a latent vector, of which keys and values of all heads
-//! are made.
+//! DeepSeek-V2 and V3, Kimi-K2 and GLM-4.7-Flash: attention to a latent vector, from which the keys and values of all
+//! heads are computed.
 
 use super::super::ConvertError;
 use super::super::unread::Neutral;
@@ -18,7 +18,7 @@ use super::traits::{Traits, means};
 use super::wanted::Change;
 use sluice::file::GgufHeader;
 
-// Columns of a head that turn, of one that do not, of its values; of the latent vectors.
+// Columns of a head that rotate, columns that do not, columns of its values; sizes of the latent vectors.
 
 fn dim_rope(shape: &Shape) -> u64 {
     shape.size("qk_rope_head_dim")
@@ -44,7 +44,7 @@ fn all_queries(shape: &Shape) -> u64 {
     n_head(shape) * (dim_nope(shape) + dim_rope(shape))
 }
 
-/// Rows of the matrix that makes keys and values.
+/// Rows of the matrix that computes both keys and values.
 fn both(shape: &Shape) -> u64 {
     n_head(shape) * (dim_nope(shape) + dim_v(shape))
 }
@@ -58,7 +58,7 @@ const ATTENTION: &[Row] = &[
         &[|shape| rank(shape) + dim_rope(shape), n_embd],
     ),
     row("attn_kv_a_norm", "self_attn.kv_a_layernorm", &[rank]),
-    // Keys turned: what a query is multiplied with.
+    // The transposed keys, by which a query is multiplied.
     row("attn_k_b", "self_attn.kv_b_proj", &[n_head, rank, dim_nope]).of(BOTH, |shape| {
         Change::Turned {
             start: 0,
@@ -141,7 +141,7 @@ pub(super) const GLM4_MOE_LITE: Traits = Traits {
     ..DEEPSEEK2
 };
 
-/// One head of keys for all queries: the latent vector, and what turns.
+/// One key head for all queries: the latent vector and the rotated columns.
 fn write_latent(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -169,7 +169,7 @@ fn write_latent(
     Ok(())
 }
 
-/// Only where it is so.
+/// Writes the normalisation of expert weights if it is on.
 fn write_norm_of_weights(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -181,7 +181,7 @@ fn write_norm_of_weights(
     Ok(())
 }
 
-/// How scores grow with the context. Files have a tenth of the number, which readers know.
+/// How scores grow with the context. Files store a tenth of the number, and readers expect that.
 fn write_multiplier(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

@@ -70,7 +70,7 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
 
 /// Which layers convolve.
 pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
-    // Older files say the same twice.
+    // Read even if layer_types is present: older files have both keys.
     let attends = config.numbers("full_attn_idxs")?;
     let listed = mixers::listed(config, n_layer)?;
     if !listed.is_empty() {
@@ -85,7 +85,7 @@ pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, Conver
     Ok(layers.collect())
 }
 
-/// The width of feed-forward networks, which is cut and rounded where the configuration says so.
+/// The feed-forward width, reduced and rounded if the configuration asks for it.
 fn n_ff(config: &Config) -> Result<u32, ConvertError> {
     let given = config.count(&["block_ff_dim", "intermediate_size"])?;
     let adjusts = config.bool("block_auto_adjust_ff_dim").unwrap_or(true);
@@ -104,7 +104,7 @@ fn n_ff(config: &Config) -> Result<u32, ConvertError> {
     Ok(scaled.div_ceil(multiple).saturating_mul(multiple))
 }
 
-/// Heads of keys of each layer; 0 where it does not attend.
+/// Key heads of each layer; 0 for layers without attention.
 pub(super) fn heads_by_layer(shape: &Shape) -> MetaValue {
     let layers = 0..shape.n_layer + shape.n_nextn;
     let heads = layers.map(|layer| match shape.mixer(layer) {

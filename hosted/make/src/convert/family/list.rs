@@ -100,7 +100,7 @@ pub(super) static FAMILIES: &[Family] = families! {
     "Gemma3TextModel", "gemma3_text" => "gemma-embedding", Table, encoders::GEMMA_EMBEDDING;
 };
 
-/// For an error.
+/// The known classes, for an error message.
 pub(super) fn known_classes() -> String {
     let mut classes: Vec<_> = FAMILIES.iter().map(|family| family.class).collect();
     classes.dedup();

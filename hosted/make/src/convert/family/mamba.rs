@@ -1,4 +1,4 @@
-//! Granite 4 and Nemotron-H: states of Mamba-2's kind in most layers, attention in a few.
+//! Granite 4 and Nemotron-H: Mamba-2 states in most layers, attention in a few.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -23,7 +23,7 @@ use super::wanted::{Change, Map};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
-// Sizes of a state; Granite's names and Nemotron's.
+// Sizes of a state, under the names that Granite and Nemotron use.
 
 fn size(shape: &Shape, granite: &str, nemotron: &str) -> u64 {
     match shape.size(granite) {
@@ -56,7 +56,7 @@ fn of_a_group(shape: &Shape) -> u64 {
     n_inner(shape) / n_group(shape)
 }
 
-/// Columns of what is convolved: the input, and how it goes into and comes out of the state.
+/// Columns of the convolution: the input, and the projections into and out of the state (B and C).
 fn convolved(shape: &Shape) -> u64 {
     n_inner(shape) + 2 * n_group(shape) * n_state(shape)
 }
@@ -105,7 +105,7 @@ fn has_experts(shape: &Shape, _: u32) -> bool {
     shape.n_expert.is_some()
 }
 
-/// Granite 4 with states.
+/// Granite 4 models with states.
 pub(super) const GRANITE_HYBRID: Traits = Traits {
     blocks: &[
         block(NORMS),
@@ -149,7 +149,7 @@ pub(super) const GRANITE_HYBRID: Traits = Traits {
     ..Traits::LLAMA_TABLES
 };
 
-/// Whether no layer of Granite 4 has a state: then it is Granite 3.
+/// Whether a Granite 4 model has no states; it is then converted as Granite 3.
 pub(super) fn all_attend(config: &Config) -> bool {
     let types = config.find(&["layer_types"]).and_then(Value::as_array);
     types.is_some_and(|types| types.iter().all(|ty| ty == "attention"))
@@ -187,7 +187,7 @@ fn write_states(
     Ok(())
 }
 
-/// Models with states have no rotation; their context is what the state allows.
+/// Models with states have no rotation; only the state limits their context.
 fn write_rotation(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -263,8 +263,8 @@ const NEMOTRON_MEANS: &[Means] = &[
     means("group_limited_greedy", Neutral::Off),
 ];
 
-/// Rows of queries and keys are in pairs though nothing turns: llama.cpp's converter has it so, and scores are the
-/// same.
+/// Rows of queries and keys are reordered to pairs although nothing rotates, as in llama.cpp's converter; scores do not
+/// change.
 const NEMOTRON_ATTENTION: &[Row] = &[
     row("attn_q", "mixer.q_proj", &[n_q, n_embd]).changed(|shape| Change::PairRows(shape.n_head)),
     row("attn_k", "mixer.k_proj", &[n_kv, n_embd])
@@ -322,7 +322,7 @@ pub(super) const NEMOTRON_H_MOE: Traits = Traits {
     ..NEMOTRON_H
 };
 
-/// A block behind the layers has both attention and experts.
+/// An MTP block after the layers has both attention and experts.
 fn has_nemotron_experts(shape: &Shape, layer: u32) -> bool {
     feeds(shape, layer) || is_nextn(shape, layer)
 }
@@ -376,7 +376,7 @@ const NEMOTRON_LATENT: &[Row] = &[
     ),
 ];
 
-/// A letter for each layer, or a word.
+/// One letter per layer, or a list of words.
 fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
     let keys = ["hybrid_override_pattern", "layers_block_type"];
     let kinds: Vec<String> = match config.find(&keys) {
@@ -424,7 +424,7 @@ fn write_no_rotation(
     Ok(())
 }
 
-/// The width of each layer's feed-forward network; 0 where it has none.
+/// The width of each layer's feed-forward network; 0 for layers without one.
 fn write_widths(
     header: &mut GgufHeader,
     parts: &Parts<'_>,

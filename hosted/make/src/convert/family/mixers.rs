@@ -1,22 +1,22 @@
-//! What layers mix tokens by, as `layer_types` lists it.
+//! The mixers of layers, as `layer_types` lists them.
 
 use super::super::ConvertError;
 use super::super::config::Config;
 
-/// What a layer mixes tokens by.
+/// How a layer mixes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::convert) enum Mixer {
-    /// Attention to all of a text.
+    /// Attention over the whole text.
     Full,
-    /// Attention to a window.
+    /// Attention over a window.
     Window,
-    /// A convolution, or a state that goes on from token to token.
+    /// A convolution, or a state carried from token to token.
     Recurrent,
     /// Nothing: the layer is a feed-forward network.
     Feed,
 }
 
-/// The mixers that `layer_types` lists; none where it is absent.
+/// The mixers that `layer_types` lists; empty if it is absent.
 pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
     let Some(types) = config.texts("layer_types")? else {
         return Ok(Vec::new());
@@ -49,7 +49,7 @@ pub(super) fn check_len(
     Err(config.error(&[key], &what))
 }
 
-/// All layers but every so-manieth have a window.
+/// Every `period`th layer attends to the whole text, the others to a window.
 pub(super) fn all_but_every(period: u32, n_layer: u32) -> Vec<Mixer> {
     let layers = (1..=n_layer).map(|layer| match layer % period {
         0 => Mixer::Full,

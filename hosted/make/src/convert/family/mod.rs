@@ -1,7 +1,7 @@
-//! Families of models: what their tensors are called, on both sides, and what is said about them.
+//! Model families: the names of their tensors in both formats, and their metadata.
 //!
-//! Names and keys are those that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family
-//! is a row of [`list`] with its [`Traits`], most of which are tables of tensors ([`rows`]) and keys ([`keys`]).
+//! Names and keys are the ones that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family is a row of
+//! [`list`] with its [`Traits`], most of which are tables of tensors ([`rows`]) and keys ([`keys`]).
 #![forbid(unsafe_code)]
 
 mod bert;
@@ -64,17 +64,17 @@ use std::path::Path;
 pub(super) struct Family {
     /// `architectures` in `config.json`.
     class: &'static str,
-    /// `model_type`, which counts where there are no `architectures`.
+    /// `model_type`, used if there are no `architectures`.
     model_type: &'static str,
     pub(super) kind: Kind,
     /// `general.architecture`.
     pub(super) architecture: &'static str,
     pub(super) traits: &'static Traits,
-    /// Of several of one class, the first for which this holds.
+    /// If several families share a class, the first one for which this holds is used.
     applies: fn(&Config) -> bool,
 }
 
-/// What sets families apart.
+/// Families that differ in code, not only in their traits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Llama,
@@ -88,11 +88,11 @@ pub(super) enum Kind {
     Gemma2,
     Gemma3,
     Bert,
-    /// BERT with positions that begin behind the padding token's number.
+    /// BERT with positions that start after the padding token's ID.
     Roberta,
     Lfm2,
     GptOss,
-    /// One of those whose traits say all.
+    /// A family that its traits describe completely.
     Table,
 }
 
@@ -115,7 +115,7 @@ impl Family {
         })
     }
 
-    /// All that become files of one architecture, in the order of the list.
+    /// All families that share this GGUF architecture, in list order.
     pub(super) fn of_architecture(name: &str) -> impl Iterator<Item = &'static Self> {
         FAMILIES
             .iter()
@@ -136,8 +136,8 @@ impl Family {
         self.traits.is_llama
     }
 
-    /// The configuration of the text model, which models of several kinds of input have inside of
-    /// another. What that says about tokens and weights counts too.
+    /// The configuration of the text model, which multimodal models nest inside another. The outer settings for tokens
+    /// and weights apply too.
     pub(super) fn text_config(&self, whole: Config) -> Result<Config, ConvertError> {
         let Some(Value::Object(text)) = whole.map().get("text_config") else {
             return Ok(whole);
@@ -157,8 +157,7 @@ impl Family {
         Ok(Config::new(whole.path(), text))
     }
 
-    /// A tensor's name without what wraps the text model or the encoder; none for tensors of other
-    /// parts.
+    /// A tensor's name without the prefix of the text model or the encoder; `None` for tensors of other parts.
     pub(super) fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
         if matches!(self.kind, Kind::Bert | Kind::Roberta) {
             return bert::plain_name(self, name);
@@ -176,7 +175,7 @@ impl Family {
             _ => {}
         }
         if !self.traits.is_wrapped {
-            // Models without a head are published without what stands before it.
+            // Models without a head are published without the prefix.
             let is_inner = ["layers.", "embed_tokens.", "norm."];
             let is_bare = is_inner.iter().any(|start| name.starts_with(start));
             return Some(match is_bare && self.traits.layers == "model.layers." {
@@ -187,14 +186,14 @@ impl Family {
         if WRAPPED_PARTS.iter().any(|part| inner.starts_with(part)) {
             return None;
         }
-        // Of two ways in which transformers has named them.
+        // transformers has used two prefixes.
         let newer = name.strip_prefix("model.language_model.");
         let newer = newer.map(|rest| format!("model.{rest}"));
         let older = name.strip_prefix("language_model.").map(str::to_owned);
         Some(newer.or(older).unwrap_or_else(|| name.into()))
     }
 
-    /// Refuses values of `config.json` under which the engine computes something else.
+    /// Refuses `config.json` values that the engine does not support.
     pub(super) fn check(&self, config: &Config) -> Result<(), ConvertError> {
         self.check_activation(config)?;
         check_quantization(config)?;
@@ -212,7 +211,7 @@ impl Family {
     }
 
     fn check_activation(&self, config: &Config) -> Result<(), ConvertError> {
-        // One key, or its older name.
+        // The key, or its older name.
         let keys: &[&str] = match self.kind {
             Kind::Gemma2 | Kind::Gemma3 => &["hidden_activation"],
             _ => &["hidden_act", "hidden_activation"],
@@ -232,14 +231,14 @@ impl Family {
     }
 }
 
-/// Whether a tensor is of a layer behind the model's own.
+/// Whether a tensor belongs to a layer after the model's own.
 fn is_behind(inner: &str, n_layer: u32) -> bool {
     let rest = inner.strip_prefix("layers.");
     let number = rest.and_then(|rest| rest.split('.').next()?.parse().ok());
     number.is_some_and(|layer: u32| layer >= n_layer)
 }
 
-/// A name of a block apart as if it were a layer behind the others.
+/// Renames a tensor of a separate MTP block as if the block were a layer after the others.
 fn mtp_name(inner: &str, n_layer: u32) -> Option<String> {
     let rest = inner.strip_prefix("mtp.")?;
     if let Some(rest) = rest.strip_prefix("layers.") {
@@ -258,7 +257,7 @@ fn mtp_name(inner: &str, n_layer: u32) -> Option<String> {
     Some(format!("model.layers.{n_layer}.{module}.{end}"))
 }
 
-/// A name of one of two halves of a block as if they were one layer behind the others.
+/// Renames a tensor of either half of an MTP block as if both were one layer after the others.
 fn half_name(inner: &str, n_layer: u32) -> Option<String> {
     let (half, rest) = inner.strip_prefix("mtp.layers.")?.split_once('.')?;
     let rest = match (half, rest) {
@@ -269,7 +268,7 @@ fn half_name(inner: &str, n_layer: u32) -> Option<String> {
     Some(format!("backbone.layers.{n_layer}.{rest}"))
 }
 
-/// What a model of several kinds of input has beside the text model.
+/// The parts of a multimodal model other than the text model.
 const WRAPPED_PARTS: [&str; 7] = [
     "mm_projector.",
     "vision_tower.",
@@ -280,7 +279,7 @@ const WRAPPED_PARTS: [&str; 7] = [
     "embed_audio.",
 ];
 
-/// Refuses weights that are quantised in a way that is not read.
+/// Refuses quantised weights in an unsupported format.
 fn check_quantization(config: &Config) -> Result<(), ConvertError> {
     let about = config.part("quantization_config");
     if about.is_empty() {
@@ -307,7 +306,7 @@ fn check_quantization(config: &Config) -> Result<(), ConvertError> {
     }
 }
 
-/// The rows and columns of a block of 8-bit weights, where the configuration says them.
+/// Rows and columns of a block of 8-bit weights, if the configuration gives them.
 pub(super) fn scale_block(config: &Config) -> Result<Option<[u64; 2]>, ConvertError> {
     let about = config.part("quantization_config");
     let Some(value) = about.find(&["weight_block_size"]) else {

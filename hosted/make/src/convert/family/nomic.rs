@@ -1,4 +1,4 @@
-//! Encoders of Nomic and Jina: BERT's layers with rotations or distances for positions, with gates or experts.
+//! Nomic and Jina encoders: BERT's layers with rotary embeddings or distance biases, with gates or experts.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -74,7 +74,7 @@ pub(super) const NOMIC: Traits = Traits {
     ..ENCODER
 };
 
-/// Their config.json says a context that they were not trained for.
+/// config.json gives a context that the models were not trained for.
 fn write_nomic_context(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -164,7 +164,7 @@ pub(super) const NOMIC_MOE: Traits = Traits {
     ],
     experts: ExpertSizes::Always(""),
     stacks_experts: true,
-    // A bias of all experts together, which is nothing in the published model.
+    // A bias shared by all experts, which is zero in the published model.
     rename: |name| (!name.ends_with("mlp.experts.bias")).then(|| name.into()),
     ..NOMIC
 };
@@ -174,7 +174,7 @@ fn is_nomic_sparse(shape: &Shape, layer: u32) -> bool {
     u64::from(layer) % every == 1
 }
 
-/// With the published adapters for tasks left out.
+/// Jina v3, without the published task adapters.
 pub(super) const JINA3: Traits = Traits {
     blocks: &[block(&[
         row("attn_qkv", "mixer.Wqkv", &[three, n_embd]).bias(Need::Always),
@@ -203,14 +203,14 @@ pub(super) const JINA3: Traits = Traits {
     ..ENCODER
 };
 
-/// Positions would begin behind the padding token's number, were they learned.
+/// Positions would start after the padding token's ID if they were learned.
 fn write_jina_context(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     let config = parts.config;
-    // About the adapters, of whose tensors a warning tells.
+    // Describes the adapters, whose tensors already cause a warning.
     for key in ADAPTERS {
         config.find(&[key]);
     }
@@ -234,7 +234,7 @@ const ADAPTERS: [&str; 7] = [
     "task_instructions",
 ];
 
-/// Whether config.json says that a model has adapters for tasks, which XLM-R has not.
+/// Whether config.json lists task adapters, which XLM-R does not have.
 pub(super) fn has_adapters(config: &Config) -> bool {
     config.find(&["lora_adaptations"]).is_some()
 }
@@ -268,7 +268,7 @@ pub(super) const JINA2: Traits = Traits {
         row("attn_output_norm", "attention.output.LayerNorm", &[n_embd])
             .if_there()
             .bias(Need::IfThere),
-        // Of two ways in which the models were published.
+        // The models were published in two layouts.
         row("ffn_up", "mlp.gated_layers", &[two_ff, n_embd]).if_there(),
         row("ffn_down", "mlp.wo", &[n_embd, n_ff])
             .if_there()

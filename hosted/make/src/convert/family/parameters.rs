@@ -1,4 +1,4 @@
-//! What families say about themselves in metadata.
+//! Metadata that families write.
 
 use super::super::ConvertError;
 use super::context::{context, epsilon, narrow};
@@ -6,7 +6,7 @@ use super::parts::Parts;
 use super::{Kind, labels, pooling, reranker};
 use sluice::file::GgufHeader;
 
-/// Of Llama and most families.
+/// The metadata of Llama and most other families.
 pub(super) fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -87,7 +87,7 @@ pub(super) fn write_phi3(
     header.set("phi3.rope.dimension_count", rope.n_rot(shape)?);
     header.set("phi3.rope.freq_base", rope.freq_base);
     header.set("general.file_type", parts.file_type);
-    // Zero tells Phi-4, which has no window, from other models of the family.
+    // Zero distinguishes Phi-4, which has no window, from the family's other models.
     let window = config.maybe_count(&["sliding_window"])?.unwrap_or(0);
     header.set("phi3.attention.sliding_window", window);
     Ok(())

@@ -11,24 +11,24 @@ use std::path::Path;
 pub(super) struct Model<'a> {
     pub(super) family: &'a Family,
     pub(super) shape: &'a Shape,
-    /// Whether the folder has a tensor of that name.
+    /// Whether the folder has a tensor with this name.
     pub(super) has: &'a dyn Fn(&str) -> bool,
 }
 
 /// A model that is described.
 pub(in crate::convert) struct Parts<'a> {
-    /// Where an encoder's pooling is described.
+    /// The folder that describes an encoder's pooling.
     pub(in crate::convert) folder: &'a Path,
     pub(in crate::convert) family: &'a Family,
     pub(in crate::convert) config: &'a Config,
     pub(in crate::convert) shape: &'a Shape,
     pub(in crate::convert) rope: &'a Rope,
-    /// llama.cpp's number of the file's type.
+    /// llama.cpp's file type number.
     pub(in crate::convert) file_type: u32,
 }
 
 impl Parts<'_> {
-    /// Writes what the family says about itself.
+    /// Writes the family's metadata.
     pub(in crate::convert) fn write(
         &self,
         header: &mut GgufHeader,

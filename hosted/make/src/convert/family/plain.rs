@@ -1,4 +1,4 @@
-//! Decoders without experts, which are Llama but for norms, rotations and a few numbers.
+//! Decoders without experts that differ from Llama only in norms, rotations and a few numbers.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -23,7 +23,7 @@ pub(super) const MISTRAL3: Traits = Traits {
     ..Traits::LLAMA_TABLES
 };
 
-/// Ministral's queries, which grow beyond the context that it was first trained with.
+/// Ministral's query scale, which grows beyond the original training context.
 fn write_temperature(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -56,7 +56,7 @@ pub(super) const SMOLLM3: Traits = Traits {
     ..Traits::LLAMA_TABLES
 };
 
-/// The engine turns nothing in every fourth layer.
+/// The engine skips rotation in every fourth layer.
 fn check_fourth_layers(
     _: &mut GgufHeader,
     parts: &Parts<'_>,
@@ -77,7 +77,7 @@ fn check_fourth_layers(
     Err(config.error(&["no_rope_layers", "no_rope_layer_interval"], what))
 }
 
-/// Norms behind attention and the feed-forward network, and none before.
+/// Norms after attention and the feed-forward network, and no norms before them.
 const POST_NORMS: &[Row] = &[
     row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
     row("post_ffw_norm", "post_feedforward_layernorm", &[n_embd]),
@@ -137,7 +137,7 @@ pub(super) const EXAONE4: Traits = Traits {
     ..Traits::TABLES
 };
 
-/// `layer_types`, or a period: a text such as `LLLG` (local, local, local, global), or a number.
+/// `layer_types`, or a period: a string such as `LLLG` (local, local, local, global), or a number.
 fn exaone4_mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
     let listed = mixers::listed(config, n_layer)?;
     let key = "sliding_window_pattern";

@@ -1,5 +1,5 @@
-//! How an encoder's embedding is made of its tokens', as sentence-transformers describes it:
-//! `modules.json` names a folder (`1_Pooling`) whose `config.json` says the mode.
+//! How an encoder pools its token embeddings, as sentence-transformers describes it: `modules.json`
+//! names a folder (`1_Pooling`) whose `config.json` gives the mode.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -9,7 +9,7 @@ use super::Family;
 use serde_json::Value;
 use std::path::Path;
 
-/// GGUF's number of the mode; none where the folder is no one's of sentence-transformers.
+/// GGUF's number for the pooling mode; `None` if the folder is not a sentence-transformers model.
 pub(super) fn read(
     folder: &Path,
     family: &Family,
@@ -17,7 +17,7 @@ pub(super) fn read(
 ) -> Result<Option<u32>, ConvertError> {
     let path = folder.join("modules.json");
     if !exists(&path) {
-        // The folder's usual name, where the list was not fetched.
+        // The usual folder, in case the list was not downloaded.
         let usual = folder.join("1_Pooling/config.json");
         return exists(&usual)
             .then(|| read_mode(&usual, warnings))
@@ -29,7 +29,8 @@ pub(super) fn read(
         let text = |key| module.get(key).and_then(Value::as_str).unwrap_or_default();
         let class = text("type").rsplit('.').next().unwrap_or_default();
         match class {
-            // The last only scales, which cosines do not see and `sluice embed` does by itself.
+            // Normalize only scales the vector: cosines do not change, and `sluice embed`
+            // normalises anyway.
             "Transformer" | "Normalize" => {}
             "Dense" if family.traits.has_dense => {}
             "Pooling" if !text("path").contains("..") => {
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// What is read of a folder with these files, or what is wrong with it.
+    /// The pooling mode read from a folder with these files, or the error.
     fn found(name: &str, files: &[(&str, &str)]) -> Result<Option<u32>, String> {
         let id = std::process::id();
         let folder = std::env::temp_dir().join(format!("sluice-pooling-{id}-{name}"));

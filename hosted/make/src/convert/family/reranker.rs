@@ -1,7 +1,7 @@
 //! Qwen3-Reranker: a decoder that is asked whether a document answers a query, and says yes or no.
 //!
-//! Its folder has a decoder's class; what it is, its name or its card says. In a GGUF file the rows of the output
-//! matrix for the two answers are a head of their own.
+//! Its folder has a decoder's class, so it is recognised by its name or model card. In a GGUF file the output rows of
+//! the two answers form a separate head.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -12,7 +12,7 @@ use super::wanted::{Change, Slice, Wanted, one};
 use sluice::file::{GgufHeader, MetaValue};
 use std::path::Path;
 
-/// Whether a folder holds one.
+/// Whether a folder holds a reranker.
 pub(in crate::convert) fn is_reranker(
     folder: &Path,
     config: &Config,
@@ -33,7 +33,7 @@ pub(in crate::convert) fn is_reranker(
         || class.is_some_and(|class| class.contains("SequenceClassification")))
 }
 
-/// The ids of the two answers, yes and no.
+/// The IDs of the two answers, yes and no.
 pub(in crate::convert) fn answers(
     json: Option<&TokenizerJson>,
     n_vocab: u32,
@@ -60,7 +60,7 @@ pub(in crate::convert) fn answers(
     }
 }
 
-/// The head, of the rows of the output matrix.
+/// The head, made from rows of the output matrix.
 pub(super) fn head(model: &Model<'_>, [yes, no]: [u64; 2]) -> Wanted {
     let shape = model.shape;
     let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
@@ -74,7 +74,7 @@ pub(super) fn head(model: &Model<'_>, [yes, no]: [u64; 2]) -> Wanted {
     head
 }
 
-/// How a query and a document are put to it, as its authors ask for.
+/// Writes the prompt for a query and a document that its authors recommend.
 pub(super) fn write(header: &mut GgufHeader, architecture: &str) {
     const RANK: u32 = 4;
     header.set(&format!("{architecture}.pooling_type"), RANK);

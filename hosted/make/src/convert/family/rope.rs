@@ -1,8 +1,8 @@
-//! Rotary embeddings: the base, and how a longer context is reached.
+//! Rotary embeddings: the base, and how the context is extended.
 //!
-//! `config.json` says it in `rope_scaling`, or since transformers 5 in `rope_parameters`, with the
-//! base inside or beside. Kinds: none, linear, YaRN (keys), llama 3 (a tensor of divisors per
-//! frequency), longrope of Phi-3 (two such tensors and a factor).
+//! `config.json` describes them in `rope_scaling`, or since transformers 5 in `rope_parameters`,
+//! with the base inside it or at the top level. Kinds: none, linear, YaRN (keys), llama 3 (a tensor
+//! of divisors per frequency), longrope of Phi-3 (two such tensors and a factor).
 #![forbid(unsafe_code)]
 
 use super::super::ConvertError;
@@ -12,7 +12,7 @@ use super::context::narrow;
 use super::{Family, Kind, Shape};
 use sluice::file::{GgufHeader, MetaValue};
 
-/// What a configuration says about rotary embeddings.
+/// A configuration's rotary embeddings.
 #[derive(Debug)]
 pub(in crate::convert) struct Rope {
     /// The part of the configuration that describes the scaling; may be empty.
@@ -21,13 +21,13 @@ pub(in crate::convert) struct Rope {
     /// The base of the frequencies.
     pub(in crate::convert) freq_base: f32,
     base: f64,
-    /// The base in layers with a window, where it is said.
+    /// The base in layers with a window, if it is given.
     freq_base_window: Option<f32>,
     n_ctx: Option<u32>,
     n_ctx_original: Option<u32>,
-    /// Pairs of columns that turn by each of several positions.
+    /// Number of column pairs that rotate by each of several positions.
     sections: Option<Vec<i32>>,
-    /// The share of a head's columns that rotates; only Phi-3 may have less than all.
+    /// The share of a head's columns that rotate; below 1 only for Phi-3.
     share: f64,
 }
 
@@ -38,13 +38,13 @@ enum ScalingKind {
     Yarn,
     Llama3,
     LongRope,
-    /// Hunyuan's: another base.
+    /// Hunyuan's: changes the base.
     Alpha,
-    /// A share of the columns, as fast as if all turned.
+    /// A share of the columns rotates, at the speed they would have if all did.
     Share,
 }
 
-/// What families call the base.
+/// config.json's names for the base.
 const BASES: &[&str] = &[
     "rope_theta",
     "theta",
@@ -52,14 +52,14 @@ const BASES: &[&str] = &[
     "rotary_emb_base",
 ];
 
-/// Divisors of frequencies that are a tensor of the GGUF file.
+/// Divisors of frequencies, stored as a tensor in the GGUF file.
 pub(in crate::convert) type Factors = (&'static str, Vec<f32>);
 
 impl Rope {
     pub(in crate::convert) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
         let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
         let whole = if new.is_empty() { old } else { new };
-        // Families with two kinds of attention keep a description for each.
+        // Families with two kinds of attention have a description for each.
         let (full, window) = (
             whole.part("full_attention"),
             whole.part("sliding_attention"),
@@ -86,7 +86,7 @@ impl Rope {
             let what = "is llama3, which this architecture has no tensor for";
             return Err(config.error(&["rope_scaling type"], what));
         }
-        // Both names may be there, and say the same.
+        // Both names may be present, with the same value.
         let _other = scaling.find(&["rope_type", "type"]);
         let n_ctx = config.maybe_count(&["max_position_embeddings"])?;
         let original = &["original_max_position_embeddings"];
@@ -115,20 +115,20 @@ impl Rope {
         })
     }
 
-    /// What config.json says about scaling.
+    /// The scaling section of config.json.
     pub(in crate::convert) const fn scaling(&self) -> &Config {
         &self.scaling
     }
 
-    /// The base as config.json says it.
+    /// The base as config.json gives it.
     pub(in crate::convert) const fn base(&self) -> f64 {
         self.base
     }
 
-    /// Hunyuan's number that changes the base, where the scaling is of that kind.
+    /// Hunyuan's alpha, which changes the base, if the scaling is of that kind.
     pub(in crate::convert) fn alpha(&self, default: f64) -> Result<Option<f64>, ConvertError> {
         let alpha = self.scaling.maybe_number(&["alpha"])?.unwrap_or(default);
-        // Of no use to this kind, and in published files.
+        // Present in published files, but not used by this kind.
         for unused in [
             "beta_fast",
             "beta_slow",
@@ -141,12 +141,12 @@ impl Rope {
         Ok((self.kind == ScalingKind::Alpha).then_some(alpha))
     }
 
-    /// Whether the base of the frequencies is another.
+    /// Whether the base differs from `base`.
     pub(in crate::convert) fn differs_from(&self, base: f32) -> bool {
         self.kind != ScalingKind::None || self.freq_base.to_bits() != base.to_bits()
     }
 
-    /// Refuses and warns of what the description says besides; after [`Self::write`] and
+    /// Refuses or warns about the remaining keys; call it after [`Self::write`] and
     /// [`Self::factors`].
     pub(in crate::convert) fn check_rest(
         &self,
@@ -162,7 +162,7 @@ impl Rope {
         check_config(&self.scaling, family.architecture, warnings)
     }
 
-    /// Writes keys; factors that are tensors are in [`Self::factors`].
+    /// Writes the keys; tensors are returned by [`Self::factors`].
     pub(in crate::convert) fn write(&self, header: &mut GgufHeader, architecture: &str) {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         let number = |name| self.scaling.maybe_number(&[name]).ok().flatten();
@@ -208,7 +208,7 @@ impl Rope {
         self.n_ctx_original
     }
 
-    /// Columns of a head that are rotated: Phi-3's share of all.
+    /// Columns of a head that rotate, by Phi-3's share.
     pub(in crate::convert) fn n_rot(&self, shape: &Shape) -> Result<u32, ConvertError> {
         let share = self.share;
         if !(share > 0.0 && share <= 1.0) {
@@ -224,7 +224,7 @@ impl Rope {
         Ok(columns / shape.n_head)
     }
 
-    /// So many columns of a head rotate, by the share that is said or `default`.
+    /// The number of a head's columns that rotate, by the share in the configuration or `default`.
     pub(in crate::convert) fn rotated(
         &self,
         config: &Config,
@@ -246,7 +246,7 @@ impl Rope {
         Ok(columns)
     }
 
-    /// The tensors of factors, and Phi-3's factor on attention, which is a key.
+    /// The divisor tensors. Phi-3's attention factor is a key instead.
     pub(in crate::convert) fn factors(
         &self,
         header: &mut GgufHeader,
@@ -264,8 +264,8 @@ impl Rope {
         }
     }
 
-    /// Llama 3's divisors: 1 for short waves, `factor` for long ones, a blend between. In f32 and
-    /// in this order, as upstream computes them, so that the bits agree.
+    /// Llama 3's divisors: 1 for short waves, `factor` for long ones, blended in between. Computed
+    /// in f32 and in upstream's order, so that the bits agree.
     fn llama3(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
         let number = |key, default| -> Result<f32, ConvertError> {
             let value = self.scaling.maybe_number(&[key])?.unwrap_or(default);
@@ -298,7 +298,7 @@ impl Rope {
         Ok(divisors.collect())
     }
 
-    /// 1 for the pairs of columns that turn; for the others, what stops them.
+    /// 1 for the column pairs that rotate; for the others, a divisor that stops them.
     fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
         let head_dim = u32::try_from(shape.size("global_head_dim")).unwrap_or(0);
         let share = self.scaling.number(&["partial_rotary_factor"])?;
@@ -326,7 +326,7 @@ impl Rope {
         };
         let n_ctx = self.n_ctx.ok_or_else(missing)?;
         let n_original = self.n_ctx_original.unwrap_or(n_ctx);
-        // The same as the ratio of the contexts.
+        // Equal to the ratio of the contexts.
         let _factor = self.scaling.find(&["factor"]);
         let scale = f64::from(n_ctx) / f64::from(n_original);
         let attention = match self.scaling.maybe_number(&["attention_factor"])? {
@@ -351,13 +351,13 @@ impl Rope {
     }
 }
 
-/// Pairs of columns that turn by time, height, width and one more.
+/// Number of column pairs that rotate by time, height, width and a fourth position.
 fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, ConvertError> {
     let key = "mrope_section";
     if !family.traits.has_sections {
         return Ok(None);
     }
-    // In the order in which the architecture has them.
+    // Already in the architecture's order.
     let _interleaved = scaling.find(&["mrope_interleaved"]);
     let Some(numbers) = scaling.numbers(key)? else {
         return Ok(None);

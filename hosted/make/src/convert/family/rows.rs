@@ -1,4 +1,4 @@
-//! Tensors as rows of tables: what both sides call them, and their sizes by name.
+//! Tensors as rows of tables: their names in both formats, and their sizes.
 //!
 //! A family lists [`Block`]s of [`Row`]s, and which layers have a block. [`Row::add`] and [`Experts::add`] make [`Wanted`]
 //! tensors of them.
@@ -12,15 +12,15 @@ pub(super) type Size = fn(&Shape) -> u64;
 /// A tensor of every layer, or of the model, with its bias.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    /// As GGUF names it, without layer and `.weight`.
+    /// GGUF's name, without layer and `.weight`.
     to: &'static str,
-    /// As Hugging Face's files name it, without the layer's module and `.weight`.
+    /// The name in Hugging Face files, without the layer's module and `.weight`.
     from: &'static str,
-    /// Whether the names are whole, without `.weight`.
+    /// Whether the names are complete, without `.weight`.
     is_bare: bool,
     /// (rows, columns), a length, or (matrices, rows, columns).
     shape: &'static [Size],
-    /// Of the folder's tensor, where it is another.
+    /// The shape in the folder, if it differs.
     source: Option<&'static [Size]>,
     change: fn(&Shape) -> Change,
     map: Map,
@@ -34,13 +34,13 @@ pub(super) enum Need {
     Always,
     IfThere,
     Never,
-    /// Must where this holds, may otherwise.
+    /// Required if this holds, optional otherwise.
     Where(fn(&Shape) -> bool),
-    /// Must where this does not hold; is left out otherwise.
+    /// Required unless this holds; omitted if it does.
     Unless(fn(&Shape) -> bool),
 }
 
-/// Rows of the layers for which `when` holds.
+/// Rows for the layers for which `when` holds.
 pub(super) struct Block {
     pub(super) when: fn(&Shape, u32) -> bool,
     pub(super) rows: &'static [Row],
@@ -50,15 +50,15 @@ pub(super) struct Block {
 /// The experts of a layer: a tensor for each, or all gates and ups in one and all downs in another.
 #[derive(Clone, Copy)]
 pub(super) struct Experts {
-    /// Before an expert's number, such as `mlp.experts`.
+    /// Prefix before an expert's number, such as `mlp.experts`.
     pub(super) from: &'static str,
     /// GGUF's and Hugging Face's names, in the order in which they are written.
     pub(super) parts: &'static [(&'static str, &'static str)],
-    /// What goes in, and comes out.
+    /// Input and output size.
     pub(super) width: Size,
 }
 
-/// Gate, down and up, as most families name them.
+/// Gate, down and up, under the names most families use.
 pub(super) const EXPERTS: Experts = Experts {
     from: "mlp.experts",
     parts: &[
@@ -104,7 +104,7 @@ impl Row {
         Self { bias, ..self }
     }
 
-    /// Made of a tensor of another shape.
+    /// Made from a tensor of another shape.
     pub(super) const fn of(self, source: &'static [Size], change: fn(&Shape) -> Change) -> Self {
         Self {
             source: Some(source),
@@ -113,7 +113,7 @@ impl Row {
         }
     }
 
-    /// Its elements, or its rows and those of the bias, in another order.
+    /// The elements, or the rows together with the bias, in another order.
     pub(super) const fn changed(self, change: fn(&Shape) -> Change) -> Self {
         Self { change, ..self }
     }
@@ -122,7 +122,7 @@ impl Row {
         Self { map, ..self }
     }
 
-    /// Adds the tensor and its bias; `to` and `from` are what stands before their names on both sides.
+    /// Adds the tensor and its bias; `to` and `from` are the prefixes in GGUF and in the folder.
     pub(super) fn add(&self, [to, from]: [&str; 2], shape: &Shape, all: &mut Vec<Wanted>) {
         let sizes = |list: &[Size]| list.iter().map(|size| size(shape)).collect::<Vec<_>>();
         let parts: &[(&str, Need)] = match self.is_bare {
@@ -161,7 +161,7 @@ impl Row {
 }
 
 impl Experts {
-    /// Adds the tensors of a layer's experts; `has` tells whether the folder has a tensor of that name.
+    /// Adds the tensors of a layer's experts; `has` returns whether the folder has a tensor with that name.
     pub(super) fn add(
         &self,
         [to, from]: [&str; 2],
@@ -206,7 +206,7 @@ impl Experts {
     }
 }
 
-/// From `start` on `len` rows of each of `n` groups of `of`.
+/// The `len` rows from `start` on in each of `n` groups of `of` rows.
 pub(super) fn of_each(n: u64, [start, len]: [u64; 2], of: u64) -> Change {
     let n = n.saturating_mul(len);
     let len = len.max(1);
@@ -218,13 +218,13 @@ pub(super) fn run(start: u64, n: u64) -> Change {
     Change::Rows(vec![Slice::run(start, n.max(1))])
 }
 
-// When a layer has a block.
+// Conditions for a layer to have a block.
 
 pub(super) const fn always(_: &Shape, _: u32) -> bool {
     true
 }
 
-/// Behind the leading layers without experts.
+/// A layer after the leading ones without experts.
 pub(super) fn is_sparse(shape: &Shape, layer: u32) -> bool {
     u64::from(layer) >= shape.size("first_k_dense_replace")
 }
@@ -233,7 +233,7 @@ pub(super) fn is_dense(shape: &Shape, layer: u32) -> bool {
     !is_sparse(shape, layer)
 }
 
-/// A block behind the model's own layers, which guesses the token after the next.
+/// An MTP block after the model's own layers, which predicts the token after the next.
 pub(super) const fn is_nextn(shape: &Shape, layer: u32) -> bool {
     layer >= shape.n_layer
 }
@@ -318,7 +318,7 @@ pub(super) const ATTENTION: &[Row] = &[
     row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(Need::IfThere),
 ];
 
-/// As [`ATTENTION`], with the rows of each head's queries and keys in pairs.
+/// [`ATTENTION`] with the rows of each query and key head in pairs.
 pub(super) const PAIRED_ATTENTION: &[Row] = &[
     row("attn_q", "self_attn.q_proj", &[n_q, n_embd])
         .bias(ATTENTION_BIAS)
@@ -350,7 +350,7 @@ pub(super) const SWIGLU: &[Row] = &[
     row("ffn_down", "mlp.down_proj", &[n_embd, n_ff]).bias(MLP_BIAS),
 ];
 
-/// What chooses experts.
+/// The router.
 pub(super) const ROUTER: &[Row] = &[row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd])];
 
 /// A block of every layer.
@@ -366,7 +366,7 @@ pub(super) const fn block_when(when: fn(&Shape, u32) -> bool, rows: &'static [Ro
     }
 }
 
-/// Routers and experts of the layers that have them.
+/// Routers and experts, for the layers that have them.
 pub(super) const fn sparse(
     when: fn(&Shape, u32) -> bool,
     rows: &'static [Row],

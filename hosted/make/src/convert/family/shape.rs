@@ -16,59 +16,59 @@ pub(in crate::convert) struct Shape {
     pub(in crate::convert) n_head_kv: u32,
     /// Columns of a head; `head_dim` where it is given, a head's share of `n_embd` otherwise.
     pub(in crate::convert) head_dim: u32,
-    /// Whether the head's size is written: given, or implied by the family.
+    /// Whether the head size is written: given, or implied by the family.
     pub(super) says_head_dim: bool,
     pub(super) n_ff: u32,
     /// Columns of an expert.
     pub(super) n_ff_exp: Option<u32>,
     pub(super) n_expert: Option<u32>,
     pub(in crate::convert) n_vocab: u32,
-    /// Whether the embedding is the output matrix too.
+    /// Whether the output matrix is tied to the embedding.
     pub(in crate::convert) is_tied: bool,
     pub(super) has_attention_bias: bool,
     pub(super) has_mlp_bias: bool,
-    /// What each layer mixes tokens by; empty where all attend to all of a text.
+    /// Each layer's mixer; empty if all layers attend to the whole text.
     pub(super) mixers: Vec<Mixer>,
-    /// Blocks behind the layers, which guess further tokens.
+    /// Number of MTP blocks after the layers, which predict further tokens.
     pub(in crate::convert) n_nextn: u32,
-    /// Tokens that a reranker answers with: yes and no.
+    /// The answer tokens of a reranker: yes and no.
     pub(in crate::convert) answers: Option<[u64; 2]>,
-    /// Numbers of a head that scores.
+    /// Number of outputs of a scoring head.
     pub(super) n_labels: u32,
-    /// Matrices behind an encoder's pooling.
+    /// Matrices after an encoder's pooling.
     pub(in crate::convert) dense: Vec<Dense>,
-    /// Sizes that only the family has, by config.json's names.
+    /// Sizes specific to the family, by config.json's names.
     sizes: Vec<(&'static str, u32)>,
-    /// Of encoders: rows of the position embeddings, how many of them are skipped, token types.
+    /// For encoders: rows of the position embeddings, how many of them are skipped, token types.
     pub(super) positions: [u32; 3],
 }
 
-/// Which blocks behind a model's layers guess further tokens, and what becomes of them.
+/// Where a model keeps its MTP blocks (multi-token prediction), and whether they are converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::convert) enum Nextn {
-    /// There are none.
+    /// The family does not have any.
     Never,
-    /// They are layers, as many as `num_nextn_predict_layers` says.
+    /// Stored as layers; `num_nextn_predict_layers` gives their number.
     Counted,
-    /// They are layers, which are left out.
+    /// Stored as layers, and left out.
     Dropped,
-    /// They are apart, under `mtp.`.
+    /// Stored separately, under `mtp.`.
     Mtp,
-    /// One, apart in two halves: attention and experts.
+    /// A single separate block in two halves: attention and experts.
     Halves,
 }
 
-/// Whether a family has experts, and what says how wide they are.
+/// Whether a family has experts, and which key gives their width.
 #[derive(Clone, Copy)]
 pub(super) enum ExpertSizes {
     Never,
-    /// As wide as config.json says by this name, or as a feed-forward network.
+    /// The width under this name in config.json, or else the feed-forward width.
     Always(&'static str),
-    /// Only where config.json counts them.
+    /// Only if config.json gives a number of experts.
     Maybe(&'static str),
 }
 
-/// The labels by their numbers; transformers' two where none are said.
+/// The labels by number; transformers' two defaults if none are given.
 pub(super) fn labels(config: &Config) -> Vec<String> {
     let Some(Value::Object(map)) = config.find(&["id2label"]) else {
         return ["LABEL_0", "LABEL_1"].map(str::to_owned).into();
@@ -82,8 +82,8 @@ pub(super) fn labels(config: &Config) -> Vec<String> {
     labels.into_iter().map(|(_, label)| label).collect()
 }
 
-/// Rows of the position embeddings in the file, how many of them no token has, and the number of token
-/// types. RoBERTa counts positions from behind the padding token's number on.
+/// Rows of the position embeddings in the file, how many of them are unused, and the number of token types. RoBERTa
+/// counts positions from the one after the padding token's ID.
 fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError> {
     let n_rows = config.count(&["max_position_embeddings"])?;
     let n_types = config.maybe_count(&["type_vocab_size"])?.unwrap_or(2);
@@ -125,7 +125,7 @@ fn experts(
     if n_expert.is_none() {
         return Ok((None, None));
     }
-    // Where each layer has a number, all are the same.
+    // If each layer has its own number, all must be equal.
     let widths = match config.find(&[width]) {
         Some(Value::Array(_)) => Some(same_of_all(config, width)?),
         Some(_) => config.maybe_count(&[width])?,
@@ -134,7 +134,7 @@ fn experts(
     Ok((n_expert, Some(widths.unwrap_or(n_ff))))
 }
 
-/// The one number of a list with one for each layer.
+/// The value shared by all entries of a per-layer list.
 pub(super) fn same_of_all(config: &Config, key: &str) -> Result<u32, ConvertError> {
     let list = config.find(&[key]).and_then(Value::as_array);
     let list = list.map(Vec::as_slice).unwrap_or_default();
@@ -148,7 +148,7 @@ pub(super) fn same_of_all(config: &Config, key: &str) -> Result<u32, ConvertErro
     }
 }
 
-/// The name that config.json has for a size.
+/// The name under which config.json has a size.
 fn named(config: &Config, name: &'static str, other: &'static str) -> &'static str {
     match config.find(&[other]) {
         Some(_) => other,
@@ -156,7 +156,7 @@ fn named(config: &Config, name: &'static str, other: &'static str) -> &'static s
     }
 }
 
-/// Sizes that only the family has.
+/// Sizes specific to the family.
 fn own_sizes(family: &Family, config: &Config) -> Result<Vec<(&'static str, u32)>, ConvertError> {
     let mut sizes = Vec::new();
     for &(key, default) in family.traits.sizes {
@@ -169,11 +169,11 @@ fn own_sizes(family: &Family, config: &Config) -> Result<Vec<(&'static str, u32)
     Ok(sizes)
 }
 
-/// Heads of attention.
+/// Attention heads.
 struct Heads {
     n: u32,
     n_kv: u32,
-    /// Columns of one.
+    /// Columns of a head.
     dim: u32,
     says_dim: bool,
 }
@@ -241,7 +241,7 @@ impl Shape {
             n_ff_exp,
             n_expert,
             n_vocab: match config.maybe_count(&["vocab_size"])? {
-                // Gemma 3's published text_config leaves out what are defaults in transformers.
+                // Gemma 3's published text_config omits transformers' defaults.
                 None if is_gemma3 => 262_208,
                 None => config.count(&["vocab_size"])?,
                 Some(n) => n,
@@ -262,7 +262,8 @@ impl Shape {
         })
     }
 
-    /// Counts the blocks behind the layers that the folder has; what config.json says of others is no use.
+    /// Counts the MTP blocks after the layers that the folder has. Blocks that only config.json mentions cause a
+    /// warning.
     pub(in crate::convert) fn count_nextn<'n>(
         &mut self,
         family: &Family,
@@ -302,31 +303,30 @@ impl Shape {
         Ok(())
     }
 
-    /// Experts of a layer; 0 where there are none.
+    /// Number of experts of a layer; 0 without experts.
     pub(in crate::convert) fn n_expert(&self) -> u32 {
         self.n_expert.unwrap_or(0)
     }
 
-    /// A size that only the family has.
+    /// A size specific to the family.
     pub(in crate::convert) fn size(&self, key: &str) -> u64 {
         let found = self.sizes.iter().find(|(name, _)| *name == key);
         found.map_or(0, |(_, size)| u64::from(*size))
     }
 
-    /// What a layer mixes tokens by. Blocks behind the layers attend.
+    /// A layer's mixer. MTP blocks after the layers use full attention.
     pub(super) fn mixer(&self, layer: u32) -> Mixer {
         let mixer = self.mixers.get(layer as usize);
         mixer.copied().unwrap_or(Mixer::Full)
     }
 
-    /// Whether each layer has a window; empty where none is listed.
+    /// Whether each layer has a window; empty if the configuration does not list mixers.
     pub(super) fn windows(&self) -> Vec<bool> {
         let mixers = self.mixers.iter();
         mixers.map(|mixer| *mixer == Mixer::Window).collect()
     }
 
-    /// Whether the folder can have so many layers and experts at all: a list of what is wanted is
-    /// then no longer than a few times what is there.
+    /// Checks that the folder has enough tensors for its layers and experts, which bounds the list of wanted tensors.
     pub(in crate::convert) fn check_counts(
         &self,
         family: &Family,

@@ -15,7 +15,7 @@ fn n_ff_qwen(shape: &Shape) -> u64 {
     shape.size("shared_expert_intermediate_size")
 }
 
-/// The expert of all tokens, and how much each token takes of it.
+/// The shared expert, and the gate that weights it for each token.
 pub(super) const QWEN_SHARED: &[Row] = &[
     row(
         "ffn_gate_inp_shexp",
@@ -39,7 +39,7 @@ pub(super) const QWEN_SHARED: &[Row] = &[
     ),
 ];
 
-/// How wide Qwen's experts are.
+/// Keys of the expert widths of Qwen models.
 pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [
     Key::Count(
         "moe_intermediate_size",
@@ -64,7 +64,7 @@ pub(super) const QWEN2_MOE: Traits = Traits {
     sizes: &[("shared_expert_intermediate_size", Some(5632))],
     experts: ExpertSizes::Always("moe_intermediate_size"),
     has_qkv_bias: true,
-    // Not normalised by the engine.
+    // The engine does not normalise.
     means: &[means("norm_topk_prob", Neutral::Off)],
     ..Traits::TABLES
 };
@@ -74,7 +74,7 @@ pub(super) fn n_ff_shared(shape: &Shape) -> u64 {
     n_ff_exp(shape).saturating_mul(shape.size("n_shared_experts"))
 }
 
-/// The router of DeepSeek's kind, with what it adds to scores where it chooses.
+/// DeepSeek's router, with the bias added to scores for the choice of experts.
 pub(super) const BIASED_ROUTER: &[Row] = &[
     row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd]),
     bare(
@@ -85,7 +85,7 @@ pub(super) const BIASED_ROUTER: &[Row] = &[
     .if_there(),
 ];
 
-/// The experts of all tokens, side by side.
+/// The shared experts, side by side.
 pub(super) const SHARED: &[Row] = &[
     row(
         "ffn_gate_shexp",
@@ -104,7 +104,7 @@ pub(super) const SHARED: &[Row] = &[
     ),
 ];
 
-/// What a block that guesses a further token has beside a layer.
+/// The tensors of an MTP block in addition to a layer's own.
 pub(super) const NEXTN: &[Row] = &[
     row(
         "nextn.eh_proj",
@@ -123,7 +123,7 @@ pub(super) const NEXTN: &[Row] = &[
     row("nextn.shared_head_norm", "shared_head.norm", &[n_embd]).if_there(),
 ];
 
-/// Whether a layer has shared experts too.
+/// Whether a layer also has shared experts.
 pub(super) fn shares(shape: &Shape, layer: u32) -> bool {
     is_sparse(shape, layer) && shape.size("n_shared_experts") > 0
 }
@@ -166,7 +166,7 @@ pub(super) const MINIMAX_M2: Traits = Traits {
     ..Traits::TABLES
 };
 
-/// As Mixtral names them.
+/// Mixtral's names.
 const MIXTRAL_EXPERTS: Experts = Experts {
     from: "block_sparse_moe.experts",
     parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],

@@ -13,7 +13,7 @@ pub(super) fn first(model: &Model<'_>) -> Vec<Wanted> {
     all
 }
 
-/// The head behind the pooling.
+/// The head after the pooling.
 pub(super) fn add_head(model: &Model<'_>, all: &mut Vec<Wanted>) {
     for row in model.family.traits.head {
         row.add(["", ""], model.shape, all);

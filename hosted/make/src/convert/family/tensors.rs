@@ -4,8 +4,8 @@ use super::parts::Model;
 use super::wanted::{Map, Wanted};
 use super::{Family, Shape};
 
-/// All tensors of a model. Experts of a layer stand together, in the order in which llama.cpp's
-/// converter writes them. `has` says whether the folder has a tensor.
+/// All tensors of a model. The experts of a layer are together, in the order in which llama.cpp's
+/// converter writes them. `has` returns whether the folder has a tensor.
 pub(crate) fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
     let model = Model { family, shape, has };
     let traits = family.traits;
@@ -16,7 +16,7 @@ pub(crate) fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool)
     if traits.norms_add_one {
         let norms = all
             .iter_mut()
-            // The norm of a recurrent state's output is as it is.
+            // The norm of a recurrent state's output does not get the 1 added.
             .filter(|tensor| {
                 tensor.name.ends_with("norm.weight") && !tensor.name.ends_with("ssm_norm.weight")
             });

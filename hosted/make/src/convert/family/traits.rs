@@ -1,4 +1,4 @@
-//! What a family says about its tensors and itself, where it differs from Llama.
+//! How a family's tensors and metadata differ from Llama's.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -10,111 +10,110 @@ use super::rows::{Block, Row};
 use super::shape::{ExpertSizes, Nextn};
 use super::wanted::Wanted;
 
-/// Where a family differs from others. Each has a value for itself, made from [`Traits::LLAMA`] or
-/// [`Traits::TABLES`].
+/// How a family differs from others. Each family has a value, based on [`Traits::LLAMA`] or [`Traits::TABLES`].
 pub(in crate::convert) struct Traits {
-    /// The tensors before those of layers.
+    /// Returns the tensors before the layers.
     pub(super) first: fn(&Model<'_>) -> Vec<Wanted>,
     /// Adds the tensors of a layer.
     pub(super) layer: fn(&Model<'_>, layer: u32, all: &mut Vec<Wanted>),
-    /// Writes what the family says about itself.
+    /// Writes the family's metadata.
     pub(super) write: Writes,
-    /// The norm behind all layers, as both sides name it.
+    /// The norm after all layers, by its GGUF name and its Hugging Face name.
     pub(super) last_norm: [&'static str; 2],
-    /// 1 is added to what norms multiply by.
+    /// Norms multiply by 1 + weight.
     pub(super) norms_add_one: bool,
     /// The width of feed-forward networks.
     pub(super) n_ff: fn(&Config) -> Result<u32, ConvertError>,
-    /// What each of so many layers mixes tokens by; nothing where all attend to all of a text.
+    /// Returns each layer's mixer, from the configuration and `n_layer`; empty if all layers attend to the whole text.
     pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, ConvertError>,
-    /// Columns of a head where none are given, of `n_embd` and `n_head`; `None` where that is not written.
+    /// Default head size, from `n_embd` and `n_head`; `None` if it is not written.
     pub(super) head_dim: fn(u32, u32) -> Option<u32>,
-    /// A head's columns are its share of the width, and the file does not say them.
+    /// The head size is `n_embd / n_head`, and the file does not state it.
     pub(super) hides_head_dim: bool,
-    /// The family's own keys say a head's columns.
+    /// The family's own keys state the head size.
     pub(super) says_head_dim_itself: bool,
-    /// Whether the embedding is the output matrix where nothing is said.
+    /// Whether the output matrix is tied to the embedding by default.
     pub(super) is_tied: bool,
     /// All experts of a layer are in one tensor.
     pub(super) stacks_experts: bool,
-    /// The base of rotary embeddings where none is given; 0 where nothing rotates.
+    /// The default base of rotary embeddings; 0 without rotation.
     pub(in crate::convert) rope_base: f64,
-    /// A text model by llama.cpp's class for Llama: queries and keys are in pairs, and a few keys and quirks of
-    /// vocabularies follow.
+    /// llama.cpp converts the text model with its Llama class: queries and keys are in pairs, and a few keys and
+    /// vocabulary quirks follow.
     pub(in crate::convert) is_llama: bool,
-    /// A tensor of divisors of rotary frequencies is read.
+    /// The engine reads a tensor of divisors of rotary frequencies.
     pub(in crate::convert) has_rope_factors: bool,
-    /// config.json may say a second base, of layers with a window.
+    /// config.json may give a second base, for layers with a window.
     pub(in crate::convert) has_window_rope: bool,
-    /// The base of layers with a window is said, also where config.json says one for all.
+    /// The base of layers with a window is written, even if config.json gives a single base.
     pub(in crate::convert) says_window_base: bool,
-    /// Windows are in the file, so that the context need not be cut to them.
+    /// The file describes the windows, so the context need not be limited to them.
     pub(super) has_windows: bool,
     pub(in crate::convert) is_encoder: bool,
-    /// The text model may be a part of one with more kinds of input.
+    /// The text model may be part of a multimodal model.
     pub(super) is_wrapped: bool,
     pub(super) experts: ExpertSizes,
-    /// Queries, keys and values have biases though config.json does not say so.
+    /// Queries, keys and values have biases, although config.json does not mention them.
     pub(super) has_qkv_bias: bool,
-    /// Scaling of kind `dynamic` is Hunyuan's, which changes the base by one number.
+    /// Scaling of kind `dynamic` is Hunyuan's: a single number changes the base.
     pub(in crate::convert) has_alpha_rope: bool,
     /// tokenizer_config.json's `add_prefix_space` is written.
     pub(in crate::convert) has_space_flag: bool,
-    /// Scaling of kind `proportional`: a share of a head's columns turns, each as fast as if all did.
+    /// Scaling of kind `proportional`: a share of a head's columns rotates, at the speed they would have if all did.
     pub(in crate::convert) has_share_rope: bool,
     pub(in crate::convert) vocabulary: Words,
-    /// What is true of the vocabulary unless its files say otherwise.
+    /// Vocabulary flags that apply unless the files set them.
     pub(in crate::convert) tokenizer_flags: &'static [(&'static str, bool)],
-    /// A head behind the pooling.
+    /// A head after the pooling.
     pub(super) head: &'static [Row],
-    /// Folders of sentence-transformers may have matrices behind the pooling.
+    /// sentence-transformers folders may have matrices after the pooling.
     pub(in crate::convert) has_dense: bool,
-    /// A tensor's name without what wraps the encoder; none for heads of other tasks.
+    /// A tensor's name without the encoder's prefix; `None` for heads of other tasks.
     pub(super) rename: fn(&str) -> Option<String>,
-    /// Beginnings of names of tensors that are not of the text model.
+    /// Prefixes of tensors that are not part of the text model.
     pub(super) other_parts: &'static [&'static str],
-    /// Tables of tensors: of the model, before a layer's number, of layers.
+    /// Tables of tensors: the global ones, the prefix of a layer's number, the layers' own.
     pub(super) globals: &'static [Row],
     pub(super) layers: &'static str,
     pub(super) blocks: &'static [Block],
-    /// The family's own keys, after those that all have.
+    /// The family's own keys, written after the common ones.
     pub(super) keys: &'static [Key],
-    /// Sizes that only the family has, and what they are where config.json does not say.
+    /// Sizes specific to the family, and their defaults if config.json does not have them.
     pub(super) sizes: &'static [(&'static str, Option<u32>)],
-    /// Values that keys of config.json must have: the engine computes as if they had.
+    /// Values that config.json keys must have, because the engine assumes them.
     pub(super) means: &'static [Means],
-    /// What the feed-forward network may compute, by config.json's names.
+    /// Accepted activations of the feed-forward network, by config.json's names.
     pub(super) activations: &'static [&'static str],
-    /// Special tokens whose roles no file says: (role, text).
+    /// Special tokens whose roles no file gives: (role, text).
     pub(in crate::convert) roles: &'static [(&'static str, &'static str)],
-    /// A key of config.json that says the token at the end of a text, whatever others say.
+    /// The config.json key that gives the end-of-text token, overriding other files.
     pub(in crate::convert) end_key: Option<&'static str>,
-    /// What says how many blocks behind the model's layers guess further tokens.
+    /// Where the model keeps its MTP blocks, and how they are counted.
     pub(in crate::convert) nextn: Nextn,
-    /// config.json may say how many columns turn by each of several positions.
+    /// config.json may give the number of columns that rotate by each of several positions.
     pub(in crate::convert) has_sections: bool,
 }
 
-/// What is particular about a family's vocabulary.
+/// Special handling of a family's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::convert) enum Words {
-    /// Nothing.
+    /// No special handling.
     AsTheyAre,
-    /// Phi-3's converter reads added tokens its own way.
+    /// Phi-3's converter reads added tokens in its own way.
     Phi3,
-    /// Words of characters with their merges: a model of its own name.
+    /// Character-based words with merges: a tokenizer model with its own name.
     Gemma4,
 }
 
-/// The one value of a key that an architecture in a GGUF file has.
+/// The only value of a key that the engine supports for an architecture.
 pub(super) struct Means {
     pub(super) key: &'static str,
     pub(super) value: Neutral,
-    /// Whether config.json may leave it out.
+    /// Whether config.json may omit it.
     pub(super) may_be_absent: bool,
 }
 
-/// A key that has this value, also where config.json leaves it out.
+/// A key with this value, which is also the default if config.json omits it.
 pub(super) const fn means(key: &'static str, value: Neutral) -> Means {
     Means {
         key,
@@ -123,7 +122,7 @@ pub(super) const fn means(key: &'static str, value: Neutral) -> Means {
     }
 }
 
-/// A key that has this value, and another where config.json leaves it out.
+/// A key with this value, which config.json must state because its default differs.
 pub(super) const fn must_say(key: &'static str, value: Neutral) -> Means {
     Means {
         key,

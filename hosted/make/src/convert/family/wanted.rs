@@ -1,16 +1,15 @@
-//! A tensor of a model, and those of the folder that it is made of.
+//! A tensor of the GGUF file, and the tensors of the folder that it is made from.
 
-/// One tensor to be, and those it is made of.
+/// A tensor to write, and its sources.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// As GGUF names it.
+    /// GGUF's name.
     pub(crate) name: String,
-    /// Hugging Face's tensors, one after the other; several are experts.
+    /// The names of the Hugging Face tensors, in order; more than one for a stack of experts.
     pub(crate) parts: Vec<String>,
-    /// Of each part as the folder has it.
+    /// Shape of each part in the folder.
     pub(crate) source: Vec<u64>,
-    /// Of each part as the GGUF file has it: (rows, columns), one dimension, or (experts, rows,
-    /// columns).
+    /// Shape of each part in the GGUF file: (rows, columns), one dimension, or (experts, rows, columns).
     pub(crate) shape: Vec<u64>,
     pub(crate) change: Change,
     pub(crate) map: Map,
@@ -18,7 +17,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// The shape of the whole tensor, with the number of matrices before it where each has a source of its own.
+    /// The shape of the whole tensor, with the number of matrices first if each has its own source.
     pub(crate) fn stacked(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
         if self.is_stack_of_parts() {
@@ -27,24 +26,24 @@ impl Wanted {
         shape
     }
 
-    /// Whether each of its matrices has a source of its own.
+    /// Whether each of its matrices has its own source.
     pub(crate) fn is_stack_of_parts(&self) -> bool {
         self.shape.len() == 2 && self.name.ends_with("_exps.weight")
     }
 }
 
-/// Where the rows of a tensor are in its source.
+/// How a tensor's rows are rearranged from its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// In their places.
+    /// Unchanged.
     None,
-    /// The rows of each of so many heads go from halves to pairs.
+    /// The rows of each head are reordered from halves to pairs. The value is the number of heads.
     PairRows(u32),
     /// These rows, one slice after the other.
     Rows(Vec<Slice>),
-    /// All rows; of each, these columns.
+    /// All rows, but only these columns.
     Columns(Vec<Slice>),
-    /// Matrices are turned: row i is column `start` + i · `step`, cut to the wanted length, of a matrix of `of`
+    /// Matrices are transposed: row i is column `start` + i · `step`, cut to the required length, of a matrix of `of`
     /// rows.
     Turned { start: u64, step: u64, of: u64 },
 }
@@ -75,10 +74,10 @@ impl Slice {
     }
 }
 
-/// What becomes of each number.
+/// How each number is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Map {
-    /// Itself.
+    /// Unchanged.
     Same,
     /// x + 1.
     AddOne,

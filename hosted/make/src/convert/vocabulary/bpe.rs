@@ -53,7 +53,7 @@ impl Vocabulary {
     }
 }
 
-/// Refuses flags of the model that byte-level BPE in a GGUF file does not have.
+/// Refuses model flags that byte-level BPE in a GGUF file does not support.
 fn check_model(model: &TokenModel) -> Result<(), String> {
     check_affixes(model)?;
     if model.byte_fallback == Some(true) {
@@ -64,7 +64,7 @@ fn check_model(model: &TokenModel) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses what is put before or behind the pieces of a word.
+/// Refuses prefixes and suffixes of a word's pieces.
 pub(super) fn check_affixes(model: &TokenModel) -> Result<(), String> {
     let affixes = [
         (
@@ -83,15 +83,15 @@ pub(super) fn check_affixes(model: &TokenModel) -> Result<(), String> {
     Ok(())
 }
 
-/// Merges as a GGUF file has them, the two sides with a space between.
+/// Merges in GGUF's form, the two sides separated by a space.
 pub(super) fn merges_of(model: &TokenModel) -> Vec<String> {
     let merges = model.merges.iter();
     let merges = merges.map(|m| format!("{} {}", spaceless(&m.left), spaceless(&m.right)));
     merges.collect()
 }
 
-/// Whether merging a token's own characters does not end in the token: only then `ignore_merges`
-/// makes a difference.
+/// Whether merging some token's characters does not result in that token: `ignore_merges` only
+/// matters then.
 fn has_unreachable(model: &TokenModel) -> bool {
     let pairs = model.merges.iter().enumerate();
     let ranks: HashMap<_, _> = pairs
@@ -106,7 +106,7 @@ fn has_unreachable(model: &TokenModel) -> bool {
 fn is_reachable(token: &str, ranks: &HashMap<(&str, &str), usize>) -> bool {
     let ends = token.char_indices().map(|(at, c)| at + c.len_utf8());
     let mut cuts: Vec<usize> = core::iter::once(0).chain(ends).collect();
-    // Longer ones are no words; a token that is never a whole word is not taken whole either.
+    // Longer tokens are not words; a token that is never a whole word is not taken whole either.
     if cuts.len() > 200 {
         return true;
     }
@@ -126,7 +126,8 @@ fn is_reachable(token: &str, ranks: &HashMap<(&str, &str), usize>) -> bool {
     true
 }
 
-/// Half of a merge without spaces, which separate the halves in a GGUF file: they become `Ġ`.
+/// Half of a merge with its spaces written as `Ġ`, because a space separates the halves in a GGUF
+/// file.
 fn spaceless(half: &str) -> String {
     half.replace(' ', "\u{120}")
 }

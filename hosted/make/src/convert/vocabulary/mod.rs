@@ -1,8 +1,8 @@
 //! Vocabularies: tokens, their types and scores, the merges, and how text is prepared for them.
 //!
-//! Four kinds, as llama.cpp's converter writes them: `gpt2` (byte-level BPE), `llama` (SentencePiece's
-//! BPE), `bert` (WordPiece) and `t5` (Unigram). Everything that a tokenizer's files say about text is
-//! written under a key, or refused by name.
+//! Four kinds, as llama.cpp's converter writes them: `gpt2` (byte-level BPE), `llama` (SentencePiece's BPE), `bert`
+//! (WordPiece) and `t5` (Unigram). Every setting of a tokenizer's files that affects text is written under a key, or
+//! refused by name.
 #![forbid(unsafe_code)]
 
 mod bpe;
@@ -25,14 +25,14 @@ use sluice::file::{GgufHeader, MetaValue};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What the tokenizer's files say, read once.
+/// The contents of the tokenizer's files, read once.
 #[derive(Debug)]
 pub(super) struct TokenizerFiles {
-    /// `tokenizer.json`, or what another file says in its place.
+    /// `tokenizer.json`, or its equivalent made from another file.
     pub(super) json: Option<TokenizerJson>,
-    /// Where that is.
+    /// The file it was read from.
     path: PathBuf,
-    /// The name of the rules by which text is cut, where they are in no file.
+    /// The name of the pre-tokenizer's rules, if no file describes them.
     pre: Option<&'static str>,
     /// `tokenizer_config.json`; empty where it is absent.
     pub(super) about: Config,
@@ -42,13 +42,13 @@ pub(super) struct TokenizerFiles {
     folder: PathBuf,
 }
 
-/// Tokens with their types, and what only one kind of vocabulary has.
+/// Tokens with their types, and data that only one kind of vocabulary has.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     tokens: Vec<String>,
     types: Vec<i32>,
     kind: Kind,
-    /// Keys about the text, beside those of the kind.
+    /// Keys about the text, in addition to the keys of the kind.
     keys: Vec<(&'static str, MetaValue)>,
 }
 
@@ -61,7 +61,7 @@ enum Kind {
     SentencePiece {
         scores: Vec<f32>,
     },
-    /// Gemma 4's: spaces as in SentencePiece's, merges as in byte-level ones.
+    /// Gemma 4's: spaces as in SentencePiece, merges as in byte-level BPE.
     Merged {
         scores: Vec<f32>,
         merges: Vec<String>,
@@ -72,13 +72,13 @@ enum Kind {
     WordPiece,
 }
 
-/// What a family asks of its vocabulary.
+/// A family's requirements for its vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    /// From `config.json`.
+    /// The vocabulary size in `config.json`.
     pub(super) n_vocab: Option<u32>,
     pub(super) words: Words,
-    /// The name to write where the user gives one.
+    /// The name to write, if the user gives one.
     pub(super) pre: Option<&'a str>,
 }
 
@@ -112,12 +112,12 @@ impl TokenizerFiles {
         })
     }
 
-    /// The folder that they are in.
+    /// The folder of the files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Refuses or warns of what is said about the tokenizer and read by nothing.
+    /// Refuses or warns about tokenizer settings that have not been read.
     pub(super) fn check_rest(&self, warnings: &mut Vec<String>) -> Result<(), ConvertError> {
         if let Some(json) = &self.json {
             let error = |what: String| self.json_error(what);
@@ -133,7 +133,7 @@ impl TokenizerFiles {
                 return Err(error("dropout makes the tokens random".into()));
             }
         }
-        // A flag that changes what is read as a special token.
+        // This flag changes what is read as a special token.
         if self.about.bool("split_special_tokens") == Some(true) {
             let told = self.about.named("split_special_tokens");
             warnings.push(format!("{told} is true: here --no-parse-special says so"));
@@ -154,7 +154,7 @@ impl TokenizerFiles {
     }
 }
 
-/// Keys of tokenizer_config.json that are about files, padding and Python, or read elsewhere as a role.
+/// Keys of tokenizer_config.json that are about files, padding and Python, or that are read elsewhere as a role.
 const ABOUT_FILES: [&str; 54] = [
     "add_bos_token",
     "add_eos_token",
@@ -225,7 +225,7 @@ fn texts_with_a_role<'a>(
     values.filter_map(token_text).map(str::to_owned).collect()
 }
 
-/// A token as configurations write it: text, or an object with the text as `content`.
+/// A token in a configuration: a string, or an object with the string as `content`.
 pub(super) fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
@@ -237,7 +237,7 @@ impl Vocabulary {
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
         let class = files.about.str("tokenizer_class");
-        // Phi-4 has a class of its own kind and sometimes files of Phi-3's.
+        // Phi-4 has its own tokenizer class, and in some cases Phi-3's files.
         let is_bpe_class = class == Some("GPT2Tokenizer");
         let model = if is_bpe_class {
             None
@@ -290,7 +290,7 @@ impl Vocabulary {
         matches!(self.kind, Kind::SentencePiece { .. })
     }
 
-    /// The control token of this text.
+    /// The ID of the control token with this text.
     pub(super) fn special_id(&self, text: &str) -> Option<u64> {
         let mut tokens = self.tokens.iter().zip(&self.types);
         let is_it = |(token, ty): (&String, &i32)| {
@@ -299,13 +299,13 @@ impl Vocabulary {
         tokens.position(is_it).map(|id| id as u64)
     }
 
-    /// A token by the number that a configuration gives.
+    /// The token with the ID that a configuration gives.
     pub(super) fn id_of(&self, value: &Value) -> Option<u32> {
         let id = whole(value).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.tokens.len())
     }
 
-    /// Adds a key, or changes its value.
+    /// Adds a key, or replaces its value.
     fn set(&mut self, key: &'static str, value: impl Into<MetaValue>) {
         self.keys.retain(|(other, _)| *other != key);
         self.keys.push((key, value.into()));
@@ -336,7 +336,7 @@ impl Vocabulary {
         }
     }
 
-    /// Writes which added tokens take white space along, or are words only: by their ids.
+    /// Writes the IDs of added tokens that absorb white space or match only whole words.
     fn read_flags(&mut self, files: &TokenizerFiles) -> Result<(), ConvertError> {
         let n_vocab = self.tokens.len() as u64;
         let mut flags = BTreeMap::new();
@@ -376,7 +376,7 @@ fn malformed_added(files: &TokenizerFiles, id: &str) -> ConvertError {
     }
 }
 
-/// Why there is no vocabulary, and how one is made of what there is.
+/// Explains why the vocabulary is missing, and how to make one from the files present.
 fn no_tokenizer(folder: &Path) -> String {
     let has = |name| exists(&folder.join(name));
     let hint = if has("vocab.json") && has("merges.txt") {

@@ -1,4 +1,4 @@
-//! SentencePiece's own file, with what other files add to it.
+//! SentencePiece's own file, with the additions of other files.
 
 use super::super::ConvertError;
 use super::super::family::Words;
@@ -14,8 +14,8 @@ use sluice::file::MetaValue;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// `tokenizer.model`, if it is there. One that is something else does not matter where there is a
-/// `tokenizer.json`: Meta ships tiktoken's vocabulary under this name.
+/// Reads `tokenizer.model`, if it exists. A file of another kind is ignored if there is a `tokenizer.json`: Meta ships
+/// tiktoken's vocabulary under this name.
 pub(super) fn read_model(
     folder: &Path,
     has_json: bool,
@@ -70,7 +70,7 @@ impl Vocabulary {
                 continue;
             };
             let is_own = table.tokens[at] == added.text && table.types[at] != UNUSED;
-            // A list that says nothing about kinds does not change that of the model's pieces.
+            // A list without token kinds does not change the kind of the model's own pieces.
             if added.special.is_none() && is_own && table.types[at] != NORMAL {
                 continue;
             }
@@ -100,7 +100,7 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
-    /// What happens to a text first. Hugging Face reads it from tokenizer.json, where that is there.
+    /// Sets the text normalisation. Hugging Face reads it from tokenizer.json, if that exists.
     fn set_normalizer(&mut self, files: &TokenizerFiles, model: &PieceModel) {
         let json = files.json.as_ref();
         let spaces =
@@ -110,7 +110,7 @@ impl Vocabulary {
         let has_user_defined = kinds.any(|kind| kind == PieceKind::UserDefined);
         let own = match model.normalizer.add_dummy_prefix {
             false => Prefix::Never,
-            // SentencePiece puts no space behind its own user-defined pieces.
+            // SentencePiece does not put a space after its own user-defined pieces.
             true if is_first || has_user_defined => Prefix::First,
             true => Prefix::Always,
         };
@@ -133,7 +133,7 @@ fn no_place(what: &str) -> String {
     format!("{what}: that changes the tokens, and a GGUF file has no place for it")
 }
 
-/// Refuses what no vocabulary of a GGUF file does.
+/// Refuses settings that no vocabulary of a GGUF file supports.
 fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> Result<(), String> {
     let kind = match model.kind {
         ModelKind::Bpe | ModelKind::Unigram => None,
@@ -177,13 +177,12 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
 struct Added {
     id: u64,
     text: String,
-    /// None where the file says nothing about it.
+    /// `None` if the file does not mention it.
     special: Option<bool>,
 }
 
-/// Tokens that other files add to a `tokenizer.model`, in the order in which they count:
-/// `added_tokens.json` (which says nothing about being special), `tokenizer_config.json`, and for
-/// Phi-3 `tokenizer.json`.
+/// Tokens that other files add to a `tokenizer.model`, in order of increasing precedence: `added_tokens.json` (which
+/// does not mark special tokens), `tokenizer_config.json`, and for Phi-3 `tokenizer.json`.
 fn added_tokens(files: &TokenizerFiles, is_phi3: bool) -> Result<Vec<Added>, ConvertError> {
     let mut all = Vec::new();
     let path = files.folder.join("added_tokens.json");

@@ -1,4 +1,4 @@
-//! SentencePiece's BPE, written as `tokenizer.json`: U+2581 for spaces, merges of characters.
+//! SentencePiece's BPE, written as `tokenizer.json`: U+2581 for spaces, character-based merges.
 //!
 //! llama.cpp's converter gives all tokens one score, which loses the order of the merges. Here a score
 //! is the rank of the merge that makes the token, as in the `tokenizer.model` that such files are made
@@ -79,7 +79,7 @@ impl Vocabulary {
         }
     }
 
-    /// Says before what a space is put; before everything is what readers take for granted.
+    /// Sets where a space is prepended; readers assume everywhere by default.
     pub(super) fn set_prefix(&mut self, prefix: Prefix) {
         match prefix {
             Prefix::Never => self.set("tokenizer.ggml.add_space_prefix", false),
@@ -89,7 +89,7 @@ impl Vocabulary {
     }
 }
 
-/// Around channels and calls of tools: readers of answers look for them.
+/// Tokens around channels and tool calls, which parsers of answers look for.
 const GEMMA4_SHOWN: [&str; 7] = [
     "<|channel>",
     "<channel|>",
@@ -122,10 +122,10 @@ impl Table {
     }
 }
 
-/// Whether all bytes have tokens.
+/// Checks whether all bytes have tokens.
 ///
 /// # Errors
-/// There are byte tokens, and the model does not use them: a reader of the GGUF file would.
+/// There are byte tokens that the model does not use, but a reader of the GGUF file would.
 fn check_bytes(table: &Table, model: &TokenModel) -> Result<bool, String> {
     let n_bytes = table
         .tokens
@@ -141,7 +141,7 @@ fn check_bytes(table: &Table, model: &TokenModel) -> Result<bool, String> {
     Ok(n_bytes == 256)
 }
 
-/// Whether a space stands behind another character.
+/// Whether a space follows another character.
 fn has_space_inside(token: &str) -> bool {
     token.chars().skip(1).any(|c| SPACE.starts_with(c))
 }

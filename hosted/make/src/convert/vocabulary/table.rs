@@ -1,4 +1,4 @@
-//! Tokens by number, with holes where there are none.
+//! Tokens by ID, with holes for unused IDs.
 
 use super::super::rules::SPACE;
 use super::super::sentencepiece::PieceKind;
@@ -13,9 +13,9 @@ pub(super) const USER_DEFINED: i32 = PieceKind::UserDefined as i32;
 pub(super) const UNUSED: i32 = PieceKind::Unused as i32;
 pub(super) const BYTE: i32 = PieceKind::Byte as i32;
 
-/// The score of tokens that no merge makes.
+/// The score of tokens that do not result from a merge.
 pub(super) const SCORE_NONE: f32 = -1000.0;
-/// The score of places without a token.
+/// The score of holes.
 pub(super) const SCORE_HOLE: f32 = -10000.0;
 
 pub(super) struct Table {
@@ -31,8 +31,8 @@ impl Table {
         }
     }
 
-    /// As many places as `config.json` says, or as the tokenizer has tokens; the model's tokens in
-    /// theirs.
+    /// A table of the size that `config.json` gives, or else of the tokenizer's; the model's tokens
+    /// are placed by ID.
     pub(super) fn new(
         json: &TokenizerJson,
         rules: Rules<'_>,
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// All added tokens; those with a role are special.
+    /// Places all added tokens; the ones with a role are special.
     pub(super) fn place_all_added(
         &mut self,
         json: &TokenizerJson,
@@ -106,7 +106,7 @@ impl Table {
         }
     }
 
-    /// A role makes a token special, also where it is one of the model's.
+    /// A role makes a token special, even if it is one of the model's own.
     pub(super) fn mark_roles(&mut self, specials: &BTreeSet<String>) {
         for (token, ty) in self.tokens.iter().zip(&mut self.types) {
             if *ty == NORMAL && specials.contains(token) {
@@ -115,7 +115,8 @@ impl Table {
         }
     }
 
-    /// Where a token goes. One beyond the embedding has no place: the model cannot have learned it.
+    /// The index of a token. An ID beyond the embedding does not get one: the model cannot have
+    /// learned it.
     pub(super) fn place(&self, id: u64, token: &str, warnings: &mut Vec<String>) -> Option<usize> {
         let at = usize::try_from(id).ok();
         let at = at.filter(|&at| at < self.tokens.len());
@@ -129,8 +130,8 @@ impl Table {
     }
 }
 
-/// Whether a token is a control token though its file does not say so: llama.cpp's converter
-/// knows some families that mark theirs as plain.
+/// Whether a token is a control token although its file does not mark it: llama.cpp's converter
+/// lists some families that mark theirs as plain.
 pub(super) fn looks_special(token: &str) -> bool {
     let between = |start, end| token.starts_with(start) && token.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
@@ -139,7 +140,7 @@ pub(super) fn looks_special(token: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// `<0x0A>`.
+/// Whether a token looks like `<0x0A>`.
 pub(super) fn is_byte_token(token: &str) -> bool {
     let hex = token
         .strip_prefix("<0x")

@@ -1,8 +1,9 @@
-//! Vocabularies of tiktoken, as Kimi's and Hunyuan's models have: a token in base64 and its rank a line. How text is cut
-//! before, and what tokens come behind, is in their Python code, so such models are known by their tokenizer's class.
+//! tiktoken vocabularies, used by Kimi and Hunyuan models: each line has a token in base64 and its rank. The
+//! pre-tokenizer's rules and the tokens after the ranks are only in Python code, so such models are recognised by their
+//! tokenizer's class.
 //!
-//! A pair is merged if a token is the two together, the lowest rank first. So the merges of a GGUF file are, in the
-//! order of ranks, the two parts that each token is made of at last: those that lower ranks leave of its bytes.
+//! A pair is merged if the result is a token, the lowest rank first. So the merges of a GGUF file are, in rank order,
+//! the last two parts from which each token is made: the ones that lower ranks leave of its bytes.
 
 use super::super::ConvertError;
 use super::super::config::Config;
@@ -15,17 +16,17 @@ use sluice_core::tokenizer::byte_level_char;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// Files in models' folders.
+/// File names in models' folders.
 pub(super) const NAMES: [&str; 2] = ["tiktoken.model", "hy.tiktoken"];
 
-/// What the code of a tokenizer's class says.
+/// The settings in a tokenizer class's code.
 struct Class {
     name: &'static str,
-    /// The name of the rules by which text is cut.
+    /// The name of the pre-tokenizer's rules.
     pre: &'static str,
     /// Whether texts are composed (NFC).
     composes: bool,
-    /// How many special tokens come behind the ranks, and their texts by id and by number.
+    /// Number of special tokens after the ranks, and a function that returns their texts by ID and by index.
     n_special: u64,
     special: fn(u64, usize) -> String,
 }
@@ -52,10 +53,10 @@ const CLASSES: [Class; 2] = [
     },
 ];
 
-/// Longer tokens are no words; making their parts would take long.
+/// Longer tokens are not words, and splitting them would take too long.
 const TOKEN_BYTES_MAX: usize = 1024;
 
-/// The name of the rules by which text is cut, where the class is known.
+/// The name of the pre-tokenizer's rules, if the class is known.
 pub(super) fn pre(about: &Config) -> Option<&'static str> {
     class(about).map(|class| class.pre)
 }
@@ -103,7 +104,7 @@ pub(super) fn read(path: &Path, about: &Config) -> Result<TokenizerJson, Convert
             scores: Vec::new(),
         },
         merges: merges.collect(),
-        // A word that is a token is taken whole.
+        // A word that is itself a token is taken whole.
         ignore_merges: Some(true),
         dropout: None,
         unk_token: None,
@@ -156,7 +157,8 @@ fn ranks(bytes: &[u8]) -> Result<HashMap<Vec<u8>, u64>, String> {
     }
 }
 
-/// Where the two parts meet that lower ranks make of a token; `None` where they make more, or it is a byte.
+/// Where a token is cut into the two parts that lower ranks leave of it; `None` if they leave more parts, or if the
+/// token is a byte.
 fn last_cut(token: &[u8], rank: u64, ranks: &HashMap<Vec<u8>, u64>) -> Option<usize> {
     let mut cuts: Vec<usize> = (0..=token.len()).collect();
     while cuts.len() > 3 {
@@ -176,7 +178,7 @@ fn written(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| byte_level_char(byte)).collect()
 }
 
-/// Tokens behind the ranks: the class's, by other names where `added_tokens_decoder` has them.
+/// The tokens after the ranks: the class's, renamed by `added_tokens_decoder`.
 fn added_tokens(about: &Config, n_ranks: u64) -> Result<Vec<AddedToken>, ConvertError> {
     let mut all = BTreeMap::new();
     if let Some(class) = class(about) {
@@ -215,14 +217,14 @@ mod tests {
 
     #[test]
     fn merges_are_what_lower_ranks_leave() {
-        // a b c d; bc, ab, abc, abcd, and a token that lower ranks do not come to.
+        // a b c d; bc, ab, abc, abcd, and a token that lower ranks do not reach.
         let file =
             b"YQ== 0\nYg== 1\nYw== 2\nZA== 3\nYmM= 4\nYWI= 5\r\nYWJj 6\nYWJjZA== 7\nYWRk 8\n";
         let ranks = ranks(file).expect("well formed");
         let cut = |token: &str| last_cut(token.as_bytes(), ranks[token.as_bytes()], &ranks);
         assert_eq!(cut("a"), None);
         assert_eq!(cut("ab"), Some(1));
-        // bc is made before ab.
+        // bc is merged before ab.
         assert_eq!(cut("abc"), Some(1));
         assert_eq!(cut("abcd"), Some(3));
         assert_eq!(cut("add"), None);

@@ -61,7 +61,7 @@ impl Vocabulary {
     }
 }
 
-/// What happens to a text before it is cut.
+/// The processing of a text before it is cut.
 struct UnigramText {
     charsmap: Vec<u8>,
     removes_extra_whitespaces: bool,
@@ -88,7 +88,7 @@ impl UnigramText {
                 {
                     own.removes_extra_whitespaces = true;
                 }
-                // Spaces at the end; those at the start join the one that is put there.
+                // Strips spaces at the end; leading spaces merge with the prepended one.
                 "Strip" if step.bool("strip_right") == Some(true) => {
                     own.removes_extra_whitespaces = true;
                 }
@@ -113,7 +113,7 @@ impl UnigramText {
     }
 }
 
-/// The bytes that a text of the usual alphabet stands for.
+/// Decodes base64 in the standard alphabet.
 pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut n_bits) = (0u32, 0);

@@ -1,7 +1,7 @@
-//! WordPiece, BERT's: from `tokenizer.json`, or from the older `vocab.txt`.
+//! BERT's WordPiece, from `tokenizer.json` or the older `vocab.txt`.
 //!
-//! In a GGUF file U+2581 stands before pieces that begin a word, and `##` is gone from those that
-//! continue one. What BERT's normalizer does besides lower case and accents is taken for granted.
+//! In a GGUF file, U+2581 precedes pieces that begin a word, and `##` is removed from the others. Readers assume
+//! everything that BERT's normalizer does apart from lower case and accents.
 
 use super::super::ConvertError;
 use super::super::folder::{exists, read_text};
@@ -48,14 +48,14 @@ impl Vocabulary {
     }
 }
 
-/// What stands before pieces inside of words.
+/// Prefix of pieces that continue a word.
 const CONTINUES: &str = "##";
 
-/// What BERT's normalizer is told.
+/// Settings of BERT's normalizer.
 #[derive(Clone, Copy, Debug)]
 struct BertText {
     lowercase: bool,
-    /// None for as `lowercase` says.
+    /// `None` to follow `lowercase`.
     strips_accents: Option<bool>,
 }
 
@@ -115,8 +115,8 @@ fn check_model(model: &TokenModel) -> Result<(), String> {
     }
 }
 
-/// The vocabulary in `vocab.txt`, a token a line, as BERT's first tokenizers have it. None where there
-/// is no such file.
+/// The vocabulary in `vocab.txt`, one token per line, as BERT's first tokenizers have it. `None` if the file does not
+/// exist.
 pub(super) fn read_vocab_txt(
     files: &TokenizerFiles,
     rules: Rules<'_>,

@@ -1,4 +1,4 @@
-//! Experts that are one parameter, cut into pairs.
+//! Splitting the pairs of experts that are one parameter.
 
 use super::*;
 use crate::convert::Map;
@@ -6,7 +6,7 @@ use crate::convert::Map;
 const N_EXPERT: usize = 3;
 const RANK: usize = 2;
 
-/// A stack of three experts' matrices, each with a source of its own.
+/// A stack of three experts' matrices, each with its own source.
 fn apart(part: &str, projection: &str, dims: [u64; 2]) -> Wanted {
     let experts = 0..N_EXPERT;
     Wanted {
@@ -22,7 +22,7 @@ fn apart(part: &str, projection: &str, dims: [u64; 2]) -> Wanted {
     }
 }
 
-/// A stack whose source is one.
+/// A stack with a single source.
 fn stored(part: &str, source: &str, dims: [[u64; 2]; 2], change: Change) -> Wanted {
     let [shape, source_dims] = dims.map(|[rows, columns]| vec![N_EXPERT as u64, rows, columns]);
     Wanted {
@@ -47,13 +47,13 @@ fn names(stacks: &[Stack]) -> Vec<&str> {
     stacks.iter().map(|stack| &*stack.name).collect()
 }
 
-/// Numbers that are all different, exact, and of which products are.
+/// Numbers that are all different; they and their products are exact.
 fn numbers(n: usize, first: f32) -> Vec<f32> {
     let places = (0_u16..).take(n);
     places.map(|i| first + f32::from(i)).collect()
 }
 
-/// As PEFT computes it: (experts, b's rows, a's columns).
+/// The product as PEFT computes it: (experts, b's rows, a's columns).
 fn product(all: &Pair, e: usize) -> Vec<Vec<f32>> {
     let n = N_EXPERT * RANK;
     let (n_cols, rows) = (all.a.len() / n, all.b.chunks_exact(n));
@@ -82,8 +82,8 @@ fn turned(x: &[Vec<f32>]) -> Vec<Vec<f32>> {
     (0..x[0].len()).map(column).collect()
 }
 
-/// The factors of a pair for the stack `name`, compared with what PEFT adds to it; each tensor has these rows of
-/// an expert's outputs.
+/// Compares the factors of a pair for the stack `name` with what PEFT adds to it; each tensor takes these rows of an
+/// expert's outputs.
 fn check(wanted: &[Wanted], module: &str, name: &str, tensors: &[(&str, &[usize])]) {
     let stacks = Stacks::new(wanted);
     let stack = stacks.0[module].iter().find(|stack| stack.name == name);
@@ -218,7 +218,7 @@ fn gates_and_ups_may_be_one_tensor_or_have_other_names() {
     check(&wanted, "layers.0.moe.experts", "gate_up_proj", &tensors);
 }
 
-/// The pair of a parameter with so many outputs and inputs, where A takes the inputs.
+/// Sizes of the pair for a parameter with these numbers of outputs and inputs, if A takes the inputs.
 fn sizes(rank: u64, [rows, columns]: [u64; 2]) -> Sizes {
     let of_all = rank * N_EXPERT as u64;
     let (a, b) = ([of_all, columns], [rows, of_all]);
@@ -230,7 +230,7 @@ fn exchanged(Sizes { a, b }: Sizes) -> Sizes {
     Sizes { a, b }
 }
 
-/// What pairs are for the parameters of `wanted` with these ranks.
+/// The assignment of pairs to the parameters of `wanted` with these ranks.
 fn assigned(
     wanted: &[Wanted],
     pairs: &[Sizes],

@@ -1,4 +1,4 @@
-//! Modules of which parameters are adapted: PEFT wraps them once for each, and names tensors by what it has wrapped.
+//! Modules with adapted parameters: PEFT wraps them once per parameter, and names tensors after the wrapping.
 #![forbid(unsafe_code)]
 
 use super::super::LoraError;
@@ -11,14 +11,14 @@ use core::cmp::Reverse;
 use sluice::adapter::Factors;
 use std::collections::HashMap;
 
-/// The pairs of one module; several are of its parameters, the innermost first.
+/// The pairs of one module; several pairs belong to its parameters, the innermost first.
 pub(super) struct Nest<'w> {
     pub(super) name: &'w str,
     pub(super) pairs: Vec<&'w Module>,
 }
 
 impl Weights {
-    /// The adapted modules, in the order of the file.
+    /// The adapted modules, in file order.
     pub(super) fn nests(&self) -> Vec<Nest<'_>> {
         let mut nests: Vec<Nest<'_>> = Vec::new();
         let mut places = HashMap::new();
@@ -39,7 +39,7 @@ impl Weights {
         nests
     }
 
-    /// The one pair of a module that is adapted as a whole.
+    /// The pair of a module that is adapted as a whole.
     pub(super) fn only<'w>(&self, nest: &Nest<'w>) -> Result<&'w Module, LoraError> {
         match nest.pairs[..] {
             [module] if module.inner().1 == 0 => Ok(module),
@@ -50,7 +50,7 @@ impl Weights {
         }
     }
 
-    /// The pairs of experts that are parameters of one module, with the places of their tensors.
+    /// The pairs of experts that are parameters of one module, with the positions of their tensors.
     pub(super) fn of_experts(
         &self,
         config: &AdapterConfig,
@@ -82,7 +82,8 @@ impl Weights {
         Ok(found)
     }
 
-    /// Whether a module has a pair for each of these parameters, which are those of experts that the configuration names.
+    /// Checks that a module has a pair for each of these parameters, which are the expert parameters in the
+    /// configuration.
     fn check_nest(&self, nest: &Nest<'_>, names: &[&str]) -> Result<(), LoraError> {
         let n = nest.pairs.len();
         let depths = nest.pairs.iter().rev().map(|module| module.inner().1);
@@ -99,8 +100,8 @@ impl Weights {
         Err(LoraError::tensor(&self.path, nest.name, what))
     }
 
-    /// The pairs of a module by the names of Hugging Face's. Without the model, parameters of experts are known by their
-    /// usual names, and experts are counted by the rank.
+    /// The pairs of a module by Hugging Face's names. Without the model, parameters of experts are recognised by their
+    /// usual names, and the number of experts follows from the rank.
     pub(super) fn as_named(
         &self,
         config: &AdapterConfig,
@@ -136,5 +137,5 @@ impl Weights {
     }
 }
 
-/// Parameters of experts in the order of their modules.
+/// Expert parameters in module order.
 const PARAMETERS: [&str; 3] = ["gate_up_proj", "up_proj", "down_proj"];

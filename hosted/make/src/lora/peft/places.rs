@@ -1,11 +1,11 @@
-//! Where a model's tensors come from: the modules that an adapter may name.
+//! Which modules a model's tensors come from, by the names an adapter may use.
 
 use super::Module;
 use crate::convert::{Base, Wanted};
 use crate::lora::experts::{Stack, Stacks};
 use std::collections::HashMap;
 
-/// A model's tensors by the names of their sources.
+/// A model's tensors by their sources' names.
 pub(super) struct Places<'b> {
     pub(super) base: &'b Base,
     pub(super) wanted: Vec<Wanted>,
@@ -15,7 +15,7 @@ pub(super) struct Places<'b> {
 }
 
 impl<'b> Places<'b> {
-    /// Of the models that may be meant, the first that has most of the modules.
+    /// The candidate model that contains the most of the modules; the first one if several do.
     pub(super) fn best(bases: &'b [Base], modules: &[Module]) -> Self {
         let mut best: Option<(usize, Self)> = None;
         for base in bases {
@@ -51,25 +51,25 @@ impl<'b> Places<'b> {
         }
     }
 
-    /// Tensors and the number of the source in each.
+    /// Tensors, and the index of the source in each.
     pub(super) fn of(&self, source: &str) -> Option<&[(usize, usize)]> {
         as_named_now_or_before(source, |name| self.by_source.get(name)).map(Vec::as_slice)
     }
 
-    /// The parameters of the module whose weight this would be, if it holds experts.
+    /// The parameters of the module to which this weight would belong, if it holds experts.
     pub(super) fn stacks(&self, weight: &str) -> Option<&[Stack]> {
         let module = weight.strip_suffix(".weight")?;
         as_named_now_or_before(module, |name| self.stacks.0.get(name)).map(Vec::as_slice)
     }
 }
 
-/// Looks for what transformers 5 names so, and then for what it was named before.
+/// Looks up a name under transformers 5, then under its older name.
 fn as_named_now_or_before<T>(name: &str, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let mut older = RENAMED.iter().map(|(new, old)| name.replacen(new, old, 1));
     find(name).or_else(|| older.find_map(|name| find(&name)))
 }
 
-/// Of Mixtral and MiniMax-M2, of Granite, and of Nemotron-H, by transformers 5 and in the files of models.
+/// Mixtral and MiniMax-M2, Granite, and Nemotron-H: the names in transformers 5 and in model files.
 const RENAMED: [(&str, &str); 3] = [
     (".mlp.", ".block_sparse_moe."),
     (".router.", ".router.layer."),

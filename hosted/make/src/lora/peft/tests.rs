@@ -1,4 +1,4 @@
-//! Folders with adapted parameters, as they are read.
+//! Reading folders with adapted parameters.
 
 use super::*;
 use crate::convert::Base;
@@ -6,7 +6,7 @@ use crate::lora::read_for;
 use serde_json::{Value, json};
 use std::fs;
 
-/// An adapter's folder that has the model's `config.json` too.
+/// An adapter's folder that also has the model's `config.json`.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,7 +36,7 @@ impl Drop for Folder {
     }
 }
 
-/// A file of ones.
+/// A safetensors file of ones.
 fn safetensors(tensors: &[(String, [usize; 2])]) -> Vec<u8> {
     let (mut header, mut data) = (json!({}), Vec::new());
     for (name, shape) in tensors {
@@ -52,7 +52,7 @@ fn safetensors(tensors: &[(String, [usize; 2])]) -> Vec<u8> {
     file
 }
 
-/// A pair for `module`, of these (rows, columns).
+/// A pair for `module` with these (rows, columns).
 fn pair(module: &str, rank: usize, [rows, columns]: [usize; 2]) -> [(String, [usize; 2]); 2] {
     let named = |letter| format!("{module}.lora_{letter}");
     [(named("A"), [rank, columns]), (named("B"), [rows, rank])]
@@ -81,7 +81,7 @@ const MODULE: &str = "model.layers.0.mlp.experts";
 const INNER: &str = "model.layers.0.mlp.experts.base_layer";
 const ROUTER: &str = "model.layers.0.mlp.gate";
 
-/// Three experts of rank 2, of gates and ups of rank 4, and a router of rank 1.
+/// Three experts of rank 2, gates and ups of rank 4, and a router of rank 1.
 fn all() -> Vec<(String, [usize; 2])> {
     let (gate_up, down) = (pair(INNER, 12, [12, 8]), pair(MODULE, 6, [8, 6]));
     [gate_up, down, pair(ROUTER, 1, [3, 8])].concat()
@@ -166,7 +166,7 @@ fn other_parameters_are_refused_by_name() {
             [bias, gate_up.clone(), down.clone()].concat(),
             "has matrices of 3 parameters, and those of experts that target_parameters names are: gate_up_proj, down_proj",
         ),
-        // An outer pair is missing.
+        // The outer pair is missing.
         (
             of(&["gate_up_proj"]),
             gate_up.to_vec(),
@@ -212,7 +212,7 @@ fn other_parameters_are_refused_by_name() {
     }
 }
 
-/// The parameters that transformers 5 has in these models, and what they become.
+/// The parameters that transformers 5 has in these models, and the tensors they become.
 #[test]
 fn families_have_the_parameters_of_transformers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/cli/families");

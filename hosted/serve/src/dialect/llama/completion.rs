@@ -17,7 +17,7 @@ use sluice::Model;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Reads a request to `/completion`.
+/// Parses a request to `/completion`.
 pub(super) fn parse(
     body: &Value,
     defaults: &Defaults,
@@ -28,7 +28,7 @@ pub(super) fn parse(
     exchange(fields, defaults, prompts, vec![name])
 }
 
-/// Reads a request to `/infill`.
+/// Parses a request to `/infill`.
 pub(super) fn parse_infill(
     body: &Value,
     defaults: &Defaults,
@@ -53,7 +53,7 @@ pub(super) fn parse_infill(
     exchange(fields, defaults, prompts, names)
 }
 
-/// Other files.
+/// The extra files of an infill request.
 fn extra(fields: Fields<'_>) -> Result<Vec<InfillFile>> {
     let list = match fields.value("input_extra") {
         None => return Ok(Vec::new()),
@@ -83,7 +83,7 @@ fn exchange(
     mut names: Vec<FieldName>,
 ) -> Result<Exchange<CompletionRequest, WriteText>> {
     let generation = generation(fields, defaults, &mut names)?;
-    // The last chunk has the usage anyway.
+    // The last chunk includes the usage anyway.
     include_usage(fields)?;
     let options = Options {
         is_stream: generation.streams,
@@ -104,11 +104,11 @@ fn exchange(
     })
 }
 
-/// What a request says of its answer.
+/// How a request wants its answer.
 #[derive(Clone, Copy)]
 struct Options {
     is_stream: bool,
-    /// A list of results was asked for, even if it has one.
+    /// Whether to reply with a list of results even if there is only one.
     is_list: bool,
     returns_tokens: bool,
     times_pieces: bool,
@@ -131,10 +131,10 @@ struct Choice {
     content: String,
     tokens: Vec<u32>,
     probabilities: Vec<Value>,
-    /// Those of the prompt, until they are sent.
+    /// The scores of the prompt, until they are sent.
     scores: Option<Vec<Value>>,
     n_predicted: usize,
-    /// The token that ended it, and how likely it was.
+    /// The token that ended it, and its probability.
     end_token: Option<(u32, Option<Value>)>,
     end: Option<End>,
 }
@@ -196,7 +196,7 @@ impl Writer {
         map
     }
 
-    /// What the last chunk has, and the reply where it comes whole.
+    /// The contents of the last chunk, or of the reply if it is not streamed.
     fn complete(&mut self, at: usize) -> Value {
         let content = core::mem::take(&mut self.choices[at].content);
         let tokens = core::mem::take(&mut self.choices[at].tokens);

@@ -1,4 +1,4 @@
-//! `POST /lora-adapters`: adapters that are on for all requests.
+//! `POST /lora-adapters`: the adapters that apply to all requests.
 
 use super::super::drive::body;
 use super::super::error::json_reply;
@@ -9,7 +9,7 @@ use crate::api::ApiError;
 use crate::http::{Request, Response};
 use serde_json::{Value, json};
 
-/// `POST /lora-adapters`: what requests that name no adapter are computed with. Those that are not named get 0.
+/// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
 pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&context, request).await?;
     let adapters = context.app.models().adapters();

@@ -40,7 +40,7 @@ impl Dialect for LlamaServer {
     }
 }
 
-/// How a text is written that is asked for as in the body of a request to `/completion`.
+/// Parses generation options in the format of a request to `/completion`.
 pub(crate) fn generation(body: &Value, defaults: &Defaults) -> Result<Generation, ApiError> {
     super::generation::generation(Fields::of_body(body)?, defaults, &mut Vec::new())
 }
@@ -81,7 +81,7 @@ const SLOT: Action = Action::Other(|context, request| Box::pin(slots::act(contex
 const SET_ADAPTERS: Action = Action::Other(|context, body| Box::pin(lora::set(context, body)));
 const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 
-/// Routes that llama-server has and this one does not.
+/// Routes of llama-server that are not supported.
 async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
     let why = match path {
@@ -91,7 +91,7 @@ async fn absent(request: Request) -> Result<Response, ApiError> {
     Err(ApiError::unsupported(format!("{path}: {why}")))
 }
 
-/// The value of a query's field. Values here are names and numbers, which are not escaped.
+/// The value of a query parameter. Values are names and numbers here, so nothing is unescaped.
 fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     let mut pairs = request
         .uri()

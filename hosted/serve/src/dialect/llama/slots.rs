@@ -77,7 +77,7 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
             if action == "save" {
                 SlotAction::Save(path)
             } else {
-                // What a text was computed with is not in the file, only whether it was this.
+                // The file does not record which adapters a text was computed with, only whether they match.
                 let models = context.app.models();
                 let adapters = model_of(Fields::of_body(&posted.value)?)?.adapters;
                 let name = model;
@@ -115,7 +115,7 @@ fn check(context: &Context) -> Result<(), ApiError> {
     Err(ApiError::unsupported(message))
 }
 
-/// A file in `folder`: names have no separators, and do not begin with a dot.
+/// A file in `folder`. File names must not contain separators or begin with a dot.
 fn within(folder: &Path, name: &str) -> Result<PathBuf, ApiError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.');

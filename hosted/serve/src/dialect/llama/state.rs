@@ -1,4 +1,4 @@
-//! How the server is: `/health`, `/props`, `/metrics`. None of them waits for a step or for a model.
+//! The server's state: `/health`, `/props`, `/metrics`. These routes do not wait for a step or a model.
 
 use super::super::error::json_reply;
 use super::super::openai::add_experts;
@@ -18,7 +18,7 @@ pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
     Ok(json_reply(&json!({"status": "ok"})))
 }
 
-/// The model that `?model=` names, or the first, if it is in memory.
+/// The model named by `?model=`, or the first one, if it is in memory.
 pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
     let models = context.app.models();
     let name = query(request, "model");
@@ -32,7 +32,7 @@ pub(super) async fn props(context: Context, request: Request) -> Result<Response
     let lease = present(&context, &request)?;
     let defaults = context.app.defaults();
     let mut params = shown_settings(&defaults.sampling);
-    // Each request draws its own.
+    // Each request draws its own seed.
     let seed = defaults
         .seed
         .map_or(-1, |seed| i64::try_from(seed).unwrap_or(i64::MAX));

@@ -1,5 +1,5 @@
-//! `POST /tokenize`, `/detokenize` and `/apply-template`, `GET /tokenizer_info`: llama-server's, with the fields of
-//! vLLM's, which ask with `prompt` where those of llama-server do with `content`.
+//! `POST /tokenize`, `/detokenize` and `/apply-template`, `GET /tokenizer_info`: llama-server's routes, which also
+//! accept vLLM's fields (`prompt` instead of llama-server's `content`).
 
 use super::super::drive::body;
 use super::super::error::json_reply;
@@ -52,7 +52,7 @@ pub(super) async fn tokenize(context: Context, request: Request) -> Result<Respo
         }
         let piece = |id: u32| match String::from_utf8(token_bytes(lease.model(), id)) {
             Ok(text) => json!({"id": id, "piece": text}),
-            // A part of a character is no text.
+            // A part of a character is not valid UTF-8 by itself.
             Err(error) => json!({"id": id, "piece": error.into_bytes()}),
         };
         let pieces: Vec<_> = tokens.into_iter().map(piece).collect();
@@ -108,7 +108,7 @@ pub(super) async fn apply_template(context: Context, request: Request) -> Result
         let mut reply = json!({"prompt": prompt.text});
         if fields.bool("return_tokens")?.unwrap_or(false) {
             reply["tokens"] = prompt.tokens.into();
-            // What ends a turn where no token does.
+            // The text that ends a turn if no token does.
             reply["stop"] = lease.prompts().stop().into();
         }
         Ok(reply)
@@ -116,7 +116,7 @@ pub(super) async fn apply_template(context: Context, request: Request) -> Result
     .await
 }
 
-/// Answers a request about a model that needs no step of it.
+/// Answers a request that needs a model's tokenizer or template, but no step of the engine.
 async fn tell(
     context: Context,
     request: Request,

@@ -15,7 +15,7 @@ use sluice_text::assistant::{Delta, Tool, ToolChoice, ToolError};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Reads a request.
+/// Parses a request.
 pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRequest, WriteText>> {
     let fields = Fields::of_body(body)?;
     let mut request = ChatRequest::new(defaults);
@@ -72,7 +72,7 @@ fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
     }
 }
 
-/// -1 is no limit: that of the server.
+/// The reasoning budget of a request; -1 selects the server's default.
 fn budget(fields: Fields<'_>) -> Result<Option<usize>> {
     let names = [
         "reasoning_budget",
@@ -103,7 +103,7 @@ struct Writer {
 
 #[derive(Default)]
 struct Choice {
-    /// The chunk with the role was written.
+    /// Whether the chunk with the role has been written.
     is_begun: bool,
     message: Message,
     logprobs: Vec<Value>,
@@ -130,7 +130,7 @@ impl Writer {
         self.chunk(json!([choice]))
     }
 
-    /// The chunk with the role, once.
+    /// Writes the chunk with the role, once.
     fn begin(&mut self, at: usize, chunks: &mut Vec<Value>) {
         if self.is_stream && !core::mem::replace(&mut self.choices[at].is_begun, true) {
             let role = json!({"role": "assistant", "content": ""});
@@ -138,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Chunks of what the answer has come to.
+    /// Writes chunks for what is new in the answer.
     fn deltas(&mut self, at: usize, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
             if self.is_stream {
@@ -176,7 +176,7 @@ impl Writer {
         let mut chunks = Vec::new();
         self.begin(at, &mut chunks);
         self.deltas(at, end.deltas, &mut chunks);
-        // A call that was cut off cannot be made.
+        // A call that was cut off cannot be executed.
         let finish = match finish(&end.reason) {
             "stop" if self.choices[at].message.n_calls > 0 => "tool_calls",
             finish => finish,
@@ -243,14 +243,14 @@ impl TextWriter for Writer {
     }
 }
 
-/// The message of an answer that comes whole.
+/// The message of an answer that is not streamed.
 #[derive(Debug, Default)]
 struct Message {
     content: String,
     reasoning: String,
-    /// Id, name and arguments.
+    /// The id, name and arguments of each call.
     calls: Vec<(String, String, String)>,
-    /// Also where they are streamed.
+    /// The number of calls, also when streaming.
     n_calls: usize,
 }
 
@@ -274,7 +274,7 @@ impl Message {
     fn into_value(self) -> Value {
         let mut message = Map::new();
         message.insert("role".into(), "assistant".into());
-        // Beside calls an empty text is none.
+        // With calls, an empty content is sent as null.
         let is_none = self.content.is_empty() && !self.calls.is_empty();
         let content = (!is_none).then_some(self.content);
         message.insert("content".into(), content.into());

@@ -16,7 +16,7 @@ use sluice::Model;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Reads a request.
+/// Parses a request.
 pub(super) fn parse(
     body: &Value,
     defaults: &Defaults,
@@ -58,7 +58,7 @@ pub(super) fn parse(
     })
 }
 
-/// The number of likely tokens that are reported; `None` for no report.
+/// The number of likely tokens to report; `None` for no report.
 fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
     match fields.value("logprobs") {
         Some(Value::Bool(wanted)) => Ok(wanted.then_some(0)),
@@ -66,13 +66,13 @@ fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
     }
 }
 
-/// What a request says of its answer.
+/// How a request wants its answer.
 #[derive(Clone, Copy)]
 struct Options {
     is_stream: bool,
     include_usage: bool,
     has_logprobs: bool,
-    /// Likely tokens go with each token of the prompt, which is repeated.
+    /// Whether likely tokens are reported for each token of the prompt, which is echoed.
     has_scores: bool,
 }
 
@@ -87,7 +87,7 @@ struct Writer {
 
 #[derive(Default)]
 struct Choice {
-    /// The prompt, if it is to be repeated.
+    /// The prompt, if it is echoed.
     echo: String,
     text: String,
     logprobs: logprobs::Lists,
@@ -125,7 +125,7 @@ impl Writer {
         json!({"index": at, "text": text, "logprobs": logprobs, "finish_reason": finish})
     }
 
-    /// The prompt goes before the first text.
+    /// Prepends the prompt to the first text.
     fn with_echo(&mut self, at: usize, text: &str) -> String {
         let mut echoed = core::mem::take(&mut self.choices[at].echo);
         echoed.push_str(text);
@@ -149,7 +149,7 @@ impl Writer {
             self.choices[at].text.push_str(&text);
             return Vec::new();
         }
-        // What is not complete comes with the next token, and so do its probabilities.
+        // An incomplete character comes with the next token, and so do its log-probabilities.
         if text.is_empty() && piece.timings.is_none() {
             return Vec::new();
         }
@@ -194,7 +194,7 @@ impl TextWriter for Writer {
             AnswerEvent::Progress { at, progress } => self.progress(at, &progress),
             AnswerEvent::Piece { at, piece } => self.piece(at, &piece),
             AnswerEvent::EndToken { at, mut piece } => {
-                // Who reads scores of prompts counts on one for each token that was written.
+                // Clients that read prompt scores expect an entry for each generated token.
                 if !self.options.has_scores {
                     piece.report = None;
                 }

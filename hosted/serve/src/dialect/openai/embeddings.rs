@@ -10,7 +10,7 @@ use sluice::embed::Normalization;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Reads a request.
+/// Parses a request.
 pub(super) fn parse(
     body: &Value,
     _: &Defaults,
@@ -45,7 +45,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// A text, tokens, or a list of those.
+    /// Parses a string, tokens, or a list of these.
     fn read(fields: Fields<'_>, name: &str) -> Result<Self> {
         match fields.value(name) {
             None => Err(ApiError::field(name, "is missing")),
@@ -83,7 +83,7 @@ fn one(value: &Value, name: &str) -> Result<EmbeddingInput> {
     }
 }
 
-/// llama-server's numbers: -1 leaves vectors as they are, 0 is by the largest component, others are norms.
+/// llama-server's numbers: -1 does not scale, 0 scales by the largest component, others are p-norms.
 fn normalization(fields: Fields<'_>) -> Result<Normalization> {
     let asked = fields.int("embd_normalize", -1..=i64::from(u32::MAX))?;
     Ok(match asked.map(u32::try_from) {
@@ -112,7 +112,7 @@ fn reply(vectors: &Vectors, is_base64: bool) -> Value {
     })
 }
 
-/// The usual alphabet, padded.
+/// Base64 with the standard alphabet and padding.
 fn base64(bytes: impl Iterator<Item = u8>) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes: Vec<u8> = bytes.collect();
@@ -125,7 +125,7 @@ fn base64(bytes: impl Iterator<Item = u8>) -> String {
                 let letter = ALPHABET[(bits >> (18 - 6 * i)) as usize & 63];
                 text.push(char::from(letter));
             } else {
-                // A string takes whatever is written to it.
+                // Writing to a string cannot fail.
                 let _written = text.write_char('=');
             }
         }

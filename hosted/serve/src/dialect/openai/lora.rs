@@ -1,4 +1,4 @@
-//! Adapters as vLLM has them: listed, loaded and unloaded while the server runs.
+//! vLLM's routes for adapters, which are listed, loaded and unloaded while the server runs.
 
 use super::super::drive::{body, status_of_adapter};
 use super::super::error::json_reply;
@@ -29,7 +29,7 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
     Ok(json_reply(&shown.collect::<Value>()))
 }
 
-/// `POST /v1/load_lora_adapter`: published, and read at once.
+/// `POST /v1/load_lora_adapter`: reads an adapter and publishes it.
 pub(super) async fn load(context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&context, request).await?;
     let models = context.app.models();
@@ -50,7 +50,7 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
         (_, base) => models.find(base.unwrap_or_default())?,
     };
     let parts = vec![(path, 1.0)];
-    // Published only when it is in memory: until then an old one answers.
+    // Published only once it is in memory: until then, requests use the old one.
     let entry = match &old {
         None => adapters.unlisted(name, parts, model, Origin::Request),
         Some(old) if !in_place => {
@@ -88,7 +88,7 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
     )))
 }
 
-/// `POST /v1/unload_lora_adapter`. Requests that have begun with it end with it.
+/// `POST /v1/unload_lora_adapter`. Running requests keep the adapter.
 pub(super) async fn unload(context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&context, request).await?;
     let adapters = context.app.models().adapters();

@@ -7,7 +7,7 @@ use sluice_text::chat_template::Message;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Takes `messages` and what goes with them.
+/// Parses `messages` and the fields that belong to them.
 pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> {
     request.messages = messages(fields)?;
     request.continues_last = match fields.value("continue_final_message") {
@@ -85,7 +85,7 @@ fn message(value: &Value, field: &str) -> Result<Message> {
     })
 }
 
-/// The text of content that comes in parts. Templates expect one text.
+/// Joins the text of content that consists of parts: templates expect a single string.
 fn text_of(parts: &[Value], field: &str) -> Result<String> {
     let mut texts = Vec::with_capacity(parts.len());
     for (i, part) in parts.iter().enumerate() {
@@ -116,7 +116,7 @@ fn text_of(parts: &[Value], field: &str) -> Result<String> {
     Ok(texts.join("\n"))
 }
 
-/// Clients send the arguments of calls as a text of JSON; templates want what it says.
+/// Parses the arguments of calls, which clients send as JSON strings and templates expect as objects.
 fn parse_arguments(message: &mut Map<String, Value>) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {

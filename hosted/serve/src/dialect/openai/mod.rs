@@ -122,7 +122,7 @@ const UNLOAD_ADAPTER: Action =
     Action::Other(|context, request| Box::pin(lora::unload(context, request)));
 const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 
-/// Routes that other servers have and this one does not.
+/// Routes of other servers that are not supported.
 async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
     let why = match path.contains("audio") {

@@ -1,4 +1,4 @@
-//! `GET /v1/models`, with what llama-server adds.
+//! `GET /v1/models`, with llama-server's additional fields.
 
 use super::super::seam::{ModelInfo, ModelStatus};
 use serde_json::{Map, Value, json};
@@ -45,7 +45,7 @@ pub(super) fn shown(info: &ModelInfo<'_>) -> Value {
     model.into()
 }
 
-/// Where a model or an adapter is.
+/// The state of a model or an adapter.
 pub(super) fn status(status: &ModelStatus) -> Value {
     match status {
         ModelStatus::Unloaded => json!({"value": "unloaded"}),
@@ -55,7 +55,7 @@ pub(super) fn status(status: &ModelStatus) -> Value {
     }
 }
 
-/// How a model's experts are read that stay on disk, and how well that goes.
+/// Adds how a model's experts are read from disk, with statistics.
 pub(in super::super) fn add_experts(about: &mut Value, model: &Model) {
     let (Some(about), Some(experts)) = (about.as_object_mut(), model.experts()) else {
         return;

@@ -1,5 +1,5 @@
-//! `POST /v1/rerank`: documents by how well they answer a query, as Jina's and Cohere's clients ask, and with
-//! `texts` as those of text-embeddings-inference.
+//! `POST /v1/rerank`: ranks documents by relevance to a query. Accepts the request formats of Jina and Cohere, and of
+//! text-embeddings-inference (`texts`).
 
 use super::super::fields::{Fields, wrong};
 use super::super::generation::model;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
-/// Whose clients ask.
+/// The API that a request follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// `documents`, `results` with `relevance_score` and `document`.
@@ -18,7 +18,7 @@ enum Shape {
     Tei,
 }
 
-/// Reads a request.
+/// Parses a request.
 pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Exchange<RerankRequest, WriteRanking>> {
     let fields = Fields::of_body(body)?;
     let model = model(fields)?;
@@ -56,16 +56,16 @@ pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Exchange<RerankRequest
     })
 }
 
-/// A document's text, and the document as it came.
+/// A document's text, and the document as it was sent.
 struct Document<'v> {
     text: &'v str,
     value: &'v Value,
 }
 
-/// Texts, or objects with a text.
+/// Parses documents: strings, or objects with a text.
 fn documents<'v>(fields: Fields<'v>, name: &str) -> Result<Vec<Document<'v>>> {
     let list = match fields.value(name) {
-        // Whether the model ranks at all is said first.
+        // An error about the model itself takes precedence, so this is not an error here.
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
         Some(other) => return Err(wrong(name, other, "a list of texts")),
@@ -85,7 +85,7 @@ fn documents<'v>(fields: Fields<'v>, name: &str) -> Result<Vec<Document<'v>>> {
     list.iter().enumerate().map(text).collect()
 }
 
-/// The best `n` first; `documents` are returned with them.
+/// The best `n` results first, with their `documents` if requested.
 fn reply(shape: Shape, ranking: &Ranking, n: usize, mut documents: Vec<Value>) -> Value {
     let (score, text) = match shape {
         Shape::Jina => ("relevance_score", "document"),
@@ -153,7 +153,7 @@ mod tests {
             documents(fields, "documents").map(|list| list.len())
         };
         assert_eq!(of(json!({"documents": ["a", {"text": "b"}]})), Ok(2));
-        // The model is looked at before these are refused.
+        // The model is checked before these are refused.
         assert_eq!(of(json!({})), Ok(0));
         assert_eq!(of(json!({"documents": []})), Ok(0));
         for (body, expected) in [

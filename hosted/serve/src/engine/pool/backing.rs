@@ -1,4 +1,4 @@
-//! A model's pages on disk: which are to be written when there is time, and which are worth reading.
+//! A model's pages on disk: which pages to write when there is time, and which are worth reading.
 
 use super::disk::{DiskCache, FileKind, FileName, StoredFile};
 use super::prefix::{Key, PrefixCache};
@@ -6,13 +6,13 @@ use sluice::Session;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Is given the number of a request and what the disk has read for it, on the disk's thread.
+/// Called on the disk's thread with the number of a request and the files read for it.
 pub(crate) type PagesRead = Arc<dyn Fn(u64, Vec<StoredFile>) + Send + Sync>;
 
-/// The disk behind a model's prefix cache.
+/// Connects a model's prefix cache to the disk.
 pub(crate) struct Backing {
     disk: DiskCache,
-    /// Pages to be written, when there is time.
+    /// Pages to be written when there is time.
     unwritten: VecDeque<Key>,
     pages_read: PagesRead,
 }
@@ -39,8 +39,8 @@ impl Backing {
         }
     }
 
-    /// Asks the disk for the pages of `keys` that would let a text begin further on than the cache does; false if
-    /// there are none. What was read is given to the callback together with `arrival`.
+    /// Requests from the disk those pages of `keys` with which a text could skip more tokens than with the cache; false
+    /// if the disk has nothing to add. The callback gets `arrival` and the files that were read.
     pub(super) fn fetch(&self, cache: &PrefixCache, keys: &[Key], arrival: u64) -> bool {
         let has = |key: &Key, kind| self.disk.contains(&FileName { key: *key, kind });
         let n_here = cache.n_leading(keys);
@@ -68,7 +68,7 @@ impl Backing {
             .read(files, move |files| pages_read(arrival, files))
     }
 
-    /// Hands up to `n` pages of the cache to the disk; false if fewer are left, or too many wait.
+    /// Queues up to `n` pages of the cache for writing; false if there are fewer, or if the disk's queue is full.
     pub(super) fn write(&mut self, n: usize, cache: &PrefixCache, session: &Session) -> bool {
         let fingerprint = session.model().fingerprint();
         let state = session.state();
@@ -99,7 +99,7 @@ impl Backing {
         true
     }
 
-    /// Writes a file unless it exists; `fill` gives its bytes. False if too many wait.
+    /// Writes a file unless it exists; `fill` provides its bytes. False if the disk's queue is full.
     fn write_file(
         &self,
         key: Key,
@@ -116,5 +116,5 @@ impl Backing {
     }
 }
 
-/// Maximum number of pages that wait to be written; beyond it, the oldest are not written.
+/// Maximum number of pages that wait to be written; the oldest ones above it are dropped.
 const UNWRITTEN_MAX: usize = 1 << 14;

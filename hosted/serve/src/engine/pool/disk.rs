@@ -1,4 +1,4 @@
-//! Pages on disk, kept over restarts: a file each, named by its key, written and read by a thread of their own.
+//! Pages on disk, which survive restarts: one file each, named by its key and accessed by a separate thread.
 //!
 //! ```text
 //!  0  "SLPG"    magic
@@ -8,8 +8,8 @@
 //! 48  …         a page or a state, as core writes it
 //! ```
 //!
-//! A file appears whole, by a rename, and is checked when it is read: what was cut or changed is deleted and
-//! counts as missing. The files used longest ago make room. A full disk costs nothing but the cache.
+//! Files are written completely and then renamed, and are checked when they are read: a truncated or modified file is
+//! deleted and counts as missing. The least recently used files are evicted. A full disk only disables the cache.
 
 use super::prefix::Key;
 use crate::Log;
@@ -29,14 +29,14 @@ use std::time::{Instant, SystemTime};
 const MAGIC: [u8; 4] = *b"SLPG";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
-/// Maximum length of a page: a header's claim is checked before memory is taken.
+/// Maximum length of a page: the length in a header is checked before memory is allocated.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 32;
 /// Maximum number of pages that wait to be written.
 const QUEUE_LEN: usize = 16;
 /// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FileKind {
     /// Keys and values of 64 tokens.
@@ -68,7 +68,7 @@ pub(crate) struct StoredFile {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Is given the files that were asked for, up to the first that is missing.
+/// Called with the requested files, up to the first that is missing.
 type FilesRead = Box<dyn FnOnce(Vec<StoredFile>) + Send>;
 
 enum Order {
@@ -116,13 +116,13 @@ impl Index {
     }
 }
 
-/// A folder of pages. Clones share it; dropping the last one writes what waits and ends the thread.
+/// A folder of pages. Clones share it; dropping the last one writes the queued pages and ends the thread.
 #[derive(Clone)]
 pub(crate) struct DiskCache(Arc<Shared>);
 
 struct Shared {
     index: Arc<Mutex<Index>>,
-    /// `None` at the end.
+    /// `None` when it is being dropped.
     orders: Option<SyncSender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -130,7 +130,7 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.orders = None;
-        // A panic of the thread was reported by itself.
+        // If the thread panicked, the panic has already been reported.
         let _ended = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -142,7 +142,7 @@ impl fmt::Debug for DiskCache {
 }
 
 impl DiskCache {
-    /// The folder at `path`, created if it does not exist, of at most `n_bytes_max`.
+    /// Opens the folder at `path`, for up to `n_bytes_max` bytes. Creates it if it does not exist.
     ///
     /// # Errors
     /// It cannot be created or read.
@@ -175,13 +175,13 @@ impl DiskCache {
         lock(&self.0.index).files.contains_key(name)
     }
 
-    /// Hands over a page to be written; false if too many wait.
+    /// Queues a page for writing; false if the queue is full.
     pub(super) fn write(&self, name: FileName, bytes: Vec<u8>) -> bool {
         self.order(Order::Write(StoredFile { name, bytes }))
     }
 
-    /// Hands over names to be read; `then` is called with what was found, on the disk's thread. False if too much
-    /// waits.
+    /// Queues names for reading; `then` is called on the disk's thread with the files found. False if the queue is
+    /// full.
     pub(super) fn read(
         &self,
         names: Vec<FileName>,
@@ -196,12 +196,12 @@ impl DiskCache {
     }
 }
 
-/// The thread.
+/// The state of the thread.
 struct Worker {
     folder: PathBuf,
     index: Arc<Mutex<Index>>,
     n_bytes_max: u64,
-    /// No writes before this.
+    /// Nothing is written before this time.
     paused: Option<Instant>,
     n_written: u64,
     log: Log,
@@ -288,7 +288,7 @@ impl Worker {
         written
     }
 
-    /// The bytes of a file whose checksum is right.
+    /// The contents of a file if the checksum is correct.
     fn read(&self, name: &FileName) -> Option<Vec<u8>> {
         let read = read_file(&path_of(&self.folder, name), &name.key);
         match read {
@@ -346,7 +346,7 @@ fn read_file(path: &Path, key: &Key) -> io::Result<Vec<u8>> {
     }
 }
 
-/// `ab/abcd….page`: no folder gets too long.
+/// `ab/abcd….page`: subfolders keep folders small.
 fn path_of(folder: &Path, file: &FileName) -> PathBuf {
     let mut name = String::with_capacity(80);
     for byte in &file.key {
@@ -374,7 +374,7 @@ fn name_of(path: &Path) -> Option<FileName> {
     Some(FileName { key, kind })
 }
 
-/// The files in the folder, by age; those that an earlier process did not finish are deleted.
+/// The files in the folder, by age. Deletes files that an earlier process did not finish.
 fn scan(folder: &Path) -> io::Result<Index> {
     let mut found = Vec::new();
     for sub in fs::read_dir(folder)? {

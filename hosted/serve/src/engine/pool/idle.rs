@@ -1,4 +1,4 @@
-//! Texts that have ended and are still in memory: the next turn of a conversation goes on from one of them.
+//! Ended texts that are still in memory, for the next turn of their conversations.
 
 use crate::engine::request::Request;
 use sluice::Sequence;
@@ -6,7 +6,7 @@ use sluice::generate::common_prefix;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Sequences of texts that have ended, kept until they are needed; used longest ago first.
+/// Sequences of ended texts, kept until their room is needed; least recently used first.
 #[derive(Debug, Default)]
 pub(super) struct IdleTexts {
     texts: VecDeque<IdleText>,
@@ -18,11 +18,11 @@ struct IdleText {
     salt: Arc<str>,
 }
 
-/// An idle text that a request can go on from.
+/// An idle text from which a request can continue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdleMatch {
     pub(super) slot: u32,
-    /// Tokens that need not be read again.
+    /// Number of tokens that need not be read again.
     pub(super) n_saved: usize,
 }
 
@@ -35,12 +35,12 @@ impl IdleTexts {
         self.texts.is_empty()
     }
 
-    /// Takes out the one that was used longest ago.
+    /// Removes the least recently used one.
     pub(super) fn pop(&mut self) -> Option<Sequence> {
         self.texts.pop_front().map(|idle| idle.sequence)
     }
 
-    /// Takes out the one in this slot.
+    /// Removes the one in this slot.
     pub(super) fn take(&mut self, slot: u32) -> Option<Sequence> {
         let at = self.iter().position(|sequence| sequence.slot() == slot)?;
         self.texts.remove(at).map(|idle| idle.sequence)
@@ -55,8 +55,9 @@ impl IdleTexts {
         self.texts.iter().map(|idle| &idle.sequence)
     }
 
-    /// The one that has most of `prompt`; of several, the one in the slot that the request asks for, then the one
-    /// used last. A recurrent state cannot be rewound, so its text must be a whole beginning of the prompt.
+    /// The text that shares the longest prefix with `prompt`; of several, the one in the slot that the request asks
+    /// for, or else the most recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the
+    /// prompt.
     pub(super) fn best(
         &self,
         request: &Request,

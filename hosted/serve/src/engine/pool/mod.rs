@@ -1,5 +1,5 @@
-//! What texts are computed in: the session's sequences and pages, and what earlier texts left there. Idle sequences,
-//! the prefix cache and the disk behind it give texts a beginning, and make room when texts need it.
+//! The memory texts are computed in: the session's sequences and pages, and what earlier texts left in them. Texts
+//! start from idle sequences, the prefix cache and its disk, which also give up memory when texts need it.
 
 mod backing;
 mod disk;
@@ -28,15 +28,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use text::SavedState;
 
-/// A model's session, and what is kept of earlier texts in it.
+/// A model's session, and the cached parts of earlier texts.
 pub(super) struct Pool {
     session: Session,
     idle: IdleTexts,
     cache: PrefixCache,
     backing: Option<Backing>,
-    /// What keys depend on besides tokens, adapters and salt.
+    /// Everything that keys depend on except tokens, adapters and salt.
     base: Key,
-    /// Pages in all.
+    /// Total number of pages.
     n_pages: usize,
     checkpoint_every: usize,
     log: Log,
@@ -57,7 +57,7 @@ impl Pool {
         hash.update(session.model().fingerprint().to_le_bytes());
         hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
         hash.update([u8::from(limits.kv_rotation)]);
-        // Angles of some models depend on the length of the context.
+        // For some models, the rotation angles depend on the context length.
         hash.update(limits.n_ctx.to_le_bytes());
         Self {
             idle: IdleTexts::default(),
@@ -79,7 +79,7 @@ impl Pool {
         &self.session
     }
 
-    /// Sequences of texts that have ended.
+    /// Sequences of ended texts.
     pub(super) fn idle(&self) -> impl Iterator<Item = &Sequence> {
         self.idle.iter()
     }
@@ -101,7 +101,7 @@ impl Pool {
         Chain::new(&self.base, adapter, &job.salt)
     }
 
-    /// Whether there is a sequence for another text.
+    /// Whether another text can get a sequence.
     pub(super) fn has_sequence(&self) -> bool {
         self.session.n_free_sequences() > 0 || !self.idle.is_empty()
     }
@@ -111,8 +111,8 @@ impl Pool {
         n_taken + n_pages(n_tokens) < self.n_pages
     }
 
-    /// A text for a choice: in the idle sequence that has most of its prompt, in a free one, or in the one whose text
-    /// ended longest ago. [`Self::enter_prompt`] gives it its prompt.
+    /// A text for a choice: in the idle sequence that shares the longest prefix with its prompt, in a free one, or in
+    /// the one whose text ended longest ago. [`Self::enter_prompt`] sets its prompt.
     pub(super) fn open(
         &mut self,
         request: &Rc<Request>,
@@ -137,7 +137,7 @@ impl Pool {
         Ok(Text::new(Rc::clone(request), sequence, chain))
     }
 
-    /// Another choice's text that goes on from the end of `leader`'s.
+    /// A text for another choice, which continues from the end of `leader`'s.
     pub(super) fn fork(
         &mut self,
         leader: &Text,
@@ -156,7 +156,7 @@ impl Pool {
         Ok(leader.fork(sequence))
     }
 
-    /// Removes the idle text that was used longest ago, if no sequence is free.
+    /// Removes the least recently used idle text if no sequence is free.
     fn free_sequence(&mut self) -> Result<(), GenerateError> {
         if self.session.n_free_sequences() == 0
             && let Some(idle) = self.idle.pop()
@@ -166,7 +166,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The slot of the idle text that saves more than the pages in the cache do.
+    /// The slot of an idle text that saves more reading than the cached pages do.
     fn reusable(&self, request: &Request, chain: &mut Chain) -> Option<u32> {
         if !request.uses_cache {
             return None;
@@ -178,13 +178,13 @@ impl Pool {
         (best.n_saved > in_cache).then_some(best.slot)
     }
 
-    /// Takes the sequence of a text that has ended; the next turn of a conversation may go on from it.
+    /// Takes the sequence of an ended text, from which the next turn of a conversation may continue.
     pub(super) fn close(&mut self, text: Text) {
         let request = Rc::clone(text.request());
         let is_kept = request.uses_cache && !text.is_parked;
         let mut sequence = text.into_sequence();
         if is_kept && sequence.n_shifted() == 0 && !sequence.tokens().is_empty() {
-            // The next request brings the same adapter, or another.
+            // The next request sets its own adapter.
             sequence.release_adapter();
             self.idle.push(sequence, Arc::clone(&request.salt));
         } else {
@@ -198,7 +198,7 @@ impl Pool {
         }
     }
 
-    /// Drops the state of a text; [`Self::resume`] brings it back when there is room.
+    /// Drops the state of a text until [`Self::resume`].
     pub(super) fn park(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         let tokens = text.sequence().tokens().to_vec();
         let queue = text.sequence().queue().to_vec();
@@ -219,7 +219,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings a parked text back: its saved state, or all of its tokens to be read again.
+    /// Restores a parked text: from its saved state, or by queueing all of its tokens to be read again.
     pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {
@@ -234,19 +234,19 @@ impl Pool {
         self.enter(text, &tokens).map(drop)
     }
 
-    /// Makes room in a text whose context is full; 0 if that is not possible.
+    /// Shifts a text whose context is full; 0 if that is not possible.
     pub(super) fn shift(&mut self, text: &mut Text, n_keep: usize) -> Result<usize, GenerateError> {
         let n_ctx = self.session.limits().n_ctx;
-        // Pages that are shared are copied before they change.
+        // Shared pages are copied before they are changed.
         self.ensure_free(n_pages(n_ctx));
         self.session
             .shift(text.sequence_mut(), n_keep.min(n_ctx / 2))
     }
 
-    /// Drafts what follows these texts, in a step with `n_beside` tokens of prompts. Returns the number of draft
-    /// tokens.
+    /// Drafts continuations of these texts, for a step that also has `n_beside` prompt tokens. Returns the number of
+    /// draft tokens.
     pub(super) fn draft(&mut self, sequences: &mut [&mut Sequence], n_beside: usize) -> usize {
-        // Draft tokens may need a page of each text, and give it back at once.
+        // Draft tokens may need a page for each text, which is returned at once.
         let n_max = self.session.speculation();
         let n_max = 1 + n_max.map_or(0, |speculation| speculation.options().n_max);
         let state = self.session.state();
@@ -261,7 +261,7 @@ impl Pool {
         n_draft
     }
 
-    /// Computes a step of these texts, each with its share of tokens.
+    /// Computes a step of these texts, each with its number of tokens.
     pub(super) fn step(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -274,13 +274,13 @@ impl Pool {
         self.session.step_with(sequences, &hooks)
     }
 
-    /// Pages that are free at the moment.
+    /// The number of free pages.
     pub(super) fn n_free_pages(&self) -> usize {
         self.session.state().free_pages()
     }
 
-    /// Frees pages until there are `n`: those of texts that have ended, then cached ones that were used longest ago.
-    /// Returns how many are free.
+    /// Frees pages until `n` are free: first the pages of ended texts, then the least recently used cached ones.
+    /// Returns the number of free pages.
     pub(super) fn ensure_free(&mut self, n: usize) -> usize {
         loop {
             let free = self.n_free_pages();
@@ -296,7 +296,7 @@ impl Pool {
     }
 }
 
-/// Pages of `n_tokens` tokens.
+/// The number of pages of `n_tokens` tokens.
 pub(super) const fn n_pages(n_tokens: usize) -> usize {
     n_tokens.div_ceil(PAGE_TOKENS)
 }

@@ -1,4 +1,4 @@
-//! What texts begin with and what stays of them: full pages, and states of recurrent layers, in memory and on disk.
+//! Lets texts start from cached data and caches theirs: full pages and recurrent states, in memory and on disk.
 
 use super::backing::Backing;
 use super::disk::{FileKind, StoredFile};
@@ -12,7 +12,7 @@ use sluice_core::state::PAGE_TOKENS;
 use std::rc::Rc;
 
 impl Pool {
-    /// Lets a text begin with its prompt. Returns how many tokens need not be read.
+    /// Starts a text with its prompt. Returns the number of tokens that need not be read.
     pub(in crate::engine) fn enter_prompt(
         &mut self,
         text: &mut Text,
@@ -21,8 +21,8 @@ impl Pool {
         self.enter(text, &request.prompt)
     }
 
-    /// Lets a text begin with `tokens`: with what its sequence has of them, or with pages of the cache; the rest is
-    /// queued. Returns how many tokens need not be read.
+    /// Starts a text with `tokens`: with those its sequence already has, or with pages of the cache; the rest is
+    /// queued. Returns the number of tokens that need not be read.
     pub(super) fn enter(
         &mut self,
         text: &mut Text,
@@ -48,8 +48,8 @@ impl Pool {
         Ok(known)
     }
 
-    /// Where the recurrent state of a text is to be kept next: at the last full page of its prompt and those before
-    /// its borders, and at regular distances in between. `None` in a model of attention alone.
+    /// Where to save the recurrent state of a text next: at the last full page of its prompt, at the last ones before
+    /// its borders, and at regular distances in between. `None` for models that have only attention layers.
     pub(in crate::engine) fn next_checkpoint(&self, text: &Text) -> Option<usize> {
         let request = text.request();
         let is_recurrent = self.session.model().config().is_recurrent();
@@ -67,7 +67,7 @@ impl Pool {
         pages.chain([every]).filter(|place| *place > at).min()
     }
 
-    /// Offers the full pages of a text to the cache, and the state at the end of the last one.
+    /// Offers a text's full pages to the cache, and the state at the end of the last one.
     pub(in crate::engine) fn keep(&mut self, text: &mut Text) {
         if !text.request().uses_cache || text.sequence().n_shifted() > 0 {
             return;
@@ -84,7 +84,7 @@ impl Pool {
             if self.cache.contains(&key) {
                 continue;
             }
-            // A page that a window has left is no longer there to be kept.
+            // Pages outside the attention window have been freed already.
             let Ok(page) = self.session.retain(text.sequence(), index) else {
                 break;
             };
@@ -115,13 +115,13 @@ impl Pool {
         self.backing.as_ref().is_some_and(Backing::has_unwritten)
     }
 
-    /// Hands up to `n` pages to the disk; false if fewer are left.
+    /// Queues up to `n` pages for writing; false if there are fewer.
     pub(in crate::engine) fn write_behind(&mut self, n: usize) -> bool {
         let backing = self.backing.as_mut();
         backing.is_some_and(|backing| backing.write(n, &self.cache, &self.session))
     }
 
-    /// Asks the disk for pages of a prompt that memory does not have; false if it has none either.
+    /// Requests pages of a prompt from the disk that memory does not have; false if the disk does not have them either.
     pub(in crate::engine) fn fetch(&self, request: &Request, chain: &mut Chain) -> bool {
         let backing = self.backing.as_ref().filter(|_| request.uses_cache);
         backing.is_some_and(|backing| {

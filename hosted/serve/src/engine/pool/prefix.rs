@@ -1,17 +1,17 @@
-//! What was computed once is found again: pages of keys and values, and states of recurrent layers, by a hash of
-//! all tokens up to their end.
+//! The prefix cache: finds pages of keys and values, and states of recurrent layers, by a hash of all tokens up to
+//! their end.
 //!
-//! A page's key is the SHA-256 of the key before it and its 64 tokens; the first one's stands on what else the
-//! values depend on (model, types, version of the layout, adapter) and on the request's salt. So equal keys mean
-//! equal bytes, whoever computed them, and a text that was shifted, whose values have a past that its tokens do
-//! not tell, never has one.
+//! A page's key is the SHA-256 of the previous page's key and the page's 64 tokens. The first page's is based on
+//! everything else the values depend on (model, types, layout version, adapter) and on the request's salt. So equal
+//! keys mean equal bytes, whichever request computed them. A shifted text never gets a key, because its values depend
+//! on tokens that it no longer contains.
 
 use sha2::{Digest as _, Sha256};
 use sluice::Session;
 use sluice_core::state::{HeldPage, PAGE_TOKENS};
 use std::collections::{BTreeMap, HashMap};
 
-/// Name of a page.
+/// The key of a page.
 pub(crate) type Key = [u8; 32];
 
 /// The keys of a text's full pages.
@@ -22,8 +22,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Keys of texts with this `salt`, computed with the adapters of that fingerprint; `base` stands for all else that
-    /// pages depend on.
+    /// Keys for texts with this `salt` and adapter fingerprint; `base` stands for everything else that pages depend on.
     pub(super) fn new(base: &Key, adapter: u64, salt: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(base);
@@ -35,7 +34,7 @@ impl Chain {
         }
     }
 
-    /// The keys of all full pages of `tokens`, which begin as they did at the last call.
+    /// The keys of all full pages of `tokens`, which must begin with the tokens of the last call.
     pub(super) fn of(&mut self, tokens: &[u32]) -> &[Key] {
         let n = tokens.len() / PAGE_TOKENS;
         for page in tokens.chunks_exact(PAGE_TOKENS).skip(self.keys.len()) {
@@ -60,27 +59,28 @@ pub(super) struct CachedPage<'c> {
 #[derive(Debug)]
 struct Entry {
     page: HeldPage,
-    /// When it was used last; a page is never older than those after it.
+    /// When it was last used; a page is never older than those after it.
     stamp: u64,
     /// Name of the recurrent state at its end.
     state: Option<u32>,
 }
 
-/// Pages in memory that no running text needs, or that several share.
+/// Pages in memory that no running text needs, or that several texts share.
 #[derive(Debug)]
 pub(super) struct PrefixCache {
     entries: HashMap<Key, Entry>,
-    /// By age.
+    /// Ordered by last use.
     order: BTreeMap<u64, Key>,
     clock: u64,
     n_pages_max: usize,
-    /// Names of states that are free.
+    /// Free names for states.
     names: Vec<u32>,
     is_recurrent: bool,
 }
 
 impl PrefixCache {
-    /// A cache of at most `n_pages_max` pages and `n_states` states; with `is_recurrent`, pages alone do not suffice.
+    /// A cache of up to `n_pages_max` pages and `n_states` states; if `is_recurrent`, a page is unusable without a
+    /// state.
     pub(super) fn new(n_pages_max: usize, n_states: usize, is_recurrent: bool) -> Self {
         let n_states = u32::try_from(n_states).unwrap_or(u32::MAX);
         Self {
@@ -93,12 +93,12 @@ impl PrefixCache {
         }
     }
 
-    /// Pages in it.
+    /// The number of pages in the cache.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Room for pages.
+    /// Maximum number of pages.
     pub(super) const fn n_pages_max(&self) -> usize {
         self.n_pages_max
     }
@@ -107,7 +107,7 @@ impl PrefixCache {
         self.entries.contains_key(key)
     }
 
-    /// Whether the state at a page's end is here, where one is needed.
+    /// Whether the state at a page's end is cached, or the model does not need one.
     pub(super) fn has_state(&self, key: &Key) -> bool {
         !self.is_recurrent
             || self
@@ -116,19 +116,19 @@ impl PrefixCache {
                 .is_some_and(|entry| entry.state.is_some())
     }
 
-    /// How many of the first pages are here.
+    /// How many of the first pages are cached.
     pub(super) fn n_leading(&self, keys: &[Key]) -> usize {
         keys.iter().take_while(|key| self.contains(key)).count()
     }
 
-    /// How many of the first pages a text can begin with.
+    /// How many of the first pages a text can start with.
     pub(super) fn n_usable(&self, keys: &[Key]) -> usize {
         let n = self.n_leading(keys);
         let usable = (1..=n).rev().find(|&n| self.has_state(&keys[n - 1]));
         usable.unwrap_or(0)
     }
 
-    /// The first `n` pages, which are here, and the state at their end.
+    /// The first `n` pages, which must be cached, and the state at their end.
     pub(super) fn pages(&self, keys: &[Key]) -> (Vec<&HeldPage>, Option<u32>) {
         let entries: Vec<_> = keys
             .iter()
@@ -138,7 +138,7 @@ impl PrefixCache {
         (entries.iter().map(|entry| &entry.page).collect(), state)
     }
 
-    /// A page in memory, to be written elsewhere.
+    /// A cached page, to be written to disk.
     pub(super) fn page(&self, key: &Key) -> Option<CachedPage<'_>> {
         self.entries.get(key).map(|entry| CachedPage {
             page: &entry.page,
@@ -146,7 +146,7 @@ impl PrefixCache {
         })
     }
 
-    /// Marks these pages as used now, the first ones last: all after them need them.
+    /// Marks these pages as used now, the first ones last, because all later ones depend on them.
     pub(super) fn touch(&mut self, keys: &[Key]) {
         for key in keys.iter().rev() {
             if let Some(entry) = self.entries.get_mut(key) {
@@ -158,7 +158,7 @@ impl PrefixCache {
         }
     }
 
-    /// Adds a page after those of `before`, unless it is here already; makes room for it first.
+    /// Adds the page after the pages of `before`, unless it is cached already. Makes room for it first.
     pub(super) fn insert(
         &mut self,
         session: &mut Session,
@@ -172,7 +172,7 @@ impl PrefixCache {
             return;
         }
         while self.entries.len() >= self.n_pages_max {
-            // A text longer than the cache keeps its beginning.
+            // If a text is longer than the cache, its beginning is kept.
             let oldest = self.order.values().next();
             if oldest.is_some_and(|oldest| before.contains(oldest)) || !self.evict(session) {
                 session.with_state(|state| state.release(page));
@@ -190,8 +190,8 @@ impl PrefixCache {
         self.touch(before);
     }
 
-    /// A name for the state at the end of a page that is here and has no state; if all names are in use, the oldest
-    /// state is dropped for it. `None` where there is no room for states.
+    /// A name for the state at the end of a cached page without a state; if all names are in use, the oldest state is
+    /// dropped. `None` if states have no room.
     pub(super) fn name_for(&mut self, session: &mut Session, key: &Key) -> Option<u32> {
         let entry = self.entries.get(key)?;
         if !self.is_recurrent || entry.state.is_some() {
@@ -208,7 +208,7 @@ impl PrefixCache {
         self.names.last().copied()
     }
 
-    /// The state at the end of a page has the name that [`Self::name_for`] gave.
+    /// Records that the state at the end of a page has the name returned by [`Self::name_for`].
     pub(super) fn named(&mut self, key: &Key, name: u32) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.state = Some(name);
@@ -227,7 +227,7 @@ impl PrefixCache {
         }
     }
 
-    /// Drops the page that was used longest ago; false if there is none.
+    /// Evicts the least recently used page; false if the cache is empty.
     pub(super) fn evict(&mut self, session: &mut Session) -> bool {
         let Some((_, key)) = self.order.pop_first() else {
             return false;

@@ -1,4 +1,4 @@
-//! Slots as llama-server has them: a sequence's text and state are saved to a file, restored, erased.
+//! llama-server's slot actions: the text and state of a sequence are saved to a file, restored, or erased.
 
 use super::{Pool, n_pages};
 use crate::engine::job::JobError;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Pool {
-    /// Acts on a slot in which no text runs.
+    /// Performs an action on a slot without a running text.
     pub(in crate::engine) fn act(
         &mut self,
         slot: u32,
@@ -46,7 +46,7 @@ impl Pool {
         })
     }
 
-    /// Removes the text of a slot; returns how many tokens it had.
+    /// Removes the text of a slot; returns its number of tokens.
     fn erase(&mut self, slot: u32) -> Result<usize, JobError> {
         let Some(idle) = self.idle.take(slot) else {
             return Ok(0);

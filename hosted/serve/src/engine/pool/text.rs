@@ -11,7 +11,7 @@ pub(crate) struct Text {
     request: Rc<Request>,
     sequence: Sequence,
     chain: Chain,
-    /// Pages of it that were offered to the prefix cache.
+    /// Number of its pages that were offered to the prefix cache.
     pub(super) n_kept: usize,
     /// Whether its state was dropped to make room.
     pub(super) is_parked: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Text {
     pub(super) saved: Option<SavedState>,
 }
 
-/// The state of a text, out of the pool.
+/// The state of a text outside of the pool.
 #[derive(Debug)]
 pub(super) struct SavedState {
     pub(super) tokens: Vec<u32>,
@@ -38,7 +38,7 @@ impl Text {
         }
     }
 
-    /// The same text in another sequence.
+    /// A copy of the text in another sequence.
     pub(super) fn fork(&self, sequence: Sequence) -> Self {
         Self {
             n_kept: self.n_kept,
@@ -67,32 +67,32 @@ impl Text {
         &self.chain
     }
 
-    /// The keys of its full pages, as far as it was read.
+    /// The keys of its full pages, up to the last token read.
     pub(super) fn keys(&mut self) -> &[Key] {
         self.chain.of(self.sequence.tokens())
     }
 
-    /// The keys of the full pages of `tokens`, with which it is to begin.
+    /// The keys of the full pages of `tokens`, which the text will begin with.
     pub(super) fn keys_of(&mut self, tokens: &[u32]) -> &[Key] {
         self.chain.of(tokens)
     }
 
-    /// Whether its state was dropped to make room: all of it is to be read again.
+    /// Whether its state was dropped to make room, so that all of it has to be read again.
     pub(crate) const fn is_parked(&self) -> bool {
         self.is_parked
     }
 
-    /// Tokens that were read.
+    /// Number of tokens read.
     pub(crate) fn n_read(&self) -> usize {
         self.sequence.tokens().len()
     }
 
-    /// Tokens that are to be read.
+    /// Number of tokens queued.
     pub(crate) fn n_queued(&self) -> usize {
         self.sequence.queue().len()
     }
 
-    /// Its tokens when all that is queued was read.
+    /// Number of tokens once all queued ones are read.
     pub(crate) fn n_tokens(&self) -> usize {
         self.n_read() + self.n_queued()
     }

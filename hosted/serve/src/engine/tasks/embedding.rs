@@ -1,4 +1,4 @@
-//! Texts to be embedded, a group of them at a time.
+//! Embeds texts, one group at a time.
 
 use super::Progress;
 use super::session::LazySession;
@@ -13,23 +13,23 @@ use sluice::{Limits, Session};
 use sluice_core::pooling::Pooling;
 use std::time::Instant;
 
-/// Tokens of a group, where texts are not longer.
+/// Maximum number of tokens of a group, unless a single text is longer.
 const GROUP_TOKENS: usize = 512;
-/// Tokens of the first step.
+/// Number of tokens of the first step.
 const STEP_TOKENS: usize = 64;
 
-/// A job, and how far it is.
+/// A job, and its progress.
 #[derive(Debug)]
 pub(crate) struct EmbedTask {
     pub(super) job: EmbedJob,
-    /// Those of texts that are done, in one buffer.
+    /// The vectors of the finished texts, in one buffer.
     pub(super) vectors: Vec<f32>,
     pub(super) n_done: usize,
     pub(super) group: Option<EmbedGroup>,
 }
 
 impl EmbedTask {
-    /// Makes room for the vectors of all texts, when the first are there.
+    /// Allocates the vectors of all texts, once the first are computed.
     fn reserve(&mut self, n_embd: usize) -> Result<(), JobError> {
         let texts = &self.job.texts;
         let n_rows = match self.job.pooling {
@@ -47,12 +47,12 @@ impl EmbedTask {
 #[derive(Debug)]
 pub(super) struct Embedder {
     session: LazySession,
-    /// Of a decoder's texts; an encoder reads a text in one piece.
+    /// For the texts of a decoder; an encoder reads each text in one step.
     size: StepSize,
 }
 
 impl Embedder {
-    /// For the model of `session`.
+    /// An embedder for the model of `session`.
     pub(super) fn new(session: &Session, turn: Duration) -> Self {
         let limits = session.limits();
         let limits = Limits {
@@ -66,7 +66,7 @@ impl Embedder {
         }
     }
 
-    /// Computes a step of a group of texts.
+    /// Computes a step for a group of texts.
     pub(super) fn step(&mut self, task: &mut EmbedTask, log: &Log) -> Result<Progress, JobError> {
         let session = self.session.get()?;
         let pooling = task.job.pooling;
@@ -76,7 +76,7 @@ impl Embedder {
                 let rest = &task.job.texts[task.n_done..];
                 session.set_adapter(task.job.adapter.clone());
                 let begun = session.begin_group(rest, pooling);
-                // The group has its own.
+                // The group has an adapter of its own.
                 session.set_adapter(None);
                 begun.map_err(failed)?
             }

@@ -1,5 +1,5 @@
-//! Work other than texts: embeddings and scores. The scheduler gives one task of each kind a step a turn; each kind
-//! has a session of its own, made when it is first needed.
+//! Work other than texts: embeddings and scores. In each turn, the scheduler runs one step of one task of each kind.
+//! Each kind has a session of its own, made on first use.
 
 mod embedding;
 mod scoring;
@@ -14,7 +14,7 @@ use embedding::{EmbedTask, Embedder};
 use scoring::{ScoreTask, Scorer};
 use sluice::{Limits, Session};
 
-/// A task, and how far it is.
+/// A task, and its progress.
 #[derive(Debug)]
 pub(super) enum Task {
     Embed(Box<EmbedTask>),
@@ -29,16 +29,16 @@ pub(super) enum TaskKind {
 }
 
 impl TaskKind {
-    /// In the order in which they have their steps.
+    /// In the order in which their steps run.
     pub(super) const ALL: [Self; 2] = [Self::Embed, Self::Score];
 }
 
-/// How far a step has brought a task.
+/// The progress of a task after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It holds its session: no other of its kind may come between.
+    /// The task holds its session: no other task of its kind may run in between.
     Unfinished,
-    /// Another of its kind may come before it goes on.
+    /// Another task of its kind may run before it continues.
     Between,
     Done,
 }
@@ -77,7 +77,7 @@ impl Task {
         }
     }
 
-    /// What is counted when it has ended.
+    /// The figures to record when it has ended.
     pub(super) fn finished(&self) -> Option<EndFigures> {
         let Self::Embed(task) = self else { return None };
         let e2e = task.job.arrived.elapsed();
@@ -92,7 +92,7 @@ impl Task {
         })
     }
 
-    /// Sends its answer, or an error in its place. The receiver may have been dropped.
+    /// Sends its answer, or an error instead. The receiver may have been dropped.
     pub(super) fn answer(self, outcome: Result<(), JobError>) {
         match self {
             Self::Embed(task) => {
@@ -106,7 +106,7 @@ impl Task {
     }
 }
 
-/// What tasks of each kind are computed with.
+/// The engines for each kind of task.
 pub(super) struct TaskEngines {
     embedder: Embedder,
     scorer: Scorer,
@@ -114,8 +114,8 @@ pub(super) struct TaskEngines {
 }
 
 impl TaskEngines {
-    /// For the model of `session`; `scored` are the limits of its texts without room for caches. A step takes about
-    /// `turn`.
+    /// Engines for the model of `session`; `scored` are the session's limits without the room for caches. A step takes
+    /// about `turn`.
     pub(super) fn new(session: &Session, scored: Limits, turn: Duration, log: Log) -> Self {
         Self {
             embedder: Embedder::new(session, turn),

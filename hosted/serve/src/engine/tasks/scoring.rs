@@ -1,4 +1,4 @@
-//! How likely texts are, token by token, a few tokens at a time.
+//! Scores the tokens of texts, a few tokens per step.
 
 use super::Progress;
 use super::session::LazySession;
@@ -16,10 +16,10 @@ use sluice_core::sampler::{TokenLogProbability, log_probability, top_log_probabi
 use sluice_core::state::StateError;
 use std::time::Instant;
 
-/// Maximum number of tokens in a step: each has logits.
+/// Maximum number of tokens in a step: each of them needs logits.
 const STEP_TOKENS: usize = 64;
 
-/// A job, and its scores once it is done.
+/// A job, and its scores once they are computed.
 #[derive(Debug)]
 pub(crate) struct ScoreTask {
     pub(super) job: ScoreJob,
@@ -34,18 +34,18 @@ pub(super) struct Scorer {
     known: KnownText,
 }
 
-/// A text that was read. Of the next one, only what differs is read.
+/// The last text that was read. Of the next one, only the part that differs is read.
 #[derive(Debug, Default)]
 struct KnownText {
     adapter: u64,
     tokens: Vec<u32>,
-    /// Of the tokens after the first, with `n_top` likely ones each.
+    /// The scores of the tokens after the first, with `n_top` likely tokens each.
     scores: Vec<Score>,
     n_top: usize,
 }
 
 impl Scorer {
-    /// For the model of `session`; `limits` are those of its texts without room for caches.
+    /// A scorer for the model of `session`; `limits` are the session's limits without the room for caches.
     pub(super) fn new(session: &Session, limits: Limits, turn: Duration) -> Self {
         let limits = Limits {
             n_seq: 1,
@@ -62,12 +62,12 @@ impl Scorer {
         }
     }
 
-    /// Reads some tokens of a text.
+    /// Reads the next tokens of a text.
     pub(super) fn step(&mut self, task: &mut ScoreTask, log: &Log) -> Result<Progress, JobError> {
         let (session, known, job) = (self.session.get()?, &mut self.known, &task.job);
         known.begin(session, job).map_err(failed)?;
         let at = known.tokens.len();
-        // What follows the last token is of no interest.
+        // Nothing follows the last token, so it need not be read.
         let rest = &job.tokens[at..job.tokens.len() - 1];
         let now = &rest[..rest.len().min(self.size.n_tokens())];
         if !now.is_empty() {
@@ -84,7 +84,7 @@ impl Scorer {
 }
 
 impl KnownText {
-    /// Forgets what the job's text does not have.
+    /// Drops the tokens that the job's text does not share.
     fn begin(&mut self, session: &mut Session, job: &ScoreJob) -> Result<(), StateError> {
         let adapter = job.adapter.as_ref().map_or(0, Blend::fingerprint);
         let pairs = self.tokens.iter().zip(&job.tokens[..job.tokens.len() - 1]);
@@ -93,7 +93,7 @@ impl KnownText {
             (same, self.adapter, self.n_top) = (0, adapter, job.n_top);
             session.set_adapter(job.adapter.clone());
         }
-        // The last score is of the token after those that are known.
+        // The last score is for the token after the shared ones.
         let is_next = |score: &Score| score.report.chosen.id == job.tokens[same];
         if same > 0 && !self.scores.get(same - 1).is_some_and(is_next) {
             same -= 1;
@@ -111,7 +111,7 @@ impl KnownText {
         Ok(())
     }
 
-    /// Reads `tokens`; `next` has what follows each.
+    /// Reads `tokens`; `next` has the token that follows each of them.
     fn read(
         &mut self,
         session: &mut Session,
@@ -151,7 +151,7 @@ impl KnownText {
     }
 }
 
-/// How likely `token` was.
+/// The score of `token`.
 fn score(logits: &[f32], token: u32, n_top: usize) -> Result<Score, String> {
     let probability = log_probability(logits, token).map_err(|error| error.to_string())?;
     let mut top = vec![TokenLogProbability::default(); n_top];

@@ -1,9 +1,9 @@
-//! A session that is made when it is first needed.
+//! A session that is made on first use.
 
 use crate::engine::job::JobError;
 use sluice::{Limits, Model, Session, Team};
 
-/// A session of its own for one kind of tasks.
+/// A separate session for one kind of task.
 #[derive(Debug)]
 pub(super) struct LazySession {
     model: Model,
@@ -13,7 +13,7 @@ pub(super) struct LazySession {
 }
 
 impl LazySession {
-    /// For the model of `session`, on its threads.
+    /// A session for the model of `session`, on the same threads.
     pub(super) fn new(session: &Session, limits: Limits) -> Self {
         Self {
             model: session.model().clone(),

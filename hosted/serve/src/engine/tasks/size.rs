@@ -1,4 +1,4 @@
-//! How many tokens of a task a step takes.
+//! The number of tokens per step of a task.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 /// Minimum number of tokens in a step.
 const STEP_TOKENS_MIN: usize = 16;
 
-/// The number of tokens that fit into a turn, as steps have shown.
+/// Estimates the number of tokens that fit into a turn from the times of earlier steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepSize {
     turn: Duration,
@@ -15,7 +15,7 @@ pub(super) struct StepSize {
 }
 
 impl StepSize {
-    /// Begins with `n_tokens`, and grows to no more than `n_max`.
+    /// Starts with `n_tokens`, and never exceeds `n_max`.
     pub(super) const fn new(turn: Duration, n_tokens: usize, n_max: usize) -> Self {
         Self {
             turn,
@@ -28,8 +28,8 @@ impl StepSize {
         self.n_tokens
     }
 
-    /// Learns from a step of `n` tokens that began at `start`. One that had fewer tokens than it might have had tells
-    /// nothing, unless it took too long.
+    /// Learns from a step of `n` tokens that began at `start`. A step with fewer tokens than allowed is ignored, unless
+    /// it took too long.
     pub(super) fn note(&mut self, n: usize, start: Instant) {
         let time = start.elapsed();
         if n != self.n_tokens && time <= self.turn {

@@ -1,4 +1,4 @@
-//! What stands around calls and between them.
+//! The text before, between and after calls.
 
 use super::Trigger;
 use crate::assistant::dialect::{
@@ -7,7 +7,7 @@ use crate::assistant::dialect::{
 use crate::grammar::{Part, quoted};
 
 /// Calls are `opening head lead call`, then `separator head call` for each further one, then `close`.
-/// What follows a trigger begins with `lead`.
+/// The text after a trigger begins with `lead`.
 pub(super) struct Frame {
     pub triggers: Vec<Trigger>,
     pub opening: Vec<Part>,
@@ -107,7 +107,7 @@ impl Frame {
     }
 }
 
-/// A call is the whole answer, or behind a mark.
+/// A call is the whole answer, or follows a mark.
 fn llama3_triggers() -> Vec<Trigger> {
     let typed = "{\"type\": \"function\", \"name\": \"";
     let heads = [LLAMA3_HEAD, typed];
@@ -119,7 +119,7 @@ fn llama3_triggers() -> Vec<Trigger> {
     first.into_iter().chain(tagged).collect()
 }
 
-/// The recipient stands in the channel, or before it, where the prompt may have said who speaks.
+/// The recipient is in the channel, or before it, in which case the prompt may have named the speaker.
 fn harmony_triggers() -> Vec<Trigger> {
     let to = format!("to={}", harmony::FUNCTIONS);
     let channels = ["commentary", "analysis"];
@@ -136,7 +136,7 @@ fn harmony_triggers() -> Vec<Trigger> {
         .collect()
 }
 
-/// A text in which control tokens are marked by `<|` and `|>`, or which is one mark.
+/// A text in which `<|` and `|>` enclose control tokens, or which is a single mark.
 pub(super) fn marks(text: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = text;

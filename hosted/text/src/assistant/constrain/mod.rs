@@ -1,4 +1,4 @@
-//! Grammars of calls: what a model may write so that its calls are calls, with arguments of their
+//! Grammars for calls: they constrain a model to well-formed calls, with arguments that match the
 //! schemas.
 
 mod frame;
@@ -10,26 +10,26 @@ use crate::grammar::{GrammarSource, Part, quoted};
 use frame::Frame;
 use serde_json::Value;
 
-/// What an answer with calls keeps to.
+/// The constraints on an answer with calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallGrammar {
-    /// Of the whole answer; or, if there are triggers, of what follows one.
+    /// Applies to the whole answer or, if there are triggers, to the text after one.
     pub source: GrammarSource,
-    /// What begins calls. None if the answer must have one.
+    /// What begins calls. Empty if the answer must contain a call.
     pub triggers: Triggers,
 }
 
 /// What begins a constrained part of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Triggers {
-    /// Any one of them, control tokens as their text.
+    /// Any one of them begins it. Control tokens are given as text.
     pub all: Vec<Trigger>,
-    /// Inside reasoning, triggers are only spoken of.
+    /// Inside reasoning, triggers are ignored.
     pub reasoning: Option<Reasoning>,
 }
 
 impl Triggers {
-    /// Whether there are none: the whole answer is constrained.
+    /// Whether there are no triggers, so that the whole answer is constrained.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -41,7 +41,7 @@ impl Triggers {
 pub struct Trigger {
     /// The text.
     pub text: String,
-    /// It counts only where no other text was before it in the answer.
+    /// Whether it only counts at the start of the answer, with no other text before it.
     pub is_first: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Reasoning {
     pub open: String,
     /// What ends it.
     pub close: String,
-    /// The prompt has begun it.
+    /// Whether the prompt has begun it.
     pub is_open: bool,
 }
 
@@ -69,10 +69,10 @@ impl Dialect {
     /// The grammar that makes calls of `tools` well formed. `None` if calls are not wanted, or there
     /// are no tools.
     ///
-    /// Where a call is asked for, the answer is reasoning, if the model reasons, and then one call; or,
-    /// if `parallel`, one or several. Where the model chooses, the same holds of what follows a
-    /// trigger. Arguments have the grammar of their JSON schema, but for texts between tags
-    /// (qwen3-coder), of which only `enum` and `const` are kept to.
+    /// If a call is required, the answer is reasoning, if the model reasons, and then one call, or one
+    /// or more if `parallel`. If the model may choose, this applies to the text after a trigger.
+    /// Arguments match their JSON schema, except strings between tags (qwen3-coder), for which only
+    /// `enum` and `const` are enforced.
     #[must_use]
     pub fn call_grammar(
         &self,
@@ -139,7 +139,7 @@ impl Dialect {
         })
     }
 
-    /// What may come before the first call.
+    /// What may precede the first call.
     fn reasoning_parts(&self, parts: &mut Vec<Part>, is_open: bool) {
         let Some((open, close)) = self.reasoning_marks() else {
             return lark(parts, SPACE);
@@ -166,7 +166,7 @@ impl Dialect {
         }
     }
 
-    /// A call of `tool` without what all calls have in common.
+    /// A call of `tool` without the parts that all calls share.
     #[expect(clippy::too_many_lines, reason = "one arm for each format")]
     fn call_parts(&self, parts: &mut Vec<Part>, tool: &Tool) {
         let name = &*tool.name;
@@ -244,7 +244,7 @@ impl Dialect {
     }
 }
 
-/// Adds notation.
+/// Appends grammar notation.
 fn lark(parts: &mut Vec<Part>, text: &str) {
     if let Some(Part::Lark(last)) = parts.last_mut() {
         last.push_str(text);

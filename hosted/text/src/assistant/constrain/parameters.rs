@@ -1,4 +1,4 @@
-//! Arguments of calls: as one object, or each between tags.
+//! Arguments of calls: one object for all, or each between tags.
 
 use super::lark;
 use crate::assistant::parser::is_text;
@@ -7,7 +7,7 @@ use crate::grammar::{Part, quoted};
 use core::fmt::Write as _;
 use serde_json::{Map, Value};
 
-/// The schema of the arguments, which are an object in any case. Without properties there are none.
+/// The schema of the arguments, always an object. Without properties, the object is empty.
 pub(super) fn schema(tool: &Tool) -> String {
     let Value::Object(schema) = &tool.parameters else {
         return tool.parameters.to_string();
@@ -25,7 +25,7 @@ pub(super) fn schema(tool: &Tool) -> String {
     Value::Object(schema).to_string()
 }
 
-/// Every argument between tags, in the order of the schema.
+/// Each argument between tags, in the order of the schema.
 pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
     parts.push(Part::Check(schema(tool)));
     let object = |key: &str| tool.parameters.get(key).and_then(Value::as_object);
@@ -63,7 +63,7 @@ pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
     }
 }
 
-/// A text as it is, with the closing tag.
+/// A string without quotes, followed by the closing tag.
 fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool) {
     let says_more = |keys: &Map<String, Value>| keys.keys().any(|key| !ANY_TEXT.contains(&&**key));
     if schema.as_object().is_some_and(says_more) {
@@ -81,21 +81,21 @@ fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool) {
             return lark(parts, "\"\\n\" ");
         }
     };
-    // One pattern: thousands of alternatives would be too many for a rule.
+    // A single pattern: as alternatives, thousands of values would be too many for a rule.
     let values = values.iter().filter_map(Value::as_str);
     let values: Vec<String> = values.map(escaped).collect();
     lark(parts, &format!("/({})/ ", values.join("|")));
     lark(parts, "\"\\n</parameter>\\n\" ");
 }
 
-/// As a pattern that is only this text.
+/// A pattern that matches only this text.
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
         if c.is_ascii_alphanumeric() {
             pattern.push(c);
         } else {
-            // Writing into a text does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(pattern, "\\x{{{:x}}}", u32::from(c));
         }
     }
@@ -108,7 +108,7 @@ fn on_its_own(schema: &Value, tool: &Tool) -> String {
         return schema.to_string();
     };
     let mut schema = schema.clone();
-    // Thousands of arguments must not each have all definitions.
+    // With thousands of arguments, not each can have a copy of all definitions.
     let text = Value::Object(schema.clone()).to_string();
     let refers = text.contains("\"$ref\"") || text.contains("\"$dynamicRef\"");
     for key in ["$defs", "definitions"].into_iter().filter(|_| refers) {
@@ -119,12 +119,12 @@ fn on_its_own(schema: &Value, tool: &Tool) -> String {
     Value::Object(schema).to_string()
 }
 
-/// Whether a tag can hold the name.
+/// Whether the name can be written in a tag.
 fn is_writable(name: &str) -> bool {
     !name.is_empty() && name.trim() == name && !name.contains(['>', '<', '\n'])
 }
 
-/// Keywords of texts that are any, or one of those that are named.
+/// Keywords that are allowed for a string that is arbitrary or one of some values.
 const ANY_TEXT: [&str; 12] = [
     "type",
     "enum",

@@ -1,25 +1,25 @@
-//! What the inside of calls means, character by character.
+//! Meanings of the characters inside calls.
 
 /// What a reader found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A call of this function begins.
     Begin(String),
-    /// Its arguments go on.
+    /// More of its arguments.
     Arguments(String),
     /// It is complete.
     End,
 }
 
-/// What a character meant.
+/// The meaning of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The calls go on.
+    /// The calls continue.
     More,
-    /// The calls are over with it.
+    /// The calls end with this character.
     Done,
-    /// The calls were over before it, or before what [`Reader::unread`](super::reader::Reader::unread) has.
+    /// The calls ended before it, or before [`Reader::unread`](super::reader::Reader::unread).
     Over,
-    /// It is no call, since the last [`Event::End`].
+    /// The text since the last [`Event::End`] is not a call.
     Bad,
 }

@@ -1,15 +1,15 @@
-//! Marks in a text that is still coming.
+//! Marks in a text that is still arriving.
 
-/// What is known of the marks in a text.
+/// The result of a search for marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The mark of this number begins here.
+    /// The mark with this number begins here.
     Mark { at: usize, number: usize },
-    /// None, and none begins before this byte.
+    /// No mark, and none begins before this byte.
     None { clear: usize },
 }
 
-/// Looks for the first of `marks`, none of which may begin with, or lie in, another.
+/// Finds the first of `marks`. No mark may be part of another.
 pub(super) fn find<'m>(text: &str, marks: impl Iterator<Item = &'m str> + Clone) -> Found {
     let found = marks
         .clone()
@@ -24,24 +24,24 @@ pub(super) fn find<'m>(text: &str, marks: impl Iterator<Item = &'m str> + Clone)
     Found::None { clear }
 }
 
-/// Bytes at the end of `text` with which `mark` begins, short of all of it.
+/// The length of the end of `text` that is an incomplete beginning of `mark`.
 pub(super) fn overlap(text: &str, mark: &str) -> usize {
     let most = text.len().min(mark.len().saturating_sub(1));
     let ends = |n: &usize| mark.is_char_boundary(*n) && text.ends_with(&mark[..*n]);
     (1..=most).rev().find(ends).unwrap_or(0)
 }
 
-/// Text that is handed on without the white space at its beginning and end.
+/// Text that is passed on without leading and trailing white space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trimmed {
-    /// White space of which it is not known whether text follows.
+    /// White space that is held back until text follows.
     space: String,
-    /// White space is not wanted before the next text.
+    /// Whether to skip white space before the next text.
     skips: bool,
 }
 
 impl Trimmed {
-    /// Goes on: the part that is to be shown now.
+    /// Adds text; returns the part to be shown now.
     pub(super) fn push(&mut self, text: &str) -> Option<String> {
         let text = if self.skips { text.trim_start() } else { text };
         if text.is_empty() {
@@ -58,13 +58,13 @@ impl Trimmed {
         Some(shown)
     }
 
-    /// Something else comes: white space before it and behind it is not shown.
+    /// Marks an interruption: white space before and after it is not shown.
     pub(super) fn interrupt(&mut self) {
         self.space.clear();
         self.skips = true;
     }
 
-    /// The end: white space that is left.
+    /// Ends the text; returns the remaining white space.
     pub(super) fn finish(&mut self) -> Option<String> {
         Some(core::mem::take(&mut self.space)).filter(|space| !space.is_empty())
     }

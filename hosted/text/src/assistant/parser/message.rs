@@ -1,21 +1,21 @@
-//! Headers of gpt-oss's messages: who speaks, in which channel, to whom.
+//! Headers of gpt-oss's messages: speaker, channel and recipient.
 
 use super::{AnswerParser, State};
 use crate::assistant::dialect::harmony;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Content,
     Reasoning,
     /// A call of this function.
     Call(String),
-    /// None yet: its header is still to come.
+    /// Unknown: its header is not complete yet.
     Between,
 }
 
 impl AnswerParser {
-    /// Behind a message of gpt-oss.
+    /// Parses the text after a message of gpt-oss.
     pub(super) fn between(&mut self, is_last: bool) -> bool {
         let rest = self.buffer.trim_start();
         let space = self.buffer.len() - rest.len();
@@ -37,12 +37,12 @@ impl AnswerParser {
         true
     }
 
-    /// What precedes a message of gpt-oss.
+    /// Parses the text before a message of gpt-oss.
     pub(super) fn header(&mut self, is_last: bool) -> bool {
         let Some(at) = self.buffer.find(harmony::MESSAGE) else {
             let is_none = self.buffer.len() > HEADER_BYTES_MAX;
             if is_last || is_none {
-                // It never becomes a message; its marks are not for showing.
+                // It never became a message, and its marks must not be shown.
                 let rest = without_marks(&self.buffer);
                 self.buffer.clear();
                 if is_none {
@@ -62,8 +62,8 @@ impl AnswerParser {
     }
 }
 
-/// What a message with this header is: `assistant<|channel|>commentary to=functions.f <|constrain|>json`.
-/// The recipient may stand before the channel as well.
+/// The kind of a message with this header: `assistant<|channel|>commentary to=functions.f <|constrain|>json`.
+/// The recipient may also precede the channel.
 pub(super) fn kind_of(header: &str) -> Kind {
     let word = |behind: &str| {
         let (_, rest) = header.split_once(behind)?;
@@ -80,7 +80,7 @@ pub(super) fn kind_of(header: &str) -> Kind {
     }
 }
 
-/// How an answer begins behind a prompt.
+/// The kind of message that an answer to this prompt begins with.
 pub(super) fn state_of_prompt(prompt_end: &str) -> Kind {
     let prompt = prompt_end.trim_end();
     let header = prompt
@@ -93,7 +93,7 @@ pub(super) fn state_of_prompt(prompt_end: &str) -> Kind {
     }
 }
 
-/// What is left of a header that is none.
+/// The visible text of something that looked like a header.
 pub(super) fn without_marks(header: &str) -> String {
     let marks = [harmony::START, harmony::CHANNEL, harmony::CONSTRAIN];
     marks
@@ -101,6 +101,6 @@ pub(super) fn without_marks(header: &str) -> String {
         .fold(header.to_owned(), |text, mark| text.replace(mark, ""))
 }
 
-/// What headers begin with: the prompt may have `<|start|>assistant`.
+/// What headers begin with: the prompt may already contain `<|start|>assistant`.
 pub(super) const HEADS: [&str; 4] = [harmony::START, harmony::CHANNEL, harmony::MESSAGE, "to="];
 pub(super) const HEADER_BYTES_MAX: usize = 512;

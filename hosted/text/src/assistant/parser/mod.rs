@@ -1,13 +1,13 @@
-//! Takes answers apart as they come.
+//! Parses answers incrementally.
 //!
-//! Nothing is told before it is clear, so what is told does not depend on the pieces in which a text
-//! comes. Marks are never told, but for text that only looks like one. White space around reasoning, and between
+//! Text is reported only once its meaning is certain, so the result does not depend on how an answer is split into
+//! pieces. Marks are never reported, except text that only looks like a mark. White space around reasoning, and between
 //! content and a call, is dropped.
 //!
 //! ```text
 //! Content ──mark──▶ Reasoning, Call, Header        Call ──bad──▶ Lost ──closing mark──▶ Content
 //!    ▲                  │       │     │
-//!    └──────────────────┴───────┴─────┘   Between: of gpt-oss, behind a message
+//!    └──────────────────┴───────┴─────┘   Between: of gpt-oss, after a message
 //! ```
 
 mod event;
@@ -32,48 +32,49 @@ pub(super) use xml::is_text;
 /// What is new in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
-    /// Content goes on.
+    /// More content.
     Content(String),
-    /// Reasoning goes on.
+    /// More reasoning.
     Reasoning(String),
     /// Call number `index` begins.
     CallBegin {
         /// From 0.
         index: usize,
-        /// The same in equal answers with equal [`ParserOptions::id_seed`]. A model's own is not used: it may come last.
+        /// Identical for equal answers and [`ParserOptions::id_seed`]. The model's own id is not used: it may come
+        /// last.
         id: String,
-        /// Of the function.
+        /// The function's name.
         name: String,
     },
-    /// Its arguments, which are JSON, go on.
+    /// More of its arguments, as JSON text.
     CallArguments {
-        /// Of the call.
+        /// The call's index.
         index: usize,
         /// The next part.
         text: String,
     },
 }
 
-/// How an answer is read.
+/// How to parse an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParserOptions<'a> {
     /// The end of the prompt's text, which may have begun reasoning.
     pub prompt_end: &'a str,
-    /// The tools; without any, calls are not looked for.
+    /// The tools; without tools, calls are not parsed.
     pub tools: &'a [Tool],
-    /// More than one call is told; else later ones are dropped.
+    /// Whether to report more than one call; if false, later ones are dropped.
     pub parallel: bool,
-    /// Reasoning is told apart; else it is content, with its marks.
+    /// Whether to separate reasoning; if false, it is part of the content, with its marks.
     pub split_reasoning: bool,
-    /// Arguments are told as they come, which is for answers that a grammar keeps to: one that goes
-    /// wrong stays as it was told. Else a call is told when it is complete, and is content when it goes
-    /// wrong.
+    /// Whether to report arguments as they arrive. Meant for answers that a grammar constrains, because the reported
+    /// part of a malformed call cannot be taken back. If false, a call is reported once it is complete, and a malformed
+    /// one becomes content.
     pub stream_arguments: bool,
-    /// Makes the ids of calls.
+    /// The seed for the ids of calls.
     pub id_seed: u64,
 }
 
-/// Takes one answer apart.
+/// Parses one answer.
 #[derive(Clone, Debug)]
 pub struct AnswerParser {
     dialect: Dialect,
@@ -82,20 +83,20 @@ pub struct AnswerParser {
     split_reasoning: bool,
     stream_arguments: bool,
     id_seed: u64,
-    /// Marks that mean something in content, and in reasoning.
+    /// Marks that are recognised in content, and those in reasoning.
     content_marks: Vec<(&'static str, Action)>,
     reasoning_marks: Vec<(&'static str, Action)>,
     state: State,
-    /// What is not clear yet.
+    /// Text whose meaning is still uncertain.
     buffer: String,
     content: Trimmed,
     reasoning: Trimmed,
-    /// No content was shown since the beginning, reasoning or a call.
+    /// Whether no content has been shown since the start, or since reasoning or a call.
     is_start: bool,
-    /// Calls without a mark may begin here.
+    /// Whether a call without a mark may begin here.
     may_be_bare: bool,
     n_calls: usize,
-    /// What a piece brought.
+    /// The deltas of the current piece.
     deltas: Vec<Delta>,
 }
 
@@ -104,9 +105,9 @@ enum State {
     Content,
     Reasoning,
     Call(Box<Call>),
-    /// A call that is none, up to its closing mark.
+    /// A malformed call, up to its closing mark.
     Lost(&'static str),
-    /// Of gpt-oss: between messages, and in what precedes a message.
+    /// For gpt-oss: between messages, and in the text before a message.
     Between,
     Header,
 }
@@ -115,13 +116,13 @@ enum State {
 #[derive(Clone, Debug)]
 struct Call {
     reader: Reader,
-    /// What was read since the last complete call.
+    /// The text read since the last complete call.
     raw: String,
-    /// Events of a call that is told when it is complete.
+    /// Events that are held back until the call is complete.
     held: Vec<Event>,
-    /// The call that is being read is told already.
+    /// Whether the call has already been reported in part.
     is_told: bool,
-    /// What ends a call that is none.
+    /// The mark that ends a malformed call.
     close: &'static str,
 }
 
@@ -158,14 +159,14 @@ impl AnswerParser {
         parser
     }
 
-    /// Takes the next piece of the answer.
+    /// Parses the next piece of the answer.
     pub fn push(&mut self, piece: &str, emit: &mut dyn FnMut(Delta)) {
         self.buffer.push_str(piece);
         while self.step(false) {}
         self.deltas.drain(..).for_each(emit);
     }
 
-    /// The answer ends here.
+    /// Ends the answer.
     pub fn finish(&mut self, emit: &mut dyn FnMut(Delta)) {
         while self.step(true) {}
         if let Some(space) = self.content.finish() {
@@ -174,13 +175,13 @@ impl AnswerParser {
         self.deltas.drain(..).for_each(emit);
     }
 
-    /// Calls that were told, those without their end among them.
+    /// The number of reported calls, including incomplete ones.
     #[must_use]
     pub const fn n_calls(&self) -> usize {
         self.n_calls
     }
 
-    /// One step, if what is there allows one.
+    /// Parses one step, if the buffer allows it.
     fn step(&mut self, is_last: bool) -> bool {
         if self.buffer.is_empty() && !matches!(self.state, State::Call(_)) {
             return false;
@@ -208,7 +209,7 @@ impl AnswerParser {
         true
     }
 
-    /// Content or reasoning, up to the next mark.
+    /// Parses content or reasoning, up to the next mark.
     fn text(&mut self, is_last: bool) -> bool {
         let is_content = matches!(self.state, State::Content);
         let marks = if is_content {
@@ -235,7 +236,7 @@ impl AnswerParser {
         }
     }
 
-    /// What a mark means.
+    /// Handles a mark.
     fn act(&mut self, mark: &'static str, action: Action) {
         match action {
             Action::Drop => {}
@@ -300,7 +301,7 @@ impl AnswerParser {
         }));
     }
 
-    /// The inside of calls.
+    /// Parses the inside of calls.
     fn call(&mut self, is_last: bool) -> bool {
         let State::Call(mut call) = core::mem::replace(&mut self.state, State::Content) else {
             return false;
@@ -346,7 +347,7 @@ impl AnswerParser {
         true
     }
 
-    /// It is no call: what was not told of it is content.
+    /// Handles a malformed call: the part that has not been reported becomes content.
     fn bad(&mut self, call: &Call, rest: &str) {
         if call.is_told {
             self.n_calls += 1;
@@ -373,7 +374,7 @@ impl AnswerParser {
         let is_end = event == Event::End;
         let is_begin = matches!(event, Event::Begin(_));
         call.held.push(event);
-        // What goes wrong before its arguments is content in any case.
+        // A call that is malformed before its arguments always becomes content.
         if is_end || (self.stream_arguments && !is_begin) {
             let held = core::mem::take(&mut call.held);
             held.into_iter().for_each(|event| self.tell_event(event));
@@ -401,7 +402,7 @@ impl AnswerParser {
         }
     }
 
-    /// What is left of a call that is none.
+    /// Shows the rest of a malformed call as content, up to its closing mark.
     fn lost(&mut self, close: &'static str, is_last: bool) -> bool {
         let found = find(&self.buffer, core::iter::once(close));
         let (clear, len) = match found {
@@ -418,7 +419,7 @@ impl AnswerParser {
         len > 0
     }
 
-    /// Tells text of the state that it is in.
+    /// Reports text as content or reasoning, depending on the state.
     fn show(&mut self, text: &str) {
         if self.split_reasoning && matches!(self.state, State::Reasoning) {
             if let Some(text) = self.reasoning.push(text) {
@@ -432,7 +433,7 @@ impl AnswerParser {
         }
     }
 
-    /// Adds to the last delta, or begins another.
+    /// Appends to the last delta, or starts another.
     fn tell(&mut self, delta: Delta) {
         match (self.deltas.last_mut(), &delta) {
             (Some(Delta::Content(last)), Delta::Content(text))

@@ -1,21 +1,21 @@
-//! Calls as a name and a JSON object behind it: Mistral's newer ones, DeepSeek's, and gpt-oss's.
+//! Calls that are a name followed by a JSON object: the formats of newer Mistral models, DeepSeek and gpt-oss.
 
 use super::event::{Event, Step};
 use super::value::{Place, Value, is_json};
 use crate::assistant::dialect::{MISTRAL_ARGS, deepseek};
 
-/// Reads one call.
+/// Parses one call.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     at: At,
-    /// What stands before the arguments.
+    /// The text before the arguments.
     head: String,
-    /// What comes between the head and the arguments, or only begins the latter.
+    /// Separates the head from the arguments, or is the beginning of the arguments.
     separator: &'static str,
-    /// What ends the call; empty if its object does.
+    /// The mark that ends the call; empty if the call ends with its object.
     close: &'static str,
     value: Value,
-    /// What was read behind the arguments.
+    /// The text read after the arguments.
     tail: String,
 }
 
@@ -94,7 +94,7 @@ impl Named {
             }
             At::Tail => {
                 self.tail.push(c);
-                // The arguments may have been in a block of code.
+                // The arguments may have been in a code block.
                 let rest = self.tail.trim_start();
                 let rest = rest.strip_prefix("```").unwrap_or(rest).trim_start();
                 if rest == self.close {
@@ -122,7 +122,7 @@ impl Named {
         let head = &*self.head;
         let name = if self.separator == deepseek::SEPARATOR {
             let (before, behind) = head.split_once(self.separator)?;
-            // The older ones have the kind of the tool before the separator.
+            // Older models write the kind of the tool before the separator.
             let behind = behind.trim();
             let behind = behind.strip_suffix("```json").unwrap_or(behind);
             if behind.trim().is_empty() {
@@ -131,7 +131,7 @@ impl Named {
                 behind
             }
         } else {
-            // Between the name and the arguments there may be an id.
+            // An id may follow the name.
             head.split(['[', '<']).next()?
         };
         let name = name.trim();
@@ -140,5 +140,5 @@ impl Named {
     }
 }
 
-/// Of what stands before the arguments; longer ones are no names.
+/// Maximum length of the text before the arguments; longer text cannot be a name.
 const HEAD_BYTES_MAX: usize = 512;

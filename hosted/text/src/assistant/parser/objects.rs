@@ -3,19 +3,19 @@
 use super::event::{Event, Step};
 use super::value::{Place, Value, is_json};
 
-/// Reads objects up to a closing mark, or to what is no object.
+/// Parses objects up to a closing mark, or up to something that is not an object.
 #[derive(Clone, Debug)]
 pub(super) struct Objects {
-    /// Empty where there is none.
+    /// The closing mark; empty if the format does not have one.
     close: &'static str,
-    /// Keys that calls do not have mean that it is none.
+    /// Whether an object with a key that calls do not have is refused as a call.
     is_strict: bool,
     at: At,
     list: List,
     n_calls: usize,
-    /// The beginning of the closing mark.
+    /// The part of the closing mark read so far.
     closing: String,
-    /// What was read of a key or value.
+    /// The part of a key or value read so far.
     value: Value,
     field: Field,
     name: Option<String>,
@@ -31,7 +31,7 @@ enum At {
     InKey,
     Colon,
     InValue,
-    /// Behind a value.
+    /// After a value.
     Behind,
 }
 
@@ -52,7 +52,7 @@ enum Field {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Arguments {
     None,
-    /// They came before the name.
+    /// Arguments that came before the name.
     Held(String),
     Told,
 }
@@ -190,7 +190,7 @@ impl Objects {
         }
     }
 
-    /// Takes a value that is complete; `false` if a call has no such one.
+    /// Handles a complete value; `false` if a call cannot have it.
     fn take(&mut self, events: &mut Vec<Event>) -> bool {
         let text = core::mem::take(&mut self.value.text);
         match self.field {
@@ -210,7 +210,7 @@ impl Objects {
             }
             Field::Arguments if self.arguments == Arguments::Told => true,
             Field::Arguments => {
-                // Some models write the object as a text.
+                // Some models write the object as a string.
                 let inner = serde_json::from_str::<String>(&text).unwrap_or(text);
                 let inner = if inner == "null" { "{}".into() } else { inner };
                 if !inner.trim_start().starts_with('{') || !is_json(&inner) {

@@ -1,4 +1,4 @@
-//! The inside of calls, character by character.
+//! Parses the inside of calls, character by character.
 
 use super::event::{Event, Step};
 use super::named::Named;
@@ -6,10 +6,10 @@ use super::objects::Objects;
 use super::xml::Xml;
 use crate::assistant::tool::Tool;
 
-/// Reads what is behind the mark that begins calls.
+/// Parses the text after the mark that begins calls.
 #[derive(Clone, Debug)]
 pub(super) enum Reader {
-    /// White space so far; what comes decides.
+    /// Only white space so far; the next character decides.
     Undecided(Kind),
     /// JSON objects.
     Objects(Objects),
@@ -19,30 +19,30 @@ pub(super) enum Reader {
     Xml(Xml),
 }
 
-/// Which calls a mark begins.
+/// The format of the calls after a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Objects or tags up to a closing mark.
     Block(&'static str),
     /// A list of objects up to a closing mark.
     List(&'static str),
-    /// Objects without a mark, which may be an answer in JSON as well.
+    /// Objects without a mark, which may also be an ordinary answer in JSON.
     Bare,
-    /// Objects behind a mark.
+    /// Objects after a mark.
     Open,
     /// A list of objects, or a name and an object.
     Mistral,
-    /// DeepSeek's.
+    /// DeepSeek's format.
     DeepSeek,
 }
 
 impl Reader {
-    /// For one message of gpt-oss: the name is known.
+    /// A reader for one gpt-oss message, whose header has the name.
     pub(super) fn of_message(name: String) -> Self {
         Self::Named(Named::of_message(name))
     }
 
-    /// Takes a character; what it brings goes to `events`.
+    /// Parses a character and appends its events to `events`.
     pub(super) fn push(&mut self, c: char, tools: &[Tool], events: &mut Vec<Event>) -> Step {
         if let Self::Undecided(kind) = self {
             if c.is_whitespace() {
@@ -67,7 +67,7 @@ impl Reader {
         }
     }
 
-    /// What was read beyond the end of the calls, when they are [`Step::Over`].
+    /// The text read beyond the end of the calls, after [`Step::Over`].
     pub(super) fn unread(&self) -> &str {
         match self {
             Self::Undecided(_) => "",

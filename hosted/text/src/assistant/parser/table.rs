@@ -1,24 +1,24 @@
-//! Which marks mean what, for each dialect.
+//! The meanings of marks in each dialect.
 
 use super::reader::Kind;
 use crate::assistant::dialect::{
     Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, deepseek, harmony,
 };
 
-/// What a mark does.
+/// The effect of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Reasoning begins.
     Reason,
-    /// Reasoning begins if no content came before; else it is text that speaks of the mark.
+    /// Reasoning begins if there was no content before it; otherwise the mark is ordinary text.
     ReasonAtStart,
     /// Reasoning ends.
     Answer,
-    /// A call begins; the text is what ends it should it be none.
+    /// A call begins; the text is the mark that ends it if it is malformed.
     Call(Kind, &'static str),
-    /// Nothing.
+    /// The mark is dropped.
     Drop,
-    /// Nothing if no content came before; else it is text.
+    /// The mark is dropped if there was no content before it; otherwise it is ordinary text.
     DropAtStart,
     /// A message ends.
     End,
@@ -32,7 +32,7 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
     }
     let mut marks = Vec::new();
     if let Some((open, close)) = dialect.reasoning_marks() {
-        // These are control tokens, or else what a text about models may say.
+        // These are control tokens; other marks may occur in ordinary text about models.
         let is_control = open.starts_with('[') || open.starts_with("<|");
         marks.extend(if is_control {
             [(open, Action::Reason), (close, Action::Drop)]
@@ -92,7 +92,7 @@ pub(super) fn reasoning(dialect: &Dialect) -> Vec<(&'static str, Action)> {
         .collect()
 }
 
-/// Of gpt-oss, where every message has a frame.
+/// gpt-oss's marks, which frame every message.
 fn messages() -> Vec<(&'static str, Action)> {
     let ends = harmony::ENDS.map(|end| (end, Action::End));
     let heads = [harmony::START, harmony::CHANNEL].map(|head| (head, Action::Header));

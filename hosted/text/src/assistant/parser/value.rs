@@ -1,28 +1,28 @@
 //! One JSON value in a text, found by its brackets and quotes.
 
-/// Follows a value.
+/// Follows a JSON value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Value {
-    /// As it is written, as far as it was.
+    /// The text of the value so far.
     pub(super) text: String,
     depth: usize,
     is_quoted: bool,
     is_escaped: bool,
 }
 
-/// Where a character belongs.
+/// The position of a character relative to the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// To the value, which goes on.
+    /// Inside the value, which continues.
     Inside,
-    /// To the value, which ends with it.
+    /// The last character of the value.
     Last,
-    /// Behind the value.
+    /// After the value.
     Behind,
 }
 
 impl Value {
-    /// Takes the next character. White space before the value is not its part.
+    /// Adds the next character. White space before the value is not part of it.
     pub(super) fn push(&mut self, c: char) -> Place {
         if self.text.is_empty() && c.is_whitespace() {
             return Place::Inside;
@@ -58,7 +58,7 @@ impl Value {
                 }
             }
             _ if self.depth > 0 => {}
-            // A number or a word has no end of its own.
+            // Numbers and words have no closing character.
             c if c.is_ascii_alphanumeric() || "+-.".contains(c) => {}
             _ => return Place::Behind,
         }

@@ -1,4 +1,4 @@
-//! Calls as tags, which become JSON: `<function=f>`, then `<parameter=p>`, a value and
+//! Calls as tags, which are converted to JSON: `<function=f>`, then `<parameter=p>`, a value and
 //! `</parameter>` for each argument, then `</function>`.
 
 use super::event::{Event, Step};
@@ -6,17 +6,17 @@ use super::marks::overlap;
 use crate::assistant::tool::Tool;
 use serde_json::Value;
 
-/// Reads such calls up to a closing mark.
+/// Parses such calls up to a closing mark.
 #[derive(Clone, Debug)]
 pub(super) struct Xml {
     close: &'static str,
     at: At,
-    /// The beginning of a tag, a name, or what of a value is not told yet.
+    /// The beginning of a tag, a name, or the part of a value that has not been reported.
     text: String,
     name: String,
-    /// The value is told as it comes.
+    /// Whether the value is a string, which is reported as it arrives.
     is_text: bool,
-    /// Nothing of the value was read.
+    /// Whether nothing of the value has been read.
     is_first: bool,
     n_parameters: usize,
     n_calls: usize,
@@ -139,7 +139,7 @@ impl Xml {
     }
 
     fn value(&mut self, c: char, events: &mut Vec<Event>) {
-        // The line break behind the tag is none of the value's.
+        // The line break after the tag is not part of the value.
         if core::mem::take(&mut self.is_first) && c == '\n' {
             return;
         }
@@ -155,7 +155,7 @@ impl Xml {
             self.text.clear();
             self.at = At::Parameters;
         } else if self.is_text {
-            // Nor is the one before the closing tag.
+            // The one before the closing tag is not, either.
             let held = overlap(&self.text, VALUE_END).max(overlap(&self.text, PARAMETER_END));
             let clear = self.text.len() - held;
             if clear > 0 {
@@ -166,7 +166,7 @@ impl Xml {
     }
 }
 
-/// Whether values of this schema are texts, and written as they are.
+/// Whether values of this schema are strings, which are written without quotes.
 pub(in crate::assistant) fn is_text(schema: &Value) -> bool {
     match schema.get("type") {
         Some(Value::String(kind)) => kind == "string",
@@ -181,13 +181,13 @@ pub(in crate::assistant) fn is_text(schema: &Value) -> bool {
     }
 }
 
-/// Text as it stands between the quotes of JSON.
+/// A text as it is written between the quotes of a JSON string.
 fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// A value that is no text: JSON, or else a text after all.
+/// The JSON of a value that is not declared as a string; if it is not valid JSON, it becomes a string.
 fn json_of(text: &str) -> String {
     let trimmed = text.trim();
     match trimmed {

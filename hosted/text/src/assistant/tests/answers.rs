@@ -4,7 +4,7 @@ use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool};
 use crate::test_vocabulary::Random;
 use serde_json::json;
 
-/// An answer taken apart.
+/// The parts of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     content: String,
@@ -47,7 +47,7 @@ fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
     told
 }
 
-/// The text in pieces of a few characters.
+/// The text, split into pieces of a few characters.
 fn cut<'t>(text: &'t str, random: &mut Random) -> Vec<&'t str> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -61,7 +61,7 @@ fn cut<'t>(text: &'t str, random: &mut Random) -> Vec<&'t str> {
     pieces
 }
 
-/// What `answer` consists of, however it is cut, and whether arguments are told as they come or not.
+/// Checks the parts of `answer`, for different splits into pieces, with and without streamed arguments.
 fn check(dialect: &str, prompt_end: &str, answer: &str, expected: &Told) {
     let tools = tools();
     let mut random = Random(88_172_645_463_325_252);
@@ -95,7 +95,7 @@ fn expected(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Told {
 
 const OSLO: &str = r#"{"city": "Oslo", "days": 2}"#;
 
-/// A dialect, an answer with one call, one with two.
+/// A dialect, an answer with one call, and one with two.
 const CALLS: [(&str, &str, &str); 11] = [
     (
         "hermes",
@@ -176,7 +176,7 @@ fn calls_are_found_in_every_dialect() {
         check(dialect, end, one, &expected("", "", &[("weather", OSLO)]));
         let both = [("weather", OSLO), ("clock", "{}")];
         check(dialect, end, two, &expected("", "", &both));
-        // Content before; Llama's calls without a mark are the whole answer.
+        // Content comes first; but Llama's calls without a mark are the whole answer.
         let (answer, reasoned) = match dialect {
             "llama3" => (
                 format!("I look. <|python_tag|>{one}"),
@@ -218,7 +218,7 @@ fn reasoning_may_begin_in_the_prompt() {
     check("hermes", "<think>", "Hm", &expected("Hm", "", &[]));
 }
 
-/// What is no call is content, without marks.
+/// Malformed calls become content, without marks.
 #[test]
 fn malformed_calls_are_content() {
     let cases = [
@@ -352,7 +352,7 @@ const PARTS: &[&str] = &[
     "<|python_tag|>",
 ];
 
-/// Pieces of marks and calls in any order: nothing panics, and cuts do not matter.
+/// Pieces of marks and calls in any order: nothing panics, and splits do not matter.
 #[test]
 fn cuts_do_not_matter() {
     let tools = tools();

@@ -1,4 +1,4 @@
-//! What is written under a grammar of calls is read as calls.
+//! Text written under a grammar of calls is parsed as calls.
 
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
 use crate::grammar::Grammar;
@@ -63,7 +63,7 @@ fn tools() -> Vec<Tool> {
     Tool::all_of(&tools).expect("well formed")
 }
 
-/// Whether a call has the arguments that its tool wants.
+/// Whether a call has the arguments that its tool requires.
 fn is_valid(name: &str, arguments: &Value) -> bool {
     let Some(arguments) = arguments.as_object() else {
         return false;
@@ -110,8 +110,8 @@ fn is_valid(name: &str, arguments: &Value) -> bool {
     }
 }
 
-/// The text of random tokens that the grammar allows, control tokens as their names; `None` if it
-/// has no end so soon.
+/// The text of random tokens that the grammar allows, with control tokens as their names; `None` if it
+/// is too long.
 pub(super) fn sampled(
     grammar: &mut Grammar,
     tokenizer: &Tokenizer<'_>,
@@ -127,7 +127,7 @@ pub(super) fn sampled(
         let mask = grammar.mask().expect("within the bounds").to_vec();
         let is_in = |id: &u32| (mask[*id as usize / 64] >> (id % 64)) & 1 == 1;
         let mut allowed: Vec<u32> = (0..tokenizer.n_vocab()).filter(is_in).collect();
-        // Free texts come to an end.
+        // Steer free texts towards their end.
         let known = CLOSING.map(|mark| overlap(&text, mark.as_bytes()));
         let most = known.into_iter().max().unwrap_or(0);
         let rests = CLOSING.iter().zip(known).filter(|(_, n)| *n == most);
@@ -149,7 +149,7 @@ pub(super) fn sampled(
     None
 }
 
-/// Bytes of the mark that the text ends with, short of all of it.
+/// The length of the end of `text` that is an incomplete beginning of the mark.
 fn overlap(text: &[u8], mark: &[u8]) -> usize {
     let n = (1..mark.len()).rev().find(|n| text.ends_with(&mark[..*n]));
     n.unwrap_or(0)
@@ -261,7 +261,7 @@ fn choices_and_schemas_are_kept_to() {
     assert_eq!(made(ToolChoice::Named("none".into())), None);
     let none = hermes.call_grammar(&[], &ToolChoice::Required, true, false);
     assert_eq!(none, None);
-    // A model that does not reason begins with the call.
+    // The answer of a model without reasoning begins with the call.
     let plain = Dialect::of_template("{{ tools }} <tool_call>");
     assert_eq!(plain.reasoning_marks(), None);
     with_tokenizer(&[], |tokenizer| {
@@ -270,7 +270,7 @@ fn choices_and_schemas_are_kept_to() {
         let answer = sampled(&mut grammar, tokenizer, &mut Random(3)).expect("it ends");
         assert!(answer.trim_start().starts_with("<tool_call>"), "{answer}");
     });
-    // What is refused is so in every dialect, texts between tags too.
+    // Errors are the same in every dialect, also for texts between tags.
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {
         "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}}, "required": ["a"]
     }}}]);
@@ -286,7 +286,7 @@ fn choices_and_schemas_are_kept_to() {
     });
 }
 
-/// Large schemas become grammars soon, and answers are soon written: 0.2 s for 160 KB of values,
+/// Large schemas compile quickly, and answers are sampled quickly: 0.2 s for 160 KB of values,
 /// 0.9 s for 2,000 properties, 0.2 s for 1,024 tools (two cores of a shared server, 2026-11, release).
 #[test]
 fn large_schemas_compile_soon() {
@@ -327,5 +327,5 @@ fn large_schemas_compile_soon() {
     });
 }
 
-/// Generous: builds without optimisation on a busy machine keep to it.
+/// Generous: unoptimised builds on a busy machine meet it.
 const BOUND: Duration = Duration::from_secs(30);

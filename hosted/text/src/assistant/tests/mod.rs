@@ -1,4 +1,4 @@
-//! Every dialect's answers, taken apart and kept to.
+//! Answers in every dialect: parsing, and grammars for them.
 
 mod answers;
 mod calls;

@@ -1,9 +1,9 @@
-//! What the rules of a grammar mean together: which are wrong, which are regular.
+//! Analyses the rules of a grammar together: which are invalid, and which are regular.
 
 use super::{Expr, GbnfError, Rules};
 
-/// Refuses rules that make no sense, writes recursion at the end of a rule as repetition, and
-/// says which rules are regular: they do not lead to any that leads back to itself.
+/// Refuses rules that make no sense, rewrites recursion at the end of a rule as repetition, and
+/// returns which rules are regular: those that do not lead to any rule that leads back to itself.
 pub(super) fn analyse(rules: &mut Rules) -> Result<Vec<bool>, GbnfError> {
     refuse_left_recursion(rules)?;
     refuse_endless(rules)?;
@@ -19,7 +19,7 @@ pub(super) fn analyse(rules: &mut Rules) -> Result<Vec<bool>, GbnfError> {
     Ok(regular)
 }
 
-/// How long a sequence and a choice are when what they lead to is written in their place, as the
+/// The lengths of a sequence and a choice after inlining the rules that they name, as the
 /// builder of regular expressions does.
 #[derive(Clone, Copy, Debug)]
 struct Flat {
@@ -27,11 +27,11 @@ struct Flat {
     choice: usize,
 }
 
-/// Refuses rules whose regular expressions, written out, are larger than anybody means.
+/// Refuses rules whose regular expressions, written out, are unreasonably large.
 fn refuse_large(rules: &Rules, regular: &[bool]) -> Result<(), GbnfError> {
     let mut known = vec![None; rules.rules.len()];
     for number in 0..rules.rules.len() {
-        // Rules first that this one leads to, without recursion: a chain may be long.
+        // The rules that this one names come first; without recursion, since a chain may be long.
         let mut open = vec![number];
         while let Some(&at) = open.last() {
             let mut named = Vec::new();
@@ -85,16 +85,16 @@ fn flat(expr: &Expr, known: &[Option<(Flat, usize)>], total: &mut usize) -> Flat
     made
 }
 
-/// Of parts written out, in all regular rules together.
+/// Maximum number of parts, written out, in all regular rules together.
 const FLAT_MAX: usize = 250_000;
 
-/// A rule that is one of `done`, or one of `again` and then itself.
+/// A rule that is one of `done`, or one of `again` followed by itself.
 struct Split {
     again: Vec<Expr>,
     done: Vec<Expr>,
 }
 
-/// Splits `expr`, if it names `rule` at its end alone.
+/// Splits `expr`, if it names `rule` only at its end.
 fn tail_split(expr: &Expr, rule: usize) -> Option<Split> {
     if !names(expr, rule) {
         return Some(Split {
@@ -124,7 +124,7 @@ fn tail_split(expr: &Expr, rule: usize) -> Option<Split> {
             if head.iter().any(|item| names(item, rule)) {
                 return None;
             }
-            // The head is copied once for each side, however many tails there are.
+            // The head is copied once for each side, regardless of the number of tails.
             let behind = |tails: Vec<Expr>| match tails.is_empty() {
                 true => vec![],
                 false => vec![Expr::Seq([head, &[Expr::Alt(tails)]].concat())],
@@ -153,8 +153,8 @@ fn names(expr: &Expr, rule: usize) -> bool {
     }
 }
 
-/// The least set of rules that `holds` describes: a rule is asked again when one that it names
-/// has come in.
+/// The smallest set of rules that satisfies `holds`: a rule is tested again when a rule that it names
+/// has been added.
 fn least_set(rules: &Rules, holds: impl Fn(usize, &[bool]) -> bool) -> Vec<bool> {
     let n = rules.rules.len();
     let mut users = vec![Vec::new(); n];
@@ -268,7 +268,7 @@ fn regular(rules: &Rules) -> Vec<bool> {
         named
     };
     let on_cycle = cyclic(rules.rules.len(), named_in);
-    // And whatever leads there.
+    // And all rules that lead there.
     let irregular = least_set(rules, |number, set| {
         on_cycle[number] || named_in(number).into_iter().any(|named| set[named])
     });

@@ -1,7 +1,7 @@
-//! Rules written in Lark.
+//! Writes rules in Lark.
 //!
-//! Every part that is not a single item gets a name of its own, so that nothing nests in the
-//! text, however deep the grammar does.
+//! Each part that is not a single item gets its own name, so that the text has no nesting, however
+//! deep the grammar is.
 
 use super::{Expr, Rules};
 use core::fmt::Write as _;
@@ -27,7 +27,7 @@ pub(super) fn emit(rules: &Rules, regular: &[bool]) -> String {
 }
 
 struct Emitter {
-    /// The whole grammar is one lexeme; else each character is.
+    /// Whether the whole grammar is one lexeme; otherwise each character is one.
     is_regular: bool,
     n_names: usize,
     lark: String,
@@ -66,7 +66,7 @@ impl Emitter {
         }
     }
 
-    /// The same as one item.
+    /// A regular expression as one item.
     fn lexeme_atom(&mut self, expr: &Expr) -> String {
         let body = self.lexeme(expr);
         match expr {
@@ -75,8 +75,8 @@ impl Emitter {
         }
     }
 
-    /// What nests, as the body of a rule. A lexeme takes as much as it can, which may be too much
-    /// for what follows it, so every character is one and the parser tries everything.
+    /// A nested expression as the body of a rule. A lexeme matches as much as it can, which may be too much
+    /// for what follows it, so each character is a lexeme and the parser tries all possibilities.
     fn rule(&mut self, expr: &Expr) -> String {
         match expr {
             Expr::Class { ranges, negated } => class(ranges, *negated),
@@ -95,7 +95,7 @@ impl Emitter {
         }
     }
 
-    /// The same as one item.
+    /// A nested expression as one item of a rule.
     fn rule_atom(&mut self, expr: &Expr) -> String {
         let body = self.rule(expr);
         match expr {
@@ -129,7 +129,7 @@ fn repeated(atom: &str, least: u32, most: Option<u32>) -> String {
     }
 }
 
-/// A text as a JSON string, which Lark's strings here are.
+/// A text as a JSON string, the form of strings in Lark here.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -146,7 +146,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A class as a regular expression; without ranges, any character.
+/// A character class as a regular expression; without ranges, any character.
 fn class(ranges: &[(char, char)], negated: bool) -> String {
     if ranges.is_empty() && negated {
         return "/(?s:.)/".into();

@@ -15,7 +15,7 @@ mod analyse;
 mod emit;
 mod parse;
 
-/// The Lark grammar that accepts what `gbnf` does.
+/// The Lark grammar that accepts the same texts as `gbnf`.
 ///
 /// # Errors
 /// [`GbnfError`] with the line.
@@ -25,7 +25,7 @@ pub fn to_lark(gbnf: &str) -> Result<String, GbnfError> {
     Ok(emit::emit(&rules, &regular))
 }
 
-/// The rules of a grammar; `rules[root]` is where it begins.
+/// The rules of a grammar; `rules[root]` is the first one.
 #[derive(Debug)]
 struct Rules {
     rules: Vec<Rule>,
@@ -35,12 +35,12 @@ struct Rules {
 #[derive(Debug)]
 struct Rule {
     name: String,
-    /// Where it stands.
+    /// Its line.
     line: usize,
     body: Expr,
 }
 
-/// What a rule is made of.
+/// An expression in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expr {
     /// One character of (or, if negated, outside) these ranges.
@@ -51,28 +51,28 @@ enum Expr {
     Text(String),
     /// A rule by number.
     Rule(usize),
-    /// One after the other; none is the empty text.
+    /// A sequence; if empty, the empty text.
     Seq(Vec<Self>),
-    /// One of these.
+    /// Alternatives.
     Alt(Vec<Self>),
     Repeat(Box<Self>, u32, Option<u32>),
 }
 
-/// What is wrong with a grammar.
+/// Errors in a grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GbnfError {
-    /// Something else should stand there.
+    /// Unexpected text.
     #[error("line {line}: {what} is expected before \"{found}\"")]
     Expected {
         /// Line, from 1.
         line: usize,
-        /// What should stand there.
+        /// What was expected.
         what: &'static str,
-        /// What does.
+        /// What was found instead.
         found: String,
     },
-    /// A rule is used that is nowhere.
+    /// A rule that is used but not defined.
     #[error("line {line}: there is no rule \"{name}\"")]
     UnknownRule {
         /// Line of the use.
@@ -80,10 +80,10 @@ pub enum GbnfError {
         /// The name.
         name: String,
     },
-    /// Where to begin?
+    /// The grammar has no rule named `root`.
     #[error("there is no rule \"root\"")]
     NoRoot,
-    /// Two rules of one name.
+    /// Two rules with the same name.
     #[error("line {line}: the rule \"{name}\" was there before")]
     Twice {
         /// Line of the second.
@@ -110,7 +110,7 @@ pub enum GbnfError {
         /// Its name.
         name: String,
     },
-    /// More rules than any grammar has.
+    /// The number of rules exceeds the limit.
     #[error("more than {RULES_MAX} rules")]
     TooManyRules,
     /// The regular expressions are too large.
@@ -124,13 +124,13 @@ pub enum GbnfError {
         /// Its name.
         name: String,
     },
-    /// More repetitions than anybody means.
+    /// The number of repetitions exceeds the limit.
     #[error("line {line}: at most {REPEAT_MAX} repetitions, or no upper bound")]
     Repetitions {
         /// Line.
         line: usize,
     },
-    /// A class whose range runs backwards.
+    /// A character range whose end is before its start.
     #[error("line {line}: the range {first}-{last} runs backwards")]
     Range {
         /// Line.
@@ -140,13 +140,13 @@ pub enum GbnfError {
         /// Its last.
         last: char,
     },
-    /// Parentheses in parentheses in …
+    /// Parentheses are nested too deeply.
     #[error("line {line}: more than {DEPTH_MAX} parentheses within each other")]
     Depth {
         /// Line.
         line: usize,
     },
-    /// Elements of newer versions that name tokens.
+    /// Syntax of newer versions that refers to tokens, which is not supported.
     #[error("line {line}: tokens by name or number (<…>) cannot be used here")]
     Token {
         /// Line.
@@ -154,7 +154,7 @@ pub enum GbnfError {
     },
 }
 
-/// llama.cpp's bound.
+/// llama.cpp's limit.
 const REPEAT_MAX: u32 = 2000;
 const DEPTH_MAX: usize = 200;
 const RULES_MAX: usize = 10_000;

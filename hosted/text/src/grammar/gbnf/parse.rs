@@ -1,4 +1,4 @@
-//! GBNF as text to rules.
+//! Parses GBNF into rules.
 
 use super::{DEPTH_MAX, Expr, GbnfError, REPEAT_MAX, RULES_MAX, Rule, Rules};
 use core::cell::Cell;
@@ -57,12 +57,12 @@ pub(super) fn parse(text: &str) -> Result<Rules, GbnfError> {
 struct Parser<'t> {
     text: &'t str,
     at: usize,
-    /// A place and its line.
+    /// A position and its line.
     counted: Cell<(usize, usize)>,
-    /// Open parentheses.
+    /// The number of open parentheses.
     depth: usize,
     numbers: HashMap<String, usize>,
-    /// Rules that are used, with the line.
+    /// Rules that are used, with the line of the use.
     uses: Vec<(usize, usize)>,
 }
 
@@ -83,7 +83,7 @@ impl<'t> Parser<'t> {
         is_it
     }
 
-    /// The line of this place, counted on from where it was last asked for.
+    /// The line of a position, counted from the last position that was asked for.
     fn line(&self) -> usize {
         let (at, line) = self.counted.get();
         let (at, line) = if at <= self.at { (at, line) } else { (0, 1) };
@@ -111,7 +111,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Spaces and comments; line ends where they mean nothing.
+    /// Skips spaces and comments, and line ends if `lines`.
     fn skip_space(&mut self, lines: bool) {
         while let Some(next) = self.peek() {
             match next {
@@ -151,7 +151,7 @@ impl<'t> Parser<'t> {
     fn alternatives(&mut self, nested: bool) -> Result<Expr, GbnfError> {
         let mut alternatives = vec![self.sequence(nested)?];
         loop {
-            // A line may begin with the bar.
+            // A line may begin with a bar.
             let before = self.at;
             self.skip_space(true);
             if !self.takes("|") {
@@ -213,7 +213,7 @@ impl<'t> Parser<'t> {
         Ok(inner)
     }
 
-    /// `item` with the repetitions written behind it.
+    /// Applies the repetitions written after `item` to it.
     fn repeated(&mut self, mut item: Expr, nested: bool) -> Result<Expr, GbnfError> {
         for _ in 0..DEPTH_MAX {
             self.skip_space(nested);
@@ -237,7 +237,7 @@ impl<'t> Parser<'t> {
         Err(GbnfError::Repetitions { line: self.line() })
     }
 
-    /// The numbers in braces; stays at the closing one.
+    /// Parses the numbers in braces; stops at the closing brace.
     fn bounds(&mut self) -> Result<(u32, Option<u32>), GbnfError> {
         self.at += 1;
         self.skip_space(false);
@@ -306,7 +306,7 @@ impl<'t> Parser<'t> {
         Ok(Expr::Class { ranges, negated })
     }
 
-    /// A character of a text or a class, escapes undone.
+    /// A character of a string or class, with escapes resolved.
     fn character(&mut self) -> Result<char, GbnfError> {
         let unclosed = "the end of a text or class";
         match self.peek() {

@@ -1,17 +1,17 @@
-//! Whole numbers as patterns of digits, where the compiler of schemas would round them.
+//! Integers as patterns of digits, for ranges in which the schema compiler would round them.
 //!
-//! Such a pattern cannot be said in a schema. So the schema has a mark in its place ([`super::marks`]), a number of
-//! 19 digits that no other part of it is.
+//! A schema cannot express such a pattern. So the schema has a mark in its place ([`super::marks`]): a 19-digit number
+//! that occurs nowhere else in it.
 
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use std::collections::HashMap;
 
-/// The whole numbers between two bounds that are multiples of a step.
+/// The integers between two bounds that are multiples of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Whole {
     pub least: Option<i128>,
     pub most: Option<i128>,
-    /// From 1, without the zeros that [`strip`] takes at most [`STEP_MAX`].
+    /// At least 1; at most [`STEP_MAX`] without the zeros that [`strip`] removes.
     pub step: i128,
 }
 
@@ -20,13 +20,13 @@ impl Whole {
         let (Some(least), Some(most)) = (self.least, self.most) else {
             return false;
         };
-        // The first multiple from the lower bound on.
+        // The first multiple at or above the lower bound.
         least + (-least).rem_euclid(self.step) > most
     }
 
     fn pattern(&self) -> RegexAst {
         let mut parts = Vec::new();
-        // From the lower bound or 0 up, and from the upper bound or -1 down.
+        // From the lower bound or 0 upwards, and from the upper bound or -1 downwards.
         let from = self.least.filter(|&least| least >= 0);
         if self.most.is_none_or(|most| most >= 0) {
             parts.push(range(from.unwrap_or(0), self.most));
@@ -52,7 +52,7 @@ impl Whole {
     }
 }
 
-/// `step` without the zeros at its end, and how many they are.
+/// `step` without its trailing zeros, and their number.
 pub(super) fn strip(mut step: i128) -> (i128, usize) {
     let mut n_zeros = 0;
     while step > 0 && step % 10 == 0 {
@@ -62,7 +62,7 @@ pub(super) fn strip(mut step: i128) -> (i128, usize) {
     (step, n_zeros)
 }
 
-/// The sizes from that of `least` on to that of `most`.
+/// Matches the absolute values from |`least`| to |`most`|; without `most`, the range is unbounded.
 fn range(least: i128, most: Option<i128>) -> RegexAst {
     let digits = |number: i128| -> Vec<u8> {
         let text = number.unsigned_abs().to_string();
@@ -83,7 +83,7 @@ fn range(least: i128, most: Option<i128>) -> RegexAst {
     }
 }
 
-/// Numbers with at least `n` and at most `n_most` digits behind their first one.
+/// Numbers with between `n` and `n_most` digits after the first one.
 fn longer(n: usize, n_most: u32) -> RegexAst {
     let n = u32::try_from(n).unwrap_or(u32::MAX);
     if n_most < n {
@@ -93,7 +93,7 @@ fn longer(n: usize, n_most: u32) -> RegexAst {
     RegexAst::Concat(vec![RegexAst::Regex("[1-9]".to_owned()), more])
 }
 
-/// As many digits as both have, from the first number to the second.
+/// Numbers from `least` to `most`, which have the same number of digits.
 fn between(least: &[u8], most: &[u8]) -> RegexAst {
     let n_same = least.iter().zip(most).take_while(|(a, b)| a == b).count();
     let same = digits(&least[..n_same]);
@@ -110,7 +110,7 @@ fn between(least: &[u8], most: &[u8]) -> RegexAst {
     RegexAst::Concat(vec![same, rest])
 }
 
-/// As many digits, and the number not less than that of `bound`, or not more.
+/// Numbers with as many digits as `bound` that are not less than it, or not greater.
 fn beyond(bound: &[u8], is_least: bool) -> RegexAst {
     let mut made = RegexAst::EmptyString;
     for (n, &digit) in bound.iter().rev().enumerate() {
@@ -125,7 +125,7 @@ fn beyond(bound: &[u8], is_least: bool) -> RegexAst {
     made
 }
 
-/// A digit from `low` to `high` and `n` of any kind.
+/// A digit from `low` to `high`, followed by `n` arbitrary digits.
 fn then_any(low: u8, high: u8, n: usize) -> RegexAst {
     if low > high || high > 9 {
         return RegexAst::NoMatch;
@@ -152,7 +152,7 @@ const fn byte(byte: u8) -> RegexAst {
     RegexAst::Byte(byte)
 }
 
-/// Every pattern of a schema, and which numbers it is of.
+/// All patterns of a schema, and the numbers that each is for.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
     known: HashMap<Vec<Whole>, usize>,
@@ -160,7 +160,7 @@ pub(super) struct Patterns {
 }
 
 impl Patterns {
-    /// One for the numbers of each place, and for several places if it means the same there.
+    /// One pattern for the numbers of each place; places with the same numbers share it.
     pub(super) fn new(places: impl Iterator<Item = Vec<Whole>>) -> Result<Self, String> {
         let (mut made, mut builder) = (Self::default(), RegexBuilder::new());
         let mut compiled: HashMap<ExprRef, usize> = HashMap::new();
@@ -185,7 +185,7 @@ impl Patterns {
         Ok(made)
     }
 
-    /// The number of their pattern.
+    /// The number of the pattern for these integers.
     pub(super) fn of(&self, wholes: &[Whole]) -> Option<usize> {
         self.known.get(wholes).copied()
     }
@@ -199,6 +199,6 @@ impl Patterns {
     }
 }
 
-/// Every remainder is a state of the lexer: compiling 65521 took 44 s.
+/// Each remainder is a state of the lexer: compiling 65521 took 44 s.
 pub(super) const STEP_MAX: i128 = 10_000;
 pub(super) const PATTERNS_MAX: usize = 1_000;

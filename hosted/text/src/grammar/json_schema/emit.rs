@@ -1,4 +1,4 @@
-//! Places written as a schema again, with nothing left to put together.
+//! Writes places as a schema again, with nothing left to combine.
 
 use super::exact::Exact;
 use super::keywords::{is_of, of_name};
@@ -10,7 +10,7 @@ use super::shape::{Array, Object, Shape, Text, Together};
 use super::text;
 use serde_json::{Map, Value, json};
 
-/// The schema of all places; the first is the document.
+/// The schema of all places; the first place is the document.
 pub(super) fn emit(reader: &mut Reader<'_>, places: &Places) -> Result<Value, String> {
     let mut definitions = Map::new();
     for (number, place) in places.all.iter().enumerate() {
@@ -33,7 +33,7 @@ pub(super) fn emit(reader: &mut Reader<'_>, places: &Places) -> Result<Value, St
     Ok(Value::Object(root))
 }
 
-/// A place within another.
+/// The schema of a nested place: written out if it is scalar, or else a reference.
 fn at(reader: &Reader<'_>, places: &Places, together: &Together) -> Result<Value, String> {
     let number = places.of(together);
     let place = &places.all[number];
@@ -75,7 +75,7 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
             }
         }
     }
-    // Elsewhere, lest they become one lexeme with what is beside them.
+    // In a separate definition, so that they do not become one lexeme with their neighbours.
     if let Some(number) = places.patterns.of(&place.wholes()?) {
         all.push(json!({ "$ref": format!("#/$defs/d{number}") }));
     }
@@ -92,7 +92,7 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
 }
 
 fn numeric(number: &Numeric) -> Value {
-    // A whole number without a fraction, which means an integer to the compiler.
+    // Whole numbers are written without a fraction, which the compiler takes to mean an integer.
     #[expect(clippy::cast_possible_truncation, reason = "below 2^53")]
     let plain = |x: Exact| match x {
         Exact::Whole(whole) => json!(whole as i64),
@@ -121,7 +121,7 @@ fn numeric(number: &Numeric) -> Value {
     )
 }
 
-/// `schema` with each of `values` under `key`: more than one in `allOf`.
+/// `schema` with each of `values` under `key`; several are combined with `allOf`.
 fn with_all(
     mut schema: Map<String, Value>,
     kind: &str,
@@ -167,7 +167,7 @@ fn textual(text: &Text) -> Result<Value, String> {
 }
 
 fn array(reader: &Reader<'_>, places: &Places, array: &Array) -> Result<Option<Value>, String> {
-    // What cannot be ends the array.
+    // An impossible item ends the array.
     let ends = array.prefix.iter().position(|item| !places.can_be(item));
     let mut most = array.most;
     let mut end = |len: usize| most = Some(most.map_or(len as u64, |most| most.min(len as u64)));
@@ -209,7 +209,7 @@ fn array(reader: &Reader<'_>, places: &Places, array: &Array) -> Result<Option<V
     Ok(Some(Value::Object(schema)))
 }
 
-/// The object, or where its size is bounded one for each choice of its properties.
+/// The schema of an object or, if its size is bounded, one for each choice of its properties.
 fn objects(reader: &Reader<'_>, places: &Places, object: &Object) -> Result<Vec<Value>, String> {
     let mut properties: Vec<(String, Value)> = Vec::new();
     let mut named: Vec<(String, Together)> = object.properties.clone();
@@ -272,7 +272,7 @@ fn objects(reader: &Reader<'_>, places: &Places, object: &Object) -> Result<Vec<
     Ok(all)
 }
 
-/// The patterns that names are still of; one of a few names becomes these names.
+/// The patterns that names can still match; a pattern that matches only a few names is replaced by them.
 fn patterns(
     reader: &Reader<'_>,
     places: &Places,
@@ -310,7 +310,7 @@ fn patterns(
     Ok(made)
 }
 
-/// The sets of optional properties that are few or many enough.
+/// The sets of optional properties whose size is within the bounds.
 fn choices(
     n: usize,
     least: u64,
@@ -329,6 +329,6 @@ fn choices(
     Ok(sets.map(members).collect())
 }
 
-/// As llama.cpp allows it between the parts of a document.
+/// The white space that llama.cpp allows between the parts of a document.
 const WHITE_SPACE: &str = r"( |\n{1,2}[ \t]{0,20})";
 const CHOICES_LOG_MAX: usize = 8;

@@ -1,7 +1,7 @@
-//! Numbers of a schema: whole ones of 64 bits, and fractions as doubles.
+//! Numbers of a schema: 64-bit integers, and fractions as doubles.
 //!
-//! Doubles hold every whole number up to 2^53 and not every one beyond. So what is whole stays an
-//! integer, and only what is not, which is always below 2^53, is a double.
+//! Doubles represent all integers up to 2^53, but not all beyond. So integers stay integers, and only
+//! fractions, which are always below 2^53, become doubles.
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
@@ -10,11 +10,11 @@ use serde_json::Number;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Exact {
     Whole(i128),
-    /// Not whole.
+    /// Not an integer.
     Fraction(f64),
 }
 
-// A fraction is no NaN, and neither 0 nor -0.
+// A fraction is never NaN, 0 or -0.
 impl Eq for Exact {}
 
 impl Hash for Exact {
@@ -27,8 +27,8 @@ impl Hash for Exact {
 }
 
 impl Exact {
-    /// The number, or `None` where it may have been rounded when it was parsed: a whole number beyond 64 bits,
-    /// or one with a point or an exponent beyond 2^53.
+    /// The number, or `None` if parsing may have rounded it: an integer of more than 64 bits, or a number with a
+    /// point or an exponent beyond 2^53.
     pub(super) fn of(number: &Number) -> Option<Self> {
         let unsigned = || number.as_u64().map(i128::from);
         if let Some(whole) = number.as_i64().map(i128::from).or_else(unsigned) {
@@ -49,7 +49,7 @@ impl Exact {
         }
     }
 
-    /// Whether it is a double and so are its neighbours.
+    /// Whether doubles represent it and its neighbours exactly.
     pub(super) fn is_small(self) -> bool {
         match self {
             Self::Whole(whole) => whole.abs() <= SMALL_MAX,
@@ -57,7 +57,7 @@ impl Exact {
         }
     }
 
-    /// The least whole number from here on, without the number itself if `is_open`.
+    /// The smallest integer that is not below it, excluding the number itself if `is_open`.
     pub(super) fn ceil(self, is_open: bool) -> i128 {
         match self {
             Self::Whole(whole) => whole + i128::from(is_open),
@@ -65,7 +65,7 @@ impl Exact {
         }
     }
 
-    /// The greatest whole number up to here.
+    /// The largest integer that is not above it.
     pub(super) fn floor(self, is_open: bool) -> i128 {
         match self {
             Self::Whole(whole) => whole - i128::from(is_open),
@@ -78,7 +78,7 @@ impl PartialOrd for Exact {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Whole(a), Self::Whole(b)) => Some(a.cmp(b)),
-            // A fraction lies below 2^53, where rounding moves no whole number past it.
+            // A fraction is below 2^53, where rounding cannot move an integer past it.
             (a, b) => a.as_f64().partial_cmp(&b.as_f64()),
         }
     }

@@ -1,4 +1,4 @@
-//! Keywords of one type, and shapes by themselves.
+//! Keywords that apply to one type, and checks of single shapes.
 
 use super::exact::Exact;
 use super::numeric::{Bound, Numeric, Step};
@@ -6,7 +6,7 @@ use super::shape::{Object, Shape, Text, Together, both, least_of};
 use super::text;
 use serde_json::{Map, Number, Value};
 
-/// The object closed, if its properties are named; what is required counts as named.
+/// Closes the object if its properties are named; required properties count as named.
 pub(super) fn closed(shape: Shape) -> Shape {
     match shape {
         Shape::Object(mut object) => {
@@ -27,7 +27,7 @@ pub(super) fn closed(shape: Shape) -> Shape {
     }
 }
 
-/// What holds for the property `name`.
+/// The schemas that apply to the property `name`.
 pub(super) fn of_name(object: &Object, name: &str) -> Result<Together, String> {
     if let Some((_, schema)) = object.properties.iter().find(|(known, _)| known == name) {
         return Ok(schema.clone());
@@ -38,7 +38,7 @@ pub(super) fn of_name(object: &Object, name: &str) -> Result<Together, String> {
         .unwrap_or_default())
 }
 
-/// What the patterns say of `name`; `None` if none is its.
+/// The schemas of the patterns that match `name`; `None` if none does.
 pub(super) fn matching(
     patterns: &[(String, Together)],
     name: &str,
@@ -67,7 +67,8 @@ pub(super) fn objects(a: Object, b: Object) -> Result<Object, String> {
             properties.push((name.clone(), schema.union(&more).copied().collect()));
         }
     }
-    // A name of one side's pattern is one of the other's rest, unless it is of its pattern too.
+    // A name that matches one side's pattern is among the other side's additional names, unless it matches one there,
+    // too.
     let mut patterns: Vec<(String, Together)> = Vec::new();
     for (these, others) in [(&a, &b), (&b, &a)] {
         for (pattern, schema) in &these.patterns {
@@ -97,7 +98,7 @@ pub(super) fn objects(a: Object, b: Object) -> Result<Object, String> {
     })
 }
 
-/// Whether nothing is of `shape`, by itself.
+/// Whether `shape` by itself allows no value.
 pub(super) fn is_void(shape: &Shape) -> Result<bool, String> {
     Ok(match shape {
         Shape::Null | Shape::Bool(_) => false,
@@ -120,7 +121,7 @@ pub(super) fn is_void(shape: &Shape) -> Result<bool, String> {
     })
 }
 
-/// Whether the text is as long as it may be and of all patterns.
+/// Whether a string has an allowed length and matches all patterns.
 pub(super) fn is_of(shape: &Text, literal: &str) -> Result<bool, String> {
     let length = literal.chars().count() as u64;
     if length < shape.least || shape.most.is_some_and(|most| most < length) {
@@ -134,7 +135,7 @@ pub(super) fn is_of(shape: &Text, literal: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// One shape for each type that is allowed.
+/// One shape for each allowed type.
 pub(super) fn types(object: &Map<String, Value>, pointer: &str) -> Result<Vec<Shape>, String> {
     let Some(types) = object.get("type") else {
         return Ok(Shape::all());
@@ -172,7 +173,7 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
         Some(_) => Err(format!("{pointer}/{key}: it is no number")),
         None => Ok(None),
     };
-    // In draft 4, "exclusiveMinimum": true is said of "minimum".
+    // In draft 4, "exclusiveMinimum": true modifies "minimum".
     let flag = |key: &str| object.get(key) == Some(&Value::Bool(true));
     let side = |closed: &str, open: &str| {
         let bound = |key, is_open| bound(key).map(|at| at.map(|at| Bound { at, is_open }));
@@ -202,7 +203,7 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
     Ok(made)
 }
 
-/// The number, if it can be held to exactly.
+/// The number, if it can be enforced exactly.
 pub(super) fn exact(number: &Number, pointer: &str) -> Result<Exact, String> {
     Exact::of(number).ok_or_else(|| {
         format!(
@@ -261,7 +262,7 @@ pub(super) fn list_of<'v>(
     list.ok_or_else(|| format!("{pointer}: {key} is a list"))
 }
 
-/// The number of the schema that nothing is of.
+/// The number of the schema that allows nothing.
 pub(super) const NOTHING: usize = 0;
 const TYPES: [&str; 7] = [
     "null", "boolean", "number", "integer", "string", "array", "object",

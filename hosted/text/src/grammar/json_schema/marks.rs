@@ -1,5 +1,5 @@
-//! Patterns that cannot be said in a schema, or in the notation: a mark stands there, and in the compiled grammar the
-//! mark's lexeme is exchanged for the pattern.
+//! Marks for patterns that neither a schema nor the notation can express: a mark is compiled in their place, and its
+//! lexeme is then replaced by the pattern.
 
 use super::digits::PATTERNS_MAX;
 use crate::grammar::GrammarError;
@@ -7,37 +7,37 @@ use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::earley::lexerspec::LexerSpec;
 use std::collections::HashMap;
 
-/// What stands in the schema for the pattern of that number: from 2^60 on, where every 256th
-/// number is a double, and beyond what any other part of a schema is compiled from.
+/// What represents the pattern with this number in the schema: numbers from 2^60 on, where only every
+/// 256th integer is a double; nothing else in a schema is compiled from such numbers.
 pub(super) fn mark(number: usize) -> u64 {
     (1 << 60) + 256 * number as u64
 }
 
-/// Patterns that a compiled grammar has marks of.
+/// Patterns whose marks a compiled grammar contains.
 #[derive(Debug, Default)]
 pub(in crate::grammar) struct Marked {
-    /// By number ([`mark`]): of digits in documents.
+    /// By number ([`mark`]): digits in documents.
     pub(in crate::grammar) digits: Vec<RegexAst>,
-    /// By number ([`text_mark`]): of texts that stand outside of documents.
+    /// By number ([`text_mark`]): texts outside of documents.
     pub(in crate::grammar) texts: Vec<RegexAst>,
 }
 
-/// The patterns of several schemas that one grammar has.
+/// The patterns of several schemas in one grammar.
 #[derive(Default)]
 pub(in crate::grammar) struct Shared {
     builder: RegexBuilder,
     digits: HashMap<ExprRef, usize>,
     texts: HashMap<ExprRef, usize>,
     marked: Marked,
-    /// Of the first schema. Patterns must be where the same white space is allowed.
+    /// The guidance of the first schema. Patterns require the same white space in all schemas.
     guidance: Option<serde_json::Value>,
 }
 
 impl Shared {
-    /// A schema as [`super::rewritten`] has it, but that its marks are none of another schema's.
+    /// A schema as [`super::rewritten`] returns it, except that its marks differ from the marks of all other schemas.
     ///
     /// # Errors
-    /// Those of [`super::rewritten`].
+    /// See [`super::rewritten`].
     pub(in crate::grammar) fn rewritten(
         &mut self,
         source: &str,
@@ -61,10 +61,10 @@ impl Shared {
         Ok(schema)
     }
 
-    /// What stands in the notation for a text of `pattern`.
+    /// What represents a text of `pattern` in the notation.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many patterns.
     pub(in crate::grammar) fn text(&mut self, pattern: RegexAst) -> Result<String, GrammarError> {
         let expr = self.builder.mk(&pattern);
         let expr = expr.map_err(|error| GrammarError::Compile(error.to_string()))?;
@@ -90,7 +90,7 @@ impl Marked {
         self.digits.is_empty() && self.texts.is_empty()
     }
 
-    /// Exchanges the marks for the patterns that they stand for.
+    /// Replaces the marks by their patterns.
     ///
     /// # Errors
     /// A pattern is too large.
@@ -101,7 +101,7 @@ impl Marked {
         if self.texts.is_empty() {
             return Ok(());
         }
-        // Outside of documents no white space is passed over.
+        // Outside of documents, white space is not skipped.
         let no_skip = lexer.setup_lexeme_class(RegexAst::Or(Vec::new()));
         no_skip.map_err(|error| error.to_string())?;
         for (number, pattern) in self.texts.into_iter().enumerate() {
@@ -111,14 +111,14 @@ impl Marked {
     }
 }
 
-/// Puts a pattern where the lexeme `mark` is.
+/// Replaces the lexeme `mark` by a pattern.
 fn exchange(lexer: &mut LexerSpec, mark: &str, pattern: RegexAst) -> Result<(), String> {
     let is_mark = |lexeme| lexer.has_forced_bytes(lexeme, mark.as_bytes());
-    // What cannot be reached was not compiled.
+    // Unreachable marks were not compiled.
     let Some(at) = lexer.lexemes.iter().position(is_mark) else {
         return Ok(());
     };
-    // A lexeme is known by its place, and a new one gets the first that is free.
+    // Lexemes are identified by index, and a new one gets the first free index.
     let mut rest = lexer.lexemes.split_off(at);
     let added = lexer.add_greedy_lexeme(String::new(), pattern, false, None, usize::MAX);
     added.map_err(|error| error.to_string())?;
@@ -129,7 +129,7 @@ fn exchange(lexer: &mut LexerSpec, mark: &str, pattern: RegexAst) -> Result<(), 
     Ok(())
 }
 
-/// What stands in the notation for the text of that number: no tool's name, no tag.
+/// What represents the text with this number in the notation: it differs from all tool names and tags.
 fn text_mark(number: usize) -> String {
     format!("\u{1}text {number}\u{1}")
 }

@@ -1,22 +1,21 @@
-//! JSON schemas, draft 2020-12, rewritten until what is left is easy to compile.
+//! JSON schemas, draft 2020-12, rewritten into a form that is easy to compile.
 //!
-//! A schema says what a document must not be, by many parts that are read together: siblings of
-//! `$ref`, all of `allOf`, one of `anyOf`. A grammar says what it is, part by part. So every place
-//! of a document is turned into the alternatives that are left when everything said of it is put
-//! together ([`shape`]); what is below it stays a list of schemas until it is looked at, which
-//! is how recursion ends ([`place`]). Only then objects are closed, names that nothing can follow
-//! are dropped, and a schema that no document satisfies is refused with its reason.
+//! A schema states what a document must not be, in many parts that apply together: siblings of
+//! `$ref`, all of `allOf`, one of `anyOf`. A grammar states what a document is, part by part. So each
+//! place of a document is turned into the alternatives that remain when everything that applies to it
+//! is combined ([`shape`]); the places below it stay lists of schemas until they are visited, so that
+//! recursion ends ([`place`]). Only then are objects closed, names without a possible value dropped,
+//! and schemas that no document satisfies refused with the reason.
 //!
-//! What comes out has no `allOf` but for strings and numbers, no siblings, and pointers to
-//! `$defs` alone.
+//! The result has `allOf` only for strings and numbers, no siblings, and only pointers to `$defs`.
 //!
-//! Narrower than the draft, so that documents end: an object whose properties are named (by
-//! `properties` or `required`) has no others unless `additionalProperties` says so; keys come in
+//! It is narrower than the draft, so that documents end: an object whose properties are named (by
+//! `properties` or `required`) cannot have others unless `additionalProperties` allows them; keys are in
 //! the order of the schema; numbers are written without a needless fraction; the common `format`s
-//! hold where nothing else is said of a text. What cannot be held to is refused by name.
+//! are enforced if nothing else restricts a string. What cannot be enforced is refused by name.
 //!
-//! The compiler reads numbers as doubles. Where that is not exact, whole numbers become patterns
-//! of their digits ([`digits`]), and documents have no fractions there.
+//! The compiler reads numbers as doubles. Where doubles are not exact, integers become patterns
+//! of digits ([`digits`]), and documents cannot have fractions.
 
 mod digits;
 mod emit;
@@ -38,11 +37,11 @@ pub(super) use raw::before_mark;
 use read::Reader;
 use serde_json::Value;
 
-/// The schema in `source` rewritten, ready to be compiled, and the patterns whose marks it has ([`Marked`]).
+/// The schema in `source`, rewritten and ready to be compiled, and the patterns for its marks ([`Marked`]).
 ///
 /// # Errors
-/// It is no JSON or no schema, it uses what is not supported, or no document satisfies it: the
-/// place is named by its JSON pointer.
+/// It is not JSON or not a schema, it uses an unsupported feature, or no document satisfies it. The
+/// error has the JSON pointer of the place.
 pub(super) fn rewritten(source: &str) -> Result<(Value, Vec<RegexAst>), GrammarError> {
     let schema: Value = serde_json::from_str(source)
         .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
@@ -59,5 +58,5 @@ pub(super) fn rewritten(source: &str) -> Result<(Value, Vec<RegexAst>), GrammarE
     rewrite().map_err(|what| GrammarError::Schema(super::shorten(&what)))
 }
 
-/// Of parts that are made while a schema is rewritten.
+/// Maximum number of parts created while rewriting a schema.
 const PARTS_MAX: usize = 1_000_000;

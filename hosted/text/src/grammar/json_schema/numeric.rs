@@ -1,4 +1,4 @@
-//! What numbers may be.
+//! The range of a number.
 
 #![expect(clippy::float_cmp, reason = "bounds are what the schema says")]
 
@@ -15,29 +15,29 @@ pub(super) struct Numeric {
     pub multiples: Vec<Step>,
 }
 
-/// Where numbers begin or end.
+/// A lower or upper bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bound {
     pub at: Exact,
-    /// The number itself is outside.
+    /// Whether the number itself is excluded.
     pub is_open: bool,
 }
 
-/// What a number is a multiple of.
+/// A factor of a number.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub number: Number,
-    /// It is this many times 10 to the power of -`n_places`.
+    /// The factor in units of 10 to the power of -`n_places`.
     units: i128,
     n_places: u32,
 }
 
-/// Numbers that are compiled in one way.
+/// A range of numbers that is compiled in one way.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// Doubles are exact here: a schema can say it.
+    /// Doubles are exact here, so a schema can express it.
     Small(Numeric),
-    /// Only digits are exact.
+    /// Only digits are exact here.
     Whole(Whole),
 }
 
@@ -52,7 +52,7 @@ impl Numeric {
         }
     }
 
-    /// Both bounds and both lists of factors.
+    /// Combines bounds and factors.
     pub(super) fn and(mut self, other: Self) -> Self {
         let tighter = |a: Option<Bound>, b: Option<Bound>, is_upper: bool| match (a, b) {
             (Some(a), Some(b)) if a.at == b.at => Some(if a.is_open { a } else { b }),
@@ -71,11 +71,11 @@ impl Numeric {
         self
     }
 
-    /// The parts that together are all of it, none of them empty. Beyond 2^53 they are whole
-    /// numbers alone: a fraction there would be rounded by whoever reads the document.
+    /// Non-empty parts that together cover all numbers. Beyond 2^53 there are only integers, because a
+    /// reader of the document would round a fraction.
     ///
     /// # Errors
-    /// The factors cannot be held to.
+    /// The factors cannot be enforced.
     pub(super) fn parts(&self) -> Result<Vec<Part>, String> {
         let is_small = |bound: Option<Bound>| bound.is_none_or(|bound| bound.at.is_small());
         let has_small_steps = self.has_small_steps();
@@ -114,7 +114,7 @@ impl Numeric {
         Ok(parts)
     }
 
-    /// Whether the compiler can hold to the factors, whose least common multiple it makes in 32
+    /// Whether the compiler can enforce the factors: it computes their least common multiple in 32
     /// bits.
     fn has_small_steps(&self) -> bool {
         let all = &self.multiples;
@@ -127,7 +127,7 @@ impl Numeric {
         n_places <= PLACES_MAX && product.is_some_and(|product| product <= STEP_MAX)
     }
 
-    /// What whole numbers are multiples of.
+    /// The factor of integers.
     fn step(&self) -> Result<i128, String> {
         let mut step: i128 = 1;
         for next in &self.multiples {
@@ -141,7 +141,7 @@ impl Numeric {
         Ok(step)
     }
 
-    /// The one number that is left, if there is only one.
+    /// The only possible number, if there is just one.
     pub(super) fn only(&self) -> Option<Exact> {
         let least = self.least.filter(|_| self.least == self.most);
         least.map(|least| least.at)
@@ -164,7 +164,7 @@ impl Numeric {
             .iter()
             .filter_map(|step| step.number.as_f64());
         let mut steps = steps.chain(self.integer.then_some(1.0));
-        // The first two multiples from the lower bound on, should it be outside.
+        // The first two multiples above the lower bound, in case the first one is excluded.
         let misses = |step: f64| {
             let first = (least / step - 1e-9).ceil();
             ![first, first + 1.0].iter().any(|n| {
@@ -180,7 +180,7 @@ impl Numeric {
 }
 
 impl Step {
-    /// The number, if it is above 0 and can be held to.
+    /// The factor, if it is above 0 and can be enforced.
     pub(super) fn of(number: &Number) -> Result<Self, String> {
         if number.as_f64().is_none_or(|x| x <= 0.0) {
             return Err("it is no number above 0".to_owned());
@@ -202,7 +202,7 @@ impl Step {
     }
 }
 
-/// A double's shortest digits, and how many of them are behind the point.
+/// The shortest digits of a double, and the number of decimal places.
 fn decimal(text: &str) -> Option<(i128, u32)> {
     let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -217,7 +217,7 @@ fn gcd(a: i128, b: i128) -> i128 {
 }
 
 const TOO_FINE: &str = "such factors of a number together are not supported";
-/// Of the compiler's fractions.
+/// Maximum number of decimal places of the compiler's fractions.
 const PLACES_MAX: u32 = 8;
-/// So that a bound and a step together fit into 128 bits.
+/// Chosen so that the sum of a bound and a step fits into 128 bits.
 const STEP_LIMIT: i128 = 10_i128.pow(37);

@@ -1,4 +1,4 @@
-//! All places of a document, and which of them anything can stand at.
+//! All places of a document, and which of them can have a value.
 
 use super::digits::{Patterns, Whole};
 use super::keywords::{closed, of_name};
@@ -7,7 +7,7 @@ use super::read::Reader;
 use super::shape::{Array, Object, Shape, Together};
 use std::collections::HashMap;
 
-/// A place, by what holds there.
+/// A place, identified by the schemas that apply to it.
 #[derive(Debug)]
 pub(super) struct Place {
     pub together: Together,
@@ -20,12 +20,12 @@ pub(super) struct Place {
 pub(super) struct Places {
     pub all: Vec<Place>,
     numbers: HashMap<Together, usize>,
-    /// Of the whole numbers that only digits hold exactly.
+    /// Patterns for the integers that only digits represent exactly.
     pub patterns: Patterns,
 }
 
 impl Place {
-    /// Its numbers that only digits hold exactly.
+    /// Its integers that only digits represent exactly.
     pub(super) fn wholes(&self) -> Result<Vec<Whole>, String> {
         let mut wholes = Vec::new();
         for shape in &self.shapes {
@@ -63,7 +63,7 @@ impl Places {
         }
     }
 
-    /// Whether there are as many names as the object must have.
+    /// Whether there are enough names for the minimum size of the object.
     fn has_names(&self, object: &Object) -> bool {
         let is_open = object
             .additional
@@ -90,10 +90,10 @@ fn items_needed(array: &Array) -> impl Iterator<Item = &Together> {
     array.prefix.iter().take(least).chain(more)
 }
 
-/// Every place that can be reached, the whole document first.
+/// All reachable places; the whole document is the first.
 ///
 /// # Errors
-/// Something there is not supported, or no document can be completed.
+/// A keyword is not supported, or no document can be completed.
 pub(super) fn all(reader: &mut Reader<'_>) -> Result<Places, String> {
     let start = reader.start()?;
     let mut places = Places {
@@ -135,7 +135,7 @@ pub(super) fn all(reader: &mut Reader<'_>) -> Result<Places, String> {
     Ok(places)
 }
 
-/// What holds at the places right below.
+/// The schemas that apply to the places directly below.
 fn below(shape: &Shape) -> Result<Vec<Together>, String> {
     let mut all = Vec::new();
     match shape {
@@ -150,7 +150,7 @@ fn below(shape: &Shape) -> Result<Vec<Together>, String> {
             for name in &object.required {
                 all.push(of_name(object, name)?);
             }
-            // A name of several patterns is what all of them say.
+            // A name that matches several patterns must satisfy all of their schemas.
             let several = object
                 .patterns
                 .iter()
@@ -165,7 +165,7 @@ fn below(shape: &Shape) -> Result<Vec<Together>, String> {
     Ok(all)
 }
 
-/// The least set: what can be at all can be after finitely many steps.
+/// Marks the places that can have a value: those that can be completed in finitely many steps.
 fn mark(places: &mut Places) {
     loop {
         let mut grew = false;
@@ -182,7 +182,7 @@ fn mark(places: &mut Places) {
     }
 }
 
-/// Why the document cannot be: the way to the place that is at fault.
+/// Why no document is valid: the path to the place that causes it.
 fn reason(reader: &Reader<'_>, places: &Places) -> String {
     let mut seen = vec![0];
     let mut label = String::new();
@@ -203,7 +203,7 @@ fn reason(reader: &Reader<'_>, places: &Places) -> String {
     }
 }
 
-/// A place that `shape` needs and that cannot be, and what it is to it.
+/// A place that `shape` needs but that cannot have a value, and its role.
 fn needed(places: &Places, shape: &Shape) -> Option<(usize, String)> {
     let missing = |together: &Together| {
         let number = places.of(together);

@@ -1,4 +1,4 @@
-//! Texts that stand as they are before a mark, not as JSON.
+//! Strings that are written without JSON quoting before a mark.
 
 use super::keywords::is_of;
 use super::read::Reader;
@@ -9,11 +9,11 @@ use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-/// A text of the schema in `source`, then `end`; the text has no `mark` in it. What is said of other types than texts
-/// does not count, and neither do formats, which are remarks.
+/// A string of the schema in `source`, followed by `end`; the string does not contain `mark`. Restrictions on other
+/// types do not apply, and neither do formats, which are only advisory.
 ///
 /// # Errors
-/// As [`super::rewritten`]; no text can stand there.
+/// Those [`super::rewritten`] returns; or no string is possible.
 pub(in crate::grammar) fn before_mark(
     source: &str,
     mark: &str,
@@ -63,14 +63,14 @@ fn of(shape: &Text) -> Result<RegexAst, String> {
     let most = shape.most.map_or(u32::MAX, count);
     let mut all = vec![RegexAst::Repeat(Box::new(any), count(shape.least), most)];
     for pattern in &shape.patterns {
-        // Named, if it cannot be used.
+        // Reports the pattern by name if it is not supported.
         text::regex(&[pattern], &[])?;
         all.push(RegexAst::SearchRegex(regex_to_lark(pattern, "dw")));
     }
     Ok(RegexAst::And(all))
 }
 
-/// Whether nothing is of it, as far as that is soon found.
+/// Whether no string matches, as far as a quick check can tell.
 fn is_empty(texts: &RegexAst) -> Result<bool, String> {
     let mut builder = RegexBuilder::new();
     let whole = builder.mk(texts);

@@ -1,4 +1,4 @@
-//! The keywords of one schema, as alternatives.
+//! Reads the keywords of a schema as alternatives.
 
 use super::PARTS_MAX;
 use super::keywords::{
@@ -11,7 +11,7 @@ use super::shape::{Array, Object, Shape, Text, Together, same};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-/// A schema, or a value that is one by being the only one allowed.
+/// A schema, or a value that acts as one because it is the only one allowed.
 #[derive(Clone, Copy, Debug)]
 enum Source<'s> {
     Schema(&'s Value),
@@ -19,16 +19,16 @@ enum Source<'s> {
     Nothing,
 }
 
-/// Reads schemas; each has a number.
+/// Reads and numbers schemas.
 #[derive(Debug)]
 pub(super) struct Reader<'s> {
     pub root: &'s Value,
     index: Index<'s>,
     sources: Vec<(Source<'s>, String)>,
     numbers: HashMap<(*const Value, bool), usize>,
-    /// Numbers of the schemas that are being read, each for the sake of the one before.
+    /// Numbers of the schemas that are being read, each nested in the one before.
     open: Vec<usize>,
-    /// How many looks at what is below are within each other.
+    /// Nesting depth of checks of nested places.
     looks: usize,
     n_parts: usize,
     takes_any_of_one_of: bool,
@@ -51,12 +51,12 @@ impl<'s> Reader<'s> {
         Ok(reader)
     }
 
-    /// What the whole document must be.
+    /// The schemas that apply to the whole document.
     pub(super) fn start(&mut self) -> Result<Together, String> {
         self.together(self.root, "#")
     }
 
-    /// Where the first schema of `together` stands.
+    /// The location of the first schema of `together`.
     pub(super) fn name_of(&self, together: &Together) -> &str {
         let last = together.last().and_then(|&number| self.sources.get(number));
         last.map_or("#", |(_, pointer)| pointer)
@@ -93,7 +93,7 @@ impl<'s> Reader<'s> {
         Ok(self.sources.len() - 1)
     }
 
-    /// A schema alone; one that allows everything says nothing.
+    /// A single schema; one that allows everything adds no restriction.
     fn together(&mut self, schema: &'s Value, pointer: &str) -> Result<Together, String> {
         Ok(match schema {
             Value::Bool(true) => Together::new(),
@@ -103,7 +103,7 @@ impl<'s> Reader<'s> {
         })
     }
 
-    /// The alternatives of a place where all of `together` hold.
+    /// The alternatives for a place to which all of `together` apply.
     pub(super) fn shapes(&mut self, together: &Together) -> Result<Vec<Shape>, String> {
         let mut shapes = Shape::all();
         for &number in together {
@@ -229,7 +229,7 @@ impl<'s> Reader<'s> {
         self.shapes_of(number)
     }
 
-    /// What no keyword of the schema or of those within it has spoken of.
+    /// The restrictions on parts that no keyword of the schema or its subschemas has evaluated.
     fn unevaluated(
         &mut self,
         object: &'s Map<String, Value>,
@@ -284,7 +284,7 @@ impl<'s> Reader<'s> {
         Ok(shapes)
     }
 
-    /// A value that is the only one.
+    /// A value that is the only one allowed.
     fn constant(&mut self, value: &'s Value, pointer: &str) -> Result<Shape, String> {
         let mut below = |value| {
             let number = self.numbered(Source::Constant(value), value, pointer)?;
@@ -326,7 +326,7 @@ impl<'s> Reader<'s> {
             most: count(object, "maxItems", pointer)?,
             ..Array::default()
         };
-        // Before 2020-12 a list of items came by the name "items".
+        // Before 2020-12, `prefixItems` was a list under the name "items".
         let (prefix, items) = match object.get("items") {
             Some(Value::Array(_)) => ("items", "additionalItems"),
             _ => ("prefixItems", "items"),
@@ -379,7 +379,7 @@ impl<'s> Reader<'s> {
                 }
             }
         }
-        // A name is said to be what its pattern says, too.
+        // A name must also satisfy the schemas of the patterns that it matches.
         let names: Vec<String> = made
             .properties
             .iter()
@@ -392,7 +392,7 @@ impl<'s> Reader<'s> {
         Ok(made)
     }
 
-    /// Every pair of alternatives that goes together.
+    /// All compatible pairs of alternatives, combined.
     fn intersect(&mut self, a: Vec<Shape>, b: &[Shape]) -> Result<Vec<Shape>, String> {
         let mut made = Vec::new();
         self.charge(a.len() + b.len())?;
@@ -422,7 +422,7 @@ impl<'s> Reader<'s> {
         Ok(made)
     }
 
-    /// Whether no document is of two alternatives, as far as a short look tells.
+    /// Checks that no document matches two alternatives, as far as a quick check can tell.
     fn check_one_of(
         &mut self,
         each: &[Vec<Shape>],
@@ -451,7 +451,7 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// Whether something that `shape` needs cannot be.
+    /// Whether a place that `shape` needs cannot have a value.
     fn is_void_below(&mut self, shape: &Shape) -> Result<bool, String> {
         let mut needed = Vec::new();
         match shape {

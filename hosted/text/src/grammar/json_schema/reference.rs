@@ -1,17 +1,17 @@
-//! What a `$ref` points at: JSON pointers (RFC 6901), anchors, and schemas with an `$id` of
+//! Resolves `$ref`: JSON pointers (RFC 6901), anchors, and schemas with an `$id` of
 //! their own.
 
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// The places of a schema that have names.
+/// The named places of a schema.
 #[derive(Debug, Default)]
 pub(super) struct Index<'s> {
-    /// By absolute URI, without fragment.
+    /// Keyed by absolute URI without fragment.
     resources: HashMap<String, &'s Value>,
-    /// By URI and name.
+    /// Keyed by URI and name.
     anchors: HashMap<(String, String), &'s Value>,
-    /// The URI of the resource that an object, by its address, is in.
+    /// The URI of the resource that contains an object, keyed by the object's address.
     bases: HashMap<*const Value, String>,
     n_dynamic: usize,
 }
@@ -50,12 +50,12 @@ impl<'s> Index<'s> {
         }
     }
 
-    /// Whether a dynamic reference can only mean one place.
+    /// Whether a dynamic reference has only one possible target.
     pub(super) const fn is_static(&self) -> bool {
         self.n_dynamic < 2
     }
 
-    /// What `reference`, written in the object `at`, points at.
+    /// The target of `reference`, which occurs in the object `at`.
     pub(super) fn find(&self, at: &Value, reference: &str) -> Result<&'s Value, String> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let base = self.bases.get(&core::ptr::from_ref(at));
@@ -77,7 +77,7 @@ impl<'s> Index<'s> {
         let nothing = || format!("$ref {reference:?} leads to nothing");
         let fragment = decoded(fragment).ok_or_else(nothing)?;
         if fragment.is_empty() || fragment.starts_with('/') {
-            // serde_json undoes ~1 and ~0.
+            // serde_json decodes ~1 and ~0.
             return resource.pointer(&fragment).ok_or_else(nothing);
         }
         let anchor = self.anchors.get(&(uri, fragment));
@@ -85,7 +85,7 @@ impl<'s> Index<'s> {
     }
 }
 
-/// Percent signs undone.
+/// The fragment with percent-encoding decoded.
 fn decoded(fragment: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = fragment.bytes();
@@ -101,7 +101,7 @@ fn decoded(fragment: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `uri` as it is meant within `base` (RFC 3986 5.2, without dots in paths).
+/// `uri` resolved against `base` (RFC 3986 5.2, without dot segments).
 fn joined(base: &str, uri: &str) -> String {
     let has_scheme = uri.split_once(':').is_some_and(|(scheme, _)| {
         !scheme.is_empty()

@@ -1,17 +1,17 @@
-//! What a document may be at one place: alternatives of one type each.
+//! The possible documents at one place: alternatives of one type each.
 
 use super::exact::Exact;
 use super::numeric::Numeric;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Schemas that hold together, by number; none allows everything.
+/// Schemas that apply together, by number; the empty set allows everything.
 pub(super) type Together = BTreeSet<usize>;
 
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
     Null,
-    /// Either if `None`.
+    /// Both values if `None`.
     Bool(Option<bool>),
     Number(Numeric),
     Text(Text),
@@ -25,7 +25,7 @@ pub(super) struct Text {
     pub most: Option<u64>,
     pub patterns: Vec<String>,
     pub formats: Vec<String>,
-    /// These alone.
+    /// Only these values, if given.
     pub literals: Option<Vec<String>>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Array {
     pub least: u64,
     pub most: Option<u64>,
     pub prefix: Vec<Together>,
-    /// Of the items behind; `None` where nothing is said.
+    /// The items after the prefix; `None` if they are not restricted.
     pub items: Option<Together>,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct Array {
 pub(super) struct Object {
     pub properties: Vec<(String, Together)>,
     pub patterns: Vec<(String, Together)>,
-    /// Of other names; `None` where nothing is said.
+    /// Properties with other names; `None` if they are not restricted.
     pub additional: Option<Together>,
     pub required: Vec<String>,
     pub least: u64,
     pub most: Option<u64>,
-    /// Names were given, so that others are not meant.
+    /// Whether properties were named, so that others are not allowed by default.
     pub is_named: bool,
 }
 
 impl Shape {
-    /// Everything.
+    /// All types, unrestricted.
     pub(super) fn all() -> Vec<Self> {
         vec![
             Self::Null,
@@ -70,7 +70,7 @@ impl Shape {
 }
 
 impl Text {
-    /// Both. A format is a remark, which gives way to whatever else is said.
+    /// Combines two restrictions. A format is only advisory, and yields to any other restriction.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.least = self.least.max(other.least);
         self.most = least_of(self.most, other.most);
@@ -88,7 +88,7 @@ impl Text {
         self
     }
 
-    /// The format that holds: the only one, where no text of it is excluded.
+    /// The format to enforce: only if there is a single one and no string is excluded.
     pub(super) fn format(&self) -> Option<&str> {
         let (name, least, most) = FORMATS
             .iter()
@@ -118,7 +118,7 @@ impl Array {
     }
 }
 
-/// What both say; where one says nothing, the other.
+/// Both restrictions, or the only one that is given.
 pub(super) fn both(a: Option<Together>, b: Option<Together>) -> Option<Together> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.union(&b).copied().collect()),
@@ -133,7 +133,7 @@ pub(super) fn least_of(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Whether two JSON values are equal as the draft has it: 1 is 1.0.
+/// Whether two JSON values are equal as the draft defines it: 1 equals 1.0.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
@@ -151,7 +151,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Formats that are held to, with the shortest and longest text in characters.
+/// Supported formats, with their minimum and maximum length in characters.
 const FORMATS: [(&str, u64, u64); 10] = [
     ("date-time", 20, 20),
     ("date", 10, 10),

@@ -1,9 +1,9 @@
-//! Patterns of texts and names.
+//! Patterns of strings and names.
 
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
-/// What every text of `patterns` that is none of `without` is.
+/// A pattern for strings that match all of `patterns` and are not in `without`.
 ///
 /// # Errors
 /// The pattern that is not supported, and why.
@@ -33,7 +33,7 @@ pub(super) fn regex(patterns: &[&str], without: &[&str]) -> Result<Regex, String
     builder.into_regex_limited(whole, FUEL).map_err(too_large)
 }
 
-/// Whether no text of a length between `least` and `most` characters is of all `patterns`.
+/// Whether no string of `least` to `most` characters matches all of `patterns`.
 pub(super) fn is_empty(patterns: &[String], least: u64, most: Option<u64>) -> Result<bool, String> {
     if most.is_some_and(|most| most < least) {
         return Ok(true);
@@ -49,7 +49,7 @@ pub(super) fn is_empty(patterns: &[String], least: u64, most: Option<u64>) -> Re
     Ok(regex(&all, &[]).is_ok_and(|mut regex| regex.always_empty()))
 }
 
-/// All texts of `regex`, if they are few and short.
+/// All strings that match `regex`, if they are few and short.
 pub(super) fn all_texts(regex: &mut Regex) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let mut open = vec![(regex.initial_state(), Vec::new())];

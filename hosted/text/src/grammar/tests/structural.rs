@@ -27,7 +27,7 @@ fn compiled(structure: &Structure, tokenizer: &Tokenizer<'_>) -> Grammar {
     Grammar::new(&source, tokenizer).expect("a grammar")
 }
 
-/// Whether a text, of which each part is cut on its own, is complete. Names of control tokens are those tokens.
+/// Whether the grammar accepts a text whose parts are tokenized separately. Names of control tokens are parsed.
 fn takes(grammar: &mut Grammar, tokenizer: &Tokenizer<'_>, parts: &[&str]) -> bool {
     grammar.restart();
     for token in parts.iter().flat_map(|part| encode(tokenizer, part)) {
@@ -275,7 +275,7 @@ fn the_most_of_all_ends_soon() {
         assert!(takes(&mut grammar, tokenizer, &[&called]));
         let wrong = format!("{NAMESPACE}0003=0004>");
         assert!(!takes(&mut grammar, tokenizer, &[&wrong]));
-        // Too much for the lexer, which says so.
+        // Exceeds a limit of the lexer, which is reported.
         let pad = "<>".repeat(120);
         let source = all(&pad).grammar().expect("within the bounds");
         let written = Grammar::new(&source, tokenizer).and_then(|mut grammar| {

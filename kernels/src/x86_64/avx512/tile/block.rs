@@ -109,10 +109,9 @@ impl BlockTile {
     /// Adds the products to the outputs.
     ///
     /// # Safety
-    /// - There are 1 to 8 blocks; the codes of so many of four tokens are readable, and their gathered
-    ///   scales.
+    /// - There are 1 to 8 blocks; four tokens' codes for that number of blocks are readable, and their gathered scales.
     /// - Panels are readable, and those with outputs unpacked.
-    /// - The outputs of `read` and `write` are that, and nothing else accesses them.
+    /// - The outputs of `read` and `write` are readable and writable respectively, and nothing else accesses them.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
     #[expect(clippy::too_many_lines, reason = "one block of assembly")]

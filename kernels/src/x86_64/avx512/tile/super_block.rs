@@ -18,9 +18,9 @@ pub(crate) type Corrections = [[i32; 16]; TOKENS];
 pub(crate) struct SuperBlockTile {
     /// Codes of the first token's group.
     pub(crate) x: *const u8,
-    /// Its scale.
+    /// Scale of the first token's group.
     pub(crate) d: *const u8,
-    /// Its sums over as many columns as have a minimum.
+    /// Sums of the first token's group, each over as many columns as share a minimum.
     pub(crate) sums: *const u8,
     /// Bytes from a token's row to the next one's.
     pub(crate) stride: usize,
@@ -149,7 +149,7 @@ impl SuperBlockTile {
     /// - Groups, scales and sums of four tokens are readable, and the corrections of each.
     /// - Panels are readable, and those with outputs unpacked with pairs of scales. Counts are
     ///   those that their comments name.
-    /// - The outputs of `read` and `write` are that, and nothing else accesses them.
+    /// - The outputs of `read` and `write` are readable and writable respectively, and nothing else accesses them.
     /// - Dots are within 16 bits, unless `scaling` is [`WIDE`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline(never)] // Its registers are all of them.
@@ -178,7 +178,7 @@ impl SuperBlockTile {
                 start!("{corrections}", 0 0 1, 64 2 3, 128 4 5, 192 6 7),
                 start!("{corrections} + 4", 0 8 9, 64 10 11, 128 12 13, 192 14 15),
                 "add {corrections}, 8",
-                // The second sub-block is so many lines on.
+                // The second sub-block is `n_lines` lines after the first.
                 "mov {n}, qword ptr [{tile} + {n_lines}]",
                 "lea {odd_x}, [{x} + 4*{n}]",
                 "lea {odd_x3}, [{x3} + 4*{n}]",
@@ -366,7 +366,7 @@ mod tests {
         }
         let mut state = 1;
         let w = [panel(&mut state), panel(&mut state)];
-        // Rows of codes, then of what is beside them; dots of 32 stay below 2^15.
+        // Rows of codes followed by other data; dots of 32 stay below 2^15.
         let mut rows = [[0i8; 2 * GROUP]; TOKENS];
         for row in &mut rows {
             for code in &mut row[..GROUP] {

@@ -28,7 +28,7 @@ struct Half {
     near_zero: __m256i,
 }
 
-/// What goes from one half to the next.
+/// State passed from one half to the next.
 struct Carry {
     first: __m256,
     /// The last four `d`.
@@ -172,8 +172,8 @@ fn pass<const COUNT: bool, const AHEAD: bool>(
     stats
 }
 
-/// Takes 64 samples, group `g` of a block; with `COUNT` counts what is held in its place, where its
-/// own bins go. Returns which are ≥ 0.
+/// Takes 64 samples, group `g` of a block; with `COUNT` counts the bins held in its place, which its own replace.
+/// Returns which are ≥ 0.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn take_group<const COUNT: bool>(
@@ -347,8 +347,8 @@ fn bytes_of(x: __m256, bins: &Bins) -> [u8; 8] {
     bytes(_mm256_min_epu32(bins_of(x, bins), last))
 }
 
-/// The same in 32 bits each, before the limit to the last bin: samples that [`Counting::new`] takes
-/// need none.
+/// The bins of eight samples, in 32 bits each and before the limit to the last bin: samples that [`Counting::new`]
+/// accepts do not need the limit.
 #[target_feature(enable = "avx2,fma,popcnt")]
 #[inline]
 fn bins_of(x: __m256, bins: &Bins) -> __m256i {
@@ -385,7 +385,7 @@ fn lanes(x: __m256) -> [f32; 8] {
     out
 }
 
-/// Up to `N` numbers and zeros behind them.
+/// Up to `N` numbers, padded with zeros.
 fn padded<const N: usize>(from: &[f32]) -> [f32; N] {
     let mut out = [0.0; N];
     out[..from.len()].copy_from_slice(from);

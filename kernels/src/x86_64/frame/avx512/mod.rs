@@ -178,9 +178,9 @@ fn start(first: f32) -> State {
     }
 }
 
-/// Holds the compiler to the order in which these vectors are written here: what makes them comes
-/// before, what takes them behind. Else it puts the sums of 64 samples before all their counts, which is
-/// farther than a core looks ahead.
+/// Holds the compiler to the order in which these vectors are written here: what produces them comes before, what uses
+/// them after. Otherwise it puts the sums of 64 samples before all their counts, which is farther than a core looks
+/// ahead.
 macro_rules! in_order {
     ($($name:ident = $x:expr),+) => {
         // SAFETY: a comment, and no instruction.
@@ -208,7 +208,7 @@ fn take_group(state: &mut State, quarters: &[[f32; LANES]]) -> u64 {
     positive
 }
 
-/// The same, and counts what is held in its place, where its own bins go. Counts wait for stores
+/// Takes 64 samples and counts the held bins, which are replaced by the bins of these samples. Counts wait for stores
 /// and sums for arithmetic: eight counts follow every half step of the sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
@@ -409,8 +409,8 @@ fn bytes_of(x: __m512, bins: &Bins) -> [u8; LANES] {
     out
 }
 
-/// The same in 32 bits each, before the limit to the last bin: samples that [`Counting::new`] takes
-/// need none.
+/// The bins of 16 samples, in 32 bits each and before the limit to the last bin: samples that [`Counting::new`] accepts
+/// do not need the limit.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn bins_of(x: __m512, bins: &Bins) -> __m512i {
@@ -437,7 +437,7 @@ fn load(from: &[f32; LANES]) -> __m512 {
     unsafe { _mm512_loadu_ps(from.as_ptr()) }
 }
 
-/// Up to 16 numbers and zeros behind them. What is behind the slice is not touched.
+/// Up to 16 numbers, padded with zeros. Memory after the slice is not touched.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,popcnt")]
 #[inline]
 fn load_first(from: &[f32]) -> __m512 {
