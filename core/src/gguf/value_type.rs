@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The type of a [`Value`], numbered as in the file.
+/// The type of a [`Value`](super::Value), numbered as in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "the same names as in Value")]

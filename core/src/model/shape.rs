@@ -253,7 +253,7 @@ impl Experts {
 /// How a token's experts follow from the router's logits.
 ///
 /// 1. Scores of all experts.
-/// For the choice alone, a bias is added if the file has one (`exp_probs_b.bias`), and experts outside of the best
+/// 2. For the choice alone, a bias is added if the file has one (`exp_probs_b.bias`), and experts outside of the best
 ///    groups are left out. A group's score is the sum of its two best.
 /// 3. The best are chosen, ties to the lower number.
 /// 4. Weights are their scores without the bias, normalised and scaled.

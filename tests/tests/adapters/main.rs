@@ -216,7 +216,7 @@ fn files() -> Vec<PathBuf> {
 
 /// What has two dimensions and cannot be adapted: taps, positions, token types, heads, what makes a layer's own
 /// embedding.
-const NOT_ADAPTED: [&str; 9] = [
+const NOT_ADAPTED: [&str; 11] = [
     "conv",
     "position_embd",
     "token_types",
@@ -225,6 +225,9 @@ const NOT_ADAPTED: [&str; 9] = [
     "ssm_a",
     "ssm_d",
     "ssm_norm",
+    // Norms of each head.
+    "attn_q_norm",
+    "attn_k_norm",
     "nextn",
 ];
 

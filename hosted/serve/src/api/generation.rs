@@ -82,7 +82,7 @@ pub struct Generation {
     pub n_keep: usize,
     /// Whether events are sent as they happen; if false, they may be sent together at the end.
     pub streams: bool,
-    /// Whether [`PromptProgress`](super::Progress) is reported while the prompt is read.
+    /// Whether [`PromptProgress`](super::PromptProgress) is reported while the prompt is read.
     pub reports_progress: bool,
     /// Whether every piece has its timings.
     pub times_pieces: bool,
