@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Service>()?;
     module.add_class::<Reply>()?;
-    module.add("Refused", module.py().get_type::<Refused>())?;
+    module.add("RefusedError", module.py().get_type::<RefusedError>())?;
     let stop = wrap_pyfunction!(stop_all, module)?;
     let atexit = module.py().import("atexit")?;
     atexit.call_method1("register", (stop,)).map(drop)
@@ -78,7 +78,7 @@ pub(crate) struct Reply {
 
 create_exception!(
     sluice._native,
-    Refused,
+    RefusedError,
     PyException,
     "A request was refused, or failed: a message, the kind of error, and the field that is wrong or None."
 );
@@ -322,7 +322,7 @@ fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Res
 
 fn of_api(error: &ApiError) -> PyErr {
     let kind = format!("{:?}", error.kind);
-    Refused::new_err((error.to_string(), kind, error.field.clone()))
+    RefusedError::new_err((error.to_string(), kind, error.field.clone()))
 }
 
 fn ended() -> PyErr {

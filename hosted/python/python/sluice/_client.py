@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice._native import Context, Model, Refused, Reply, Sampler, Service
+from sluice._native import Context, Model, RefusedError, Reply, Sampler, Service
 
 Json = dict[str, Any]
 """An object of JSON."""
@@ -121,12 +121,10 @@ class Client:
             RequestError, ServiceError: it was refused, or failed.
         """
         try:
-            return self.service.embed(
-                tokens, kind, normalize=normalize, dimensions=dimensions, model=model
-            )
+            return self.service.embed(tokens, kind, normalize=normalize, dimensions=dimensions, model=model)
         except OverflowError as error:
             raise RequestError(f"a text has a number that is not a token: {error}", param="input") from None
-        except Refused as error:
+        except RefusedError as error:
             raise _of_kind(*error.args) from None
 
     def call(
