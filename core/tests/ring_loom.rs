@@ -67,7 +67,7 @@ mod policy {
 
 #[cfg(loom)]
 mod model {
-    use crate::intake::{self, Handled, Overflow};
+    use crate::intake::{self, FrameOutcome, Overflow};
     use crate::ring::{self, StaticRing};
     use crate::telemetry;
     use core::mem::MaybeUninit;
@@ -182,7 +182,7 @@ mod model {
                 }
             });
             let popping = loom::thread::spawn(move || {
-                consumer.process(1, |_| Handled {
+                consumer.process(1, |_| FrameOutcome {
                     passed: false,
                     go_on: true,
                 });
