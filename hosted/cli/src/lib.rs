@@ -1,4 +1,4 @@
-//! The program `sluice`, for its own main and for the Python wheel: what is asked for, and how it ended.
+//! The program `sluice`, for its own main and for the Python wheel.
 
 mod argv;
 mod commands;
@@ -33,18 +33,19 @@ pub fn server_setup(
     ServerSetup::new(&args, team, stop)
 }
 
-/// Whether notes go to stderr, besides errors.
+/// Sets whether only errors are printed on stderr.
 pub fn set_quiet(is_quiet: bool) {
     output::set_quiet(is_quiet);
 }
 
-/// Does what `args` ask for, the program's name first, and returns the exit code.
+/// Runs the program with `args`, whose first is the program's name, and returns the exit code.
 #[must_use]
 pub fn main(args: Vec<OsString>) -> u8 {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to stdout and are no error. A closed stdout is none either.
+            // Help and version are printed on stdout and are not errors. A closed stdout is not one
+            // either.
             let _shown = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => EXIT_DONE,
@@ -77,7 +78,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
 }
 
 fn parse(mut args: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // No command is `run`, unless it is a question about the program.
+    // The default command is `run`, unless the arguments ask for help or the version.
     let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
     let about = ["-h", "--help", "-V", "--version"].contains(&first);
     if args.len() < 2 || (first.starts_with('-') && !about) {

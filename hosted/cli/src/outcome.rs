@@ -2,16 +2,16 @@
 
 use core::fmt;
 
-/// How a command ended, other than by an error.
+/// How a command ended, if not with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Done,
-    /// Something could not be done, and why was said.
+    /// Something failed, and the error was reported.
     Failed,
     Interrupted,
 }
 
-/// The arguments do not go together: exit code 2.
+/// The arguments contradict each other: exit code 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -26,5 +26,5 @@ impl core::error::Error for UsageError {}
 pub(crate) const EXIT_DONE: u8 = 0;
 pub(crate) const EXIT_ERROR: u8 = 1;
 pub(crate) const EXIT_USAGE: u8 = 2;
-/// 128 + SIGINT, as shells say it.
+/// 128 + SIGINT, as in shells.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;

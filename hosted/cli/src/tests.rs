@@ -1,4 +1,4 @@
-//! What the command line understands.
+//! Tests of the command line.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn the_command_is_well_formed() {
     commands::tree().debug_assert();
 }
 
-/// `debug_assert` looks at this only where debug assertions are on.
+/// `debug_assert` checks this only with debug assertions.
 #[test]
 fn no_command_has_a_flag_twice() {
     let mut all = commands::tree();
@@ -71,7 +71,7 @@ fn every_command_has_examples_that_parse() {
     assert!(checked >= 25, "{checked}");
 }
 
-/// The words of a line as a shell cuts them, up to a pipe, a list, a redirection or a comment.
+/// The words of a line as a shell splits them, up to a pipe, a list, a redirection or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in line.chars() {

@@ -1,4 +1,4 @@
-//! Flags of llama.cpp's programs that a command here does not have: what becomes of each.
+//! What each llama.cpp flag that a command here does not have maps to.
 
 mod own;
 mod table;
@@ -11,28 +11,28 @@ use own::OWN;
 use std::ffi::{OsStr, OsString};
 use table::{Row, TABLE};
 
-/// What happens to flags.
+/// The handling of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// A note says why nothing is lost without it.
+    /// Print a note that explains why nothing is lost without the flag.
     Ignored(&'static str),
-    /// An error says why, or what to type.
+    /// Return an error that gives the reason or what to type instead.
     Refused(&'static str),
 }
 
-/// Whether a flag has a value.
+/// Whether a flag takes a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     No,
     One,
-    /// Only where the next argument is one of these words.
+    /// Only if the next argument is one of these words.
     Maybe(&'static [&'static str]),
 }
 
-/// Deals with `arg` of `command` and its value, if it is in the tables. Returns whether it was.
+/// Handles `arg` of `command` and its value if the tables list it. Returns whether they do.
 ///
 /// # Errors
-/// It is refused.
+/// The flag is refused.
 pub(super) fn settle(
     command: &str,
     arg: &OsStr,
@@ -62,7 +62,7 @@ pub(super) fn settle(
     let shown = value.map_or_else(|| flag.to_owned(), |value| format!("{flag} {value}"));
     match fate {
         Fate::Ignored(why) => {
-            note(format_args!("note: {shown} changes nothing: {why}"));
+            note(format_args!("note: {shown} has no effect: {why}"));
             Ok(true)
         }
         Fate::Refused(why) => {
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(settled(&["-xyz", "x"]), Ok((false, vec!["x".into()])));
         let refused = settled(&["-md", "draft.gguf"]).unwrap_err();
         assert!(
-            refused.contains("-md draft.gguf: this command writes no text"),
+            refused.contains("-md draft.gguf: this command generates no text"),
             "{refused}"
         );
     }

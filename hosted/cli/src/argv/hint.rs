@@ -1,4 +1,4 @@
-//! What to type instead of what clap does not know.
+//! Suggestions for arguments that clap does not know.
 
 use crate::flags::names::nearest;
 use clap::Command;
@@ -7,7 +7,7 @@ use core::error::Error as _;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// An error about `name`, which is no command, if there is something to say of it.
+/// An error with a suggestion for `name`, which is not a command; `None` if there is none.
 pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
     let known = COMMANDS
         .iter()
@@ -20,9 +20,9 @@ pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
     let hint = match known {
         Some((_, hint)) => format!("unknown command `{name}`: {hint}"),
         None if is_model() => format!(
-            "unknown command {name}: `sluice run {name}` continues a text, `sluice chat {name}` chats"
+            "unknown command {name}: use `sluice run {name}` to continue a text or `sluice chat {name}` to chat"
         ),
-        // The program's own flags.
+        // A flag of the program itself.
         None if name.starts_with('-') => return None,
         None => {
             let near = nearest(name, program.get_subcommands().map(Command::get_name))?;
@@ -34,37 +34,40 @@ pub(super) fn no_command(program: &Command, name: &str) -> Option<Error> {
 
 /// Commands of other programs.
 const COMMANDS: &[(&str, &str)] = &[
-    ("server start api", "`sluice serve` is the server"),
-    ("version", "`sluice --version`"),
+    ("server start api", "use `sluice serve`"),
+    ("version", "use `sluice --version`"),
     (
         "list ls ps models",
-        "models are files; fetched ones lie in ~/.cache/huggingface/hub",
+        "models are plain files; downloaded ones are in ~/.cache/huggingface/hub",
     ),
-    ("rm remove delete", "models are files: remove the file"),
-    ("show info", "`sluice inspect FILE`"),
-    ("download get fetch", "`sluice pull USER/NAME`"),
+    (
+        "rm remove delete",
+        "models are plain files; delete the file",
+    ),
+    ("show info", "use `sluice inspect FILE`"),
+    ("download get fetch", "use `sluice pull USER/NAME`"),
     (
         "generate gen complete simple main",
-        "`sluice run -m FILE -p TEXT`",
+        "use `sluice run -m FILE -p TEXT`",
     ),
-    ("cli talk conversation", "`sluice chat -m FILE`"),
-    ("embedding embeddings", "`sluice embed`"),
-    ("tokens tokenise detokenize", "`sluice tokenize`"),
-    ("ppl", "`sluice perplexity`"),
-    ("quantise quant", "`sluice quantize`"),
+    ("cli talk conversation", "use `sluice chat -m FILE`"),
+    ("embedding embeddings", "use `sluice embed`"),
+    ("tokens tokenise detokenize", "use `sluice tokenize`"),
+    ("ppl", "use `sluice perplexity`"),
+    ("quantise quant", "use `sluice quantize`"),
     (
         "llama-bench benchmark batched-bench",
-        "`sluice bench -m FILE`",
+        "use `sluice bench -m FILE`",
     ),
-    ("completion", "`sluice completions SHELL`"),
+    ("completion", "use `sluice completions SHELL`"),
     (
         "llama-gguf-split split merge",
-        "`sluice gguf-split` makes parts and one file of them; to run a model, name its first part",
+        "use `sluice gguf-split` to split or merge files; to run a split model, name its first part",
     ),
 ];
 
-/// The error as it is; or, where a wrong value comes from a variable, with the variable's name in
-/// the flag's place. `args` is the command line.
+/// `error`, but with the variable's name in place of the flag's if the wrong value comes from an
+/// environment variable. `args` is the command line.
 pub(super) fn blame(error: Error, command: &Command, args: &[OsString]) -> Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -96,12 +99,14 @@ pub(super) fn blame(error: Error, command: &Command, args: &[OsString]) -> Error
     }
     let why = error.source().map(|source| format!(": {source}"));
     let valid = match error.get(ContextKind::ValidValue) {
-        Some(ContextValue::Strings(valid)) => Some(format!(": {} are known", valid.join(", "))),
+        Some(ContextValue::Strings(valid)) => {
+            Some(format!("; expected one of {}", valid.join(", ")))
+        }
         _ => None,
     };
     let why = why.or(valid).unwrap_or_default();
     let message = format!(
-        "the variable {} has the value '{value}'{why}\n",
+        "invalid value '{value}' of the environment variable {}{why}\n",
         variable.display()
     );
     Error::raw(ErrorKind::ValueValidation, message)

@@ -1,7 +1,7 @@
-//! Two- and three-letter flags with one dash, as llama.cpp has them (`-ub`, `-ctk`).
+//! Two- and three-letter flags with a single dash, as in llama.cpp (`-ub`, `-ctk`).
 //!
-//! clap knows a dash and one letter. The longer ones are replaced by their long names before
-//! clap sees them, except where they are the value of another flag.
+//! clap supports single-letter short flags only. Longer ones are replaced by their long names
+//! before clap parses them, unless they are the value of another flag.
 
 mod foreign;
 mod hint;
@@ -41,14 +41,14 @@ const ALIASES: &[(&str, &str)] = &[
     ("--output-file", "--output"),
 ];
 
-/// Flags that llama.cpp has given up, and what it has instead.
+/// Flags that llama.cpp has removed, and their replacements.
 const OLD: &[(&str, &str, &str)] = &[
     ("--no-mmap", "--load-mode", "none"),
     ("--mmap", "--load-mode", "mmap"),
     ("--mlock", "--load-mode", "mmap+mlock"),
 ];
 
-/// Flags of llama.cpp's that say what a command does anyway.
+/// llama.cpp flags that request what a command does anyway.
 const NEEDLESS: &[(&str, &[&str])] = &[
     (
         "chat",
@@ -71,7 +71,7 @@ const NEEDLESS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Flags of llama.cpp's that are another command here, and what to type.
+/// llama.cpp flags that correspond to another command here, and what to type.
 const ELSEWHERE: &[(&str, &[&str], &str)] = &[
     (
         "run",
@@ -84,21 +84,21 @@ const ELSEWHERE: &[(&str, &[&str], &str)] = &[
             "--interactive-first",
             "--jinja",
         ],
-        "`sluice run` continues a text as it is; `sluice chat` talks, by the model's template",
+        "`sluice run` continues a text as it is; use `sluice chat`, which applies the model's template",
     ),
     (
         "chat",
         &["-no-cnv", "--no-conversation"],
-        "`sluice chat` talks; `sluice run` continues a text as it is",
+        "`sluice chat` holds a conversation; use `sluice run` to continue a text",
     ),
     (
         "chat",
         &["--no-jinja"],
-        "chat templates are Jinja here; --chat-template chatml takes a plain one",
+        "chat templates are always Jinja; use --chat-template chatml for a plain one",
     ),
 ];
 
-/// `args` with the long names; the first is the program, the second the command.
+/// `args` with long names. The first is the program, the second the command.
 ///
 /// # Errors
 /// A flag that belongs to another command.
@@ -149,7 +149,7 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
             return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
         }
         check_elsewhere(program, command, &arg)?;
-        // Only where the command has the flag: elsewhere the message should name what was typed.
+        // Only if the command has the flag: otherwise the error should name what was typed.
         let is_known = |long: &str| find(command, &long.into()).is_some();
         let alias = ALIASES
             .iter()
@@ -165,20 +165,20 @@ pub(super) fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsStr
     Ok(expanded)
 }
 
-/// What clap found wrong in `args`, in the words of who gave it.
+/// clap's error about `args`, reworded to blame the environment variable that caused it.
 pub(super) fn blame(error: clap::Error, command: &Command, args: &[OsString]) -> clap::Error {
     hint::blame(error, command, args)
 }
 
 /// # Errors
-/// `arg` is a flag of other commands: the message names them.
+/// `arg` is a flag of other commands; the error names them.
 fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<(), clap::Error> {
     let text = arg.to_str().unwrap_or_default();
     let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
     let alias = ALIASES.iter().find(|(short, _)| *short == flag);
     let long = alias.map_or(flag, |(_, long)| long);
     let is_flag = long.starts_with('-') && !matches!(long, "-" | "--");
-    // What stands behind a command's own commands is theirs to judge.
+    // Arguments after a subcommand are checked by that subcommand.
     if !is_flag || command.has_subcommands() || find(command, &long.into()).is_some() {
         return Ok(());
     }
@@ -192,14 +192,14 @@ fn check_elsewhere(program: &Command, command: &Command, arg: &OsStr) -> Result<
         return Ok(());
     }
     let message = format!(
-        "{flag}: `sluice {}` has no such flag, {} has\n",
+        "{flag}: not a flag of `sluice {}`, but of {}\n",
         command.get_name(),
         names.join(", ")
     );
     Err(clap::Error::raw(ErrorKind::UnknownArgument, message))
 }
 
-/// Long flags may be written with underscores, as llama.cpp allows it.
+/// Accepts underscores in long flags, as llama.cpp does.
 fn with_dashes(command: &Command, arg: OsString) -> OsString {
     let text = arg.to_str().unwrap_or_default();
     let (flag, value) = match text.split_once('=') {
@@ -215,11 +215,11 @@ fn with_dashes(command: &Command, arg: OsString) -> OsString {
         .into()
 }
 
-/// Whether the command has the flag itself, or by a short name.
+/// Whether the command has the flag, or a short name of it.
 fn is_ours(command: &Command, arg: &OsString) -> bool {
     let is_alias =
         |(short, long): &(&str, &str)| arg == *short && find(command, &(*long).into()).is_some();
-    // What stands behind a command's own commands is theirs.
+    // Arguments after a subcommand belong to it.
     let mut inner = command.get_subcommands();
     find(command, arg).is_some()
         || ALIASES.iter().any(is_alias)
@@ -231,7 +231,7 @@ fn takes_value(command: &Command, flag: &OsString) -> bool {
     find(command, flag).is_some_and(|arg| arg.get_action().takes_values())
 }
 
-/// The argument that is called `flag`.
+/// The argument of that name.
 fn find<'c>(command: &'c Command, flag: &OsString) -> Option<&'c Arg> {
     let flag = flag.to_str()?;
     let is_it = |arg: &&Arg| match flag.strip_prefix("--") {

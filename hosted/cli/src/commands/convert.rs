@@ -1,4 +1,4 @@
-//! `sluice convert`: a folder of Hugging Face's to a GGUF file.
+//! `sluice convert`: a Hugging Face folder to a GGUF file.
 
 use crate::flags::names::suggestion;
 use crate::outcome::Ending;
@@ -20,8 +20,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Reads config.json, the tokenizer's files and safetensors; writes what llama.cpp's
-/// convert_hf_to_gguf.py writes. The file appears under its name when it is complete.
+/// Reads config.json, the tokenizer's files and safetensors, and writes what llama.cpp's
+/// convert_hf_to_gguf.py writes. The output file appears once it is complete.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ConvertArgs {
@@ -62,9 +62,9 @@ pub(crate) struct ConvertArgs {
 #[derive(Clone, Copy, Debug)]
 enum TypeArg {
     Auto,
-    /// As llama.cpp's converter gives it.
+    /// A type of llama.cpp's converter.
     Float(FloatType),
-    /// As `sluice quantize` gives it.
+    /// A type of `sluice quantize`.
     Mix(FileType),
 }
 
@@ -107,7 +107,7 @@ impl ConvertArgs {
                 Ok(plan(Some((float.file_type(), &type_of)))?)
             }
             TypeArg::Mix(file_type) => {
-                // A mix depends on the whole model, so it is planned on the file in F32.
+                // A mix of types depends on the whole model, so it is planned on the F32 file.
                 let f32 = |_: &str, _: &[u64]| GgmlType::F32;
                 let whole = plan(Some((0, &f32)))?;
                 let (header, len) = (whole.header().bytes(), whole.header().file_bytes());

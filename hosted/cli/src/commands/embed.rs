@@ -25,7 +25,7 @@ Examples:
   sluice embed -m bge-small.gguf -f lines.txt > embeddings.json
   sluice embed -m qwen3.gguf -f lines.txt --pooling last --embd-output-format raw
 
-Each line of the text is embedded for itself (--embd-separator). The output is JSON as OpenAI has it:
+Each line of the text is embedded on its own (--embd-separator). The output is JSON in OpenAI's format:
 {\"object\": \"list\", \"data\": [{\"object\": \"embedding\", \"index\": 0, \"embedding\": [...]}]}";
 
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct EmbedArgs {
     /// cls takes the first. By default what the model's file says, else mean.
     #[arg(long, value_name = "TYPE", value_parser = poolings())]
     pooling: Option<String>,
-    /// Set the norm to divide by: -1 none, 1 taxicab, 2 euclidean, N p-norm
+    /// Set the norm to divide by: -1 none, 1 taxicab, 2 Euclidean, N p-norm
     ///
     /// 0 scales the largest magnitude to 32760.
     #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true,
@@ -132,7 +132,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
         result => result?,
     }
     if let Some(i) = wrong {
-        bail!("the vector of text {i} is not finite: the model's weights are damaged");
+        bail!("the embedding of text {i} is not finite: the model's weights are damaged");
     }
     TextOutput::new().write(&out.finish())?;
     Ok(Ending::Done)
@@ -141,7 +141,7 @@ pub(super) fn embed(args: &EmbedArgs) -> anyhow::Result<Ending> {
 /// The tokens of each text.
 ///
 /// # Errors
-/// A text without tokens, or longer than the model or `n_ctx` (0: no limit of its own) takes.
+/// A text has no tokens, or more than the model or `n_ctx` allows (0 sets no further limit).
 fn tokens(opened: &LocalModel<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Result<Vec<Vec<u32>>> {
     let own = opened.config().n_ctx_train.max(1);
     let max = if n_ctx == 0 { own } else { n_ctx.min(own) };
@@ -151,11 +151,11 @@ fn tokens(opened: &LocalModel<'_>, texts: &[&str], n_ctx: usize) -> anyhow::Resu
             .with_context(|| format!("cannot encode text {i}"))?;
         prompt::warn_of_doubles(opened.tokenizer(), &tokens);
         if tokens.is_empty() {
-            bail!("text {i} is empty, and the model adds no token of its own");
+            bail!("text {i} is empty, and the model adds no tokens of its own");
         }
         if tokens.len() > max {
             let n = tokens.len();
-            bail!("text {i} has {n} tokens, more than the context of {max}");
+            bail!("text {i} has {n} tokens, more than the context size of {max}");
         }
         Ok(tokens)
     };
@@ -172,7 +172,7 @@ impl EmbedArgs {
                 None if input::is_piped() => input::stdin()?,
                 None => return Err(input::no_text().into()),
             };
-            // Lines of Windows end with two characters.
+            // Lines in Windows files end with two characters.
             text.replace("\r\n", "\n")
         };
         Ok(input::without_last_newline(&text).to_owned())
@@ -194,13 +194,13 @@ impl EmbedArgs {
     }
 }
 
-/// The output in the making.
+/// The output, as it is written.
 #[derive(Debug)]
 struct Vectors<'a> {
     args: &'a EmbedArgs,
     text: String,
     count: usize,
-    /// Kept for similarities.
+    /// The vectors, kept to compute similarities.
     all: Vec<Vec<f32>>,
 }
 
@@ -259,7 +259,7 @@ impl<'a> Vectors<'a> {
     }
 }
 
-/// The cosines of the angles between all pairs, a row a vector.
+/// The cosine similarities of all pairs, one row per vector.
 fn similarities(all: &[Vec<f32>]) -> String {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));

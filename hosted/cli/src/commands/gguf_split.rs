@@ -1,4 +1,4 @@
-//! `sluice gguf-split`: a model in parts, and parts in one file.
+//! `sluice gguf-split`: splits a model into parts, and merges parts into one file.
 
 use crate::outcome::{Ending, UsageError};
 use crate::ui::format::{Bytes, shown};
@@ -20,7 +20,7 @@ Examples:
   sluice gguf-split --split-max-tensors 64 --no-tensor-first-split --dry-run model.gguf model
   sluice gguf-split --merge parts/model-00001-of-00003.gguf model.gguf
 
-Parts are called OUT-00001-of-00003.gguf and so on. Commands read all by the first one's name.";
+Parts are named OUT-00001-of-00003.gguf and so on. To use a split model, name its first part.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
@@ -62,7 +62,7 @@ pub(super) fn gguf_split(args: &GgufSplitArgs) -> anyhow::Result<Ending> {
     let file = ModelFile::open(&args.input, LoadMode::Read)?;
     if file.slc()?.is_some() {
         bail!(
-            "{} is a .slc file: `sluice unpack` makes a GGUF file of it",
+            "{} is a .slc file: convert it to GGUF with `sluice unpack`",
             file.name()
         );
     }
@@ -111,10 +111,10 @@ fn plan<'g>(
     gguf: &Gguf<'g>,
 ) -> anyhow::Result<SplitPlan<'g>> {
     if args.merge {
-        // The only part of one is a part, too.
+        // A single part is still a part of a split model.
         let is_split = file.n_parts() > 1 || gguf.u64(COUNT_KEY) == Ok(1);
         if !is_split {
-            bail!("{}: already a single file, nothing to merge", file.name());
+            bail!("{}: already a single file; nothing to merge", file.name());
         }
         return Ok(SplitPlan::one(gguf));
     }
@@ -126,7 +126,7 @@ fn plan<'g>(
     plan.with_context(|| file.name().to_owned())
 }
 
-/// Where the files go.
+/// The names of the output files.
 fn paths(args: &GgufSplitArgs, plan: &SplitPlan<'_>) -> Result<Vec<PathBuf>, UsageError> {
     if args.output.file_name().is_none() {
         let output = args.output.display();
@@ -140,7 +140,7 @@ fn paths(args: &GgufSplitArgs, plan: &SplitPlan<'_>) -> Result<Vec<PathBuf>, Usa
     Ok((0..count).map(path).collect())
 }
 
-/// As llama-gguf-split prints it.
+/// In llama-gguf-split's format.
 fn described(plan: &SplitPlan<'_>) -> String {
     let mut text = format!("n_split: {}\n", plan.parts().len());
     for (part, number) in plan.parts().iter().zip(1..) {
@@ -153,7 +153,7 @@ fn described(plan: &SplitPlan<'_>) -> String {
     text
 }
 
-/// Says which parts are larger than asked, and why.
+/// Warns of parts that exceed the requested size, and why.
 fn note_large(args: &GgufSplitArgs, plan: &SplitPlan<'_>) {
     let Some(max) = args.split_max_size else {
         return;
@@ -162,7 +162,7 @@ fn note_large(args: &GgufSplitArgs, plan: &SplitPlan<'_>) {
         if part.data_bytes() > max.get() {
             let name = part.tensor_names().next().unwrap_or_default();
             note(format_args!(
-                "warning: part {number} is larger than asked: {} alone has {}",
+                "warning: part {number} exceeds the requested size: {} alone takes {}",
                 shown(name.as_bytes(), 127),
                 Bytes(part.data_bytes())
             ));
@@ -175,11 +175,13 @@ fn size(text: &str) -> Result<NonZero<u64>, String> {
     let (number, unit) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
         (Some(number), _) => (number, 1_000_000),
         (None, Some(number)) => (number, 1_000_000_000),
-        (None, None) => return Err("a whole number and M or G, such as 500M or 2G".into()),
+        (None, None) => {
+            return Err("expected a whole number followed by M or G, such as 500M or 2G".into());
+        }
     };
     let bytes = number.parse().ok().and_then(|n: u64| n.checked_mul(unit));
     let bytes = bytes.and_then(NonZero::new);
-    bytes.ok_or_else(|| "a whole number above 0 stands before M or G, such as 500M".into())
+    bytes.ok_or_else(|| "expected a whole number above 0 before M or G, such as 500M".into())
 }
 
 /// As in llama-gguf-split.

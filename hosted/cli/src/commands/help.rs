@@ -6,14 +6,14 @@ use clap::{Arg, ArgAction, Command, Id};
 use core::fmt::Write as _;
 use std::collections::HashMap;
 
-/// Colours of help and errors, where the terminal has them and `NO_COLOR` is not set.
+/// Colours of help and errors, if the terminal supports them and `NO_COLOR` is not set.
 pub(super) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())
     .usage(AnsiColor::Yellow.on_default().bold())
     .literal(AnsiColor::Cyan.on_default())
     .placeholder(AnsiColor::Green.on_default());
 
-/// Commands by what they are for, as the program's help lists them.
+/// Commands by purpose, as the program's help lists them.
 const COMMANDS: [(&str, &[&str]); 6] = [
     (
         "Run a model",
@@ -58,8 +58,8 @@ const HEADINGS: &[(&str, &str)] = &[
     ("WorkerArgs", "Worker"),
 ];
 
-/// Headings of single flags in commands that have the flags of a struct. A struct with others flattened into it
-/// does not tell clap which flags are its own.
+/// Headings of single flags, for commands with the flags of a struct. clap cannot tell which flags are a
+/// struct's own if others are flattened into it.
 const SINGLE: &[Single] = &[
     Single {
         with: "HubArgs",
@@ -190,7 +190,7 @@ struct Single {
 const GENERAL: &str = "General";
 const ADAPTERS: &str = "Adapters (LoRA)";
 
-/// Flags that a summary shows where a command has more than [`SUMMARY_FLAGS_MAX`].
+/// Flags shown in the summary of a command that has more than [`SUMMARY_FLAGS_MAX`].
 const ESSENTIAL: &[&str] = &[
     "model",
     "hf_repo",
@@ -284,10 +284,10 @@ const OF_REQUESTS: &[&str] = &[
     "stop",
 ];
 
-/// More flags than this do not fit a screen.
+/// More flags than this do not fit on a screen.
 const SUMMARY_FLAGS_MAX: usize = 26;
 
-/// Columns of help.
+/// The width of help, in columns.
 const WIDTH: usize = 100;
 
 /// `program` with a heading for every flag, its commands in groups, and lines that fit a terminal.
@@ -338,7 +338,7 @@ fn with_headings(command: Command) -> Command {
     command.mut_subcommands(with_headings)
 }
 
-/// The name of a flag, by which the tables know it.
+/// The name of a flag in the tables.
 fn name_of(flag: &Id) -> String {
     flag.as_str().replace('-', "_")
 }
@@ -386,7 +386,7 @@ fn template(program: &Command) -> StyledStr {
     text.into()
 }
 
-/// `command` with help that fits a screen: its essential flags, and one line for each.
+/// `command` with help that fits on a screen: its essential flags, one line each.
 pub(super) fn summary(command: Command) -> Command {
     let is_shown = |arg: &&Arg| !arg.is_hide_set();
     let count = command.get_arguments().filter(is_shown).count();

@@ -1,4 +1,4 @@
-//! `sluice imatrix`: how much each column of each weight matters.
+//! `sluice imatrix`: measures the importance of each column of each weight.
 
 use crate::flags::reading::ReadingArgs;
 use crate::outcome::Ending;
@@ -73,7 +73,7 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// The model reads the text. `None` if Ctrl-C came first.
+/// Collects importance while the model reads the text. `None` after Ctrl-C.
 fn collect(
     reading: &ReadingArgs,
     process_output: bool,
@@ -85,7 +85,8 @@ fn collect(
     let collector = Collector::new(reading.session.model().config(), process_output);
     let (chunks, len) = (reading.chunks.slices(), reading.chunks.len);
     let mut bar = WorkBar::new("reading", chunks.len() as u64);
-    // The output layer reads the tokens whose logits are wanted; a chunk's last one says that it is done.
+    // The output layer sees only tokens whose logits are requested; the last token of a chunk marks its
+    // end.
     let skipped = if process_output { 0 } else { len - 1 };
     let each = |chunk: usize, token: usize, _: &[f32]| {
         if token + 1 == len {
@@ -102,7 +103,7 @@ fn collect(
     Ok(Some(collector))
 }
 
-/// For each weight: mean and largest importance of its columns, and how many percent of the columns have
+/// For each weight: mean and largest importance of its columns, and the percentage of columns that hold
 /// 90% of it.
 fn statistics(matrix: &ImportanceMatrix) -> String {
     let mut rows = Vec::new();

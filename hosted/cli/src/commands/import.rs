@@ -22,12 +22,12 @@ Examples:
   sluice import data/ model.gguf --metadata-from v.gguf --override-kv qwen3moe.block_count=int:48
   sluice import /ssd0/data,/ssd1/data model.gguf --metadata-from original.gguf --leave-experts
 
-DIR has metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
-whole model the other tensors, with dense_manifest.json or by their usual names. Head counts, rope
-and the tokenizer are in none of these: they come from --metadata-from and --override-kv.
+DIR contains metadata.json, expert_<id>.bin files or a packed blob with its .manifest.json, and for a
+whole model the other tensors, with dense_manifest.json or under their usual names. Head counts, RoPE
+and the tokenizer are not part of it: set them with --metadata-from and --override-kv.
 
-Of several directories, expert id is looked for first in number id modulo their number, from 0.
-With --leave-experts the file says where experts lie instead of having them: they must stay there.";
+With several directories, expert ID is first looked up in directory number ID modulo their count.
+With --leave-experts the file records where the experts are instead of containing them: do not move them.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
@@ -97,14 +97,13 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     };
     let (n_layer, n_expert) = (imported.n_layer, imported.n_expert);
     let dense = match imported.n_dense {
-        0 => {
-            "no other tensors: the directory holds experts alone, so the file cannot be run".into()
-        }
+        0 => "no other tensors: the directory contains only experts, so the file cannot be run"
+            .into(),
         n => format!("{n} other tensors"),
     };
     let path = args.output.display();
     let left = match args.leave_experts {
-        true => ", which stay in their files",
+        true => ", which remain in their files",
         false => "",
     };
     note(format_args!(
@@ -113,7 +112,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// One or several, between commas. A directory may have a comma in its name.
+/// One directory or several, separated by commas. A directory may have a comma in its name.
 fn directories(path: &Path) -> Vec<PathBuf> {
     if path.exists() {
         return vec![path.to_owned()];

@@ -1,4 +1,4 @@
-//! The commands: what each is called, takes and does.
+//! The commands: their names, flags and functions.
 
 mod bench;
 mod chat;
@@ -38,7 +38,7 @@ pub(super) struct Cli {
     /// Print only errors on stderr
     #[arg(short, long, global = true)]
     pub(super) quiet: bool,
-    /// Write what is printed on stderr to this file as well
+    /// Write everything printed on stderr to this file as well
     #[arg(
         long,
         value_name = "FILE",
@@ -129,10 +129,10 @@ Examples:
   sluice run -m model.gguf -p \"Once upon a time\" -n 200
   sluice inspect model.gguf
 
-`sluice -m model.gguf -p TEXT` is short for `sluice run …`.
+`sluice -m model.gguf -p TEXT` is short for `sluice run -m model.gguf -p TEXT`.
 
-Exit codes: 0 success (also when the reader of stdout has left), 1 error, 2 wrong usage,
-130 interrupted by Ctrl-C (after the text so far; a second Ctrl-C ends at once).";
+Exit codes: 0 success (also if the reader closes stdout), 1 error, 2 wrong usage,
+130 interrupted by Ctrl-C (the text so far is printed; a second Ctrl-C exits at once).";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -178,13 +178,13 @@ Examples:
   sluice imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf
   sluice imatrix -m model-f16.gguf -f more.txt --in-file imatrix.gguf -o imatrix.gguf --overwrite";
 
-/// The commands with their flags, as they are parsed.
+/// The commands with their flags.
 pub(super) fn tree() -> clap::Command {
     let command = shell::with_negative_numbers(shell::with_environment(Cli::command()));
     help::arranged(command)
 }
 
-/// The help that `args` ask for: `full`, or for `-h` a summary of it.
+/// The help that `args` request: `full`, or for `-h` a summary of it.
 pub(super) fn help(full: clap::Error, args: &[OsString]) -> clap::Error {
     if !args.iter().any(|arg| arg == "-h") {
         return full;
@@ -193,10 +193,10 @@ pub(super) fn help(full: clap::Error, args: &[OsString]) -> clap::Error {
     summary.err().unwrap_or(full)
 }
 
-/// The command and its flags, of a command line that [`tree`] has parsed.
+/// The command and its flags, from a command line that [`tree`] has parsed.
 ///
 /// # Errors
-/// A flag's value is out of range.
+/// The value of a flag is out of range.
 pub(super) fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     let mut cli = Cli::from_arg_matches(matches)?;
     if let (Command::Chat(args), Some(given)) =
@@ -207,7 +207,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// Does what the command line asks for.
+/// Runs the command.
 pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
     match command {
         Command::Run(args) => run::run(&args),

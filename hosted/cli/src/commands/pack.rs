@@ -23,7 +23,7 @@ Examples:
   sluice pack model.gguf model.slc --verify --overwrite
   sluice run -m model.slc -p \"Once upon a time\"
 
-Every panel is turned back and compared before it is written; --verify reads the whole file back.";
+Every panel is unpacked and compared before it is written; --verify reads the whole file back.";
 
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
@@ -53,7 +53,7 @@ pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
     let output = OutputFile::create_model(&args.output, args.overwrite, MAGIC)?;
     let file = ModelFile::open(&args.input, LoadMode::Read)?;
     if file.slc()?.is_some() {
-        bail!("{} is a .slc file already", file.name());
+        bail!("{} is already a .slc file", file.name());
     }
     let gguf = file.parse()?;
     let passes = if args.verify { 3 } else { 2 };

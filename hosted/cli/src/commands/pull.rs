@@ -1,4 +1,4 @@
-//! `sluice pull`: a model from Hugging Face into the cache.
+//! `sluice pull`: downloads a model from Hugging Face into the cache.
 
 use crate::flags::hub::{AccessArgs, request, usage};
 use crate::outcome::{Ending, UsageError};
@@ -12,13 +12,13 @@ Examples:
   sluice pull Qwen/Qwen2.5-7B-Instruct-GGUF:Q4_0 --revision main
   sluice pull TinyLlama/TinyLlama-1.1B-Chat-v1.0 --folder
 
-Prints where it lies: the first file of the model, or the folder. Files are kept as huggingface_hub and
-llama.cpp keep them, in HF_HUB_CACHE (~/.cache/huggingface/hub). HF_ENDPOINT names another server,
-HTTPS_PROXY and NO_PROXY a proxy, SSL_CERT_FILE other certificates than Mozilla's.";
+Prints the path of the model's first file, or of the folder. Files are stored as huggingface_hub and
+llama.cpp store them, in HF_HUB_CACHE (~/.cache/huggingface/hub). HF_ENDPOINT sets another server,
+HTTPS_PROXY and NO_PROXY a proxy, and SSL_CERT_FILE replaces Mozilla's certificates.";
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// Repository and type of the model: Q4_K_M, else Q8_0, else its first one
+    /// Repository and quantization: by default Q4_K_M, else Q8_0, else the first one
     #[arg(value_name = "USER/NAME[:QUANT]")]
     repo: String,
     /// Fetch this file or pattern, such as '*Q8_0.gguf' [short: -hff]
@@ -45,7 +45,7 @@ pub(super) fn pull(args: &PullArgs) -> anyhow::Result<Ending> {
     let mut request = request.at(&args.revision).map_err(usage)?;
     if args.folder {
         if matches!(request.choice, FileChoice::Quant(_)) {
-            let message = "--folder fetches a whole model: leave the :QUANT out";
+            let message = "--folder downloads a whole model: omit :QUANT";
             return Err(UsageError(message.to_owned()).into());
         }
         request.choice = FileChoice::Folder;

@@ -1,4 +1,4 @@
-//! `sluice rerank`: documents by how well they answer a query.
+//! `sluice rerank`: sorts documents by how well they answer a query.
 
 use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::EngineArgs;
@@ -24,8 +24,8 @@ Examples:
   sluice rerank -m bge-reranker.gguf --query \"a query\" -f documents.txt --top-n 5
   sluice rerank -m qwen3-reranker.gguf --query \"a query\" -f documents.txt --output-format json
 
-Each line of a file, or of stdin, is a document. The best comes first: its score, its number (from 0) and its text.
-A score is what the model gives; its range is the model's.";
+Each line of a file, or of stdin, is a document. The best is printed first: its score, its number (from 0) and its text.
+Scores are raw outputs of the model; their range depends on it.";
 
 #[derive(Debug, Args)]
 pub(crate) struct RerankArgs {
@@ -41,7 +41,7 @@ pub(crate) struct RerankArgs {
     top_n: Option<u32>,
     /// Set the output format
     ///
-    /// text prints score, number and document, one per line; json prints what the server answers.
+    /// text prints score, number and document, one per line; json prints the server's response.
     #[arg(long, value_name = "FORMAT", default_value = "text",
         value_parser = PossibleValuesParser::new(["text", "json"]))]
     output_format: String,
@@ -108,7 +108,7 @@ pub(super) fn rerank(args: &RerankArgs) -> anyhow::Result<Ending> {
 /// The tokens of the query with each document.
 ///
 /// # Errors
-/// Text that cannot be made into tokens, or more of them than the model or the context takes.
+/// A text cannot be tokenized, or has more tokens than the model or the context allows.
 fn prompts(
     opened: &LocalModel<'_>,
     args: &RerankArgs,
@@ -123,11 +123,13 @@ fn prompts(
             .with_context(|| format!("cannot encode document {i}"))?;
         prompt::warn_of_doubles(opened.tokenizer(), &tokens);
         if tokens.is_empty() {
-            bail!("document {i} and the query are empty, and the model adds no token of its own");
+            bail!("document {i} and the query are empty, and the model adds no tokens of its own");
         }
         if tokens.len() > max {
             let n = tokens.len();
-            bail!("document {i} has {n} tokens with the query, more than the context of {max}");
+            bail!(
+                "document {i} has {n} tokens with the query, more than the context size of {max}"
+            );
         }
         Ok(tokens)
     };
@@ -143,13 +145,13 @@ impl DocumentArgs {
             Some(path) => input::text("documents", path)?,
             None if input::is_piped() => input::stdin()?,
             None => {
-                let what = "documents are needed: -d TEXT, -f FILE, or a pipe";
+                let what = "no documents are given: use -d TEXT, -f FILE, or a pipe";
                 return Err(UsageError(what.to_owned()).into());
             }
         };
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         if lines.is_empty() {
-            bail!("there are no documents: the text is empty");
+            bail!("no documents are given: the text is empty");
         }
         Ok(lines)
     }

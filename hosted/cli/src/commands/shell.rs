@@ -1,4 +1,4 @@
-//! `sluice completions` and `sluice man`, and the variables that stand for flags.
+//! `sluice completions`, `sluice man`, and environment variables for flags.
 
 use crate::outcome::{Ending, UsageError};
 use crate::ui::output::TextOutput;
@@ -71,7 +71,7 @@ pub(super) fn man(args: &ManArgs, mut command: Command) -> anyhow::Result<Ending
     Ok(Ending::Done)
 }
 
-/// Takes negative numbers for values: what an error then names is the range.
+/// Accepts negative numbers as values, so that errors name the range instead.
 pub(super) fn with_negative_numbers(command: Command) -> Command {
     let command = command.mut_subcommands(with_negative_numbers);
     command.mut_args(
@@ -82,9 +82,9 @@ pub(super) fn with_negative_numbers(command: Command) -> Command {
     )
 }
 
-/// Lets variables stand for flags that are not given, by llama.cpp's names.
+/// Lets environment variables with llama.cpp's names set flags that are not given.
 pub(super) fn with_environment(command: Command) -> Command {
-    // These have other flags by the same names, or no place in llama.cpp.
+    // These commands have other flags of the same names, or no counterpart in llama.cpp.
     const OTHERS: [&str; 4] = ["bench", "quantize", "completions", "man"];
     command.mut_subcommands(|sub| {
         if OTHERS.contains(&sub.get_name()) {
@@ -93,7 +93,7 @@ pub(super) fn with_environment(command: Command) -> Command {
         sub.mut_args(|arg| {
             let long = arg.get_long().unwrap_or_default();
             let variable = VARIABLES.iter().find(|(flag, _)| *flag == long);
-            // An empty variable is none.
+            // An empty variable counts as unset.
             let is_empty = |name: &str| std::env::var_os(name).is_some_and(|text| text.is_empty());
             match variable {
                 Some((_, name)) if arg.get_env().is_none() && !is_empty(name) => {
@@ -105,7 +105,7 @@ pub(super) fn with_environment(command: Command) -> Command {
     })
 }
 
-/// Flags and the variables that llama.cpp has for them.
+/// Flags and their environment variables in llama.cpp.
 const VARIABLES: &[(&str, &str)] = &[
     ("model", "LLAMA_ARG_MODEL"),
     ("predict", "LLAMA_ARG_N_PREDICT"),

@@ -18,7 +18,7 @@ Examples:
   sluice unpack model.slc model.gguf
   sluice unpack model.slc --verify
 
-The GGUF file is compared with the recorded SHA-256 before it gets its name.";
+The GGUF file is checked against the recorded SHA-256 before it is renamed to its final name.";
 
 #[derive(Debug, Args)]
 pub(crate) struct UnpackArgs {
@@ -39,7 +39,7 @@ pub(crate) struct UnpackArgs {
 pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     if args.overwrite && args.output.is_none() {
-        return Err(UsageError("--overwrite needs a file to write, OUT.gguf".into()).into());
+        return Err(UsageError("--overwrite requires an output file, OUT.gguf".into()).into());
     }
     let output = match &args.output {
         Some(path) => Some(OutputFile::create_model(path, args.overwrite, *b"GGUF")?),

@@ -1,4 +1,4 @@
-//! `--lora` and its kin: adapters that a command computes with.
+//! `--lora` and related flags: the adapters that a command applies.
 
 use crate::flags::engine::EngineArgs;
 use crate::outcome::UsageError;
@@ -12,7 +12,7 @@ use sluice::model::ModelSource;
 use sluice::{Limits, Model, Session, Team};
 use std::path::{Path, PathBuf};
 
-/// Adapters of all that a command computes.
+/// Adapters that apply to the whole command.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
     /// Apply a LoRA adapter; several are added up: --lora a,b
@@ -38,7 +38,7 @@ pub(crate) struct AdapterLoadArgs {
     lora_dtype: String,
     /// Set the folder of the Hugging Face model that PEFT adapters belong to
     ///
-    /// Its config.json is enough. By default the sizes are taken from the GGUF model.
+    /// Its config.json is enough. By default the sizes are read from the GGUF model.
     #[arg(long, value_name = "DIR")]
     lora_base: Option<PathBuf>,
 }
@@ -55,10 +55,11 @@ impl AdapterLoadArgs {
         self.lora_base.as_deref()
     }
 
-    /// The adapter at `path`, packed for the model; says what of its file has no effect.
+    /// Loads and packs the adapter at `path` for the model. Warns of parts of the file that have no
+    /// effect.
     ///
     /// # Errors
-    /// It cannot be read, or does not go with the model.
+    /// The adapter cannot be read, or does not match the model.
     pub(crate) fn load(&self, model: &ModelSource, path: &Path) -> anyhow::Result<Adapter> {
         let loaded = sluice_make::lora::load(path, self.base(), model, self.precision());
         let (adapter, warnings) = loaded?;
@@ -80,10 +81,10 @@ impl AdapterArgs {
         plain.chain(scaled).collect()
     }
 
-    /// Looks for the adapters' files before a model is loaded.
+    /// Checks that the adapters' files exist before a model is loaded.
     ///
     /// # Errors
-    /// One is not there, or a scale is not a number.
+    /// A file does not exist, or a scale is not a number.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         for (path, _) in self.parts()? {
             let cannot = || format!("cannot read adapter {}", path.display());
@@ -92,7 +93,7 @@ impl AdapterArgs {
         Ok(())
     }
 
-    /// What is computed with; `None` without adapters.
+    /// The blend of all adapters; `None` without adapters.
     ///
     /// # Errors
     /// As [`AdapterLoadArgs::load`] and [`Self::parts`].
@@ -100,7 +101,7 @@ impl AdapterArgs {
         LoadedAdapters::new(&self.load, model).blend(&self.parts()?)
     }
 
-    /// A session over `model` that computes all with the adapters.
+    /// A session over `model` that applies the adapters to everything.
     ///
     /// # Errors
     /// As [`EngineArgs::session`] and [`Self::blend`].
@@ -123,7 +124,7 @@ impl AdapterArgs {
     }
 }
 
-/// Adapters of a model by their paths: each is read and packed once, however often it is named.
+/// Adapters of a model by path. Each is loaded once, however often it is named.
 pub(crate) struct LoadedAdapters<'l> {
     args: &'l AdapterLoadArgs,
     model: &'l ModelSource,
@@ -131,7 +132,7 @@ pub(crate) struct LoadedAdapters<'l> {
 }
 
 impl<'l> LoadedAdapters<'l> {
-    /// None yet.
+    /// A cache without adapters.
     pub(crate) const fn new(args: &'l AdapterLoadArgs, model: &'l ModelSource) -> Self {
         Self {
             args,
@@ -140,7 +141,7 @@ impl<'l> LoadedAdapters<'l> {
         }
     }
 
-    /// Those of `parts`, each times its factor; `None` for none.
+    /// The blend of the adapters in `parts` with their factors; `None` if there are none.
     ///
     /// # Errors
     /// As [`AdapterLoadArgs::load`].
@@ -153,7 +154,7 @@ impl<'l> LoadedAdapters<'l> {
     }
 
     fn adapter(&mut self, path: &Path) -> anyhow::Result<Adapter> {
-        // Where the path leads nowhere, loading says so.
+        // If the path does not exist, loading reports it.
         let real = path.canonicalize().unwrap_or_else(|_| path.into());
         if let Some((_, adapter)) = self.known.iter().find(|(known, _)| *known == real) {
             return Ok(adapter.clone());
@@ -164,7 +165,7 @@ impl<'l> LoadedAdapters<'l> {
     }
 }
 
-/// A path and a factor, of `PATH:SCALE`.
+/// Parses `PATH:SCALE`.
 pub(crate) fn scaled(text: &str) -> Result<(PathBuf, f32), UsageError> {
     let parts = text.rsplit_once(':');
     let scale = parts.and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));

@@ -1,4 +1,4 @@
-//! Groups of flags that several commands share, and what they make.
+//! Groups of flags that several commands share, and the values made of them.
 
 pub(crate) mod adapters;
 pub(crate) mod embedded;

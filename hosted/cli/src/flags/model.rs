@@ -1,4 +1,4 @@
-//! Which model a command is about: a file, one on Hugging Face, or the one in the program.
+//! The model of a command: a file, a Hugging Face repository, or the embedded one.
 
 use crate::flags::hub::HubArgs;
 use crate::outcome::UsageError;
@@ -11,7 +11,7 @@ pub(crate) struct ModelArgs {
     /// Set the model: a GGUF or .slc file
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// The model, without a flag
+    /// The model, as a positional argument.
     #[arg(value_name = "MODEL", hide = true)]
     bare: Option<PathBuf>,
     #[command(flatten)]
@@ -19,10 +19,10 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// The model's file, fetched where it is not here yet; `None` if none is named.
+    /// The path of the model's file, downloaded if necessary; `None` if no model is named.
     ///
     /// # Errors
-    /// Two are named, or one cannot be fetched.
+    /// Two models are named, or the download fails.
     pub(crate) fn path(&self) -> anyhow::Result<Option<PathBuf>> {
         let flag = self.model.as_deref().filter(|path| !self.is_default(path));
         match (flag, &self.bare, self.hub.repo()?) {
@@ -32,27 +32,27 @@ impl ModelArgs {
             (None, None, None) => Ok(self.model.clone()),
             _ => {
                 let message =
-                    "more than one model is named: use one of -m FILE, FILE, or -hf USER/NAME";
+                    "several models are named: use only one of -m FILE, FILE, or -hf USER/NAME";
                 Err(UsageError(message.to_owned()).into())
             }
         }
     }
 
-    /// The model's file, of a command that has none by itself.
+    /// The path of the model's file, for a command without a default model.
     ///
     /// # Errors
-    /// As [`path`](Self::path), and none is named.
+    /// As [`path`](Self::path), or no model is named.
     pub(crate) fn required(&self) -> anyhow::Result<PathBuf> {
-        let missing = || UsageError("a model is needed: -m FILE or -hf USER/NAME".to_owned());
+        let missing = || UsageError("no model is named: use -m FILE or -hf USER/NAME".to_owned());
         Ok(self.path()?.ok_or_else(missing)?)
     }
 
-    /// Whether a model is named at all.
+    /// Whether a model is named.
     pub(crate) fn is_named(&self) -> bool {
         self.model.is_some() || self.bare.is_some() || self.hub.is_named()
     }
 
-    /// The variable's model is taken where no other is named.
+    /// The environment variable applies if no other model is named.
     fn is_default(&self, path: &Path) -> bool {
         let is_other = self.bare.is_some() || self.hub.is_named();
         is_other && std::env::var_os("LLAMA_ARG_MODEL").is_some_and(|set| path == Path::new(&set))

@@ -1,11 +1,11 @@
-//! Values of flags that are names out of a list. A wrong one is answered with the nearest.
+//! Flag values from a list of names. Errors suggest the nearest one.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use core::error::Error;
 use core::str::FromStr;
 use sluice::core::kernels::KernelTable;
 
-/// Reads one of `names`.
+/// Parses one of `names`.
 pub(crate) fn one_of<T>(
     names: impl IntoIterator<Item = &'static str>,
 ) -> impl TypedValueParser<Value = T>
@@ -15,7 +15,7 @@ where
     PossibleValuesParser::new(names).try_map(|name| name.parse())
 }
 
-/// Reads the name of kernels. An empty one, of a variable, stands for none.
+/// Parses the name of kernels. An empty one, from an environment variable, stands for the default.
 pub(crate) fn kernels() -> PossibleValuesParser {
     let names = KernelTable::names().map(PossibleValue::new);
     PossibleValuesParser::new(names.chain([PossibleValue::new("").hide(true)]))
@@ -29,7 +29,7 @@ pub(crate) fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> O
     nearest.filter(|name| distance(name) <= (word.len() / 3).max(1))
 }
 
-/// A question about what `word` was meant to be, to follow an error; empty where nothing is near.
+/// A suggestion for `word`, to be appended to an error; empty if no name is close.
 pub(crate) fn suggestion(word: &str, names: impl Iterator<Item = &'static str>) -> String {
     let near = nearest(word, names);
     near.map_or_else(String::new, |name| format!("; did you mean {name}?"))

@@ -1,4 +1,4 @@
-//! From the text asked for to tokens.
+//! Converts the requested text to tokens.
 
 use crate::outcome::UsageError;
 use crate::ui::output::note;
@@ -7,22 +7,22 @@ use sluice::core::gguf::Gguf;
 use sluice::core::tokenizer::{self, Tokenizer};
 use sluice::model::ModelSource;
 
-/// `text` with what its escapes stand for, if `escapes`; `name` is what an error calls it.
+/// `text` with its escapes replaced if `escapes`; errors call it `name`.
 ///
 /// # Errors
-/// Escapes that make no UTF-8.
+/// The escapes do not produce UTF-8.
 pub(crate) fn unescaped(name: &str, text: &str, escapes: bool) -> Result<String, UsageError> {
     if !escapes {
         return Ok(text.to_owned());
     }
     String::from_utf8(unescape(text.as_bytes())).map_err(|_| {
         UsageError(format!(
-            "the \\x escapes of {name} do not make UTF-8 (--no-escape takes it as written)"
+            "the \\x escapes of {name} do not produce UTF-8 (--no-escape uses the text as written)"
         ))
     })
 }
 
-/// Replaces `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; other backslashes stay as they are.
+/// Replaces `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; other backslashes are unchanged.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -45,21 +45,21 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The tables of a tokenizer, which borrows them.
+/// The tables of a tokenizer, borrowed by it.
 ///
 /// # Errors
-/// The vocabulary is missing or of a kind that is not supported.
+/// The vocabulary is missing or of an unsupported kind.
 pub(crate) fn tokenizer_memory(gguf: &Gguf<'_>) -> anyhow::Result<Vec<u32>> {
     let plan = tokenizer::plan(gguf)?;
     Ok(vec![0; plan.words])
 }
 
-/// Says so where the text has a token already that the model wants around it (as llama.cpp does).
+/// Warns if the text already contains a token that the model adds around it, as llama.cpp does.
 pub(crate) fn warn_of_doubles(tokenizer: &Tokenizer<'_>, tokens: &[u32]) {
     let warn = |token: u32, place: &str| {
         let name = String::from_utf8_lossy(tokenizer.piece(token));
         note(format_args!(
-            "warning: the text {place} with {name}, which is put there anyway: now it is there twice"
+            "warning: the text {place} with {name}, which is added anyway, so it is there twice"
         ));
     };
     match (tokens, tokenizer.bos()) {
@@ -80,10 +80,11 @@ pub(crate) fn warn_of_doubles(tokenizer: &Tokenizer<'_>, tokens: &[u32]) {
     }
 }
 
-/// The tokens of `text`; the beginning-of-sequence token for none.
+/// The tokens of `text`; for an empty text, the beginning-of-sequence token.
 ///
 /// # Errors
-/// A character that the vocabulary cannot write; no text and no token to begin with.
+/// The vocabulary cannot represent a character, or the text is empty and there is no
+/// beginning-of-sequence token.
 pub(crate) fn encode(opened: &ModelSource, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut tokens = Vec::new();
     if !text.is_empty() {

@@ -16,7 +16,7 @@ use sluice::model::ModelSource;
 use sluice::{Limits, Session};
 use std::path::{Path, PathBuf};
 
-/// Which model reads what.
+/// The model and the text.
 #[derive(Debug, Args)]
 pub(crate) struct ReadingArgs {
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(crate) struct ReadingArgs {
     engine: EngineArgs,
 }
 
-/// A model in memory and a text to read.
+/// A loaded model and a text to read.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) session: Session,
@@ -45,21 +45,21 @@ pub(crate) struct Reading {
 }
 
 impl ReadingArgs {
-    /// Cuts the text and loads the model. `None` if Ctrl-C came first. `observed` is whether an observer
-    /// is to see the inputs of the model's matrices.
+    /// Cuts the text and loads the model. `None` after Ctrl-C. `observed` is whether an observer needs
+    /// the inputs of the model's matrices.
     pub(crate) fn begin(&self, observed: bool) -> anyhow::Result<Option<Reading>> {
         self.begin_with(observed, |opened, len, max| {
             Chunks::read(opened, self.file()?, len, max)
         })
     }
 
-    /// The text's file.
+    /// The path of the text.
     pub(crate) fn file(&self) -> Result<&Path, UsageError> {
-        let missing = || UsageError("a text to read is needed (-f FILE)".to_owned());
+        let missing = || UsageError("no text is given: use -f FILE".to_owned());
         self.file.as_deref().ok_or_else(missing)
     }
 
-    /// Says which flags mean nothing where the text and its chunks of `len` tokens come from `base`.
+    /// Warns of flags without effect if the text and its chunks of `len` tokens come from `base`.
     pub(crate) fn say_unused(&self, base: &Path, len: usize) {
         let base = base.display();
         if let Some(file) = &self.file {
@@ -71,13 +71,13 @@ impl ReadingArgs {
         let asked = self.engine.ctx_size;
         if asked != 0 && asked as usize != len {
             note(format_args!(
-                "note: -c {asked} changes nothing: {base} has chunks of {len} tokens"
+                "note: -c {asked} has no effect: {base} has chunks of {len} tokens"
             ));
         }
     }
 
-    /// As [`Self::begin`], with chunks from `cut`, which is told how long and how many they should
-    /// be.
+    /// As [`Self::begin`], but with chunks from `cut`, which is passed their length and maximum
+    /// number.
     pub(crate) fn begin_with(
         &self,
         observed: bool,
@@ -115,20 +115,20 @@ impl ReadingArgs {
     }
 }
 
-/// Chunks of tokens, all of one length.
+/// Chunks of tokens of equal length.
 #[derive(Debug)]
 pub(crate) struct Chunks {
-    /// As the model reads them: each begins with the token that begins texts.
+    /// As the model reads them: each begins with the beginning-of-sequence token.
     tokens: Vec<u32>,
     /// As they are in the text.
     pub(crate) texts: Vec<u32>,
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub(crate) len: usize,
 }
 
 impl Chunks {
     /// The first chunks of `len` tokens of the text in `path`, at most `max`. As in llama.cpp, each
-    /// begins with the token that begins texts, where the model has such a habit.
+    /// begins with the beginning-of-sequence token, if the model uses one.
     ///
     /// # Errors
     /// The file cannot be read, is not UTF-8, or is shorter than a chunk.
@@ -145,7 +145,7 @@ impl Chunks {
             .with_context(|| format!("cannot encode {name}"))?;
         let count = tokens.len();
         if max == 0 {
-            return Err(UsageError("--chunks 0 leaves nothing to read".to_owned()).into());
+            return Err(UsageError("--chunks 0: there is nothing to read".to_owned()).into());
         }
         let n_chunks = (count / len).min(max);
         if n_chunks == 0 {
@@ -155,7 +155,7 @@ impl Chunks {
         Ok(Self::new(opened.tokenizer(), tokens, len))
     }
 
-    /// Of tokens that were cut before.
+    /// Chunks that were cut before.
     pub(crate) fn new(tokenizer: &Tokenizer<'_>, texts: Vec<u32>, len: usize) -> Self {
         let mut tokens = texts.clone();
         if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {

@@ -1,4 +1,4 @@
-//! The flags that say how tokens are chosen and where a text ends, as llama.cpp spells them.
+//! The flags for sampling and for the end of a text, spelled as in llama.cpp.
 
 use crate::flags::prompt::unescaped;
 use crate::outcome::UsageError;
@@ -59,7 +59,7 @@ pub(crate) struct SamplingArgs {
     /// Constrain the text to the JSON schema in a file [short: -jf]
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub(crate) json_schema_file: Option<PathBuf>,
-    /// Print a JSON line per token instead of text: its log-probability and those of the N likeliest tokens
+    /// Print a JSON line per token instead of text, with the log-probabilities of the N most likely tokens
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1000))]
     pub(crate) logprobs: Option<u32>,
     /// End after this text and print it (in a chat: end the turn); may be repeated
@@ -71,11 +71,11 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// What the flags ask for; the seed is drawn where none is given. With `escapes`, texts may
-    /// have `\n` and the like.
+    /// The options set by the flags. A seed is drawn if none is given. With `escapes`, texts may
+    /// contain `\n` and the like.
     ///
     /// # Errors
-    /// A flag is out of range; the message names it.
+    /// A flag is out of range; the error names it.
     pub(crate) fn settings(&self, escapes: bool) -> Result<SamplingSettings, UsageError> {
         let config = self.config()?;
         SamplerChain::new(config).map_err(|error| match error {
@@ -94,10 +94,10 @@ impl SamplingArgs {
         })
     }
 
-    /// What these flags make for a vocabulary and contexts of `n_ctx` tokens.
+    /// The sampler for a vocabulary and contexts of `n_ctx` tokens.
     ///
     /// # Errors
-    /// A flag that does not go with the vocabulary; a grammar that cannot be read or is wrong.
+    /// A flag does not match the vocabulary, or a grammar cannot be read or is invalid.
     pub(crate) fn sampler(
         &self,
         settings: &SamplingSettings,
@@ -119,7 +119,7 @@ impl SamplingArgs {
         Ok(sampler.with_grammar(grammar))
     }
 
-    /// The grammar, and what an error calls it.
+    /// The grammar, and its name in errors.
     fn grammar_source(&self) -> anyhow::Result<Option<(GrammarSource, String)>> {
         let read = |flag: &str, path: &Path| {
             let name = format!("{flag} {}", path.display());
@@ -147,7 +147,7 @@ impl SamplingArgs {
     /// The strings that end a text.
     ///
     /// # Errors
-    /// Escapes that make no UTF-8.
+    /// Escapes do not produce UTF-8.
     pub(crate) fn stops(&self, escapes: bool) -> Result<StopStrings, UsageError> {
         let mut stops = StopStrings::new();
         for text in &self.reverse_prompt {
@@ -188,7 +188,7 @@ impl SamplingArgs {
         if self.dry_sequence_breaker.is_empty() {
             return Ok(SamplingSettings::default().dry_sequence_breakers);
         }
-        // "none" takes back what came before it.
+        // "none" discards the values before it.
         let given = self
             .dry_sequence_breaker
             .rsplit(|text| text == "none")
@@ -198,7 +198,7 @@ impl SamplingArgs {
     }
 }
 
-/// Whether a text that should be a grammar looks like the name of a file with one.
+/// Whether a text that should be a grammar looks like the name of a grammar file.
 fn is_file_name(text: &str) -> bool {
     let is_word =
         !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "{=\"".contains(c));
@@ -260,7 +260,7 @@ fn number_arg(parameter: &'static Parameter, texts: &'static Texts) -> Arg {
             .value_name(if *place.range.end() > 1.0 { "X" } else { "P" })
             .value_parser(value_parser!(f32)),
         Setting::Int(place) => {
-            // llama.cpp takes any number below 1 as all tokens.
+            // llama.cpp treats any number below 1 as all tokens.
             let least = match parameter.flag {
                 "top-k" => i64::from(i32::MIN),
                 _ => *place.range.start(),
@@ -271,7 +271,7 @@ fn number_arg(parameter: &'static Parameter, texts: &'static Texts) -> Arg {
     }
 }
 
-/// What clap wants as a text for as long as the program runs.
+/// clap requires texts that live as long as the program.
 struct Texts {
     id: String,
     default: String,
@@ -287,9 +287,9 @@ static TEXTS: LazyLock<[Texts; PARAMETERS.len()]> = LazyLock::new(|| {
     })
 });
 
-/// `ID+BIAS` or `ID-BIAS`.
+/// Parses `ID+BIAS` or `ID-BIAS`.
 fn parse_bias(written: &str) -> Result<LogitBias, String> {
-    let wrong = || "write a token id, + or -, and a number or inf, such as 15043-1.5".to_owned();
+    let wrong = || "expected a token id, + or -, and a number or inf, such as 15043-1.5".to_owned();
     let sign = written.find(['+', '-']).ok_or_else(wrong)?;
     let (id, bias) = written.split_at(sign);
     let id = id.trim().parse().map_err(|_| wrong())?;

@@ -1,4 +1,4 @@
-//! The lines after the text, in llama.cpp's words.
+//! The lines after the text, in llama.cpp's format.
 
 use crate::ui::format::Bytes;
 use crate::ui::output::note;
@@ -14,7 +14,7 @@ pub(crate) struct Setup {
     pub(crate) isa: &'static str,
 }
 
-/// Prints the footer to stderr.
+/// Prints the footer on stderr.
 pub(crate) fn print(timings: &GeneratorTimings, setup: &Setup) {
     let ms = |time: Duration| 1e3 * time.as_secs_f64();
     note(format_args!(

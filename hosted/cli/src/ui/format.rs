@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Human-readable numbers.
 
 use core::fmt;
 use sluice::core::kernels::KvType;
@@ -24,7 +24,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The types of keys and values in a KV cache, once where they are the same.
+/// The types of keys and values in a KV cache, shown once if they are equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheTypes(pub(crate) KvType, pub(crate) KvType);
 
@@ -37,7 +37,7 @@ impl fmt::Display for CacheTypes {
     }
 }
 
-/// A count, shown as it is, in thousands (K), millions (M) or billions (B).
+/// A count, shown in full, in thousands (K), millions (M) or billions (B).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count(pub(crate) u64);
 
@@ -55,9 +55,9 @@ impl fmt::Display for Count {
     }
 }
 
-/// Text from a file, escaped so that it cannot command a terminal, and cut after some characters.
+/// Text from a file, escaped so that it cannot control a terminal, and truncated.
 pub(crate) fn shown(bytes: &[u8], chars_max: usize) -> String {
-    // A character takes at most 4 bytes: no need to look at the rest of a long string.
+    // A character takes at most 4 bytes, so the rest of a long string is not examined.
     let head = &bytes[..bytes.len().min(4 * (chars_max + 1))];
     let text = String::from_utf8_lossy(head);
     let mut shown: String = text

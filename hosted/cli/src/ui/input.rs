@@ -1,4 +1,4 @@
-//! Text that a person hands in: files, pipes, stdin.
+//! Text from the user: files, pipes, stdin.
 
 use anyhow::{Context as _, bail};
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::io::{self, IsTerminal as _, Read};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Reads the text in `path`; `-` is stdin. `what` is what an error calls it. A byte order mark at
-/// its beginning is none of the text.
+/// Reads the text in `path`; `-` is stdin. Errors call it `what`. A byte order mark at its
+/// beginning is removed.
 ///
 /// # Errors
-/// There is no such file, it is a directory or a device, it is longer than [`TEXT_BYTES_MAX`], or
+/// The file does not exist, is a directory or a device, is longer than [`TEXT_BYTES_MAX`], or is
 /// not UTF-8.
 pub(crate) fn text(what: &str, path: &Path) -> anyhow::Result<String> {
     if path == Path::new("-") {
@@ -40,7 +40,7 @@ pub(crate) fn stdin() -> anyhow::Result<String> {
     read("stdin", io::stdin().lock())
 }
 
-/// Whether text waits on stdin: it is a pipe or a file.
+/// Whether stdin is a pipe or a file, so that text can be read from it.
 pub(crate) fn is_piped() -> bool {
     let Ok(stdin) = rustix::fs::fstat(rustix::stdio::stdin()) else {
         return false;
@@ -52,9 +52,9 @@ pub(crate) fn is_piped() -> bool {
     )
 }
 
-/// There is neither a flag with a text nor a pipe.
+/// Neither a flag nor a pipe provides a text.
 pub(crate) fn no_text() -> crate::outcome::UsageError {
-    crate::outcome::UsageError("a text is needed: -p TEXT, -f FILE, or a pipe".to_owned())
+    crate::outcome::UsageError("no text is given: use -p TEXT, -f FILE, or a pipe".to_owned())
 }
 
 fn read(name: &str, from: impl Read) -> anyhow::Result<String> {
@@ -71,17 +71,17 @@ fn read(name: &str, from: impl Read) -> anyhow::Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        anyhow::anyhow!("{name} is not UTF-8 text: invalid bytes from byte {at} on")
+        anyhow::anyhow!("{name} is not UTF-8: invalid bytes from byte {at} on")
     })
 }
 
-/// `text` without the newline that editors end a file with.
+/// `text` without the newline that editors add at the end of a file.
 pub(crate) fn without_last_newline(text: &str) -> &str {
     let bare = text.strip_suffix('\n');
     bare.map_or(text, |line| line.strip_suffix('\r').unwrap_or(line))
 }
 
-/// Longest text that is read: more than any context, less than memory.
+/// Maximum length of a text: more than any context, less than memory.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 /// U+FEFF in UTF-8 (Unicode 23.8).

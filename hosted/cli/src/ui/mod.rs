@@ -1,4 +1,4 @@
-//! What a person sees and types: text, notes, progress, numbers, the terminal.
+//! The user interface: text, notes, progress, numbers, the terminal.
 
 pub(crate) mod footer;
 pub(crate) mod format;

@@ -1,4 +1,4 @@
-//! Writing to stdout, where readers leave, and to stderr, which may be closed.
+//! Writing to stdout, which readers may close, and to stderr, which may be closed already.
 
 use anyhow::Context as _;
 use core::fmt;
@@ -9,27 +9,27 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where everything goes that is said on stderr, too.
+/// The log file, which receives everything that is printed on stderr.
 static LOG: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Whether only errors and answers to the person go to stderr.
+/// Whether only errors and responses to the user are printed on stderr.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// With `is_quiet` only errors and answers to the person go to stderr. Everything goes to the file
-/// `log` as well, behind what earlier runs wrote there.
+/// With `is_quiet`, only errors and responses to the user are printed on stderr. Everything is also
+/// appended to the file `log`.
 ///
 /// # Errors
-/// The file cannot be written, or is not a log of ours.
+/// The file cannot be written, or is not a log written by this program.
 pub(crate) fn set_up(is_quiet: bool, log: Option<&Path>) -> anyhow::Result<()> {
     if let Some(path) = log {
-        // Set once, before anything is said.
+        // Set once, before anything is printed.
         let _first = LOG.set(Mutex::new(open_log(path)?));
     }
     set_quiet(is_quiet);
     Ok(())
 }
 
-/// Whether only errors and answers to the person go to stderr, from now on.
+/// Sets whether only errors and responses to the user are printed on stderr.
 pub(crate) fn set_quiet(is_quiet: bool) {
     QUIET.store(is_quiet, Ordering::Relaxed);
 }
@@ -43,16 +43,13 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
             .read_to_end(&mut head)
             .with_context(cannot)?;
         if !head.is_empty() && head != LOG_HEAD.as_bytes() {
-            anyhow::bail!(
-                "{} is not a log of sluice; it was not changed",
-                path.display()
-            );
+            anyhow::bail!("{} is not a sluice log; it was not changed", path.display());
         }
     }
     let mut file = File::options()
         .append(true)
         .create(true)
-        // Prompts of the command line are in it.
+        // The command line, which is logged, may contain prompts.
         .mode(0o600)
         .open(path)
         .with_context(cannot)?;
@@ -63,15 +60,15 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Every run's first line in a log begins so, and so does the file.
+/// The beginning of every run's first line in a log, and of the log file.
 const LOG_HEAD: &str = "# sluice log";
 
-/// Writes a line to stderr. Nothing is left to do where that fails.
+/// Writes a line to stderr. A failure cannot be reported.
 pub(crate) fn note(line: fmt::Arguments<'_>) {
     say(line, false);
 }
 
-/// Writes what failed, each cause once, on a line of its own.
+/// Writes an error with each of its causes once, one per line.
 pub(crate) fn tell_error(error: &anyhow::Error) {
     if MID_LINE.load(Ordering::Relaxed) {
         let _written = writeln!(io::stderr());
@@ -79,7 +76,7 @@ pub(crate) fn tell_error(error: &anyhow::Error) {
     tell(format_args!("error: {}", said_once(error)));
 }
 
-/// An error and its causes, without those that a message before them says already.
+/// An error and its causes, without those that the preceding message already contains.
 fn said_once(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
@@ -93,10 +90,10 @@ fn said_once(error: &anyhow::Error) -> String {
     said
 }
 
-/// Whether the last line on stdout is not ended.
+/// Whether the last line on stdout is unfinished.
 static MID_LINE: AtomicBool = AtomicBool::new(false);
 
-/// The same also when only errors are wanted: an error, or an answer to what the person typed.
+/// As [`note`], but also with `--quiet`: for errors and responses to what the user typed.
 pub(crate) fn tell(line: fmt::Arguments<'_>) {
     say(line, true);
 }
@@ -116,7 +113,7 @@ fn say(line: fmt::Arguments<'_>, is_wanted: bool) {
     }
 }
 
-/// Whether bars are drawn: for a person at a terminal who has not asked for plain or little text.
+/// Whether progress bars are drawn: on a terminal, unless plain or quiet output is requested.
 pub(crate) fn shows_progress() -> bool {
     let is_quiet = QUIET.load(Ordering::Relaxed);
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
@@ -127,23 +124,23 @@ pub(crate) fn shows_progress() -> bool {
 #[derive(Debug)]
 pub(crate) struct TextOutput {
     stdout: StdoutLock<'static>,
-    /// The reader has gone (EPIPE).
+    /// The reader has closed the pipe (EPIPE).
     closed: bool,
     last_char: Option<char>,
-    /// What a terminal is not to obey.
+    /// Control characters that must not reach a terminal.
     controls: Option<Controls>,
 }
 
-/// Makes control characters visible: what a model writes, and names and templates in its file, may
-/// hold sequences that retitle, repaint or reprogram a terminal.
+/// Makes control characters visible: a model's text, and names and templates in its file, may
+/// contain sequences that retitle, repaint or reprogram a terminal.
 #[derive(Debug, Default)]
 struct Controls {
-    /// A carriage return was last, which a newline may follow.
+    /// The last character was a carriage return, which a newline may follow.
     is_return: bool,
 }
 
 impl Controls {
-    /// `text` as a terminal may have it.
+    /// `text` as it is safe to print on a terminal.
     fn shown(&mut self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         for c in text.chars() {
@@ -174,7 +171,7 @@ impl TextOutput {
     /// Writes at once.
     ///
     /// # Errors
-    /// Any but a reader that has gone, which [`Self::is_closed`] then says.
+    /// Any error except a closed pipe, which [`Self::is_closed`] reports.
     pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
         if self.closed || text.is_empty() {
             return Ok(());
@@ -190,7 +187,7 @@ impl TextOutput {
         self.settle(written)
     }
 
-    /// Ends the last line, if it is not ended.
+    /// Ends the last line if it is unfinished.
     pub(crate) fn end_line(&mut self) -> anyhow::Result<()> {
         match self.last_char {
             None | Some('\n') => Ok(()),
@@ -208,7 +205,9 @@ impl TextOutput {
                 self.closed = true;
                 Ok(())
             }
-            result => Ok(result.map_err(|error| anyhow::anyhow!("writing to stdout: {error}"))?),
+            result => {
+                Ok(result.map_err(|error| anyhow::anyhow!("cannot write to stdout: {error}"))?)
+            }
         }
     }
 }

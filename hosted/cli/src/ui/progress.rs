@@ -1,12 +1,12 @@
-//! Bars for loading and other work, where there is a person to see them.
+//! Progress bars for loading and other work.
 
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sluice::core::model::LoadProgress;
 use std::time::Instant;
 
-/// Shows how far loading is on a terminal's stderr, if it takes long enough to be seen. With
-/// `--quiet` or `NO_COLOR` it shows nothing.
+/// Shows the progress of loading on a terminal, if loading takes long enough. With `--quiet` or
+/// `NO_COLOR` it shows nothing.
 #[derive(Debug)]
 pub(crate) struct LoadBar {
     since: Instant,
@@ -14,7 +14,7 @@ pub(crate) struct LoadBar {
     bar: Option<ProgressBar>,
 }
 
-/// Loads that end sooner show nothing.
+/// Shorter loads show nothing.
 const SHOW_AFTER: Duration = Duration::from_millis(300);
 
 impl LoadBar {
@@ -30,7 +30,7 @@ impl LoadBar {
         if !self.is_terminal {
             return;
         }
-        // Hidden at first, so that the rate it will show counts from the beginning.
+        // Hidden at first, so that the rate it shows later counts from the beginning.
         let bar = self.bar.get_or_insert_with(|| {
             let template = "loading [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
             let style =
@@ -54,7 +54,7 @@ impl Drop for LoadBar {
     }
 }
 
-/// Shows how far a piece of work is, as [`LoadBar`] does.
+/// Shows the progress of a piece of work, as [`LoadBar`] does.
 #[derive(Debug)]
 pub(crate) struct WorkBar {
     since: Instant,
@@ -62,12 +62,12 @@ pub(crate) struct WorkBar {
 }
 
 impl WorkBar {
-    /// For `total` steps of what `name` says.
+    /// A bar of `total` steps named `name`.
     pub(crate) fn new(name: &'static str, total: u64) -> Self {
         Self::with_template(name, total, "{msg} [{bar:40}] {pos}/{len} {eta}")
     }
 
-    /// For so many bytes.
+    /// A bar of `total` bytes.
     pub(crate) fn of_bytes(name: &'static str, total_bytes: u64) -> Self {
         let template = "{msg} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         Self::with_template(name, total_bytes, template)

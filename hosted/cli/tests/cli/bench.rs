@@ -115,7 +115,7 @@ fn steps_with_adapters_and_without_take_turns() {
     let rows: Vec<Value> = serde_json::from_str(&ran.stdout).expect("JSON");
     assert!(rows[0]["bare_ts"].as_f64().unwrap() > 0.0, "{ran:?}");
     assert!(rows[0]["adapter_tax_percent"].as_f64().unwrap() > -100.0);
-    let line = "tg9: steps with adapters take ";
+    let line = "tg9: adapters add ";
     assert!(ran.stderr.contains(line), "{ran:?}");
     // Four of nine steps have them, in each of two repetitions.
     assert!(ran.stderr.contains("(median of 8, "), "{ran:?}");
@@ -153,7 +153,7 @@ fn strict_runs_generate_the_same_everywhere() {
 fn wrong_values_are_named() {
     let cases: [(&[&str], &[&str]); 20] = [
         (&["-p", "x"], &["\"x\"", "number"]),
-        (&["-n", "1-5*1"], &["does not reach its end"]),
+        (&["-n", "1-5*1"], &["never reaches its end"]),
         (&["-p", "0", "-n", "0"], &["nothing to measure"]),
         (&["-pg", "5"], &["two numbers"]),
         (&["-t", "0"], &["-t 0", "1 to 256"]),
@@ -173,7 +173,7 @@ fn wrong_values_are_named() {
         (&["-p", "0", "--in-turn"], &["--in-turn", "--lora-each"]),
         (
             &["--in-turn", "--lora", "x"],
-            &["pp512", "fewer than three steps of generation"],
+            &["pp512", "fewer than three generation steps"],
         ),
     ];
     for (args, expected) in cases {

@@ -152,7 +152,7 @@ fn a_full_context_is_shifted_or_said() {
     assert_eq!(shifted.code, Some(0), "{shifted:?}");
     assert!(!shifted.stderr.contains("full"), "{shifted:?}");
     assert_eq!(
-        shifted.stderr.matches("as long as -n allows").count(),
+        shifted.stderr.matches("limit of -n reached").count(),
         4,
         "{shifted:?}"
     );
@@ -205,7 +205,10 @@ fn input_that_is_not_utf_8_and_flags_that_do_not_work() {
         .unwrap();
     let once = crate::support::ran(once);
     assert_eq!(once.code, Some(0), "{once:?}");
-    assert!(once.stderr.contains("no chat template; chatml"), "{once:?}");
+    assert!(
+        once.stderr.contains("no chat template; using chatml"),
+        "{once:?}"
+    );
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn typed_interrupted_and_resumed() {
     assert!(more[1].1.len() > turns[1].1.len() + 100);
     pty.expect("> ");
     pty.send(b"\x03");
-    pty.expect("again leaves");
+    pty.expect("again exits");
     pty.send(b"\x03");
     assert_eq!(pty.code(), Some(130), "{}", pty.seen());
 }
@@ -561,7 +564,7 @@ fn a_recurrent_model_forgets_turns() {
     let answered = piped(&args, said.as_bytes());
     assert_eq!(answered.code, Some(0), "{answered:?}");
     assert!(!answered.stderr.contains("error"), "{answered:?}");
-    let n_answers = answered.stderr.matches("as long as -n allows").count();
+    let n_answers = answered.stderr.matches("limit of -n reached").count();
     assert_eq!(n_answers, 4, "{answered:?}");
     // Within an answer there is no room to make.
     let args = ["-m", &model, "-c", "64", "--ignore-eos"];
@@ -647,7 +650,7 @@ fn templates_render_what_was_said_and_nothing_else() {
         .unwrap();
     let ran = ran(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("message is taken away"), "{ran:?}");
+    assert!(ran.stderr.contains("message is removed"), "{ran:?}");
 }
 
 /// What a message says is text: the token that ends texts is one, its name is several.

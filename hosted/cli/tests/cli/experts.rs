@@ -36,7 +36,7 @@ fn a_trace_is_described() {
     for line in [
         "tokens         40",
         "steps          80, of 2 experts",
-        "layers         2, of 4 experts, by the largest id",
+        "layers         2, of 4 experts, inferred from the largest id",
         "experts seen   8 of 8 (100.0%)",
         "hits recorded  50.0% (80 of 160)",
         "predictions    80",

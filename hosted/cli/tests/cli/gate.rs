@@ -109,7 +109,7 @@ fn a_line_per_frame_as_csv() {
         "778 samples (0.10 s), 12 frames of 64",
         "passed 6 (50.0%)",
         "4 active, 2 of hang-over; skipped 6 (50.0%)",
-        "pushed 13 = processed 12 + queued 1 + dropped 0; the last 10 samples are no whole frame",
+        "pushed 13 = processed 12 + queued 1 + dropped 0; the last 10 samples do not fill a frame",
     ] {
         assert!(ran.stderr.contains(part), "{part:?}: {ran:?}");
     }
@@ -340,9 +340,9 @@ fn mistakes_are_named() {
     fails(1, &["gate", text.path()], &["bad.csv", "2 columns"]);
     let wav = wav_file("mistakes.wav");
     for (args, named) in [
-        (["--channels", "2"], "--channels is for raw"),
-        (["--column", "a"], "--column is for CSV"),
-        (["--plot", "x.png"], "name it .svg"),
+        (["--channels", "2"], "--channels applies only to raw"),
+        (["--column", "a"], "--column applies only to CSV"),
+        (["--plot", "x.png"], "use the extension .svg"),
         (["--out", "x.mp3"], ".wav, .csv, .f32"),
     ] {
         fails(2, &["gate", wav.path(), args[0], args[1]], &[named]);

@@ -122,7 +122,7 @@ fn no_part_is_larger_than_asked_but_for_a_single_tensor() {
         previous = size;
     }
     assert_eq!(
-        ran.stderr.matches("larger than asked").count(),
+        ran.stderr.matches("exceeds the requested size").count(),
         large,
         "{ran:?}"
     );
@@ -298,7 +298,7 @@ fn wrong_usage_writes_nothing() {
             "--split-max-size",
         ),
         (&["--merge", "--split-max-size", "2M"], "--merge"),
-        (&["--delete-splits"], "remove the parts"),
+        (&["--delete-splits"], "delete the parts"),
     ] {
         fails(
             2,

@@ -95,11 +95,11 @@ fn flags_of_single_programs_are_known() {
         (&["bench", "-embd", "1"], "measures prompts"),
         (
             &["bench", "-nkvo", "1", "-rpc", "x"],
-            "note: -nkvo 1 changes nothing",
+            "note: -nkvo 1 has no effect",
         ),
         (
             &["bench", "-nopo", "0", "--port", "3"],
-            "`sluice serve` is the server",
+            "use `sluice serve`",
         ),
         (
             &["quantize", "--prune-layers", "3", MODEL, "Q8_0"],
@@ -122,7 +122,7 @@ fn a_variable_is_blamed_by_its_own_name() {
             ran(sluice().args(args).env(name, "abc").output().unwrap())
         };
         let found = blamed(&[]);
-        let expected = format!("error: the variable {name} has the value 'abc': ");
+        let expected = format!("error: invalid value 'abc' of the environment variable {name}");
         assert!(found.stderr.starts_with(&expected), "{found:?}");
         assert!(found.stderr.contains(named), "{found:?}");
         assert_eq!(found.code, Some(2));
@@ -235,7 +235,7 @@ fn flags_that_a_base_answers_are_named() {
     run_to(0, &[&flags[..], &write].concat());
     let compare = ["--kl-divergence", "-f", text.path(), "-c", "64"];
     let ran = run_to(0, &[&flags[..], &compare].concat());
-    for note in ["is not read: the text is in", "-c 64 changes nothing"] {
+    for note in ["is not read: the text is in", "-c 64 has no effect"] {
         assert!(ran.stderr.contains(note), "{ran:?}");
     }
 }

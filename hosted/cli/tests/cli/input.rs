@@ -46,15 +46,18 @@ fn flags_of_llama_cpp_are_known() {
             &["--spec-type", "draft-eagle3"],
             "trained to draft for another",
         ),
-        (&["-ns", "4"], "one text at a time"),
-        (&["-sys", "hi"], "`sluice chat` has"),
+        (&["-ns", "4"], "runs one sequence"),
+        (
+            &["-sys", "hi"],
+            "not a flag of `sluice run`, but of `sluice chat`",
+        ),
         (&["--mmproj", "x"], "not supported"),
         (&["--rope-freq-base", "1e6"], "--override-kv"),
         (&["-mu", "http://x"], "-hf USER/NAME"),
-        (&["--port", "80"], "`sluice serve` is the server"),
+        (&["--port", "80"], "use `sluice serve`"),
         (
             &["--chunks", "3"],
-            "`sluice imatrix`, `sluice perplexity` has",
+            "but of `sluice imatrix`, `sluice perplexity`",
         ),
     ];
     for (flags, expected) in refused {
@@ -129,12 +132,12 @@ fn one_model_is_named_once() {
     fails(
         2,
         &[&STORY[..], &["x.gguf"]].concat(),
-        &["more than one model is named"],
+        &["several models are named"],
     );
     fails(
         2,
         &["tokenize", "-p", "x"],
-        &["a model is needed: -m FILE or -hf"],
+        &["no model is named: use -m FILE or -hf"],
     );
 }
 
@@ -165,7 +168,7 @@ fn texts_come_from_pipes() {
         fails(
             2,
             &[command, "-m", MODEL],
-            &["a text is needed: -p TEXT, -f FILE, or a pipe"],
+            &["no text is given: use -p TEXT, -f FILE, or a pipe"],
         );
     }
 }

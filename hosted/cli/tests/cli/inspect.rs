@@ -48,8 +48,8 @@ fn a_head_that_predicts_a_token_further_is_described() {
     .stdout;
     for words in [
         "qwen35moe: n_layer 2, n_embd 16, n_vocab 272",
-        "head        block 2 predicts a token further, of attention: n_head 2, n_head_kv 1, head_dim 32, gates; experts",
-        ", without what it shares with the model; KV",
+        "head        block 2 predicts one more token, of attention: n_head 2, n_head_kv 1, head_dim 32, gates; experts",
+        ", without the tensors shared with the model; KV",
     ] {
         assert!(report.contains(words), "{words}: {report}");
     }

@@ -235,7 +235,7 @@ fn what_is_wrong_is_named_before_anything_is_written() {
     }
     let alone = run_to(0, &["run", "-p", "x", "-n", "1", "-np", "4"]);
     assert!(
-        alone.stderr.contains("--parallel 4 changes nothing"),
+        alone.stderr.contains("--parallel 4 has no effect"),
         "{alone:?}"
     );
 }

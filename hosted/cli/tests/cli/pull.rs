@@ -88,7 +88,7 @@ fn what_cannot_be_fetched_is_said() {
         (
             &["run", "-hf", "u/m", "-m", "x"],
             2,
-            "more than one model is named",
+            "several models are named",
         ),
         (&["run", "-hff", "x.gguf"], 2, "-hf USER/NAME"),
     ];

@@ -265,7 +265,7 @@ fn a_full_disk_is_an_error() {
     let ran = ran(output.unwrap().wait_with_output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.stderr.contains("writing to stdout: No space left"),
+        ran.stderr.contains("cannot write to stdout: No space left"),
         "{ran:?}"
     );
 }

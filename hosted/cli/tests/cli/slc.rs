@@ -103,7 +103,7 @@ fn what_cannot_be_packed_or_unpacked() {
     fails(
         1,
         &["pack", &slc, &folder.path("again.slc")],
-        &["is a .slc file already"],
+        &["is already a .slc file"],
     );
     fails(
         1,

@@ -1,13 +1,13 @@
-//! What becomes of llama.cpp's flags where one program alone has them, or has them with a value.
+//! Flags that only one of llama.cpp's programs has, or that take a value only there.
 
 use super::Fate::{self, Ignored, Refused};
 use super::Value::{No, One};
 use super::table::{GPU, MEDIA, Row};
 
-const PAGE: Fate = Ignored("there is no page here");
-const PREFIXES: Fate = Ignored("what prompts have in common is always found, in all of them");
+const PAGE: Fate = Ignored("there is no web interface");
+const PREFIXES: Fate = Ignored("common prefixes of prompts are always found and reused");
 
-/// By program.
+/// The rows of each program.
 pub(super) const OWN: &[(&str, &[Row])] = &[
     (
         "bench",
@@ -20,19 +20,23 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             (
                 "--repack",
                 One,
-                Ignored("weights are always brought into panels; `sluice pack` does it once"),
+                Ignored("weights are always repacked into panels; `sluice pack` does so once"),
             ),
             (
                 "-mmp --mmap -dio --direct-io",
                 One,
-                Refused("-lm none reads the file, -lm mmap maps it"),
+                Refused("use -lm none to read the file or -lm mmap to map it"),
             ),
             (
                 "-embd --embeddings",
                 One,
-                Refused("`sluice bench` measures prompts and generation"),
+                Refused("`sluice bench` measures prompts and generation only"),
             ),
-            ("-rpc", One, Refused("a model runs on one machine")),
+            (
+                "-rpc",
+                One,
+                Refused("running a model on several machines is not supported"),
+            ),
         ],
     ),
     (
@@ -40,7 +44,7 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
         &[(
             "--delete-splits",
             No,
-            Refused("nothing that is read is removed: remove the parts when the file is there"),
+            Refused("input files are never deleted; delete the parts once the merged file exists"),
         )],
     ),
     (
@@ -66,44 +70,36 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             (
                 "--no-cache-prompt",
                 No,
-                Refused("--cache-ram 0 keeps nothing; a request says \"cache_prompt\": false"),
+                Refused("use --cache-ram 0, or \"cache_prompt\": false in a request"),
             ),
             (
                 "--embedding --embeddings",
                 No,
-                Ignored("every model gives embeddings"),
+                Ignored("every model computes embeddings"),
             ),
             (
                 "--rerank --reranking",
                 No,
                 Refused("heads for ranking are not supported yet"),
             ),
-            (
-                "--props",
-                No,
-                Refused("properties are set on the command line"),
-            ),
+            ("--props", No, Refused("set properties on the command line")),
             (
                 "--api-prefix",
                 One,
-                Refused("routes have no prefix; a proxy can add one"),
+                Refused("routes have no prefix; add one with a proxy"),
             ),
             (
                 "--ssl-key-file --ssl-cert-file",
                 One,
-                Refused("there is no TLS here; put a proxy before the server"),
+                Refused("TLS is not supported; put the server behind a proxy"),
             ),
-            ("--tags", One, Ignored("nothing shows them")),
+            ("--tags", One, Ignored("tags are not shown anywhere")),
             ("--media-path", One, MEDIA),
-            (
-                "--models-preset",
-                One,
-                Refused("flags are the same for all models"),
-            ),
+            ("--models-preset", One, Refused("flags apply to all models")),
             (
                 "--sleep-idle-seconds",
                 One,
-                Refused("a model leaves when another needs its place (--models-max)"),
+                Refused("a model is unloaded only when another needs its place (--models-max)"),
             ),
             (
                 "--models-autoload",
@@ -113,33 +109,33 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             (
                 "--no-models-autoload",
                 No,
-                Refused("models are loaded when a request names them"),
+                Refused("models are always loaded when a request names them"),
             ),
             (
                 "--prefill-assistant --no-prefill-assistant",
                 No,
-                Refused("a request says \"continue_final_message\": true"),
+                Refused("set \"continue_final_message\": true in a request"),
             ),
             (
                 "--log-prompts-dir",
                 One,
-                Refused("--log-prompts writes prompts to the log"),
+                Refused("use --log-prompts to write prompts to the log"),
             ),
             (
                 "--cors-methods --cors-headers --server-base",
                 One,
-                Refused("only --cors-origins can be chosen"),
+                Refused("only the origins can be set (--cors-origins)"),
             ),
             (
                 "--reuse-port --cors-credentials --no-cors-credentials \
                  --skip-chat-parsing --no-skip-chat-parsing",
                 No,
-                Refused("this is not supported"),
+                Refused("not supported"),
             ),
             (
                 "--spm-infill",
                 No,
-                Refused("what comes before goes before what comes after"),
+                Refused("the prefix always precedes the suffix"),
             ),
         ],
     ),
@@ -149,17 +145,17 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             (
                 "--prune-layers",
                 One,
-                Refused("layers cannot be taken out of a model"),
+                Refused("removing layers is not supported"),
             ),
             (
                 "--keep-split",
                 No,
-                Refused("what is written is one file; `sluice gguf-split` splits it"),
+                Refused("the output is one file; split it with `sluice gguf-split`"),
             ),
             (
                 "--max-buffer-size",
                 One,
-                Ignored("weights are read and written a piece at a time"),
+                Ignored("weights are read and written one piece at a time"),
             ),
         ],
     ),

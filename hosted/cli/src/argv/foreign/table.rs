@@ -1,42 +1,41 @@
-//! What becomes of each flag of llama.cpp's that a command here does not have.
+//! llama.cpp's flags that a command here does not have, and how each is handled.
 //!
-//! Source: the flags of llama.cpp's `common/arg.cpp` (version of llama-cpp-python 0.3.36), and some
-//! that it had before.
+//! Source: the flags in llama.cpp's `common/arg.cpp` (as of llama-cpp-python 0.3.36), and some that
+//! were removed from it.
 
 use super::Fate::{self, Ignored, Refused};
 use super::Value::{self, Maybe, No, One};
 
 const SWITCH: Value = Maybe(&["on", "off", "auto", "0", "1", "true", "false"]);
 
-pub(super) const GPU: Fate = Ignored("there is no GPU here; everything runs on the CPU");
-const FUSED: Fate = Ignored("attention is always computed in one pass");
-const CACHE: Fate = Ignored("all sequences share one cache of pages");
+pub(super) const GPU: Fate = Ignored("there is no GPU support; everything runs on the CPU");
+const FUSED: Fate = Ignored("attention is always fused");
+const CACHE: Fate = Ignored("all sequences share one paged KV cache");
 const THREADS: Fate = Ignored("prompts and generation use the same threads (-t, -C, -Cr)");
-const SAYS: Fate = Ignored("notes go to stderr as they are; -q leaves them out");
+const SAYS: Fate = Ignored("notes are written to stderr as they are; -q omits them");
 const FILE_SAYS: Fate = Refused(
-    "the model's file says it; `sluice quantize --override-kv` writes a file that says otherwise",
+    "the model file defines it; `sluice quantize --override-kv` writes a file with another value",
 );
-const SERVER: Fate = Refused("`sluice serve` is the server");
-const SPECULATION: Fate = Refused("this command writes no text that could be drafted");
-const DRAFT_PLACE: Fate = Ignored("a draft model runs on the model's cores (-td says on how many)");
-const DRAFTERS: Fate =
-    Refused("--spec-type says what drafts: ngram, draft-simple, draft-mtp, draft-self");
-const ADAPTERS: Fate = Refused("this command computes without adapters");
+const SERVER: Fate = Refused("use `sluice serve`");
+const SPECULATION: Fate = Refused("this command generates no text that could be drafted");
+const DRAFT_PLACE: Fate = Ignored("a draft model runs on the model's cores (-td sets how many)");
+const DRAFTERS: Fate = Refused("use --spec-type: ngram, draft-simple, draft-mtp or draft-self");
+const ADAPTERS: Fate = Refused("this command does not use adapters");
 const CONTROL: Fate = Refused("control vectors are not supported");
 pub(super) const MEDIA: Fate = Refused("images, audio and video are not supported");
 const TRAINING: Fate = Refused("training is not supported");
-const SCORES: Fate = Refused("of llama-perplexity's tests there are perplexity and KL divergence");
-const TURNS: Fate = Refused("the model's chat template says what stands around a message");
-const THINKING: Fate = Refused("what a model thinks is a part of its answer here");
+const SCORES: Fate = Refused("only perplexity and KL divergence are supported");
+const TURNS: Fate = Refused("the model's chat template defines what surrounds a message");
+const THINKING: Fate = Refused("reasoning is part of the answer here");
 
-const TOOLS: Fate = Refused("no tools are run here");
-const BATCHED: Fate = Refused("`sluice bench -npl N` measures several texts side by side");
+const TOOLS: Fate = Refused("running tools is not supported");
+const BATCHED: Fate = Refused("use `sluice bench -npl N` to measure parallel sequences");
 const DIFFUSION: Fate = Refused("diffusion models are not supported");
 
-/// Flags between spaces, whether they have a value, and what happens.
+/// Space-separated flags, whether they take a value, and how they are handled.
 pub(super) type Row = (&'static str, Value, Fate);
 
-/// Of all programs.
+/// Flags of all programs.
 pub(super) const TABLE: &[Row] = &[
     (
         "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg \
@@ -56,9 +55,13 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--list-devices",
         No,
-        Refused("`sluice doctor` says what this machine has"),
+        Refused("use `sluice doctor` to inspect this machine"),
     ),
-    ("--rpc", One, Refused("a model runs on one machine")),
+    (
+        "--rpc",
+        One,
+        Refused("running a model on several machines is not supported"),
+    ),
     ("-fa --flash-attn", SWITCH, FUSED),
     (
         "-kvu --kv-unified -no-kvu --no-kv-unified --swa-full -cb --cont-batching -nocb \
@@ -81,22 +84,22 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--repack -nr --no-repack",
         No,
-        Ignored("weights are always brought into panels; `sluice pack` does it once"),
+        Ignored("weights are always repacked into panels; `sluice pack` does so once"),
     ),
     (
         "-lzm --lazy-mode",
         One,
-        Ignored("--load-mode says how weights are read"),
+        Ignored("use --load-mode to set how weights are read"),
     ),
     (
         "--check-tensors",
         No,
-        Ignored("what is read is always checked"),
+        Ignored("files are always checked when they are read"),
     ),
     (
         "--warmup --no-warmup",
         No,
-        Ignored("there is no run before the first"),
+        Ignored("there is no warm-up run"),
     ),
     (
         "--perf --no-perf --show-timings --no-show-timings --log-prefix --no-log-prefix \
@@ -107,7 +110,7 @@ pub(super) const TABLE: &[Row] = &[
     ),
     ("-co --color --log-colors", SWITCH, SAYS),
     ("-lv --verbosity --log-verbosity", One, SAYS),
-    ("--log-disable", No, Refused("-q leaves notes out")),
+    ("--log-disable", No, Refused("use -q to omit notes")),
     (
         "--log-prompts-dir --host --port --path --api-prefix --api-key --api-key-file -a \
          --alias --tags -to --timeout --threads-http --ssl-key-file --ssl-cert-file \
@@ -132,29 +135,29 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--verbose-prompt -ptc --print-token-count",
         No,
-        Refused("`sluice tokenize` shows the tokens of a text"),
+        Refused("use `sluice tokenize` to see the tokens of a text"),
     ),
     (
         "-sp --special",
         No,
-        Refused("control tokens have no text here"),
+        Refused("control tokens are never printed as text"),
     ),
     (
         "-bf --binary-file",
         One,
-        Refused("texts are UTF-8 here: -f FILE"),
+        Refused("prompts are UTF-8 text; use -f FILE"),
     ),
     (
         "-mli --multiline-input",
         No,
-        Refused("a line that ends in \\ goes on in `sluice chat`"),
+        Refused("end a line with \\ to continue it in `sluice chat`"),
     ),
     ("--in-prefix --in-suffix", One, TURNS),
     ("--in-prefix-bos", No, TURNS),
     (
         "-gan --grp-attn-n -gaw --grp-attn-w",
         One,
-        Refused("self-extend is not there; a model's own rotary scaling is"),
+        Refused("self-extend is not supported; the model's own RoPE scaling is applied"),
     ),
     (
         "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx \
@@ -166,12 +169,12 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-mu --model-url -dr --docker-repo",
         One,
-        Refused("models are fetched from Hugging Face: -hf USER/NAME"),
+        Refused("models are downloaded from Hugging Face only; use -hf USER/NAME"),
     ),
     (
         "-cl --cache-list",
         No,
-        Refused("fetched models lie in ~/.cache/huggingface/hub"),
+        Refused("downloaded models are in ~/.cache/huggingface/hub"),
     ),
     ("--lora --lora-scaled", One, ADAPTERS),
     ("--lora-init-without-apply", No, ADAPTERS),
@@ -190,7 +193,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--mmproj-auto --no-mmproj --no-mmproj-auto",
         No,
-        Ignored("there are no projectors here"),
+        Ignored("multimodal projectors are not supported"),
     ),
     (
         "-md --model-draft --spec-draft-model -td --threads-draft --spec-draft-threads -cd \
@@ -204,7 +207,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
         One,
-        Refused("`sluice pull` fetches a model, and -md FILE takes it"),
+        Refused("download the model with `sluice pull`, then use -md FILE"),
     ),
     (
         "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl -devd --device-draft \
@@ -237,12 +240,12 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
         One,
-        Refused("what follows what is learnt while texts are written, and not kept"),
+        Refused("n-grams are learnt while text is generated and are not saved"),
     ),
     (
         "--draft-p-split --spec-draft-p-split --spec-synth-len --spec-synth-rates",
         One,
-        Refused("drafts are one text, not a tree"),
+        Refused("drafts are sequences, not trees"),
     ),
     (
         "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match \
@@ -252,7 +255,9 @@ pub(super) const TABLE: &[Row] = &[
          --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n \
          --spec-ngram-size-m --spec-ngram-min-hits",
         One,
-        Ignored("the longest match is looked for, and how many drafts pay is measured"),
+        Ignored(
+            "the longest match is used, and the number of draft tokens adapts to measured gains",
+        ),
     ),
     (
         "--spec-default",
@@ -264,7 +269,8 @@ pub(super) const TABLE: &[Row] = &[
         "-np --parallel -ns --sequences",
         One,
         Refused(
-            "one text at a time; `sluice run --prompts FILE -np N` runs several, `sluice bench -npl N` measures them",
+            "this command runs one sequence; use `sluice run --prompts FILE -np N` to run several, `sluice bench \
+             -npl N` to measure them",
         ),
     ),
     (
@@ -289,7 +295,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-ofreq --output-frequency --save-frequency",
         One,
-        Refused("an importance matrix is written once, when it is complete"),
+        Refused("the importance matrix is written once, at the end"),
     ),
     (
         "-lr --learning-rate -epochs --epochs -opt --optimizer -wd --weight-decay \
@@ -301,12 +307,12 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--usage --version",
         No,
-        Refused("-h prints the flags, `sluice --version` the version"),
+        Refused("use -h for the flags and `sluice --version` for the version"),
     ),
     (
         "--completion-bash",
         No,
-        Refused("`sluice completions bash` prints it"),
+        Refused("use `sluice completions bash`"),
     ),
     (
         "--tools --tools-runtime --mcp-servers-config --mcp-servers-json",
@@ -314,48 +320,52 @@ pub(super) const TABLE: &[Row] = &[
         TOOLS,
     ),
     ("-ag --agent -no-ag --no-agent", No, TOOLS),
-    ("--spm-infill", No, Refused("infilling is not there yet")),
+    (
+        "--spm-infill",
+        No,
+        Refused("infilling is not supported yet"),
+    ),
     (
         "--adaptive-target --adaptive-decay",
         One,
-        Refused("the adaptive-p sampler is not there yet"),
+        Refused("the adaptive-p sampler is not supported yet"),
     ),
     (
         "--context-file --chunk-size --chunk-separator --junk --pos",
         One,
-        Refused("searching texts is not there; `sluice embed` makes vectors of them"),
+        Refused("searching text is not supported; `sluice embed` computes the vectors"),
     ),
     (
         "--output-format",
         One,
-        Refused("an importance matrix is a GGUF file, vectors are JSON or text"),
+        Refused("importance matrices are GGUF files, embeddings JSON or text"),
     ),
     (
         "--ppl --no-ppl",
         No,
-        Ignored("`sluice perplexity` computes it, `sluice imatrix` does not"),
+        Ignored("use `sluice perplexity` to measure perplexity"),
     ),
     (
         "--chunk --from-chunk",
         One,
-        Refused("chunks are counted from the text's first: cut the file"),
+        Refused("reading always starts at the first chunk; cut the file instead"),
     ),
     (
         "--parse-special",
         No,
-        Refused("`sluice run`, `chat` and `tokenize` read names of control tokens, others do not"),
+        Refused("only `sluice run`, `chat` and `tokenize` parse control tokens in text"),
     ),
     ("-pps -tgs", No, BATCHED),
     ("-npp -ntg", One, BATCHED),
     (
         "--cls-separator",
         One,
-        Refused("reranking is not there yet"),
+        Refused("query and document are joined by the model's own template"),
     ),
     (
         "--positive-file --negative-file --pca-batch --pca-iter --method",
         One,
-        Refused("control vectors are not made here"),
+        Refused("creating control vectors is not supported"),
     ),
     (
         "--diffusion-steps --diffusion-eps --diffusion-algorithm --diffusion-alg-temp \
@@ -375,12 +385,12 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-ins --instruct -cml --chatml",
         No,
-        Refused("`sluice chat` talks, by the model's template"),
+        Refused("use `sluice chat`, which applies the model's template"),
     ),
-    ("--memory-f32", No, Refused("it is -ctk f32 -ctv f32")),
+    ("--memory-f32", No, Refused("use -ctk f32 -ctv f32")),
     (
         "--tfs --tfs-z",
         One,
-        Refused("tail-free sampling is gone, from llama.cpp too: --top-p, --min-p"),
+        Refused("tail-free sampling was removed, as in llama.cpp; use --top-p or --min-p"),
     ),
 ];

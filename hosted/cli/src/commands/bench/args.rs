@@ -1,4 +1,4 @@
-//! The flags of `sluice bench`, as llama-bench spells them, and their lists and ranges.
+//! The flags of `sluice bench`, spelled as in llama-bench, with their lists and ranges.
 
 use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::{LOAD_MODES, load_mode};
@@ -46,16 +46,16 @@ pub(crate) struct BenchArgs {
     pub(super) model: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) hub: HubArgs,
-    /// Set the prompt lengths; 0 is none [default: 512]
+    /// Set the prompt lengths, in tokens; 0 skips the test [default: 512]
     #[arg(short = 'p', long, value_name = "N", action = ArgAction::Append)]
     n_prompt: Vec<Numbers>,
-    /// Set the generation lengths; 0 is none [default: 128]
+    /// Set the generation lengths, in tokens; 0 skips the test [default: 128]
     #[arg(short = 'n', long, value_name = "N", action = ArgAction::Append)]
     n_gen: Vec<Numbers>,
-    /// Measure a prompt and then generation, as one test [short: -pg]
+    /// Measure a prompt followed by generation, as one test [short: -pg]
     #[arg(long, value_name = "PP,TG", action = ArgAction::Append)]
     pub(super) n_prompt_gen: Vec<PromptGen>,
-    /// Set the tokens in the context before the test [default: 0]
+    /// Set the number of tokens already in the context [default: 0]
     #[arg(short = 'd', long, value_name = "N", action = ArgAction::Append)]
     n_depth: Vec<Numbers>,
     /// Set the numbers of parallel sequences [short: -npl] [default: 1]
@@ -63,7 +63,7 @@ pub(crate) struct BenchArgs {
     n_parallel: Vec<Numbers>,
     /// Set the positions per sequence and pass [short: -npos] [default: 1]
     ///
-    /// More than one is what verifying draft tokens takes.
+    /// More than one corresponds to verifying draft tokens.
     #[arg(long, value_name = "N", action = ArgAction::Append)]
     n_positions: Vec<Numbers>,
     /// Set the maximum logical batch sizes [default: 2048]
@@ -128,15 +128,15 @@ pub(crate) struct BenchArgs {
     /// Report progress on stderr
     #[arg(long)]
     pub(super) progress: bool,
-    /// Set how far ahead products of few tokens prefetch weights
+    /// Set how far ahead matrix products of few tokens prefetch weights
     ///
-    /// auto follows what was faster in the steps before [default: auto; near with --strict].
+    /// auto uses what was faster in previous steps [default: auto; near with --strict].
     #[arg(long, value_name = "MODE")]
     pub(super) prefetch: Option<PrefetchMode>,
-    /// Make results repeatable to the token
+    /// Make the generated tokens reproducible
     ///
-    /// Pins all threads or none, fixes the prompt, picks the likeliest tokens and one prefetch distance; prints
-    /// a hash of the tokens and the llama-bench command that measures the same.
+    /// Pins all threads or none, fixes the prompt, decodes greedily and fixes the prefetch distance. Prints a
+    /// hash of the tokens and the llama-bench command that measures the same.
     #[arg(long)]
     pub(super) strict: bool,
     #[command(flatten)]
@@ -145,18 +145,18 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',', action = ArgAction::Append,
         conflicts_with_all = ["lora", "lora_scaled"])]
     pub(super) lora_each: Vec<PathBuf>,
-    /// Leave the adapters out of every other step and report what they cost
+    /// Omit the adapters in every other step and report their cost
     #[arg(long, conflicts_with = "told")]
     pub(super) in_turn: bool,
-    /// Measure speculation on texts from JSONL files, instead of tests
+    /// Measure speculation on texts from JSONL files instead of running tests
     ///
-    /// Each object has a prompt, an answer (else the model's own, n_predict tokens) and maybe a schema. Each
-    /// text is written with draft tokens and without, in turn.
+    /// Each object has a prompt and optionally an answer and a schema. Without an answer the model generates
+    /// n_predict tokens. Each text is generated with and without draft tokens, in turn.
     #[arg(long, value_name = "FILE", value_delimiter = ',', action = ArgAction::Append)]
     pub(super) told: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) speculation: SpeculationArgs,
-    /// Write a picture of the roofline, all tests, and latencies by percentile
+    /// Plot the roofline, all tests, and latencies by percentile (SVG)
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
     /// Accept llama-bench's flag; attention is always fused [short: -fa]
@@ -166,7 +166,7 @@ pub(crate) struct BenchArgs {
     flash_attn: Option<String>,
 }
 
-/// How weights are asked for.
+/// The prefetch distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PrefetchMode {
     Near,
@@ -175,12 +175,12 @@ pub(super) enum PrefetchMode {
 }
 
 impl BenchArgs {
-    /// Tokens that a told text may have with its prompt.
+    /// Maximum number of tokens of a recorded text and its prompt.
     pub(super) fn n_ctx_told(model: &Model) -> usize {
         model.config().n_ctx_train.clamp(1, 4096)
     }
 
-    /// What stays on disk.
+    /// Which weights stay on disk.
     pub(super) const fn on_disk(&self) -> OnDisk<'_> {
         OnDisk {
             experts: &self.experts,
@@ -188,7 +188,7 @@ impl BenchArgs {
         }
     }
 
-    /// The way that is fixed, if one is.
+    /// The fixed distance, if it is fixed.
     pub(super) fn prefetch(&self) -> Option<Prefetch> {
         match self.prefetch {
             Some(PrefetchMode::Near) => Some(Prefetch::Near),
@@ -199,7 +199,7 @@ impl BenchArgs {
     }
 }
 
-/// A format of results.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     Csv,
@@ -209,12 +209,12 @@ pub(super) enum Format {
     Sql,
 }
 
-/// A list as llama-bench reads it: numbers and ranges `first-last`, `first-last+step`,
+/// A list in llama-bench's notation: numbers and ranges `first-last`, `first-last+step` or
 /// `first-last*factor`, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Numbers(Vec<u32>);
 
-/// Most values of one list, and the largest value.
+/// Maximum number of values in a list, and the largest value.
 const VALUES_MAX: usize = 4096;
 const VALUE_MAX: u32 = 1 << 24;
 
@@ -267,7 +267,7 @@ fn range(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
         };
         if next <= value {
             return Err(format!(
-                "{part:?} does not reach its end: it stays at {value}"
+                "{part:?} never reaches its end: it stays at {value}"
             ));
         }
         value = next;
@@ -289,7 +289,7 @@ impl FromStr for PromptGen {
         let Numbers(values) = text.parse()?;
         match values[..] {
             [n_prompt, n_gen] if !text.contains('-') => Ok(Self { n_prompt, n_gen }),
-            _ => Err("two numbers are expected: prompt,generation".into()),
+            _ => Err("expected two numbers: prompt,generation".into()),
         }
     }
 }
@@ -309,19 +309,19 @@ fn numbers(lists: &[Numbers], default: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What of the engine a test needs.
+/// The engine that a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) n_batch: u32,
     pub(super) n_ubatch: u32,
-    /// Types of keys and values.
+    /// The types of keys and values.
     pub(super) kv: (KvType, KvType),
     pub(super) n_threads: u32,
     /// Index into the list of tables.
     pub(super) isa: usize,
 }
 
-/// One test: a prompt, a generation, or both, at a depth.
+/// A test: a prompt, generation, or both, at a given depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) setting: Setting,
@@ -331,12 +331,12 @@ pub(super) struct Test {
     pub(super) n_depth: u32,
     /// Sequences.
     pub(super) n_parallel: u32,
-    /// Positions of each sequence in a pass of generation.
+    /// Positions of each sequence in a generation step.
     pub(super) n_positions: u32,
 }
 
 impl Test {
-    /// Its name as llama-bench writes it; ours has `×` sequences and `/` positions.
+    /// The name in llama-bench's notation, extended by `×` sequences and `/` positions.
     pub(super) fn name(&self) -> String {
         let mut name = match (self.n_prompt, self.n_gen) {
             (n, 0) => format!("pp{n}"),
@@ -355,7 +355,7 @@ impl Test {
         name
     }
 
-    /// Tokens of a repetition, over all sequences: what t/s counts.
+    /// Tokens per repetition over all sequences, from which t/s is computed.
     pub(super) const fn n_tokens(&self) -> u64 {
         self.n_parallel as u64 * (self.n_prompt as u64 + self.n_gen as u64)
     }
@@ -367,7 +367,7 @@ impl Test {
 }
 
 impl BenchArgs {
-    /// All tests for one model, in llama-bench's order.
+    /// All tests of one model, in llama-bench's order.
     ///
     /// # Errors
     /// A value outside its range, or nothing to measure.
@@ -429,33 +429,33 @@ impl BenchArgs {
         Ok(tests)
     }
 
-    /// What `--in-turn` needs.
+    /// Checks the requirements of `--in-turn`.
     ///
     /// # Errors
-    /// There is no adapter, or a test has too few steps of generation.
+    /// There is no adapter, or a test has too few generation steps.
     pub(super) fn check_in_turn(&self, tests: &[Test]) -> Result<(), UsageError> {
         if !self.in_turn {
             return Ok(());
         }
         if self.adapters.parts()?.is_empty() && self.lora_each.is_empty() {
             return Err(UsageError(
-                "--in-turn compares steps with adapters and without: give --lora or --lora-each"
+                "--in-turn compares steps with and without adapters: add --lora or --lora-each"
                     .into(),
             ));
         }
         match tests.iter().find(|test| test.n_gen / test.n_positions < 3) {
             Some(test) => Err(UsageError(format!(
-                "--in-turn: {} has fewer than three steps of generation (-p 0 -n 64)",
+                "--in-turn: {} has fewer than three generation steps (try -p 0 -n 64)",
                 test.name()
             ))),
             None => Ok(()),
         }
     }
 
-    /// The adapters of sequences, in turn.
+    /// The adapters of the sequences, in turn.
     ///
     /// # Errors
-    /// One cannot be read, or does not go with the model.
+    /// An adapter cannot be read, or does not match the model.
     pub(super) fn blends(&self, model: &Model) -> anyhow::Result<Vec<Blend>> {
         let own = self.adapters.blend(model)?;
         let load = |path: &PathBuf| Ok(self.adapters.load.load(model, path)?.into());
@@ -463,7 +463,7 @@ impl BenchArgs {
         own.map(Ok).into_iter().chain(each).collect()
     }
 
-    /// Every type of keys with every type of values.
+    /// Every combination of a type of keys and a type of values.
     fn kv_types(&self) -> Vec<(KvType, KvType)> {
         let types = |list: &[String]| -> Vec<KvType> {
             let named = list.iter().filter_map(|name| KvType::from_name(name));
@@ -517,7 +517,7 @@ fn settings(
 fn in_range(flag: &str, values: Vec<u32>, min: u32, max: usize) -> Result<Vec<u32>, UsageError> {
     match values.iter().find(|&&n| n < min || n as usize > max) {
         Some(value) => Err(UsageError(format!(
-            "{flag} {value} is not in {min} to {max}"
+            "{flag} {value} is out of range: {min} to {max}"
         ))),
         None => Ok(values),
     }

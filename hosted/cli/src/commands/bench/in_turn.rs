@@ -1,15 +1,15 @@
-//! `--in-turn`: what adapters cost, from steps without and with them in turn.
+//! `--in-turn`: the cost of adapters, from alternating steps with and without them.
 
-/// A step with adapters beside two without.
+/// A step with adapters, compared with the steps before and after it, which have none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Turn {
-    /// The mean of those without, in ns.
+    /// Mean time of the steps without adapters, in ns.
     pub(super) bare_ns: f64,
-    /// By how much longer the step with them took, in percent.
+    /// How much longer the step with adapters took, in percent.
     pub(super) tax_percent: f64,
 }
 
-/// The steps of a repetition, of which the first is without.
+/// Compares the steps of a repetition, the first of which is without adapters.
 pub(super) fn turns(ns: &[u64]) -> impl Iterator<Item = Turn> {
     let threes = ns.windows(3).step_by(2);
     threes.map(|three| {
@@ -22,7 +22,7 @@ pub(super) fn turns(ns: &[u64]) -> impl Iterator<Item = Turn> {
     })
 }
 
-/// The value that so many percent of all are below, 0 of none.
+/// The given percentile of the values; 0 if there are none.
 pub(super) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -30,13 +30,13 @@ pub(super) fn percentile(values: impl Iterator<Item = f64>, percent: usize) -> f
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-/// The line after the results; `None` where no step was compared.
+/// The line after the results; `None` if no steps were compared.
 pub(super) fn report(test: &str, turns: &[Turn]) -> Option<String> {
     let taxes = || turns.iter().map(|turn| turn.tax_percent);
     let [low, middle, high] = [25, 50, 75].map(|percent| percentile(taxes(), percent));
     (!turns.is_empty()).then(|| {
         format!(
-            "{test}: steps with adapters take {middle:.1}% longer (median of {}, half of them within {low:.1} to {high:.1}%)",
+            "{test}: adapters add {middle:.1}% to a step (median of {}; interquartile range {low:.1} to {high:.1}%)",
             turns.len(),
         )
     })

@@ -1,4 +1,4 @@
-//! Running tests on an engine and taking the time of every step.
+//! Runs tests on an engine and times every step.
 
 use super::args::Test;
 use super::in_turn::{Turn, turns};
@@ -17,7 +17,7 @@ use sluice::session::{StepError, StepHooks};
 /// Why a test has no result.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     Interrupted,
     Failed(anyhow::Error),
 }
@@ -37,28 +37,28 @@ impl From<StepError> for Halt {
     }
 }
 
-/// What was measured.
+/// The measurements of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     /// Times of the repetitions, in ns.
     pub(super) ns: Vec<u64>,
-    /// Times of single steps of generation, in ns.
+    /// Times of single generation steps, in ns.
     pub(super) latency_ns: Histogram<u64>,
-    /// With greedy generation: a hash of the tokens, the same in every repetition.
+    /// With greedy decoding: a hash of the tokens, equal in every repetition.
     pub(super) tokens_hash: Option<u64>,
-    /// Steps of few tokens, and those of them that asked far ahead for weights.
+    /// The number of steps of few tokens, and how many of them prefetched far ahead.
     pub(super) n_few: u64,
     pub(super) n_far: u64,
-    /// With `--in-turn`.
+    /// Comparison of steps with and without adapters, with `--in-turn`.
     pub(super) turns: Vec<Turn>,
-    /// The same of its steps without adapters among themselves.
+    /// The same comparison among steps without adapters, as a control.
     pub(super) bare_turns: Vec<Turn>,
 }
 
 impl Samples {
     pub(super) fn new() -> Self {
         let mut latency_ns = Histogram::new(3).expect("three digits are in range");
-        // The range grows with what is recorded.
+        // The histogram's range grows with the recorded values.
         latency_ns.auto(true);
         Self {
             ns: Vec::new(),
@@ -72,16 +72,16 @@ impl Samples {
     }
 }
 
-/// A step as it has to be run.
+/// A step to run.
 #[derive(Clone, Copy, Debug)]
 struct StepPlan {
     /// Positions of each sequence.
     n_positions: u32,
     n_sequences: u32,
-    /// Whether the last position wants logits, or all do.
+    /// Whether logits are computed for the last position, or for all.
     outputs: Outputs,
     is_generation: bool,
-    /// Without adapters.
+    /// Whether the adapters are left out.
     is_bare: bool,
 }
 
@@ -96,21 +96,21 @@ enum Outputs {
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) session: Session,
-    /// Whether each generated token is the likeliest, or drawn.
+    /// Whether generated tokens are the most likely ones or drawn at random.
     pub(super) greedy: bool,
     pub(super) tokens: Tokens,
-    /// Entries of the step at hand.
+    /// Entries of the current step.
     pub(super) batch: Vec<BatchEntry>,
-    /// Adapters of sequences, in turn; none for the model alone.
+    /// Adapters of the sequences, in turn; empty for the model alone.
     pub(super) adapters: Vec<Blend>,
-    /// Whether every other step of generation leaves the adapters out.
+    /// Whether every other generation step omits the adapters.
     pub(super) in_turn: bool,
-    /// Tokens of the KV cache that earlier tests have left and that later ones may use.
+    /// Tokens in the KV cache from earlier tests, which later ones may reuse.
     pub(super) depth: Vec<u32>,
 }
 
 impl Runner {
-    /// Fills the context to the test's depth, unless it is there already.
+    /// Fills the context to the test's depth, unless it is filled already.
     pub(super) fn fill(&mut self, test: &Test) -> Result<(), Halt> {
         for sequence in 0..test.n_parallel {
             let there = self.depth.get(sequence as usize).copied().unwrap_or(0);
@@ -131,7 +131,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What a repetition is, run once before the measurement.
+    /// Runs one repetition without measuring it.
     pub(super) fn warm_up(&mut self, test: &Test) -> Result<(), Halt> {
         let short = Test {
             n_gen: test.n_gen.min(test.n_positions),
@@ -140,7 +140,7 @@ impl Runner {
         self.repeat(&short, &mut Samples::new())
     }
 
-    /// Runs the test so many times.
+    /// Runs the test, once per repetition.
     pub(super) fn measure(
         &mut self,
         test: &Test,
@@ -153,7 +153,8 @@ impl Runner {
             let before = samples.tokens_hash;
             self.repeat(test, &mut samples)?;
             if before.is_some() && before != samples.tokens_hash {
-                let error = anyhow::anyhow!("{}: a repetition gave other tokens", test.name());
+                let error =
+                    anyhow::anyhow!("{}: a repetition generated different tokens", test.name());
                 return Err(error.into());
             }
         }
@@ -175,7 +176,7 @@ impl Runner {
             }
             if step.is_generation {
                 let recorded = samples.latency_ns.record(nanoseconds(time));
-                recorded.context("a step took centuries")?;
+                recorded.context("the step took too long to record")?;
                 generated_ns.push(nanoseconds(time));
             }
             if let Some(token) = likeliest.filter(|_| self.greedy) {
@@ -196,7 +197,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Keeps a recurrent state for the way back to a depth.
+    /// Saves a recurrent state, to return to this depth later.
     fn name_depth(&mut self, sequence: u32, depth: u32) -> Result<(), Halt> {
         let named = self.session.with_state(|state| {
             state.forget(sequence);
@@ -205,19 +206,19 @@ impl Runner {
                 _ => state.checkpoint(sequence, sequence),
             }
         });
-        Ok(named.context("keeping the state at a depth")?)
+        Ok(named.context("saving the state at a depth")?)
     }
 
-    /// Drops what comes after `len` tokens of a sequence.
+    /// Removes what follows the first `len` tokens of a sequence.
     fn keep(&mut self, sequence: u32, len: u32) -> Result<(), Halt> {
         let kept = self
             .session
             .with_state(|state| state.rewind(sequence, len as usize));
-        Ok(kept.context("emptying the KV cache")?)
+        Ok(kept.context("clearing the KV cache")?)
     }
 
-    /// Runs a step from `first_sequence` on; `first` is the first token of each sequence, by
-    /// default drawn like the others. Returns the time and the likeliest next token.
+    /// Runs a step from `first_sequence` on. `first` is the first token of each sequence, drawn
+    /// like the others by default. Returns the elapsed time and the most likely next token.
     fn step(
         &mut self,
         plan: &StepPlan,
@@ -237,7 +238,9 @@ impl Runner {
                     Outputs::Last if i + 1 == plan.n_positions => Wants::Logits,
                     _ => Wants::Nothing,
                 };
-                let position = u32::try_from(start).context("a context beyond 2³² tokens")? + i;
+                let position = u32::try_from(start)
+                    .context("contexts of more than 2³² tokens are not supported")?
+                    + i;
                 self.batch.push(BatchEntry {
                     adapter: sequence.checked_rem(n_adapters).filter(|_| !plan.is_bare),
                     ..BatchEntry::new(token, sequence, position, wants)
@@ -258,7 +261,7 @@ impl Runner {
     }
 }
 
-/// The index of the largest; the first of equals.
+/// The index of the largest value; the first among equal ones.
 fn likeliest(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (i, &logit) in logits.iter().enumerate() {
@@ -289,8 +292,8 @@ fn steps(test: &Test) -> impl Iterator<Item = StepPlan> {
     prompt.chain(generation)
 }
 
-/// The steps of a prompt of `n` tokens: batches, and in them pieces that are computed at once. As
-/// in llama-bench the last token of a batch wants logits.
+/// The steps of a prompt of `n` tokens: batches, split into micro-batches. As in llama-bench, the
+/// last token of each batch produces logits.
 fn prompt_steps(n: u32, test: &Test) -> impl Iterator<Item = StepPlan> + use<> {
     let (n_batch, n_ubatch) = (test.setting.n_batch, test.setting.n_ubatch);
     (0..n).step_by(n_batch as usize).flat_map(move |at| {
@@ -313,7 +316,7 @@ fn prompt_steps(n: u32, test: &Test) -> impl Iterator<Item = StepPlan> + use<> {
     })
 }
 
-/// What a repetition costs at least, and the time that takes by the roofline, in ns.
+/// The minimum cost of a repetition, and the time it takes on the roofline, in ns.
 pub(super) fn limit(test: &Test, cost: &ModelCost, roofline: &Roofline) -> (PassCost, f64) {
     let mut sum = PassCost::default();
     let (mut ns, mut start) = (0.0, f64::from(test.n_depth));
@@ -337,7 +340,7 @@ pub(super) fn limit(test: &Test, cost: &ModelCost, roofline: &Roofline) -> (Pass
     (sum, ns)
 }
 
-/// Most tokens of a step of `test`, and most that want logits.
+/// Maximum number of tokens in a step of `test`, and maximum number of logits rows.
 pub(super) fn step_sizes(test: &Test) -> (u32, u32) {
     let generated = test.n_parallel * test.n_positions;
     let prompt = test.n_prompt.max(test.n_depth);
@@ -345,17 +348,17 @@ pub(super) fn step_sizes(test: &Test) -> (u32, u32) {
     (prefill.max(generated), generated.max(1))
 }
 
-/// Tokens drawn the same way in every run.
+/// A random number generator with the same sequence in every run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens(u64);
 
 impl Tokens {
-    /// Those of stream `n`.
+    /// The generator of stream `n`.
     pub(super) const fn of(n: u32) -> Self {
         Self(n as u64)
     }
 
-    /// The next token, below `n_vocab` (SplitMix64; uneven by less than a millionth).
+    /// The next token, below `n_vocab` (SplitMix64; the bias is below one in a million).
     fn draw(&mut self, n_vocab: usize) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,4 +1,4 @@
-//! `sluice bench`: how fast a model runs here, and what part of the machine's limit that is.
+//! `sluice bench`: how fast a model runs here, compared with the limits of the machine.
 
 pub(super) mod args;
 mod in_turn;
@@ -48,7 +48,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     if let Some(path) = &args.plot {
         plot::check(path)?;
     }
-    // All files are looked at before the first is measured.
+    // All files are opened before the first is measured.
     args.adapters.check()?;
     let fetched = args.hub.repo()?.map(|request| args.hub.fetch(&request));
     let paths = args.model.iter().cloned().map(Ok).chain(fetched);
@@ -77,7 +77,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
             break;
         }
     }
-    // What is done is printed and drawn, however the rest ended.
+    // Finished tests are printed and plotted even if a later one failed.
     bench.print(|printer| printer.footer())?;
     bench.finish()?;
     match ending {
@@ -87,7 +87,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     }
 }
 
-/// The kernel tables asked for.
+/// The selected kernel tables.
 fn tables(args: &BenchArgs) -> Result<Vec<&'static KernelTable>, UsageError> {
     let names: Vec<Option<&str>> = match args.isa.iter().filter(|name| !name.is_empty()).count() {
         0 => vec![None],
@@ -113,10 +113,10 @@ struct Bench<'b> {
     n_tests: usize,
 }
 
-/// A model and what its rows say of it.
+/// A model, with what its rows report about it.
 struct Subject {
     model: Model,
-    /// Adapters of sequences, in turn; none for the model alone.
+    /// Adapters of the sequences, in turn; empty for the model alone.
     adapters: Vec<Blend>,
     facts: ModelFacts,
 }
@@ -127,7 +127,7 @@ impl Bench<'_> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
         let loaded = load(opened, self.args.on_disk(), &team, self.stop).context("loading")?;
-        // Its threads would go on spinning beside those that are measured.
+        // The previous engine's threads would keep spinning while the next one is measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;
         let adapters = self.args.blends(&model)?;
@@ -146,7 +146,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tests of one setting, on one engine.
+    /// Tests of one configuration, on one engine.
     fn group(&mut self, subject: &Subject, tests: &[Test]) -> Result<(), Halt> {
         let setting = tests[0].setting;
         let n_workers = setting.n_threads as usize;
@@ -162,7 +162,7 @@ impl Bench<'_> {
         let model = &subject.model;
         let mut session = model
             .session_on(&team, limits)
-            .context("making the session")?;
+            .context("creating the session")?;
         session.set_stop(self.stop);
         session.set_prefetch(self.args.prefetch());
         let mut runner = Runner {
@@ -246,7 +246,7 @@ impl Bench<'_> {
         })
     }
 
-    /// `--delay`, in slices short enough for Ctrl-C.
+    /// Waits for `--delay`, in slices short enough to react to Ctrl-C.
     fn wait(&self) -> Result<(), Halt> {
         let until = Instant::now() + Duration::from_secs(self.args.delay.into());
         loop {
@@ -261,15 +261,15 @@ impl Bench<'_> {
         }
     }
 
-    /// Threads as asked for, this one among them.
+    /// Starts the requested number of threads, including this one.
     fn team(&self, n: usize) -> anyhow::Result<Team> {
         self.cores.release_current_thread();
         let team = self.args.placement.team(n, &self.cores)?;
         let n_pinned = team.pinned_count();
         if self.args.strict && n_pinned < n {
             bail!(
-                "--strict wants every thread on a core of its own, and only {n_pinned} of {n} are: \
-                 give fewer threads (-t) or more cores (taskset -c)"
+                "--strict needs each thread pinned to its own core, but only {n_pinned} of {n} are: use fewer \
+                 threads (-t) or more cores (taskset -c)"
             );
         }
         Ok(team)
@@ -283,7 +283,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What comes after the results: probes, the strict run's report, the picture.
+    /// Prints what follows the results: probes, the report of a strict run, the plot.
     fn finish(&mut self) -> anyhow::Result<()> {
         if self.args.output == Format::Md
             && let Some(row) = self.rows.last()
@@ -328,7 +328,7 @@ fn eprint_all(text: &str) {
 
 /// A session that fits all of `tests`.
 fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
-    /// The KV cache is shared out in pages of so many positions.
+    /// Positions per page of the KV cache.
     const PAGE: u64 = 64;
     let most = |of: fn(&Test) -> u64| tests.iter().map(of).max().unwrap_or(1);
     let n_ctx = most(|test| {
@@ -339,11 +339,11 @@ fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
     let trained = subject.model.config().n_ctx_train as u64;
     if positions > trained {
         note(format_args!(
-            "warning: {}: {positions} positions, and the model was trained on {trained}",
+            "warning: {}: the test uses {positions} positions, but the model was trained on {trained}",
             subject.model.name()
         ));
     }
-    let size = |n: u64| usize::try_from(n).context("a test larger than memory");
+    let size = |n: u64| usize::try_from(n).context("the test does not fit in memory");
     let n_seq = size(most(|test| test.n_parallel.into()))?;
     let has_depth = tests.iter().any(|test| test.n_depth > 0);
     Ok(Limits {

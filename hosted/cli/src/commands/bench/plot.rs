@@ -1,4 +1,4 @@
-//! `--plot`: the roofline with all tests, and latencies by percentile, as one SVG picture.
+//! `--plot`: the roofline with all tests, and latencies by percentile, as one SVG image.
 
 use super::row::Row;
 use anyhow::Context as _;
@@ -6,7 +6,7 @@ use core::fmt::Write as _;
 use sluice::file::OutputFile;
 use std::path::Path;
 
-/// Looks whether the picture can be written, before hours are spent on its contents.
+/// Checks that the image can be written, before hours of measuring.
 ///
 /// # Errors
 /// The path is a folder or a model, or its folder does not exist.
@@ -14,7 +14,7 @@ pub(super) fn check(path: &Path) -> anyhow::Result<()> {
     OutputFile::create(path, true).map(drop).context("--plot")
 }
 
-/// Writes the picture.
+/// Writes the image.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -24,7 +24,7 @@ pub(super) fn write(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
     Ok(output.finish()?)
 }
 
-/// A panel of the picture, with axes from `x` and `y`'s first to their last value.
+/// A panel of the image; its axes run from the first to the last value of `x` and `y`.
 struct Panel {
     left: f64,
     x: (f64, f64),
@@ -148,7 +148,7 @@ fn colour(i: usize) -> &'static str {
     COLOURS[i % COLOURS.len()]
 }
 
-/// Operations a second over operations per byte.
+/// Operations per second over operations per byte.
 fn roofline(svg: &mut String, rows: &[Row]) {
     let intensity = |row: &Row| row.ops / row.bytes.max(1.0);
     let top = rows
@@ -185,7 +185,7 @@ fn roofline(svg: &mut String, rows: &[Row]) {
     }
 }
 
-/// Latency of a step over 1 / (1 − percentile).
+/// Step latency over 1 / (1 − percentile).
 fn latencies(svg: &mut String, rows: &[Row]) {
     let max_ms = |row: &Row| row.samples.latency_ns.max() as f64 / 1e6;
     let panel = Panel {
@@ -224,7 +224,7 @@ fn latencies(svg: &mut String, rows: &[Row]) {
     }
 }
 
-/// Powers of ten in a range.
+/// The powers of ten in a range.
 fn decades(from: f64, to: f64, mut each: impl FnMut(f64)) {
     for exponent in -3..12 {
         let value = 10f64.powi(exponent);
@@ -242,7 +242,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// `text` as text of an XML document.
+/// `text`, escaped for XML.
 fn escaped(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())

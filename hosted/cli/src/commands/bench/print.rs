@@ -1,10 +1,10 @@
-//! Results in llama-bench's formats, with our fields behind its own.
+//! Results in llama-bench's formats, with our fields after its own.
 
 use super::args::{Format, Test};
 use super::row::{BACKEND, BUILD_COMMIT, Field, Kind, Row};
 use core::fmt::Write as _;
 
-/// Writes rows of one format; the text is the caller's to put somewhere.
+/// Formats rows; the caller writes the text.
 #[derive(Debug)]
 pub(super) struct Printer {
     format: Format,
@@ -12,11 +12,11 @@ pub(super) struct Printer {
     n_rows: usize,
 }
 
-/// A column of the table for people.
+/// A column of the Markdown table.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     title: &'static str,
-    /// Characters, at least.
+    /// Minimum width, in characters.
     width: usize,
     is_left: bool,
     value: fn(&Row) -> String,
@@ -32,7 +32,7 @@ const fn column(title: &'static str, width: usize, value: fn(&Row) -> String) ->
 }
 
 impl Printer {
-    /// For the results of `tests`: the table shows a setting where it varies or is unusual.
+    /// A printer of the results of `tests`. The table shows settings that vary or are unusual.
     pub(super) fn new(format: Format, tests: &[Test]) -> Self {
         Self {
             format,
@@ -41,7 +41,7 @@ impl Printer {
         }
     }
 
-    /// What comes before all rows.
+    /// The text before all rows.
     pub(super) fn header(&self) -> String {
         let names = || Row::field_names().map(|(name, _)| name);
         match self.format {
@@ -87,7 +87,7 @@ impl Printer {
         }
     }
 
-    /// What comes after all rows.
+    /// The text after all rows.
     pub(super) fn footer(&self) -> String {
         match self.format {
             Format::Json => "\n]\n".into(),
@@ -126,7 +126,7 @@ fn padded(column: &Column, text: &str) -> String {
 }
 
 impl Row {
-    /// Names and kinds of all fields, without a row.
+    /// Names and kinds of all fields, without values.
     fn field_names() -> impl Iterator<Item = (&'static str, Kind)> {
         let row = Self::example();
         let fields: Vec<_> = row.theirs().into_iter().chain(row.ours()).collect();
@@ -168,7 +168,7 @@ const fn sql_type(kind: Kind) -> &'static str {
     }
 }
 
-/// The table's columns: those of llama-bench on a CPU, then ours.
+/// The columns of the table: llama-bench's for a CPU, then ours.
 fn columns(tests: &[Test]) -> Vec<Column> {
     let varies =
         |value: fn(&Test) -> String, usual: &str| tests.iter().any(|test| value(test) != usual);

@@ -1,9 +1,9 @@
-//! The machine's limits, measured with the workers and the memory of a run, and what part of them
-//! the run reached.
+//! The machine's limits, measured with the workers and the memory of a run, and how close the run
+//! came to them.
 //!
-//! [`Roofline::measure`] takes as long as a few passes over the memory; call it in the same
-//! minute as what it is compared with. [`PassCost`] says what a pass over a model has to
-//! read and compute at least, from the GGUF file's own sizes, so that layouts which grow the
+//! [`Roofline::measure`] takes as long as a few passes over the memory; call it within a minute of
+//! the measurement it is compared with. [`PassCost`] is the minimum a pass over a model has to read
+//! and compute. It is counted in the GGUF file's own sizes, so that layouts which enlarge the
 //! weights do not look faster.
 #![forbid(unsafe_code)]
 
@@ -17,22 +17,22 @@ use sluice::core::model::{Attention, ModelConfig, Site};
 use sluice::host::workers::WorkerPanicked;
 use std::time::Instant;
 
-/// What the machine does at most, all workers together.
+/// The machine's limits, with all workers running.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Roofline {
-    /// Reading memory, in 10⁹ bytes per second.
+    /// Memory read bandwidth, in 10⁹ bytes per second.
     pub(crate) read_gb_per_s: f64,
-    /// 8-bit integer products, in 10⁹ operations per second; a multiply-add is two.
+    /// 8-bit integer products, in 10⁹ operations per second; a multiply-add counts as two.
     pub(crate) int8_gops: f64,
-    /// The same in bfloat16.
+    /// bfloat16 products, in 10⁹ operations per second.
     pub(crate) bf16_gops: f64,
-    /// The same in f32.
+    /// f32 products, in 10⁹ operations per second.
     pub(crate) f32_gops: f64,
 }
 
 impl Roofline {
-    /// Reads `memory` with every worker a contiguous part, in several ways, and computes; the best
-    /// of each. Memory that fits into caches is read from there, as a run would.
+    /// Each worker reads a contiguous part of `memory` in several ways, and computes; the best
+    /// result of each counts. Memory that fits into caches is read from there, as in a run.
     ///
     /// # Errors
     /// A worker panicked.
@@ -55,8 +55,8 @@ impl Roofline {
         })
     }
 
-    /// The shortest time in which a pass of that cost can be done: memory and arithmetic overlap,
-    /// kinds of arithmetic do not.
+    /// The shortest possible time of such a pass: memory and arithmetic overlap, kinds of
+    /// arithmetic do not.
     pub(crate) fn time(&self, cost: &PassCost) -> Duration {
         let reading = cost.bytes / self.read_gb_per_s;
         let computing = cost.int8_ops / self.int8_gops
@@ -71,17 +71,17 @@ impl Roofline {
     }
 }
 
-/// Rounds of a compute probe are calibrated to this long.
+/// Target duration of a round of a compute probe.
 const COMPUTE_TIME: Duration = Duration::from_millis(4);
 /// Repetitions of each probe; the best counts.
 const REPEATS: usize = 4;
-/// Bytes that a read probe goes over at least, so that handing the job over does not count.
+/// Minimum number of bytes a read probe reads, so that dispatch time is negligible.
 const READ_BYTES_MIN: usize = 256 << 20;
 
 fn compute(probe: Probe, team: &Team, peak: Peak) -> Result<f64, WorkerPanicked> {
     let mut rounds = 1000u32;
     let mut best = 0.0f64;
-    // The first runs find out how many rounds fill the time, and wake up wide units.
+    // The first runs determine how many rounds fill the time, and wake up wide units.
     for _ in 0..REPEATS + 3 {
         let start = Instant::now();
         team.run(|_| {
@@ -125,7 +125,7 @@ fn read(probe: Probe, team: &Team, memory: &[u8]) -> Result<f64, WorkerPanicked>
             })?;
             let bytes = (memory.len() * passes) as f64;
             let gb_per_s = bytes / start.elapsed().as_secs_f64().max(1e-9) / 1e9;
-            // The first time only touches the pages.
+            // The first round only touches the pages.
             if repeat > 0 {
                 best = best.max(gb_per_s);
             }
@@ -134,7 +134,7 @@ fn read(probe: Probe, team: &Team, memory: &[u8]) -> Result<f64, WorkerPanicked>
     Ok(best)
 }
 
-/// What a pass reads and computes at least.
+/// The minimum a pass reads and computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct PassCost {
     /// Bytes of weights, as in the GGUF file, and of the KV cache.
@@ -171,26 +171,26 @@ impl core::ops::AddAssign for PassCost {
     }
 }
 
-/// What passes over a model cost.
+/// The costs of passes over a model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelCost {
     matrices: Vec<Matrix>,
-    /// Experts of a layer, and how many a token uses; 1 of 1 in dense models.
+    /// Experts per layer, and experts used per token; 1 of 1 in dense models.
     n_expert: f64,
     n_expert_used: f64,
-    /// For each layer, in their order.
+    /// The layers, in order.
     layers: Vec<LayerCost>,
     kv_kind: Peak,
 }
 
-/// What attention of a layer costs; nothing in a layer without.
+/// The cost of a layer's attention; zero in layers without attention.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerCost {
     /// Bytes of a position in the KV cache.
     kv_position_bytes: f64,
     /// Multiply-adds of a token with one earlier position.
     attention_macs: f64,
-    /// Positions that a token sees at most.
+    /// Maximum number of positions that a token attends to.
     window: f64,
 }
 
@@ -211,7 +211,7 @@ impl LayerCost {
         }
     }
 
-    /// The part of `n_attended` positions that a token sees.
+    /// How many of `n_attended` positions a token attends to.
     fn seen(&self, n_attended: f64) -> f64 {
         if n_attended > self.window {
             self.window / n_attended
@@ -221,34 +221,34 @@ impl LayerCost {
     }
 }
 
-/// A weight matrix, or all experts' matrices of one name.
+/// A weight matrix, or the matrices of all experts under one name.
 #[derive(Clone, Copy, Debug)]
 struct Matrix {
     bytes: f64,
     n_weights: f64,
     kind: Peak,
-    /// Whether a token meets some of its parts.
+    /// Whether each token uses only some of its experts.
     is_experts: bool,
-    /// Share of it that only tokens which want outputs meet: the output layer, and in the last layer
-    /// everything but keys and values.
+    /// The share that only tokens with outputs need: the output layer, and in the last layer
+    /// everything except keys and values.
     for_outputs: f64,
 }
 
-/// A pass: so many tokens at once.
+/// A pass over several tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pass {
     /// Tokens.
     pub(crate) n_tokens: f64,
-    /// Tokens that want outputs.
+    /// Tokens with outputs.
     pub(crate) n_outputs: f64,
-    /// Positions that a token attends to, on average.
+    /// Mean number of positions that a token attends to.
     pub(crate) n_attended: f64,
     /// Positions read from the KV cache, over all sequences of the pass.
     pub(crate) n_cached: f64,
 }
 
 impl ModelCost {
-    /// Of the model in `gguf` with a KV cache of those types of keys and values.
+    /// The costs for the model in `gguf`, with a KV cache of the given types of keys and values.
     pub(crate) fn new(
         gguf: &Gguf<'_>,
         config: &ModelConfig,
@@ -264,7 +264,7 @@ impl ModelCost {
                 name if name.starts_with("token_embd") => return None,
                 name => share_for_outputs(name, config),
             };
-            // The bytes of norms and biases count, their few operations not.
+            // The bytes of norms and biases count; their few operations do not.
             let is_matrix = tensor.dims[1] > 1 && !tensor.name.ends_with(".bias");
             Some(Matrix {
                 bytes: tensor.len_bytes as f64,
@@ -294,17 +294,18 @@ impl ModelCost {
         }
     }
 
-    /// What a pass costs at least. (Of up to eight tokens the engine computes more: their last layer
-    /// whole.)
+    /// The minimum cost of a pass. (For up to eight tokens the engine computes more: all of the last
+    /// layer.)
     pub(crate) fn pass(&self, pass: &Pass) -> PassCost {
         let mut cost = PassCost::default();
         let used = (self.n_expert_used / self.n_expert).min(1.0);
-        // What `tokens` tokens meet of a share of the model.
+        // Operations of `tokens` tokens on their share of the model.
         let mut meet = |tokens: f64, share: &dyn Fn(f64) -> f64, layers: &[LayerCost]| {
             if tokens == 0.0 {
                 return;
             }
-            // Experts that at least one of the tokens uses, if tokens choose independently.
+            // The expected number of experts used by at least one token, if tokens choose
+            // independently.
             let read = 1.0 - (1.0 - used).powf(tokens);
             for matrix in &self.matrices {
                 let (read, met) = match matrix.is_experts {
@@ -322,7 +323,7 @@ impl ModelCost {
                 cost.add(2.0 * macs, self.kv_kind);
             }
         };
-        // Of attention, the last layer is for outputs alone.
+        // In the last layer, attention is computed only for outputs.
         let (last, others) = self.layers.split_last().expect("a model has layers");
         meet(pass.n_tokens, &|for_outputs| 1.0 - for_outputs, others);
         meet(pass.n_outputs, &|for_outputs| for_outputs, &[*last]);
@@ -330,7 +331,7 @@ impl ModelCost {
     }
 }
 
-/// The share of a layer's tensor that only tokens which want outputs meet.
+/// The share of a layer's tensor that only tokens with outputs need.
 fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
     let last = config.n_layer() - 1;
     let Some(name) = name.strip_prefix(&format!("blk.{last}.")) else {
@@ -351,7 +352,7 @@ fn share_for_outputs(name: &str, config: &ModelConfig) -> f64 {
         let for_state: f64 = sites().filter(|site| site.is_for_state()).map(rows).sum();
         return 1.0 - for_state / all;
     }
-    // Vectors: the norms that keys and values pass.
+    // Vectors: the norms that precede keys and values.
     if ["attn_norm", "attn_k_norm"].contains(&stem) {
         0.0
     } else {

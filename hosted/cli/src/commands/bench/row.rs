@@ -1,4 +1,4 @@
-//! A finished test as fields: llama-bench's, in its order, and then ours.
+//! A finished test as fields: llama-bench's in its order, then ours.
 
 use super::args::{Setting, Test};
 use super::in_turn::{Turn, percentile};
@@ -14,7 +14,7 @@ use sluice::host::memory;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How a field is written where types matter (JSON, SQL).
+/// How a field is written in typed formats (JSON, SQL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -31,26 +31,26 @@ pub(super) struct Field {
     pub(super) value: String,
 }
 
-/// What is the same for all tests of a model.
+/// What all tests of a model share.
 #[derive(Clone, Debug)]
 pub(super) struct ModelFacts {
-    /// As it was given.
+    /// The path, as given.
     pub(super) filename: String,
-    /// Such as `llama 1.10B Q4_K_M`.
+    /// A description such as `llama 1.10B Q4_K_M`.
     pub(super) description: String,
     /// Bytes of all tensors.
     pub(super) size: u64,
     pub(super) n_params: u64,
 }
 
-/// How threads and memory were placed.
+/// The placement of threads and memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RowPlacement {
-    /// As llama-bench writes it; `0x0` where none was given.
+    /// The CPU mask as llama-bench writes it; `0x0` if none was given.
     cpu_mask: String,
     cpu_strict: bool,
     poll: u8,
-    /// What the kernel says: `630 of 636 MiB`; empty where none were asked for.
+    /// Huge pages as reported by the kernel, such as `630 of 636 MiB`; empty if not requested.
     huge_pages: String,
 }
 
@@ -80,12 +80,12 @@ pub(super) struct Row {
     pub(super) load_mode: String,
     pub(super) time: u64,
     pub(super) samples: Samples,
-    /// Of experts that stay on disk.
+    /// Statistics of experts that stay on disk.
     pub(super) experts: Option<ExpertStats>,
     pub(super) roofline: Roofline,
-    /// The shortest time of a repetition by the roofline, in ns.
+    /// The shortest possible time of a repetition according to the roofline, in ns.
     pub(super) limit_ns: f64,
-    /// Bytes that a repetition reads, as GGUF counts them, and operations.
+    /// Bytes that a repetition reads, in GGUF sizes, and its operations.
     pub(super) bytes: f64,
     pub(super) ops: f64,
     pub(super) n_pinned: usize,
@@ -93,7 +93,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A row of no test, to name fields by.
+    /// An empty row, for the names of its fields.
     pub(super) fn example() -> Self {
         let setting = Setting {
             n_batch: 2048,
@@ -147,8 +147,8 @@ impl Row {
         mean_and_deviation(&ns)
     }
 
-    /// Part of the roofline's limit that the test reached, in percent; `None` where the probe
-    /// failed: nothing is faster than the limit.
+    /// How much of the roofline's limit the test reached, in percent; `None` if it exceeds 100, as
+    /// the probe must have failed then.
     pub(super) fn limit_percent(&self) -> Option<f64> {
         let percent = 100.0 * self.limit_ns / self.mean_ns().0.max(1.0);
         (percent <= 100.0).then_some(percent)
@@ -164,14 +164,14 @@ impl Row {
         self.ops / self.mean_ns().0.max(1.0)
     }
 
-    /// Part of the workers' time that they waited for experts.
+    /// Share of the workers' time spent waiting for experts.
     fn stall_percent(&self) -> f64 {
         let time = Duration::from_nanos(self.samples.ns.iter().sum());
         let experts = self.experts.unwrap_or_default();
         stall_percent(&experts, self.test.setting.n_threads as usize, time)
     }
 
-    /// Tokens per second of steps without adapters, with `--in-turn`.
+    /// Tokens per second of the steps without adapters, with `--in-turn`.
     fn bare_rate(&self) -> f64 {
         let tokens = f64::from(self.test.n_parallel * self.test.n_positions);
         let ns = self.samples.turns.iter().map(|turn| turn.bare_ns);
@@ -181,7 +181,8 @@ impl Row {
         }
     }
 
-    /// How steps of few tokens asked for weights: `60 of 128 far`; empty where there were none.
+    /// How many steps of few tokens prefetched far ahead, such as `60 of 128 far`; empty if there
+    /// were none.
     fn prefetch(&self) -> String {
         match (self.samples.n_far, self.samples.n_few) {
             (_, 0) => String::new(),
@@ -291,13 +292,13 @@ fn hex(hash: u64) -> String {
 
 pub(super) const BACKEND: &str = "CPU";
 
-/// The commit the program was built from, where the build says so.
+/// The commit that the program was built from, if the build recorded it.
 pub(super) const BUILD_COMMIT: &str = match option_env!("SLUICE_COMMIT") {
     Some(commit) => commit,
     None => concat!("sluice-", env!("CARGO_PKG_VERSION")),
 };
 
-/// The CPU's name as the kernel gives it.
+/// The CPU's name according to the kernel.
 static CPU_INFO: LazyLock<String> = LazyLock::new(|| {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info
@@ -316,10 +317,10 @@ pub(super) fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// A time of RFC 3339, in UTC.
+/// A time in RFC 3339 format, in UTC.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date of the Gregorian calendar, in eras of 400 years that begin in March.
+    // Converts days to a Gregorian date, in eras of 400 years that begin in March.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =
@@ -346,7 +347,7 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a time in ns, far below 2⁵³"
+    reason = "times in ns are far below 2⁵³"
 )]
 fn rounded(ns: f64) -> u64 {
     ns.max(0.0) as u64

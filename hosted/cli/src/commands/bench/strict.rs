@@ -1,9 +1,10 @@
-//! `--strict`: what makes a run repeatable, and how to repeat it with llama.cpp.
+//! `--strict`: makes a run reproducible, and prints how to repeat it with llama.cpp.
 
 use super::args::Test;
 use super::row::Row;
 
-/// The lines after a strict run's results: a hash of what was generated, and llama-bench's command.
+/// The lines after a strict run's results: a hash of the generated tokens, and llama-bench's
+/// command.
 pub(super) fn report(row: &Row, repetitions: u32) -> String {
     let name = row.test.name();
     let hash = row.samples.tokens_hash.unwrap_or_default();
@@ -14,11 +15,11 @@ pub(super) fn report(row: &Row, repetitions: u32) -> String {
     };
     match llama_bench(&row.test, &row.model.filename, repetitions) {
         Some(command) => format!("{tokens}llama.cpp: {command}"),
-        None => format!("{tokens}llama-bench has no such test"),
+        None => format!("{tokens}llama-bench cannot run this test"),
     }
 }
 
-/// The command line of llama-bench that measures the same; `None` where it cannot.
+/// The llama-bench command that measures the same; `None` if it cannot.
 fn llama_bench(test: &Test, file: &str, repetitions: u32) -> Option<String> {
     let Test {
         setting,
@@ -41,7 +42,7 @@ fn llama_bench(test: &Test, file: &str, repetitions: u32) -> Option<String> {
     if n_depth > 0 {
         command += &format!(" -d {n_depth}");
     }
-    // Threads on cores of their own, as here; attention fused, as here.
+    // Threads on their own cores and fused attention, as here.
     let mask = 1u128
         .checked_shl(n_threads)
         .map_or(u128::MAX, |bit| bit - 1);
@@ -52,7 +53,7 @@ fn llama_bench(test: &Test, file: &str, repetitions: u32) -> Option<String> {
     Some(command)
 }
 
-/// `text` as a word of a shell command.
+/// `text` quoted as one shell word.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -1,8 +1,8 @@
-//! `--told`: how fast a text is written with draft tokens and without, where what comes is told.
+//! `--told`: how fast a recorded text is generated with and without draft tokens.
 //!
-//! A model with random weights writes nothing that could be drafted. So its tokens are those of a recorded text: the
-//! time is the model's, and the acceptance is the text's. Without a recorded answer the model's own is taken, as it is
-//! written greedily.
+//! A model with random weights generates nothing that could be drafted, so the tokens of a recorded text are used
+//! instead: times are those of the model, the acceptance is that of the text. Without a recorded answer, the model's
+//! own greedy answer is used.
 
 use super::args::{BenchArgs, Format};
 use super::in_turn::percentile;
@@ -27,19 +27,19 @@ use sluice_text::sampling::{Sampler, SamplingSettings};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A text of `--told`, a JSON object.
+/// A text of `--told`, from a JSON object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Script {
-    /// The file's name without its end.
+    /// The file's name without its extension.
     #[serde(skip)]
     name: String,
     prompt: String,
-    /// What is written; without it, what the model writes.
+    /// The text to generate; by default the model's own answer.
     answer: Option<String>,
     /// JSON schema of the answer: a grammar whose literal parts are draft tokens.
     schema: Option<serde_json::Value>,
-    /// Tokens of the model's own answer.
+    /// Maximum number of tokens of the model's own answer.
     #[serde(default = "n_predict")]
     n_predict: usize,
 }
@@ -49,10 +49,10 @@ const fn n_predict() -> usize {
 }
 
 impl Script {
-    /// Reads all, before the first is measured.
+    /// Reads all files before the first is measured.
     ///
     /// # Errors
-    /// A file that is none.
+    /// A file is not in this format.
     pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Self>> {
         let each = paths
             .iter()
@@ -69,7 +69,7 @@ impl Script {
     }
 }
 
-/// Chooses what is told, after a look at all logits as a greedy sampler takes it.
+/// Chooses the recorded tokens, after scanning all logits as a greedy sampler does.
 #[derive(Debug)]
 struct Teller {
     tokens: Vec<u32>,
@@ -86,7 +86,7 @@ impl Choose for Teller {
         };
         match &mut self.grammar {
             None => Ok(token),
-            // It follows the text, and would choose the same.
+            // Drafts follow the recorded text, so it would choose the same.
             Some(sampler) => {
                 let mut logits = vec![0.0; logits.len()];
                 logits[token as usize] = 1.0;
@@ -105,7 +105,7 @@ impl Choose for Teller {
     }
 }
 
-/// A text in tokens of a model.
+/// A text as tokens of a model.
 struct Ready<'t> {
     told: &'t Script,
     prompt: Vec<u32>,
@@ -113,14 +113,14 @@ struct Ready<'t> {
     grammar: Option<Sampler>,
 }
 
-/// A text, written once.
+/// One generation of a text.
 struct TextRun {
     tokens: Vec<u32>,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     time: Duration,
 }
 
-/// Measures all texts with all models and prints a line of each.
+/// Measures all texts with all models and prints one line each.
 pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending> {
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     args.speculation.check()?;
@@ -167,7 +167,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
 }
 
 const HEAD: &str = "\
-| model | text | tokens | plain t/s | drafted t/s | ratio | accepted | tokens a pass |
+| model | text | tokens | plain t/s | drafted t/s | ratio | accepted | tokens per pass |
 | --- | --- | --: | --: | --: | --: | --: | --: |
 ";
 
@@ -199,7 +199,7 @@ impl<'t> Ready<'t> {
         };
         ready.answer = match &told.answer {
             Some(answer) => {
-                // Behind the prompt, so that its first token is as it would be there.
+                // Tokenized after the prompt, so that the first token is the one it has there.
                 let options = EncodeOptions {
                     add_special: false,
                     parse_special: false,
@@ -215,14 +215,14 @@ impl<'t> Ready<'t> {
         let n_tokens = ready.prompt.len() + ready.answer.len();
         if n_tokens > n_ctx {
             bail!(
-                "{}: {n_tokens} tokens are more than the context of {n_ctx}",
+                "{}: {n_tokens} tokens exceed the context of {n_ctx}",
                 told.name
             );
         }
         Ok(ready)
     }
 
-    /// Writes it once, learning nothing from other times. `None` if it was stopped.
+    /// Generates the text once without learning from earlier runs. `None` if it was stopped.
     fn write(&self, session: &mut Session, time: u64) -> anyhow::Result<Option<TextRun>> {
         let n_predict = match self.answer.len() {
             0 => self.told.n_predict,
@@ -283,7 +283,7 @@ fn line(
             return Ok(None);
         };
         if one.tokens != other.tokens {
-            bail!("{}: the text is another with drafts", ready.told.name);
+            bail!("{}: the text differs with drafts", ready.told.name);
         }
         n_tokens = one.tokens.len();
         let rate = |written: &TextRun| per_second(n_tokens.saturating_sub(1), written.time);
@@ -293,7 +293,7 @@ fn line(
     }
     let failure = drafting.speculation_mut().and_then(Speculation::failure);
     if let Some(failure) = failure {
-        bail!("{}: drafting ended: {failure}", ready.told.name);
+        bail!("{}: drafting stopped: {failure}", ready.told.name);
     }
     let all = figures(drafting).since(&before);
     let [plain_rate, drafted_rate] = rates.map(|rates| percentile(rates.into_iter(), 50));

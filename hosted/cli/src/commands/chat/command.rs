@@ -1,6 +1,6 @@
 //! Lines that begin with a slash.
 
-/// What is asked of the program instead of the model.
+/// A command to the program rather than a message to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Help,
@@ -16,11 +16,11 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// `None` if the line is a message; so is an unknown word where nobody can correct it,
-    /// `is_typed` being false.
+    /// `None` if the line is a message. If it was not typed (`is_typed` is false), an unknown word
+    /// is a message as well.
     ///
     /// # Errors
-    /// A command that does not exist or lacks its argument, in words.
+    /// The command does not exist or lacks its argument.
     pub(super) fn parse(line: &str, is_typed: bool) -> Option<Result<Self, String>> {
         let rest = line.strip_prefix('/')?;
         let word_len = rest.find(char::is_whitespace).unwrap_or(rest.len());
@@ -48,24 +48,24 @@ impl Command {
             "save" => needed(Self::Save),
             "load" => needed(Self::Load),
             _ if !is_typed => return None,
-            _ => Err(format!("unknown command /{word}; /help lists all")),
+            _ => Err(format!("unknown command /{word}; /help lists all commands")),
         })
     }
 }
 
 pub(super) const HELP: &str = "\
-/help         this
+/help         list the commands
 /exit         leave (also Ctrl-D, or Ctrl-C twice)
-/clear        begin anew; the system message stays
-/regen        answer the last message anew
-/continue     go on with an answer that was stopped
-/system TEXT  set the system message; without TEXT, take it away
-/read FILE    say what is in a text file
-/save FILE    write the conversation (JSON)
-/load FILE    take up a conversation
-/tokens       how full the context is
-Ctrl-C stops an answer and keeps what was said. A line that ends with \\ goes on in the next one; a
-pasted text may have any number of lines.";
+/clear        start a new conversation with the same system message
+/regen        answer the last message again
+/continue     continue a stopped answer
+/system TEXT  set the system message; without TEXT, remove it
+/read FILE    send the contents of a text file
+/save FILE    save the conversation (JSON)
+/load FILE    load a saved conversation
+/tokens       show how full the context is
+Ctrl-C stops an answer and keeps its text. A line that ends with \\ continues on the next one;
+pasted text may span any number of lines.";
 
 #[cfg(test)]
 mod tests {

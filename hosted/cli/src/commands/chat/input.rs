@@ -1,4 +1,4 @@
-//! What the person says: typed, with line editing, or from a pipe.
+//! The user's messages: typed with line editing, or read from a pipe.
 
 use crate::ui::output::note;
 use crate::ui::terminal::Terminal;
@@ -12,25 +12,25 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Where messages come from.
+/// The source of messages.
 pub(super) struct Input {
-    /// Stdin's terminal, if it is one.
+    /// The terminal of stdin, if it is one.
     terminal: Option<Terminal>,
     editor: Option<Box<LineEditor>>,
 }
 
-/// What came.
+/// What was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UserInput {
     Message(String),
     /// Ctrl-C instead of a message.
     Interrupted,
-    /// No more will come.
+    /// The end of the input.
     End,
 }
 
 impl Input {
-    /// With `is_simple` lines are edited by the terminal itself, if at all.
+    /// With `is_simple`, lines are edited by the terminal itself, if at all.
     pub(super) fn new(is_simple: bool) -> Self {
         let terminal = Terminal::take();
         let is_edited = terminal.is_some() && !is_simple && !is_dumb();
@@ -42,14 +42,14 @@ impl Input {
         self.terminal.is_some()
     }
 
-    /// After Ctrl-C in an answer.
+    /// Resumes after Ctrl-C in an answer.
     pub(super) fn go_on(&self) {
         if let Some(terminal) = &self.terminal {
             terminal.keep();
         }
     }
 
-    /// The next message. A line that ends with a backslash goes on in the next one.
+    /// The next message. A line that ends with a backslash continues on the next one.
     pub(super) fn next(&mut self) -> anyhow::Result<UserInput> {
         let mut message = String::new();
         loop {
@@ -84,16 +84,16 @@ impl Input {
                 Ok(line) => return line,
                 Err(error) => {
                     note(format_args!(
-                        "warning: line editing is off, cannot open a pseudo-terminal: {error}"
+                        "warning: line editing is off: cannot open a pseudo-terminal: {error}"
                     ));
                     self.editor = None;
                 }
             }
         }
-        // The prompt is no part of the answers, which stdout is for.
+        // The prompt is not part of the answers that stdout is for.
         let _shown = write!(io::stderr(), "{prompt}");
         let line = terminal.plain(piped_line);
-        // The terminal threw away what was typed before a Ctrl-C, and nothing else was meant.
+        // The terminal has discarded what was typed before Ctrl-C, so there is nothing to submit.
         interrupt::rearm().context("cannot handle Ctrl-C")?;
         line
     }
@@ -105,7 +105,7 @@ fn is_dumb() -> bool {
     std::env::var("TERM").is_ok_and(|term| names.contains(&&*term.to_ascii_lowercase()))
 }
 
-/// A line of stdin. Bytes that are not UTF-8 become U+FFFD, and that is said.
+/// A line of stdin. Bytes that are not UTF-8 become U+FFFD, with a warning.
 fn piped_line() -> anyhow::Result<UserInput> {
     let mut line = Vec::new();
     let n = io::stdin()
@@ -124,7 +124,7 @@ fn piped_line() -> anyhow::Result<UserInput> {
     let text = String::from_utf8(line).unwrap_or_else(|error| {
         let at = error.utf8_error().valid_up_to();
         note(format_args!(
-            "warning: the message is not UTF-8 from byte {at} on: what is not was replaced"
+            "warning: the message is not UTF-8 from byte {at} on; invalid bytes were replaced"
         ));
         String::from_utf8_lossy(error.as_bytes()).into_owned()
     });
@@ -133,7 +133,7 @@ fn piped_line() -> anyhow::Result<UserInput> {
 
 /// Line editing with a history on disk.
 struct LineEditor {
-    /// Made with the first line, when stdin is what it is to read.
+    /// Created with the first line, when stdin is set up for it.
     editor: Option<Editor<(), FileHistory>>,
     config: Config,
     history: Option<PathBuf>,
@@ -166,7 +166,7 @@ impl LineEditor {
         }
     }
 
-    /// Adds a message to the history, at once, so that a crash loses none.
+    /// Adds a message to the history at once, so that a crash loses none.
     fn remember(&mut self, message: &str) {
         if message.is_empty() || message.len() > HISTORY_BYTES_MAX {
             return;
@@ -179,13 +179,13 @@ impl LineEditor {
             return;
         };
         if let Some(folder) = path.parent() {
-            // Where this fails so does the next, which says why.
+            // If this fails, so does the next step, which reports why.
             let _made = std::fs::create_dir_all(folder);
         }
         match editor.append_history(&path) {
             Ok(()) => self.history = Some(path),
             Err(error) => note(format_args!(
-                "warning: the history is not kept in {}: {error}",
+                "warning: history is not saved to {}: {error}",
                 path.display()
             )),
         }
@@ -205,7 +205,8 @@ fn editor(config: &Config, path: Option<&Path>) -> anyhow::Result<Editor<(), Fil
     Ok(editor)
 }
 
-/// While it lives, stdout is a terminal: the editor writes there, also where answers go to a file.
+/// While it exists, stdout is a terminal: the editor writes there even if answers are written to a
+/// file.
 struct OnTerminal(Option<OwnedFd>);
 
 impl OnTerminal {
@@ -213,7 +214,7 @@ impl OnTerminal {
         if io::stdout().is_terminal() {
             return Ok(Self(None));
         }
-        let cannot = "cannot write to the terminal (--simple-io does not)";
+        let cannot = "cannot write to the terminal (try --simple-io)";
         let terminal = File::options()
             .write(true)
             .open("/dev/tty")
@@ -233,7 +234,7 @@ impl Drop for OnTerminal {
     }
 }
 
-/// `SLUICE_HISTORY`, or the place for such files; an empty variable is none.
+/// `SLUICE_HISTORY`, or the default path; `None` if the variable is empty.
 fn history_path() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("SLUICE_HISTORY") {
         return Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
@@ -246,5 +247,5 @@ fn history_path() -> Option<PathBuf> {
     Some(state?.join("sluice/chat_history"))
 }
 
-/// Longer messages, pasted ones, are not kept in the history.
+/// Longer messages, usually pasted ones, are not saved to the history.
 const HISTORY_BYTES_MAX: usize = 16 << 10;

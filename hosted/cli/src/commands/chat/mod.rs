@@ -97,9 +97,9 @@ pub(crate) struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// One template: the last flag, else what the environment says.
+    /// There is one template: that of the last flag, or else of the environment.
     pub(super) fn settle_templates(&mut self, given: &clap::ArgMatches) {
-        // Where on the command line a flag is, if it is there.
+        // The position of a flag on the command line, if it is given.
         let place = |name| match given.value_source(name) {
             Some(ValueSource::CommandLine) => given.indices_of(name).and_then(Iterator::max),
             _ => None,
@@ -117,7 +117,7 @@ Examples:
   sluice chat -m model.gguf -sys \"Answer in one sentence.\" -p \"What is a panel?\" -st
   echo \"Tell me about dogs\" | sluice chat -m model.gguf --temp 0 > answer.txt
 
-/help in a chat names its commands. SLUICE_HISTORY names the file of the history; empty is none.";
+/help in a chat lists its commands. SLUICE_HISTORY sets the history file; empty disables it.";
 
 pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let start = Instant::now();
@@ -201,7 +201,8 @@ fn kwargs(args: &ChatArgs) -> Result<serde_json::Map<String, serde_json::Value>,
     })
 }
 
-/// The template asked for, the model's own, or the commonest one; its name, if it is one of ours.
+/// The requested template, the model's own, or the most common one; and its name if it is a
+/// built-in one.
 fn own_template<'a>(
     args: &'a ChatArgs,
     opened: &LocalModel<'_>,
@@ -219,8 +220,7 @@ fn own_template<'a>(
         if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
             let names = TEMPLATES.map(|(name, _)| name).join(", ");
             let message = format!(
-                "there is no chat template {text:?}: {names}, or Jinja text \
-                 (--chat-template-file reads a file)"
+                "unknown chat template {text:?}: expected {names}, or Jinja text (--chat-template-file reads a file)"
             );
             return Err(UsageError(message).into());
         }
@@ -230,7 +230,7 @@ fn own_template<'a>(
     match ChatTemplate::from_gguf(opened.gguf(), None) {
         Err(sluice_text::chat_template::ChatTemplateError::Missing { .. }) => {
             note(format_args!(
-                "{} has no chat template; chatml is used (--chat-template)",
+                "{} has no chat template; using chatml (--chat-template overrides it)",
                 opened.name()
             ));
             let parsed = ChatTemplate::parse(template("chatml").unwrap_or_default())?;
@@ -240,7 +240,7 @@ fn own_template<'a>(
     }
 }
 
-/// A text of the command line, or of a file that is called `what`.
+/// A text of the command line, or of a file that errors call `what`.
 fn given(
     what: &str,
     text: Option<&String>,
@@ -255,7 +255,7 @@ fn given(
     ))
 }
 
-/// Messages and answers until one side has enough.
+/// Alternates messages and answers until either side ends.
 fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     let mut input = Input::new(args.simple_io);
     let system = given(
@@ -266,11 +266,11 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     chat.set_system(system.as_deref());
     let prompt = given("prompt file", args.prompt.as_ref(), args.file.as_ref())?;
     if input.is_terminal() && prompt.is_none() {
-        note(format_args!("/help names commands, Ctrl-D leaves"));
+        note(format_args!("/help lists commands, Ctrl-D exits"));
     }
     let mut first = prompt.as_deref();
     let mut interrupted = false;
-    // Nobody sees a failure in a script but by the exit code.
+    // In a script, a failure is visible only in the exit code.
     let mut failed = false;
     loop {
         let given = first.take();
@@ -285,7 +285,7 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
             UserInput::Interrupted if interrupted => return Ok(Ending::Interrupted),
             UserInput::Interrupted => {
                 interrupted = true;
-                tell(format_args!("(Ctrl-C again leaves)"));
+                tell(format_args!("(Ctrl-C again exits)"));
                 continue;
             }
         };
@@ -293,7 +293,8 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
         if line.trim().is_empty() {
             continue;
         }
-        // What a flag says is a message; in a pipe, what is no known command is one.
+        // A text given by a flag is a message; from a pipe, anything that is not a known command is
+        // one.
         let asked = match given {
             Some(_) => None,
             None => Command::parse(&line, input.is_terminal()),
@@ -329,18 +330,18 @@ fn converse(args: &ChatArgs, chat: &mut Chat) -> anyhow::Result<Ending> {
     }
 }
 
-/// How a line was dealt with.
+/// The result of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Answered,
     Interrupted,
     Other,
-    /// It could not be done, and why was said.
+    /// It failed, and the error was reported.
     Failed,
     Left,
 }
 
-/// Prints an answer as it comes.
+/// Prints an answer as it is generated.
 fn answer(
     chat: &mut Chat,
     make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
@@ -355,7 +356,7 @@ fn answer(
     output.end_line()?;
     let ended = match made {
         Ok(ended) => ended,
-        // What the person can correct does not end the chat.
+        // Errors that the user can correct do not end the chat.
         Err(
             error @ (ChatError::Full { .. }
             | ChatError::Nothing
@@ -369,13 +370,13 @@ fn answer(
     };
     match ended {
         Ended::Interrupted => {
-            tell(format_args!("(stopped; /continue goes on)"));
+            tell(format_args!("(stopped; /continue resumes)"));
             return Ok(Turn::Interrupted);
         }
         Ended::ContextFull => note(format_args!(
-            "(the context is full: /clear begins anew, -c makes it larger)"
+            "(the context is full: /clear starts a new conversation, -c sets a larger context)"
         )),
-        Ended::Length => note(format_args!("(as long as -n allows; /continue goes on)")),
+        Ended::Length => note(format_args!("(limit of -n reached; /continue resumes)")),
         _ if output.is_closed() => return Ok(Turn::Left),
         _ => {}
     }
@@ -399,12 +400,12 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
         Command::Help => Ok(HELP.to_owned()),
         Command::Clear => {
             chat.clear();
-            Ok("(a new conversation)".to_owned())
+            Ok("(new conversation)".to_owned())
         }
         Command::System(text) => {
             let given = Some(&*text).filter(|text| !text.is_empty());
             chat.set_system(given);
-            let what = given.map_or("taken away", |_| "set");
+            let what = given.map_or("removed", |_| "set");
             Ok(format!("(the system message is {what})"))
         }
         Command::Tokens => {
@@ -427,7 +428,7 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
     }
 }
 
-/// Such files begin so; others are not replaced.
+/// The beginning of such files; no other file is overwritten.
 const SAVED: &str = "{\"sluice_chat\":";
 
 fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
@@ -440,7 +441,7 @@ fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
     Ok(format!("({n} messages written to {})", path.display()))
 }
 
-/// Takes up what [`save`] wrote, or `{"messages": [...]}` of another program.
+/// Loads what [`save`] wrote, or `{"messages": [...]}` of another program.
 fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
     #[derive(serde::Deserialize)]
     struct SavedChat {
@@ -451,7 +452,7 @@ fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
     let saved: SavedChat =
         serde_json::from_str(&text).with_context(|| format!("{name}: not a conversation"))?;
     if saved.messages.is_empty() {
-        bail!("{name} has no messages");
+        bail!("{name} contains no messages");
     }
     let n = saved.messages.len();
     chat.set_messages(saved.messages);

@@ -1,11 +1,11 @@
-//! What the control group of the process allows: a container's limits.
+//! The limits of the process's control group, such as a container's.
 
 use super::report::{Finding, Section, System, bytes};
 
 pub(super) fn section(system: &System) -> Section {
     let groups = system.read("proc/self/cgroup").unwrap_or_default();
     let mut findings = Vec::new();
-    // Version 2 has one line, `0::/path`; version 1 one for each controller.
+    // Version 2 has one line, `0::/path`; version 1 has one for each controller.
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) =
@@ -36,7 +36,7 @@ pub(super) fn section(system: &System) -> Section {
     if findings.is_empty() {
         findings.push(Finding::new(
             "control group",
-            "limits neither CPU time nor memory",
+            "no limits on CPU time or memory",
         ));
     }
     Section {
@@ -45,31 +45,31 @@ pub(super) fn section(system: &System) -> Section {
     }
 }
 
-/// A file of the group, or of the root where a container sees its own group as that.
+/// A file of the group, or of the root if a container sees its own group there.
 fn at(system: &System, folder: &str, path: &str, name: &str) -> Option<String> {
     let own = system.read(&format!("{folder}/{path}/{name}"));
     own.or_else(|| system.read(&format!("{folder}/{name}")))
 }
 
 fn cpu<'t>(mut words: impl Iterator<Item = &'t str>) -> Option<Finding> {
-    // "max" and -1 are no limit.
+    // "max" and -1 mean no limit.
     let quota: f64 = words.next()?.parse().ok().filter(|quota| *quota > 0.0)?;
     let period: f64 = words.next()?.parse().ok().filter(|period| *period > 0.0)?;
     let cpus = quota / period;
     let finding = Finding::new("CPU time", format!("{cpus:.2} CPUs"));
-    #[expect(clippy::float_cmp, reason = "whole numbers of CPUs cost nothing")]
+    #[expect(clippy::float_cmp, reason = "a whole number of CPUs avoids throttling")]
     Some(if cpus.trunc() == cpus {
         finding
     } else {
         finding
-            .problem("threads stop together when the part of a CPU is used up")
-            .remedy("give the container whole CPUs: --cpuset-cpus 0-3 instead of --cpus")
+            .problem("all threads stop together when the CPU quota is used up")
+            .remedy("assign whole CPUs to the container: --cpuset-cpus 0-3 instead of --cpus")
     })
 }
 
 fn memory(text: &str) -> Option<Finding> {
     let limit: u64 = text.parse().ok()?;
-    // Version 1 says "no limit" with the largest number of pages.
+    // Version 1 expresses "no limit" as the largest number of pages.
     (limit < 1 << 60).then(|| Finding::new("memory", format!("at most {}", bytes(limit))))
 }
 
@@ -80,7 +80,7 @@ fn throttled(text: &str) -> Option<Finding> {
     let n: u64 = line.trim().parse().ok().filter(|n| *n > 0)?;
     Some(
         Finding::new("throttled", format!("{n} times"))
-            .problem("the group has used up its CPU time, and everything in it stood still")
-            .remedy("fewer threads (-t), or a larger limit"),
+            .problem("the group exceeded its CPU quota, and all of its threads stood still")
+            .remedy("use fewer threads (-t), or raise the limit"),
     )
 }

@@ -1,4 +1,4 @@
-//! The drives that a model is on: where they are attached, and how they can be read.
+//! The drives that hold a model: their NUMA nodes, and how they can be read.
 
 use super::report::{Finding, Section};
 use sluice::file::{LoadMode, ModelFile};
@@ -7,11 +7,11 @@ use sluice::host::drives::Drives;
 use sluice::host::reads;
 use std::path::Path;
 
-/// Of a model, or of a folder.
+/// The section for a model, or for a folder.
 pub(super) fn section(path: &Path) -> Section {
     let shown = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mut findings = Vec::new();
-    // What is no model is a file like any other here.
+    // A file that is not a model is checked like any other.
     let model = match path.is_file() {
         true => ModelFile::open(path, LoadMode::Read).ok(),
         false => None,
@@ -32,7 +32,7 @@ pub(super) fn section(path: &Path) -> Section {
                 || {
                     Finding::new(
                         "direct reads (O_DIRECT)",
-                        "not tried: no file with bytes there",
+                        "not tested: no file with contents there",
                     )
                 },
                 Finding::of,
@@ -50,14 +50,14 @@ pub(super) fn section(path: &Path) -> Section {
     }
 }
 
-/// Names and nodes of drives; `cpus` are those of the nodes.
+/// Names and nodes of drives; `cpus` are the CPUs of those nodes.
 pub(super) fn described(drives: &Drives, cpus: &CpuList) -> [Finding; 2] {
     let devices = match drives.devices.as_slice() {
         [] => "unknown: in memory, on a network, or hidden by a container".to_owned(),
         devices => devices.join(" "),
     };
     let nodes = if drives.nodes.is_empty() {
-        "unknown: nothing is bound to it".to_owned()
+        "unknown: the drive has no NUMA node".to_owned()
     } else {
         let nodes = CpuList(drives.nodes.clone());
         match cpus.0.as_slice() {

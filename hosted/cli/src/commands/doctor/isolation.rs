@@ -1,4 +1,4 @@
-//! What a gate's thread would be given.
+//! The isolation that a gate's thread would get.
 
 use super::report::{Finding, Section};
 use sluice_gate::isolation::{IsolationRequest, probe};
@@ -7,10 +7,10 @@ pub(super) fn section() -> Section {
     const RING_BYTES: usize = 8 << 20;
     let findings = match probe(&IsolationRequest::all(), RING_BYTES) {
         Ok(report) => report.measures.iter().map(Finding::of).collect(),
-        Err(error) => vec![Finding::new("probe", "did not run").problem(error.to_string())],
+        Err(error) => vec![Finding::new("probe", "not tested").problem(error.to_string())],
     };
     Section {
-        title: "isolation of a gate's thread (asked for, read back, undone)",
+        title: "isolation of a gate's thread (requested, verified, undone)",
         findings,
     }
 }

@@ -1,4 +1,4 @@
-//! Which kernel tables run here.
+//! The kernel tables, and which of them run here.
 
 use super::report::{Finding, Section};
 use sluice::core::kernels::{CpuFeatures, KernelTable};
@@ -10,9 +10,9 @@ pub(super) fn section() -> Section {
     let mut findings = Vec::new();
     for name in KernelTable::names() {
         let text = match KernelTable::by_name(name, cpu) {
-            Some(_) if name == best => "runs here, and is chosen",
-            Some(_) => "runs here (--isa takes it)",
-            None => "does not run here: the CPU lacks what it needs",
+            Some(_) if name == best => "supported, and selected",
+            Some(_) => "supported (select it with --isa)",
+            None => "not supported by this CPU",
         };
         findings.push(Finding::new(name, text));
     }
@@ -33,7 +33,7 @@ pub(super) fn section() -> Section {
     if !withheld.is_empty() {
         findings.push(
             Finding::new("withheld by the kernel", names(withheld))
-                .problem("the CPU has tiles, and this process may not use them"),
+                .problem("the CPU has AMX tiles, but this process may not use them"),
         );
     }
     if let Some(asked) = std::env::var("SLUICE_ISA")
@@ -45,7 +45,7 @@ pub(super) fn section() -> Section {
             finding
         } else {
             finding
-                .problem(format!("commands take these kernels instead of {best}"))
+                .problem(format!("commands use these kernels instead of {best}"))
                 .remedy("unset SLUICE_ISA")
         });
     }

@@ -1,4 +1,4 @@
-//! What the kernel lets a process have.
+//! The resource limits of a process.
 
 use super::report::{Finding, Section, System, bytes};
 
@@ -10,7 +10,7 @@ pub(super) fn section(system: &System) -> Section {
         let total = soft.is_some_and(|bytes| bytes < ENOUGH_LOCKED);
         findings.push(if total {
             finding
-                .problem("weights cannot be locked into memory")
+                .problem("weights cannot be locked in memory")
                 .remedy("ulimit -l unlimited (as root; LimitMEMLOCK=infinity for a service, --ulimit memlock=-1 for a container)")
         } else {
             finding
@@ -21,7 +21,7 @@ pub(super) fn section(system: &System) -> Section {
         let finding = Finding::new("open files", value);
         findings.push(if soft.is_some_and(|n| n < 1024) {
             finding
-                .problem("few connections and expert files can be open at once")
+                .problem("only few connections and expert files can be open at once")
                 .remedy("ulimit -n 65536")
         } else {
             finding
@@ -57,7 +57,7 @@ pub(super) fn section(system: &System) -> Section {
     }
 }
 
-/// The soft limit on the line of this name; the inner `None` is unlimited.
+/// The soft limit on the line of this name; the inner `None` means unlimited.
 fn soft(limits: &str, name: &str) -> Option<Option<u64>> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     let word = line.split_whitespace().next()?;
@@ -71,12 +71,12 @@ fn shown(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), bytes)
 }
 
-/// Whether the process may do what it wants anyway.
+/// Whether the process is exempt from limits.
 fn is_root(system: &System) -> bool {
     let status = system.read("proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
 }
 
-/// A model of some size.
+/// Whether a large model fits.
 const ENOUGH_LOCKED: u64 = 1 << 30;

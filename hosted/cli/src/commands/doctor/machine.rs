@@ -15,7 +15,7 @@ pub(super) fn processor(system: &System) -> Section {
     let (all, cores) = (Cores::choose(CoreChoice::All), Cores::detect());
     findings.extend(core_kinds(&all, &cores));
     findings.push(Finding::new(
-        "this process may use",
+        "available to this process",
         format!(
             "{} cores, {} CPUs; {} threads by default (-t)",
             cores.physical_count(),
@@ -44,7 +44,7 @@ pub(super) fn processor(system: &System) -> Section {
             finding
         } else {
             finding
-                .problem("the clock rises late when work begins")
+                .problem("the clock rises late when work starts")
                 .remedy("sudo cpupower frequency-set -g performance")
         });
     }
@@ -54,7 +54,7 @@ pub(super) fn processor(system: &System) -> Section {
     }
 }
 
-/// How many cores of each kind there are, and which are used; none where all are alike.
+/// The number of cores of each kind, and which are used; `None` if all are alike.
 pub(super) fn core_kinds(all: &Cores, used: &Cores) -> Option<Finding> {
     let (n_performance, n_efficient) = all.kind_counts();
     if n_efficient == 0 {
@@ -98,7 +98,7 @@ pub(super) fn nodes(system: &System) -> Section {
     match nodes.len() {
         0 => findings.push(Finding::new(
             "nodes",
-            "the kernel names none: one is assumed",
+            "not reported by the kernel; one is assumed",
         )),
         1 => {}
         n => {
@@ -107,14 +107,14 @@ pub(super) fn nodes(system: &System) -> Section {
                 findings.push(
                     Finding::new("NUMA balancing", "on")
                         .problem(
-                            "the kernel moves pages of the weights between nodes as they are read",
+                            "the kernel migrates pages of the weights between nodes while they are read",
                         )
                         .remedy("sudo sysctl kernel.numa_balancing=0"),
                 );
             }
             findings.push(
                 Finding::new("nodes", n.to_string())
-                    .problem("weights lie on the node that loads them, threads on all")
+                    .problem("weights are on the node that loads them, threads on all nodes")
                     .remedy("numactl --cpunodebind=0 --membind=0 sluice … (one node), or --interleave=all"),
             );
         }
@@ -136,19 +136,19 @@ pub(super) fn memory(system: &System) -> Section {
     if swap > 0 {
         findings.push(
             Finding::new("swapped out", bytes(swap))
-                .problem("what of a model is swapped out is read again for every token"),
+                .problem("swapped-out parts of a model are read again for every token"),
         );
     }
     let huge = "sys/kernel/mm/transparent_hugepage/enabled";
     findings.push(match system.read(huge) {
-        None => Finding::new("transparent huge pages", "the kernel has none")
-            .problem("every 4 KiB of weights take an entry of the address translation"),
+        None => Finding::new("transparent huge pages", "not supported by the kernel")
+            .problem("every 4 KiB of weights take a TLB entry"),
         Some(text) => {
             let chosen = text.split(['[', ']']).nth(1).unwrap_or(&text).to_owned();
             let finding = Finding::new("transparent huge pages", &chosen);
             if chosen == "never" {
                 finding
-                    .problem("every 4 KiB of weights take an entry of the address translation")
+                    .problem("every 4 KiB of weights take a TLB entry")
                     .remedy(format!("echo madvise | sudo tee /{huge}"))
             } else {
                 finding
@@ -161,7 +161,7 @@ pub(super) fn memory(system: &System) -> Section {
     };
     if let (Some(total), Some(free)) = (number("HugePages_Total:"), number("HugePages_Free:")) {
         let size = kib(&info, "Hugepagesize:").map_or_else(|| "?".to_owned(), bytes);
-        let value = format!("{total} of {size} set aside, {free} free");
+        let value = format!("{total} of {size} reserved, {free} free");
         findings.push(Finding::new("huge pages", value));
     }
     Section {
@@ -170,7 +170,7 @@ pub(super) fn memory(system: &System) -> Section {
     }
 }
 
-/// Bytes on the line of a file like `/proc/meminfo` that has `key`.
+/// Bytes on the line of `key`, in a file such as `/proc/meminfo`.
 fn kib(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains(key))?;
     let (_, rest) = line.split_once(key)?;

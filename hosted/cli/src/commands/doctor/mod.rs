@@ -1,7 +1,7 @@
-//! `sluice doctor`: what this machine gives a model, what holds it back, and what to type to fix that.
+//! `sluice doctor`: checks this machine and suggests fixes.
 //!
-//! A [`Report`] is a list of [`Section`](report::Section)s, each made by a function of its own from what the
-//! kernel says ([`System`]): to add one, write such a function and name it in [`examine`].
+//! A [`Report`] is a list of [`Section`](report::Section)s. Each is made by a function of its own from the
+//! kernel's files ([`System`]); to add one, write such a function and call it in [`examine`].
 
 mod container;
 mod drives;
@@ -64,7 +64,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Looks at everything.
+/// Runs all checks.
 fn examine(system: &System) -> Report {
     Report {
         sections: vec![

@@ -1,4 +1,4 @@
-//! What was found, and where the kernel says it.
+//! Findings, and the kernel's files that they come from.
 
 use core::fmt;
 use sluice::host::measures::HostMeasure;
@@ -6,21 +6,21 @@ use sluice::host::measures::HostMeasure;
 use std::path::Path;
 use std::path::PathBuf;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What.
+    /// The name of the check.
     pub(crate) name: String,
-    /// What the kernel or the CPU says.
+    /// The value reported by the kernel or the CPU.
     pub(crate) value: String,
-    /// What it costs, if it is not as it should be.
+    /// The consequence, if the value is not as it should be.
     pub(crate) problem: Option<String>,
-    /// What to type, where something can be typed.
+    /// The command that fixes it, if there is one.
     pub(crate) remedy: Option<String>,
 }
 
 impl Finding {
-    /// Something that is as it is.
+    /// A finding without a problem.
     pub(crate) fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -30,9 +30,9 @@ impl Finding {
         }
     }
 
-    /// What was asked of the kernel, and what came of it.
+    /// The finding of a measure: what was requested, and the result.
     pub(super) fn of(measure: &HostMeasure) -> Self {
-        let value = format!("{}; asked for: {}", measure.found, measure.requested);
+        let value = format!("{}; requested: {}", measure.found, measure.requested);
         Self {
             name: measure.name.clone(),
             value,
@@ -41,7 +41,7 @@ impl Finding {
         }
     }
 
-    /// The same with what it costs.
+    /// Adds the consequence.
     #[must_use]
     pub(crate) fn problem(self, problem: impl Into<String>) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Finding {
         }
     }
 
-    /// The same with what to type.
+    /// Adds the command that fixes it.
     #[must_use]
     pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
@@ -60,16 +60,16 @@ impl Finding {
     }
 }
 
-/// Findings that belong together.
+/// Findings of one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Section {
-    /// Their title.
+    /// The section's title.
     pub(crate) title: &'static str,
     /// The findings.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Everything that was looked at.
+/// All findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The sections, in order.
@@ -77,14 +77,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Findings that cost something.
+    /// Findings with a problem.
     pub(crate) fn problems(&self) -> impl Iterator<Item = &Finding> {
         let all = self.sections.iter().flat_map(|section| &section.findings);
         all.filter(|finding| finding.problem.is_some())
     }
 }
 
-/// A line for each finding, with what it costs and what to type below it.
+/// One line per finding; problem and remedy follow on lines of their own.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for section in &self.sections {
@@ -96,20 +96,20 @@ impl fmt::Display for Report {
                     writeln!(f, "{:29}{problem}", "")?;
                 }
                 if let Some(remedy) = &finding.remedy {
-                    writeln!(f, "{:29}to fix it: {remedy}", "")?;
+                    writeln!(f, "{:29}fix: {remedy}", "")?;
                 }
             }
             writeln!(f)?;
         }
         match self.problems().count() {
-            0 => writeln!(f, "nothing to fix"),
-            1 => writeln!(f, "1 thing to fix"),
-            n => writeln!(f, "{n} things to fix"),
+            0 => writeln!(f, "no problems found"),
+            1 => writeln!(f, "1 problem found"),
+            n => writeln!(f, "{n} problems found"),
         }
     }
 }
 
-/// Where the kernel's files are.
+/// The root folder of the kernel's files.
 #[derive(Clone, Debug)]
 pub(crate) struct System {
     root: PathBuf,
@@ -122,21 +122,21 @@ impl Default for System {
 }
 
 impl System {
-    /// Of the files below another folder, as if it were `/`.
+    /// The files below another folder, as if it were `/`.
     #[cfg(test)]
     pub(crate) fn at(root: &Path) -> Self {
         let root = root.to_path_buf();
         Self { root }
     }
 
-    /// The text of a file such as `proc/meminfo`, without the newline at its end; `None` if it is
-    /// not there or not ours to read.
+    /// The text of a file such as `proc/meminfo`, without its final newline; `None` if it does not
+    /// exist or cannot be read.
     pub(super) fn read(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join(path)).ok()?;
         Some(text.trim_end().to_owned())
     }
 
-    /// Names in a folder, in order of the numbers they end with.
+    /// Names in a folder, sorted by the numbers they end with.
     pub(super) fn list(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.join(path));
         let names = entries.into_iter().flatten().flatten();
@@ -152,7 +152,7 @@ impl System {
     }
 }
 
-/// Bytes for people.
+/// A size in human-readable units.
 pub(super) fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]

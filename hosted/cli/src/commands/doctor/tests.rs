@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[path = "../../../../src/host/topology/fixture.rs"]
 mod fixture;
 
-/// Files as another machine has them.
+/// Files as on another machine.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -59,7 +59,7 @@ fn a_machine_of_two_nodes_in_a_container() {
     );
     assert_eq!(
         find(&memory, "huge pages").value,
-        "4 of 2 MiB set aside, 1 free"
+        "4 of 2 MiB reserved, 1 free"
     );
     let nodes = tree.section("NUMA");
     assert!(
@@ -204,7 +204,7 @@ fn drives_are_named_with_their_nodes() {
     assert_eq!(far, "sda | 1, without a CPU that this process may use");
     let hidden = of(&[], &[], &[]);
     assert!(hidden.matches("unknown").count() == 2, "{hidden}");
-    // A model that is not there is a problem, and the rest is looked at all the same.
+    // A missing model is reported as a problem; the other checks run all the same.
     let missing = drives::section(Path::new("/does/not/exist")).findings;
     assert!(find(&missing, "of").problem.is_some());
     let here = drives::section(Path::new(".")).findings;

@@ -1,4 +1,4 @@
-//! `sluice experts`: what traces of a mixture's experts say.
+//! `sluice experts`: analyses traces of a mixture's experts.
 
 mod replay;
 mod stats;
@@ -18,7 +18,7 @@ Examples:
   sluice experts stats trace.jsonl
   sluice experts replay trace.jsonl --share 25%,50%
 
-A trace says which experts each layer chose for each token, one JSON object a line: docs/experts.md.";
+A trace records the experts that each layer chose for each token, one JSON object per line: docs/experts.md.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExpertsArgs {
@@ -28,7 +28,7 @@ pub(crate) struct ExpertsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExpertsCommand {
-    /// Simulate caches and predictions on a trace, next to the optimum
+    /// Simulate caches and predictions on a trace and compare them with the optimum
     #[command(args_override_self = true, after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
     /// Summarise a trace: how evenly experts are used, how many a text needs
@@ -70,7 +70,7 @@ impl TraceArgs {
     }
 }
 
-/// A share of a whole, in per cent.
+/// A fraction as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }

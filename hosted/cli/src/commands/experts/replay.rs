@@ -1,4 +1,4 @@
-//! `sluice experts replay`: what caches and the recorded predictions make of a trace.
+//! `sluice experts replay`: simulates caches on a trace, and measures recorded predictions.
 
 use super::table::Table;
 use super::{TraceArgs, percent};
@@ -24,11 +24,11 @@ Examples:
   sluice experts replay trace.jsonl --share 25% --policy static --profile profile.json --layers
   sluice experts replay trace.jsonl --share 10%,50% --json > replay.json
 
-A number in brackets is the part of the optimum, which knows the future: of those that a layer does not need, it
-evicts the expert that is needed last. With bypass an expert may be used without a slot. The share of all experts
-that fit is the hit rate of any cache where experts are chosen alike and at random.
+Numbers in brackets are relative to the optimum, which knows the future: of the experts that a layer does not need,
+it evicts the one that is needed last. With bypass, an expert may be used without a slot. A cache that holds a
+given share of the experts has a hit rate of that share if experts are chosen uniformly at random.
 
-Predictions are measured where the run recorded some, as it does with --expert-trace.";
+Predictions are measured if the trace has any, as those of --expert-trace do.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
@@ -66,7 +66,7 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// A part of all experts, above 0 and at most 1.
+/// A share of all experts, above 0 and at most 1.
 #[derive(Clone, Copy, Debug)]
 struct Share(f64);
 
@@ -77,7 +77,9 @@ impl FromStr for Share {
         let number = text.strip_suffix('%').and_then(|text| text.parse().ok());
         let percent = number.filter(|n| *n > 0.0 && *n <= 100.0);
         let share = percent.map(|percent: f64| Self(percent / 100.0));
-        share.ok_or_else(|| "a number above 0 and up to 100, and a per cent sign: 25%".into())
+        share.ok_or_else(|| {
+            "expected a number above 0 and up to 100 with a per cent sign, such as 25%".into()
+        })
     }
 }
 
@@ -95,7 +97,7 @@ impl Share {
 
 pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Ending> {
     if args.profile.is_some() && !args.policy.contains(&EvictionPolicy::Static) {
-        let message = "--profile is what the policy static holds: --policy static";
+        let message = "--profile applies only to the policy static: add --policy static";
         return Err(UsageError(message.into()).into());
     }
     let profile = args
@@ -131,7 +133,7 @@ fn slots(args: &ReplayArgs, steps: &Steps, pool: Pool) -> Vec<usize> {
     if !args.share.is_empty() {
         return args.share.iter().map(|share| share.of(n_experts)).collect();
     }
-    // None that is too small, as nobody asked for it.
+    // By default only sizes that are large enough.
     let n_pools = if pool == Pool::Layer {
         steps.layers().len()
     } else {
@@ -228,8 +230,8 @@ fn described(
     let size = format!("{}, of {} experts", steps.len(), steps.top_k());
     line("steps", &format!("{size}; {n_layers} layers of {n_expert}"));
     let shared = match &*args.pool {
-        "layer" => "a part of the slots for each layer",
-        _ => "one pool of slots for all layers",
+        "layer" => "the slots are divided among the layers",
+        _ => "all layers share one pool of slots",
     };
     line(
         "cache",
@@ -237,8 +239,8 @@ fn described(
     );
     if args.policy.contains(&EvictionPolicy::Static) {
         let from = match &args.profile {
-            Some(path) => format!("those of {}", path.display()),
-            None => "the trace's own, so it looks ahead".to_owned(),
+            Some(path) => format!("the counts in {}", path.display()),
+            None => "the trace's own counts, so it looks ahead".to_owned(),
         };
         line(
             "static",
@@ -248,7 +250,7 @@ fn described(
     text += "\nhit rate\n";
     text += &cache_table(args, caches).text();
     if let Some(layers) = recalls {
-        text += "\nrecorded predictions, by their number\n";
+        text += "\nrecorded predictions, by number of experts\n";
         text += &recall_table(steps, &Recall::total(layers)).text();
     }
     if args.layers {
@@ -291,7 +293,7 @@ fn cache_table(args: &ReplayArgs, caches: &[CacheReport]) -> Table {
     table
 }
 
-/// None where the optimum has no hits either.
+/// `None` if the optimum has no hits either.
 fn of_optimum(rate: Rate, best: Rate) -> Option<f64> {
     (best.n_hits > 0).then(|| rate.value() / best.value())
 }

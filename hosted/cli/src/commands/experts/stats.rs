@@ -1,4 +1,4 @@
-//! `sluice experts stats`: what a trace is like.
+//! `sluice experts stats`: summarises a trace.
 
 use super::table::Table;
 use super::{TraceArgs, percent};
@@ -16,7 +16,7 @@ Examples:
   sluice experts stats trace.jsonl --experts 128 --profile-out profile.json
   sluice experts stats trace.jsonl --json > figures.json
 
-A profile counts the uses of each expert, by its id: layer * experts + expert.";
+A profile holds the number of uses of each expert, by id: layer * experts + expert.";
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
@@ -101,7 +101,7 @@ fn described(args: &StatsArgs, steps: &Steps, figures: &TraceFigures) -> String 
     let n_expert = steps.n_expert();
     let by_ids = match args.trace.experts {
         Some(_) => "",
-        None => ", by the largest id",
+        None => ", inferred from the largest id",
     };
     line("trace", &args.trace.name());
     line("tokens", &figures.n_tokens.to_string());
@@ -123,7 +123,7 @@ fn described(args: &StatsArgs, steps: &Steps, figures: &TraceFigures) -> String 
     let (entropy, all) = (figures.entropy_bits(), f64::from(n_expert).log2());
     line(
         "entropy",
-        &format!("{entropy:.2} of {all:.2} bits, the mean of the layers"),
+        &format!("{entropy:.2} of {all:.2} bits, averaged over layers"),
     );
     let tenth = percent(figures.top_tenth());
     line(

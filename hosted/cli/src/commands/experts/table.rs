@@ -1,9 +1,10 @@
 //! Columns of text.
 
-/// Rows of words, each column as wide as its widest: the first to the left, the others to the right.
+/// Rows of words. Each column is as wide as its widest word; the first is left-aligned, the others
+/// right-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// The last column is to the left: it holds words, not numbers.
+    /// Whether the last column is left-aligned, because it holds words instead of numbers.
     pub(super) ends_in_words: bool,
     rows: Vec<Vec<String>>,
 }
@@ -13,7 +14,7 @@ impl Table {
         self.rows.push(words.into_iter().map(Into::into).collect());
     }
 
-    /// All rows, a line each.
+    /// All rows, one line each.
     pub(super) fn text(&self) -> String {
         let n_columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width = |column: usize| {

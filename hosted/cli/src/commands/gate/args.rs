@@ -9,16 +9,16 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct InputArgs {
-    /// Set the sample format; by default that of the file's ending
+    /// Set the sample format; by default inferred from the file extension
     #[arg(long, value_name = "NAME",
         value_parser = PossibleValuesParser::new(["wav", "f32", "i16", "csv", "212"]))]
     pub(super) format: Option<String>,
     /// Set the number of interleaved channels of raw samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) channels: Option<u16>,
-    /// Select one channel, counted from 0; by default their mean
+    /// Select one channel, counted from 0; by default the mean of all
     ///
-    /// Opposite phases cancel out in the mean.
+    /// Channels of opposite phase cancel out in the mean.
     #[arg(long, value_name = "N")]
     pub(super) channel: Option<usize>,
     /// Select the column of a CSV file, by name or counted from 1
@@ -33,7 +33,7 @@ pub(crate) struct InputArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
-    /// Select what is compared with the threshold
+    /// Select the measure to compare with the threshold
     #[arg(long, value_name = "NAME", default_value = "max_abs",
         value_parser = PossibleValuesParser::new(Measure::all().map(Measure::name)))]
     pub(super) measure: String,
@@ -43,7 +43,7 @@ pub(crate) struct PolicyArgs {
     /// Pass frames at or below the threshold instead
     #[arg(long)]
     pub(super) below: bool,
-    /// Keep an open gate open down to this share of the threshold
+    /// Close an open gate only below this share of the threshold
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(super) hysteresis: f32,
     /// Pass this many frames after the last active one
@@ -58,10 +58,10 @@ pub(crate) struct PolicyArgs {
     /// Set how fast the noise floor rises, per frame
     #[arg(long, value_name = "SHARE", default_value_t = NoiseFloor::default().rise, requires = "noise_floor")]
     pub(super) floor_rise: f32,
-    /// Treat frames whose samples are all smaller as silent
+    /// Treat frames with only smaller samples as silent
     #[arg(long, value_name = "X", default_value_t = 1e-5)]
     pub(super) wall: f32,
-    /// Skip features and scaling of passing frames
+    /// Do not compute features and scaling of passing frames
     #[arg(long)]
     pub(super) no_score: bool,
     /// Set the number of bins of the entropy histogram
@@ -84,13 +84,14 @@ pub(crate) struct OutputArgs {
     pub(super) decisions: Option<String>,
     /// Write the passing frames to a file
     ///
-    /// Its ending sets the format: .wav, .csv, or raw numbers as .f32, .raw or without an ending.
+    /// Its extension sets the format: .wav, .csv, or raw numbers as .f32, .raw or without an
+    /// extension.
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Write a picture of signal, measure and decisions
+    /// Plot the signal, the measure and the decisions (SVG)
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// Show frames/s, sparsity, fill and drops while running
+    /// Show frames per second, sparsity, fill level and drops while running
     #[arg(long)]
     pub(super) watch: bool,
     /// Overwrite output files that exist

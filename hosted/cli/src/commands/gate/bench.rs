@@ -1,4 +1,4 @@
-//! `sluice gate bench`: the gate's speed here.
+//! `sluice gate bench`: the gate's speed on this machine.
 
 use crate::flags::names::kernels;
 use crate::outcome::Ending;
@@ -29,7 +29,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "KB", default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     cache: u32,
-    /// Set the time per figure, in seconds
+    /// Set the time to measure per figure, in seconds
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
     /// Select the kernels
@@ -42,7 +42,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Rows of the table, written as they are measured.
+/// The rows of the table, printed as they are measured.
 struct Table {
     output: TextOutput,
     json: bool,
@@ -80,7 +80,7 @@ impl Table {
 
 pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<Ending> {
     let kernels = super::kernels(args.isa.as_deref())?;
-    // The program's own thread; where it may not be pinned, figures are noisier.
+    // The main thread is pinned; if that is not permitted, the figures are noisier.
     let pinned = Cores::detect().placement(1)[0].is_some_and(|cpu| pin_current_thread(cpu).is_ok());
     let frame_len = args.frame_len as usize;
     let frames = |bytes: usize| (bytes / 4 / frame_len).max(1);

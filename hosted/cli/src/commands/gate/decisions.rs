@@ -1,4 +1,4 @@
-//! A line per frame.
+//! One line per frame.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -13,7 +13,7 @@ enum SourceFormat {
     None,
 }
 
-/// Lines on stdout, until their reader leaves.
+/// Lines on stdout, until the reader closes the pipe.
 #[derive(Debug)]
 pub(super) struct Decisions {
     format: SourceFormat,
@@ -23,7 +23,7 @@ pub(super) struct Decisions {
     flushed: Instant,
 }
 
-/// A live stream's decisions are not kept for longer than this and a frame.
+/// Decisions of a live stream are buffered for at most this time plus one frame.
 const FLUSH: Duration = Duration::from_millis(100);
 
 impl Decisions {
@@ -36,7 +36,7 @@ impl Decisions {
         let mut line = String::new();
         if format == SourceFormat::Csv {
             let measure = match measure.as_str() {
-                // Columns of their own have these names.
+                // These names are taken by columns of the table.
                 "max_abs" | "scaling" => "value".into(),
                 name if Feature::ALL.iter().any(|feature| feature.name() == name) => "value".into(),
                 _ => measure,
@@ -57,7 +57,7 @@ impl Decisions {
         }
     }
 
-    /// Whether the reader has left, or nothing is to be read.
+    /// Whether the reader has closed the pipe, or nothing is to be printed.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed && !matches!(self.format, SourceFormat::None)
     }
@@ -84,7 +84,7 @@ impl Decisions {
         if self.closed {
             return Ok(());
         }
-        // The head of a table without frames.
+        // The header of a table without frames.
         let written = self.out.write_all(self.line.as_bytes());
         let written = written.and_then(|()| self.out.flush());
         self.settle(written)
@@ -96,7 +96,9 @@ impl Decisions {
                 self.closed = true;
                 Ok(())
             }
-            result => Ok(result.map_err(|error| anyhow::anyhow!("writing to stdout: {error}"))?),
+            result => {
+                Ok(result.map_err(|error| anyhow::anyhow!("cannot write to stdout: {error}"))?)
+            }
         }
     }
 }
@@ -141,7 +143,7 @@ fn json(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result
     Ok(())
 }
 
-/// A number; JSON has none for infinity and NaN.
+/// A number. JSON cannot express infinity and NaN.
 fn number(line: &mut String, x: Option<f32>) -> core::fmt::Result {
     match x {
         Some(x) if x.is_finite() => write!(line, "{x}"),

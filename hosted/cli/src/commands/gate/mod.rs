@@ -1,4 +1,4 @@
-//! `sluice gate`: which frames of a stream are worth waking a model for.
+//! `sluice gate`: decides which frames of a stream should wake a model.
 
 mod args;
 mod bench;
@@ -36,7 +36,7 @@ Examples:
   sluice gate 100.dat --format 212 --channels 2 --frame-len 36 --measure peak_to_peak --threshold 0.08
   sluice gate bench
 
-How to find a policy: docs/gate.md. `sluice gate ./bench` reads a file of that name.";
+docs/gate.md explains how to choose a policy. `sluice gate ./bench` reads a file named bench.";
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -70,7 +70,10 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
     if let Some(plot) = &args.output.plot
         && !has_ending(plot, &["svg"])
     {
-        let message = format!("--plot {}: it is an SVG; name it .svg", plot.display());
+        let message = format!(
+            "--plot {}: the plot is an SVG; use the extension .svg",
+            plot.display()
+        );
         return Err(UsageError(message).into());
     }
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
@@ -126,7 +129,7 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
     })
 }
 
-/// Whether the name of `path` ends with a point and one of these, in any case.
+/// Whether `path` has one of these extensions, in any case.
 fn has_ending(path: &Path, endings: &[&str]) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
     let ending = ending.unwrap_or_default();
@@ -135,7 +138,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
         .any(|known| ending.eq_ignore_ascii_case(known))
 }
 
-/// The frame kernels of the instruction set `name`; the fastest for none.
+/// The frame kernels of the instruction set `name`; by default the fastest.
 fn kernels(name: Option<&str>) -> Result<&'static FrameKernels, UsageError> {
     let cpu = isa::features();
     let Some(name) = name.filter(|name| !name.is_empty()) else {
@@ -220,7 +223,7 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
         _ => {
             let name = display(path);
             let error =
-                format!("the name {name:?} does not say what format the samples have: --format");
+                format!("cannot infer the sample format from the name {name:?}: use --format");
             return Err(UsageError(error).into());
         }
     };
@@ -229,7 +232,7 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
         .channel
         .map_or(SourceChannel::Mean, SourceChannel::One);
     let file = if path == Path::new("-") {
-        // A copy of its own: the standard library's handle is locked and buffered.
+        // A separate handle: the standard library's is locked and buffered.
         File::from(io::stdin().as_fd().try_clone_to_owned().context("stdin")?)
     } else {
         File::open(path).with_context(|| format!("cannot open {}", path.display()))?
@@ -242,21 +245,22 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
 }
 
 /// # Errors
-/// A flag means nothing for samples of this format.
+/// A flag does not apply to samples of this format.
 fn check_input_flags(input: &InputArgs, format: &SourceFormat) -> Result<(), UsageError> {
     let is_csv = matches!(format, SourceFormat::Csv { .. });
     let needless = [
         (
             input.channels.is_some() && (is_csv || *format == SourceFormat::Wav),
-            "--channels is for raw samples: a WAV file says how many it has, a CSV file has columns",
+            "--channels applies only to raw samples: WAV files state their number of channels, CSV files have \
+             columns",
         ),
         (
             input.channel.is_some() && is_csv,
-            "--channel is for WAV and raw samples: --column takes one of a CSV file",
+            "--channel applies only to WAV and raw samples: use --column for CSV files",
         ),
         (
             input.column.is_some() && !is_csv,
-            "--column is for CSV files: --channel takes one of several channels",
+            "--column applies only to CSV files: use --channel for WAV and raw samples",
         ),
     ];
     match needless.iter().find(|(is_given, _)| *is_given) {
@@ -265,7 +269,7 @@ fn check_input_flags(input: &InputArgs, format: &SourceFormat) -> Result<(), Usa
     }
 }
 
-/// Everything from `source` to the gate. Returns the samples taken.
+/// Feeds the gate from `source`. Returns the number of samples read.
 fn feed<S: Sink>(
     source: &mut Source,
     intake: &mut Intake,
@@ -280,7 +284,7 @@ fn feed<S: Sink>(
         for part in samples.chunks(intake.recommended_push_size()) {
             match intake.push(part) {
                 Ok(taken) => n += taken as u64,
-                // Its sink has said why, or the reader has left.
+                // The sink has reported the reason, or the reader has closed the pipe.
                 Err(stopped) => return Ok(n + stopped.taken as u64),
             }
             if let Some(watch) = &mut watch {
@@ -288,7 +292,7 @@ fn feed<S: Sink>(
             }
         }
         match result {
-            // What an interruption cut off within a sample is not a mistake.
+            // A sample cut off by an interruption is not an error.
             Err(_) if stop.is_set() => return Ok(n),
             Err(error) => return Err(error),
             Ok(more) if !more || stop.is_set() => return Ok(n),
@@ -297,7 +301,7 @@ fn feed<S: Sink>(
     }
 }
 
-/// Everything that is written per frame, on the gate's thread.
+/// Writes everything that is written per frame, on the gate's thread.
 #[derive(Debug)]
 struct FrameSink {
     decisions: Decisions,
@@ -305,7 +309,7 @@ struct FrameSink {
     plot: Option<Plot>,
     /// Frames per verdict.
     tally: [u64; 3],
-    /// What ended it.
+    /// The error that ended it.
     error: Option<anyhow::Error>,
 }
 
@@ -401,8 +405,8 @@ fn summary(
         counts.dropped,
         match counts.queued_samples {
             0 => String::new(),
-            n if (n as u64) < frame_len => format!("; the last {n} samples are no whole frame"),
-            n => format!("; it stopped with {n} samples left"),
+            n if (n as u64) < frame_len => format!("; the last {n} samples do not fill a frame"),
+            n => format!("; stopped with {n} samples left"),
         }
     ));
 }

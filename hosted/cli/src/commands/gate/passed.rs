@@ -1,4 +1,4 @@
-//! The frames that pass, as a file of their own.
+//! The passing frames, as a file.
 
 use super::has_ending;
 use crate::outcome::UsageError;
@@ -9,13 +9,13 @@ use std::path::Path;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SourceFormat {
-    /// f32 in a RIFF WAVE file: the samples as the gate saw them.
+    /// f32 in a RIFF WAVE file: the samples as processed by the gate.
     Wav,
     Csv,
     F32,
 }
 
-/// Appears under its name when it is complete.
+/// Appears under its name once it is complete.
 #[derive(Debug)]
 pub(super) struct PassedFile {
     file: OutputFile,
@@ -37,7 +37,7 @@ impl PassedFile {
             }
             () => {
                 let message = format!(
-                    "--out {}: .wav, .csv, .f32 and .raw are written",
+                    "--out {}: unknown extension (expected .wav, .csv, .f32 or .raw)",
                     path.display()
                 );
                 return Err(UsageError(message).into());
@@ -94,7 +94,8 @@ impl PassedFile {
     fn wav_header(&self) -> anyhow::Result<Vec<u8>> {
         let data_len = u32::try_from(self.at - WAV_HEADER_LEN);
         let data_len = data_len.ok().filter(|&len| len < u32::MAX - 64);
-        let data_len = data_len.context("what passed is longer than a WAV file can be (4 GiB)")?;
+        let data_len =
+            data_len.context("the passing frames exceed the maximum size of a WAV file (4 GiB)")?;
         let mut header = b"RIFF".to_vec();
         header.extend((data_len + 36).to_le_bytes());
         header.extend(b"WAVEfmt \x10\0\0\0");
@@ -102,7 +103,7 @@ impl PassedFile {
         header.extend([3, 0, 1, 0]);
         header.extend(self.rate.to_le_bytes());
         header.extend((self.rate.saturating_mul(4)).to_le_bytes());
-        // Bytes and bits of a sample.
+        // Bytes and bits per sample.
         header.extend([4, 0, 32, 0]);
         header.extend(b"data");
         header.extend(data_len.to_le_bytes());

@@ -1,11 +1,11 @@
-//! A line that shows how a stream is doing.
+//! A status line for a stream.
 
 use core::time::Duration;
 use sluice_gate::Snapshot;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Instant;
 
-/// On a terminal's stderr one line that is written over; elsewhere a line per second.
+/// On a terminal, one line that is overwritten; elsewhere one line per second.
 #[derive(Debug)]
 pub(super) struct Watch {
     is_terminal: bool,
@@ -35,7 +35,7 @@ impl Watch {
             counts.dropped,
             counts.processed
         );
-        // Nothing is left to do where stderr cannot be written to.
+        // There is no way to report that stderr cannot be written to.
         let _written = if self.is_terminal {
             write!(io::stderr(), "\r{line}\x1b[K")
         } else {

@@ -2,7 +2,7 @@ use super::*;
 use crate::commands::tree;
 use std::collections::BTreeMap;
 
-/// All commands below `command` with their full names, itself first.
+/// All commands below `command` with their full names, including itself.
 fn all(command: &Command, name: &str) -> Vec<(String, Command)> {
     let mut found = vec![(name.to_owned(), command.clone())];
     for sub in command
@@ -20,7 +20,7 @@ fn built(mut command: Command) -> Vec<(String, Command)> {
     all(&command, "")
 }
 
-/// The flags of each command by heading, in the notation of `headings.txt`.
+/// The flags of each command by heading, in the format of `headings.txt`.
 fn headings() -> String {
     let mut text = String::new();
     for (name, command) in built(tree()) {
@@ -45,7 +45,7 @@ fn every_flag_stands_under_its_heading() {
     let found = headings();
     assert!(
         found == include_str!("headings.txt"),
-        "if this is right, it belongs into headings.txt:\n{found}"
+        "if this is intended, put it into headings.txt:\n{found}"
     );
 }
 

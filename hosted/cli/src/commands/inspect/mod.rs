@@ -1,4 +1,4 @@
-//! `sluice inspect`: what a GGUF file holds.
+//! `sluice inspect`: the contents of a GGUF file.
 
 mod model;
 
@@ -58,7 +58,7 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Metadata and tensors for other programs. Of arrays longer than a line, type and length.
+/// Metadata and tensors for other programs. Long arrays are reduced to their type and length.
 fn object(file: &ModelFile, gguf: &Gguf<'_>) -> serde_json::Value {
     let metadata: serde_json::Map<_, _> = gguf
         .metadata()
@@ -101,7 +101,8 @@ fn json_value(value: Value<'_>) -> serde_json::Value {
         Value::String(bytes) => String::from_utf8_lossy(bytes).into(),
         Value::Array(array) if array.len() <= JSON_ELEMENTS_MAX => {
             let elements = array.iter().map(|element| match element {
-                // Nested arrays give their length only, so that depth cannot multiply.
+                // Nested arrays are reduced to their length, so that depth cannot multiply the
+                // output.
                 Value::Array(inner) => json!({"len": inner.len()}),
                 value => json_value(value),
             });
@@ -113,7 +114,7 @@ fn json_value(value: Value<'_>) -> serde_json::Value {
     }
 }
 
-/// Of arrays that are printed whole.
+/// Maximum length of arrays that are printed whole.
 const JSON_ELEMENTS_MAX: u64 = 256;
 
 fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::fmt::Result {
@@ -137,7 +138,7 @@ fn file_lines(report: &mut String, file: &ModelFile, gguf: &Gguf<'_>) -> core::f
     )
 }
 
-/// What a `.slc` file is beside the GGUF file in it.
+/// What a `.slc` file contains in addition to the GGUF file in it.
 fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
     let header = slc.header();
     let count = |layout| slc.tensors().filter(|(_, t)| t.layout == layout).count();
@@ -157,10 +158,10 @@ fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
     )
 }
 
-/// A report on an expert blob of another system, if the file is one.
+/// A report on another system's expert blob, if the file is one.
 fn blob(path: &Path) -> anyhow::Result<Option<String>> {
     let Ok(mut file) = std::fs::File::open(path) else {
-        // Said better by who reads models.
+        // The error of the model reader is clearer.
         return Ok(None);
     };
     if !file.metadata().is_ok_and(|found| found.is_file()) {
@@ -227,7 +228,7 @@ fn metadata(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
     Ok(())
 }
 
-/// A value on one line: long strings and arrays are cut.
+/// A value on one line: long strings and arrays are truncated.
 fn value_text(value: Value<'_>) -> String {
     match value {
         Value::U8(n) => n.to_string(),
@@ -253,7 +254,7 @@ fn array_text(array: Array<'_>) -> String {
         text += separator;
         text += &match element {
             Value::String(bytes) => format!("\"{}\"", shown(bytes, ELEMENT_CHARS_SHOWN)),
-            // Nested arrays give their length only, so that depth cannot multiply.
+            // Nested arrays are reduced to their length, so that depth cannot multiply the output.
             Value::Array(inner) => format!("[{} x {}]", inner.len(), inner.element_type()),
             value => value_text(value),
         };
@@ -278,7 +279,7 @@ fn tensors(report: &mut String, gguf: &Gguf<'_>) -> core::fmt::Result {
     Ok(())
 }
 
-/// Dimensions as the file has them: the row length first.
+/// Dimensions in the order of the file: the row length first.
 fn shape_text(tensor: &TensorInfo<'_>) -> String {
     let dims = tensor.dims[..tensor.n_dims].iter().map(u64::to_string);
     format!("[{}]", dims.collect::<Vec<_>>().join(", "))

@@ -1,4 +1,4 @@
-//! What the model of a file is and needs.
+//! The model of a file, and the memory it needs.
 
 use crate::flags::engine::EngineArgs;
 use crate::ui::format::{Bytes, CacheTypes};
@@ -8,7 +8,7 @@ use sluice::core::gguf::Gguf;
 use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
 use sluice::host::topology::Cores;
 
-/// What the model is and needs, or why it cannot be run.
+/// The model and its memory, or why it cannot be run.
 pub(super) fn describe(
     report: &mut String,
     gguf: &Gguf<'_>,
@@ -70,7 +70,7 @@ pub(super) fn describe(
     next_token(report, gguf, &limits)
 }
 
-/// The head that predicts a token further, if the file has one: what it is, and needs beside the model.
+/// The head that predicts further tokens, if the file has one, and the memory it adds.
 fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &Limits) -> core::fmt::Result {
     let planned = |config: &ModelConfig| {
         let model = ModelPlan::new(gguf, config).map_err(|error| error.to_string())?;
@@ -88,14 +88,14 @@ fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &Limits) -> core::fm
     };
     write!(
         report,
-        "head        block {} predicts a token further, of ",
+        "head        block {} predicts one more token, of ",
         config.block(0)
     )?;
     kind_of_layer(report, config.kind(0))?;
     let weights = (model.weight_bytes as u64).saturating_add(model.table_bytes as u64);
     let shared = match config.next_token {
         Some(head) if head.has_embedding && head.has_output => "",
-        _ => ", without what it shares with the model",
+        _ => ", without the tensors shared with the model",
     };
     writeln!(
         report,
@@ -106,7 +106,7 @@ fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &Limits) -> core::fm
     )
 }
 
-/// What a kind of layer is made of, on a line.
+/// The parts of a kind of layer, on one line.
 fn kind_of_layer(report: &mut String, kind: &LayerKind) -> core::fmt::Result {
     if let Some(shape) = kind.attention() {
         write!(

@@ -1,4 +1,4 @@
-//! `sluice lora blend`: one adapter of several.
+//! `sluice lora blend`: combines several adapters into one.
 
 use super::convert::{GgufArgs, write};
 use super::{AdapterWeight, BaseArgs, n_parameters, read_all};
@@ -14,8 +14,8 @@ Examples:
   sluice lora blend style.gguf:0.5 facts.gguf -o both.gguf
   sluice lora blend --interpolate a:0.25 b:0.75 -m model.gguf -o between.gguf
 
-Without --interpolate the result computes the weighted sum of what the adapters compute, and has the sum of
-their ranks. With it the matrices themselves are summed, which is something else, and the rank stays.";
+Without --interpolate the result computes the weighted sum of the adapters' outputs, and its rank is the sum of
+their ranks. With it the matrices themselves are summed, which is not the same, and the rank is unchanged.";
 
 #[derive(Debug, Args)]
 pub(crate) struct BlendArgs {

@@ -22,7 +22,7 @@ Examples:
   sluice lora convert my-adapter.gguf --to peft -m model.gguf -o my-adapter
   sluice lora convert my-adapter.gguf --to infq --int4 -o my-adapter.infq
 
-The GGUF file is one that llama.cpp reads.";
+llama.cpp can read the GGUF file.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
@@ -31,7 +31,7 @@ pub(crate) struct ConvertArgs {
     input: PathBuf,
     /// Set the output
     ///
-    /// By default IN with the ending .gguf, -peft or .infq.
+    /// By default IN with the extension .gguf, -peft or .infq.
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) struct ConvertArgs {
     gguf: GgufArgs,
 }
 
-/// How a GGUF file of an adapter is written.
+/// The GGUF options of an adapter.
 #[derive(Debug, Args)]
 pub(crate) struct GgufArgs {
     /// Set the type of the matrices; by default f32
@@ -94,7 +94,7 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Writes a GGUF file. What is known of the model is compared with the adapter, and says how high stacks are.
+/// Writes a GGUF file. The adapter is checked against the model, which also gives the height of stacks.
 pub(super) fn write(
     file: &AdapterFile,
     input: &Path,
@@ -121,7 +121,7 @@ pub(super) fn write(
 
 impl ConvertArgs {
     /// # Errors
-    /// A flag of another format.
+    /// A flag does not apply to this format.
     fn check(&self) -> Result<(), UsageError> {
         let is_infq = self.to == "infq";
         let of_other = [
@@ -133,7 +133,10 @@ impl ConvertArgs {
             (self.gguf.ty.is_some() && is_infq, "--type"),
         ];
         match of_other.into_iter().find(|(is_given, _)| *is_given) {
-            Some((_, flag)) => Err(UsageError(format!("--to {} has no {flag}", self.to))),
+            Some((_, flag)) => Err(UsageError(format!(
+                "{flag} does not apply to --to {}",
+                self.to
+            ))),
             None => Ok(()),
         }
     }
@@ -141,7 +144,7 @@ impl ConvertArgs {
     fn infq<'p>(&self, path: &'p Path) -> Result<InfqOptions<'p>, UsageError> {
         let threshold = self.outlier_threshold.unwrap_or(OUTLIER_THRESHOLD);
         if !(threshold >= 0.0 && threshold.is_finite()) {
-            let what = format!("--outlier-threshold is {threshold}, not a number from 0 on");
+            let what = format!("--outlier-threshold {threshold} is not a number of at least 0");
             return Err(UsageError(what));
         }
         let name = path.file_stem().and_then(|name| name.to_str());

@@ -1,4 +1,4 @@
-//! `sluice lora inspect`: which matrices an adapter has.
+//! `sluice lora inspect`: lists the matrices of an adapter.
 
 use super::{BaseArgs, n_parameters, warn};
 use crate::outcome::Ending;
@@ -103,7 +103,7 @@ fn described(file: &AdapterFile, format: AdapterFormat) -> String {
     text
 }
 
-/// Whether two pairs are neighbours in a stack, and of one rank and scale.
+/// Whether two pairs are adjacent in a stack, with equal rank and scale.
 fn is_alike(a: &Factors, b: &Factors) -> bool {
     let follows = match (a.part, b.part) {
         (Some(a), Some(b)) => a.checked_add(1) == Some(b),

@@ -1,4 +1,4 @@
-//! `sluice lora merge`: a model with adapters in its weights.
+//! `sluice lora merge`: merges adapters into a model's weights.
 
 use super::{AdapterWeight, read_all};
 use crate::commands::quantize::tensor_type;
@@ -42,9 +42,10 @@ pub(crate) struct MergeArgs {
     /// Set the GGUF file to write
     #[arg(short, long, value_name = "OUT.gguf")]
     output: PathBuf,
-    /// Set the folder of the adapter's model; config.json is enough
+    /// Set the folder of the adapter's model; its config.json is enough
     ///
-    /// By default the one that the adapter names, its own if it has a config.json, or MODEL.
+    /// By default the folder that the adapter names, the adapter's own if it has a config.json, or
+    /// MODEL.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
     /// Set the type of the adapted weights; by default their own
@@ -66,7 +67,7 @@ pub(super) fn merge(args: &MergeArgs) -> anyhow::Result<Ending> {
     let model = ModelFile::open(&args.model, LoadMode::Read)?;
     if model.slc()?.is_some() {
         bail!(
-            "{} is a .slc file: `sluice unpack` makes a GGUF file of it",
+            "{} is a .slc file: convert it to GGUF with `sluice unpack`",
             model.name()
         );
     }

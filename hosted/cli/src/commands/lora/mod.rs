@@ -1,4 +1,4 @@
-//! `sluice lora`: what is in an adapter's file, and other files made of it.
+//! `sluice lora`: inspects, converts, merges and blends adapters.
 
 mod blend;
 mod convert;
@@ -21,7 +21,7 @@ Examples:
   sluice lora merge -m model.gguf --lora my-adapter:0.5 -o merged.gguf
   sluice lora blend style.gguf:0.5 facts.gguf -o both.gguf
 
-Adapters are folders of PEFT's and GGUF files of llama.cpp's: docs/lora.md.";
+Adapters are PEFT folders or llama.cpp's GGUF files: docs/lora.md.";
 
 #[derive(Debug, Args)]
 pub(crate) struct LoraArgs {
@@ -54,12 +54,13 @@ pub(super) fn lora(args: &LoraArgs) -> anyhow::Result<Ending> {
     }
 }
 
-/// What says how large the model is that an adapter is for.
+/// Where the sizes of the adapter's model come from.
 #[derive(Debug, Args)]
 struct BaseArgs {
-    /// Set the folder of the adapter's model; config.json is enough
+    /// Set the folder of the adapter's model; its config.json is enough
     ///
-    /// By default the one that the adapter names, its own if it has a config.json, or MODEL.
+    /// By default the folder that the adapter names, the adapter's own if it has a config.json, or
+    /// MODEL.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
     /// Set the GGUF file of the adapter's model
@@ -78,7 +79,7 @@ impl BaseArgs {
     }
 }
 
-/// An adapter and what it is multiplied by, as `PATH` or `PATH:0.5`.
+/// An adapter and its factor, as `PATH` or `PATH:0.5`.
 #[derive(Clone, Debug)]
 struct AdapterWeight {
     path: PathBuf,
@@ -103,12 +104,15 @@ impl FromStr for AdapterWeight {
                 path: path.into(),
                 scale,
             }),
-            _ => Err("a path, or a path, a colon and a number: my-adapter:0.5".into()),
+            _ => Err(
+                "expected a path, optionally followed by a colon and a number: my-adapter:0.5"
+                    .into(),
+            ),
         }
     }
 }
 
-/// Reads adapters, with a warning for what they do not hold.
+/// Reads adapters, with a warning for parts that have no effect.
 fn read_all(
     adapters: &[AdapterWeight],
     base: Option<&Path>,
@@ -123,14 +127,14 @@ fn read_all(
     Ok(files)
 }
 
-/// Says what the file says and the adapter does not hold.
+/// Warns of contents of the file that have no effect.
 fn warn(file: &AdapterFile) {
     for warning in &file.warnings {
         note(format_args!("warning: {warning}"));
     }
 }
 
-/// Numbers of all matrices.
+/// The number of parameters of all matrices.
 fn n_parameters(file: &AdapterFile) -> u64 {
     let factors = file.factors.iter();
     factors.map(|own| (own.a.len() + own.b.len()) as u64).sum()

@@ -1,16 +1,16 @@
-//! Probabilities of a text as a model gave them, in a file: what `llama-perplexity
-//! --kl-divergence-base` writes and reads.
+//! A model's log-probabilities of a text, in the file format of `llama-perplexity
+//! --kl-divergence-base`.
 //!
 //! ```text
-//!  0  "_logits_"
+//! ```text
 //!  8  i32 × 3           n_ctx, n_vocab, n_chunk
 //! 20  i32               tokens (n_chunk, n_ctx), as the text has them
 //!  …  rows              (n_chunk, n_ctx - 1 - n_ctx / 2), of the tokens n_ctx / 2 .. n_ctx - 1
 //! row:  f32 scale, f32 min; u16 (n_vocab), and one more if n_vocab is odd
 //! ```
 //!
-//! Little endian. Token i has the log-probability `min + scale · u16[i]`. What is more than 16 nats
-//! below the best is stored as if it were 16 below.
+//! Little endian. The log-probability of token i is `min + scale · u16[i]`. Values more than 16
+//! nats below the best are stored as 16 below.
 //!
 //! Source: llama.cpp, `tools/perplexity/perplexity.cpp`.
 
@@ -22,39 +22,39 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"_logits_";
 const HEADER_BYTES: u64 = 20;
-/// Nats below the best token that are told apart.
+/// Range of log-probabilities that are told apart, in nats below the best token.
 const RANGE: f32 = 16.0;
 
-/// What is in such a file.
+/// The shape of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BaseShape {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub(crate) n_ctx: usize,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub(crate) n_vocab: usize,
-    /// Chunks.
+    /// Number of chunks.
     pub(crate) n_chunk: usize,
 }
 
-/// Why a file of probabilities cannot be used.
+/// Why a file of log-probabilities cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum BaseError {
     /// It cannot be opened or read.
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// It is something else.
-    #[error("{}: not a file of log-probabilities; --kl-divergence-base writes one", path.display())]
+    /// It has another format.
+    #[error("{}: not a file of log-probabilities (create one with --kl-divergence-base)", path.display())]
     NotBase { path: PathBuf },
-    /// Its header contradicts itself.
+    /// Its header is inconsistent.
     #[error("{}: {what} is {value}", path.display())]
     Header {
         path: PathBuf,
         what: &'static str,
         value: i64,
     },
-    /// It was cut or is not done.
-    #[error("{} has {found} bytes, its header says {expected}", path.display())]
+    /// It is truncated or incomplete.
+    #[error("{} has {found} bytes, but its header requires {expected}", path.display())]
     Length {
         path: PathBuf,
         expected: u64,
@@ -63,7 +63,7 @@ pub(crate) enum BaseError {
 }
 
 impl BaseShape {
-    /// Rows of a chunk.
+    /// Rows per chunk.
     #[must_use]
     pub(crate) const fn n_rows(&self) -> usize {
         (self.n_ctx - 1).saturating_sub(self.n_ctx / 2)
@@ -82,7 +82,7 @@ impl BaseShape {
     }
 }
 
-/// Such a file, opened.
+/// A file, open for reading.
 #[derive(Debug)]
 pub(crate) struct BaseFile {
     path: PathBuf,
@@ -180,7 +180,7 @@ impl BaseFile {
         &self.tokens
     }
 
-    /// Reads the rows of a chunk, for [`Self::row`].
+    /// Reads the rows of a chunk, to be accessed by [`Self::row`].
     ///
     /// # Errors
     /// [`BaseError::Read`].
@@ -198,7 +198,7 @@ impl BaseFile {
     /// A row of the chunk that was read last.
     ///
     /// # Panics
-    /// If there is no such row, or no chunk was read.
+    /// If the row does not exist, or no chunk was read.
     #[must_use]
     pub(crate) fn row(&self, row: usize) -> BaseRow<'_> {
         let len = self.shape.row_bytes();
@@ -224,7 +224,7 @@ pub(crate) struct BaseRow<'b> {
 }
 
 impl BaseRow<'_> {
-    /// In order of the tokens.
+    /// The log-probabilities, in order of the tokens.
     pub(crate) fn log_probabilities(&self) -> impl Iterator<Item = f32> {
         let (steps, _) = self.steps.as_chunks();
         steps
@@ -233,7 +233,7 @@ impl BaseRow<'_> {
     }
 }
 
-/// Such a file in the making.
+/// A file, open for writing.
 #[derive(Debug)]
 pub(crate) struct BaseWriter {
     output: OutputFile,
@@ -243,14 +243,14 @@ pub(crate) struct BaseWriter {
 }
 
 impl BaseWriter {
-    /// Begins the file `path` about `tokens: (n_chunk, n_ctx)`. A file of this kind that is there
-    /// is replaced when the new one is complete; any other stays, and is an error.
+    /// Creates the file `path` for `tokens: (n_chunk, n_ctx)`. An existing file of this kind is
+    /// replaced once the new one is complete; any other existing file is an error.
     ///
     /// # Errors
     /// [`OutputError`].
     ///
     /// # Panics
-    /// If there are more or fewer tokens than the shape says.
+    /// If the number of tokens does not match the shape.
     pub(crate) fn create(
         path: &Path,
         shape: BaseShape,
@@ -274,8 +274,8 @@ impl BaseWriter {
         })
     }
 
-    /// Writes the next row: `logits: (n_vocab)` and their natural logarithm of the sum of
-    /// exponentials.
+    /// Writes the next row: `logits: (n_vocab)`, given with the natural logarithm of the sum of
+    /// their exponentials.
     ///
     /// # Errors
     /// [`OutputError::Write`].
@@ -309,7 +309,7 @@ impl BaseWriter {
         self.output.write_at(at, row)
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     ///
     /// # Errors
     /// [`OutputError`].

@@ -1,9 +1,10 @@
-//! One model's probabilities against another's.
+//! One model's probabilities compared with another's.
 
 use super::base::BaseRow;
 use super::figures::{Estimate, Sums, exponential};
 
-/// Statistics over the tokens of a text: how far a model's probabilities (Q) are from a base's.
+/// Statistics over the tokens of a text: how far a model's probabilities (Q) are from a base
+/// model's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Divergence {
     nats: Sums,
@@ -13,17 +14,17 @@ pub(crate) struct Divergence {
     p_diff: Sums,
     p_diff_squares: Sums,
     n_same_top: u32,
-    /// Of every token, sorted by [`Self::sort`].
+    /// Values of every token, sorted by [`Self::sort`].
     klds: Vec<f64>,
     p_diffs: Vec<f64>,
 }
 
 impl Divergence {
-    /// Adds a position: the model's natural logarithms of all probabilities, the base's, and the
-    /// token that follows in the text.
+    /// Adds a position: the log-probabilities of the model and of the base, and the token that
+    /// follows in the text.
     ///
     /// # Panics
-    /// If the vocabularies differ in length, or have no such token.
+    /// If the vocabularies differ in length, or do not contain the token.
     pub(crate) fn add(&mut self, log_p: &[f64], base: &BaseRow<'_>, next: u32) {
         let next = next as usize;
         let (mut kld, mut nats_base, mut count) = (0.0, f64::NAN, 0);
@@ -36,7 +37,7 @@ impl Divergence {
             if p > top_base.1 {
                 top_base = (id, p);
             }
-            // What the file does not tell apart is left out, as in llama.cpp.
+            // Values that the file does not tell apart are skipped, as in llama.cpp.
             if p > -16.0 {
                 kld += p.exp() * (p - q);
             }
@@ -60,7 +61,7 @@ impl Divergence {
         self.p_diffs.push(p_diff);
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     #[must_use]
     pub(crate) const fn count(&self) -> u32 {
         self.nats.n
@@ -107,7 +108,7 @@ impl Divergence {
         }
     }
 
-    /// Correlation of what both paid for the tokens.
+    /// Correlation of the two models' log-probabilities of the text's tokens.
     #[must_use]
     pub(crate) fn correlation(&self) -> f64 {
         self.covariance() / (self.nats.mean().error * self.nats_base.mean().error)
@@ -125,7 +126,7 @@ impl Divergence {
         self.p_diff.mean()
     }
 
-    /// Root of the mean square of that change.
+    /// Root mean square of that change.
     #[must_use]
     pub(crate) fn p_diff_rms(&self) -> Estimate {
         let squares = self.p_diff_squares.mean();
@@ -138,7 +139,7 @@ impl Divergence {
         Estimate { value, error }
     }
 
-    /// Share of positions at which both find the same token likeliest.
+    /// Share of positions at which both models rank the same token first.
     #[must_use]
     pub(crate) fn same_top(&self) -> Estimate {
         let n = f64::from(self.count());
@@ -147,25 +148,25 @@ impl Divergence {
         Estimate { value, error }
     }
 
-    /// Sorts what [`Self::kld_at`] and [`Self::p_diff_at`] look up.
+    /// Sorts the values that [`Self::kld_at`] and [`Self::p_diff_at`] look up.
     pub(crate) fn sort(&mut self) {
         self.klds.sort_by(f64::total_cmp);
         self.p_diffs.sort_by(f64::total_cmp);
     }
 
-    /// The KL divergence that this share of the tokens does not exceed; after [`Self::sort`].
+    /// The KL divergence at this quantile; call [`Self::sort`] first.
     #[must_use]
     pub(crate) fn kld_at(&self, share: f64) -> f64 {
         percentile(&self.klds, share)
     }
 
-    /// The change of probability that this share of the tokens does not exceed.
+    /// The change of probability at this quantile; call [`Self::sort`] first.
     #[must_use]
     pub(crate) fn p_diff_at(&self, share: f64) -> f64 {
         percentile(&self.p_diffs, share)
     }
 
-    /// Of the two means.
+    /// Covariance of the two means.
     fn covariance(&self) -> f64 {
         let n = f64::from(self.count());
         if self.count() < 10 {
@@ -176,7 +177,7 @@ impl Divergence {
     }
 }
 
-/// Between the two nearest values by the share of the way; NaN of none.
+/// Linear interpolation between the two nearest values; NaN if there are none.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! Means over tokens, and what they say of a model.
+//! Means over tokens, and the figures derived from them.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,7 +31,7 @@ impl Sums {
         }
         let value = self.sum / n;
         let variance = (self.squares / n - value * value).max(0.0);
-        // As llama.cpp: of so few numbers it says nothing.
+        // As in llama.cpp: too few numbers for an error.
         let error = if self.n > 10 {
             (variance / (n - 1.0)).sqrt()
         } else {
@@ -41,17 +41,17 @@ impl Sums {
     }
 }
 
-/// What a model paid for the tokens it read, in nats.
+/// The negative log-likelihood of a text's tokens, in nats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Surprise(Sums);
 
 impl Surprise {
-    /// Adds a token of this probability's negative logarithm.
+    /// Adds a token's negative log-likelihood.
     pub(crate) fn add(&mut self, nats: f64) {
         self.0.add(nats);
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     #[must_use]
     pub(crate) const fn count(&self) -> u32 {
         self.0.n

@@ -1,8 +1,9 @@
-//! `sluice perplexity`: how well a model predicts a text, alone ([`Surprise`]) and against another
-//! model's probabilities of the same text ([`Divergence`], [`BaseFile`]): llama-perplexity's figures.
+//! `sluice perplexity`: how well a model predicts a text, on its own ([`Surprise`]) and compared with
+//! another model's probabilities of the same text ([`Divergence`], [`BaseFile`]), in
+//! llama-perplexity's figures.
 //!
-//! The text is cut into chunks of one length that are read from an empty context. The tokens behind
-//! a chunk's first half count, so that each has some context.
+//! The text is cut into chunks of equal length, each read with an empty context. Only tokens in the
+//! second half of a chunk count, so that each has some context.
 
 mod base;
 mod divergence;
@@ -49,7 +50,7 @@ pub(super) fn perplexity(args: &PerplexityArgs) -> anyhow::Result<Ending> {
                 let n_vocab = opened.config().n_vocab;
                 if shape.n_vocab != n_vocab {
                     bail!(
-                        "{} is of a vocabulary of {} tokens, the model has {n_vocab}",
+                        "{} has a vocabulary of {} tokens, but the model has {n_vocab}",
                         path.display(),
                         shape.n_vocab
                     );
@@ -134,7 +135,7 @@ fn predict(mut reading: Reading, args: &PerplexityArgs) -> anyhow::Result<Ending
 }
 
 /// # Errors
-/// The figure is none: the model's logits are not.
+/// The figure is not finite because the logits are not.
 fn check_finite(name: &str, value: f64) -> anyhow::Result<()> {
     if value.is_finite() {
         return Ok(());
@@ -239,7 +240,7 @@ fn table_row(chunk: usize, d: &Divergence) -> String {
     )
 }
 
-/// The lines that llama-perplexity ends with.
+/// The lines that llama-perplexity prints at the end.
 fn statistics(report: &mut String, d: &Divergence) -> core::fmt::Result {
     writeln!(report, "\n====== Perplexity statistics ======")?;
     let mut line = |name: &str, x: Estimate| {

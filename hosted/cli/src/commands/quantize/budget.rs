@@ -1,4 +1,4 @@
-//! `sluice quantize --bits-per-weight`: a type for every weight, by measured error.
+//! `sluice quantize --bits-per-weight`: a type for every weight, chosen by measured error.
 
 use crate::commands::quantize::{QuantizeArgs, filtered, tensor_type};
 use crate::flags::reading::Chunks;
@@ -32,8 +32,8 @@ pub(super) struct Chooser<'c> {
 }
 
 impl Chooser<'_> {
-    /// `request` with a type for every weight. Without an importance matrix one is collected from
-    /// the text, if there is one. `None` if Ctrl-C came first.
+    /// `request` with a type for every weight. If there is a text but no importance matrix, one is
+    /// collected from the text. `None` after Ctrl-C.
     pub(super) fn choose(
         self,
         request: &QuantizeRequest,
@@ -110,7 +110,7 @@ impl Chooser<'_> {
         }
         Ok(QuantizeRequest {
             chosen: budget.choose(bits)?,
-            // The errors of the smallest types were measured, not hoped to be small.
+            // The errors of the smallest types were measured, not assumed to be small.
             has_importance: true,
             ..request.clone()
         })
@@ -144,7 +144,7 @@ fn collect(
     Ok(matrix)
 }
 
-/// `None` where Ctrl-C was the reason.
+/// `None` if Ctrl-C was the reason.
 fn interrupted<T>(result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     let Err(error) = result else {
         return result.map(Some);
@@ -171,11 +171,13 @@ fn budget_types(args: &QuantizeArgs) -> Result<Vec<GgmlType>, UsageError> {
     }
     let parse = |name: &String| match tensor_type(name)? {
         ty if can_quantize(ty) => Ok(ty),
-        ty => Err(UsageError(format!("this build can only read {ty}"))),
+        ty => Err(UsageError(format!(
+            "quantizing to {ty} is not supported, only reading it"
+        ))),
     };
     args.budget_types.iter().map(parse).collect()
 }
 
-/// The text is read once for importance and once per weight for sensitivity, so importance can have
-/// more of it; from few tokens, it is noise.
+/// The text is read once for importance, but once per weight for sensitivity, so importance can use
+/// more of it. From few tokens it would be noisy.
 const IMPORTANCE_CHUNKS: usize = 8;

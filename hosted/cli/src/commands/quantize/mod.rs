@@ -1,4 +1,4 @@
-//! `sluice quantize`: the same model in fewer bits.
+//! `sluice quantize`: a model in fewer bits.
 
 mod budget;
 
@@ -37,7 +37,7 @@ pub(crate) struct QuantizeArgs {
     words: Vec<String>,
     /// Weight columns by an importance matrix
     ///
-    /// One of `sluice imatrix` or of llama.cpp.
+    /// Written by `sluice imatrix` or llama.cpp.
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
     /// Use the importance matrix only for weights whose names contain NAME
@@ -61,22 +61,23 @@ pub(crate) struct QuantizeArgs {
     /// Leave output.weight as it is
     #[arg(long)]
     leave_output_tensor: bool,
-    /// Use one type for all weights instead of a mix
+    /// Use one type for all weights instead of a mix of types
     #[arg(long)]
     pure: bool,
-    /// Quantize weights that are quantized already
+    /// Requantize weights that are quantized already
     ///
-    /// This loses more than quantizing once.
+    /// This loses more than quantizing the original.
     #[arg(long)]
     allow_requantize: bool,
     /// Choose types by measured error, within BITS per weight
     ///
-    /// TYPE is left out.
+    /// Omit TYPE.
     #[arg(long, value_name = "BITS", value_parser = bits)]
     bits_per_weight: Option<f64>,
     /// Set the types to choose from, separated by commas
     ///
-    /// By default those with the least error at each size; of them the IQ2 and IQ3 types are slow to run.
+    /// By default those with the least error at each size; among them, the IQ2 and IQ3 types are slow to
+    /// run.
     #[arg(
         long,
         value_name = "TYPES",
@@ -108,7 +109,7 @@ pub(crate) struct QuantizeArgs {
     pub(super) engine: EngineArgs,
 }
 
-/// The words of the command line, in their places.
+/// The positional arguments, in order.
 struct Words {
     input: PathBuf,
     output: PathBuf,
@@ -174,7 +175,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
         describe(&plan)?;
         if let Err(error) = feasible {
             note(format_args!(
-                "warning: without --dry-run this is an error: {error:#}"
+                "warning: without --dry-run this would be an error: {error:#}"
             ));
         }
         summary(&plan, &words, true);
@@ -197,7 +198,7 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Says which patterns of `--tensor-type` match nothing.
+/// Warns of `--tensor-type` patterns that match nothing.
 fn check_patterns(texts: &[String], request: &QuantizeRequest, plan: &Plan) {
     for (text, (pattern, _)) in texts.iter().zip(&request.tensor_types) {
         if !plan
@@ -212,7 +213,7 @@ fn check_patterns(texts: &[String], request: &QuantizeRequest, plan: &Plan) {
     }
 }
 
-/// Says which weights the importance matrix lacks.
+/// Warns of weights that the importance matrix lacks.
 fn note_unknown(plan: &Plan, importance: &ImportanceMatrix) {
     let unknown = plan.unknown_to(importance);
     let (few, more) = unknown.split_at(unknown.len().min(8));
@@ -224,13 +225,13 @@ fn note_unknown(plan: &Plan, importance: &ImportanceMatrix) {
             format!(" and {} more", more.len())
         };
         note(format_args!(
-            "warning: the importance matrix has no entry for {}{and_more}: their columns count alike",
+            "warning: the importance matrix has no entry for {}{and_more}: all of their columns are weighted equally",
             names.join(", ")
         ));
     }
 }
 
-/// Quantises, with a bar.
+/// Quantizes, with a progress bar.
 fn stream(
     file: &ModelFile,
     plan: &Plan,
@@ -245,29 +246,35 @@ fn stream(
 }
 
 impl Words {
-    /// As llama.cpp reads them: the output and the number of threads may be left out.
+    /// As llama.cpp parses them: the output and the number of threads are optional.
     fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
         let usage = |what: String| Err(UsageError(what));
         let is_type = |word: &String| FileType::from_str(word).is_ok();
-        let (input, rest) = args.words.split_first().expect("clap wants one at least");
+        let (input, rest) = args
+            .words
+            .split_first()
+            .expect("clap requires at least one");
         let (output, file_type, rest) = if args.bits_per_weight.is_some() {
             if let Some(word) = rest.iter().take(2).find(|word| is_type(word)) {
-                let what = "--bits-per-weight chooses the types: leave";
-                return usage(format!("{what} {word} out"));
+                let what = "--bits-per-weight chooses the types: omit";
+                return usage(format!("{what} {word}"));
             }
             // In the file's metadata: what llama.cpp calls a mix.
             (rest.first(), "Q4_K_M", rest.get(1..).unwrap_or_default())
         } else {
             match rest {
                 [] => {
-                    return usage("which type? (sluice quantize IN [OUT] TYPE, see --help)".into());
+                    return usage(
+                        "no type is given: sluice quantize IN [OUT] TYPE (--help lists the types)"
+                            .into(),
+                    );
                 }
                 [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
                     (Some(output), ty.as_str(), rest)
                 }
                 [ty, output, ..] if output.parse::<usize>().is_err() => {
                     return usage(format!(
-                        "{output} follows the type {ty}; write it before: sluice quantize IN OUT {ty}"
+                        "{output} follows the type {ty} but must precede it: sluice quantize IN OUT {ty}"
                     ));
                 }
                 [ty, rest @ ..] => (None, ty.as_str(), rest),
@@ -290,7 +297,7 @@ impl Words {
                     ));
                 }
             },
-            [_, word, ..] => return usage(format!("{word} is one argument too many")),
+            [_, word, ..] => return usage(format!("unexpected argument {word}")),
         };
         let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
         let input = PathBuf::from(input);
@@ -333,14 +340,14 @@ fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<QuantizeR
     })
 }
 
-/// A tensor's type by ggml's name, in any case.
+/// A tensor type by ggml's name, in any case.
 pub(super) fn tensor_type(name: &str) -> Result<GgmlType, UsageError> {
     let same = |ty: &&GgmlType| ty.name().eq_ignore_ascii_case(name);
     let found = GgmlType::ALL.iter().find(same).copied();
     found.ok_or_else(|| {
         let names: Vec<_> = GgmlType::ALL.iter().map(|ty| ty.name()).collect();
         UsageError(format!(
-            "{name} is not a tensor type; known are {}{}",
+            "unknown tensor type {name}; expected {}{}",
             names.join(" "),
             suggestion(name, names.iter().copied())
         ))
@@ -376,7 +383,7 @@ pub(super) fn overrides(texts: &[String]) -> Result<Vec<(String, MetaValue)>, Us
     texts.iter().map(parse).collect()
 }
 
-/// Only the weights that the flags name.
+/// The weights that the flags select.
 pub(super) fn filtered(
     mut matrix: ImportanceMatrix,
     args: &QuantizeArgs,
@@ -387,12 +394,12 @@ pub(super) fn filtered(
         .weights
         .retain(|name, _| (include.is_empty() || named(name, include)) && !named(name, exclude));
     if matrix.weights.is_empty() {
-        bail!("the importance matrix has none of the weights that are named");
+        bail!("the importance matrix has no entry for the selected weights");
     }
     Ok(matrix)
 }
 
-/// A line for each tensor.
+/// One line per tensor.
 fn table(plan: &Plan) -> String {
     let mut text = String::new();
     let n = plan.tensors.len();
@@ -415,14 +422,14 @@ fn table(plan: &Plan) -> String {
     text
 }
 
-/// Prints what becomes of each tensor, and warns of types that do not fit.
+/// Prints the plan for each tensor, and warns of types that do not fit.
 fn describe(plan: &Plan) -> anyhow::Result<()> {
     TextOutput::new().write(&table(plan))?;
     let fell = |tensor: &&PlannedTensor| tensor.wanted.is_some();
     for tensor in plan.tensors.iter().filter(fell) {
         if let Some(wanted) = tensor.wanted {
             note(format_args!(
-                "warning: {}: rows of {} are no whole number of blocks of {wanted} ({}): {} instead",
+                "warning: {}: rows of {} are not a multiple of the block size of {wanted} ({}); using {} instead",
                 shown(tensor.name.as_bytes(), 127),
                 tensor.row_len(),
                 wanted.block_len(),

@@ -77,10 +77,10 @@ pub(crate) struct RunArgs {
     pub(crate) profile: bool,
 }
 
-/// Text to continue, with the escapes that llama.cpp's `-e` processes.
+/// The text to continue, with the escapes that llama.cpp's `-e` processes.
 ///
 /// # Errors
-/// The prompt file cannot be read, or is not UTF-8; escapes that make no UTF-8.
+/// The prompt file cannot be read or is not UTF-8, or escapes do not produce UTF-8.
 pub(super) fn text(args: &RunArgs) -> anyhow::Result<String> {
     let text = written(args)?;
     Ok(unescaped("the prompt", &text, !args.no_escape)?)
@@ -95,7 +95,7 @@ fn written(args: &RunArgs) -> anyhow::Result<String> {
         let text = input::text("prompt file", path)?;
         return Ok(input::without_last_newline(&text).to_owned());
     }
-    // The story of the program itself asks nobody.
+    // The built-in story does not read stdin.
     if args.model.is_named() && input::is_piped() {
         note(format_args!("reading the prompt from stdin"));
         let text = input::stdin()?;

@@ -5,7 +5,7 @@ use sluice::core::sampler::TokenLogProbability;
 use sluice::core::tokenizer::Tokenizer;
 use sluice::generate::GeneratedToken;
 
-/// The line of a token; nothing for text that is left over behind the last one.
+/// The line of a token; empty for text that remains after the last one.
 pub(super) fn line(written: &GeneratedToken<'_>, tokenizer: &Tokenizer<'_>) -> Option<String> {
     let report = written.report?;
     let mut line = entry(&report.chosen, tokenizer);
@@ -23,7 +23,7 @@ fn entry(token: &TokenLogProbability, tokenizer: &Tokenizer<'_>) -> Value {
         "id": token.id,
         "token": String::from_utf8_lossy(bytes),
         "bytes": bytes,
-        // A masked token's is minus infinity, which JSON has no word for: null.
+        // The log-probability of a masked token is minus infinity, which JSON cannot express: null.
         "logprob": token.log_probability,
     })
 }

@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     if args.prompts.parallel > 0 {
         let n = args.prompts.parallel;
         note(format_args!(
-            "note: --parallel {n} changes nothing without --prompts: there is one text"
+            "note: --parallel {n} has no effect without --prompts: there is only one text"
         ));
     }
     let start = Instant::now();
@@ -94,7 +94,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     })
 }
 
-/// What is to be continued, by which model.
+/// A prompt and the model that continues it.
 struct Job<'j> {
     args: &'j RunArgs,
     model: &'j Model,
@@ -103,7 +103,7 @@ struct Job<'j> {
 }
 
 impl Job<'_> {
-    /// Prefill and decode until something ends the text.
+    /// Prefills and decodes until the text ends.
     fn write_text(&self, generator: &mut Generator) -> anyhow::Result<Ended> {
         let mut output = TextOutput::new();
         let as_json = self.args.sampling.logprobs.is_some();
@@ -123,7 +123,7 @@ impl Job<'_> {
         };
         let next = generator.prompt(self.tokens, wants)?;
         if until.shift.is_some() && !cache.keeps_all() {
-            // Later the prompt may not be whole.
+            // Later the context may no longer contain the whole prompt.
             cache.save(generator, self.n_cached())?;
         }
         let mut stops = self.args.sampling.stops(!self.args.no_escape)?;
@@ -156,21 +156,21 @@ impl Job<'_> {
         }
         if ended == Ended::ContextFull {
             note(format_args!(
-                "the context of {} tokens is full (-c)",
+                "the context of {} tokens is full (raise -c)",
                 generator.n_ctx()
             ));
         }
         Ok(ended)
     }
 
-    /// Tokens of the prompt that a cache keeps. The same prompt needs the logits behind its last token again,
-    /// and a recurrent state does not lead back to the one before.
+    /// Number of prompt tokens to save in a prompt cache. To reuse the same prompt, the logits of its last
+    /// token have to be computed again, and a recurrent state cannot be rewound to the token before.
     fn n_cached(&self) -> usize {
         let is_recurrent = self.model.config().is_recurrent();
         self.tokens.len().saturating_sub(usize::from(is_recurrent))
     }
 
-    /// The text and what it took, by llama.cpp's names.
+    /// The text and its timings, with llama.cpp's names.
     fn object(&self, text: &str, ended: Ended, generator: &Generator) -> String {
         let timings = &generator.timings;
         let object = json!({
@@ -184,7 +184,7 @@ impl Job<'_> {
                 "prompt_n": timings.prompt.count,
                 "prompt_ms": timings.prompt.ms(),
                 "prompt_per_second": timings.prompt.per_second(),
-                // The first one comes with the prompt, so the time is of one fewer.
+                // The first token comes from the prompt, so the time covers one fewer.
                 "predicted_n": self.n_predicted(generator),
                 "predicted_ms": timings.eval.ms(),
                 "predicted_per_second": timings.eval.per_second(),
@@ -194,26 +194,26 @@ impl Job<'_> {
         format!("{object}\n")
     }
 
-    /// Tokens that were made.
+    /// Number of generated tokens.
     fn n_predicted(&self, generator: &Generator) -> usize {
         let n_entered = generator.tokens().len() + generator.n_shifted();
         let n_entered = n_entered.saturating_sub(self.tokens.len());
         n_entered + usize::from(generator.pending().is_some())
     }
 
-    /// Tokens that stay when the context is full; `None` ends the text then.
+    /// Number of tokens kept when the context is full; `None` ends the text then.
     fn shift(&self) -> Option<usize> {
         let n_prompt = self.tokens.len();
         let keep = usize::try_from(self.args.keep).unwrap_or(n_prompt);
         let bos = self.model.tokenizer().bos();
-        // As in llama.cpp, the token that begins texts stays always.
+        // As in llama.cpp, the beginning-of-sequence token is always kept.
         let keep = keep + usize::from(self.tokens.first() == bos.as_ref());
         let shifts = self.args.context_shift && !self.args.no_context_shift;
         shifts.then_some(keep.min(n_prompt))
     }
 }
 
-/// How large the session is made, and its threads.
+/// The size of the session, and its threads.
 ///
 /// # Errors
 /// The prompt does not fit into the context, or the KV types differ.
@@ -226,16 +226,15 @@ fn limits(
     let n_workers = args.engine.n_workers(opened.cores.default_workers());
     if tokens.len() > n_ctx {
         bail!(
-            "the prompt has {} tokens, more than the context of {n_ctx}: \
-             give a shorter one or a larger -c",
+            "the prompt has {} tokens, more than the context of {n_ctx}: shorten it or raise -c",
             tokens.len()
         );
     }
     let asked = args.context_shift && !args.no_context_shift;
     if let Some(reason) = opened.config().why_not_remove().filter(|_| asked) {
         bail!(
-            "--context-shift: {} {reason}, and older tokens cannot be taken out of its state: \
-             give a larger context (-c)",
+            "--context-shift: {} {reason}, so older tokens cannot be removed from its state: raise the context size \
+             (-c)",
             opened.name()
         );
     }
@@ -250,7 +249,7 @@ fn limits(
     Ok((args.speculation.limits(opened, limits)?, n_workers))
 }
 
-/// A line about what will be run.
+/// A line about the run.
 fn describe(opened: &LocalModel<'_>, args: &RunArgs, limits: &Limits, settings: &SamplingSettings) {
     let gguf = opened.gguf();
     let n_params: u64 = gguf
@@ -276,7 +275,7 @@ fn describe(opened: &LocalModel<'_>, args: &RunArgs, limits: &Limits, settings: 
     if limits.n_ctx > opened.config().n_ctx_train {
         let trained = opened.config().n_ctx_train;
         note(format_args!(
-            "warning: the model was trained on contexts of {trained} tokens only"
+            "warning: the model was trained on contexts of only {trained} tokens"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! `--prompts`: a file with several prompts, a JSON object a line.
+//! `--prompts`: a file with several prompts, one JSON object per line.
 
 use crate::ui::input;
 use anyhow::{Context as _, anyhow, bail};
@@ -23,23 +23,23 @@ pub(crate) struct PromptsArgs {
     pub(super) parallel: i64,
 }
 
-/// A line of the file. What it does not say, the flags do.
+/// A line of the file. Fields that it lacks are set by the flags.
 #[derive(Debug, PartialEq)]
 pub(super) struct Prompt {
-    /// The line's number, from 1.
+    /// The line's number, counted from 1.
     pub(super) line: usize,
     pub(super) text: String,
-    /// Adapters and their factors; none for the model alone.
+    /// Adapters and their factors; empty for the model alone.
     pub(super) lora: Option<Vec<(PathBuf, f32)>>,
-    /// As the flag: -1 for no limit.
+    /// As the flag: -1 is unlimited.
     pub(super) n_predict: Option<i64>,
     pub(super) stop: Option<Vec<String>>,
 }
 
-/// The prompts in the file at `path`; `-` is stdin. Empty lines are none.
+/// The prompts in the file at `path`; `-` is stdin. Empty lines are skipped.
 ///
 /// # Errors
-/// It cannot be read, has no prompt, or a line is not what it should be: the message names it.
+/// The file cannot be read or has no prompts, or a line is malformed; the error names the line.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Prompt>> {
     let text = input::text("prompts file", path)?;
     let name = name(path);
@@ -49,12 +49,12 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         .map(|(n, line)| parse(n, line).with_context(|| format!("{name}, line {n}")))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if prompts.is_empty() {
-        bail!("{name} has no prompts");
+        bail!("{name} contains no prompts");
     }
     Ok(prompts)
 }
 
-/// What errors call the file.
+/// The name of the file in errors.
 pub(super) fn name(path: &Path) -> String {
     match path == Path::new("-") {
         true => "stdin".to_owned(),
@@ -66,7 +66,7 @@ fn parse(line: usize, text: &str) -> anyhow::Result<Prompt> {
     let object = serde_json::from_str::<Value>(text).map_err(|error| {
         let (what, column) = (error.to_string(), error.column());
         let what = what.split(" at line ").next().unwrap_or_default();
-        anyhow!("no JSON object: {what} at column {column}")
+        anyhow!("not a JSON object: {what} at column {column}")
     })?;
     let Value::Object(mut fields) = object else {
         bail!("{}, expected an object with \"prompt\"", Shown(&object));
@@ -131,7 +131,7 @@ fn n_predict(value: Value) -> anyhow::Result<i64> {
     let number = number.filter(|n| (-1..=i64::from(i32::MAX)).contains(n));
     number.with_context(|| {
         format!(
-            "\"n_predict\" is {}, expected a whole number from -1 on",
+            "\"n_predict\" is {}, expected an integer of at least -1",
             Shown(&value)
         )
     })
@@ -139,7 +139,7 @@ fn n_predict(value: Value) -> anyhow::Result<i64> {
 
 fn stop(value: Value) -> anyhow::Result<Vec<String>> {
     let Value::Array(texts) = value else {
-        bail!("\"stop\" is {}, expected a list of texts", Shown(&value));
+        bail!("\"stop\" is {}, expected a list of strings", Shown(&value));
     };
     let texts = texts.into_iter().enumerate();
     texts
@@ -150,12 +150,12 @@ fn stop(value: Value) -> anyhow::Result<Vec<String>> {
 fn string(name: &str, value: Value) -> anyhow::Result<String> {
     match value {
         Value::String(text) => Ok(text),
-        other => bail!("{name} is {}, expected a text", Shown(&other)),
+        other => bail!("{name} is {}, expected a string", Shown(&other)),
     }
 }
 
 /// # Errors
-/// A field that nothing has read.
+/// A field was not recognised.
 fn check_empty(fields: &Map<String, Value>, place: &str, known: &str) -> anyhow::Result<()> {
     match fields.keys().next() {
         None => Ok(()),
@@ -169,7 +169,7 @@ fn check_empty(fields: &Map<String, Value>, place: &str, known: &str) -> anyhow:
     }
 }
 
-/// A value as an error shows it: not all of a long one.
+/// A value as shown in an error, truncated if it is long.
 struct Shown<'v>(&'v Value);
 
 impl fmt::Display for Shown<'_> {

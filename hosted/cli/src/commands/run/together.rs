@@ -1,4 +1,4 @@
-//! Several prompts in one session: each step of the model moves all of them on.
+//! Several prompts in one session: each step of the model advances all of them.
 
 use super::args::RunArgs;
 use super::prompts::{self, Prompt};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     opened.check_decoder()?;
     let texts = Text::all(args, &opened, path, prompts)?;
     let n_ctx = args.engine.n_ctx(opened.config());
-    // Whether there is one: each text gets its own.
+    // Whether `--grammar` was given: each text gets a grammar of its own.
     args.sampling
         .sampler(&settings, opened.tokenizer(), n_ctx)?;
     let limits = Limits {
@@ -57,7 +57,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     let session = args.engine.session(&model, &team, limits);
     let mut session = session.with_context(|| {
         let n_seq = limits.n_seq;
-        format!("no room for {n_seq} texts at once: fewer (-np), or shorter ones (-n)")
+        format!("not enough memory for {n_seq} texts at once: run fewer (-np) or shorter ones (-n)")
     })?;
     session.set_stop(stop);
     if !args
@@ -95,7 +95,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     })
 }
 
-/// How large the session is made, of `limits` for one text.
+/// The size of the session, given the `limits` of one text.
 fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> Limits {
     let (n_seq, n_ctx) = at_once(model, texts, asked(args, texts.len()), limits.n_ctx);
     let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
@@ -103,7 +103,7 @@ fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> 
     Limits {
         n_ctx,
         n_seq,
-        // A text that is being written has a token in each step.
+        // Each running text has a token in each step.
         n_batch: args.engine.n_batch().min(n_tokens).max(n_seq),
         adapter_rank: blends().map(Blend::rank).max().unwrap_or(0),
         adapter_kinds: blends().map(Blend::kinds).collect(),
@@ -111,14 +111,14 @@ fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> 
     }
 }
 
-/// Texts at once, as asked for.
+/// The requested number of texts at once.
 fn asked(args: &RunArgs, n_texts: usize) -> usize {
     let asked = usize::try_from(args.prompts.parallel).unwrap_or(0);
     let asked = if asked == 0 { DEFAULT_AT_ONCE } else { asked };
     asked.min(n_texts)
 }
 
-/// Without `--parallel`.
+/// The default of `--parallel`.
 const DEFAULT_AT_ONCE: usize = 16;
 
 /// A prompt, ready to be continued.
@@ -128,18 +128,18 @@ struct Text {
     /// Adapters and their factors.
     lora: Vec<(PathBuf, f32)>,
     blend: Option<Blend>,
-    /// Tokens that it may have; `None` for as many as fit.
+    /// Maximum number of tokens to generate; `None` for as many as fit.
     n_predict: Option<usize>,
-    /// Tokens that fit behind its prompt: the last one is not entered.
+    /// Maximum number of tokens that fit after the prompt: the last one is not entered.
     n_room: usize,
     stops: StopStrings,
 }
 
 impl Text {
-    /// What the file and the flags ask for, checked.
+    /// What the file and the flags request, validated.
     ///
     /// # Errors
-    /// An adapter that cannot be used, a prompt that cannot be continued: the message names its line.
+    /// An adapter cannot be used, or a prompt cannot be continued; the error names the line.
     fn all(
         args: &RunArgs,
         opened: &LocalModel<'_>,
@@ -170,8 +170,7 @@ impl Text {
         let n_ctx = args.engine.n_ctx(opened.config());
         let Some(n_room) = (n_ctx + 1).checked_sub(tokens.len()).filter(|n| *n > 0) else {
             bail!(
-                "the prompt has {} tokens, more than the context of {n_ctx}: \
-                 give a shorter one or a larger -c",
+                "the prompt has {} tokens, more than the context of {n_ctx}: shorten it or raise -c",
                 tokens.len()
             );
         };
@@ -195,20 +194,20 @@ impl Text {
         })
     }
 
-    /// Most tokens that it can have.
+    /// Maximum number of generated tokens.
     fn n_max(&self) -> usize {
         self.n_predict.unwrap_or(self.n_room).min(self.n_room)
     }
 
-    /// Tokens of the KV cache that it takes at most.
+    /// Maximum number of tokens in the KV cache.
     fn n_needed(&self) -> usize {
         self.tokens.len() + self.n_max().saturating_sub(1)
     }
 
-    /// The result, by llama.cpp's names.
+    /// The result, with llama.cpp's names.
     fn line(&self, index: usize, content: &str, ended: Ended, n_predicted: usize) -> String {
         let lora = self.lora.iter().map(|(path, scale)| {
-            // As it was written, which an f64 of the same value is not.
+            // As it was written, which an f64 of the same value would not preserve.
             let scale: Value = serde_json::from_str(&format!("{scale:?}")).unwrap_or_default();
             json!({"path": path.display().to_string(), "scale": scale})
         });
@@ -225,10 +224,10 @@ impl Text {
     }
 }
 
-/// How many texts there is to be room for, and the tokens of a KV cache that none of them fills for another.
+/// How many texts run at once, and the tokens of a KV cache in which none takes another's place.
 ///
-/// A model whose rotation depends on the context's size is used as with `n_ctx`, the context of one text:
-/// else a text would not be what it is alone.
+/// A model whose RoPE depends on the context size is used with `n_ctx`, the context of one text:
+/// otherwise a text would differ from what it is alone.
 fn at_once(model: &Model, texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
     let mut needs: Vec<_> = texts.iter().map(Text::n_needed).collect();
     needs.sort_unstable_by(|a, b| b.cmp(a));
@@ -242,17 +241,17 @@ fn at_once(model: &Model, texts: &[Text], n_asked: usize, n_ctx: usize) -> (usiz
     let found = sizes.into_iter().next().unwrap_or((1, n_ctx));
     if found.0 < n_asked {
         note(format_args!(
-            "texts at once: {}, as more would take another context than one alone has (-c, -n)",
+            "texts at once: {}, as more would need a larger context than one text alone has (-c, -n)",
             found.0
         ));
     }
     found
 }
 
-/// Most tokens of a KV cache, as core has it.
+/// Maximum number of tokens in a KV cache, as defined by core.
 const N_CTX_MAX: usize = 1 << 24;
 
-/// A text at work.
+/// A running text.
 struct Running {
     index: usize,
     sequence: Sequence,
@@ -273,11 +272,11 @@ struct Together<'t> {
     session: Session,
     texts: Vec<Text>,
     running: Vec<Running>,
-    /// The lines of texts that are done and not shown.
+    /// The lines of finished texts that are not printed yet.
     results: Vec<Option<String>>,
     n_begun: usize,
     n_shown: usize,
-    /// Tokens that were made.
+    /// Number of generated tokens.
     n_written: usize,
 }
 
@@ -306,7 +305,7 @@ impl Together<'_> {
         }
     }
 
-    /// Begins texts as long as there is room.
+    /// Starts texts as long as there is room.
     fn begin(&mut self) -> anyhow::Result<()> {
         while self.n_begun < self.texts.len() && self.running.len() < self.session.limits().n_seq {
             let (index, text) = (self.n_begun, &self.texts[self.n_begun]);
@@ -342,7 +341,7 @@ impl Together<'_> {
     fn take(&mut self, event: &TokenEvent) {
         let running = &mut self.running[event.sequence];
         if running.ended.is_some() {
-            // Its stop text was found in what was drafted: this comes behind it.
+            // Its stop string was found among drafted tokens; this one follows it.
             return;
         }
         let text = &self.texts[running.index];
@@ -356,7 +355,7 @@ impl Together<'_> {
             .push(&event.piece, |part| content.push_str(part));
         running.ended = match event.ended {
             _ if is_stopped => Some(Ended::EndOfText),
-            // It was as long as the context lets it be.
+            // It reached the length that the context allows.
             Some(Ended::Length) if text.n_predict.is_none_or(|n| n > text.n_room) => {
                 Some(Ended::ContextFull)
             }
@@ -364,7 +363,7 @@ impl Together<'_> {
         };
     }
 
-    /// Takes the texts out that have ended.
+    /// Removes the texts that have ended.
     fn finish(&mut self) -> anyhow::Result<()> {
         let (done, running) = core::mem::take(&mut self.running)
             .into_iter()
@@ -375,7 +374,7 @@ impl Together<'_> {
             if let Some(error) = done.sequence.failure() {
                 let line = text.prompt.line;
                 return Err(anyhow!(
-                    "the prompt of line {line}: no token could be chosen: {error}"
+                    "prompt of line {line}: no token could be chosen: {error}"
                 ));
             }
             let content = &mut done.content;
@@ -388,7 +387,7 @@ impl Together<'_> {
         Ok(())
     }
 
-    /// Says what was done.
+    /// Reports the totals.
     fn say(&self, time: Duration) {
         let (n_texts, n_written) = (self.texts.len(), self.n_written);
         let (session, seconds) = (&self.session, time.as_secs_f64());
@@ -405,7 +404,7 @@ impl Together<'_> {
         ));
     }
 
-    /// Shows what is done of texts behind which all are shown.
+    /// Prints the results of finished texts, in order of the prompts.
     fn show(&mut self) -> anyhow::Result<()> {
         while let Some(line) = self.results.get_mut(self.n_shown).and_then(Option::take) {
             self.output.write(&line)?;

@@ -1,35 +1,35 @@
-//! From what a terminal sends to what a line editor can take.
+//! Converts what a terminal sends to what a line editor can process.
 
 use std::collections::VecDeque;
 
-/// Makes UTF-8 of bytes, and cuts them behind what makes an editor return a line.
+/// Converts bytes to UTF-8, and cuts them after everything that makes an editor return a line.
 ///
-/// An editor reads in pieces: what follows a line in one of them would be lost with it. Bytes
-/// that are not UTF-8 become U+FFFD, and so does an escape within a paste, which editors take for
-/// a key. Between the marks of a paste nothing ends a line. What comes faster than anybody types is a
-/// paste, too, and gets its marks: an editor shows it once, not again for each character.
+/// An editor reads several bytes at once and would lose those that follow a line. Bytes that are not
+/// UTF-8 become U+FFFD, and so does an escape within a paste, which editors would take for a key.
+/// Between the marks of a paste, nothing ends a line. Text that arrives faster than anybody types is
+/// treated as a paste and marked as one: an editor then redraws it once, not once per character.
 #[derive(Debug)]
 pub(super) struct Filter {
     pieces: VecDeque<Piece>,
     len_bytes: usize,
-    /// Bytes that may become a character.
+    /// The beginning of a multi-byte character.
     partial: Vec<u8>,
-    /// How much of the next mark has come.
+    /// How many bytes of the next mark have arrived.
     matched: usize,
     is_paste: bool,
-    /// An escape came: what follows is part of a key.
+    /// After an escape: the following bytes are part of a key.
     is_escaped: bool,
-    /// Ctrl-V came: what follows is meant as it is.
+    /// After Ctrl-V: the next byte is literal.
     is_literal: bool,
-    /// Characters that give a line up: Ctrl-C, Ctrl-\.
+    /// Characters that discard a line: Ctrl-C, Ctrl-\.
     interrupts: [u8; 2],
 }
 
-/// What may be handed over at once.
+/// A piece that may be passed on at once.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
-    /// The editor returns a line behind it.
+    /// The editor returns a line after it.
     pub(super) is_line: bool,
 }
 
@@ -47,7 +47,7 @@ impl Filter {
         }
     }
 
-    /// Takes what was typed.
+    /// Adds typed bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.partial.extend(bytes);
         let partial = core::mem::take(&mut self.partial);
@@ -68,7 +68,7 @@ impl Filter {
                     self.character('\u{fffd}');
                     rest = &rest[wrong..];
                 }
-                // The character may go on in what comes next.
+                // The character may be completed by the next bytes.
                 Err(None) => {
                     self.partial = rest.to_vec();
                     break;
@@ -77,12 +77,12 @@ impl Filter {
         }
     }
 
-    /// The first piece, as much of it as there is.
+    /// The available part of the first piece.
     pub(super) fn front(&self) -> Option<&Piece> {
         self.pieces.front().filter(|piece| !piece.bytes.is_empty())
     }
 
-    /// Takes `n` bytes of the first piece away. True if a line ended with them.
+    /// Removes `n` bytes of the first piece. Returns whether they ended a line.
     pub(super) fn consume(&mut self, n: usize) -> bool {
         let Some(piece) = self.pieces.front_mut() else {
             return false;
@@ -150,7 +150,7 @@ impl Filter {
             return self.character(c);
         }
         if c == '\t' && !self.is_paste && !is_escaped && !self.is_literal {
-            // There is nothing to complete: an editor would drop it.
+            // There is no completion, so an editor would drop it.
             self.emit('\x16');
         }
         self.emit(if self.is_paste && c == '\x1b' {
@@ -174,7 +174,7 @@ impl Filter {
         self.last().bytes.extend_from_slice(bytes);
     }
 
-    /// The piece that is not ended.
+    /// The unfinished piece.
     fn last(&mut self) -> &mut Piece {
         if self.pieces.back().is_none_or(|piece| piece.is_line) {
             self.pieces.push_back(Piece::default());
@@ -183,10 +183,10 @@ impl Filter {
     }
 }
 
-/// Printable text of so many bytes at once was not typed.
+/// Printable text of at least this many bytes at once was not typed.
 const PASTED_BYTES_MIN: usize = 64;
 
-/// What a terminal sends before and behind a paste, if it was asked to.
+/// What a terminal sends before and after a paste, if requested.
 const PASTE_BEGIN: &[char] = &['\x1b', '[', '2', '0', '0', '~'];
 const PASTE_END: &[char] = &['\x1b', '[', '2', '0', '1', '~'];
 
@@ -196,7 +196,7 @@ mod tests {
 
     type Expected<'e> = (&'e [u8], &'e [(&'e str, bool)]);
 
-    /// The pieces of `bytes`, whichever way they come.
+    /// The pieces of `bytes`, however they are split on arrival.
     fn pieces(bytes: &[u8]) -> Vec<(String, bool)> {
         let cut = |sizes: &[usize]| {
             let mut filter = Filter::new([3, 28]);
@@ -244,7 +244,7 @@ mod tests {
                 b"a\x1b[200~b\r\x03c\x1b[201~d\re",
                 &[("a\x1b[200~b\r\x03c\x1b[201~d\r", true), ("e", false)],
             ),
-            // Taken as it is by Ctrl-V; two of them are one that is meant.
+            // Ctrl-V makes the next one literal; two of them are one literal character.
             (
                 b"a\x16\rb\x16\x16\rc",
                 &[("a\x16\rb\x16\x16\r", true), ("c", false)],
@@ -296,7 +296,7 @@ mod tests {
                 b"\x1b\x1b[200~\x1b[200~\x1b[201~",
                 "\x1b\x1b[200~\u{fffd}[200~\x1b[201~",
             ),
-            // Part of a character: waited for.
+            // Part of a character: the rest is awaited.
             (b"abc\xf0\x9f", "abc"),
         ];
         for (bytes, expected) in cases {

@@ -1,4 +1,4 @@
-//! A terminal on stdin, for a program that at times reads lines and at times does not.
+//! A terminal on stdin, for a program that reads lines only at times.
 
 mod filter;
 mod modes;
@@ -9,13 +9,12 @@ use modes::{Mode, Modes};
 use relay::Relay;
 use std::io;
 
-/// Stdin's terminal while a program talks with a person.
+/// The terminal of stdin during a conversation with the user.
 ///
-/// Between lines, what is typed is kept as it comes for the next one: it is not shown in the middle
-/// of an answer, and no line is too long for the kernel, which would cut it after 4095 bytes. Ctrl-C
-/// is a signal then, and gives the terminal back at once ([`sluice::host::interrupt`]), so that even a
-/// program killed by the next one leaves it in order. Ctrl-Z gives it back while the program
-/// is stopped.
+/// Between lines, typed text is kept for the next line: it is not echoed in the middle of an answer,
+/// and the kernel does not truncate long lines after 4095 bytes. Ctrl-C is a signal then, and restores
+/// the terminal at once ([`sluice::host::interrupt`]), so that even a program killed by the next one
+/// leaves it in order. Ctrl-Z restores it while the program is stopped.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     modes: &'static Modes,
@@ -23,30 +22,30 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal. `None` if stdin is none, or was taken before.
+    /// Takes the terminal. `None` if stdin is not a terminal, or was taken before.
     #[must_use]
     pub(crate) fn take() -> Option<Self> {
         let modes = Modes::take()?;
         sluice::host::interrupt::also(restore);
         modes.set(Mode::Quiet);
-        // Without it, Ctrl-Z leaves the terminal as it is; shells correct that.
+        // Without the handler, Ctrl-Z leaves the terminal as it is; shells correct that.
         let _handled = modes::handle_stops();
         Some(Self { modes, relay: None })
     }
 
-    /// Keeps what is typed from now on, again after Ctrl-C has given the terminal back.
+    /// Keeps typed text from now on, again after Ctrl-C has restored the terminal.
     pub(crate) fn keep(&self) {
         self.modes.set(Mode::Quiet);
     }
 
     /// Lets a line editor read a line from stdin.
     ///
-    /// The editor sees UTF-8 alone, with U+FFFD for what is none, and a line at a time: behind it
-    /// nothing is there to be lost until the next call. From the first call on
-    /// stdin is a pseudo-terminal that a thread feeds.
+    /// The editor sees valid UTF-8 only, with U+FFFD for invalid bytes, and one line at a time, so
+    /// that no text after a line is lost between calls. From the first call on, stdin is a
+    /// pseudo-terminal fed by a thread.
     ///
     /// # Errors
-    /// There is no pseudo-terminal to be had; `read` was not called.
+    /// A pseudo-terminal cannot be created; `read` was not called.
     pub(crate) fn edit<R>(&mut self, read: impl FnOnce() -> R) -> io::Result<R> {
         if self.relay.is_none() {
             self.relay = Some(Relay::start(self.modes)?);
@@ -64,7 +63,7 @@ impl Terminal {
         Ok(line)
     }
 
-    /// Lets `read` read a line as the terminal itself edits it.
+    /// Lets `read` read a line, edited by the terminal itself.
     pub(crate) fn plain<R>(&mut self, read: impl FnOnce() -> R) -> R {
         self.modes.set(Mode::Own);
         let line = read();

@@ -1,4 +1,4 @@
-//! The settings of a terminal, and that it gets its own back whatever happens.
+//! The settings of a terminal, which are always restored.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -11,19 +11,19 @@ use rustix::termios::{
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// What a terminal does with what is typed.
+/// How a terminal treats typed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Mode {
     /// As it was found.
     Own,
-    /// Keeps it without showing it; Ctrl-C is a signal.
+    /// Keeps it without echo; Ctrl-C is a signal.
     Quiet,
-    /// Hands over every key, Ctrl-C too.
+    /// Passes on every key, including Ctrl-C.
     Keys,
 }
 
-/// A terminal's settings. One terminal of a process has them.
+/// A terminal's settings. Only one terminal of a process can have them.
 #[derive(Debug)]
 pub(super) struct Modes {
     terminal: OwnedFd,
@@ -32,21 +32,22 @@ pub(super) struct Modes {
     keys: Termios,
 }
 
-/// The terminal in use; null before there is one. Never freed: a signal handler may be reading it.
+/// The terminal in use; null before there is one. Never freed, because a signal handler may be
+/// reading it.
 static TERMINAL: AtomicPtr<Modes> = AtomicPtr::new(ptr::null_mut());
 static MODE: AtomicU8 = AtomicU8::new(Mode::Own as u8);
-/// Whether the terminal is asked to mark pastes, so that one of many lines is one also while
-/// no line is being read.
+/// Whether the terminal marks pastes, so that a paste of several lines remains one even while no
+/// line is being read.
 static MARKS: AtomicBool = AtomicBool::new(false);
 
 impl Modes {
-    /// Takes stdin's terminal. `None` if it is none, or taken already.
+    /// Takes the terminal of stdin. `None` if stdin is not a terminal, or was taken before.
     pub(super) fn take() -> Option<&'static Self> {
         let terminal = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).ok()?;
         let own = tcgetattr(&terminal).ok()?;
         let mut quiet = own.clone();
         quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-        // With NOFLSH, Ctrl-C does not throw away what was typed before it.
+        // With NOFLSH, Ctrl-C does not discard what was typed before it.
         quiet.local_modes |= LocalModes::ISIG | LocalModes::NOFLSH;
         quiet.input_modes -= InputModes::ICRNL | InputModes::ISTRIP;
         quiet.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -64,15 +65,15 @@ impl Modes {
         let nothing = ptr::null_mut();
         let taken = TERMINAL.compare_exchange(nothing, modes, Ordering::AcqRel, Ordering::Acquire);
         if taken.is_err() {
-            // SAFETY: made above and not published.
+            // SAFETY: created above and not published.
             drop(unsafe { Box::from_raw(modes) });
             return None;
         }
-        // SAFETY: made above, and published for the life of the process.
+        // SAFETY: created above, and published for the life of the process.
         Some(unsafe { &*modes })
     }
 
-    /// Asks for marks around pastes from now on.
+    /// Requests marks around pastes from now on.
     #[expect(
         clippy::unused_self,
         reason = "there are marks where there is a terminal"
@@ -85,12 +86,12 @@ impl Modes {
         &self.terminal
     }
 
-    /// Settings that hand over every key.
+    /// Settings that pass on every key.
     pub(super) const fn keys(&self) -> &Termios {
         &self.keys
     }
 
-    /// Lets the terminal do as `mode` says. What was typed stays.
+    /// Sets the terminal's mode. Typed text is preserved.
     pub(super) fn set(&self, mode: Mode) {
         MODE.store(mode as u8, Ordering::Release);
         self.apply(mode);
@@ -120,7 +121,7 @@ fn taken() -> Option<&'static Modes> {
     unsafe { TERMINAL.load(Ordering::Acquire).as_ref() }
 }
 
-/// Sets the terminal back to what it was. Safe in a signal handler.
+/// Restores the terminal. Safe in a signal handler.
 pub(crate) fn restore() {
     if MODE.swap(Mode::Own as u8, Ordering::AcqRel) != Mode::Own as u8
         && let Some(modes) = taken()
@@ -129,16 +130,16 @@ pub(crate) fn restore() {
     }
 }
 
-/// Lets Ctrl-Z give the terminal back, and take it again when the process goes on.
+/// Makes Ctrl-Z restore the terminal, and take it again when the process continues.
 pub(super) fn handle_stops() -> io::Result<()> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks for the present action only; `before` has room for it.
+    // SAFETY: queries the current action only; `before` has room for it.
     if unsafe { libc::sigaction(libc::SIGTSTP, ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has filled it in.
     let before = unsafe { before.assume_init() };
-    // A shell without job control has it ignored.
+    // In a shell without job control, the signal is ignored.
     if before.sa_sigaction != libc::SIG_DFL {
         return Ok(());
     }
@@ -165,7 +166,7 @@ extern "C" fn on_stop(_: c_int) {
     // The default action is back, and the signal is not blocked: the process stops here.
     // SAFETY: async-signal-safe.
     unsafe { libc::raise(libc::SIGTSTP) };
-    // It goes on. Where nothing could stop it, nothing has happened.
+    // The process continues. If it could not be stopped, nothing has changed.
     if mode != Mode::Own {
         modes.apply(mode);
     }

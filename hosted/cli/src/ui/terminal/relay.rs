@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Reads the terminal at all times, and hands on to stdin what an editor can take, a line each
-/// time it reads one.
+/// Reads the terminal at all times, and passes on to stdin what an editor can process, one line per
+/// call.
 #[derive(Debug)]
 pub(super) struct Relay {
     shared: Arc<Shared>,
@@ -25,18 +25,18 @@ pub(super) struct Relay {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How many lines were asked for.
+    /// Number of lines requested.
     lines: AtomicUsize,
-    /// An editor reads.
+    /// An editor is reading.
     is_wanted: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Relay {
-    /// Puts a pseudo-terminal in stdin's place.
+    /// Replaces stdin by a pseudo-terminal.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// A pseudo-terminal cannot be created.
     pub(super) fn start(modes: &'static Modes) -> io::Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
@@ -79,18 +79,18 @@ impl Relay {
         self.tell(true);
     }
 
-    /// The editor has it.
+    /// The editor has read its line.
     pub(super) fn end(&mut self) {
         self.tell(false);
     }
 
     fn tell(&mut self, is_wanted: bool) {
         self.shared.is_wanted.store(is_wanted, Ordering::Release);
-        // Where this fails the thread is gone, and with it the terminal.
+        // If this fails, the thread is gone, and with it the terminal.
         let _woken = self.wake.write_all(b"!");
     }
 
-    /// Puts the terminal back to stdin.
+    /// Restores the terminal as stdin.
     pub(super) fn stop(mut self, modes: &Modes) {
         self.shared.is_over.store(true, Ordering::Release);
         self.tell(false);
@@ -101,14 +101,14 @@ impl Relay {
     }
 }
 
-/// The thread's.
+/// The thread's state.
 struct Worker {
     modes: &'static Modes,
     master: OwnedFd,
     woken: PipeReader,
     shared: Arc<Shared>,
     filter: Filter,
-    /// A line was handed on; since when all of it has been read, once it has.
+    /// A line was passed on; the time since all of it has been read, once it has.
     held: Option<Option<Instant>>,
     lines: usize,
     /// The terminal is gone.
@@ -128,7 +128,7 @@ impl Worker {
             self.look_at_held();
             let feeds = is_wanted && self.held.is_none() && self.filter.front().is_some();
             if self.is_ended && is_wanted && self.held.is_none() && !feeds {
-                // Without its other side the editor's terminal has ended, too.
+                // Without its other side, the editor's terminal has ended as well.
                 return;
             }
             let reads = !self.is_ended && self.filter.len_bytes() < KEPT_BYTES_MAX;
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// A line that was read long ago and did not make the editor return was none.
+    /// A line that was read long ago without making the editor return was not a complete line.
     fn look_at_held(&mut self) {
         let Some(since) = &mut self.held else { return };
         match since {
@@ -181,7 +181,8 @@ impl Worker {
     }
 
     fn wait(&self, reads: bool, feeds: bool, is_wanted: bool) -> Result<Ready, Errno> {
-        // What is not waited for is left out: it would be ready as soon as it is closed.
+        // Descriptors that are not awaited are omitted: they would be ready as soon as they are
+        // closed.
         let mut polled = Vec::with_capacity(3);
         polled.push(PollFd::new(&self.woken, PollFlags::IN));
         if reads {
@@ -215,5 +216,5 @@ struct Ready {
     takes: bool,
 }
 
-/// So much is kept for an editor; then the terminal waits.
+/// Maximum number of bytes kept for an editor; then the terminal has to wait.
 const KEPT_BYTES_MAX: usize = 64 << 20;

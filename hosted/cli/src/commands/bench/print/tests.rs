@@ -3,7 +3,7 @@ use super::*;
 use serde_json::Value;
 use sluice::core::kernels::KvType;
 
-/// What `llama-bench -p 32 -n 8 -r 2 -t 1 -o csv` wrote as its first line (ggml 0.25.3).
+/// The header that `llama-bench -p 32 -n 8 -r 2 -t 1 -o csv` prints (ggml 0.25.3).
 const LLAMA_BENCH_CSV: &str = "build_commit,build_number,cpu_info,gpu_info,backends,\
     model_filename,model_type,model_size,model_n_params,n_batch,n_ubatch,n_threads,cpu_mask,\
     cpu_strict,poll,type_k,type_v,n_gpu_layers,n_cpu_moe,split_mode,main_gpu,no_kv_offload,\
@@ -11,10 +11,10 @@ const LLAMA_BENCH_CSV: &str = "build_commit,build_number,cpu_info,gpu_info,backe
     no_op_offload,no_host,repack,fit_target,fit_min_ctx,n_prompt,n_gen,n_depth,test_time,\
     avg_ns,stddev_ns,avg_ts,stddev_ts";
 
-/// A row of its JSON lines, of a prompt of 32 tokens.
+/// A row of its JSON Lines output, for a prompt of 32 tokens.
 const LLAMA_BENCH_JSONL: &str = r#"{"build_commit": "0c1e570", "build_number": 1, "cpu_info": "Intel(R) Xeon(R) Processor", "gpu_info": "", "backends": "CPU", "model_filename": "tale.gguf", "model_type": "llama ?B Q4_K - Medium", "model_size": 3645952, "model_n_params": 5770496, "n_batch": 2048, "n_ubatch": 512, "n_threads": 1, "cpu_mask": "0x0", "cpu_strict": false, "poll": 50, "type_k": "f16", "type_v": "f16", "n_gpu_layers": -1, "n_cpu_moe": 0, "split_mode": "layer", "main_gpu": 0, "no_kv_offload": false, "flash_attn": -1, "devices": "auto", "tensor_split": "0.00", "tensor_buft_overrides": "none", "load_mode": "auto", "lazy_mode": "auto", "embeddings": false, "no_op_offload": 0, "no_host": false, "repack": true, "fit_target": 0, "fit_min_ctx": 0, "n_prompt": 32, "n_gen": 0, "n_depth": 0, "test_time": "2026-11-21T22:54:20Z", "avg_ns": 12145095, "stddev_ns": 2804836, "avg_ts": 2706.997184, "stddev_ts": 625.163586, "samples_ns": [ 10161780, 14128411 ],"samples_ts": [ 3149.05, 2264.94 ]}"#;
 
-/// The head of its table.
+/// The header of its table.
 const LLAMA_BENCH_MD: [&str; 2] = [
     "| model                          |       size |     params | backend    | threads \
      |            test |                  t/s |",
@@ -72,7 +72,7 @@ fn csv_and_sql_begin_with_llama_benchs_fields() {
     assert!(line.contains("'a\"b,c''d\n'"), "{line}");
 }
 
-/// Names in order, with the kinds of values.
+/// Field names in order, with the kinds of their values.
 fn shape(value: &Value) -> Vec<(String, &'static str)> {
     let kind = |value: &Value| match value {
         Value::String(_) => "text",

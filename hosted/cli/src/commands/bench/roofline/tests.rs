@@ -35,10 +35,10 @@ fn costs_are_those_of_the_file() {
     };
     let read = if tied { all } else { all - embedding.len_bytes };
     assert_eq!(cost.pass(&one).bytes, read as f64);
-    // 6 layers of 256² q, o; 2 × 128·256 k, v; 3 × 768·256: and the output layer.
+    // 6 layers of 256² for q and o, 2 × 128·256 for k and v, 3 × 768·256; plus the output layer.
     let weights = 6 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 768 * 256) + 4096 * 256;
     assert_eq!(cost.pass(&one).ops(), 2.0 * f64::from(weights));
-    // Without logits and with context: of the last layer keys and values alone.
+    // Without logits but with context: only keys and values of the last layer.
     let deep = Pass {
         n_outputs: 0.0,
         n_attended: 100.0,
@@ -86,7 +86,7 @@ fn of_experts_a_token_meets_the_chosen_and_no_product_of_their_biases() {
         n_attended: 0.0,
         n_cached: 0.0,
     };
-    // 2 layers of q, o, k, v, the router, 3 of 5 experts; and the output layer.
+    // 2 layers of q, o, k, v, the router and 3 of 5 experts; plus the output layer.
     let layer = 72 * (2 * 128 + 2 * 64 + 5 + 3 * 3 * 24);
     let weights = f64::from(2 * layer + 272 * 72);
     assert!((cost.pass(&one).ops() - 2.0 * weights).abs() < 1e-6);
