@@ -31,7 +31,7 @@ def test_tags_in_free_text(tale):
         }
         assert written(llm, {"format": form}) in (",12;", ',"a cat";')
         wrong = {"structures": [{"begin": "a", "schema": {}, "end": ""}], "triggers": ["b"]}
-        with pytest.raises(ValueError, match="begins with no trigger"):
+        with pytest.raises(ValueError, match="does not begin with a trigger"):
             written(llm, wrong)
 
 

@@ -32,7 +32,7 @@ impl Work {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let permit = self.permits.acquire().await;
-        let _permit = permit.map_err(|_| ApiError::unavailable("the server ends"))?;
+        let _permit = permit.map_err(|_| ApiError::unavailable("the server is shutting down"))?;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|_| ApiError::internal("the request could not be prepared"))
     }

@@ -120,7 +120,7 @@ fn commands_in_a_pipe() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     for words in [
         "/regen        answer",
-        "nothing to answer",
+        "no message to answer",
         "9 messages written",
         "(9 messages)",
         "/does/not/exist",

@@ -149,7 +149,11 @@ fn texts_keep_to_a_grammar() {
         assert_eq!(by_file, text);
     }
     let wrong = ["run", "-n", "1", "--grammar", "root ::= a"];
-    fails(1, &wrong, &["--grammar: line 1: there is no rule \"a\""]);
+    fails(
+        1,
+        &wrong,
+        &["--grammar: line 1: the rule \"a\" is not defined"],
+    );
     assert_eq!(run_to(1, &wrong).stderr.matches("no rule").count(), 1);
     fails(
         1,

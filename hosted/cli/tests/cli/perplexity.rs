@@ -142,7 +142,7 @@ fn other_files_are_named_and_left_alone() {
             if len < 20 {
                 "not a file of log-prob"
             } else {
-                "its header says"
+                "its header requires"
             },
         );
     }

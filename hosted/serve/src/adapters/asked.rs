@@ -26,7 +26,7 @@ impl Adapters {
         match (named, asked) {
             (Some(_), Some(list)) if !list.is_empty() => Err(ApiError::field(
                 "adapters",
-                "the model that is named is an adapter already; name its base to mix adapters",
+                "cannot be combined with `model`, which names an adapter: use the name of its base model",
             )),
             (Some(entry), _) => Ok(vec![WantedAdapter { entry, scale: 1.0 }]),
             (None, Some(list)) if self.are_on() => {
@@ -38,7 +38,7 @@ impl Adapters {
             }
             (None, Some(list)) if !list.is_empty() => Err(ApiError::field(
                 "adapters",
-                "the server has no adapters (--lora, --lora-modules, --lora-dir, --enable-lora)",
+                "the server has no adapters (start it with --lora, --lora-modules, --lora-dir or --enable-lora)",
             )),
             (None, _) => {
                 let all = self.all().into_iter();

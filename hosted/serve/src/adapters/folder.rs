@@ -98,7 +98,7 @@ impl Adapters {
                 }
                 _ => {
                     self.remove(&entry);
-                    (self.log)(&format!("adapter {:?} withdrawn", &*entry.name));
+                    (self.log)(&format!("adapter {:?} removed", &*entry.name));
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Adapters {
         };
         let leave_out = |left_out: &mut BTreeSet<PathBuf>, path: &Path, why: &str| {
             if left_out.insert(path.to_owned()) {
-                (self.log)(&format!("{} is left out: {why}", path.display()));
+                (self.log)(&format!("{} is ignored: {why}", path.display()));
             }
         };
         for (place, (stamp, adapters)) in listed {
@@ -135,7 +135,7 @@ impl Adapters {
                 let name = name_of(path, place);
                 let parts = vec![(path.clone(), 1.0)];
                 let added = match is_model(&name) {
-                    true => Err(format!("a model is called {name:?}")),
+                    true => Err(format!("{name:?} is the name of a model")),
                     false => self.add(&name, parts, model, Origin::Folder(*stamp)),
                 };
                 match added {
@@ -143,7 +143,7 @@ impl Adapters {
                         // Later errors at this path are logged again.
                         left_out.remove(path);
                         left_out.remove(place);
-                        (self.log)(&format!("adapter {name:?} published"));
+                        (self.log)(&format!("adapter {name:?} added"));
                     }
                     Err(why) => leave_out(left_out, path, &why),
                 }

@@ -19,7 +19,7 @@ impl Adapters {
         let max = self.options.max_in_memory.max(1);
         if entries.len() > max {
             let what = format!(
-                "has {} adapters, the server {max} places (--max-cpu-loras)",
+                "names {} adapters, but at most {max} are kept in memory (--max-cpu-loras)",
                 entries.len()
             );
             return Err(ApiError::field("adapters", what));
@@ -32,7 +32,7 @@ impl Adapters {
                 continue;
             }
             let place = Arc::clone(&self.places).acquire_owned().await;
-            let place = place.map_err(|_| ApiError::unavailable("the server ends"))?;
+            let place = place.map_err(|_| ApiError::unavailable("the server is shutting down"))?;
             pins.push(entry.open(place));
         }
         Ok(pins)
@@ -68,7 +68,7 @@ impl Adapters {
             Ok(State::Failed(why)) => {
                 Err(ApiError::field("model", format!("{}: {why}", entry.name)))
             }
-            _ => Err(ApiError::unavailable("the server ends")),
+            _ => Err(ApiError::unavailable("the server is shutting down")),
         }
     }
 
@@ -78,7 +78,7 @@ impl Adapters {
             return Ok(blend);
         }
         let what = format!(
-            "{} needs room for a rank of {rank}, the server has {max} (--max-lora-rank)",
+            "{} has rank {rank}, but the maximum is {max} (--max-lora-rank)",
             entry.name
         );
         Err(ApiError::field("model", what))
@@ -86,7 +86,7 @@ impl Adapters {
 
     async fn load(self: Arc<Self>, entry: &Arc<Entry>, model: Model) {
         let state = match self.reading.acquire().await {
-            Err(_) => State::Failed("the server ends".to_owned()),
+            Err(_) => State::Failed("the server is shutting down".to_owned()),
             Ok(_permit) => {
                 self.make_room(entry);
                 let (adapters, parts) = (Arc::clone(&self), entry.parts.clone());
@@ -99,10 +99,13 @@ impl Adapters {
                         State::Ready(blend)
                     }
                     Ok(Err(why)) => {
-                        (self.log)(&format!("adapter {:?} was not loaded: {why}", &*entry.name));
+                        (self.log)(&format!(
+                            "adapter {:?} could not be loaded: {why}",
+                            &*entry.name
+                        ));
                         State::Failed(why)
                     }
-                    Err(_) => State::Failed("reading failed".to_owned()),
+                    Err(_) => State::Failed("reading it failed".to_owned()),
                 }
             }
         };

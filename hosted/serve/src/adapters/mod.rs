@@ -68,13 +68,13 @@ impl Adapters {
         for named in adapters.options.named.clone() {
             let Some(model) = models(named.model.as_deref()) else {
                 let of = named.model.as_deref().unwrap_or_default();
-                return Err(format!(
-                    "adapter {:?}: there is no model {of:?}",
-                    named.name
-                ));
+                return Err(format!("adapter {:?}: unknown model {of:?}", named.name));
             };
             if models(Some(&named.name)).is_some() {
-                return Err(format!("adapter {:?} has the name of a model", named.name));
+                return Err(format!(
+                    "adapter {:?} has the same name as a model",
+                    named.name
+                ));
             }
             let scale = named.scale.unwrap_or(0.0);
             let parts = named.parts.clone();

@@ -132,7 +132,7 @@ impl Context {
         let lease = self.adapted(choice).await?;
         if lease.model().embeds() {
             let what = format!(
-                "{} is an encoder: it gives embeddings, not text",
+                "{} is an encoder: it computes embeddings but does not generate text",
                 lease.name()
             );
             return Err(ApiError::field("model", what));
@@ -142,7 +142,7 @@ impl Context {
 
     fn check_open(&self) -> Result<(), ApiError> {
         match *self.app.stopping.borrow() {
-            true => Err(ApiError::unavailable("the server ends")),
+            true => Err(ApiError::unavailable("the server is shutting down")),
             false => Ok(()),
         }
     }

@@ -63,7 +63,7 @@ pub(super) fn check_tokens(
         None => Ok(()),
         Some(i) => {
             let last = n_vocab.saturating_sub(1);
-            let what = format!("{} is not a token of this model: 0 to {last}", tokens[i]);
+            let what = format!("{} is not a token id of this model: 0 to {last}", tokens[i]);
             Err(ApiError::field(at(i), what))
         }
     }
@@ -75,7 +75,7 @@ fn filled(infill: &Infill, model: &Model) -> Result<Vec<u32>> {
     let special = tokenizer.special_tokens();
     let marks = (special.fim_pre, special.fim_suf, special.fim_mid);
     let (Some(pre), Some(suf), Some(mid)) = marks else {
-        let what = "the model has no tokens for filling in the middle";
+        let what = "the model has no fill-in-the-middle tokens";
         return Err(ApiError::field("suffix", what));
     };
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

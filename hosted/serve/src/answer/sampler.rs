@@ -65,7 +65,7 @@ fn shifts(generation: &Generation, defaults: &Defaults, loaded: &Loaded) -> Resu
     match (generation.context_shift, why_not) {
         (Some(true), Some(reason)) => {
             let name = loaded.name();
-            let what = format!("{name} {reason}: older tokens cannot be dropped from its state");
+            let what = format!("{name} {reason}: older tokens cannot be removed from its state");
             Err(ApiError::field("context_shift", what))
         }
         (asked, why_not) => Ok(asked.unwrap_or(defaults.context_shift) && why_not.is_none()),
@@ -105,7 +105,7 @@ fn not_allowed(generation: &Generation, n_vocab: u32) -> Result<Vec<LogitBias>> 
     };
     super::prompts::check_tokens(allowed, n_vocab, &|i| format!("{FIELD}[{i}]"))?;
     if allowed.is_empty() {
-        return Err(ApiError::field(FIELD, "allows no token"));
+        return Err(ApiError::field(FIELD, "allows no token at all"));
     }
     let mut is_allowed = vec![false; n_vocab as usize];
     for &id in allowed {

@@ -122,7 +122,7 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
         _ => lease.pooling(),
     };
     if pooling == Pooling::None && request.kind == VectorKind::Texts {
-        let what = "embeddings of texts need a pooling (--pooling mean, cls or last)";
+        let what = "embeddings of texts require pooling (--pooling mean, cls or last)";
         return Err(ApiError::field("model", what));
     }
     let n_embd = model.config().n_embd;

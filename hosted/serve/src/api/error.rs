@@ -88,13 +88,13 @@ impl ApiError {
 
     pub(crate) fn no_route(path: &str) -> Self {
         let shown: String = path.chars().take(200).collect();
-        Self::new(ErrorKind::NotFound, format!("there is no route {shown}"))
+        Self::new(ErrorKind::NotFound, format!("no such route: {shown}"))
     }
 
     pub(crate) fn no_model(name: &str, names: &[&str]) -> Self {
         let shown: String = name.chars().take(200).collect();
         let names = names.join(", ");
-        let what = format!("the model {shown:?} does not exist; there are: {names}");
+        let what = format!("the model {shown:?} does not exist; available: {names}");
         Self {
             field: Some("model".into()),
             ..Self::new(ErrorKind::NotFound, what)
@@ -102,17 +102,23 @@ impl ApiError {
     }
 
     pub(crate) fn method() -> Self {
-        Self::new(ErrorKind::Method, "the route does not have this method")
+        Self::new(
+            ErrorKind::Method,
+            "this method is not allowed for the route",
+        )
     }
 
     /// The error for a body of more than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
-        let what = format!("the body has more than {limit} bytes");
+        let what = format!("the body exceeds {limit} bytes");
         Self::new(ErrorKind::TooLarge, what)
     }
 
     pub(crate) fn slow() -> Self {
-        Self::new(ErrorKind::Slow, "the body did not arrive in time")
+        Self::new(
+            ErrorKind::Slow,
+            "the body did not arrive within the time limit",
+        )
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> Self {
@@ -202,8 +208,8 @@ mod tests {
             ("input[0][2]", "content[2]"),
             ("inputs", "inputs"),
         ] {
-            let renamed = ApiError::field(ours, "is wrong").renamed(&names);
-            assert_eq!(renamed.to_string(), format!("{theirs}: is wrong"));
+            let renamed = ApiError::field(ours, "is invalid").renamed(&names);
+            assert_eq!(renamed.to_string(), format!("{theirs}: is invalid"));
         }
     }
 }

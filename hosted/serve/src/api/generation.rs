@@ -179,20 +179,20 @@ impl Generation {
             ));
         }
         if let Some(max) = self.max_tokens.filter(|&max| max < self.min_tokens) {
-            let what = format!("{} tokens, and max_tokens is {max}", self.min_tokens);
+            let what = format!("is {} tokens, but max_tokens is {max}", self.min_tokens);
             return Err(ApiError::field("min_tokens", what));
         }
         at_most("stop", "texts", self.stop.len(), STOPS_MAX)?;
         if self.stop.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
-            let what = format!("a text may have {STOP_BYTES_MAX} bytes");
+            let what = format!("is longer than {STOP_BYTES_MAX} bytes");
             return Err(ApiError::field("stop", what));
         }
         if self.cache_salt.len() > SALT_BYTES_MAX {
-            let what = format!("may have {SALT_BYTES_MAX} bytes");
+            let what = format!("is longer than {SALT_BYTES_MAX} bytes");
             return Err(ApiError::field("cache_salt", what));
         }
         if self.sampling.n_probs.is_some_and(|n| n > TOP_MAX) {
-            let what = format!("at most {TOP_MAX} are reported");
+            let what = format!("exceeds the maximum of {TOP_MAX}");
             return Err(ApiError::field("logprobs", what));
         }
         Ok(())
@@ -220,7 +220,7 @@ fn at_most(field: &str, of: &str, n: usize, max: usize) -> Result<(), ApiError> 
     if n <= max {
         return Ok(());
     }
-    let what = format!("{n} {of}; at most {max} are allowed");
+    let what = format!("has {n} {of}, more than the maximum of {max}");
     Err(ApiError::field(field, what))
 }
 

@@ -90,7 +90,7 @@ impl Answers {
         has_grammar: bool,
     ) -> Result<Constraint, ApiError> {
         if has_grammar && !self.tools.is_empty() {
-            let what = "cannot be combined with a grammar, unless none of them may be called";
+            let what = "cannot be combined with a grammar unless tool_choice is none";
             return Err(ApiError::field("tools", what));
         }
         let is_open = self.dialect.is_reasoning_open(prompt);

@@ -22,7 +22,7 @@ impl Conversation {
     /// It has no messages, or cannot continue as requested.
     pub(crate) fn take(request: &mut ChatRequest) -> Result<Self, ApiError> {
         if request.messages.is_empty() {
-            let what = "at least one message is needed";
+            let what = "needs at least one message";
             return Err(ApiError::field("messages", what));
         }
         let mut messages = take(&mut request.messages);
@@ -31,7 +31,7 @@ impl Conversation {
             false => String::new(),
         };
         if request.continues_last && !request.add_generation_prompt {
-            let what = "false cannot be combined with the continuation of the last message";
+            let what = "false cannot be combined with continuing the last message";
             return Err(ApiError::field("add_generation_prompt", what));
         }
         let list = |list: &Vec<Value>| (!list.is_empty()).then(|| list.clone());
@@ -69,7 +69,7 @@ fn begun(messages: &mut Vec<Message>) -> Result<String, ApiError> {
     match content {
         Some(Value::String(text)) => Ok(text),
         _ => {
-            let what = "the last message must be the assistant's, with a text";
+            let what = "the last message must be an assistant message with text";
             Err(ApiError::field("continues_last", what))
         }
     }

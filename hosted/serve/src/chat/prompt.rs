@@ -77,7 +77,10 @@ impl Prompts {
             .prompt(messages, options, begun, model.tokenizer());
         let prompt = prompt.map_err(|error| ApiError::field("messages", error.to_string()))?;
         if prompt.tokens.is_empty() {
-            return Err(ApiError::field("messages", "the prompt of them is empty"));
+            return Err(ApiError::field(
+                "messages",
+                "the chat template produces an empty prompt",
+            ));
         }
         Ok(prompt)
     }

@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field_as_the_client_does() {
-        let error = ApiError::field("stop_tokens[2]", "9 is not a token of this model");
+        let error = ApiError::field("stop_tokens[2]", "9 is not a token id of this model");
         let value = error_value(ALL[0], error);
         assert_eq!(value["error"]["param"], "stop_token_ids[2]");
-        let message = "stop_token_ids[2]: 9 is not a token of this model";
+        let message = "stop_token_ids[2]: 9 is not a token id of this model";
         assert_eq!(value["error"]["message"], message);
         assert_eq!(value["error"]["type"], "invalid_request_error");
         assert_eq!(value["error"]["code"], 400);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn busy_says_when_to_ask_again() {
-        let error = ApiError::busy("3 requests are waiting", Duration::from_millis(1200));
+        let error = ApiError::busy("3 requests are queued", Duration::from_millis(1200));
         let response = error_reply(ALL[0], error);
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "2");

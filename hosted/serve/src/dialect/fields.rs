@@ -62,7 +62,7 @@ impl<'v> Fields<'v> {
         match self.value(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong(name, other, "a text")),
+            Some(other) => Err(wrong(name, other, "a string")),
         }
     }
 
@@ -84,7 +84,7 @@ impl<'v> Fields<'v> {
             return Ok(None);
         };
         let Some(number) = whole(value) else {
-            return Err(wrong(name, value, "a whole number"));
+            return Err(wrong(name, value, "an integer"));
         };
         if range.contains(&number) {
             return Ok(Some(number));
@@ -125,11 +125,11 @@ impl<'v> Fields<'v> {
                 let text = |value: &Value| value.as_str().map(str::to_owned);
                 let each = list.iter().enumerate();
                 let texts = each.map(|(i, value)| {
-                    text(value).ok_or_else(|| wrong(&format!("{name}[{i}]"), value, "a text"))
+                    text(value).ok_or_else(|| wrong(&format!("{name}[{i}]"), value, "a string"))
                 });
                 texts.collect()
             }
-            Some(other) => Err(wrong(name, other, "a text or a list of texts")),
+            Some(other) => Err(wrong(name, other, "a string or a list of strings")),
         }
     }
 
@@ -138,7 +138,7 @@ impl<'v> Fields<'v> {
         match self.value(name) {
             None => Ok(None),
             Some(Value::Array(list)) => tokens(name, list).map(Some),
-            Some(other) => Err(wrong(name, other, "a list of tokens")),
+            Some(other) => Err(wrong(name, other, "a list of token ids")),
         }
     }
 
@@ -181,7 +181,7 @@ fn outside<T: Display>(name: &str, value: &Value, range: &RangeInclusive<T>) -> 
 /// A token ID.
 pub(crate) fn token(name: &str, value: &Value) -> Result<u32> {
     let number = whole(value).and_then(|number| u32::try_from(number).ok());
-    number.ok_or_else(|| wrong(name, value, "a token"))
+    number.ok_or_else(|| wrong(name, value, "a token id"))
 }
 
 /// A list of token IDs.
@@ -229,7 +229,7 @@ mod tests {
     use serde_json::json;
 
     fn message(result: Result<impl core::fmt::Debug>) -> String {
-        result.expect_err("it is wrong").to_string()
+        result.expect_err("is invalid").to_string()
     }
 
     #[test]
@@ -255,12 +255,9 @@ mod tests {
         );
         assert_eq!(
             message(fields.int("b", 0..=5)),
-            "b: \"x\" is not a whole number"
+            "b: \"x\" is not an integer"
         );
-        assert_eq!(
-            message(fields.int("c", 0..=5)),
-            "c: 1.5 is not a whole number"
-        );
+        assert_eq!(message(fields.int("c", 0..=5)), "c: 1.5 is not an integer");
         assert_eq!(
             message(fields.float("b", 0.0..=1.0)),
             "b: \"x\" is not a number"
@@ -269,7 +266,7 @@ mod tests {
             message(fields.float("a", 0.0..=1.0)),
             "a: 7 is not between 0 and 1"
         );
-        assert_eq!(message(fields.texts("e")), "e[1]: 1 is not a text");
+        assert_eq!(message(fields.texts("e")), "e[1]: 1 is not a string");
         assert_eq!(
             message(fields.word("b", &["p", "q"])),
             "b: \"x\" is not one of p, q"

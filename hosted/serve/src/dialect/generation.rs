@@ -114,7 +114,7 @@ fn adapter(i: usize, part: &Value) -> Result<AdapterChoice> {
         (Some(other), None) | (None, Some(other)) => {
             return Err(wrong(&field, other, "an adapter's number or name"));
         }
-        _ => return Err(ApiError::field(field, "needs an id, or a name")),
+        _ => return Err(ApiError::field(field, "needs an id or a name")),
     };
     let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
     Ok(AdapterChoice {
@@ -126,24 +126,24 @@ fn adapter(i: usize, part: &Value) -> Result<AdapterChoice> {
 /// Refuses unsupported fields: ignoring them silently would change the answer.
 fn refuse(fields: Fields<'_>) -> Result<()> {
     let none = [json!([]), json!(false), json!({}), json!("")];
-    let whole = "not supported; a grammar is for the whole answer";
+    let whole = "not supported; a grammar applies to the whole answer";
     for (name, harmless, why) in [
         (
             "best_of",
             &[json!(1)][..],
-            "not supported; n gives several choices",
+            "not supported; use n for several choices",
         ),
         ("use_beam_search", &none, "not supported"),
         (
             "post_sampling_probs",
             &none,
-            "not supported; n_probs are those of the model",
+            "not supported; n_probs are always those of the model",
         ),
         ("n_indent", &[json!(0)], "not supported"),
         (
             "t_max_prompt_ms",
             &[json!(-1), json!(0)],
-            "not supported; see deadline_ms",
+            "not supported; use deadline_ms",
         ),
         ("grammar_lazy", &none, whole),
         ("grammar_triggers", &none, whole),

@@ -37,7 +37,10 @@ impl Prompts {
             return one(value);
         }
         if list.len() > PROMPTS_MAX {
-            let what = format!("{} prompts; at most {PROMPTS_MAX} are allowed", list.len());
+            let what = format!(
+                "has {} prompts, more than the maximum of {PROMPTS_MAX}",
+                list.len()
+            );
             return Err(ApiError::field(FIELD, what));
         }
         let each = list.iter().enumerate();
@@ -61,7 +64,7 @@ fn one(value: &Value, field: &str) -> Result<CompletionPrompt> {
     let list = match value {
         Value::String(text) => return Ok(CompletionPrompt::text(text)),
         Value::Array(list) => list,
-        other => return Err(wrong(field, other, "a text, or a list of tokens")),
+        other => return Err(wrong(field, other, "a string or a list of token ids")),
     };
     let mut parts = Vec::new();
     for (i, part) in list.iter().enumerate() {

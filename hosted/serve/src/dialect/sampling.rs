@@ -61,7 +61,7 @@ fn order(fields: Fields<'_>) -> Result<Option<SamplerOrder>> {
             Ok(order) if !text.contains(';') => Ok(Some(order)),
             _ => Ok(Some(named(text)?)),
         },
-        Some(other) => Err(wrong("samplers", other, "a list of names, or a text")),
+        Some(other) => Err(wrong("samplers", other, "a list of names or a string")),
     }
 }
 

@@ -53,7 +53,7 @@ fn structure(
     let triggers = triggers.map(|(i, value)| {
         let field = || format!("{}[{i}]", format.field("triggers"));
         let text = value.as_str().map(str::to_owned);
-        text.ok_or_else(|| wrong(&field(), value, "a text"))
+        text.ok_or_else(|| wrong(&field(), value, "a string"))
     });
     Ok(Structure {
         tags,
@@ -127,7 +127,7 @@ impl<'v> Place<'v> {
     fn text(&self, name: &str) -> Result<String> {
         let value = self.required(name)?;
         let text = value.as_str().map(str::to_owned);
-        text.ok_or_else(|| wrong(&self.field(name), value, "a text"))
+        text.ok_or_else(|| wrong(&self.field(name), value, "a string"))
     }
 
     fn word(&self, name: &str, words: &[&str]) -> Result<&'v str> {
@@ -165,7 +165,7 @@ impl<'v> Place<'v> {
     fn refuse(&self, name: &str, harmless: &Value) -> Result<()> {
         match self.value(name) {
             Some(value) if value != harmless => {
-                let what = format!("is not supported, {harmless} alone");
+                let what = format!("is not supported, except for {harmless}");
                 Err(ApiError::field(self.field(name), what))
             }
             _ => Ok(()),
@@ -225,7 +225,7 @@ mod tests {
         for (wrong, what) in [
             (
                 json!({"structures": [], "triggers": ["a"]}),
-                "response_format: a tag and a trigger are needed",
+                "response_format: needs at least one tag and one trigger",
             ),
             (
                 json!({"triggers": ["a"]}),
@@ -269,7 +269,7 @@ mod tests {
             ),
             (
                 json!({"format": {"type": "triggered_tags", "tags": [], "triggers": ["a", 4]}}),
-                "response_format.format.triggers[1]: 4 is not a text",
+                "response_format.format.triggers[1]: 4 is not a string",
             ),
             (
                 json!({"format": {"type": "triggered_tags", "tags": [], "excludes": ["a"]}}),
@@ -301,7 +301,7 @@ mod tests {
             ),
             (
                 new(json!({"begin": "<", "content": {"type": "any_text"}, "end": [">"]})),
-                "response_format.format.tags[1].end: a list is not a text",
+                "response_format.format.tags[1].end: a list is not a string",
             ),
         ] {
             let message = of(&wrong).unwrap_err().to_string();

@@ -171,10 +171,10 @@ mod tests {
         assert_eq!(whole, json!({"said": text}));
         let wrong = json!({"say": "x", "most": 3, "least": 4});
         let (status, error) = answer(&service, "/toy/talk", Some(wrong));
-        let expected = json!({"oops": "4 tokens, and max_tokens is 3", "at": "least"});
+        let expected = json!({"oops": "is 4 tokens, but max_tokens is 3", "at": "least"});
         assert_eq!((status, error), (400, expected.to_string()));
         let (status, error) = answer(&service, "/toy/talk", None);
-        let expected = json!({"oops": "the route does not have this method", "at": null});
+        let expected = json!({"oops": "this method is not allowed for the route", "at": null});
         assert_eq!((status, error), (405, expected.to_string()));
         let models = answer(&service, "/toy/models", None);
         assert_eq!(models, (200, "[\"tale\"]".to_owned()));

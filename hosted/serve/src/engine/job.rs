@@ -205,7 +205,7 @@ pub struct Timings {
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum JobError {
     /// Too many are waiting.
-    #[error("{n_waiting} requests are waiting already")]
+    #[error("{n_waiting} requests are already queued")]
     Busy {
         n_waiting: usize,
         /// How long to wait before trying again.
@@ -217,7 +217,7 @@ pub enum JobError {
     )]
     TooLong { n_tokens: usize, n_ctx: usize },
     /// The model was unloaded, or the server is stopping.
-    #[error("the model is not loaded any more")]
+    #[error("the model is no longer loaded")]
     Gone,
     /// The action on a slot failed.
     #[error("{0}")]
@@ -237,8 +237,7 @@ impl JobError {
     }
 }
 
-const EXPERTS: &str =
-    "an expert of the model could not be read from disk; the server's log says why";
+const EXPERTS: &str = "an expert of the model could not be read from disk; see the server's log";
 
 /// Texts to be embedded. Dropping the receiver cancels it.
 #[derive(Debug)]

@@ -112,9 +112,12 @@ impl Writer {
                 let written = write(&stages, &mut read, &mut file);
                 match written {
                     Ok(0) => {}
-                    Ok(n) => log(&format!("{}: {n} stages were too many", path.display())),
+                    Ok(n) => log(&format!(
+                        "{}: {n} stages were dropped because the queue was full",
+                        path.display()
+                    )),
                     Err(error) => {
-                        log(&format!("{}: {error}; no more is written", path.display()));
+                        log(&format!("{}: {error}; tracing stops", path.display()));
                         return;
                     }
                 }

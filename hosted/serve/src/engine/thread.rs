@@ -139,7 +139,7 @@ fn turn(models: &mut Vec<ModelScheduler>, next: &mut usize, log: &Log) -> bool {
             Ok(false) => {}
             Err(_) => {
                 // After a panic, the model's state cannot be trusted. Other models do not share it.
-                log("the engine panicked; the model is removed");
+                log("the engine panicked; its model is unloaded");
                 let mut broken = models.remove(*next);
                 let error = JobError::Failed("the engine failed".to_owned());
                 broken.lose();

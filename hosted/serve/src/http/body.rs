@@ -58,13 +58,13 @@ impl Bodies {
         let wanted = u32::try_from(wanted).map_err(|_| ApiError::too_large(limit))?;
         let room = self.room.clone().acquire_many_owned(wanted);
         let Ok(Ok(room)) = timeout(self.stall, room).await else {
-            let what = "too many requests are being read";
+            let what = "too many request bodies are being read";
             return Err(ApiError::busy(what, self.stall));
         };
         let bytes = self.bytes(request.into_body()).await?;
         let parse = move || {
             let parsed = serde_json::from_slice(&bytes);
-            let invalid = |error| ApiError::invalid(format!("the body is not JSON: {error}"));
+            let invalid = |error| ApiError::invalid(format!("the body is not valid JSON: {error}"));
             read(parsed.map_err(invalid)?)
         };
         let is_small = wanted <= SMALL_KIB;
@@ -86,7 +86,7 @@ impl Bodies {
                 let Some(frame) = frame else {
                     return Ok(bytes);
                 };
-                let frame = frame.map_err(|_| ApiError::invalid("the body broke off"))?;
+                let frame = frame.map_err(|_| ApiError::invalid("the body is incomplete"))?;
                 if let Some(data) = frame.data_ref() {
                     if bytes.len() + data.len() > self.limit {
                         return Err(ApiError::too_large(self.limit));

@@ -101,7 +101,7 @@ pub(super) fn write(page: &mut Page<'_>) -> fmt::Result {
         }
     }
     let name = "expert_stall_seconds_total";
-    let help = "Time that workers waited for experts, all workers together.";
+    let help = "Time that workers waited for experts, summed over workers.";
     page.head(name, "counter", help)?;
     for (labels, sums, _) in &of_all {
         writeln!(
@@ -111,12 +111,12 @@ pub(super) fn write(page: &mut Page<'_>) -> fmt::Result {
         )?;
     }
     let name = "expert_io_inflight";
-    page.head(name, "gauge", "Reads of experts under way.")?;
+    page.head(name, "gauge", "Number of expert reads in flight.")?;
     for (labels, _, n_reading) in &of_all {
         writeln!(page.text, "sluice:{name}{{{labels}}} {n_reading}")?;
     }
     let name = "expert_read_seconds";
-    let help = "Time of the reads that a layer waited for.";
+    let help = "Duration of the expert reads that a layer waited for.";
     page.head(name, "histogram", help)?;
     for (labels, sums, _) in &of_all {
         let mut total = 0;
@@ -145,37 +145,37 @@ type Count = (&'static str, &'static str, fn(&Sums) -> u64);
 const COUNTS: [Count; 7] = [
     (
         "expert_cache_hits_total",
-        "Times that a layer of a step needed an expert and it was in memory.",
+        "Number of expert lookups that hit the cache.",
         |sums| sums.hits,
     ),
     (
         "expert_cache_misses_total",
-        "Times that it was not, those among them that were on their way.",
+        "Number of expert lookups that missed, including experts that were being read.",
         |sums| sums.misses,
     ),
     (
         "expert_cache_evictions_total",
-        "Experts that made room for another.",
+        "Number of experts evicted.",
         |sums| sums.evictions,
     ),
     (
         "expert_read_bytes_total",
-        "Bytes of experts that were read.",
+        "Bytes of experts read.",
         |sums| sums.read_bytes,
     ),
     (
         "expert_read_failures_total",
-        "Experts that did not come.",
+        "Number of failed expert reads.",
         |sums| sums.failures,
     ),
     (
         "expert_guessed_total",
-        "Experts that were read by a guess.",
+        "Number of experts read speculatively.",
         |sums| sums.guessed,
     ),
     (
         "expert_guessed_needed_total",
-        "Those of them that were needed.",
+        "Number of speculatively read experts that were used.",
         |sums| sums.guessed_needed,
     ),
 ];

@@ -9,23 +9,35 @@ use sluice::speculate::{Figures, POSITIONS_MAX};
 pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
     let all = Sums::of(models);
     for (name, help, value) in [
-        ("prompt_tokens_total", "Tokens of prompts read.", all.prompt),
+        (
+            "prompt_tokens_total",
+            "Number of prompt tokens processed.",
+            all.prompt,
+        ),
         (
             "prompt_seconds_total",
-            "Seconds of reading prompts.",
+            "Prompt processing time, in seconds.",
             all.prompt_time,
         ),
-        ("tokens_predicted_total", "Tokens written.", all.predicted),
+        (
+            "tokens_predicted_total",
+            "Number of tokens generated.",
+            all.predicted,
+        ),
         (
             "tokens_predicted_seconds_total",
-            "Seconds of writing.",
+            "Generation time, in seconds.",
             all.predicted_time,
         ),
         ("n_decode_total", "Steps.", all.steps),
-        ("n_tokens_max", "Longest text.", all.longest),
+        (
+            "n_tokens_max",
+            "Length of the longest sequence, in tokens.",
+            all.longest,
+        ),
         (
             "n_busy_slots_per_decode",
-            "Texts of a step.",
+            "Mean number of sequences per step.",
             ratio(all.busy, all.steps),
         ),
     ] {
@@ -46,14 +58,26 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
         ratio(all.predicted, all.predicted_time),
     );
     for (name, help, value) in [
-        ("prompt_tokens_seconds", "Tokens read a second.", read),
+        (
+            "prompt_tokens_seconds",
+            "Prompt throughput, in tokens per second.",
+            read,
+        ),
         (
             "predicted_tokens_seconds",
-            "Tokens written a second.",
+            "Generation throughput, in tokens per second.",
             written,
         ),
-        ("requests_processing", "Texts that run.", all.running),
-        ("requests_deferred", "Requests that wait.", all.waiting),
+        (
+            "requests_processing",
+            "Number of requests running.",
+            all.running,
+        ),
+        (
+            "requests_deferred",
+            "Number of requests queued.",
+            all.waiting,
+        ),
     ] {
         line(text, name, "gauge", help, value)?;
     }

@@ -96,18 +96,20 @@ type DraftCount = (&'static str, &'static str, fn(&Figures) -> u64);
 pub(super) const SPECULATION: [DraftCount; 3] = [
     (
         "spec_decode_num_drafts",
-        "Times that drafts of a text were verified.",
+        "Number of draft verifications.",
         |all| all.n_drafts,
     ),
-    ("spec_decode_num_draft_tokens", "Draft tokens.", |all| {
-        all.n_draft
-    }),
+    (
+        "spec_decode_num_draft_tokens",
+        "Number of draft tokens.",
+        |all| all.n_draft,
+    ),
     (
         "spec_decode_num_accepted_tokens",
-        "Draft tokens that were right.",
+        "Number of accepted draft tokens.",
         |all| all.n_accepted,
     ),
 ];
 pub(super) const PER_POSITION: &str = "spec_decode_num_accepted_tokens_per_pos";
 pub(super) const PER_POSITION_HELP: &str =
-    "Draft tokens that were right, by their place behind the text.";
+    "Number of accepted draft tokens, by position in the draft.";

@@ -30,20 +30,23 @@ fn write(page: &mut Page<'_>, isa: &str, max_adapters: Option<usize>) -> fmt::Re
 }
 
 fn gauges(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
-    page.each("num_requests_running", "gauge", "Texts that run.", |m| {
-        m.running.value()
-    })?;
+    page.each(
+        "num_requests_running",
+        "gauge",
+        "Number of requests running.",
+        |m| m.running.value(),
+    )?;
     page.each(
         "num_requests_waiting",
         "gauge",
-        "Requests that wait.",
+        "Number of requests queued.",
         |m| m.waiting.value() + m.loading.value(),
     )?;
     let name = "num_requests_waiting_by_reason";
     page.head(
         name,
         "gauge",
-        "Requests that wait for room, and for their model to be loaded.",
+        "Number of requests queued, by what they wait for: capacity or the loading of their model.",
     )?;
     for (labels, m) in &page.models {
         for (reason, gauge) in [("capacity", &m.waiting), ("deferred", &m.loading)] {
@@ -54,7 +57,7 @@ fn gauges(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
             )?;
         }
     }
-    let help = "Part of the KV cache in use, 0 to 1.";
+    let help = "Fraction of the KV cache in use, 0 to 1.";
     page.each("kv_cache_usage_perc", "gauge", help, |m| m.kv_usage.value())?;
     adapters(page, max_adapters)
 }
@@ -68,7 +71,7 @@ fn adapters(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
     page.head(
         name,
         "gauge",
-        "Adapters of requests that run and wait; the value is the time.",
+        "Adapters of running and waiting requests; the value is a timestamp.",
     )?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = since.map_or(0.0, |time| time.as_secs_f64());
@@ -85,13 +88,15 @@ fn adapters(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
 }
 
 fn counters(page: &mut Page<'_>) -> fmt::Result {
-    page.count("prompt_tokens", "Tokens of prompts.", |m| &m.prompt_tokens)?;
-    let help = "Tokens of prompts that the prefix cache had.";
+    page.count("prompt_tokens", "Number of prompt tokens.", |m| {
+        &m.prompt_tokens
+    })?;
+    let help = "Number of prompt tokens found in the prefix cache.";
     page.count("prompt_tokens_cached", help, |m| &m.prompt_tokens_cached)?;
-    page.count("generation_tokens", "Tokens written.", |m| {
+    page.count("generation_tokens", "Number of tokens generated.", |m| {
         &m.generation_tokens
     })?;
-    let help = "Texts that ended, by reason.";
+    let help = "Number of finished requests, by finish reason.";
     let ends = |m: &Metrics| m.finished.each_ref().map(Counter::value).to_vec();
     page.by(
         "request_success",
@@ -100,7 +105,7 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
         help,
         ends,
     )?;
-    let help = "Requests that were refused, by reason.";
+    let help = "Number of rejected requests, by reason.";
     let rejected = |m: &Metrics| m.rejected.each_ref().map(Counter::value).to_vec();
     page.by(
         "admission_rejections",
@@ -109,19 +114,21 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
         help,
         rejected,
     )?;
-    let help = "Requests that had to wait, by reason.";
+    let help = "Number of requests that had to wait, by reason.";
     let queued = |m: &Metrics| m.queued.each_ref().map(Counter::value).to_vec();
     page.by("requests_queued", "reason", &QUEUE_REASONS, help, queued)?;
-    let help = "Times that a text's state was dropped to make room.";
+    let help = "Number of preemptions, which drop the state of a sequence.";
     page.count("num_preemptions", help, |m| &m.preemptions)?;
-    let help = "Tokens that the prefix cache was asked for.";
+    let help = "Number of tokens looked up in the prefix cache.";
     page.count("prefix_cache_queries", help, |m| &m.prefix_queries)?;
-    page.count("prefix_cache_hits", "Tokens that it had.", |m| {
-        &m.prefix_hits
-    })?;
-    let help = "Tokens of turns in which all texts write and no prompt is read.";
+    page.count(
+        "prefix_cache_hits",
+        "Number of tokens found in the prefix cache.",
+        |m| &m.prefix_hits,
+    )?;
+    let help = "Number of tokens generated in turns without prompt processing.";
     page.count("decode_turn_tokens", help, |m| &m.decode_turn_tokens)?;
-    let help = "Seconds of those turns.";
+    let help = "Duration of turns without prompt processing, in seconds.";
     page.each("decode_turn_seconds_total", "counter", help, |m| {
         m.decode_turn_time.value()
     })?;
@@ -151,57 +158,63 @@ fn histograms(page: &mut Page<'_>) -> fmt::Result {
     let all: [(&str, &str, Of); 13] = [
         (
             "time_to_first_token_seconds",
-            "From arrival to the first token.",
+            "Time from arrival to the first token.",
             |m| &m.first_token,
         ),
         (
             "inter_token_latency_seconds",
-            "From one token to the next.",
+            "Time between consecutive tokens.",
             |m| &m.inter_token,
         ),
         (
             "request_time_per_output_token_seconds",
-            "Its mean over a text.",
+            "Mean time between consecutive tokens of a request.",
             |m| &m.per_token,
         ),
         (
             "e2e_request_latency_seconds",
-            "From arrival to the end.",
+            "Time from arrival to the end.",
             |m| &m.e2e,
         ),
         (
             "request_queue_time_seconds",
-            "From arrival to the beginning of reading.",
+            "Time from arrival to the start of prompt processing.",
             |m| &m.queue,
         ),
         (
             "request_inference_time_seconds",
-            "From there to the end.",
+            "Time from the start of prompt processing to the end.",
             |m| &m.inference,
         ),
         (
             "request_prefill_time_seconds",
-            "From there to the first token.",
+            "Time from the start of prompt processing to the first token.",
             |m| &m.prefill,
         ),
         (
             "request_decode_time_seconds",
-            "From the first token to the last.",
+            "Time from the first token to the last.",
             |m| &m.decode,
         ),
-        ("iteration_tokens_total", "Tokens of a step.", |m| {
+        ("iteration_tokens_total", "Tokens per step.", |m| {
             &m.step_tokens
         }),
-        ("request_prompt_tokens", "Tokens of a prompt.", |m| {
+        ("request_prompt_tokens", "Prompt tokens per request.", |m| {
             &m.request_prompt
         }),
-        ("request_generation_tokens", "Tokens of an answer.", |m| {
-            &m.request_generation
+        (
+            "request_generation_tokens",
+            "Generated tokens per request.",
+            |m| &m.request_generation,
+        ),
+        (
+            "request_params_max_tokens",
+            "Requested maximum of generated tokens.",
+            |m| &m.request_max_tokens,
+        ),
+        ("request_params_n", "Requested number of choices.", |m| {
+            &m.request_n
         }),
-        ("request_params_max_tokens", "Most tokens asked for.", |m| {
-            &m.request_max_tokens
-        }),
-        ("request_params_n", "Choices asked for.", |m| &m.request_n),
     ];
     for (name, help, of) in all {
         page.head(name, "histogram", help)?;
@@ -219,7 +232,7 @@ fn process(page: &mut Page<'_>, isa: &str) -> fmt::Result {
         let name = "process_resident_memory_bytes";
         writeln!(
             page.text,
-            "# HELP {name} Memory of the process.\n# TYPE {name} gauge"
+            "# HELP {name} Resident memory of the process, in bytes.\n# TYPE {name} gauge"
         )?;
         writeln!(page.text, "{name} {bytes}")?;
     }

@@ -84,9 +84,8 @@ impl Models {
         let blend = Blend::sum(&parts);
         let (rank, max) = (blend.rank(), self.options.adapters.rank);
         if rank > max {
-            let what = format!(
-                "{name} needs room for a rank of {rank}, the server has {max} (--max-lora-rank)"
-            );
+            let what =
+                format!("{name} has rank {rank}, but the maximum is {max} (--max-lora-rank)");
             return Err(ApiError::field("adapters", what));
         }
         lease.adapter = Some(LeasedAdapter {

@@ -213,8 +213,8 @@ impl Loaded {
         }
         if reads_whole(&self.model) && !self.model.embeds() {
             log(&format!(
-                "model {name:?}: prompts are read {} tokens a step (-ub), however long that takes (--turn-ms has no \
-                 effect on it): an expert is read once a step",
+                "model {name:?}: prompts are processed {} tokens at a time (-ub) regardless of --turn-ms, so that \
+                 each expert is read once per step",
                 match self.limits.n_batch {
                     0 => 512,
                     n => n,

@@ -195,8 +195,9 @@ impl Models {
                 return Ok(lease);
             }
             let loaded = self.wait_for(index).await;
-            loaded
-                .map_err(|why| ApiError::unavailable(format!("the model was not loaded: {why}")))?;
+            loaded.map_err(|why| {
+                ApiError::unavailable(format!("the model could not be loaded: {why}"))
+            })?;
         }
     }
 
@@ -248,7 +249,7 @@ impl Models {
         match state.as_deref() {
             Ok(State::Failed(why)) => Err(why.clone()),
             Ok(_) => Ok(()),
-            Err(_) => Err("the server ends".to_owned()),
+            Err(_) => Err("the server is shutting down".to_owned()),
         }
     }
 
@@ -263,13 +264,13 @@ impl Models {
                     Err(failure) => break State::Failed(failure.message),
                 }
             },
-            Err(_) => State::Failed("the server ends".to_owned()),
+            Err(_) => State::Failed("the server is shutting down".to_owned()),
         };
         // An error at startup ends the server, which reports it; it is not logged twice.
         let ends_it = self.listed[index].eager && self.is_starting();
         if let (State::Failed(why), false) = (&state, ends_it) {
             (self.log)(&format!(
-                "model {:?} was not loaded: {why}",
+                "model {:?} could not be loaded: {why}",
                 self.listed[index].name
             ));
         }
@@ -313,13 +314,13 @@ impl Models {
         loaded.say_experts(&self.log);
         if self.options.experts.is_some() && loaded.model().experts().is_none() {
             (self.log)(&format!(
-                "model {name:?} has no experts that could stay on disk: --expert-cache has no effect on it"
+                "model {name:?} has no experts to keep on disk: --expert-cache has no effect"
             ));
         }
         let why_not = loaded.model().config().why_not_remove();
         if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
             (self.log)(&format!(
-                "model {name:?} {reason}: --context-shift has no effect on it, answers end when the context is full"
+                "model {name:?} {reason}: --context-shift has no effect, and answers end when the context is full"
             ));
         }
         Ok(loaded)

@@ -135,7 +135,7 @@ pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
         let is_same = |other: &&Listed| other.name == model.name;
         all[..i].iter().find(is_same)
     }) {
-        let message = format!("two models are called {:?}", twice.name);
+        let message = format!("two models are named {:?}", twice.name);
         return Err(std::io::Error::other(message));
     }
     Ok(all)
@@ -193,7 +193,7 @@ fn stem(path: &Path) -> String {
 pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return if all.is_empty() {
-            Err(ApiError::unavailable("there is no model"))
+            Err(ApiError::unavailable("no model is given"))
         } else {
             Ok(0)
         };

@@ -87,7 +87,7 @@ fn check(app: &App, request: &Request, path: &str) -> Result<(), ApiError> {
         return Err(ApiError::unauthorized());
     }
     if *app.stopping().borrow() && request.method() == Method::POST {
-        return Err(ApiError::unavailable("the server ends"));
+        return Err(ApiError::unavailable("the server is shutting down"));
     }
     Ok(())
 }

@@ -215,7 +215,7 @@ impl Server {
     {
         // At the limit, close the connection: if it waited, health probes would be kept out, too.
         let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            (self.log)("too many connections: one is closed");
+            (self.log)("too many connections: closed one");
             return;
         };
         let app = self.app.clone();
@@ -272,7 +272,7 @@ async fn remove_dead(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     if !found.file_type().is_socket() {
-        return Err(io::Error::other("something else has this name"));
+        return Err(io::Error::other("another file has this name"));
     }
     if tokio::net::UnixStream::connect(path).await.is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());

@@ -22,7 +22,7 @@ impl<T> Pending<T> {
     #[must_use]
     pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ApiError>> {
         let answered = wait_for(Pin::new(&mut self.receiver), patience)?;
-        Some(answered.unwrap_or_else(|_| Err(ApiError::unavailable("the server ends"))))
+        Some(answered.unwrap_or_else(|_| Err(ApiError::unavailable("the server is shutting down"))))
     }
 }
 

@@ -300,7 +300,7 @@ impl Loading {
             .block_on(async { timeout(patience, loaded).await })
             .ok()?;
         let found = found.map_or_else(
-            |_| Err("the server ends".to_owned()),
+            |_| Err("the server is shutting down".to_owned()),
             |found| found.clone().unwrap_or(Ok(())),
         );
         Some(found.map_err(ServeError::Model))

@@ -99,8 +99,8 @@ fn answers_are_those_of_the_model_in_memory() {
     for said in [
         "model \"mixture\": experts: ",
         ", read by simulated",
-        "model \"mixture\": prompts are read 512 tokens a step (-ub)",
-        "model \"other\" has no experts that could stay on disk",
+        "model \"mixture\": prompts are processed 512 tokens at a time (-ub)",
+        "model \"other\" has no experts to keep on disk",
     ] {
         assert!(lines.contains(said), "{said}\n{lines}");
     }

@@ -58,7 +58,7 @@ impl Tool {
             _ => return Err(ToolError::new("tools", "must be a list")),
         };
         if list.len() > TOOLS_MAX {
-            let what = format!("at most {TOOLS_MAX} are allowed");
+            let what = format!("has more than {TOOLS_MAX} tools");
             return Err(ToolError::new("tools", what));
         }
         let mut all: Vec<Self> = Vec::with_capacity(list.len());
@@ -66,7 +66,10 @@ impl Tool {
             let tool = Self::parse(value, &format!("tools[{n}]"))?;
             if all.iter().any(|other| other.name == tool.name) {
                 let field = format!("tools[{n}].function.name");
-                return Err(ToolError::new(field, format!("{:?} twice", tool.name)));
+                return Err(ToolError::new(
+                    field,
+                    format!("{:?} is defined twice", tool.name),
+                ));
             }
             all.push(tool);
         }
@@ -101,7 +104,7 @@ impl Tool {
             Some(_) => {
                 return Err(ToolError::new(
                     format!("{field}.description"),
-                    "must be a text",
+                    "must be a string",
                 ));
             }
         };
@@ -157,11 +160,12 @@ impl ToolChoice {
             Value::Object(object) => {
                 let function = object.get("function").unwrap_or(value);
                 let name = function.get("name").and_then(Value::as_str);
-                let name = name
-                    .ok_or_else(|| ToolError::new("tool_choice.function.name", "must be a text"))?;
+                let name = name.ok_or_else(|| {
+                    ToolError::new("tool_choice.function.name", "must be a string")
+                })?;
                 Self::Named(name.to_owned())
             }
-            _ => return Err(wrong("must be a text or an object".into())),
+            _ => return Err(wrong("must be a string or an object".into())),
         };
         choice.check(tools)?;
         Ok(choice)
@@ -175,9 +179,9 @@ impl ToolChoice {
         let wrong = |what: String| Err(ToolError::new("tool_choice", what));
         match self {
             Self::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                wrong(format!("there is no tool {name:?}"))
+                wrong(format!("no tool is named {name:?}"))
             }
-            Self::Required if tools.is_empty() => wrong("there are no tools".into()),
+            Self::Required if tools.is_empty() => wrong("requires tools".into()),
             _ => Ok(()),
         }
     }

@@ -35,14 +35,14 @@ pub enum ChatError {
     #[error(transparent)]
     Generate(#[from] GenerateError),
     /// The conversation does not fit, and shortening it is not allowed or not possible.
-    #[error("{n_tokens} tokens leave no room in the context of {n_ctx}: {what}")]
+    #[error("{n_tokens} tokens do not fit into the context of {n_ctx}: {what}")]
     Full {
         n_tokens: usize,
         n_ctx: usize,
         what: &'static str,
     },
     /// The conversation has no user message to answer.
-    #[error("there is nothing to answer yet")]
+    #[error("there is no message to answer yet")]
     Nothing,
 }
 
@@ -256,7 +256,7 @@ impl Chat {
             }
             if !self.options.shift {
                 let n_tokens = tokens.len();
-                let what = "a new conversation, or a larger context";
+                let what = "start a new conversation or use a larger context";
                 return Err(ChatError::Full {
                     n_tokens,
                     n_ctx,

@@ -189,11 +189,9 @@ fn check_begin(
 ) -> Result<(), GrammarError> {
     let ends = vocabulary.factory().tok_env().tok_trie().eos_tokens();
     let why = match pieces.first() {
-        Some((_, Some(id))) if may_end && ends.contains(id) => {
-            "begins with a token that ends texts"
-        }
+        Some((_, Some(id))) if may_end && ends.contains(id) => "begins with an end-of-text token",
         Some((_, Some(_))) => return Ok(()),
-        _ => "has a control token behind text",
+        _ => "has a control token after text",
     };
     let mark = shorten(&quoted(mark));
     Err(GrammarError::Compile(format!("{mark} {why}")))

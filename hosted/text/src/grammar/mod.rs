@@ -366,10 +366,10 @@ pub enum GrammarError {
     #[error("the grammar cannot be compiled: {0}")]
     Compile(String),
     /// It could not continue.
-    #[error("the grammar cannot go on: {0}")]
+    #[error("the grammar cannot continue: {0}")]
     Run(String),
     /// It exceeds the maximum length of a grammar.
-    #[error("the grammar is longer than {SOURCE_BYTES_MAX} bytes")]
+    #[error("the grammar exceeds {SOURCE_BYTES_MAX} bytes")]
     TooLong,
     /// There are too many tokens, or they are too long.
     #[error("the vocabulary is too large for grammars")]
@@ -384,7 +384,7 @@ pub enum GrammarError {
 
 /// The byte with which the crate announces a control token.
 const CONTROL: u8 = 0xff;
-const NO_TOKEN: &str = "no token of this vocabulary goes on here";
+const NO_TOKEN: &str = "no token of this vocabulary can follow";
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of alternatives at one place of a grammar: every tool and every optional argument needs some.
 const COMPOSED_ITEMS_MAX: usize = 20_000;

@@ -73,21 +73,22 @@ impl Structure {
     /// Checks the sizes, which bound the time of everything after it.
     fn check_sizes(&self) -> Result<(), String> {
         if self.tags.is_empty() || self.triggers.is_empty() {
-            return Err("a tag and a trigger are needed".to_owned());
+            return Err("needs at least one tag and one trigger".to_owned());
         }
         for (name, n, most) in [
             ("tags", self.tags.len(), TAGS_MAX),
             ("triggers", self.triggers.len(), TRIGGERS_MAX),
         ] {
             if n > most {
-                return Err(format!("{n} {name} are more than {most}"));
+                return Err(format!("{n} {name} exceed the maximum of {most}"));
             }
         }
         let of_tags = self.tags.iter().flat_map(|tag| [&tag.begin, &tag.end]);
         let mut marks = of_tags.chain(&self.triggers);
         if let Some(mark) = marks.find(|mark| mark.len() > MARK_BYTES_MAX) {
             let begin = quoted(&mark[..mark.floor_char_boundary(SHOWN_BYTES)]);
-            let what = format!("what begins with {begin} is longer than {MARK_BYTES_MAX} bytes");
+            let what =
+                format!("the text beginning with {begin} is longer than {MARK_BYTES_MAX} bytes");
             return Err(what);
         }
         Ok(())
@@ -122,9 +123,9 @@ impl Structure {
             let begun = triggers
                 .iter()
                 .position(|trigger| tag.begin.starts_with(trigger));
-            let number = begun.ok_or_else(|| format!("tag {i} begins with no trigger"))?;
+            let number = begun.ok_or_else(|| format!("tag {i} does not begin with a trigger"))?;
             if tag.schema.is_none() && tag.end.is_empty() {
-                return Err(format!("tag {i}: any text needs an end"));
+                return Err(format!("tag {i}: content of any text requires an end"));
             }
             tags[number].push(tag);
         }

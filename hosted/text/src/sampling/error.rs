@@ -13,7 +13,7 @@ pub enum SamplingError {
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// A bias for a token that does not exist.
-    #[error("there is no token {id} to bias: the vocabulary has {n_vocab}")]
+    #[error("cannot bias token {id}: the vocabulary has {n_vocab} tokens")]
     UnknownToken {
         /// The token.
         id: u32,
@@ -24,7 +24,7 @@ pub enum SamplingError {
     #[error(transparent)]
     Grammar(#[from] GrammarError),
     /// The vocabulary cannot encode a mark.
-    #[error("cannot write the mark {text:?} in tokens")]
+    #[error("cannot tokenize the mark {text:?}")]
     Mark {
         /// The text.
         text: String,
@@ -33,7 +33,7 @@ pub enum SamplingError {
         source: Box<TokenizerError>,
     },
     /// A sequence breaker has characters that the vocabulary cannot encode.
-    #[error("cannot write the sequence breaker {text:?} in tokens")]
+    #[error("cannot tokenize the sequence breaker {text:?}")]
     Breaker {
         /// The text.
         text: String,

@@ -45,7 +45,7 @@ impl Guide {
     /// # Errors
     /// Making a mask panicked.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Grammar>, GrammarError> {
-        let lost = || GrammarError::Run("the mask of a token could not be made".to_owned());
+        let lost = || GrammarError::Run("the mask of a token could not be computed".to_owned());
         self.grammar.lock().map_err(|_| lost())
     }
 

@@ -65,7 +65,11 @@ fn extra(fields: Fields<'_>) -> Result<Vec<InfillFile>> {
             Some(Value::String(text)) => Ok(text.clone()),
             other => {
                 let other = other.cloned().unwrap_or_default();
-                Err(wrong(&format!("input_extra[{i}].{name}"), &other, "a text"))
+                Err(wrong(
+                    &format!("input_extra[{i}].{name}"),
+                    &other,
+                    "a string",
+                ))
             }
         };
         Ok(InfillFile {

@@ -24,7 +24,7 @@ pub(super) async fn set(context: Context, request: Request) -> Result<Response, 
         let fields = Fields::of_body(part)?;
         let id = fields.count("id", 0..=usize::MAX >> 1)?;
         let entry = id.and_then(|id| adapters.numbered(id));
-        let unknown = || ApiError::field(format!("[{i}].id"), "there is no such adapter");
+        let unknown = || ApiError::field(format!("[{i}].id"), "no such adapter");
         let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
         let scale = scale.ok_or_else(|| ApiError::field(format!("[{i}].scale"), "is missing"))?;
         scales.push((entry.ok_or_else(unknown)?, scale));

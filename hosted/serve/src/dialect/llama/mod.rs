@@ -85,8 +85,8 @@ const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
     let why = match path {
-        "/props" => "properties are set on the command line",
-        _ => "models are loaded when they are asked for",
+        "/props" => "set properties on the command line",
+        _ => "models are loaded when a request names them",
     };
     Err(ApiError::unsupported(format!("{path}: {why}")))
 }

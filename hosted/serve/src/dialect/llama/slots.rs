@@ -54,7 +54,7 @@ fn shown(slot: &SlotView, n_ctx: usize) -> Value {
 pub(super) async fn act(context: Context, request: Request) -> Result<Response, ApiError> {
     check(&context)?;
     let slot = last_part(request.uri().path()).parse::<u32>().ok();
-    let slot = slot.ok_or_else(|| ApiError::field("id_slot", "must be the number of a slot"))?;
+    let slot = slot.ok_or_else(|| ApiError::field("id_slot", "is not the number of a slot"))?;
     let lease = present(&context, &request)?;
     let action = query(&request, "action").unwrap_or_default().to_owned();
     let model = query(&request, "model").map(str::to_owned);
@@ -120,7 +120,7 @@ fn within(folder: &Path, name: &str) -> Result<PathBuf, ApiError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.');
     if !is_name || !name.chars().all(is_plain) {
-        let what = "must be a file's name of letters, digits, '-', '_' and '.', without a folder";
+        let what = "must be a file name of letters, digits, '-', '_' and '.', without a folder";
         return Err(ApiError::field("filename", what));
     }
     Ok(folder.join(name))

@@ -66,14 +66,14 @@ pub(super) async fn detokenize(context: Context, request: Request) -> Result<Res
         let list = match fields.value("tokens") {
             Some(Value::Array(list)) => list,
             None => return Err(ApiError::field("tokens", "is missing")),
-            Some(other) => return Err(wrong("tokens", other, "a list of tokens")),
+            Some(other) => return Err(wrong("tokens", other, "a list of token ids")),
         };
         let n_vocab = lease.model().tokenizer().n_vocab();
         let token = |value| {
             let token = token("tokens", value)?;
             match token < n_vocab {
                 true => Ok(token),
-                false => Err(wrong("tokens", value, "a token of this model")),
+                false => Err(wrong("tokens", value, "a token id of this model")),
             }
         };
         let tokens = list.iter().map(token).collect::<Result<Vec<_>>>()?;

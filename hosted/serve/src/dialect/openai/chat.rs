@@ -66,7 +66,7 @@ fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
     match fields.bool("logprobs")? {
         Some(true) => Ok(Some(top.unwrap_or(0))),
         _ if top.is_some_and(|n| n > 0) => {
-            Err(ApiError::field("top_logprobs", "needs logprobs: true"))
+            Err(ApiError::field("top_logprobs", "requires logprobs: true"))
         }
         _ => Ok(None),
     }

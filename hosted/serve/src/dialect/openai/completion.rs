@@ -36,7 +36,7 @@ pub(super) fn parse(
     request.prompts = match fields.str("suffix")?.filter(|suffix| !suffix.is_empty()) {
         None => prompts.all,
         Some(suffix) => {
-            let needs = |_| ApiError::field("suffix", "needs a prompt that is one text");
+            let needs = |_| ApiError::field("suffix", "requires a prompt that is a single string");
             let prefix = fields.str("prompt").map_err(needs)?;
             vec![CompletionPrompt::Infill(Infill {
                 prefix: prefix.unwrap_or_default().to_owned(),

@@ -54,7 +54,10 @@ impl Texts {
             }
             Some(Value::Array(list)) if !list[0].is_number() => {
                 if list.len() > TEXTS_MAX {
-                    let what = format!("{} texts; at most {TEXTS_MAX} are allowed", list.len());
+                    let what = format!(
+                        "has {} texts, more than the maximum of {TEXTS_MAX}",
+                        list.len()
+                    );
                     return Err(ApiError::field(name, what));
                 }
                 let each = list.iter().enumerate();
@@ -79,7 +82,7 @@ fn one(value: &Value, name: &str) -> Result<EmbeddingInput> {
             let tokens = list.iter().map(|value| token(name, value));
             Ok(EmbeddingInput::Tokens(tokens.collect::<Result<_>>()?))
         }
-        other => Err(wrong(name, other, "a text, or a list of tokens")),
+        other => Err(wrong(name, other, "a string or a list of token ids")),
     }
 }
 

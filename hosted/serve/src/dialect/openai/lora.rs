@@ -59,7 +59,7 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
         }
         Some(old) if old.model != model => {
             let what = format!(
-                "the adapter {name:?} is for {:?}",
+                "the adapter {name:?} was made for {:?}",
                 models.name_of(old.model)
             );
             return Err(ApiError::field("base_model_name", what));
@@ -78,7 +78,10 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
             published.map_err(|why| ApiError::field("lora_name", why))?;
         }
         Some(old) if !adapters.replace(old, &entry) => {
-            return Err(ApiError::field("lora_name", "was withdrawn meanwhile"));
+            return Err(ApiError::field(
+                "lora_name",
+                "was removed while it was loading",
+            ));
         }
         Some(_) => {}
     }
@@ -98,7 +101,7 @@ pub(super) async fn unload(context: Context, request: Request) -> Result<Respons
         .find(name)
         .ok_or_else(|| ApiError::no_model(name, &[]))?;
     if let Origin::Folder(_) = entry.origin {
-        let what = "is in the folder of --lora-dir: it goes when its file does";
+        let what = "is in the folder of --lora-dir; delete its file to unload it";
         return Err(ApiError::field("lora_name", what));
     }
     adapters.remove(&entry);
@@ -113,7 +116,7 @@ fn may_change(context: &Context) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::unsupported(
-        "adapters are not loaded and unloaded by requests here: start the server with --allow-lora-updates, or with \
+        "loading and unloading adapters is disabled; start the server with --allow-lora-updates or with \
          VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
     ))
 }

@@ -37,10 +37,7 @@ fn messages(fields: Fields<'_>) -> Result<Vec<Message>> {
     let list = match fields.value("messages") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         Some(Value::Array(_)) | None => {
-            return Err(ApiError::field(
-                "messages",
-                "at least one message is needed",
-            ));
+            return Err(ApiError::field("messages", "needs at least one message"));
         }
         Some(other) => return Err(wrong("messages", other, "a list of messages")),
     };
@@ -58,7 +55,7 @@ fn message(value: &Value, field: &str) -> Result<Message> {
         Some(Value::String(role)) if !role.is_empty() => role,
         other => {
             let other = other.unwrap_or_default();
-            return Err(wrong(&format!("{field}.role"), &other, "a text"));
+            return Err(wrong(&format!("{field}.role"), &other, "a string"));
         }
     };
     let content = match extra.shift_remove("content") {
@@ -70,7 +67,7 @@ fn message(value: &Value, field: &str) -> Result<Message> {
             return Err(wrong(
                 &format!("{field}.content"),
                 &other,
-                "a text or a list of parts",
+                "a string or a list of parts",
             ));
         }
     };
@@ -94,14 +91,17 @@ fn text_of(parts: &[Value], field: &str) -> Result<String> {
         match kind.as_str() {
             Some("text" | "input_text" | "output_text" | "refusal") => {}
             Some("image_url" | "input_image" | "input_audio" | "audio" | "video" | "file") => {
-                let what = format!("{} is not supported: this server takes text", shown(&kind));
+                let what = format!(
+                    "{} is not supported: this server accepts only text",
+                    shown(&kind)
+                );
                 return Err(ApiError::field(format!("{field}.type"), what));
             }
             _ => {
                 return Err(wrong(
                     &format!("{field}.type"),
                     &kind,
-                    "a type of content, such as text",
+                    "a content type, such as text",
                 ));
             }
         }
@@ -109,7 +109,7 @@ fn text_of(parts: &[Value], field: &str) -> Result<String> {
             Some(Value::String(text)) => texts.push(text.as_str()),
             other => {
                 let other = other.cloned().unwrap_or_default();
-                return Err(wrong(&format!("{field}.text"), &other, "a text"));
+                return Err(wrong(&format!("{field}.text"), &other, "a string"));
             }
         }
     }

@@ -126,7 +126,7 @@ const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
     let why = match path.contains("audio") {
-        true => "this server takes text",
+        true => "this server accepts only text",
         false => "use /v1/chat/completions",
     };
     Err(ApiError::unsupported(format!("{path}: {why}")))

@@ -68,18 +68,18 @@ fn documents<'v>(fields: Fields<'v>, name: &str) -> Result<Vec<Document<'v>>> {
         // An error about the model itself takes precedence, so this is not an error here.
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(wrong(name, other, "a list of texts")),
+        Some(other) => return Err(wrong(name, other, "a list of strings")),
     };
     if list.len() > DOCUMENTS_MAX {
         let what = format!(
-            "{} documents; at most {DOCUMENTS_MAX} are allowed",
+            "has {} documents, more than the maximum of {DOCUMENTS_MAX}",
             list.len()
         );
         return Err(ApiError::field(name, what));
     }
     let text = |(i, value): (usize, &'v Value)| {
         let text = value.as_str().or_else(|| value.get("text")?.as_str());
-        let text = text.ok_or_else(|| wrong(&format!("{name}[{i}]"), value, "a text"))?;
+        let text = text.ok_or_else(|| wrong(&format!("{name}[{i}]"), value, "a string"))?;
         Ok(Document { text, value })
     };
     list.iter().enumerate().map(text).collect()
@@ -159,11 +159,11 @@ mod tests {
         for (body, expected) in [
             (
                 json!({"documents": ["a", 3]}),
-                "documents[1]: 3 is not a text",
+                "documents[1]: 3 is not a string",
             ),
             (
                 json!({"documents": "a"}),
-                "documents: \"a\" is not a list of texts",
+                "documents: \"a\" is not a list of strings",
             ),
         ] {
             assert_eq!(of(body).unwrap_err().to_string(), expected);

@@ -299,7 +299,7 @@ impl Worker {
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     (self.log)(&format!(
-                        "cache folder {}: a page is not used: {error}",
+                        "cache folder {}: a page is ignored: {error}",
                         self.folder.display()
                     ));
                 }
@@ -328,7 +328,7 @@ fn header(key: &Key, bytes: &[u8]) -> [u8; HEADER_BYTES] {
 }
 
 fn read_file(path: &Path, key: &Key) -> io::Result<Vec<u8>> {
-    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the file is damaged");
     let mut file = File::open(path)?;
     let n_bytes = file.metadata()?.len();
     let mut found = [0; HEADER_BYTES];

@@ -256,7 +256,7 @@ impl Pool {
         let n_draft = self.session.draft(sequences, n_beside);
         let speculation = self.session.speculation_mut();
         if let Some(failure) = speculation.and_then(Speculation::failure) {
-            (self.log)(&format!("drafts ended: {failure}"));
+            (self.log)(&format!("drafting stopped: {failure}"));
         }
         n_draft
     }

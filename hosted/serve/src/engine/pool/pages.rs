@@ -102,7 +102,7 @@ impl Pool {
         {
             match self.session.checkpoint(text.sequence(), name) {
                 Ok(()) => self.cache.named(&last, name),
-                Err(error) => (self.log)(&format!("a state is not kept: {error}")),
+                Err(error) => (self.log)(&format!("a state is not cached: {error}")),
             }
             if let Some(backing) = &mut self.backing {
                 backing.push(last);
@@ -157,7 +157,7 @@ impl Pool {
             .with_state(|state| state.write_page(fingerprint, bytes))
         {
             Ok(page) => self.cache.insert(&mut self.session, key, before, page),
-            Err(error) => (self.log)(&format!("a page from disk is not used: {error}")),
+            Err(error) => (self.log)(&format!("a cached page is ignored: {error}")),
         }
     }
 
@@ -172,7 +172,7 @@ impl Pool {
         {
             Ok(found) if found == len => self.cache.named(key, name),
             Ok(_) => self.session.with_state(|state| state.forget(name)),
-            Err(error) => (self.log)(&format!("a state from disk is not used: {error}")),
+            Err(error) => (self.log)(&format!("a cached state is ignored: {error}")),
         }
     }
 }

@@ -21,7 +21,7 @@ impl Pool {
         let n_seq = self.session.limits().n_seq;
         if slot as usize >= n_seq {
             return Err(JobError::Slot(format!(
-                "there is no slot {slot}: the model has {n_seq}"
+                "slot {slot} does not exist: the model has {n_seq} slots"
             )));
         }
         let (n_tokens, path) = match action {
@@ -71,7 +71,7 @@ impl Pool {
         };
         let mut sequence = self.session.add_at(slot, &settings).map_err(failed)?;
         let restored = self.session.restore(&mut sequence, path);
-        let missing = || JobError::Slot(format!("{} is not there, or empty", path.display()));
+        let missing = || JobError::Slot(format!("{} does not exist or is empty", path.display()));
         let n_tokens = restored.map_err(failed)?.ok_or_else(missing)?;
         sequence.release_adapter();
         self.idle.push(sequence, Arc::from(""));

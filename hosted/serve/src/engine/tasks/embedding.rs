@@ -39,7 +39,7 @@ impl EmbedTask {
         let n_floats = n_rows.saturating_mul(n_embd);
         let left = n_floats.saturating_sub(self.vectors.len());
         let reserved = self.vectors.try_reserve_exact(left);
-        reserved.map_err(|_| JobError::Failed(format!("no memory for {n_floats} numbers")))
+        reserved.map_err(|_| JobError::Failed(format!("cannot allocate {n_floats} numbers")))
     }
 }
 

@@ -63,7 +63,7 @@ enum Expr {
 #[non_exhaustive]
 pub enum GbnfError {
     /// Unexpected text.
-    #[error("line {line}: {what} is expected before \"{found}\"")]
+    #[error("line {line}: expected {what}, found {found}")]
     Expected {
         /// Line, from 1.
         line: usize,
@@ -73,7 +73,7 @@ pub enum GbnfError {
         found: String,
     },
     /// A rule that is used but not defined.
-    #[error("line {line}: there is no rule \"{name}\"")]
+    #[error("line {line}: the rule \"{name}\" is not defined")]
     UnknownRule {
         /// Line of the use.
         line: usize,
@@ -81,10 +81,10 @@ pub enum GbnfError {
         name: String,
     },
     /// The grammar has no rule named `root`.
-    #[error("there is no rule \"root\"")]
+    #[error("the rule \"root\" is not defined")]
     NoRoot,
     /// Two rules with the same name.
-    #[error("line {line}: the rule \"{name}\" was there before")]
+    #[error("line {line}: the rule \"{name}\" is defined twice")]
     Twice {
         /// Line of the second.
         line: usize,
@@ -93,8 +93,7 @@ pub enum GbnfError {
     },
     /// A rule begins with itself.
     #[error(
-        "line {line}: left recursion: the rule \"{name}\" can begin with itself, \
-         so it would never end"
+        "line {line}: left recursion: the rule \"{name}\" can begin with itself and would never end"
     )]
     LeftRecursion {
         /// Line of the rule.
@@ -103,7 +102,7 @@ pub enum GbnfError {
         name: String,
     },
     /// A rule that always needs itself.
-    #[error("line {line}: no text ever completes the rule \"{name}\"")]
+    #[error("line {line}: the rule \"{name}\" matches no finite text")]
     Endless {
         /// Line of the rule.
         line: usize,
@@ -115,8 +114,7 @@ pub enum GbnfError {
     TooManyRules,
     /// The regular expressions are too large.
     #[error(
-        "line {line}: the rule \"{name}\" and those before it are too large when the rules that \
-         they name are written in their place"
+        "line {line}: the grammar is too large when the rules named by \"{name}\" and those before it are expanded"
     )]
     TooLarge {
         /// Line of the rule.
@@ -125,13 +123,15 @@ pub enum GbnfError {
         name: String,
     },
     /// The number of repetitions exceeds the limit.
-    #[error("line {line}: at most {REPEAT_MAX} repetitions, or no upper bound")]
+    #[error(
+        "line {line}: a repetition must not exceed {REPEAT_MAX} or have a maximum below its minimum"
+    )]
     Repetitions {
         /// Line.
         line: usize,
     },
     /// A character range whose end is before its start.
-    #[error("line {line}: the range {first}-{last} runs backwards")]
+    #[error("line {line}: the range {first}-{last} is reversed")]
     Range {
         /// Line.
         line: usize,
@@ -141,13 +141,13 @@ pub enum GbnfError {
         last: char,
     },
     /// Parentheses are nested too deeply.
-    #[error("line {line}: more than {DEPTH_MAX} parentheses within each other")]
+    #[error("line {line}: more than {DEPTH_MAX} nested parentheses")]
     Depth {
         /// Line.
         line: usize,
     },
     /// Syntax of newer versions that refers to tokens, which is not supported.
-    #[error("line {line}: tokens by name or number (<…>) cannot be used here")]
+    #[error("line {line}: tokens by name or number (<…>) are not supported here")]
     Token {
         /// Line.
         line: usize,

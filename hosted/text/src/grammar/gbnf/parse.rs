@@ -95,9 +95,9 @@ impl<'t> Parser<'t> {
     fn expected(&self, what: &'static str) -> GbnfError {
         let rest = self.text[self.at..].lines().next().unwrap_or_default();
         let found: String = match self.peek() {
-            None => "the end of the grammar".into(),
-            Some('\r' | '\n') => "the end of the line".into(),
-            Some(_) => rest.chars().take(20).collect(),
+            None => "end of input".into(),
+            Some('\r' | '\n') => "end of line".into(),
+            Some(_) => format!("\"{}\"", rest.chars().take(20).collect::<String>()),
         };
         let line = self.line();
         GbnfError::Expected { line, what, found }
@@ -308,7 +308,7 @@ impl<'t> Parser<'t> {
 
     /// A character of a string or class, with escapes resolved.
     fn character(&mut self) -> Result<char, GbnfError> {
-        let unclosed = "the end of a text or class";
+        let unclosed = "the end of a literal or character class";
         match self.peek() {
             Some('\\') => {}
             Some('\r' | '\n') | None => return Err(self.expected(unclosed)),

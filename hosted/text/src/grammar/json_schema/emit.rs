@@ -82,7 +82,7 @@ fn alternatives(reader: &Reader<'_>, places: &Places, number: usize) -> Result<V
     if all.is_empty() {
         let name = reader.name_of(&place.together);
         return Err(format!(
-            "no document is valid: {name} needs more than it may have"
+            "no document is valid: the constraints of {name} contradict each other"
         ));
     }
     Ok(match all.len() {
@@ -300,8 +300,7 @@ fn patterns(
             let overlap = text::regex(&[pattern, other], &known);
             if !overlap.is_ok_and(|mut regex| regex.always_empty()) {
                 return Err(format!(
-                    "patternProperties {pattern:?} and {other:?} have names in common, \
-                     which is not supported"
+                    "patternProperties {pattern:?} and {other:?} overlap, which is not supported"
                 ));
             }
         }
@@ -320,8 +319,7 @@ fn choices(
     let fits = |size: u64| (has_more || size >= least) && most.is_none_or(|most| size <= most);
     if n > CHOICES_LOG_MAX {
         return Err(format!(
-            "minProperties and maxProperties over more than {CHOICES_LOG_MAX} optional \
-             properties are not supported"
+            "minProperties and maxProperties over more than {CHOICES_LOG_MAX} optional properties are not supported"
         ));
     }
     let sets = (0..1u32 << n).filter(|set| fits(set.count_ones().into()));

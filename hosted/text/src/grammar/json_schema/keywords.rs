@@ -146,7 +146,7 @@ pub(super) fn types(object: &Map<String, Value>, pointer: &str) -> Result<Vec<Sh
     for name in names {
         let known = name.as_str().is_some_and(|name| TYPES.contains(&name));
         if !known {
-            return Err(format!("{pointer}: there is no type {name}"));
+            return Err(format!("{pointer}: unknown type {name}"));
         }
     }
     let mut shapes = Shape::all();
@@ -170,7 +170,7 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
     let bound = |key: &str| match object.get(key) {
         Some(Value::Number(number)) => exact(number, &format!("{pointer}/{key}")).map(Some),
         Some(Value::Bool(_)) if key.starts_with("exclusive") => Ok(None),
-        Some(_) => Err(format!("{pointer}/{key}: it is no number")),
+        Some(_) => Err(format!("{pointer}/{key}: not a number")),
         None => Ok(None),
     };
     // In draft 4, "exclusiveMinimum": true modifies "minimum".
@@ -195,7 +195,7 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
     if let Some(value) = object.get("multipleOf") {
         let step = match value {
             Value::Number(number) => Step::of(number),
-            _ => Err("it is no number above 0".to_owned()),
+            _ => Err("not a number above 0".to_owned()),
         };
         let step = step.map_err(|what| format!("{pointer}/multipleOf: {what}"))?;
         made.multiples.push(step);
@@ -207,8 +207,8 @@ pub(super) fn numeric(object: &Map<String, Value>, pointer: &str) -> Result<Nume
 pub(super) fn exact(number: &Number, pointer: &str) -> Result<Exact, String> {
     Exact::of(number).ok_or_else(|| {
         format!(
-            "{pointer}: the number {number} cannot be held to exactly; whole numbers from -2^63 to 2^64-1 \
-             and fractions below 2^53 can"
+            "{pointer}: the number {number} cannot be represented exactly; integers from -2^63 to 2^64-1 and \
+             fractions below 2^53 can"
         )
     })
 }
@@ -216,7 +216,7 @@ pub(super) fn exact(number: &Number, pointer: &str) -> Result<Exact, String> {
 pub(super) fn textual(object: &Map<String, Value>, pointer: &str) -> Result<Text, String> {
     let word = |key: &str| match object.get(key) {
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(format!("{pointer}/{key}: it is no text")),
+        Some(_) => Err(format!("{pointer}/{key}: not a string")),
         None => Ok(None),
     };
     let made = Text {
@@ -249,7 +249,7 @@ pub(super) fn count(
         reason = "just checked"
     )]
     let count = value.as_u64().or_else(|| whole.map(|x| x as u64));
-    let wrong = || format!("{pointer}/{key}: {value} is no whole number from 0");
+    let wrong = || format!("{pointer}/{key}: {value} is not a non-negative integer");
     count.map(Some).ok_or_else(wrong)
 }
 
@@ -259,7 +259,7 @@ pub(super) fn list_of<'v>(
     key: &str,
 ) -> Result<&'v [Value], String> {
     let list = value.as_array().map(Vec::as_slice);
-    list.ok_or_else(|| format!("{pointer}: {key} is a list"))
+    list.ok_or_else(|| format!("{pointer}: {key} must be a list"))
 }
 
 /// The number of the schema that allows nothing.

@@ -74,7 +74,7 @@ impl Shared {
             all.push(pattern);
         }
         if all.len() > PATTERNS_MAX {
-            let what = format!("texts of more than {PATTERNS_MAX} kinds are not supported");
+            let what = format!("strings of more than {PATTERNS_MAX} kinds are not supported");
             return Err(GrammarError::Compile(what));
         }
         Ok(text_mark(number))

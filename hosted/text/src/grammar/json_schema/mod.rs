@@ -44,7 +44,7 @@ use serde_json::Value;
 /// error has the JSON pointer of the place.
 pub(super) fn rewritten(source: &str) -> Result<(Value, Vec<RegexAst>), GrammarError> {
     let schema: Value = serde_json::from_str(source)
-        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
+        .map_err(|error| GrammarError::Schema(format!("not valid JSON: {error}")))?;
     if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
         let what = format!("a schema is an object, true or false, not {schema}");
         return Err(GrammarError::Schema(super::shorten(&what)));

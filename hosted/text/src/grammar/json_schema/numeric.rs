@@ -183,7 +183,7 @@ impl Step {
     /// The factor, if it is above 0 and can be enforced.
     pub(super) fn of(number: &Number) -> Result<Self, String> {
         if number.as_f64().is_none_or(|x| x <= 0.0) {
-            return Err("it is no number above 0".to_owned());
+            return Err("not a number above 0".to_owned());
         }
         let parsed = Exact::of(number).and_then(|exact| match exact {
             Exact::Whole(units) => Some((units, 0)),
@@ -216,7 +216,7 @@ fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-const TOO_FINE: &str = "such factors of a number together are not supported";
+const TOO_FINE: &str = "this combination of multipleOf factors is not supported";
 /// Maximum number of decimal places of the compiler's fractions.
 const PLACES_MAX: u32 = 8;
 /// Chosen so that the sum of a bound and a step fits into 128 bits.

@@ -192,7 +192,7 @@ fn reason(reader: &Reader<'_>, places: &Places) -> String {
         let next = place.shapes.first().and_then(|shape| needed(places, shape));
         match next {
             Some((number, _)) if seen.contains(&number) => {
-                return format!("{name}: it always needs itself, so no document would ever end");
+                return format!("{name}: requires itself, so no document would ever end");
             }
             Some((number, what)) => {
                 label = format!("{name}: {what}: ");
@@ -216,7 +216,7 @@ fn needed(places: &Places, shape: &Shape) -> Option<(usize, String)> {
         }),
         Shape::Array(array) => {
             let number = items_needed(array).find_map(missing)?;
-            Some((number, "an item that is needed".to_owned()))
+            Some((number, "a required item".to_owned()))
         }
         _ => None,
     }

@@ -20,7 +20,7 @@ pub(in crate::grammar) fn before_mark(
     end: &str,
 ) -> Result<RegexAst, GrammarError> {
     let schema: Value = serde_json::from_str(source)
-        .map_err(|error| GrammarError::Schema(format!("it is not JSON: {error}")))?;
+        .map_err(|error| GrammarError::Schema(format!("not valid JSON: {error}")))?;
     let made = || {
         let mut reader = Reader::new(&schema)?;
         let places = place::all(&mut reader)?;
@@ -38,7 +38,7 @@ pub(in crate::grammar) fn before_mark(
         ]);
         if is_empty(&texts)? {
             let name = reader.name_of(&places.all[0].together);
-            return Err(format!("no text without {mark} is of {name}"));
+            return Err(format!("no string without {mark} matches {name}"));
         }
         Ok(RegexAst::Concat(vec![
             texts,
@@ -74,7 +74,7 @@ fn of(shape: &Text) -> Result<RegexAst, String> {
 fn is_empty(texts: &RegexAst) -> Result<bool, String> {
     let mut builder = RegexBuilder::new();
     let whole = builder.mk(texts);
-    let whole = whole.map_err(|error| format!("a text cannot be kept to: {error}"))?;
+    let whole = whole.map_err(|error| format!("a string cannot be enforced: {error}"))?;
     let regex = builder.into_regex_limited(whole, FUEL);
     Ok(regex.is_ok_and(|mut regex: Regex| regex.always_empty()))
 }

@@ -65,7 +65,9 @@ impl<'s> Reader<'s> {
     fn charge(&mut self, parts: usize) -> Result<(), String> {
         self.n_parts += parts;
         if self.n_parts > PARTS_MAX {
-            return Err(format!("it is too large: more than {PARTS_MAX} parts"));
+            return Err(format!(
+                "the schema is too large: more than {PARTS_MAX} parts"
+            ));
         }
         Ok(())
     }
@@ -117,7 +119,7 @@ impl<'s> Reader<'s> {
         if self.open.contains(&number) || self.open.len() > DEPTH_MAX {
             let pointer = &self.sources[number].1;
             return Err(format!(
-                "{pointer}: a $ref leads back here without anything in between"
+                "{pointer}: a $ref leads back here with nothing in between"
             ));
         }
         let (source, pointer) = self.sources[number].clone();
@@ -174,7 +176,7 @@ impl<'s> Reader<'s> {
             };
             if key == "$dynamicRef" && !self.index.is_static() {
                 return Err(format!(
-                    "{pointer}: \"$dynamicRef\" is not supported where several places are meant"
+                    "{pointer}: \"$dynamicRef\" with several targets is not supported"
                 ));
             }
             let more = self.referred(value, reference, pointer)?;
@@ -218,7 +220,7 @@ impl<'s> Reader<'s> {
         pointer: &str,
     ) -> Result<Vec<Shape>, String> {
         let Some(reference) = reference.as_str() else {
-            return Err(format!("{pointer}: $ref is a text"));
+            return Err(format!("{pointer}: $ref must be a string"));
         };
         let target = self.index.find(at, reference);
         let target = target.map_err(|what| format!("{pointer}: {what}"))?;
@@ -353,7 +355,7 @@ impl<'s> Reader<'s> {
         for key in ["properties", "patternProperties"] {
             let Some(map) = object.get(key) else { continue };
             let Some(map) = map.as_object() else {
-                return Err(format!("{pointer}: {key} is an object"));
+                return Err(format!("{pointer}: {key} must be an object"));
             };
             for (name, schema) in map {
                 let escaped = name.replace('~', "~0").replace('/', "~1");
@@ -373,7 +375,8 @@ impl<'s> Reader<'s> {
         if let Some(list) = object.get("required") {
             for name in list_of(list, pointer, "required")? {
                 let name = name.as_str();
-                let name = name.ok_or_else(|| format!("{pointer}: required is a list of names"))?;
+                let name =
+                    name.ok_or_else(|| format!("{pointer}: required must be a list of names"))?;
                 if !made.required.iter().any(|known| known == name) {
                     made.required.push(name.to_owned());
                 }
@@ -441,8 +444,8 @@ impl<'s> Reader<'s> {
                 for shape in self.intersect(closed, others)? {
                     if !self.is_void_below(&shape)? {
                         return Err(format!(
-                            "{pointer}/oneOf: a document can be of both {n} and {m}; write anyOf, or \
-                             \"x-guidance\": {{\"coerce_one_of\": true}} at the top to mean it"
+                            "{pointer}/oneOf: a document can match both {n} and {m}; write anyOf, or \"x-guidance\": \
+                             {{\"coerce_one_of\": true}} at the top to treat it as anyOf"
                         ));
                     }
                 }

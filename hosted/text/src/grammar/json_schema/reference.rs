@@ -68,13 +68,13 @@ impl<'s> Index<'s> {
         let Some(&resource) = self.resources.get(&uri) else {
             let hint = match reference.strip_prefix('/') {
                 Some(path) => format!("write #/{path}"),
-                None => "put that schema below $defs, with its $id".to_owned(),
+                None => "put that schema under $defs, with its $id".to_owned(),
             };
             return Err(format!(
-                "$ref {reference:?} leads out of this schema: {hint}"
+                "$ref {reference:?} is outside of this schema: {hint}"
             ));
         };
-        let nothing = || format!("$ref {reference:?} leads to nothing");
+        let nothing = || format!("$ref {reference:?} does not exist");
         let fragment = decoded(fragment).ok_or_else(nothing)?;
         if fragment.is_empty() || fragment.starts_with('/') {
             // serde_json decodes ~1 and ~0.

@@ -17,7 +17,7 @@ pub(super) fn regex(patterns: &[&str], without: &[&str]) -> Result<Regex, String
             let mut lines = text.lines().map(str::trim);
             let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
             let why = last.trim_start_matches("error: ");
-            format!("the pattern {pattern:?} cannot be used: {why}")
+            format!("the pattern {pattern:?} is not supported: {why}")
         })?;
         parts.push(RegexAst::ExprRef(part));
     }

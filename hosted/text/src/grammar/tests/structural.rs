@@ -176,12 +176,12 @@ fn what_cannot_be_kept_to_is_refused_by_name() {
         (
             &["<f"][..],
             vec![numbers("<g>")],
-            "tag 0 begins with no trigger",
+            "tag 0 does not begin with a trigger",
         ),
         (
             &["<f"],
             vec![tag("<f>", None, "")],
-            "tag 0: any text needs an end",
+            "tag 0: content of any text requires an end",
         ),
         (&["<f", ""], vec![numbers("<f>")], "a trigger is empty"),
         (
@@ -194,16 +194,20 @@ fn what_cannot_be_kept_to_is_refused_by_name() {
             vec![numbers("<f>")],
             r#"no tag begins with the trigger "<g""#,
         ),
-        (&[], vec![numbers("<f>")], "a tag and a trigger are needed"),
+        (
+            &[],
+            vec![numbers("<f>")],
+            "needs at least one tag and one trigger",
+        ),
         (
             &["<f"],
             vec![numbers("<f>"); 1025],
-            "1025 tags are more than 1024",
+            "1025 tags exceed the maximum of 1024",
         ),
         (
             &["<f"; 129],
             vec![numbers("<f>")],
-            "129 triggers are more than 128",
+            "129 triggers exceed the maximum of 128",
         ),
     ] {
         let error = structure(triggers, tags).grammar();
@@ -232,19 +236,19 @@ fn what_cannot_be_kept_to_is_refused_by_name() {
                 "a<|go|>",
                 "a<|go|>",
                 "</f>",
-                r#""a<|go|>" has a control token behind text"#,
+                r#""a<|go|>" has a control token after text"#,
             ),
             (
                 "<f",
                 "<f>",
                 "\n<|no|>",
-                r#""\n<|no|>" has a control token behind text"#,
+                r#""\n<|no|>" has a control token after text"#,
             ),
             (
                 "<|endoftext|>",
                 "<|endoftext|>",
                 "</f>",
-                r#""<|endoftext|>" begins with a token that ends texts"#,
+                r#""<|endoftext|>" begins with an end-of-text token"#,
             ),
         ] {
             let source = structure(&[trigger], vec![tag(begin, None, end)]).grammar();
