@@ -80,7 +80,7 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             (
                 "--rerank --reranking",
                 No,
-                Refused("heads for ranking are not supported yet"),
+                Ignored("models with a ranking head always serve reranking"),
             ),
             ("--props", No, Refused("set properties on the command line")),
             (
