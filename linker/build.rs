@@ -21,7 +21,9 @@ fn main() {
     let target = env::var("TARGET").expect("cargo sets it for build scripts");
     if target != "x86_64-unknown-linux-gnu" {
         // The "none" targets are soft-float: vector code would silently become library calls.
-        println!("cargo::error=the image is built for x86_64-unknown-linux-gnu, not {target}");
+        println!(
+            "cargo::error=the image requires the target x86_64-unknown-linux-gnu, not {target}"
+        );
         return;
     }
     println!("cargo::rustc-cfg=sluice_image");

@@ -25,7 +25,7 @@ impl fmt::Display for EncodeError {
             Self::Memory { text_bytes } => {
                 write!(
                     f,
-                    "there is no memory to encode a text of {text_bytes} bytes"
+                    "not enough memory to encode a text of {text_bytes} bytes"
                 )
             }
         }

@@ -29,7 +29,7 @@ impl fmt::Display for EvaluateError {
             Self::Step(error) => error.fmt(f),
             Self::Empty(error) => write!(
                 f,
-                "text {error} is empty, and the model adds no token of its own"
+                "text {error} is empty, and the model adds no tokens of its own"
             ),
             Self::Stopped => f.write_str("interrupted"),
         }

@@ -63,11 +63,11 @@ impl fmt::Display for LoadError {
             Self::Experts(error) => error.fmt(f),
             Self::Tables { name } => write!(
                 f,
-                "{name}: tables stay in a file only where it is mapped, and in one part"
+                "{name}: tables can stay in the file only if it is mapped and in one part"
             ),
-            Self::Memory { what, error } => write!(f, "no memory for {what}: {error}"),
+            Self::Memory { what, error } => write!(f, "not enough memory for {what}: {error}"),
             Self::Panicked(error) => error.fmt(f),
-            Self::Stopped => f.write_str("loading was interrupted"),
+            Self::Stopped => f.write_str("interrupted"),
         }
     }
 }

@@ -371,7 +371,8 @@ impl<'a> Head<'a> {
         // Every token that can be read or chosen must have an embedding and a piece.
         let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
         if rows != tokens as usize {
-            let reason = format!("the vocabulary has {tokens} tokens, the embedding {rows} rows");
+            let reason =
+                format!("the vocabulary has {tokens} tokens, but the embedding {rows} rows");
             return Err(unusable(file, reason));
         }
         Ok(Self {

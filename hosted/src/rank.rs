@@ -42,7 +42,7 @@ impl From<EvaluateError> for RankError {
 
 /// The message for a model without a head.
 pub const NO_HEAD: &str =
-    "the model has no head for ranking (tensors cls.weight, cls.output.weight): it is no reranker";
+    "not a reranker: the model has no ranking head (tensors cls.weight, cls.output.weight)";
 
 impl ModelSource {
     /// Whether it has a head that scores documents.

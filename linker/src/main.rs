@@ -69,8 +69,8 @@ compile_error!("the image has no unwinder: the profile `metal` needs `panic = \"
 #[cfg(not(sluice_image))]
 fn main() -> std::process::ExitCode {
     eprintln!(
-        "sluice-metal: this is not the bare-metal image, because it was built without the \
-         metal profile; use: cargo build --profile metal -p sluice-metal"
+        "sluice-metal: this is not the bare-metal image, because it was built without the metal profile; use: cargo \
+         build --profile metal -p sluice-metal"
     );
     std::process::ExitCode::FAILURE
 }

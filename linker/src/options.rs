@@ -119,13 +119,13 @@ impl<'a> Options<'a> {
     }
 }
 
-const COUNT: &str = "a whole number";
+const COUNT: &str = "an integer";
 
-const DRAFTS: &str = "a whole number, at most 16";
+const DRAFTS: &str = "an integer of at most 16";
 
-const MILLISECONDS: &str = "a whole number of milliseconds below 2^32";
+const MILLISECONDS: &str = "an integer of milliseconds below 2^32";
 
-const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them behind the point";
+const DECIMAL: &str = "a number such as 0.8, of at most 15 digits, 8 of them after the point";
 
 /// The f32 nearest to a number without exponent: the result of `str::parse`, whose code and tables for
 /// numbers of any length would take 14 KB.

@@ -439,7 +439,7 @@ fn a_blob_that_becomes_shorter_is_named() {
     }
     let error = logits(&model, &team, 20).unwrap_err().to_string();
     assert!(error.contains("d/expert_"), "{error}");
-    assert!(error.contains("it has become shorter"), "{error}");
+    assert!(error.contains("the file was truncated"), "{error}");
     let error = ModelFile::open(&linked, LoadMode::Read).unwrap_err();
     let error = error.to_string();
     assert!(

@@ -93,7 +93,7 @@ impl Settings {
             }
         }
         if params.n_threads > 1 && params.spread.is_none() {
-            let what = &"n_threads is more than 1, and spread is null";
+            let what = &"n_threads is more than 1, but spread is null";
             return Err(Failure::new(Status::SLUICE_CORE_INVALID_ARGUMENT, what));
         }
         let sampler = SamplerConfig {
@@ -199,7 +199,9 @@ fn header(file: &[u8]) -> Result<(Gguf<'_>, ModelConfig), Failure> {
     let gguf = Gguf::parse(file, file.len() as u64).map_err(|error| invalid(&error))?;
     let config = ModelConfig::from_gguf(&gguf).map_err(|error| invalid(&error))?;
     if !config.is_causal {
-        return Err(invalid(&"the model is an encoder, which generates no text"));
+        return Err(invalid(
+            &"the model is an encoder, which does not generate text",
+        ));
     }
     Ok((gguf, config))
 }
@@ -232,7 +234,7 @@ pub(crate) fn init(
     let sizes = Sizes::new(&gguf, &config, &settings)?;
     let (needed, given) = (sizes.total(&config)?, memory.len());
     if given < needed {
-        let what = &format_args!("{needed} bytes of memory are needed, {given} were given");
+        let what = &format_args!("{needed} bytes of memory are needed, but {given} were given");
         return Err(Failure::new(Status::SLUICE_CORE_OUT_OF_MEMORY, what));
     }
     if !memory.as_ptr().addr().is_multiple_of(SLUICE_CORE_ALIGN) {
@@ -249,7 +251,7 @@ pub(crate) fn init(
     let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
     if rows != tokens as usize {
         return Err(invalid(&format_args!(
-            "the vocabulary has {tokens} tokens, the embedding {rows} rows"
+            "the vocabulary has {tokens} tokens, but the embedding {rows} rows"
         )));
     }
     let text = settings.prompt_bytes;
@@ -316,7 +318,7 @@ impl State {
         let most = self.settings.prompt_bytes;
         if prompt.len() > most {
             let len = prompt.len();
-            let what = &format_args!("the prompt has {len} bytes, prompt_bytes is {most}");
+            let what = &format_args!("the prompt has {len} bytes, but prompt_bytes is {most}");
             return Err(Failure::new(Status::SLUICE_CORE_INVALID_ARGUMENT, what));
         }
         let options = EncodeOptions {
@@ -331,7 +333,7 @@ impl State {
         let n_prompt = encoded.len();
         if self.n_history + n_prompt > self.history.len() {
             let (n, n_ctx) = (self.n_history + n_prompt, self.history.len());
-            let what = &format_args!("{n} tokens are more than the context of {n_ctx}");
+            let what = &format_args!("{n} tokens exceed the context of {n_ctx}");
             return Err(Failure::new(Status::SLUICE_CORE_CONTEXT_FULL, what));
         }
         let first = self.n_history;

@@ -83,7 +83,7 @@ fn the_interface_holds() {
         needed(&tale, &params).expect_err("nobody to run them"),
         (
             Status::SLUICE_CORE_INVALID_ARGUMENT,
-            "n_threads is more than 1, and spread is null".to_owned()
+            "n_threads is more than 1, but spread is null".to_owned()
         )
     );
     params.spread = Some(spread);
@@ -124,7 +124,10 @@ fn the_interface_holds() {
     assert_eq!(status, Status::SLUICE_CORE_CONTEXT_FULL, "{message}");
     let (status, message) = generate(core, &"x".repeat(5000), 1, 9).expect_err("too long");
     assert_eq!(status, Status::SLUICE_CORE_INVALID_ARGUMENT);
-    assert_eq!(message, "the prompt has 5000 bytes, prompt_bytes is 4096");
+    assert_eq!(
+        message,
+        "the prompt has 5000 bytes, but prompt_bytes is 4096"
+    );
     let (status, _) = generate(ptr::null_mut(), "x", 1, 9).expect_err("null");
     assert_eq!(status, Status::SLUICE_CORE_BAD_POINTER);
     // SAFETY: as above.

@@ -119,7 +119,7 @@ fn precision(dtype: &str) -> Result<Precision, Failure> {
         (None, "auto") => Ok(Precision::Exact),
         (None, _) => Err(Failure::new(
             Status::SLUICE_INVALID_ARGUMENT,
-            format_args!("no type '{dtype}' of adapters: auto, int8, bf16, f16, f32"),
+            format_args!("unknown adapter type '{dtype}': expected auto, int8, bf16, f16 or f32"),
         )),
     }
 }
@@ -181,7 +181,7 @@ pub(crate) fn blend(
         if adapter.model != model.fingerprint() {
             let (path, name) = (adapter.adapter.path(), model.name());
             return Err(invalid(&format_args!(
-                "{path} was loaded for another model than {name}"
+                "{path} was loaded for a different model than {name}"
             )));
         }
     }
@@ -193,11 +193,11 @@ pub(crate) fn blend(
     if needed > room {
         let each = parts.iter().map(|(adapter, _)| {
             let path = adapter.adapter.path();
-            format!("{path} takes {}", adapter.room())
+            format!("{path} needs {}", adapter.room())
         });
         let each = each.collect::<Vec<_>>().join(", ");
         return Err(invalid(&format_args!(
-            "the adapters need an adapter_rank of {needed}, {params}.adapter_rank was {room}: {each}"
+            "the adapters need an adapter_rank of {needed}, but {params}.adapter_rank was {room}: {each}"
         )));
     }
     Ok(Some(blend))

@@ -73,7 +73,7 @@ fn check_size<T: Versioned>(bytes: usize) -> Result<(), Failure> {
     Err(Failure::new(
         Status::SLUICE_INVALID_ARGUMENT,
         format_args!(
-            "{name}.struct_bytes is {bytes}, this library's is {ours}: begin with {name}_default()"
+            "{name}.struct_bytes is {bytes}, but this library's is {ours}: initialise it with {name}_default()"
         ),
     ))
 }
@@ -102,7 +102,7 @@ fn check_len(name: &str, len: usize) -> Result<(), Failure> {
     if len <= TEXT_LEN_MAX {
         return Ok(());
     }
-    let message = format_args!("{name} has {len} bytes, at most {TEXT_LEN_MAX} are read");
+    let message = format_args!("{name} has {len} bytes, more than the maximum of {TEXT_LEN_MAX}");
     Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))
 }
 
@@ -110,7 +110,7 @@ fn check_len(name: &str, len: usize) -> Result<(), Failure> {
 pub(crate) fn check_memory(what: &str, bytes: usize) -> Result<(), Failure> {
     let mut probe = Vec::<u8>::new();
     probe.try_reserve_exact(bytes).map_err(|_| {
-        let message = format_args!("there is no memory for {what}: {bytes} bytes");
+        let message = format_args!("not enough memory for {what}: {bytes} bytes");
         Failure::new(Status::SLUICE_OUT_OF_MEMORY, message)
     })
 }
@@ -198,7 +198,7 @@ pub(crate) unsafe fn no_room<T>(
     }
     Err(Failure::new(
         Status::SLUICE_BUFFER_TOO_SMALL,
-        format_args!("{name} has room for {capacity}, needs {n}"),
+        format_args!("{name} has room for {capacity}, but {n} are needed"),
     ))
 }
 

@@ -168,7 +168,7 @@ unsafe fn render(
 
 fn json<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| {
-        let message = format_args!("{name} is not what it should be in JSON: {error}");
+        let message = format_args!("{name} is not valid: {error}");
         Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
     })
 }

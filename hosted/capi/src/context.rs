@@ -180,7 +180,8 @@ impl Context {
         };
         let [type_k, type_v] = types.map(|name| {
             let name = name.unwrap_or("f16");
-            KvType::from_name(name).ok_or_else(|| invalid(&format_args!("no KV type '{name}'")))
+            KvType::from_name(name)
+                .ok_or_else(|| invalid(&format_args!("unknown KV type '{name}'")))
         });
         if params.no_kv_rotation > 1 {
             let given = params.no_kv_rotation;
@@ -220,7 +221,7 @@ impl Context {
         if model.model.embeds() {
             let name = model.model.name();
             return Err(invalid(&format_args!(
-                "{name} is an encoder, which generates no text"
+                "{name} is an encoder, which does not generate text"
             )));
         }
         let limits = speculation.limits(&model.model, limits);
@@ -249,7 +250,7 @@ impl Context {
             Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Failure::new(
                 Status::SLUICE_BUSY,
-                "another thread is using the context, or this one from its callback",
+                "the context is in use by another thread, or by this one in a callback",
             )),
         }
     }
@@ -372,7 +373,7 @@ pub unsafe extern "C" fn sluice_eval(
         if tokens.is_empty() {
             return Err(Failure::new(
                 Status::SLUICE_INVALID_ARGUMENT,
-                "there are no tokens",
+                "there are no tokens to decode",
             ));
         }
         *lock(&work.drawing) = Drawing::default();

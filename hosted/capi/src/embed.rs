@@ -80,7 +80,7 @@ impl Embedder {
         if let Some(name) = unsafe { c_text("pooling", params.pooling)? } {
             let known = Pooling::from_name(name).filter(|&pooling| pooling != Pooling::None);
             options.pooling = known.ok_or_else(|| {
-                let message = format_args!("no pooling '{name}': mean, cls, last");
+                let message = format_args!("unknown pooling '{name}': expected mean, cls or last");
                 Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
             })?;
         }

@@ -233,7 +233,7 @@ impl Work {
         let tokens = model.encode_with(prompt, options);
         let mut tokens = tokens.map_err(encode_failure)?;
         if tokens.is_empty() {
-            let message = "the prompt is empty, and the model has no token to begin a text with";
+            let message = "the prompt is empty, and the model has no beginning-of-sequence token";
             let bos = model.tokenizer().bos();
             tokens.push(bos.ok_or(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))?);
         }
@@ -291,7 +291,7 @@ unsafe fn grammar(params: &GenerateParams) -> Result<Option<GrammarSource>, Fail
         (None, Some(text)) => Ok(Some(GrammarSource::JsonSchema(text.to_owned()))),
         (Some(_), Some(_)) => Err(Failure::new(
             Status::SLUICE_INVALID_ARGUMENT,
-            "grammar and json_schema are given, and a text keeps to one of them",
+            "grammar and json_schema cannot be combined",
         )),
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn start_team(asked: u32) -> Result<Team, Failure> {
         0 => cores.default_workers(),
         n if n <= WORKERS_MAX => n,
         n => {
-            let message = format_args!("n_threads is {n}, at most {WORKERS_MAX} are possible");
+            let message = format_args!("n_threads is {n}, more than the maximum of {WORKERS_MAX}");
             return Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message));
         }
     };

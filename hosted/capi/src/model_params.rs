@@ -87,7 +87,7 @@ pub(crate) unsafe fn experts(params: &ModelParams) -> Result<Option<ExpertOption
     };
     if (policy == EvictionPolicy::Static) != profile.is_some() {
         return Err(invalid(
-            "expert_policy 'static' and expert_profile go together",
+            "expert_policy 'static' requires expert_profile, and expert_profile requires it",
         ));
     }
     let profile = profile.map(|path| ExpertProfile::read(Path::new(path)));

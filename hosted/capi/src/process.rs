@@ -17,8 +17,8 @@ impl Process {
         if self.0 == std::process::id() {
             return Ok(());
         }
-        let message = "the handle was made before a fork, and its threads are in the parent: make \
-                       a new one of the model";
+        let message = "the handle was created before a fork, and its threads are in the parent: create a new one \
+             from the model";
         Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))
     }
 }

@@ -47,10 +47,14 @@ impl Speculation {
         let setup = match asked.kind {
             None | Some("auto") => Some(setup),
             Some("none") if has_draft => {
-                return Err(invalid("draft_model is given, and speculation is 'none'"));
+                return Err(invalid("draft_model is given, but speculation is 'none'"));
             }
             Some("none") => None,
-            Some(name) => return Err(invalid(format_args!("no speculation '{name}': auto, none"))),
+            Some(name) => {
+                return Err(invalid(format_args!(
+                    "unknown speculation '{name}': expected auto or none"
+                )));
+            }
         };
         Ok(Self {
             setup,
@@ -91,7 +95,7 @@ fn at_most(name: &str, n: u32) -> Result<usize, Failure> {
     if n <= POSITIONS_MAX {
         return Ok(n);
     }
-    let message = format_args!("{name} is {n}, at most {POSITIONS_MAX} are possible");
+    let message = format_args!("{name} is {n}, more than the maximum of {POSITIONS_MAX}");
     Err(invalid(message))
 }
 

@@ -163,7 +163,10 @@ fn what_cannot_be_is_named() {
             open(TALE, &on_disk()).map(drop).expect_err("dense"),
             "no experts",
         ),
-        (with(|all| all.expert_cache_bytes = 1), "holds no expert"),
+        (
+            with(|all| all.expert_cache_bytes = 1),
+            "cannot hold a single expert",
+        ),
         (
             with(|all| all.expert_io = c"tape".as_ptr()),
             "expert_io is 'tape'",

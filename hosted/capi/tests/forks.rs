@@ -17,7 +17,7 @@ const MIXTURE: &str = concat!(
 fn long_texts_and_forks_end_no_process() {
     let text = told("borders.c", Linked::Shared, &[TALE]);
     let forked = "SLUICE_INVALID_ARGUMENT: the handle was made before a fork";
-    let no_memory = "SLUICE_OUT_OF_MEMORY: cannot encode the text: there is no memory";
+    let no_memory = "SLUICE_OUT_OF_MEMORY: cannot encode the text: not enough memory";
     let expected = [
         format!("generate: {forked}"),
         format!("embed: {forked}"),
@@ -26,7 +26,7 @@ fn long_texts_and_forks_end_no_process() {
         "generate: SLUICE_OK".to_owned(),
         "child: 0".to_owned(),
         "parent: SLUICE_OK".to_owned(),
-        "endless: SLUICE_INVALID_ARGUMENT: text has 1073741824 bytes, at most".to_owned(),
+        "endless: SLUICE_INVALID_ARGUMENT: text has 1073741824 bytes, more than".to_owned(),
         format!("long word: {no_memory}"),
         format!("prompt: {no_memory}"),
         "parent: SLUICE_OK".to_owned(),

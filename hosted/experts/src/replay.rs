@@ -45,7 +45,7 @@ impl fmt::Display for TooFewSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "too few slots ({}): this trace takes at least {}, for the experts of one step",
+            "too few slots ({}): this trace needs at least {} for the experts of one step",
             self.n_slots, self.n_needed
         )
     }

@@ -100,7 +100,7 @@ pub enum ObserverError {
         frame_len: usize,
     },
     /// No memory for the ring.
-    #[error("no memory for the ring: {0}")]
+    #[error("cannot allocate the ring: {0}")]
     Memory(io::Error),
     /// No thread for the worker.
     #[error("cannot start the observer's thread: {0}")]

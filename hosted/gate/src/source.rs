@@ -57,9 +57,9 @@ pub enum SourceChannel {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SignalError {
-    #[error("reading: {0}")]
+    #[error("cannot read: {0}")]
     Read(#[from] io::Error),
-    #[error("it is no WAV file: {0}")]
+    #[error("not a WAV file: {0}")]
     NotWav(&'static str),
     #[error(
         "WAV format {tag:#x} of {bits} bits is not supported (PCM of 8 to 32, floats of 32 or 64 are)"
@@ -74,36 +74,36 @@ pub enum SignalError {
         channels: u16,
         bits: u16,
     },
-    #[error("channel {channel} was asked for and there are {channels}")]
+    #[error("channel {channel} does not exist: there are {channels}")]
     Channel { channel: usize, channels: usize },
-    #[error("it ends {bytes} bytes into a sample")]
+    #[error("ends {bytes} bytes into a sample")]
     Partial { bytes: usize },
-    #[error("it ends after {samples} of the {channels} channels' samples")]
+    #[error("ends after {samples} of the {channels} channels' samples")]
     PartialTuple { samples: usize, channels: usize },
-    #[error("it is cut short: {bytes} bytes of the samples that its header promises are missing")]
+    #[error("truncated: {bytes} bytes of the samples announced by the header are missing")]
     CutShort { bytes: u64 },
-    #[error("there is no column {name:?}; the first line is {line:?}")]
+    #[error("column {name:?} does not exist; the first line is {line:?}")]
     NoColumn { name: String, line: String },
     #[error("line {line}: {text:?} is not a number")]
     NotANumber { line: usize, text: String },
     #[error("line {line} has no column {column}")]
     ShortLine { line: usize, column: usize },
     #[error(
-        "line {line} has {n} fields and the first line has {n_columns}: one character must \
-         separate fields, and a decimal point must be a point"
+        "line {line} has {n} fields, but the first line has {n_columns}: fields must be separated by one character, \
+         and decimals need a point"
     )]
     LongLine {
         line: usize,
         n: usize,
         n_columns: usize,
     },
-    #[error("there are {n} columns ({line:?}): say which one to take, by name or counted from 1")]
+    #[error("there are {n} columns ({line:?}): select one by name or by number, counted from 1")]
     WhichColumn { n: usize, line: String },
-    #[error("line {line} is not UTF-8 text")]
+    #[error("line {line} is not UTF-8")]
     NotText { line: usize },
-    #[error("line {line} has a carriage return in it: lines end with a newline, or with both")]
+    #[error("line {line} contains a carriage return: lines end with a newline, or with both")]
     LoneReturn { line: usize },
-    #[error("line {line} has no end within 1 MiB")]
+    #[error("line {line} exceeds 1 MiB")]
     EndlessLine { line: usize },
 }
 

@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind};
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum TemplateError {
     /// It is longer than [`TEMPLATE_BYTES_MAX`].
-    #[error("the template has {len} bytes, and may have {TEMPLATE_BYTES_MAX}")]
+    #[error("the template has {len} bytes, more than the maximum of {TEMPLATE_BYTES_MAX}")]
     TooLong { len: usize },
     /// It produces no output at all.
     #[error("the template is empty")]
@@ -21,7 +21,7 @@ pub enum TemplateError {
     #[error("template line {line}: {reason}")]
     Render { line: usize, reason: String },
     /// The template called `raise_exception`.
-    #[error("template line {line} refuses the messages: {message}")]
+    #[error("template line {line} rejects the messages: {message}")]
     Raised { line: usize, message: String },
 }
 

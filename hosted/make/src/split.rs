@@ -44,12 +44,10 @@ pub struct PlannedPart {
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum SplitError {
     /// `split.count` is a u16, and each part has at least one tensor.
-    #[error(
-        "{count} parts are too many: at most {PARTS_MAX} can be numbered; allow more in a part"
-    )]
+    #[error("{count} parts are too many: at most {PARTS_MAX} can be numbered; use larger parts")]
     Parts { count: usize },
     /// The model cannot be read.
-    #[error("reading {tensor}: {error}")]
+    #[error("cannot read {tensor}: {error}")]
     Read { tensor: String, error: SourceError },
     /// A part cannot be written.
     #[error(transparent)]

@@ -175,7 +175,7 @@ pub enum UthError {
     #[error("not an expert blob: it starts with \"{}\"", magic.escape_ascii())]
     NotUth { magic: [u8; 4] },
     /// The blob is shorter than its header states.
-    #[error("the blob is cut: it has {len_bytes} bytes of {needed}")]
+    #[error("the blob is truncated: it has {len_bytes} of {needed} bytes")]
     Truncated { needed: u64, len_bytes: u64 },
     /// The version does not match the magic.
     #[error("version {version} of a UTH{magic} header is not supported")]

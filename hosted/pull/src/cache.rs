@@ -45,7 +45,9 @@ impl Cache {
         }
         let home = hub_home().ok_or_else(|| PullError::Setting {
             name: "HF_HUB_CACHE",
-            why: String::from("neither it nor HF_HOME, XDG_CACHE_HOME or HOME names a folder"),
+            why: String::from(
+                "not set, and neither HF_HOME, XDG_CACHE_HOME nor HOME names a folder",
+            ),
         })?;
         Ok(Self::at(home.join("hub")))
     }
@@ -192,7 +194,7 @@ pub(crate) fn setting(name: &'static str) -> Result<Option<String>, PullError> {
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(_)) => Err(PullError::Setting {
             name,
-            why: String::from("it is not UTF-8"),
+            why: String::from("not UTF-8"),
         }),
     }
 }

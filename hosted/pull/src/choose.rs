@@ -50,10 +50,7 @@ fn matching<'p>(paths: &[&'p str], pattern: &str) -> Result<&'p str, String> {
     match (&all[..], models.next(), models.next()) {
         (&[only], ..) | (_, Some(only), None) => Ok(only),
         ([], ..) => Err(format!("no file matches {pattern}; {}", there_is(paths))),
-        _ => Err(format!(
-            "more than one file matches {pattern}; {}",
-            there_is(&all)
-        )),
+        _ => Err(format!("several files match {pattern}; {}", there_is(&all))),
     }
 }
 
@@ -99,7 +96,7 @@ fn parts<'p>(paths: &[&'p str], first: &'p str) -> Result<Vec<&'p str>, String> 
     let part = |index| {
         let path = format!("{name}-{index:05}-of-{count:05}.gguf");
         let there = paths.iter().copied().find(|there| *there == path);
-        there.ok_or_else(|| format!("{first} is a part of {count}, and {path} is missing"))
+        there.ok_or_else(|| format!("{first} is one of {count} parts, but {path} is missing"))
     };
     (1..=count).map(part).collect()
 }
@@ -126,33 +123,34 @@ fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
         return Ok(wanted);
     }
     Err(format!(
-        "it has no .safetensors file in its root; {}",
+        "no .safetensors file in the root; {}",
         there_is(paths)
     ))
 }
 
 fn missing(paths: &[&str], models: &[&str], choice: &FileChoice) -> String {
     match choice {
-        FileChoice::File(path) => format!("it has no file {path}; {}", there_is(paths)),
+        FileChoice::File(path) => format!("no file {path}; {}", there_is(paths)),
         FileChoice::Quant(quant) if !models.is_empty() => {
-            format!("it has no model in {quant}; {}", there_is(models))
+            format!("no model in {quant}; {}", there_is(models))
         }
         _ if paths.iter().any(|path| path.ends_with(".safetensors")) => {
-            let fetch = "--folder fetches its safetensors, `sluice convert` makes a GGUF of them";
-            format!("it has no GGUF model; {fetch}")
+            let fetch =
+                "download its safetensors with --folder and convert them with `sluice convert`";
+            format!("no GGUF model; {fetch}")
         }
-        _ => format!("it has no GGUF model; {}", there_is(paths)),
+        _ => format!("no GGUF model; {}", there_is(paths)),
     }
 }
 
 /// The first few names, so that the message fits a line.
 fn there_is(paths: &[&str]) -> String {
     match paths {
-        [] => String::from("it has no files"),
-        few if few.len() <= NAMES_SHOWN => format!("there is {}", few.join(", ")),
+        [] => String::from("the repository is empty"),
+        few if few.len() <= NAMES_SHOWN => format!("available: {}", few.join(", ")),
         many => {
             let shown = many[..NAMES_SHOWN].join(", ");
-            format!("there is {shown} and {} more", many.len() - NAMES_SHOWN)
+            format!("available: {shown} and {} more", many.len() - NAMES_SHOWN)
         }
     }
 }
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!(quant("q2_k_xl").unwrap(), ["UD/m-UD-Q2_K_XL.gguf"]);
         let error = quant("Q2_K").unwrap_err();
         assert!(
-            error.contains("no model in Q2_K; there is m-BF16.gguf"),
+            error.contains("no model in Q2_K; available: m-BF16.gguf"),
             "{error}"
         );
         assert!(
@@ -232,11 +230,11 @@ mod tests {
         for (pattern, what) in [
             (
                 "*q8_0.gguf",
-                "no file matches *q8_0.gguf; there is README.md",
+                "no file matches *q8_0.gguf; available: README.md",
             ),
             (
                 "*F16*",
-                "more than one file matches *F16*; there is m-BF16.gguf, m-F16.gguf",
+                "several files match *F16*; available: m-BF16.gguf, m-F16.gguf",
             ),
         ] {
             let error = file(pattern).unwrap_err();

@@ -74,7 +74,7 @@ impl Fetch<'_> {
         let _lock = self.cache.lock(self.repo, &file.etag, || {
             if !is_said {
                 watch.note(&format!(
-                    "another process fetches {}; waiting for it",
+                    "another process is downloading {}; waiting for it",
                     file.path
                 ));
                 is_said = true;
@@ -111,7 +111,7 @@ impl Fetch<'_> {
             let wait = FIRST_WAIT * (1 << (failures - 1));
             let seconds = wait.as_secs();
             self.watch
-                .note(&format!("{error}; asking again in {seconds} s"));
+                .note(&format!("{error}; retrying in {seconds} s"));
             pause(wait, self.watch)?;
         }
         Ok(())
@@ -140,10 +140,10 @@ impl Fetch<'_> {
                 Ok(Err(error)) => return Err(self.hub.broken(&error)),
                 Err(RecvTimeoutError::Disconnected) if partial.is_complete() => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.hub.broken(&"the connection ended early"));
+                    return Err(self.hub.broken(&"the connection was closed early"));
                 }
                 Err(RecvTimeoutError::Timeout) if silent_since.elapsed() > SILENCE_MAX => {
-                    return Err(self.hub.broken(&"nothing came for half a minute"));
+                    return Err(self.hub.broken(&"no data received for 30 s"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[expect(missing_docs, reason = "the fields are described by the messages")]
 pub enum PullError {
     /// The name of a repository or of a revision is not valid.
-    #[error("{text:?} is no {what}: expected {expected}")]
+    #[error("invalid {what} {text:?}: expected {expected}")]
     Name {
         what: &'static str,
         text: String,
@@ -29,27 +29,29 @@ pub enum PullError {
         why: String,
     },
     /// The server's answer is not valid.
-    #[error("{url}: the answer is not as expected: {why}")]
+    #[error("{url}: unexpected response: {why}")]
     Answer { url: String, why: String },
     /// The repository does not have the requested file.
     #[error("{repo}: {why}")]
     NotThere { repo: String, why: String },
     /// Offline, and the repository has never been fetched.
-    #[error("{repo} is not in the cache {}; without --offline it is fetched", folder.display())]
+    #[error("{repo} is not in the cache {}; run without --offline to download it", folder.display())]
     NotCached { repo: String, folder: PathBuf },
     /// The bytes do not match the server's checksum.
-    #[error("{file}: SHA-256 is {found}, the server says {expected}; what came was removed")]
+    #[error(
+        "{file}: SHA-256 is {found}, but the server announced {expected}; the download was removed"
+    )]
     Sha256 {
         file: String,
         found: String,
         expected: String,
     },
     /// The server sent more bytes than the file has.
-    #[error("{file}: more than its {expected} bytes came; what came was removed")]
+    #[error("{file}: received more than its {expected} bytes; the download was removed")]
     TooLong { file: String, expected: u64 },
     /// The disk does not have enough space.
     #[error(
-        "{file} needs {needed} more bytes, and {} has {free}; HF_HUB_CACHE names another folder",
+        "{file} needs {needed} more bytes, but {} has {free}; set another folder with HF_HUB_CACHE",
         folder.display()
     )]
     Disk {
@@ -62,7 +64,7 @@ pub enum PullError {
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
     /// The pull was stopped. Bytes received so far are kept for the next one.
-    #[error("stopped; what has come is kept, and the next time goes on from there")]
+    #[error("interrupted; the partial download is kept and will be resumed")]
     Stopped,
 }
 

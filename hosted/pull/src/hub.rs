@@ -112,7 +112,7 @@ impl Hub {
         if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err(PullError::Setting {
                 name: "HF_TOKEN",
-                why: String::from("a token has letters, digits and signs, no spaces"),
+                why: String::from("the token may contain only letters, digits and punctuation"),
             });
         }
         let mut config = Agent::config_builder()
@@ -175,7 +175,7 @@ impl Hub {
         };
         let info: Info = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         if !is_commit(&info.sha) {
-            return Err(wrong(format!("{:?} is no commit", info.sha)));
+            return Err(wrong(format!("{:?} is not a commit", info.sha)));
         }
         Ok(Revision {
             commit: info.sha.to_ascii_lowercase(),
@@ -205,16 +205,16 @@ impl Hub {
             why: why.to_owned(),
         };
         if !is_inside(path) {
-            return Err(wrong("the path leaves its folder"));
+            return Err(wrong("the path leads out of its folder"));
         }
-        let etag = etag.ok_or_else(|| wrong("it has no ETag"))?;
+        let etag = etag.ok_or_else(|| wrong("no ETag"))?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if etag.is_empty() || etag.len() > 128 || !etag.chars().all(is_name) {
-            return Err(wrong("its ETag is no name for a file"));
+            return Err(wrong("the ETag is not usable as a file name"));
         }
         Ok(Known {
             path: path.to_owned(),
-            len_bytes: len_bytes.ok_or_else(|| wrong("it has no length"))?,
+            len_bytes: len_bytes.ok_or_else(|| wrong("no length"))?,
             etag,
         })
     }
@@ -238,7 +238,7 @@ impl Hub {
                     .filter(|&begins: &u64| begins == from)
                     .ok_or_else(|| PullError::Answer {
                         url,
-                        why: String::from("another range came than was asked for"),
+                        why: String::from("received a different range than requested"),
                     })?
             }
             _ => 0,
@@ -321,10 +321,12 @@ fn checked(
         let _infallible = write!(why, ": {said}");
     }
     why.push_str(match (status.as_u16(), with_token) {
-        (401 | 403, false) => "; it does not exist, or wants a token (HF_TOKEN)",
-        (401, true) => "; it does not exist, or the token (HF_TOKEN) is none of its readers'",
-        (403, true) => "; the token (HF_TOKEN) may not read it: its page says who may",
-        (404, _) => "; there is no such repository, revision or file",
+        (401 | 403, false) => "; it does not exist, or requires a token (HF_TOKEN)",
+        (401, true) => "; it does not exist, or the token (HF_TOKEN) has no access to it",
+        (403, true) => {
+            "; the token (HF_TOKEN) has no access to it; request it on the repository's page"
+        }
+        (404, _) => "; no such repository, revision or file",
         (429, _) => "; too many requests",
         _ => "",
     });
@@ -396,7 +398,7 @@ fn tls_config() -> Result<TlsConfig, PullError> {
         }
     }
     if certificates.is_empty() {
-        return Err(wrong(format!("{path} has no certificate")));
+        return Err(wrong(format!("{path} contains no certificate")));
     }
     let roots = RootCerts::Specific(Arc::new(certificates));
     Ok(builder.root_certs(roots).build())

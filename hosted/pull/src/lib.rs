@@ -77,7 +77,7 @@ pub fn pull(
             let Ok(found) = cached(request, cache) else {
                 return Err(error);
             };
-            watch.note(&format!("{error}: taking the copy in the cache"));
+            watch.note(&format!("{error}: using the cached copy"));
             return Ok(found);
         }
         Err(error) => return Err(error),

@@ -24,7 +24,7 @@ impl RepoId {
             return Err(PullError::Name {
                 what: "repository",
                 text: text.to_owned(),
-                expected: "user/name, or user/name:QUANT",
+                expected: "USER/NAME or USER/NAME:QUANT",
             });
         }
         Ok(Self(text.to_owned()))

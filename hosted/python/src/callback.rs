@@ -105,7 +105,7 @@ impl Choose for Processor {
     fn choose(&mut self, logits: &[f32], choice: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
         if self.has_failed {
             return Err(ChoiceError::new(std::io::Error::other(
-                "a callback has raised",
+                "a callback raised an exception",
             )));
         }
         let processed = Python::try_attach(|py| self.processed(py, logits, choice));
@@ -124,7 +124,7 @@ impl Choose for Processor {
                 Err(ChoiceError::new(std::io::Error::other(message)))
             }
             None => Err(ChoiceError::new(std::io::Error::other(
-                "the interpreter has ended",
+                "the interpreter has shut down",
             ))),
         }
     }

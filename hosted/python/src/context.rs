@@ -57,7 +57,7 @@ impl Context {
         let making = service.session(name, n_outputs).map_err(refused)?;
         let session = made(py, making, |_| ())?.map_err(refused)?;
         if session.model().embeds() {
-            let message = "the model is an encoder: it gives embeddings, no logits";
+            let message = "the model is an encoder: it computes embeddings, not logits";
             return Err(PyValueError::new_err(message));
         }
         let n_vocab = session.model().tokenizer().n_vocab() as usize;
@@ -204,7 +204,8 @@ impl Text {
         let n_ctx = self.session.limits().n_ctx;
         let n_tokens = self.tokens.len() + tokens.len();
         if n_tokens > n_ctx {
-            let message = format!("the text would have {n_tokens} tokens, the context has {n_ctx}");
+            let message =
+                format!("the text would have {n_tokens} tokens, but the context has {n_ctx}");
             return Err(PyValueError::new_err(message));
         }
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.n_vocab) {
@@ -232,11 +233,10 @@ impl Text {
 
     fn restore(&mut self, py: Python<'_>, saved: &[u8]) -> PyResult<()> {
         let refuse = |message: &str| PyValueError::new_err(message.to_owned());
-        let parts =
-            parsed(saved).ok_or_else(|| refuse("these are not the bytes of a saved text"))?;
+        let parts = parsed(saved).ok_or_else(|| refuse("not the bytes of a saved text"))?;
         let (tokens, logits, bytes) = parts;
         if !logits.len().is_multiple_of(self.n_vocab) {
-            return Err(refuse("the text was saved from another model"));
+            return Err(refuse("the text was saved with another model"));
         }
         let n_rows = logits.len() / self.n_vocab;
         if self.logits.keeps_all() && n_rows != tokens.len() {
@@ -253,7 +253,7 @@ impl Text {
         let is_known = |token: &u32| (*token as usize) < self.n_vocab;
         if self.session.state().len(0) != tokens.len() || !tokens.iter().all(is_known) {
             self.truncate(py, 0).map_err(PyRuntimeError::new_err)?;
-            return Err(refuse("the tokens are not those of the saved text"));
+            return Err(refuse("the tokens differ from those of the saved text"));
         }
         let n_kept = self.logits.rows_of(n_rows, n_rows > 0);
         let rows = &logits[logits.len() - n_kept * self.n_vocab..];

@@ -26,8 +26,8 @@ impl<T> OfProcess<T> {
         if self.is_here() {
             return Ok(&self.value);
         }
-        let message = "it was made before a fork, and its threads are in the parent: make a new one in the child, or \
-                       start processes with multiprocessing's 'spawn'";
+        let message = "it was created before a fork, and its threads are in the parent: create a new one in the \
+             child, or start processes with multiprocessing's 'spawn'";
         Err(PyRuntimeError::new_err(message))
     }
 

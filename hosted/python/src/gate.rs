@@ -62,7 +62,7 @@ impl GateSettings {
         let unknown = || {
             let names: Vec<_> = Measure::all().map(Measure::name).collect();
             let names = names.join(", ");
-            PyValueError::new_err(format!("measure is {measure:?}: it is one of {names}"))
+            PyValueError::new_err(format!("measure is {measure:?}, expected one of {names}"))
         };
         let config = GateConfig {
             wall: narrow(wall),
@@ -106,22 +106,22 @@ fn gate(config: GateConfig) -> PyResult<sluice::core::gate::Gate> {
 fn refused(error: &GateError, config: &GateConfig) -> PyErr {
     let policy = &config.policy;
     PyValueError::new_err(match error {
-        GateError::NoBins => "num_bins is 0: it is at least 1".to_owned(),
-        GateError::EmaAlpha => format!("ema_alpha is {}: it is 0 to 1", config.ema_alpha),
-        GateError::L1Threshold => "l1_threshold is nan: it is a number".to_owned(),
-        GateError::Wall => format!("wall is {}: it is at least 0", config.wall),
-        GateError::Threshold => format!("threshold is {}: it is at least 0", policy.threshold),
+        GateError::NoBins => "num_bins is 0, expected at least 1".to_owned(),
+        GateError::EmaAlpha => format!("ema_alpha is {}, expected 0 to 1", config.ema_alpha),
+        GateError::L1Threshold => "l1_threshold is nan, expected a number".to_owned(),
+        GateError::Wall => format!("wall is {}, expected at least 0", config.wall),
+        GateError::Threshold => format!("threshold is {}, expected at least 0", policy.threshold),
         GateError::Hysteresis => {
             format!(
-                "hysteresis is {}: it is above 0 and at most 1",
+                "hysteresis is {}, expected above 0 and at most 1",
                 policy.hysteresis
             )
         }
         GateError::NoiseFloor => {
-            "noise_floor: ratio is at least 1, fall and rise are 0 to 1".to_owned()
+            "noise_floor: ratio must be at least 1, fall and rise 0 to 1".to_owned()
         }
         GateError::NoiseFloorAtMost => {
-            "noise_floor: there is none where frames pass below the threshold".to_owned()
+            "noise_floor: not available for frames that pass below the threshold".to_owned()
         }
         other => other.to_string(),
     })
@@ -161,7 +161,7 @@ impl<T> InTurn<T> {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                let message = "another thread was using it when the process forked: make a new one in the child";
+                let message = "another thread was using it when the process forked: create a new one in the child";
                 Err(PyRuntimeError::new_err(message))
             }
         }

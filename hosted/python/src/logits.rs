@@ -77,7 +77,7 @@ impl Logits {
         n_tokens: usize,
     ) -> PyResult<Bound<'p, PyArray1<f32>>> {
         if !self.is_there || n_tokens == 0 {
-            return Err(PyRuntimeError::new_err("no token was evaluated"));
+            return Err(PyRuntimeError::new_err("no token has been evaluated"));
         }
         let n_rows = if self.keeps_all { n_tokens } else { 1 };
         self.part(py, (n_rows - 1) * self.n_vocab, n_rows * self.n_vocab)
@@ -86,7 +86,7 @@ impl Logits {
     /// The logits of each token: (n_tokens, n_vocab).
     pub(crate) fn all<'p>(&self, py: Python<'p>, n_tokens: usize) -> PyResult<Bound<'p, PyAny>> {
         if !self.keeps_all {
-            let message = "only the last logits are kept (logits_all)";
+            let message = "only the last logits are kept (set logits_all)";
             return Err(PyValueError::new_err(message));
         }
         let rows = self.part(py, 0, n_tokens * self.n_vocab)?;

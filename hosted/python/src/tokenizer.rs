@@ -53,7 +53,7 @@ impl Tokenizer {
             _ => PyValueError::new_err(error.to_string()),
         })?;
         let boundaries = match cache_bytes {
-            0 => Err("it was not asked for (cache_bytes=0)"),
+            0 => Err("disabled (cache_bytes=0)"),
             _ => py.detach(|| Boundaries::of(&opened)),
         };
         Ok(Self {

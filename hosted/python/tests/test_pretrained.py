@@ -95,7 +95,7 @@ def test_a_pattern_means_one_model(hub):
         ("*Q8_0*", r"no file matches \*Q8_0\*; there is README.md, mmproj-F32.gguf, tale-Q4_K_M.gguf"),
         (
             "*F16.gguf",
-            r"more than one file matches \*F16.gguf; there is old/tale-F16.gguf, old/tale-BF16.gguf",
+            r"several files match \*F16.gguf; available: old/tale-F16.gguf, old/tale-BF16.gguf",
         ),
         ("nothing.gguf", "no file nothing.gguf"),
     ]:

@@ -210,7 +210,7 @@ def test_words_with_spaces_are_not_cut(source: Path, pre: str, folder: Path) -> 
     path = v.write(folder / f"{pre}.gguf", vocabulary)
     info = check(path, special_names(vocabulary), 50, seed=4).cache_info()
     assert not info["enabled"]
-    assert info["reason"] == "words of the pre-tokenizer go over spaces"
+    assert info["reason"] == "words of the pre-tokenizer span spaces"
 
 
 def small(seed: int) -> dict[str, v.Value]:

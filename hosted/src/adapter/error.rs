@@ -56,7 +56,7 @@ impl fmt::Display for AdapterError {
                 found,
             } => write!(
                 f,
-                "{path}: the adapter is for models of architecture {found:?}, the model's is {expected:?}"
+                "{path}: the adapter is for models of architecture {found:?}, but the model's is {expected:?}"
             ),
             Self::NoMatrix { path, tensor } => {
                 write!(f, "{path}: the model has no matrix {tensor} to adapt")
@@ -68,24 +68,23 @@ impl fmt::Display for AdapterError {
                 found,
             } => write!(
                 f,
-                "{path}: {tensor} is {} x {} in the model, the adapter's matrices are for {} x {}",
+                "{path}: {tensor} is {} x {} in the model, but the adapter's matrices are for {} x {}",
                 expected[0], expected[1], found[0], found[1]
             ),
             Self::Rank { path, tensor } => {
-                write!(
-                    f,
-                    "{path}: the matrices for {tensor} have no rank in common"
-                )
+                write!(f, "{path}: the matrices for {tensor} have different ranks")
             }
             Self::Number { path, tensor, ty } => write!(
                 f,
-                "{path}: the matrices for {tensor} have a number that {ty} cannot hold"
+                "{path}: the matrices for {tensor} contain a number that {ty} cannot represent"
             ),
             Self::Twice { path, tensor } => {
                 write!(f, "{path}: {tensor} is adapted twice")
             }
             Self::Empty { path } => write!(f, "{path}: the adapter has no matrices"),
-            Self::Memory { path, error } => write!(f, "{path}: no memory for the adapter: {error}"),
+            Self::Memory { path, error } => {
+                write!(f, "{path}: not enough memory for the adapter: {error}")
+            }
             Self::Engine { path, error } => write!(f, "{path}: {error}"),
         }
     }

@@ -37,14 +37,16 @@ impl fmt::Display for DraftError {
         match self {
             Self::Vocabulary { token } => write!(
                 f,
-                "token {token} is another text in the draft model: it must have the model's vocabulary"
+                "token {token} stands for another text in the draft model: both models need the same vocabulary"
             ),
             Self::VocabularyLength { draft, target } => write!(
                 f,
-                "the draft model has {draft} tokens and the model {target}: it must have the model's vocabulary"
+                "the draft model has {draft} tokens, but the model {target}: both models need the same vocabulary"
             ),
-            Self::Encoder => f.write_str("the draft model is an encoder: it writes no text"),
-            Self::Session(error) => write!(f, "the draft model: {error}"),
+            Self::Encoder => {
+                f.write_str("the draft model is an encoder, which does not generate text")
+            }
+            Self::Session(error) => write!(f, "draft model: {error}"),
             Self::Open(error) => error.fmt(f),
             Self::Load(error) => error.fmt(f),
             Self::Threads(error) => write!(f, "cannot start threads: {error}"),

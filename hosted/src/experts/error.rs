@@ -84,33 +84,32 @@ pub enum ExpertError {
 impl fmt::Display for ExpertError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoExperts { name } => write!(
-                f,
-                "{name}: the model has no experts that could stay on disk"
-            ),
+            Self::NoExperts { name } => {
+                write!(f, "{name}: the model has no experts to keep on disk")
+            }
             Self::Model { name, error } => write!(f, "{name}: {error}"),
             Self::NoFile { name } => write!(
                 f,
-                "{name}: is part of the program; its experts are in memory"
+                "{name}: embedded in the program; its experts are in memory"
             ),
             Self::OtherSource { name } => write!(
                 f,
-                "{name}: experts cannot stay on disk where weights are made from the file's"
+                "{name}: experts cannot stay on disk if weights are computed from the file's"
             ),
             Self::TooSmall {
                 cache_bytes,
                 expert_bytes,
             } => write!(
                 f,
-                "a cache of {cache_bytes} bytes holds no expert: one takes {expert_bytes} bytes"
+                "a cache of {cache_bytes} bytes cannot hold a single expert of {expert_bytes} bytes"
             ),
-            Self::Memory(error) => write!(f, "no memory for experts: {error}"),
+            Self::Memory(error) => write!(f, "not enough memory for experts: {error}"),
             Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
             Self::Files { n_files, error } => {
-                write!(f, "the model's experts lie in {n_files} files: {error}")
+                write!(f, "the model's experts are in {n_files} files: {error}")
             }
             Self::OtherFile { path, reason } => {
-                write!(f, "{} is no copy of the model: {reason}", path.display())
+                write!(f, "{} is not a copy of the model: {reason}", path.display())
             }
             Self::Device { what, reason } => {
                 write!(f, "experts cannot be read by {what}: {reason}")
@@ -136,7 +135,7 @@ impl ExpertError {
                 error,
             } => write!(
                 f,
-                "cannot read expert {expert} of layer {layer} ({} at byte {offset}), tried {n_tries} times: {error}",
+                "cannot read expert {expert} of layer {layer} ({} at byte {offset}) after {n_tries} tries: {error}",
                 path.display()
             ),
             Self::EndOfFile {
@@ -146,12 +145,12 @@ impl ExpertError {
                 offset,
             } => write!(
                 f,
-                "{} ends at byte {offset}, in expert {expert} of layer {layer}: it has become shorter",
+                "{} ends at byte {offset}, within expert {expert} of layer {layer}: the file was truncated",
                 path.display()
             ),
             Self::Broken { path, retry_in } => write!(
                 f,
-                "{} could not be read several times in a row; it is tried again in {} ms",
+                "{} could not be read several times in a row; retrying in {} ms",
                 path.display(),
                 retry_in.as_millis()
             ),
@@ -162,7 +161,7 @@ impl ExpertError {
                 after,
             } => write!(
                 f,
-                "no answer for {} s to a read of expert {expert} of layer {layer} from {}",
+                "a read of expert {expert} of layer {layer} from {} has not completed for {} s",
                 after.as_secs(),
                 path.display()
             ),
@@ -173,7 +172,7 @@ impl ExpertError {
                 offset,
             } => write!(
                 f,
-                "expert {expert} of layer {layer} ({} at byte {offset}) has not the bytes that its checksum is of",
+                "expert {expert} of layer {layer} ({} at byte {offset}) does not match its checksum",
                 path.display()
             ),
             _ => Ok(()),

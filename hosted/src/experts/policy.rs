@@ -65,7 +65,7 @@ pub struct UnknownPolicy;
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not one of aged, lru, lfu, heat, static")
+        f.write_str("expected aged, lru, lfu, heat or static")
     }
 }
 

@@ -40,20 +40,20 @@ impl fmt::Display for ProfileError {
         match self {
             Self::Read { file, error } => write!(f, "cannot read profile {file}: {error}"),
             Self::TooLong { file } => {
-                write!(f, "profile {file} has more than {} MiB", BYTES_MAX >> 20)
+                write!(f, "profile {file} exceeds {} MiB", BYTES_MAX >> 20)
             }
             Self::Json { file, error } => write!(f, "profile {file} is not JSON: {error}"),
             Self::NotAnObject { file } => write!(
                 f,
-                "profile {file}: an object of ids and counts is expected: {{\"17\": 3}}"
+                "profile {file}: expected an object of ids and counts, such as {{\"17\": 3}}"
             ),
             Self::Id { file, id } => write!(
                 f,
-                "profile {file}: {id:?} is no id of an expert (0 to {})",
+                "profile {file}: {id:?} is not an expert id (0 to {})",
                 super::trace::IDS_MAX - 1
             ),
             Self::Count { file, id } => {
-                write!(f, "profile {file}: {id:?}: a whole number is expected")
+                write!(f, "profile {file}: {id:?}: expected an integer")
             }
         }
     }
@@ -205,14 +205,14 @@ mod tests {
     fn errors_name_the_file_and_the_key() {
         for (text, expected) in [
             ("", "profile p is not JSON: EOF"),
-            ("[1]", "profile p: an object of ids"),
+            ("[1]", "profile p: expected an object of ids"),
             (
                 "{\"a\": 1}",
-                "profile p: \"a\" is no id of an expert (0 to 524287)",
+                "profile p: \"a\" is not an expert id (0 to 524287)",
             ),
-            ("{\"524288\": 1}", "\"524288\" is no id"),
-            ("{\"1\": 1.5}", "profile p: \"1\": a whole number"),
-            ("{\"1\": -1}", "profile p: \"1\": a whole number"),
+            ("{\"524288\": 1}", "\"524288\" is not an expert id"),
+            ("{\"1\": 1.5}", "profile p: \"1\": expected an integer"),
+            ("{\"1\": -1}", "profile p: \"1\": expected an integer"),
         ] {
             let error = ExpertProfile::parse("p", text.as_bytes()).unwrap_err();
             assert!(

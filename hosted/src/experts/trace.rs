@@ -34,7 +34,7 @@ impl fmt::Display for TraceError {
             Self::Directory { file } => write!(f, "trace {file} is a directory"),
             Self::Foreign { file } => write!(
                 f,
-                "{file} exists already and is not a trace; it was left as it is"
+                "{file} exists already and is not a trace; it was not changed"
             ),
         }
     }

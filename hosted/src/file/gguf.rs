@@ -123,7 +123,7 @@ impl GgufHeader {
         let len_bytes = ty
             .row_bytes(*row_len)
             .and_then(|row| outer.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)))
-            .unwrap_or_else(|| panic!("{name}: {dims:?} is no shape of {ty}"));
+            .unwrap_or_else(|| panic!("{name}: {dims:?} is not a shape of {ty}"));
         self.tensors.push(TensorEntry {
             name: name.into(),
             dims: dims.into(),

@@ -353,11 +353,14 @@ impl fmt::Display for LinkProblem {
                 expected,
             } => write!(f, "{key} has {found} elements, expected {expected}"),
             Self::Element { key, index } => {
-                write!(f, "element {index} of {key} cannot stand there")
+                write!(f, "element {index} of {key} is invalid")
             }
             Self::Shape { name } => {
                 let name = name.escape_debug();
-                write!(f, "{name} has in {DIMS} no shape of its type")
+                write!(
+                    f,
+                    "{name} has a shape in {DIMS} that is not valid for its type"
+                )
             }
             Self::Outside {
                 name,
@@ -366,7 +369,7 @@ impl fmt::Display for LinkProblem {
                 file,
             } => write!(
                 f,
-                "expert {expert} of {} lies at byte {offset} of {}, which ends before its end",
+                "expert {expert} of {} is at byte {offset} of {}, which is too short",
                 name.escape_debug(),
                 file.display()
             ),
@@ -378,11 +381,11 @@ impl fmt::Display for LinkProblem {
             ),
             Self::Changed { found, expected } => write!(
                 f,
-                "it has {found} bytes, and had {expected} when a model was made of it: import it again"
+                "it has {found} bytes, but had {expected} when the model was imported: import it again"
             ),
             Self::Kind { what } => write!(
                 f,
-                "it is {what}, and its experts lie in other files ({FILES}): one of both it cannot be"
+                "it is {what} whose experts are in other files ({FILES}), which cannot be combined"
             ),
         }
     }

@@ -15,25 +15,29 @@ pub fn mistaken(head: &[u8]) -> Option<&'static str> {
         start.is_some_and(|start| start.eq_ignore_ascii_case(with))
     };
     if begins(b"version https://git-lfs.github.com/") {
-        return Some("it is a Git LFS pointer, not the file itself: `git lfs pull` fetches that");
+        return Some(
+            "it is a Git LFS pointer, not the file itself: download the file with `git lfs pull`",
+        );
     }
     if begins(b"<!doctype html") || begins(b"<html") {
         return Some(
-            "it is an HTML page, not the file itself: download it again (a login may be due)",
+            "it is an HTML page, not the file itself: download it again (you may have to log in)",
         );
     }
     if begins(b"<?xml") {
         return Some("it is an XML page, such as a server's error: download the file again");
     }
     if head.starts_with(b"PK\x03\x04") {
-        return Some("it is a zip archive, as PyTorch's .bin and .pt files are: it is not read");
+        return Some(
+            "it is a zip archive, like PyTorch's .bin and .pt files, which are not supported",
+        );
     }
     if head.starts_with(b"\x1f\x8b") {
-        return Some("it is compressed by gzip: `gunzip` it first");
+        return Some("it is compressed: run `gunzip` first");
     }
     if is_tiktoken(text) {
         return Some(
-            "it is a vocabulary of tiktoken (base64 and ranks): `sluice convert` reads one that is called tiktoken.model",
+            "it is a tiktoken vocabulary (base64 and ranks): `sluice convert` reads it if it is named tiktoken.model",
         );
     }
     None

@@ -95,7 +95,7 @@ impl fmt::Display for FileError {
             Self::Directory { path } => {
                 write!(f, "{} is a directory, not a model file", path.display())?;
                 match path.join("config.json").is_file() {
-                    true => f.write_str(": `sluice convert` makes a GGUF file of such a folder"),
+                    true => f.write_str(": convert such a folder to GGUF with `sluice convert`"),
                     false => Ok(()),
                 }
             }
@@ -115,7 +115,7 @@ impl fmt::Display for FileError {
             Self::Links { name, problem } => write!(f, "{name}: {problem}"),
             Self::Blob { path, name, error } => write!(
                 f,
-                "cannot open {}: {error}; experts of {name} lie there",
+                "cannot open {}: {error}; it holds experts of {name}",
                 path.display()
             ),
         }
@@ -146,7 +146,7 @@ fn safetensors(head: &[u8]) -> Option<&'static str> {
     let (len, text) = head.split_first_chunk()?;
     let is_one = text.starts_with(b"{\"") && u64::from_le_bytes(*len) < 1 << 32;
     is_one.then_some(
-        "it is a safetensors file: `sluice convert FOLDER` makes a GGUF file of its folder",
+        "it is a safetensors file: convert its folder to GGUF with `sluice convert FOLDER`",
     )
 }
 

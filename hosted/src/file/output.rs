@@ -48,21 +48,25 @@ impl fmt::Display for OutputError {
         match self {
             Self::Exists { path } => write!(
                 f,
-                "{} exists already; --overwrite replaces it",
+                "{} exists already; use --overwrite to replace it",
                 path.display()
             ),
             Self::Foreign { path } => write!(
                 f,
-                "{} exists already and is something else; it was left as it is",
+                "{} exists already and is not such a file; it was not changed",
                 path.display()
             ),
             Self::NotRegular { path } => {
-                write!(f, "{} is not a name for a file to write", path.display())
+                write!(
+                    f,
+                    "{} is not a valid name for an output file",
+                    path.display()
+                )
             }
             Self::Create { path, error } => write!(f, "cannot create {}: {error}", path.display()),
             Self::Write { path, error } => write!(
                 f,
-                "cannot write {}: {error}; nothing was left there",
+                "cannot write {}: {error}; the incomplete file was removed",
                 path.display()
             ),
         }

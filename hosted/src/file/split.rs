@@ -227,50 +227,44 @@ impl fmt::Display for SplitProblem {
                 let first = first.display();
                 write!(
                     f,
-                    "it is {part}: name the first part, {first}, which finds the others"
+                    "it is {part}: name the first part, {first}; the others are found from there"
                 )
             }
             Self::Name { count } => write!(
                 f,
-                "it is the first of {count} parts of a model, and its name does not end in {}: \
-                 give all parts their names again, in one folder",
+                "it is the first of {count} parts of a model, but its name does not end in {}: restore the names of \
+                 all parts, in one folder",
                 ending(0, *count)
             ),
             Self::Other {
                 found: Some(found),
                 expected,
-            } => write!(
-                f,
-                "it says that it is {found}, and {expected} is looked for here: fetch it again"
-            ),
+            } => write!(f, "it is {found}, expected {expected}: download it again"),
             Self::Other {
                 found: None,
                 expected,
             } => write!(
                 f,
-                "it is a model in one file, and {expected} is looked for here: fetch it again"
+                "it is a model in one file, expected {expected}: download it again"
             ),
             Self::Tensor { name } => write!(
                 f,
-                "an earlier part has tensor {}, too: the parts are of different models; fetch \
-                 them again",
+                "an earlier part also has tensor {}: the parts belong to different models; download them again",
                 name.escape_debug()
             ),
             Self::Metadata { key } => write!(
                 f,
-                "{} is not what the first part says: the parts are of different models; fetch \
-                 them again",
+                "{} does not match the first part: the parts belong to different models; download them again",
                 key.escape_debug()
             ),
             Self::TensorCount { found, expected } => write!(
                 f,
-                "all parts together have {found} tensors, and {TENSORS_KEY} says {expected}: \
-                 fetch them again"
+                "all parts together have {found} tensors, but {TENSORS_KEY} is {expected}: download them again"
             ),
             Self::InMemory { part } => write!(
                 f,
-                "it is {part}, and a model in memory has no other parts: join them first \
-                 (sluice gguf-split --merge)"
+                "it is {part}, but a model in memory cannot have other parts: merge them first (sluice gguf-split \
+                 --merge)"
             ),
         }
     }

@@ -62,10 +62,10 @@ impl fmt::Display for PromptCacheError {
             Self::Read { path, error } => {
                 write!(f, "cannot read prompt cache {}: {error}", path.display())
             }
-            Self::NotACache { path } => write!(f, "{} is no prompt cache", path.display()),
+            Self::NotACache { path } => write!(f, "{} is not a prompt cache", path.display()),
             Self::Version { path, version } => write!(
                 f,
-                "prompt cache {} is of version {version}, expected {VERSION}",
+                "prompt cache {} has version {version}, expected {VERSION}",
                 path.display()
             ),
             Self::Damaged { path, what } => {
@@ -80,7 +80,7 @@ impl fmt::Display for PromptCacheError {
                 n_ctx,
             } => write!(
                 f,
-                "prompt cache {} holds {n_tokens} tokens, the context {n_ctx} (-c)",
+                "prompt cache {} holds {n_tokens} tokens, more than the context of {n_ctx} (-c)",
                 path.display()
             ),
             Self::Write(error) => write!(f, "prompt cache: {error}"),
@@ -108,7 +108,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     (&mut file)
@@ -187,7 +187,7 @@ impl Session {
         })?;
         if n_restored != tokens.len() {
             self.truncate(sequence, 0)?;
-            let what = "it has another number of tokens than of keys";
+            let what = "it has different numbers of tokens and keys";
             let path = path_buf();
             return Err(PromptCacheError::Damaged { path, what });
         }
@@ -235,7 +235,7 @@ fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(Vec<u32>, &'b [u8]), Promp
         return Err(PromptCacheError::NotACache { path: path_buf() });
     }
     if bytes.len() < HEADER_BYTES + CHECKSUM_BYTES {
-        return Err(damaged("it was cut"));
+        return Err(damaged("it is truncated"));
     }
     let version = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
     if version != VERSION {
@@ -246,7 +246,7 @@ fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(Vec<u32>, &'b [u8]), Promp
     }
     let (body, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
     if checksum != hash(body).to_le_bytes() {
-        return Err(damaged("its checksum is wrong, or it was cut"));
+        return Err(damaged("its checksum is wrong, or it is truncated"));
     }
     let (head, rest) = body.split_at(HEADER_BYTES);
     let n_tokens = head[8..]
@@ -255,7 +255,7 @@ fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(Vec<u32>, &'b [u8]), Promp
     let tokens_len = usize::try_from(n_tokens).ok();
     let tokens_len = tokens_len.and_then(|n| n.checked_mul(4));
     let parts = tokens_len.and_then(|len| rest.split_at_checked(len));
-    let (tokens, saved) = parts.ok_or_else(|| damaged("it says more tokens than it has"))?;
+    let (tokens, saved) = parts.ok_or_else(|| damaged("it has fewer tokens than stated"))?;
     let (tokens, _) = tokens.as_chunks();
     let tokens = tokens.iter().map(|&token| u32::from_le_bytes(token));
     Ok((tokens.collect(), saved))

@@ -35,7 +35,7 @@ impl CpuList {
             );
         }
         if cpus.is_empty() {
-            return Err("the mask names no CPU".into());
+            return Err("the mask is empty".into());
         }
         Ok(Self(cpus))
     }
@@ -48,7 +48,7 @@ impl CpuList {
     pub fn from_range(text: &str) -> Result<Self, String> {
         let (low, high) = text
             .split_once('-')
-            .ok_or("a range is first-last, such as 0-3")?;
+            .ok_or("expected a range first-last, such as 0-3")?;
         let number = |digits: &str, default: usize| {
             if digits.is_empty() {
                 return Ok(default);

@@ -26,12 +26,12 @@ impl fmt::Display for IsaError {
         match self {
             Self::Unknown { name, names } => write!(
                 f,
-                "there is no instruction set {name:?}: this build has {}",
+                "unknown instruction set {name:?}: this build has {}",
                 names.join(", ")
             ),
             Self::NotAvailable { name, available } => write!(
                 f,
-                "this CPU does not run {name:?}, only {}",
+                "this CPU does not support {name:?}, only {}",
                 available.join(", ")
             ),
         }

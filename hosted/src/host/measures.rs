@@ -78,7 +78,7 @@ impl fmt::Display for HostMeasure {
             Some(why) => write!(f, "got {}: {why}", self.found)?,
         }
         match &self.remedy {
-            Some(remedy) => write!(f, "; to get it: {remedy}"),
+            Some(remedy) => write!(f, "; fix: {remedy}"),
             None => Ok(()),
         }
     }
@@ -135,7 +135,7 @@ mod tests {
             .with_remedy("sudo sluice …");
         assert_eq!(
             refused.to_string(),
-            "priority: requested nice -10, got nice 0: permission denied; to get it: sudo sluice …"
+            "priority: requested nice -10, got nice 0: permission denied; fix: sudo sluice …"
         );
         let mut report = Report::default();
         report.push(held);

@@ -173,7 +173,7 @@ pub(crate) fn note_lock(result: io::Result<()>, len: usize) {
     let name = "locked weights";
     let measure = match result {
         Ok(()) if is_locked => HostMeasure::held(name, requested, found),
-        Ok(()) => HostMeasure::refused(name, requested, found, "the kernel counts less"),
+        Ok(()) => HostMeasure::refused(name, requested, found, "the kernel reports less"),
         Err(error) => HostMeasure::refused(name, requested, found, error)
             .with_remedy("ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit)"),
     };
@@ -208,7 +208,7 @@ pub fn report() -> Vec<HostMeasure> {
         measures.push(if is_most {
             HostMeasure::held(name, requested, found)
         } else {
-            let why = "the kernel had no more at hand";
+            let why = "the kernel had no more available";
             HostMeasure::refused(name, requested, found, why).with_remedy(
                 "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled; \
                  echo 1 | sudo tee /proc/sys/vm/compact_memory",

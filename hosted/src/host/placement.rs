@@ -195,7 +195,7 @@ impl Numa {
         };
         let requested = policy_name(policy, &wanted);
         if nodes.len() < 2 {
-            let found = format!("{}; the machine has one node", found());
+            let found = format!("{}; the machine has a single node", found());
             return vec![HostMeasure::held("memory policy", requested, found)];
         }
         let set = set_memory_policy(policy, &wanted);
@@ -206,7 +206,7 @@ impl Numa {
                 HostMeasure::refused("memory policy", requested, found, "the kernel's choice")
             }
             Err(error) => HostMeasure::refused("memory policy", requested, found, error)
-                .with_remedy("a container needs CAP_SYS_NICE, or seccomp to allow set_mempolicy"),
+                .with_remedy("a container needs CAP_SYS_NICE, or a seccomp profile that allows set_mempolicy"),
         }]
     }
 }

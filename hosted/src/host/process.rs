@@ -24,7 +24,7 @@ impl fmt::Display for TooManyFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} may be open at once, of which {} are (RLIMIT_NOFILE, ulimit -Hn)",
+            "at most {} files may be open at once, and {} are (RLIMIT_NOFILE, ulimit -Hn)",
             self.limit, self.n_open
         )
     }

@@ -19,7 +19,7 @@ pub fn direct_reads(path: &Path) -> Option<HostMeasure> {
     let requested = format!("{BLOCK_BYTES} bytes of {}", file.display());
     Some(match direct_read(&file) {
         Ok(_) => HostMeasure::held(name, requested, "work"),
-        Err(why) => HostMeasure::refused(name, requested, "do not work", why),
+        Err(why) => HostMeasure::refused(name, requested, "not supported", why),
     })
 }
 
@@ -28,12 +28,14 @@ fn direct_read(file: &Path) -> Result<usize, String> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(libc::O_DIRECT).open(file);
     let mut file = opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => "the file system has none: reads go through the page cache".into(),
-        _ => format!("opening the file: {error}"),
+        Some(libc::EINVAL) => {
+            "not supported by the file system: reads go through the page cache".into()
+        }
+        _ => format!("cannot open the file: {error}"),
     })?;
     let mut block = AlignedMemory::zeroed(BLOCK_BYTES).map_err(|error| error.to_string())?;
     let read = file.read(&mut block);
-    read.map_err(|error| format!("reading the file: {error}"))
+    read.map_err(|error| format!("cannot read the file: {error}"))
 }
 
 /// The file itself, or the first non-empty one of a folder. Not a pipe, which would wait, and in a folder
@@ -83,12 +85,12 @@ fn refusal(
         io_uring_setup, io_uring_enter and io_uring_register";
     match (error.raw_os_error(), disabled) {
         (Some(libc::EPERM), Some("2")) => {
-            let why = "kernel.io_uring_disabled is 2: no process gets one";
+            let why = "kernel.io_uring_disabled is 2: disabled for all processes";
             (why.into(), Some(ENABLE))
         }
         (Some(libc::EPERM), Some("1")) => {
-            let why = "kernel.io_uring_disabled is 1: only processes with CAP_SYS_ADMIN, or of \
-                kernel.io_uring_group, get one";
+            let why = "kernel.io_uring_disabled is 1: only processes with CAP_SYS_ADMIN or in kernel.io_uring_group \
+                 may use it";
             (why.into(), Some(ENABLE))
         }
         (Some(libc::EPERM | libc::ENOSYS), _) if has_filter => (

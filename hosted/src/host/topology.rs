@@ -206,7 +206,7 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     set.set(cpu);
     sched_setaffinity(None, &set)?;
     if sched_getaffinity(None)? != set {
-        return Err(io::Error::other("the kernel reports another affinity"));
+        return Err(io::Error::other("the kernel reports a different affinity"));
     }
     Ok(())
 }
@@ -225,7 +225,7 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
     }
     sched_setaffinity(None, &set)?;
     if sched_getaffinity(None)? != set {
-        return Err(io::Error::other("the kernel reports another affinity"));
+        return Err(io::Error::other("the kernel reports a different affinity"));
     }
     Ok(())
 }

@@ -203,7 +203,7 @@ impl Workers {
     /// the other ranks' threads are in its parent.
     pub fn run<F: Fn(usize) + Sync>(&mut self, job: F) -> Result<(), WorkerPanicked> {
         if self.is_elsewhere() {
-            let message = "the process is a fork of the one that has the threads".to_owned();
+            let message = "the process was forked from the one that has the threads".to_owned();
             return Err(WorkerPanicked { rank: 0, message });
         }
         let shared = &*self.shared;

@@ -435,7 +435,7 @@ pub struct OtherAdapters;
 
 impl fmt::Display for OtherAdapters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("what was read of the text was computed with other adapters")
+        f.write_str("the existing text was computed with other adapters")
     }
 }
 

@@ -36,7 +36,10 @@ impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { n_ctx, error } => {
-                write!(f, "no memory for a context of {n_ctx} tokens: {error}")
+                write!(
+                    f,
+                    "not enough memory for a context of {n_ctx} tokens: {error}"
+                )
             }
             Self::Engine(error) => error.fmt(f),
             Self::Isa(error) => error.fmt(f),
@@ -146,10 +149,10 @@ impl fmt::Display for GenerateError {
             Self::Token(error) => error.fmt(f),
             Self::Encode(error) => error.fmt(f),
             Self::TooLong { n_tokens, n_ctx } => {
-                write!(f, "{n_tokens} tokens are more than the context of {n_ctx}")
+                write!(f, "{n_tokens} tokens exceed the context of {n_ctx}")
             }
             Self::EmptyPrompt => {
-                f.write_str("the prompt is empty, and the model has no token to begin a text with")
+                f.write_str("the prompt is empty, and the model has no beginning-of-sequence token")
             }
             Self::OtherAdapters(error) => error.fmt(f),
             Self::NoSequence { n_seq } => {

@@ -107,7 +107,7 @@ impl fmt::Display for Figures {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         writeln!(
             f,
-            "drafts: {} verified in {} passes, {} accepted ({:.1}%), {:.2} tokens a pass",
+            "drafts: {} verified in {} passes, {} accepted ({:.1}%), {:.2} tokens per pass",
             self.n_draft,
             self.n_drafts,
             self.n_accepted,
@@ -128,7 +128,7 @@ impl fmt::Display for Figures {
         }
         write!(
             f,
-            "  drafting took {:.2} ms, of it the draft model {:.2} ms; passes that verified {:.2} ms",
+            "  drafting took {:.2} ms, including {:.2} ms of the draft model; verifying passes {:.2} ms",
             ms(self.drafting),
             ms(self.draft_model),
             ms(self.verifying)

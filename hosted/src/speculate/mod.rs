@@ -156,7 +156,7 @@ impl Speculation {
         self.figures.drafting += start.elapsed();
         drafted.unwrap_or_else(|_| {
             written.iter().for_each(|&i| sequences[i].drafts.clear());
-            self.failure = Some("what drafts panicked".to_owned());
+            self.failure = Some("the drafter panicked".to_owned());
             0
         })
     }

@@ -29,7 +29,7 @@ impl Placement {
         let n_segments = number(file, 56, 2);
         let headers_end = number(file, 32, 8).checked_add(n_segments * SEGMENT_BYTES);
         if headers_end.is_none_or(|end| end > file.len_bytes) {
-            return Err(Error::Image("its segments are cut off"));
+            return Err(Error::Image("its segments are truncated"));
         }
         for segment in found.segments() {
             let file_end = segment.offset.checked_add(segment.file_bytes);
@@ -41,14 +41,14 @@ impl Placement {
                     found.start = found.start.min(segment.address);
                     found.end = found.end.max(end);
                 }
-                None => return Err(Error::Image("it is cut off")),
+                None => return Err(Error::Image("it is truncated")),
             }
         }
         let entry = number(file, 24, 8);
         if entry < found.start || entry >= found.end {
-            return Err(Error::Image("its entry point lies outside"));
+            return Err(Error::Image("its entry point is outside of its segments"));
         }
-        found.entry = u32::try_from(entry).map_err(|_| Error::Image("it lies above 4 GiB"))?;
+        found.entry = u32::try_from(entry).map_err(|_| Error::Image("it is loaded above 4 GiB"))?;
         Ok(found)
     }
 

@@ -21,6 +21,6 @@ mod start;
 
 #[cfg(not(sluice_image))]
 fn main() -> std::process::ExitCode {
-    eprintln!("sluice-efi: use: cargo build --profile metal -p sluice-metal");
+    eprintln!("sluice-efi: build it with: cargo build --profile metal -p sluice-metal");
     std::process::ExitCode::FAILURE
 }

@@ -70,7 +70,7 @@ unsafe extern "efiapi" fn efi_main(image: Handle, system: *const u8) -> Status {
 fn load(firmware: Firmware) -> Result<(), Error> {
     let volume = firmware.volume()?;
     let Some(image) = firmware.read(&volume, "\\sluice-metal", BELOW_64_GIB)? else {
-        return Err(Error::Image("not on the volume"));
+        return Err(Error::Image("not found on the volume"));
     };
     let place = Placement::of(image)?;
     let len_bytes = place.end - place.start;

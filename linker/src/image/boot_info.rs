@@ -254,7 +254,7 @@ unsafe fn copied(address: u64) -> &'static str {
     let text = unsafe { CStr::from_ptr(at(address)) }.to_bytes();
     if text.len() > COMMAND_LINE_MAX {
         println!(
-            "the command line has {} bytes; the rest after {COMMAND_LINE_MAX} is left out",
+            "the command line has {} bytes; the rest after {COMMAND_LINE_MAX} is ignored",
             text.len()
         );
     }

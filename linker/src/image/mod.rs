@@ -42,7 +42,7 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
     // SAFETY: boot.s passes the registers on as the loader left them.
     let Some(boot) = (unsafe { BootInfo::read(magic, info) }) else {
         fail(format_args!(
-            "started by a loader that speaks neither PVH nor multiboot2 (eax {magic:#x}, ebx {info:#x})"
+            "started by a loader that uses neither PVH nor multiboot2 (eax {magic:#x}, ebx {info:#x})"
         ));
     };
     report_machine(&boot);
@@ -53,8 +53,8 @@ extern "C" fn kmain(magic: u32, info: u32) -> ! {
     fault_on_request(options.trap);
     let Some(module) = boot.module.clone() else {
         fail(format_args!(
-            "no model: the loader brought no module (QEMU: -initrd FILE; GRUB: module2 FILE; \
-             UEFI: \\model.gguf on its volume)"
+            "no model: the loader passed no module (QEMU: -initrd FILE; GRUB: module2 FILE; UEFI: \\model.gguf on \
+             its volume)"
         ));
     };
     let (machine, memory) = set_up(&boot, &options);
@@ -99,7 +99,7 @@ fn report_machine(boot: &BootInfo) {
 fn set_up(boot: &BootInfo, options: &Options<'_>) -> (Metal, &'static mut [u8]) {
     let ticks_per_second = clock::ticks_per_second();
     if ticks_per_second.is_none() {
-        println!("no clock: times are in units of a billion ticks");
+        println!("no clock found: times are in units of a billion ticks");
     }
     let ticks_per_second = ticks_per_second.unwrap_or(1_000_000_000);
     let mapped_end = if cpu::has_gib_pages() {
@@ -113,7 +113,7 @@ fn set_up(boot: &BootInfo, options: &Options<'_>) -> (Metal, &'static mut [u8]) 
         .map(|ram| ram.start..ram.end.min(mapped_end));
     let Some(free) = largest_free(ram, boot.taken.iter(), 4096) else {
         fail(format_args!(
-            "not enough memory: image and model fill all of it"
+            "not enough memory: image and model occupy all of it"
         ));
     };
     if boot.taken.dropped_count > 0 {
@@ -129,7 +129,7 @@ fn set_up(boot: &BootInfo, options: &Options<'_>) -> (Metal, &'static mut [u8]) 
     let (n_cores, free) = start_cores(n_listed, local_apic, free, waiting);
     if n_cores < n_listed {
         println!(
-            "{n_cores} of {n_listed} cores work; the others are late (wait=), or have no room"
+            "{n_cores} of {n_listed} cores run; the others are late (wait=) or do not fit into memory"
         );
     }
     println!(
@@ -275,7 +275,7 @@ fn provoke_invalid_opcode() {
 }
 
 /// Overflows the stack.
-#[expect(unconditional_recursion, reason = "the overflow is what is asked for")]
+#[expect(unconditional_recursion, reason = "the overflow is intended")]
 fn deeper(n: u64) -> u64 {
     let frame = black_box([n; 64]);
     black_box(deeper(frame[1] + 1)) + frame[2]

@@ -57,9 +57,9 @@ impl fmt::Display for StoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gguf(error) => {
-                write!(f, "the model is not a GGUF file that can be read: {error}")
+                write!(f, "the model is not a readable GGUF file: {error}")
             }
-            Self::Slc(error) => write!(f, "the model is a broken .slc file: {error}"),
+            Self::Slc(error) => write!(f, "the model is not a valid .slc file: {error}"),
             Self::Model(error) => write!(f, "cannot load the model: {error}"),
             Self::Tokenizer(error) => write!(f, "cannot use the model's vocabulary: {error}"),
             Self::Engine(error) => write!(f, "cannot run the model: {error}"),
@@ -70,20 +70,19 @@ impl fmt::Display for StoryError {
                 free_bytes,
             } => write!(
                 f,
-                "not enough memory: {what} takes {} KiB, {} KiB are free",
+                "not enough memory: {what} takes {} KiB, but only {} KiB are free",
                 needed_bytes.div_ceil(1024),
                 free_bytes / 1024
             ),
-            Self::TooLarge => f.write_str("a size is beyond the address space"),
+            Self::TooLarge => f.write_str("a size exceeds the address space"),
             Self::NoVectors => {
-                f.write_str("the CPU lacks AVX2, FMA or F16C, and nothing else is in the image")
+                f.write_str("the CPU lacks AVX2, FMA or F16C, which the image requires")
             }
-            Self::Isa => f.write_str("isa= names no kernel table of the image that this CPU runs"),
+            Self::Isa => {
+                f.write_str("isa= does not name a kernel table of the image that this CPU supports")
+            }
             Self::Threads { n_cores } => {
-                write!(
-                    f,
-                    "threads= asks for more than the {n_cores} cores there are"
-                )
+                write!(f, "threads= exceeds the {n_cores} available cores")
             }
             Self::PromptTooLong { n_tokens, n_ctx } => write!(
                 f,

@@ -95,7 +95,7 @@ fn uefi_starts_it_from_a_disk() {
         return;
     };
     assert_eq!(boot.status, Some(35), "{}", boot.text);
-    let error = "ERROR: \\sluice-metal: not on the volume";
+    let error = "ERROR: \\sluice-metal: not found on the volume";
     assert!(boot.text.contains(error), "{}", boot.text);
 }
 

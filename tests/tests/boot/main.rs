@@ -179,7 +179,7 @@ fn cores_of_every_package_and_die_work() {
         assert_eq!(boot.status, Some(33), "{smp}: {}", boot.text);
         assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
         let found = boot.text.contains(&format!("\n{n_cores} cores, TSC"));
-        let has_said = boot.text.contains(" cores work; the others are late");
+        let has_said = boot.text.contains(" cores run; the others are late");
         // On a busy host, more than 8 cores may not start in time.
         assert!(found || n_cores > 8 && has_said, "{smp}: {}", boot.text);
         assert!(!smp.starts_with("68") || has_said, "{}", boot.text);
@@ -360,13 +360,10 @@ fn a_benchmark_begins_its_context_anew() {
 fn settings_that_do_not_fit_are_errors() {
     let tale = std::fs::read(TALE).unwrap();
     for (line, expected) in [
-        (
-            "threads=3",
-            "threads= asks for more than the 2 cores there are",
-        ),
+        ("threads=3", "threads= exceeds the 2 available cores"),
         (
             "isa=altivec",
-            "isa= names no kernel table of the image that this CPU runs",
+            "isa= does not name a kernel table of the image that this CPU supports",
         ),
         (
             "ctx=2",

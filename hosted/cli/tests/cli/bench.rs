@@ -189,12 +189,16 @@ fn wrong_values_are_named() {
         &["bench", "--plot", "/no/such/folder/a.svg"],
         &["/no/such/folder"],
     );
-    fails(1, &["bench", "--plot", "/"], &["is not a name for a file"]);
+    fails(
+        1,
+        &["bench", "--plot", "/"],
+        &["is not a valid name for an output file"],
+    );
     let model = TemporaryFile::new("plot.gguf", b"GGUF");
     fails(
         1,
         &["bench", "--plot", model.path()],
-        &["something else", "left as it is"],
+        &["is not such a file", "was not changed"],
     );
 }
 

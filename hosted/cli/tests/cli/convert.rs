@@ -456,7 +456,7 @@ fn what_is_wrong_with_a_configuration_is_named() {
     let cases = [
         (
             json!({"architectures": ["GemmaForCausalLM"]}),
-            "\"GemmaForCausalLM\" is not supported; known are LlamaForCausalLM",
+            "\"GemmaForCausalLM\" is not supported; supported are LlamaForCausalLM",
         ),
         (
             json!({"architectures": null, "model_type": "t5"}),
@@ -469,7 +469,7 @@ fn what_is_wrong_with_a_configuration_is_named() {
         ),
         (
             json!({"num_hidden_layers": 16_777_216}),
-            "is 16777216, and the files have only 26 tensors",
+            "is 16777216, but the files have only 26 tensors",
         ),
         (
             json!({"num_attention_heads": 0}),
@@ -486,7 +486,7 @@ fn what_is_wrong_with_a_configuration_is_named() {
         ),
         (
             json!({"hidden_size": 128}),
-            "has shape [330, 64], config.json says [330, 128]",
+            "has shape [330, 64], but config.json implies [330, 128]",
         ),
         (json!({"num_hidden_layers": 3}), "model.layers.2."),
         (json!({"num_hidden_layers": 1}), "model.layers.1."),
@@ -536,7 +536,7 @@ fn what_is_wrong_with_weights_is_named() {
     refused(
         "qwen2",
         shape,
-        &[bias, "has shape [33], config.json says [32]"],
+        &[bias, "has shape [33], but config.json implies [32]"],
     );
     for dtype in ["I8", "F8_E4M3"] {
         let eight_bits = |folder: &Folder| {
@@ -553,11 +553,7 @@ fn what_is_wrong_with_weights_is_named() {
             let bytes = vec![0; usize::try_from(at).unwrap()];
             write_raw(&path(folder, "model.safetensors"), &header.into(), &bytes);
         };
-        refused(
-            "qwen2",
-            eight_bits,
-            &[bias, dtype, "only F32, F16 and BF16"],
-        );
+        refused("qwen2", eight_bits, &[bias, dtype, "only F32, F16, BF16"]);
     }
     let cut = |folder: &Folder| {
         let file = fs::File::options()
@@ -573,7 +569,7 @@ fn what_is_wrong_with_weights_is_named() {
     refused(
         "qwen2",
         none,
-        &["no model.safetensors", "pytorch_model.bin is not read"],
+        &["no model.safetensors", "pytorch_model.bin is not supported"],
     );
 }
 
@@ -625,11 +621,11 @@ fn what_is_wrong_with_a_tokenizer_is_named() {
         ),
         (
             json!({"model": {"type": "WordLevel", "vocab": {"a": 0}}}),
-            "the model is WordLevel; BPE, WordPiece and Unigram can be converted",
+            "the model is WordLevel; only BPE, WordPiece and Unigram can be converted",
         ),
         (
             json!({"model": {"type": "BPE", "vocab": {"a": 1, "b": 1}}}),
-            "have one id, 1",
+            "have the same id, 1",
         ),
         (json!({"model": null}), "tokenizer.json"),
     ];
@@ -674,7 +670,7 @@ fn folders_and_files_are_told_apart() {
     fails(
         1,
         &["convert", &model, &model],
-        &["is not a name for a file"],
+        &["is not a valid name for an output file"],
     );
     fails(
         1,

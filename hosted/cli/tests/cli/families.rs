@@ -436,7 +436,7 @@ fn blocks_that_a_folder_lacks_are_left_out_with_a_warning() {
         let folder = folder_of(name, &case);
         let (out, ran) = convert(name, &case, &folder);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stderr.contains("guess further tokens"), "{ran:?}");
+        assert!(ran.stderr.contains("predict further tokens"), "{ran:?}");
         let file = fs::read(&out).unwrap();
         let gguf = Gguf::parse(&file, file.len() as u64).unwrap();
         let mut keys = gguf.metadata().map(|(key, _)| key);

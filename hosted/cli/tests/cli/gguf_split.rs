@@ -235,7 +235,7 @@ fn parts_that_do_not_belong_together_are_named() {
     fails(
         1,
         &["inspect", &first],
-        &[&second, "in one file", "fetch it again"],
+        &[&second, "in one file", "download it again"],
     );
     // The first part twice.
     fs::write(&second, &good_first).unwrap();
@@ -279,7 +279,11 @@ fn a_part_of_another_model_is_named() {
     fails(
         1,
         &["inspect", &first],
-        &[&second, "an earlier part has tensor", "fetch them again"],
+        &[
+            &second,
+            "an earlier part also has tensor",
+            "fetch them again",
+        ],
     );
 }
 

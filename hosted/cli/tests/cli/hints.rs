@@ -193,7 +193,7 @@ fn a_prompt_cache_is_a_regular_file() {
         fails(
             1,
             &short(&["x", "--prompt-cache", path]),
-            &["cannot read prompt cache", "it is no regular file"],
+            &["cannot read prompt cache", "not a regular file"],
         );
     }
 }

@@ -145,7 +145,7 @@ fn a_whole_model_comes_back_byte_for_byte() {
     let again = ["import", &folder.path(""), &out, "--overwrite"];
     fails(1, &again, &["(layer 1, 1) is missing", "expert_1_1.bin"]);
     write(&folder, "expert_1_1.bin", b"UTH1");
-    fails(1, &again, &["the blob is cut"]);
+    fails(1, &again, &["the blob is truncated"]);
     fs::remove_file(folder.path("layer_0_q.bin")).unwrap();
     assert_eq!(fs::read(&out).unwrap(), imported, "the old file stays");
 }

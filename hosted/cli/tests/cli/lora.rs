@@ -183,12 +183,12 @@ fn check_way_back(folder: &Folder, base: &str, by_folder: &[u8]) -> Result<(), S
         "lora", "convert", &file, "--to", "peft", "-o", &peft, "--base", base,
     ]);
     if ran.code != Some(0) {
-        let is_cut = ran.stderr.contains("cut from a matrix of Hugging Face's")
+        let is_cut = ran.stderr.contains("cut from a Hugging Face matrix")
             || ran
                 .stderr
-                .contains("is a part of a matrix of Hugging Face's")
+                .contains("is part of a Hugging Face matrix")
             // Blocks behind the layers have names of their own.
-            || ran.stderr.contains("is no matrix of Hugging Face's");
+            || ran.stderr.contains("is not a matrix of Hugging Face's");
         return if is_cut { Ok(()) } else { Err(ran.stderr) };
     }
     run_to(0, &["lora", "convert", &peft, "-o", &again, "--base", base]);

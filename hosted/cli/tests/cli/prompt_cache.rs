@@ -97,7 +97,7 @@ fn files_that_are_no_cache_of_this_model() {
     };
     for len in [1, 3, 4, 15, 23, 100, good.len() / 2, good.len() - 1] {
         let expected = if len < 4 {
-            "no prompt cache"
+            "is not a prompt cache"
         } else {
             "damaged"
         };
@@ -111,7 +111,11 @@ fn files_that_are_no_cache_of_this_model() {
     let mut version = good.clone();
     version[4] = 9;
     refused("version.slpc", &version, "version 9");
-    refused("model.slpc", &fs::read(MODEL).unwrap(), "no prompt cache");
+    refused(
+        "model.slpc",
+        &fs::read(MODEL).unwrap(),
+        "is not a prompt cache",
+    );
     fails(
         1,
         &[&FLAGS[..], &["--prompt-cache", "/"]].concat(),

@@ -69,15 +69,11 @@ fn what_cannot_be_fetched_is_said() {
     server.add("m-Q8_0.gguf", b"GGUF");
     let cases: [(&[&str], i32, &str); 7] = [
         (&["pull", "m"], 2, "is no repository: expected user/name"),
-        (
-            &["pull", "u/absent"],
-            1,
-            "HTTP 404; there is no such repository",
-        ),
+        (&["pull", "u/absent"], 1, "HTTP 404; no such repository"),
         (
             &["pull", "u/m:Q4_0"],
             1,
-            "it has no model in Q4_0; there is m-Q8_0.gguf",
+            "no model in Q4_0; available: m-Q8_0.gguf",
         ),
         (&["pull", "u/m", "--folder"], 1, "no .safetensors file"),
         (

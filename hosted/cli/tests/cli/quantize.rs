@@ -315,7 +315,7 @@ fn damaged_importance_is_named() {
         open(&huge)
             .unwrap_err()
             .to_string()
-            .contains("are named at byte")
+            .contains("bytes at byte")
     );
     let mut nan = good.clone();
     nan[17..21].copy_from_slice(&f32::NAN.to_le_bytes());

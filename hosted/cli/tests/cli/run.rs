@@ -228,7 +228,8 @@ fn memory_that_cannot_be_had_is_an_error() {
     let ran = ran(output.unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.stderr.contains("no memory for a context of 16777216"),
+        ran.stderr
+            .contains("not enough memory for a context of 16777216"),
         "{ran:?}"
     );
 }

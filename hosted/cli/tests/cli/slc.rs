@@ -169,7 +169,7 @@ fn expert_blobs_are_recognised() {
     fails(
         1,
         &["inspect", cut.path()],
-        &[cut.path(), "the blob is cut"],
+        &[cut.path(), "the blob is truncated"],
     );
 }
 

@@ -81,30 +81,29 @@ impl Error for TraceReadError {}
 impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong => write!(f, "it has more than {} KiB", LINE_BYTES_MAX >> 10),
+            Self::TooLong => write!(f, "the line exceeds {} KiB", LINE_BYTES_MAX >> 10),
             Self::Json { column, error } => {
                 // serde_json counts lines within what it was given, which is always the first.
                 let error = error.split(" at line ").next().unwrap_or_default();
                 write!(f, "not JSON: {error}, column {column}")
             }
-            Self::NotAnObject => f.write_str("a JSON object is expected"),
+            Self::NotAnObject => f.write_str("expected a JSON object"),
             Self::Absent { field } => write!(f, "{field:?} is missing"),
-            Self::NotANumber { field } => write!(f, "{field:?}: a whole number is expected"),
+            Self::NotANumber { field } => write!(f, "{field:?}: expected an integer"),
             Self::LayerTooLarge => write!(f, "\"layer\": a model has at most {LAYERS_MAX} layers"),
-            Self::NotAList { field } => write!(f, "{field:?}: a list is expected"),
+            Self::NotAList { field } => write!(f, "{field:?}: expected a list"),
             Self::ListTooLong { field } => write!(
                 f,
-                "{field:?}: a layer has at most {EXPERTS_MAX} experts, the list is longer"
+                "{field:?}: the list has more than the {EXPERTS_MAX} experts that a layer can have"
             ),
-            Self::NotAnId { field } => write!(
-                f,
-                "{field:?}: ids of experts are whole numbers below {IDS_MAX}"
-            ),
-            Self::Twice { field, id } => write!(f, "{field:?}: {id} is there twice"),
-            Self::NotHits => f.write_str("\"cache_hit\": true and false are expected"),
+            Self::NotAnId { field } => {
+                write!(f, "{field:?}: expert ids are integers below {IDS_MAX}")
+            }
+            Self::Twice { field, id } => write!(f, "{field:?}: {id} is listed twice"),
+            Self::NotHits => f.write_str("\"cache_hit\": expected true and false"),
             Self::HitsOfOthers { n_hits, n_experts } => write!(
                 f,
-                "\"cache_hit\" has {n_hits} values, \"experts\" has {n_experts}"
+                "\"cache_hit\" has {n_hits} values, but \"experts\" has {n_experts}"
             ),
             Self::OfAnotherLayer {
                 field,
@@ -112,7 +111,7 @@ impl fmt::Display for LineError {
                 n_expert,
             } => write!(
                 f,
-                "{field:?}: {id} is no expert of this layer, where a layer has {n_expert}"
+                "{field:?}: {id} is out of range: a layer has {n_expert} experts"
             ),
         }
     }

@@ -45,19 +45,19 @@ fn errors_name_the_line_and_the_field() {
             "{\"token\":1,",
             "not JSON: EOF while parsing a value, column 11",
         ),
-        ("[1]", "a JSON object is expected"),
+        ("[1]", "expected a JSON object"),
         ("{}", "\"token\" is missing"),
-        ("{\"token\":-1}", "\"token\": a whole number is expected"),
+        ("{\"token\":-1}", "\"token\": expected an integer"),
         ("{\"token\":1,\"layer\":1.5}", "\"layer\": a whole number"),
         ("{\"token\":1,\"layer\":512}", "at most 512 layers"),
         ("{\"token\":1,\"layer\":1}", "\"experts\" is missing"),
         (
             "{\"token\":1,\"layer\":1,\"experts\":3}",
-            "\"experts\": a list is expected",
+            "\"experts\": expected a list",
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[524288]}",
-            "\"experts\": ids of experts are whole numbers below 524288",
+            "\"experts\": expert ids are integers below 524288",
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3,4,3]}",
@@ -69,11 +69,11 @@ fn errors_name_the_line_and_the_field() {
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3],\"cache_hit\":[1]}",
-            "\"cache_hit\": true and false",
+            "\"cache_hit\": expected true and false",
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3],\"cache_hit\":[true,true]}",
-            "\"cache_hit\" has 2 values, \"experts\" has 1",
+            "\"cache_hit\" has 2 values, but \"experts\" has 1",
         ),
         (&*long, "more than 64 KiB"),
         (&*many, "at most 1024 experts"),

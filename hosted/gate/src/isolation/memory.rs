@@ -102,7 +102,7 @@ impl RingMemory {
             items.push(if found.rss >= self.len {
                 item
             } else {
-                item.not("pages were taken back", None)
+                item.not("pages were reclaimed", None)
             });
         }
         if let Some(bound) = bound {
@@ -130,20 +130,20 @@ impl RingMemory {
             return item.not(format_args!("madvise: {error}"), None);
         }
         if possible == 0 {
-            return item.not("the ring is smaller than one (2048 KiB)", None);
+            return item.not("the ring is smaller than one huge page (2048 KiB)", None);
         }
         if found.huge >= possible {
             return item;
         }
         if is_never {
             let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
-            return item.not("they are switched off", Some(remedy));
+            return item.not("huge pages are disabled", Some(remedy));
         }
         if found.rss < possible {
-            return item.not("not all pages are in memory: ask for prefetch too", None);
+            return item.not("not all pages are resident: request prefetch as well", None);
         }
         let remedy = "echo 1 | sudo tee /proc/sys/vm/compact_memory";
-        item.not("the kernel has no more free ones", Some(remedy))
+        item.not("the kernel has no free huge pages left", Some(remedy))
     }
 
     fn lock(&self, error: Option<rustix::io::Errno>, found: &Smaps) -> HostMeasure {
@@ -157,7 +157,7 @@ impl RingMemory {
             return if found.locked >= self.len {
                 item
             } else {
-                item.not("smaps shows less than mlock was given", None)
+                item.not("smaps shows less than was passed to mlock", None)
             };
         };
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
@@ -204,7 +204,7 @@ impl RingMemory {
             (Ok(pages), Ok(worker)) => (pages, worker),
             (Err(error), _) | (_, Err(error)) => {
                 let item = HostMeasure::held("numa", requested, "unknown");
-                let why = format!("the node cannot be read: {error}");
+                let why = format!("the node cannot be determined: {error}");
                 return item.not(why, None);
             }
         };

@@ -50,7 +50,7 @@ impl Isolation {
     }
 
     fn pin(&mut self, cpu: usize, reason: &str, items: &mut Vec<HostMeasure>) {
-        let requested = format!("CPU {cpu} alone ({reason})");
+        let requested = format!("CPU {cpu} only ({reason})");
         let before = sched_getaffinity(None);
         let mut set = CpuSet::new();
         if cpu < CpuSet::MAX_CPU {
@@ -65,7 +65,7 @@ impl Isolation {
                 if found == cpu.to_string() {
                     item
                 } else {
-                    item.not("the kernel reports another affinity", None)
+                    item.not("the kernel reports a different affinity", None)
                 }
             }
             Err(error) => {
@@ -79,12 +79,12 @@ impl Isolation {
         let item = HostMeasure::held("smt", "no other thread on the core", String::new());
         items.push(match others.first() {
             None if siblings.is_empty() => HostMeasure {
-                found: "sysfs does not say".into(),
+                found: "not reported by sysfs".into(),
                 ..item
             }
             .not("the topology is unknown", None),
             None => HostMeasure {
-                found: "the core has one thread".into(),
+                found: "the core has a single thread".into(),
                 ..item
             },
             Some(other) => HostMeasure {
@@ -138,7 +138,7 @@ impl Isolation {
                 items.push(if found <= wanted {
                     item
                 } else {
-                    item.not("the kernel keeps a longer one", None)
+                    item.not("the kernel kept a larger value", None)
                 });
             }
             Err(error) => {
@@ -203,15 +203,15 @@ impl Drop for Isolation {
 fn choose(request: CoreRequest) -> Option<(usize, String)> {
     match request {
         CoreRequest::Any => None,
-        CoreRequest::Cpu(cpu) => Some((cpu, "as asked for".into())),
+        CoreRequest::Cpu(cpu) => Some((cpu, "as requested".into())),
         CoreRequest::Last => {
             let cores = Cores::detect();
             let n = cores.physical_count();
             let cpu = cores.placement(n).into_iter().flatten().next_back()?;
             let reason = if n > 1 {
-                format!("the last of {n} cores: interrupts prefer the first")
+                format!("the last of {n} cores, as interrupts prefer the first")
             } else {
-                "the only core that is allowed".into()
+                "the only allowed core".into()
             };
             Some((cpu, reason))
         }

@@ -92,7 +92,7 @@ fn what_is_wrong_is_named() {
         (&good[..good.len() - 1], "1 bytes into a sample"),
         (&wav(1, 12, 1, 0, &[]), "12 bits"),
         (&wav(85, 16, 1, 0, &[]), "0x55"),
-        (&wav(1, 16, 0, 0, &[]), "without channels"),
+        (&wav(1, 16, 0, 0, &[]), "has no channels"),
     ] {
         let found = message(bytes, &SourceFormat::Wav, mean);
         assert!(found.contains(expected), "{found:?} {expected:?}");
@@ -178,9 +178,9 @@ fn headers_end() {
         }
     }
     for (head, named) in [
-        (&b"RIFF\0\0\0\0WAVE"[..], "no data comes"),
-        (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", "no data comes"),
-        (b"RIFF\0\0\0\0WAVELIST\xff\xff\xff\xff", "no data comes"),
+        (&b"RIFF\0\0\0\0WAVE"[..], "no data chunk"),
+        (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", "no data chunk"),
+        (b"RIFF\0\0\0\0WAVELIST\xff\xff\xff\xff", "no data chunk"),
         (b"RIFX", "RIFX"),
     ] {
         let endless = Endless(head.to_vec(), 0);
@@ -213,7 +213,7 @@ fn csv_says_what_it_cannot_be_sure_of() {
         (
             b"t,v\n0,0,5\n",
             Some("v"),
-            "line 2 has 3 fields and the first line has 2",
+            "line 2 has 3 fields, but the first line has 2",
         ),
         (b"t;v\n0;0,5\n", Some("v"), "\"0,5\" is not a number"),
         (b"v\n0,5\n", None, "\"0,5\" is not a number"),
@@ -246,7 +246,7 @@ fn csv_says_what_it_cannot_be_sure_of() {
     let endless = io::repeat(b'0');
     let format = SourceFormat::Csv { column: None };
     let error = Source::new(Box::new(endless), &format, SourceChannel::Mean).unwrap_err();
-    assert_eq!(error.to_string(), "line 1 has no end within 1 MiB");
+    assert_eq!(error.to_string(), "line 1 exceeds 1 MiB");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn an_end_between_the_channels_is_an_error_that_says_where() {
     let format = SourceFormat::I16 { channels: 3 };
     for channel in [SourceChannel::Mean, SourceChannel::One(1)] {
         let error = read(&bytes, &format, channel).unwrap_err();
-        let expected = "it ends after 2 of the 3 channels' samples";
+        let expected = "ends after 2 of the 3 channels' samples";
         assert_eq!(error.to_string(), expected, "{channel:?}");
         assert_eq!(read(&bytes[..2 * 15], &format, channel).unwrap().len(), 5);
     }

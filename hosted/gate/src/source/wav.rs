@@ -23,13 +23,13 @@ impl Wav {
     /// Not a WAV file, not a supported format, or a header without an end.
     pub(super) fn read(reader: &mut dyn Read) -> Result<Self, SignalError> {
         let mut head = [0; 12];
-        at_end(reader.read_exact(&mut head), "it is shorter than a header")?;
+        at_end(reader.read_exact(&mut head), "shorter than a header")?;
         check_kind(&head)?;
         let (mut format, mut long_len) = (None, None);
         let mut left = HEADER_LEN_MAX;
         loop {
             let mut chunk = [0; 8];
-            at_end(reader.read_exact(&mut chunk), "it has no data")?;
+            at_end(reader.read_exact(&mut chunk), "it contains no data")?;
             let short_len = u32::from_le_bytes([chunk[4], chunk[5], chunk[6], chunk[7]]);
             let len = u64::from(short_len);
             if &chunk[..4] == b"data" {
@@ -43,12 +43,12 @@ impl Wav {
                 });
             }
             let padded = len + len % 2;
-            let endless = SignalError::NotWav("no data comes within its first 64 MiB");
+            let endless = SignalError::NotWav("no data chunk within the first 64 MiB");
             left = left.checked_sub(8 + padded).ok_or(endless)?;
             match &chunk[..4] {
                 b"fmt " => format = Some(read_format(reader, padded)?),
                 b"ds64" => long_len = Some(read_long_len(reader, padded)?),
-                _ => skip(reader, padded, "a part before the data is cut short")?,
+                _ => skip(reader, padded, "a chunk before the data is truncated")?,
             }
         }
     }
@@ -60,7 +60,7 @@ fn check_kind(head: &[u8; 12]) -> Result<(), SignalError> {
     let is_known = matches!(&head[..4], b"RIFF" | b"RF64" | b"BW64") && &head[8..] == b"WAVE";
     let name = match &head[..4] {
         _ if is_known => return Ok(()),
-        b"RIFX" => "it is RIFX (numbers with the high byte first)",
+        b"RIFX" => "it is RIFX (big endian)",
         b"riff" => "it is Sony Wave64",
         b"FORM" => "it is AIFF",
         b"fLaC" => "it is FLAC",
@@ -88,7 +88,7 @@ fn is_known(len: u32) -> bool {
 }
 
 fn read_format(reader: &mut dyn Read, padded: u64) -> Result<SourceFormat, SignalError> {
-    let cut = "its format is cut short";
+    let cut = "its format chunk is truncated";
     let mut bytes = [0; 40];
     let taken = usize::try_from(padded).map_or(bytes.len(), |len| len.min(bytes.len()));
     at_end(reader.read_exact(&mut bytes[..taken]), cut)?;
@@ -109,7 +109,7 @@ fn read_format(reader: &mut dyn Read, padded: u64) -> Result<SourceFormat, Signa
         _ => return Err(SignalError::WavFormat { tag, bits }),
     };
     if taken < 16 || channels == 0 {
-        let cut = "its format is cut short or without channels";
+        let cut = "its format chunk is truncated or has no channels";
         return Err(SignalError::NotWav(cut));
     }
     // 24 bits in four bytes, say, would be read as other samples.
@@ -126,7 +126,7 @@ fn read_format(reader: &mut dyn Read, padded: u64) -> Result<SourceFormat, Signa
 
 /// The length of the data in RF64's chunk of long sizes.
 fn read_long_len(reader: &mut dyn Read, padded: u64) -> Result<u64, SignalError> {
-    let cut = "its chunk ds64 is cut short";
+    let cut = "its ds64 chunk is truncated";
     let mut sizes = [0; 16];
     at_end(reader.read_exact(&mut sizes), cut)?;
     let rest = padded.checked_sub(16).ok_or(SignalError::NotWav(cut))?;

@@ -92,7 +92,7 @@ impl Base {
     fn check_counts(&self, config: &Config) -> Result<(), ConvertError> {
         let n_layer = u64::from(self.shape.n_layer) + u64::from(self.shape.n_nextn);
         let n_expert = u64::from(self.shape.n_expert());
-        let told = |n| format!("is {n}, more than any model has");
+        let told = |n| format!("is {n}, which is too large");
         if n_layer > LAYERS_MAX {
             return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
         }

@@ -96,7 +96,7 @@ impl Config {
         let told = || {
             self.error(
                 keys,
-                &format!("is {value}, not a whole number in 1..={COUNT_MAX}"),
+                &format!("is {value}, not an integer in 1..={COUNT_MAX}"),
             )
         };
         n.map(Some).ok_or_else(told)
@@ -144,7 +144,7 @@ impl Config {
         };
         let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
         let texts: Option<Vec<_>> = list.iter().map(Value::as_str).collect();
-        let told = || self.error(&[key], "is not a list of texts");
+        let told = || self.error(&[key], "is not a list of strings");
         texts
             .filter(|_| value.is_array())
             .map(Some)

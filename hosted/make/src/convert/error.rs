@@ -16,12 +16,12 @@ use std::path::PathBuf;
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum ConvertError {
     /// The path of the model's folder is a file, or does not exist.
-    #[error("{} is not a folder; a model of Hugging Face is a folder with config.json", path.display())]
+    #[error("{} is not a folder; a Hugging Face model is a folder with config.json", path.display())]
     NotAFolder { path: PathBuf },
     /// The folder holds an adapter, not a model.
     #[error(
-        "{} has adapter_config.json and no config.json: it is a LoRA adapter, not a model; `sluice lora convert` \
-         makes a GGUF file of it, `sluice lora merge` adds it to one of its model",
+        "{} has adapter_config.json but no config.json: it is a LoRA adapter, not a model; convert it with `sluice \
+         lora convert`, or merge it into its model with `sluice lora merge`",
         path.display()
     )]
     Adapter { path: PathBuf },
@@ -32,7 +32,7 @@ pub enum ConvertError {
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// A file above the size limit for its kind.
-    #[error("{} has {len_bytes} bytes, over the limit of {bytes_max}", path.display())]
+    #[error("{} has {len_bytes} bytes, more than the maximum of {bytes_max}", path.display())]
     TooLarge {
         path: PathBuf,
         len_bytes: u64,
@@ -61,7 +61,7 @@ pub enum ConvertError {
         what: String,
     },
     /// An unknown architecture.
-    #[error("{}: architecture {name:?} is not supported; known are {known}", path.display())]
+    #[error("{}: architecture {name:?} is not supported; supported are {known}", path.display())]
     UnknownArchitecture {
         path: PathBuf,
         name: String,
@@ -75,14 +75,14 @@ pub enum ConvertError {
         expected: Vec<u64>,
     },
     /// A tensor that the architecture does not use: dropping it would change the model.
-    #[error("{}: tensor {tensor} is not one of the {architecture} architecture", path.display())]
+    #[error("{}: tensor {tensor} does not belong to the {architecture} architecture", path.display())]
     ExtraTensor {
         path: PathBuf,
         tensor: String,
         architecture: &'static str,
     },
     /// A tensor whose shape does not match config.json.
-    #[error("{}: tensor {tensor} has shape {found:?}, config.json says {expected:?}", path.display())]
+    #[error("{}: tensor {tensor} has shape {found:?}, but config.json implies {expected:?}", path.display())]
     WrongShape {
         path: PathBuf,
         tensor: String,
@@ -90,8 +90,8 @@ pub enum ConvertError {
         expected: Vec<u64>,
     },
     /// A tensor type that is not a plain float.
-    #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16 and BF16 can be converted, \
-             F8_E4M3 with its scales, and U8 as the blocks of MXFP4", path.display())]
+    #[error("{}: tensor {tensor} is stored as {dtype}; only F32, F16, BF16, F8_E4M3 with its scales, and U8 as MXFP4 \
+         blocks can be converted", path.display())]
     UnsupportedDtype {
         path: PathBuf,
         tensor: String,
@@ -108,7 +108,7 @@ pub enum ConvertError {
     #[error("{}: {what}", path.display())]
     Tokenizer { path: PathBuf, what: String },
     /// Unknown pre-tokenizer rules.
-    #[error("{}: unknown pre-tokenizer ({rules}); --pre NAME names the one to write", path.display())]
+    #[error("{}: unknown pre-tokenizer ({rules}); set the one to write with --pre NAME", path.display())]
     UnknownPre { path: PathBuf, rules: String },
     /// A malformed tokenizer.model.
     #[error("{}: {error}", path.display())]
@@ -121,7 +121,7 @@ pub enum ConvertError {
         error: SourceError,
     },
     /// Numbers that the type cannot hold.
-    #[error("tensor {tensor}, in the rows from {row} on: {error}")]
+    #[error("tensor {tensor}, from row {row} on: {error}")]
     Numbers {
         tensor: String,
         row: u64,

@@ -145,7 +145,11 @@ impl Weights {
         for tensor in &self.tensors {
             let path = self.path_of(tensor);
             if let Some(other) = found.insert(tensor.entry.name.as_str(), path) {
-                let what = format!("tensor {} is in {} too", tensor.entry.name, other.display());
+                let what = format!(
+                    "tensor {} is also in {}",
+                    tensor.entry.name,
+                    other.display()
+                );
                 let path = path.into();
                 return Err(ConvertError::Index { path, what });
             }
@@ -192,7 +196,7 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
     }
     if names.is_empty() {
         let hint = if has_bin {
-            "; pytorch_model.bin is not read: save the model as safetensors"
+            "; pytorch_model.bin is not supported: save the model as safetensors"
         } else {
             ""
         };
@@ -213,12 +217,14 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
     };
     if let Some(other) = names.iter().find(|name| count_of(name) != Some(count)) {
         return Err(error(format!(
-            "{other} is there beside the parts of {count} safetensors files, and no index says which \
-             count: move one or the other away"
+            "{other} exists next to the parts of {count} safetensors files, and no index tells which of them is \
+             valid: move one or the other away"
         )));
     }
     match names.len() {
-        n if n != count => Err(error(format!("{n} of {count} safetensors files are there"))),
+        n if n != count => Err(error(format!(
+            "only {n} of {count} safetensors files exist"
+        ))),
         _ => Ok(names),
     }
 }
@@ -226,12 +232,12 @@ fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
 /// Error for a file that the index names but that does not exist; a complete model may be there.
 fn absent_shard(folder: &Path, index: &Path, name: &str) -> ConvertError {
     let whole = match exists(&folder.join("model.safetensors")) {
-        true => "; model.safetensors is: if that is the whole model, remove the index",
+        true => "; model.safetensors exists: if it is the whole model, remove the index",
         false => "",
     };
     ConvertError::Index {
         path: index.into(),
-        what: format!("it names {name}, which is not there (No such file){whole}"),
+        what: format!("it names {name}, which does not exist{whole}"),
     }
 }
 
@@ -292,7 +298,7 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
         error,
     };
     if !fs::metadata(path).map_err(read_error)?.is_file() {
-        return Err(read_error(io::Error::other("it is not a regular file")));
+        return Err(read_error(io::Error::other("not a regular file")));
     }
     let file = File::open(path).map_err(read_error)?;
     let mut bytes = Vec::new();

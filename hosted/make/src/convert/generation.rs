@@ -77,7 +77,7 @@ pub(super) fn write_suppressed(
             .iter()
             .map(|id| i32::try_from(vocabulary.id_of(id)?).ok());
         let ids: Option<Vec<i32>> = ids.collect();
-        let what = "is not a list of tokens of the vocabulary";
+        let what = "is not a list of token ids of the vocabulary";
         let ids = ids.filter(|_| value.is_array());
         let ids = ids.ok_or_else(|| generation.error(&["suppress_tokens"], what))?;
         if !ids.is_empty() {

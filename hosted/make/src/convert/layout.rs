@@ -93,8 +93,8 @@ impl<'w> Layout<'w> {
         }
         if n_skipped > 0 {
             warnings.push(format!(
-                "{n_skipped} tensors are of other parts (vision, or heads of other tasks): only what makes \
-                 up {} in a GGUF file is written",
+                "{n_skipped} tensors of other parts (vision, or heads for other tasks) are omitted: only those of {} \
+                 in GGUF are written",
                 family.architecture
             ));
         }
@@ -311,8 +311,8 @@ impl<'w> Layout<'w> {
         };
         if !is_same {
             warnings.push(
-                "lm_head.weight is left out: config.json says that the embedding is the output matrix too \
-                 (tie_word_embeddings), and the two differ; set it to false if the head is to be used"
+                "lm_head.weight is omitted: according to config.json the embedding is also the output matrix \
+                 (tie_word_embeddings), but the two differ; set it to false to use the head"
                     .into(),
             );
         }

@@ -70,7 +70,7 @@ fn lay_out<'a>(component: &'a Value, all: &mut Vec<Step<'a>>) -> Result<(), Stri
     let map = match component {
         Value::Null => return Ok(()),
         Value::Object(map) => map,
-        other => return Err(format!("{} is no component", short(other))),
+        other => return Err(format!("{} is not a component", short(other))),
     };
     let Some(kind) = map.get("type").and_then(Value::as_str) else {
         return Err(format!("{} has no type", short(component)));
@@ -84,13 +84,11 @@ fn lay_out<'a>(component: &'a Value, all: &mut Vec<Step<'a>>) -> Result<(), Stri
     }
     let step = Step { kind, map };
     let Some((_, settings)) = SETTINGS.iter().find(|(name, _)| *name == kind) else {
-        return Err(format!("the component {} is not known", step.told()));
+        return Err(format!("unknown component {}", step.told()));
     };
     let mut keys = map.keys().map(String::as_str);
     if let Some(key) = keys.find(|key| *key != "type" && !settings.contains(key)) {
-        return Err(format!(
-            "{kind} has the setting {key:?}, which is not known"
-        ));
+        return Err(format!("{kind} has the unknown setting {key:?}"));
     }
     all.push(step);
     Ok(())
@@ -178,7 +176,7 @@ pub(super) fn composes(normalizer: &Value) -> Result<bool, String> {
 /// The message for a component that a GGUF file cannot express.
 pub(super) fn no_place(section: &str, step: Step<'_>) -> String {
     format!(
-        "the {section}'s step {} changes the tokens or the text, and a GGUF file has no place for it",
+        "the {section}'s step {} changes the tokens or the text, which GGUF cannot express",
         step.told()
     )
 }
@@ -304,13 +302,13 @@ mod tests {
         for (component, expected) in [
             (
                 json!({"type": "Novel", "a": 1}),
-                "the component Novel (a 1) is not known",
+                "unknown component Novel (a 1)",
             ),
             (
                 json!({"type": "NFC", "form": "C"}),
                 "NFC has the setting \"form\"",
             ),
-            (json!([1]), "[1] is no component"),
+            (json!([1]), "[1] is not a component"),
             (json!({"a": 1}), "has no type"),
         ] {
             let told = steps(&component).expect_err("unknown");
@@ -335,14 +333,14 @@ mod tests {
         ] {
             assert!(
                 of(kinds)
-                    .expect_err("no place")
+                    .expect_err("cannot express")
                     .contains("normalizer's step")
             );
         }
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b"});
         assert!(
             composes(&replace)
-                .expect_err("no place")
+                .expect_err("cannot express")
                 .contains("Replace")
         );
     }

@@ -39,19 +39,19 @@ pub struct SafetensorsEntry {
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum HeaderError {
     /// The file is shorter than the length prefix.
-    #[error("{len_bytes} bytes are too few for a safetensors file")]
+    #[error("{len_bytes} bytes are not enough for a safetensors file")]
     TooShort { len_bytes: u64 },
     /// The file ends inside the header.
     #[error("the header of {header_bytes} bytes does not fit in the file of {len_bytes} bytes")]
     Truncated { header_bytes: u64, len_bytes: u64 },
     /// The header exceeds the size limit.
-    #[error("a header of {header_bytes} bytes is over the limit of {HEADER_BYTES_MAX}")]
+    #[error("a header of {header_bytes} bytes exceeds the maximum of {HEADER_BYTES_MAX}")]
     TooLong { header_bytes: u64 },
     /// The header is not valid JSON of this format.
     #[error("the header is malformed: {0}")]
     Json(#[from] serde_json::Error),
     /// Two tensors have the same name.
-    #[error("tensor {tensor:?} is there twice")]
+    #[error("tensor {tensor:?} is defined twice")]
     Duplicate { tensor: String },
     /// An unknown dtype.
     #[error("tensor {tensor:?} has the unknown dtype {dtype:?}")]
@@ -61,7 +61,7 @@ pub enum HeaderError {
     ShapeOverflow { tensor: String, shape: Vec<u64> },
     /// The offsets do not match the type and the shape.
     #[error(
-        "tensor {tensor:?} of shape {shape:?} takes {needed} bytes, its offsets {begin}..{end} say other"
+        "tensor {tensor:?} of shape {shape:?} takes {needed} bytes, but its offsets are {begin}..{end}"
     )]
     WrongLength {
         tensor: String,
@@ -71,14 +71,16 @@ pub enum HeaderError {
         end: u64,
     },
     /// The data has a gap or an overlap before the tensor.
-    #[error("tensor {tensor:?} begins at byte {begin} of the data, where {expected} is due")]
+    #[error("tensor {tensor:?} begins at byte {begin} of the data, expected {expected}")]
     NotTiled {
         tensor: String,
         begin: u64,
         expected: u64,
     },
     /// The data is shorter or longer than its tensors.
-    #[error("the tensors take {tensors_bytes} bytes, the file has {data_bytes} after its header")]
+    #[error(
+        "the tensors take {tensors_bytes} bytes, but the file has {data_bytes} after its header"
+    )]
     WrongDataLength { tensors_bytes: u64, data_bytes: u64 },
 }
 
@@ -371,7 +373,7 @@ mod tests {
         let cases = [
             (one("F32", "[2]", "[0,8]"), 9, "the file has 9"),
             (one("F32", "[2]", "[0,8]"), 7, "the file has 7"),
-            (one("F32", "[2]", "[1,9]"), 9, "where 0 is due"),
+            (one("F32", "[2]", "[1,9]"), 9, "expected 0"),
             (one("F32", "[2]", "[8,0]"), 8, "offsets 8..0"),
             (one("F32", "[2]", "[0,4]"), 4, "takes 8 bytes"),
             (one("F4", "[3]", "[0,1]"), 1, "offsets 0..1"),
@@ -393,7 +395,7 @@ mod tests {
                 "at most 8 dimensions",
             ),
             (one("F32", "[1]", "[0,4,4]"), 4, "malformed"),
-            (twice.into(), 2, "\"x\" is there twice"),
+            (twice.into(), 2, "\"x\" is defined twice"),
             (overlap.into(), 3, "\"y\" begins at byte 1"),
             (deep, 0, "malformed"),
             (

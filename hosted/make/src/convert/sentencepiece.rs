@@ -44,12 +44,10 @@ pub enum PiecesError {
     #[error("piece {index} is not UTF-8")]
     NotUtf8 { index: usize },
     /// An unknown kind of model.
-    #[error(
-        "it is a model of kind {kind}, which is none of Unigram (1), BPE (2), word (3), char (4)"
-    )]
+    #[error("unknown model kind {kind}: expected Unigram (1), BPE (2), word (3) or char (4)")]
     UnknownKind { kind: u64 },
     /// The file has no pieces, so it is something else.
-    #[error("it has no pieces: it is no model of SentencePiece")]
+    #[error("not a SentencePiece model: it has no pieces")]
     NoPieces,
 }
 

@@ -89,7 +89,7 @@ impl Special {
             match vocabulary.id_of(value) {
                 Some(id) => special.set_id(role, Some(id.into()), vocabulary.n_vocab()),
                 None => warnings.push(format!(
-                    "{} is {value}, which is no token of the vocabulary: ignored",
+                    "{} is {value}, which is not a token id of the vocabulary: ignored",
                     config.named(&key)
                 )),
             }
@@ -182,7 +182,7 @@ impl Special {
         for end in ends {
             let Some(id) = vocabulary.id_of(end) else {
                 warnings.push(format!(
-                    "end token {end} is no token of the vocabulary: ignored"
+                    "end token {end} is not a token id of the vocabulary: ignored"
                 ));
                 continue;
             };
@@ -241,8 +241,8 @@ impl Special {
         let list = |key| step.get(key).and_then(Value::as_array).cloned();
         let (single, pair) = (list("single").unwrap_or_default(), list("pair"));
         let (first, last) = around(&single).ok_or_else(|| {
-            let what = "puts more around a text than a token before and one behind it, and a GGUF \
-                        file has no place for more";
+            let what =
+                "adds more than a token before and one after a text, which GGUF cannot express";
             format!("the post_processor {} {what}", step.told())
         })?;
         if let Some(first) = first {
@@ -251,8 +251,8 @@ impl Special {
                 about.insert("bos_token".into(), first.into());
             } else if ![bos.as_deref(), cls.as_deref()].contains(&Some(first)) {
                 return Err(format!(
-                    "the post_processor puts {first:?} before a text, and tokenizer_config.json says \
-                     that bos_token is {:?}: a GGUF file has a place for one",
+                    "the post_processor adds {first:?} before a text, but according to tokenizer_config.json \
+                     bos_token is {:?}: GGUF has only one",
                     bos.unwrap_or_default()
                 ));
             }
@@ -369,7 +369,7 @@ fn read_templates(
         Some(Value::Array(list)) => Ok(list.iter().filter_map(named_template).collect()),
         Some(_) => Err(ConvertError::Tokenizer {
             path: folder.join("tokenizer_config.json"),
-            what: "chat_template is neither text nor a list of named templates".into(),
+            what: "chat_template is neither a string nor a list of named templates".into(),
         }),
     }
 }

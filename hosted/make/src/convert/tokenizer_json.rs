@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for Merge {
                         left: left.into(),
                         right: right.into(),
                     }),
-                    _ => Err(E::custom(format!("merge {text:?} is no pair"))),
+                    _ => Err(E::custom(format!("merge {text:?} is not a pair"))),
                 }
             }
 

@@ -81,17 +81,13 @@ pub(super) fn check_config(
             }
             None => {
                 let told = config.named(key);
-                warnings.push(format!(
-                    "{told} is {}, which is not known: ignored",
-                    short(value)
-                ));
+                warnings.push(format!("{told} is {}: unknown, ignored", short(value)));
                 continue;
             }
         };
         if !is_neutral {
             let what = format!(
-                "is {}: it changes what the model computes, and {architecture} in a GGUF file has no \
-                 place for it",
+                "is {}: it changes what the model computes, and {architecture} in GGUF cannot express it",
                 short(value)
             );
             return Err(config.error(&[key], &what));
@@ -108,7 +104,7 @@ pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Ve
         if !is_neutral && !harmless.contains(&key) && !key.starts_with('_') {
             let told = config.named(key);
             warnings.push(format!(
-                "{told} is {}: nothing in a GGUF file says so",
+                "{told} is {}, which GGUF cannot express",
                 short(value)
             ));
         }
@@ -442,7 +438,7 @@ mod tests {
         checked.expect("only a warning");
         assert_eq!(
             warnings,
-            ["config.json: marvellous is {\"a\":[1,2]}, which is not known: ignored"]
+            ["config.json: marvellous is {\"a\":[1,2]}: unknown, ignored"]
         );
     }
 }

@@ -27,7 +27,7 @@ pub enum ImportError {
         expected: &'static str,
     },
     /// Directories of one model contradict each other.
-    #[error("{}: it does not say what the first directory's metadata.json says", path.display())]
+    #[error("{}: differs from the first directory's metadata.json", path.display())]
     OtherFacts { path: PathBuf },
     /// A file's length does not fit its shape.
     #[error("{}: {found} bytes, expected {expected}", path.display())]
@@ -40,14 +40,14 @@ pub enum ImportError {
     #[error("{name:?} is not a plain file name")]
     FileName { name: String },
     /// A file does not match its manifest's checksum.
-    #[error("{}: damaged, its checksum is {found}, not {expected}", path.display())]
+    #[error("{}: damaged: its checksum is {found}, expected {expected}", path.display())]
     Checksum {
         path: PathBuf,
         found: String,
         expected: String,
     },
     /// An expert is not in any of the expected files.
-    #[error("expert {id} (layer {layer}, {local}) is missing: looked for {looked_for}")]
+    #[error("expert {id} (layer {layer}, {local}) is missing: searched in {looked_for}")]
     MissingExpert {
         id: u64,
         layer: u32,
@@ -66,25 +66,29 @@ pub enum ImportError {
         expected: String,
     },
     /// Experts of a layer differ in type, but a GGUF tensor has a single type.
-    #[error("layer {layer}: experts have several types of {projection}; --type f32 makes them one")]
+    #[error(
+        "layer {layer}: experts have different types of {projection}; use --type f32 to unify them"
+    )]
     TypesDiffer {
         layer: u32,
         projection: &'static str,
     },
     /// Int8 weights whose scale is not an f16.
-    #[error("expert {id}: the int8 scale {scale} is no f16, so Q8_0 would round; give --type")]
+    #[error(
+        "expert {id}: the int8 scale {scale} is not representable in f16, so Q8_0 would round; use --type"
+    )]
     Int8Scale { id: u64, scale: f32 },
     /// A type that GGUF does not support.
-    #[error("{what} of type {dtype} cannot be stored in a GGUF file as it is")]
+    #[error("{what} of type {dtype} cannot be stored unchanged in GGUF")]
     Type { what: String, dtype: &'static str },
     /// Weights whose bytes differ in a GGUF file.
     #[error(
-        "expert {id}: weights of type {dtype} have other bytes in a GGUF file, so they cannot be left where \
-         they are; import without --leave-experts"
+        "expert {id}: weights of type {dtype} have a different layout in GGUF, so they cannot be left where they \
+         are; import without --leave-experts"
     )]
     Left { id: u64, dtype: &'static str },
     /// A name that is not UTF-8, which GGUF strings have to be.
-    #[error("{} is no UTF-8, as names in a GGUF file are", path.display())]
+    #[error("{} is not UTF-8, which names in GGUF files must be", path.display())]
     Utf8 { path: PathBuf },
     /// Some of the tensors outside of the experts are missing.
     #[error("{name} is missing from the directory")]

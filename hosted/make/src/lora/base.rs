@@ -42,15 +42,15 @@ impl Hints<'_> {
         };
         if let Some(model) = self.model {
             return Err(error(format!(
-                "{} does not say enough about the model: give its folder (--base DIR, config.json is enough)",
+                "{} does not describe the model completely: give its folder (--base DIR, its config.json is enough)",
                 model.name()
             )));
         }
         let named = match self.named {
-            Some(name) => format!("the adapter is for {name:?}, which is no folder here"),
-            None => "the adapter does not say which model it is for".into(),
+            Some(name) => format!("the adapter is for {name:?}, which is not a folder here"),
+            None => "the adapter does not name its model".into(),
         };
-        let how = "give the model's folder (--base DIR, config.json is enough) or its GGUF file (-m FILE)";
+        let how = "give the model's folder (--base DIR, its config.json is enough) or its GGUF file (-m FILE)";
         Err(error(format!("{named}: {how}")))
     }
 

@@ -52,20 +52,20 @@ pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraErro
         for ((file, weight), known) in rest.iter().zip(&known) {
             let error = |what: String| Err(LoraError::tensor(&file.path, told(own), what));
             let Some(&other) = known.get(&own.key()) else {
-                return error(format!("is not adapted, and {} adapts it", first.path));
+                return error(format!("is not adapted here, but in {}", first.path));
             };
             check_shape(own, other, &file.path)?;
             if own.rank != other.rank {
                 let (rank, other) = (own.rank, other.rank);
                 return error(format!(
-                    "has rank {other}, and in {} {rank}: ranks must be equal",
+                    "has rank {other}, but in {} {rank}: ranks must be equal",
                     first.path
                 ));
             }
             if own.scale.to_bits() != other.scale.to_bits() {
                 let (scale, other) = (own.scale, other.scale);
                 return error(format!(
-                    "is scaled by {other}, and in {} by {scale}",
+                    "is scaled by {other}, but in {} by {scale}",
                     first.path
                 ));
             }
@@ -79,7 +79,7 @@ pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraErro
         let mut factors = file.factors.iter();
         let is_new = |own: &&Factors| !known.contains_key(&own.key());
         if let Some(own) = factors.find(is_new) {
-            let what = format!("is adapted, and {} does not adapt it", first.path);
+            let what = format!("is adapted here, but not in {}", first.path);
             return Err(LoraError::tensor(&file.path, told(own), what));
         }
     }
@@ -91,7 +91,7 @@ fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, LoraError> {
     let mut all = AdapterFile::default();
     for (file, weight) in files {
         if !weight.is_finite() {
-            let what = format!("has the weight {weight}, which is not finite");
+            let what = format!("has a weight of {weight}, which is not finite");
             return Err(LoraError::key(&file.path, "the adapter", what));
         }
         let has_other = !file.architecture.is_empty() && all.architecture != file.architecture;
@@ -231,12 +231,12 @@ mod tests {
         let all = interpolate(&files).expect("they go together");
         assert_eq!(all.factors, files[0].0.factors);
         for (other, expected) in [
-            (&[("q", 1, 0.5)][..], "q has rank 1, and in x 2"),
-            (&[("q", 2, 1.0)], "q is scaled by 1, and in x by 0.5"),
-            (&[("k", 2, 0.5)], "q is not adapted, and x adapts it"),
+            (&[("q", 1, 0.5)][..], "q has rank 1, but in x 2"),
+            (&[("q", 2, 1.0)], "q is scaled by 1, but in x by 0.5"),
+            (&[("k", 2, 0.5)], "q is not adapted here, but in x"),
             (
                 &[("q", 2, 0.5), ("k", 1, 1.0)],
-                "k is adapted, and x does not adapt it",
+                "k is adapted here, but not in x",
             ),
         ] {
             let files = [files[0].clone(), (file("y", other), 1.0)];

@@ -151,7 +151,7 @@ fn patterns<T>(
     let part = config.part(key);
     let entries = part.map().iter().map(|(pattern, _)| {
         let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$")).map_err(|error| {
-            let what = format!("is a pattern that cannot be read: {error}");
+            let what = format!("is not a valid pattern: {error}");
             LoraError::from(part.error(&[pattern], &what))
         })?;
         Ok((regex, value(&part, pattern)?))
@@ -170,17 +170,17 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
         let (is_neutral, why) = match listed {
             Some((_, neutral, why)) => (neutral.is(value), *why),
             // A method enabled by a flag.
-            None if key.starts_with("use_") => (Neutral::Off.is(value), "it is not known"),
+            None if key.starts_with("use_") => (Neutral::Off.is(value), "unknown"),
             None => {
                 if !Neutral::Off.is(value) {
                     let (told, value) = (config.named(key), short(value));
-                    warnings.push(format!("{told} is {value}, which is not known: ignored"));
+                    warnings.push(format!("{told} is {value}: unknown, ignored"));
                 }
                 continue;
             }
         };
         if !is_neutral {
-            let what = format!("is {}: {why}, and not supported", short(value));
+            let what = format!("is {}: {why}, which is not supported", short(value));
             return Err(config.error(&[key], &what).into());
         }
     }
@@ -203,8 +203,8 @@ fn check_init(config: &Config) -> Result<(), LoraError> {
     }
     let value = config.find(&[key]).map(short).unwrap_or_default();
     let what = format!(
-        "is {value}: such an adapter is for a base model whose weights were changed, and not supported; save it \
-         with path_initial_model_for_weight_conversion, which makes a plain one"
+        "is {value}: such an adapter requires a base model with changed weights, which is not supported; save it \
+         with path_initial_model_for_weight_conversion to get a plain one"
     );
     Err(config.error(&[key], &what).into())
 }
@@ -214,14 +214,18 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
     (
         "alora_invocation_tokens",
         Neutral::Off,
-        "the adapter works from certain tokens on (aLoRA)",
+        "the adapter applies only after certain tokens (aLoRA)",
     ),
     (
         "arrow_config",
         Neutral::Off,
         "adapters are chosen by token (Arrow)",
     ),
-    ("bias", Neutral::Text(&["none"]), "biases are trained too"),
+    (
+        "bias",
+        Neutral::Text(&["none"]),
+        "biases are trained as well",
+    ),
     (
         "ensure_weight_tying",
         Neutral::Off,
@@ -239,7 +243,7 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
     (
         "modules_to_save",
         Neutral::Off,
-        "whole modules are trained too",
+        "whole modules are trained as well",
     ),
     (
         "monteclora_config",
@@ -259,14 +263,14 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
     (
         "use_dora",
         Neutral::Off,
-        "weights have a magnitude apart from their direction (DoRA)",
+        "weights have a separate magnitude (DoRA)",
     ),
     ("use_mora", Neutral::Off, "the matrix is square (MoRA)"),
     ("use_qalora", Neutral::Off, "columns are pooled (QALoRA)"),
     (
         "invocation_string",
         Neutral::Off,
-        "the adapter works from a text on (aLoRA)",
+        "the adapter applies only after a certain text (aLoRA)",
     ),
     (
         "velora_config",
@@ -425,7 +429,7 @@ mod tests {
         );
         assert_eq!(
             config.expect("only a warning").warnings,
-            ["adapter_config.json: marvellous is 3, which is not known: ignored"]
+            ["adapter_config.json: marvellous is 3: unknown, ignored"]
         );
     }
 }

@@ -20,7 +20,7 @@ pub enum LoraError {
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// A path that does not hold an adapter, and what it holds instead.
-    #[error("{} is no adapter: {what}", path.display())]
+    #[error("{} is not an adapter: {what}", path.display())]
     NotAnAdapter { path: PathBuf, what: String },
     /// An unsupported key that changes what an adapter computes.
     #[error("{}: {key} {what}", path.display())]
@@ -45,7 +45,7 @@ pub enum LoraError {
     },
     /// The adapter's matrices do not fit the model's matrix: (rows, columns).
     #[error(
-        "{}: {tensor} is made for {} x {}, the model has {} x {}",
+        "{}: {tensor} was made for {} x {}, but the model has {} x {}",
         path.display(), found[0], found[1], expected[0], expected[1]
     )]
     Shape {
@@ -56,7 +56,7 @@ pub enum LoraError {
     },
     /// An adapter for models of another family.
     #[error(
-        "{}: the adapter is for models of architecture {found:?}, the model's is {expected:?}",
+        "{}: the adapter is for models of architecture {found:?}, but the model's is {expected:?}",
         path.display()
     )]
     Family {
@@ -71,7 +71,7 @@ pub enum LoraError {
     #[error(transparent)]
     Adapter(#[from] AdapterError),
     /// Reading numbers failed.
-    #[error("{}: reading {tensor}: {error}", path.display())]
+    #[error("{}: cannot read {tensor}: {error}", path.display())]
     Data {
         path: PathBuf,
         tensor: String,
@@ -85,7 +85,7 @@ pub enum LoraError {
     },
     /// A type that cannot be written.
     #[error(
-        "{tensor}, of rows of {row_len}, cannot be written as {ty}: --outtype names another type"
+        "{tensor}, with rows of {row_len}, cannot be written as {ty}: choose another type with --outtype"
     )]
     CannotEncode {
         tensor: String,

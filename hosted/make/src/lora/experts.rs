@@ -110,7 +110,7 @@ impl Stack {
             };
         }
         let what = format!(
-            "has {} rows of A and {} columns of B, and {n} experts of rank {rank} have {of_all}",
+            "has {} rows of A and {} columns of B, but {n} experts of rank {rank} have {of_all}",
             a[0], b[1]
         );
         LoraError::tensor(path, tensor, what)
@@ -277,7 +277,7 @@ pub(super) fn assign(
     }
     let names: Vec<_> = adapted.iter().map(|(stack, _)| &*stack.name).collect();
     let what = format!(
-        "has matrices ({}) of which sizes and peft_version do not say whether A or B takes the inputs of an expert",
+        "has matrices ({}) whose sizes and peft_version leave open whether A or B takes the inputs of an expert",
         names.join(", ")
     );
     Err(LoraError::tensor(path, module, what))

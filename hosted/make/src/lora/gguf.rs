@@ -33,12 +33,12 @@ pub(super) fn read(
     check_kind(&gguf, path)?;
     let mut warnings = Vec::new();
     check_keys(&gguf, path, &mut warnings)?;
-    let key = |key: &str| LoraError::key(path, key, "has another type than it should");
+    let key = |key: &str| LoraError::key(path, key, "has an unexpected type");
     let alpha = "adapter.lora.alpha";
     let alpha = optional(gguf.f32(alpha)).map_err(|_| key(alpha))?;
     if alpha.is_none() {
         warnings.push(format!(
-            "{}: adapter.lora.alpha is missing: the matrices are taken to be scaled already",
+            "{}: adapter.lora.alpha is missing: assuming that the matrices are already scaled",
             path.display()
         ));
     }
@@ -82,7 +82,7 @@ fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
             return not("it is a control vector".into());
         }
         None if gguf.get("general.architecture").is_some() => {
-            return not("it is a model (general.type does not say adapter)".into());
+            return not("it is a model (general.type is not adapter)".into());
         }
         Some("model") => return not("it is a model".into()),
         Some(other) => return not(format!("general.type is {other:?}")),
@@ -109,16 +109,17 @@ fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Resul
             "alora.invocation_tokens" => {
                 let is_empty = value.as_array().is_some_and(|list| list.is_empty());
                 if !is_empty {
-                    let what = "is given: the adapter works from certain tokens on (aLoRA), which is not supported";
+                    let what = "is given: the adapter applies only after certain tokens (aLoRA), which is not \
+                         supported";
                     return Err(LoraError::key(path, key, what));
                 }
             }
             "lora.prompt_prefix" => warnings.push(format!(
-                "{}: {key} is {:?}: it is not put before prompts",
+                "{}: {key} is {:?}: not added to prompts",
                 path.display(),
                 value.as_str().unwrap_or_default()
             )),
-            _ => warnings.push(format!("{}: {key} is not known: ignored", path.display())),
+            _ => warnings.push(format!("{}: unknown {key} is ignored", path.display())),
         }
     }
     Ok(())
@@ -141,7 +142,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
         let half = a.or_else(|| info.name.strip_suffix(".lora_b").map(|name| (name, 1)));
         let Some((tensor, half)) = half else {
             let what = match info.name.ends_with("_norm.weight") {
-                true => "is a norm in place of the model's, which is not supported",
+                true => "replaces a norm of the model, which is not supported",
                 false => "is not a matrix of an adapter (.lora_a, .lora_b)",
             };
             return Err(LoraError::tensor(path, info.name, what));
@@ -157,12 +158,12 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
         [Some(_), None] => Err(LoraError::tensor(
             path,
             tensor,
-            "has .lora_a and no .lora_b",
+            "has .lora_a but no .lora_b",
         )),
         _ => Err(LoraError::tensor(
             path,
             tensor,
-            "has .lora_b and no .lora_a",
+            "has .lora_b but no .lora_a",
         )),
     });
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
@@ -246,7 +247,7 @@ impl Reader<'_> {
         let fits = counts.iter().all(|n| *n == n_parts || *n == 1);
         if !is_flat(&a) || !is_flat(&b) || !fits || (is_embedding && n_parts > 1) {
             return error(format!(
-                "has matrices that do not go together: {:?} and {:?}",
+                "has matrices that do not fit each other: {:?} and {:?}",
                 a.dims, b.dims
             ));
         }
@@ -267,7 +268,7 @@ impl Reader<'_> {
     /// Reads A (0) or B (1) of a whole stack.
     fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), LoraError> {
         if !is_read(info.ty) {
-            let what = format!("is of type {}, which are no weights", info.ty);
+            let what = format!("has type {}, which is not supported for weights", info.ty);
             return Err(LoraError::tensor(self.path, info.name, what));
         }
         self.bytes.resize(usize_of(info.len_bytes), 0);

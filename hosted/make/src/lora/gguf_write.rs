@@ -147,12 +147,12 @@ impl Group<'_> {
             Some(n) if n >= own => Ok(Some(n)),
             Some(n) => Err(LoraError::CannotSay {
                 tensor: self.tensor.into(),
-                what: format!("has {n} matrices in the model, and number {last} is adapted"),
+                what: format!("has {n} matrices in the model, but number {last} is adapted"),
             }),
             None if own == self.parts.len() as u64 => Ok(Some(own)),
             None => Err(LoraError::CannotSay {
                 tensor: self.tensor.into(),
-                what: "is adapted in a part of its matrices, and how many it has is not known: give the model".into(),
+                what: "is adapted in some of its matrices, but their number is unknown: give the model".into(),
             }),
         }
     }

@@ -103,11 +103,11 @@ pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, LoraError> {
 fn manifest(path: &Path) -> Result<Manifest, LoraError> {
     let manifest: Manifest = read_json(path)?;
     if manifest.version != 1 {
-        let what = format!("is {}; only 1 is known", manifest.version);
+        let what = format!("is {}; only 1 is supported", manifest.version);
         return Err(LoraError::key(path, "version", what));
     }
     if manifest.endianness != "LE" {
-        let what = format!("is {:?}; only LE is known", manifest.endianness);
+        let what = format!("is {:?}; only LE is supported", manifest.endianness);
         return Err(LoraError::key(path, "endianness", what));
     }
     Ok(manifest)
@@ -124,7 +124,7 @@ pub(super) fn read(
     let mut warnings = Vec::new();
     if !manifest.tensors.is_empty() {
         warnings.push(format!(
-            "{}: the directory has {} tensors of a model, which are not read",
+            "{}: the directory has {} tensors of a model, which are ignored",
             path.display(),
             manifest.tensors.len()
         ));
@@ -164,13 +164,13 @@ fn chosen<'e>(
         let error = |what: &str| Err(LoraError::tensor(path, &*entry.name, what));
         let Some((adapter, place)) = parse_name(&entry.name) else {
             return error(
-                "is an adapter whose name does not say which matrix it is for: <adapter>/<tensor>, with GGUF's names",
+                "is an adapter whose name does not state its matrix: expected <adapter>/<tensor>, with GGUF's names",
             );
         };
         names.insert(adapter);
         if name.is_none_or(|name| name == adapter) {
             if !seen.insert(entry.name.as_str()) {
-                return error("is there twice");
+                return error("is defined twice");
             }
             found.push((entry, place));
         }
@@ -186,11 +186,11 @@ fn chosen<'e>(
     match (found.is_empty(), name) {
         (true, None) => not("the directory has no adapters".into()),
         (true, Some(name)) => not(format!(
-            "the directory has no adapter {name:?}, but {}",
+            "the directory has no adapter {name:?}, only {}",
             names.join(", ")
         )),
         (false, None) if names.len() > 1 => not(format!(
-            "the directory has several ({}): {}#NAME is one of them",
+            "the directory has several adapters ({}): select one as {}#NAME",
             names.join(", "),
             folder.display()
         )),
@@ -224,7 +224,7 @@ impl Reader<'_> {
         let (a, b, rank) = (&entry.a, &entry.b, entry.rank);
         if rank == 0 || a.cols != rank || b.rows != rank || a.rows == 0 || b.cols == 0 {
             let what = format!(
-                "has rank {rank}, and matrices A of {} x {} and B of {} x {}",
+                "has rank {rank}, but matrices A of {} x {} and B of {} x {}",
                 a.rows, a.cols, b.rows, b.cols
             );
             return Err(LoraError::tensor(self.manifest, &*entry.name, what));
@@ -248,7 +248,7 @@ impl Reader<'_> {
         };
         if matrix.scale_dtype != "fp16" || matrix.layout != LAYOUT {
             return Err(error(format!(
-                "has scales of {:?} and layout {:?}; fp16 and {LAYOUT} are known",
+                "has scales of {:?} and layout {:?}; only fp16 and {LAYOUT} are supported",
                 matrix.scale_dtype, matrix.layout
             )));
         }
@@ -293,8 +293,8 @@ impl Reader<'_> {
         let is_known = outliers.record_bytes == RECORD_BYTES && outliers.layout == RECORD_LAYOUT;
         if !is_known || !outliers.offset.is_multiple_of(ALIGN) {
             return error(format!(
-                "has outliers at byte {} in records of {} bytes, {:?}: multiples of {ALIGN} and {RECORD_LAYOUT:?} are \
-                 known",
+                "has outliers at byte {} in records of {} bytes, {:?}: only multiples of {ALIGN} and \
+                 {RECORD_LAYOUT:?} are supported",
                 outliers.offset, outliers.record_bytes, outliers.layout
             ));
         }
@@ -329,7 +329,7 @@ impl Reader<'_> {
         let error = |what: String| Err(LoraError::tensor(self.manifest, name, what));
         // Must be a plain file name: a foreign directory cannot open files outside itself.
         if Path::new(file).file_name() != Some(file.as_ref()) {
-            return error(format!("is in {file:?}, which is no file name"));
+            return error(format!("is in {file:?}, which is not a file name"));
         }
         if !self.files.contains_key(file) {
             let opened = ReadFile::open(&self.folder.join(file))?;
@@ -343,11 +343,11 @@ impl Reader<'_> {
         let end = offset.checked_add(len);
         if end.is_none_or(|end| end > file_bytes) {
             return error(format!(
-                "has {len} bytes from byte {offset} on, {file} has {file_bytes}"
+                "has {len} bytes from byte {offset} on, but {file} has {file_bytes}"
             ));
         }
         if *n_read > file_bytes {
-            return error(format!("lies over other matrices in {file}"));
+            return error(format!("overlaps other matrices in {file}"));
         }
         let mut bytes = vec![0; usize_of(len)];
         source

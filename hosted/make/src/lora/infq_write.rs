@@ -103,8 +103,8 @@ impl Files {
                 let (value, row) = (f32_to_f16(x), u32::try_from(row));
                 let (Ok(row), Ok(col)) = (row, u16::try_from(col)) else {
                     let what = format!(
-                        "has an outlier in column {col}; INFQ has {OUTLIER_COLUMNS_MAX} columns for them: a threshold of 0 \
-                         writes none"
+                        "has an outlier in column {col}, but INFQ has {OUTLIER_COLUMNS_MAX} columns for them: a \
+                         threshold of 0 writes no outliers"
                     );
                     let tensor = name.into();
                     return Err(LoraError::CannotSay { tensor, what });
@@ -290,7 +290,7 @@ mod tests {
                 "\"offset_scales\": 70",
                 "adapters.bin has",
             ),
-            ("\"adapters.bin\"", "\"../adapters.bin\"", "no file name"),
+            ("\"adapters.bin\"", "\"../adapters.bin\"", "not a file name"),
             ("\"adapters.bin\"", "\"absent.bin\"", "absent.bin"),
             ("\"offset\": 0", "\"offset\": 8", "multiples of 64"),
             ("\"count\": 1", &format!("\"count\": {max}"), "too many"),
@@ -302,17 +302,17 @@ mod tests {
             (
                 "mine/blk.0.attn_q.weight",
                 "mine",
-                "does not say which matrix",
+                "does not state its matrix",
             ),
             (
                 "mine/blk.0.attn_q.weight",
                 "mine/blk.0.ffn_up_exps.weight[3]",
-                "there twice",
+                "defined twice",
             ),
             (
                 "mine/blk.0.attn_q.weight",
                 "other/blk.0.attn_q.weight",
-                "several (mine, other)",
+                "several adapters (mine, other)",
             ),
             ("\"cols\": 5", "\"cols\": \"x\"", "invalid type"),
         ] {
@@ -342,7 +342,7 @@ mod tests {
         let error = read_for(&folder.0, None, None)
             .expect_err("too much")
             .to_string();
-        assert!(error.contains("lies over other matrices"), "{error}");
+        assert!(error.contains("overlaps other matrices"), "{error}");
     }
 
     #[test]

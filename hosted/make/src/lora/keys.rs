@@ -52,7 +52,7 @@ impl Key {
                 false if own.ends_with(".bias") => {
                     Err("is a bias of an adapter (lora_bias), which is not supported")
                 }
-                false => Err("has a name that is not known"),
+                false => Err("has an unknown name"),
             };
         }
         if let Some(module) = own.strip_suffix(".base_layer.weight") {
@@ -63,14 +63,14 @@ impl Key {
         Err(match () {
             () if has("lora_magnitude_vector") => "is a magnitude of DoRA, which is not supported",
             () if has("modules_to_save") || has("original_module") => {
-                "is of a module that was trained as a whole (modules_to_save), which is not supported"
+                "is part of a module that was trained as a whole (modules_to_save), which is not supported"
             }
             () if has("trainable_tokens") || has("token_adapter") => {
                 "has trained rows of the embedding (trainable_token_indices), which is not supported"
             }
-            () if has("lora_") => "is a part of an adapter that is not known",
+            () if has("lora_") => "is an unknown part of an adapter",
             () => {
-                "is a whole tensor, not a matrix of an adapter; it was trained or resized with the adapter, which is not \
+                "is a whole tensor, not a matrix of an adapter: tensors trained or resized with the adapter are not \
                  supported"
             }
         })
@@ -126,9 +126,9 @@ mod tests {
     fn what_is_no_matrix_of_an_adapter_is_said() {
         for (name, expected) in [
             ("q_proj.lora_B.bias", "a bias"),
-            ("q_proj.lora_A.a.b.weight", "not known"),
-            ("q_proj.lora_A", "not known"),
-            (".lora_A.weight", "not known"),
+            ("q_proj.lora_A.a.b.weight", "unknown name"),
+            ("q_proj.lora_A", "unknown name"),
+            (".lora_A.weight", "unknown name"),
             ("q_proj.lora_magnitude_vector.weight", "DoRA"),
             ("score.modules_to_save.weight", "modules_to_save"),
             ("embed_tokens.trainable_tokens_delta", "trained rows"),

@@ -137,7 +137,7 @@ impl Matrices {
 
     pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), LoraError> {
         let Some(matrix) = self.find(&factors.tensor) else {
-            let what = "is adapted, and the model has no such matrix";
+            let what = "is adapted, but the model has no such matrix";
             return Err(LoraError::tensor(path, &*factors.tensor, what));
         };
         let is_there = match (matrix.n_parts, factors.part) {
@@ -149,10 +149,10 @@ impl Matrices {
             let (own, n) = (factors.part, matrix.n_parts);
             let what = match (own, n) {
                 (Some(part), Some(n)) => {
-                    format!("has {n} matrices in the model, and number {part} is adapted")
+                    format!("has {n} matrices in the model, but number {part} is adapted")
                 }
-                (Some(_), None) => "is one matrix in the model, and adapted as a stack".into(),
-                _ => "is a stack of matrices in the model, and adapted as one".to_owned(),
+                (Some(_), None) => "is a single matrix in the model, but adapted as a stack".into(),
+                _ => "is a stack of matrices in the model, but adapted as one".to_owned(),
             };
             return Err(LoraError::tensor(path, &*factors.tensor, what));
         }

@@ -125,7 +125,7 @@ impl<'m> MergePlan<'m> {
                 .strip_suffix(".weight")
                 .map(|name| format!("{name}.scale"));
             if let Some(scale) = scale.filter(|scale| gguf.tensor(scale).is_some()) {
-                let what = format!("is multiplied by {scale}, so that nothing can be added to it");
+                let what = format!("is multiplied by {scale}, so nothing can be added to it");
                 return Err(LoraError::tensor(self.source.name(), info.name, what));
             }
         }
@@ -151,8 +151,8 @@ impl<'m> MergePlan<'m> {
             return Ok(());
         };
         self.notes.push(format!(
-            "the embedding of tokens is the model's output matrix too, and one of the two is adapted: the new file has \
-             {OUTPUT} beside {EMBEDDING}"
+            "the token embedding is also the model's output matrix, but only one of them is adapted: the new file \
+             has both {OUTPUT} and {EMBEDDING}"
         ));
         self.add(embedding, OUTPUT, of_output.unwrap_or_default(), ty)
     }

@@ -176,7 +176,10 @@ impl AdapterFormat {
             let name = path.file_name().and_then(|name| name.to_str());
             return match name {
                 Some("adapter_model.safetensors" | "adapter_config.json" | "adapter_model.bin") => {
-                    Err(not_an_adapter(path, "it is a part of one: give its folder"))
+                    Err(not_an_adapter(
+                        path,
+                        "it is part of an adapter: give its folder",
+                    ))
                 }
                 _ => Ok(Self::Gguf),
             };
@@ -190,7 +193,7 @@ impl AdapterFormat {
         let has = |name: &str| path.join(name).is_file();
         let what = match () {
             () if has("adapter_model.safetensors") || has("adapter_model.bin") => {
-                "the folder has an adapter's weights and no adapter_config.json, which says how they are scaled"
+                "the folder has an adapter's weights but no adapter_config.json, which contains their scale"
             }
             () if has("config.json") => {
                 "it is a model's folder (config.json, no adapter_config.json)"

@@ -24,7 +24,7 @@ pub(super) fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Res
     match n.checked_mul(len as u64) {
         Some(total) if total <= NUMBERS_MAX => Ok(()),
         _ => {
-            let what = format!("has a matrix of {len} numbers for {n} matrices, which is too many");
+            let what = format!("has too many numbers: a matrix of {len}, times {n} matrices");
             Err(LoraError::tensor(path, tensor, what))
         }
     }

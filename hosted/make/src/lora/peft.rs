@@ -116,7 +116,7 @@ impl Weights {
         let path = folder.join("adapter_model.safetensors");
         let pickle = folder.join("adapter_model.bin");
         if !path.exists() && pickle.exists() {
-            let what = "is a pickle, which is not read: save the adapter as safetensors";
+            let what = "is a pickle, which is not supported: save the adapter as safetensors";
             return Err(LoraError::tensor(folder, "adapter_model.bin", what));
         }
         let file = ReadFile::open(&path)?;
@@ -164,7 +164,7 @@ impl Weights {
         };
         if let Some(other) = own {
             let what = format!(
-                "and {} are for one module: the file has several adapters",
+                "and {} are for the same module: the file contains several adapters",
                 other.name
             );
             return Err(LoraError::tensor(&self.path, entry.name, what));
@@ -202,7 +202,8 @@ impl Weights {
         }
         if let Some(first) = others.first() {
             warnings.push(format!(
-                "{}: {} adapted modules are of other parts than the text model ({first} and the like), and left out",
+                "{}: {} adapted modules belong to other parts than the text model ({first} and others) and are \
+                 ignored",
                 self.path.display(),
                 others.len()
             ));
@@ -248,24 +249,24 @@ impl Weights {
         let architecture = places.base.architecture();
         let Some(found) = places.of(name) else {
             return error(format!(
-                "is no matrix of a model of architecture {architecture}"
+                "is not a matrix of a model of architecture {architecture}"
             ));
         };
         for &(tensor, _) in found {
             let wanted = &places.wanted[tensor];
             if wanted.source.len() != 2 {
-                return error(format!("is no matrix: it has shape {:?}", wanted.source));
+                return error(format!("is not a matrix: it has shape {:?}", wanted.source));
             }
             if wanted.map != Map::Same {
                 return error(
-                    "is stored in a GGUF file after a computation, so it cannot be adapted".into(),
+                    "is transformed before it is stored in GGUF, so it cannot be adapted".into(),
                 );
             }
             let is_embedding = wanted.name == "token_embd.weight";
             if is_embedding != module.is_embedding {
                 return error(match is_embedding {
-                    true => "is the embedding, and adapted as if it were a linear layer".into(),
-                    false => "is adapted as an embedding, which only that of tokens can be".into(),
+                    true => "is the embedding, but adapted like a linear layer".into(),
+                    false => "is adapted as an embedding, which is supported only for the token embedding".into(),
                 });
             }
         }
@@ -300,7 +301,8 @@ impl Weights {
         let Sizes { a, b } = self.sizes(halves)?;
         for (entry, found) in [(halves.0, a[0]), (halves.1, b[1])] {
             if found != u64::from(rank) {
-                let what = format!("has rank {found}, adapter_config.json says {rank} for {name}");
+                let what =
+                    format!("has rank {found}, but adapter_config.json states {rank} for {name}");
                 return Err(LoraError::tensor(&self.path, &*entry.name, what));
             }
         }
@@ -340,7 +342,7 @@ impl Weights {
         let of = |entry: &SafetensorsEntry| match *entry.shape {
             [rows, columns] => Ok([rows, columns]),
             _ => {
-                let what = format!("is no matrix: it has shape {:?}", entry.shape);
+                let what = format!("is not a matrix: it has shape {:?}", entry.shape);
                 Err(LoraError::tensor(&self.path, &*entry.name, what))
             }
         };
@@ -351,7 +353,7 @@ impl Weights {
     }
 
     fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> LoraError {
-        let what = format!("has a matrix {has} and no {lacks}");
+        let what = format!("has a matrix {has} but no {lacks}");
         LoraError::tensor(&self.path, &*module.name, what)
     }
 
@@ -392,13 +394,13 @@ impl Weights {
             let source = found.map(|(tensor, _)| places.wanted[tensor].source.clone());
             if source.as_ref().is_some_and(|source| *source != entry.shape) {
                 return error(format!(
-                    "has shape {:?}, the model's is {:?}: the vocabulary was resized, which is not supported",
+                    "has shape {:?}, but the model's is {:?}: resizing the vocabulary is not supported",
                     entry.shape,
                     source.unwrap_or_default()
                 ));
             }
             warnings.push(format!(
-                "{}: {} is taken to be the model's own: only the matrices beside it are read",
+                "{}: {} is assumed to be the model's own: only the matrices next to it are read",
                 self.path.display(),
                 entry.name
             ));

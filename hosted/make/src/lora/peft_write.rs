@@ -46,7 +46,7 @@ pub fn write_peft(
         FloatType::Q8_0 => {
             return Err(LoraError::CannotSay {
                 tensor: "a folder of PEFT's".into(),
-                what: "has F32, F16 or BF16, not Q8_0".into(),
+                what: "supports F32, F16 or BF16, not Q8_0".into(),
             });
         }
     };
@@ -153,13 +153,13 @@ impl Modules {
         };
         let wanted = self.0.get(&factors.tensor);
         let wanted = wanted.filter(|wanted| wanted.map == Map::Same);
-        let wanted = wanted.ok_or_else(|| cannot("is no matrix of Hugging Face's model"))?;
+        let wanted = wanted.ok_or_else(|| cannot("is not a matrix of Hugging Face's model"))?;
         let place = match factors.part {
             Some(part) if wanted.is_stack_of_parts() => part as usize,
             None if !wanted.is_stack_of_parts() => 0,
             _ => {
                 return Err(cannot(
-                    "is a part of a matrix of Hugging Face's that is not adapted alone",
+                    "is part of a Hugging Face matrix, which cannot be adapted in part",
                 ));
             }
         };
@@ -167,7 +167,7 @@ impl Modules {
             .parts
             .get(place)
             .and_then(|name| name.strip_suffix(".weight"));
-        let name = name.ok_or_else(|| cannot("is no module of Hugging Face's model"))?;
+        let name = name.ok_or_else(|| cannot("is not a module of Hugging Face's model"))?;
         let mut source = wanted.source.clone();
         if factors.tensor == "token_embd.weight" {
             source.reverse();
@@ -175,7 +175,7 @@ impl Modules {
         let found = [factors.n_rows() as u64, factors.n_cols() as u64];
         if wanted.shape.len() != 2 || wanted.shape != wanted.source {
             return Err(cannot(
-                "is cut from a matrix of Hugging Face's, and cannot go back alone",
+                "is cut from a Hugging Face matrix, and cannot be converted back on its own",
             ));
         }
         if found != [source[0], source[1]] {
@@ -188,7 +188,7 @@ impl Modules {
         }
         let pair = Pair::turned_back(factors, wanted);
         let pair = pair.ok_or_else(|| {
-            cannot("is cut from a matrix of Hugging Face's, and cannot go back alone")
+            cannot("is cut from a Hugging Face matrix, and cannot be converted back on its own")
         })?;
         Ok((name.into(), pair))
     }

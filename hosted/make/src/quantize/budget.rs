@@ -57,7 +57,7 @@ impl fmt::Display for BudgetError {
         let Self { asked, least } = self;
         write!(
             f,
-            "{asked} bits per weight are too few: the least is {least:.3}"
+            "{asked} bits per weight are too few: the minimum is {least:.3}"
         )
     }
 }

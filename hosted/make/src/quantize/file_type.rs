@@ -38,7 +38,7 @@ file_types! {
     "IQ2_XS" = 20, IQ2_XS, "2.31 bits";
     "IQ2_S" = 28, IQ2_XS, "2.5 bits, mix";
     "IQ2_M" = 29, IQ2_S, "2.7 bits, mix";
-    "Q2_K_S" = 21, Q2_K, "2.63 bits, importance matrix needed";
+    "Q2_K_S" = 21, Q2_K, "2.63 bits, requires an importance matrix";
     "Q2_K" = 10, Q2_K, "2.63 bits, mix with Q3_K and Q4_K";
     "IQ3_XXS" = 23, IQ3_XXS, "3.06 bits, mix";
     "IQ3_XS" = 22, IQ3_S, "3.3 bits, mix";
@@ -88,7 +88,7 @@ impl FromStr for FileType {
         };
         FILE_TYPES.iter().find(by_name).copied().ok_or_else(|| {
             let names: Vec<_> = FILE_TYPES.iter().map(|known| known.name).collect();
-            format!("unknown type; known are {}", names.join(" "))
+            format!("unknown type; expected {}", names.join(" "))
         })
     }
 }

@@ -130,13 +130,13 @@ impl ImportanceMatrix {
         let is_none = |x: &f32| !x.is_finite() || *x < 0.0;
         let wrong = |weight: &Importance| weight.sums.iter().chain(&weight.counts).any(is_none);
         match self.weights.iter().find(|(_, weight)| wrong(weight)) {
-            Some((name, _)) => Err(format!("{name} has values that are no sums of squares")),
+            Some((name, _)) => Err(format!("{name} has values that are not sums of squares")),
             None => Ok(self),
         }
     }
 
     fn from_gguf(gguf: &Gguf<'_>, source: &dyn TensorSource) -> Result<Self, String> {
-        let missing = |key: &str| format!("there is no {key}");
+        let missing = |key: &str| format!("{key} is missing");
         let number = |key: &str| gguf.u32(key).map_err(|_| missing(key));
         let datasets = gguf
             .get(DATASETS)
@@ -302,7 +302,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ImportanceError> {
     };
     let len = std::fs::metadata(path).map_err(read_error)?.len();
     if len > LEGACY_BYTES_MAX {
-        return Err(malformed(path, "it is too long for one".into()));
+        return Err(malformed(path, "the file is too long".into()));
     }
     std::fs::read(path).map_err(read_error)
 }
@@ -332,7 +332,7 @@ impl<'a> LegacyCursor<'a> {
         let taken = end.and_then(|end| self.bytes.get(self.at..end));
         let taken = taken.ok_or_else(|| {
             format!(
-                "neither GGUF nor llama.cpp's older kind: {len} bytes are named at byte {}",
+                "neither GGUF nor llama.cpp's older format: an entry of {len} bytes at byte {}",
                 self.at
             )
         })?;
@@ -345,7 +345,7 @@ impl<'a> LegacyCursor<'a> {
         let at = self.at;
         let bytes = self.take(4)?.try_into().expect("four bytes were taken");
         let value = i32::from_le_bytes(bytes);
-        usize::try_from(value).map_err(|_| format!("{value} at byte {at} is no length"))
+        usize::try_from(value).map_err(|_| format!("{value} at byte {at} is not a length"))
     }
 }
 

@@ -61,24 +61,23 @@ impl fmt::Display for PlanError {
         match self {
             Self::Requantize { tensor, ty } => write!(
                 f,
-                "{tensor} is {ty} already; quantise from F16, BF16 or F32, or say \
-                 --allow-requantize"
+                "{tensor} is already {ty}: quantize from F16, BF16 or F32, or use --allow-requantize"
             ),
             Self::NoQuantizer { tensor, ty } => {
                 write!(
                     f,
-                    "{tensor} would become {ty}, which this build can only read"
+                    "{tensor} would become {ty}, which is supported only for reading"
                 )
             }
             Self::NotNumbers { tensor, ty } => {
-                write!(f, "{tensor} is of type {ty}, which cannot be quantised")
+                write!(f, "{tensor} is of type {ty}, which cannot be quantized")
             }
             Self::NeedsImportance { tensor, ty } => write!(
                 f,
-                "{tensor} would become {ty}, too few bits without importance: give an importance matrix \
-                 that has it (--imatrix)"
+                "{tensor} would become {ty}, which has too few bits without importance: use an importance matrix \
+                 that contains it (--imatrix)"
             ),
-            Self::NoTensors => f.write_str("the file holds a vocabulary only, no tensors"),
+            Self::NoTensors => f.write_str("the file contains only a vocabulary, no tensors"),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum QuantizeFileError {
     /// The source cannot be read.
-    #[error("reading {tensor}: {error}")]
+    #[error("cannot read {tensor}: {error}")]
     Read { tensor: String, error: SourceError },
     /// A tensor holds values that cannot be quantised.
     #[error("{tensor}, from row {row} on: {error}")]
@@ -30,7 +30,7 @@ pub enum QuantizeFileError {
         error: ValueError,
     },
     /// The importance matrix is for another model.
-    #[error("the importance matrix has {found} columns for {tensor}, which has {expected}")]
+    #[error("the importance matrix has {found} columns for {tensor}, expected {expected}")]
     Importance {
         tensor: String,
         found: usize,
@@ -43,7 +43,7 @@ pub enum QuantizeFileError {
     #[error(transparent)]
     Panicked(#[from] WorkerPanicked),
     /// The stop flag was set.
-    #[error("quantising was interrupted")]
+    #[error("interrupted")]
     Stopped,
 }
 

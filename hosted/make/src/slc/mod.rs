@@ -43,19 +43,19 @@ pub enum SlcFileError {
         problem: TensorProblem,
     },
     /// A part of the GGUF file that would not be restored exactly.
-    #[error("tensor {name} does not come back from its panels as it was; nothing was written")]
+    #[error("tensor {name} differs after packing and unpacking; nothing was written")]
     NotInvertible {
         /// The tensor's name.
         name: String,
     },
     /// A payload's bytes are not the packed ones.
-    #[error("{part} is damaged: its checksum is not the one recorded")]
+    #[error("{part} is damaged: its checksum differs from the recorded one")]
     Damaged {
         /// The part, such as `tensor blk.0.attn_q.weight`.
         part: String,
     },
     /// The unpacked GGUF file differs from the packed one.
-    #[error("the GGUF file that comes out has SHA-256 {found}, not the recorded {expected}")]
+    #[error("the restored GGUF file has SHA-256 {found}, not the recorded {expected}")]
     Sha256 {
         /// The hash of the packed file.
         expected: Hex,

@@ -32,14 +32,14 @@ pub(super) fn samples<'p>(given: &Bound<'p, PyAny>) -> PyResult<PyReadonlyArrayD
     let kind: String = dtype.getattr("kind")?.extract()?;
     if !matches!(&*kind, "f" | "i" | "u" | "b") {
         let message = format!(
-            "samples have the dtype {}: they are real numbers, best float32",
+            "samples have the dtype {}, expected real numbers, preferably float32",
             dtype.str()?
         );
         return Err(PyTypeError::new_err(message));
     }
     if array.getattr("ndim")?.extract::<usize>()? == 0 {
         return Err(PyTypeError::new_err(
-            "samples are one number: they are an array",
+            "samples is a single number, expected an array",
         ));
     }
     let array = numpy.call_method1("require", (array, "float32", ["C", "A"]))?;
@@ -58,13 +58,13 @@ pub(super) fn whole<T: Copy + Display + TryFrom<i64> + PartialOrd>(
 ) -> PyResult<T> {
     let outside = || {
         let (low, high) = (range.start(), range.end());
-        PyValueError::new_err(format!("{name} is {value}: it is {low} to {high}"))
+        PyValueError::new_err(format!("{name} is {value}, expected {low} to {high}"))
     };
     let found = match value.extract::<i64>() {
         Ok(found) => found,
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => return Err(outside()),
         Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
-            let message = format!("{name} is {value}: it is a whole number");
+            let message = format!("{name} is {value}, expected an integer");
             return Err(PyTypeError::new_err(message));
         }
         Err(error) => return Err(error),

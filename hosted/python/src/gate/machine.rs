@@ -155,7 +155,7 @@ pub(super) fn plot(
     let (verdict, value, level) = (verdict.as_slice()?, value.as_slice()?, level.as_slice()?);
     let n = verdict.len();
     if value.len() != n || level.len() != n || array.is_some_and(|a| a.len() / frame_len < n) {
-        let message = "verdict, value, level and samples are of different numbers of frames";
+        let message = "verdict, value, level and samples have different numbers of frames";
         return Err(PyValueError::new_err(message));
     }
     let drawn = py.detach(|| {
@@ -186,7 +186,7 @@ pub(super) fn plot(
     });
     drawn.map_err(|error| match error {
         OutputError::Exists { path } => PyFileExistsError::new_err(format!(
-            "{} exists already; overwrite=True replaces it",
+            "{} exists already; use overwrite=True to replace it",
             path.display()
         )),
         other => PyOSError::new_err(other.to_string()),

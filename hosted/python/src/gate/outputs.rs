@@ -133,7 +133,7 @@ pub(super) fn deadline(timeout: Option<f64>) -> PyResult<Until> {
         return Ok(Until::Ever);
     };
     if seconds.is_nan() || seconds < 0.0 {
-        let message = format!("timeout is {seconds}: it is at least 0 seconds, or None");
+        let message = format!("timeout is {seconds}, expected at least 0 seconds, or None");
         return Err(PyValueError::new_err(message));
     }
     if seconds == 0.0 {

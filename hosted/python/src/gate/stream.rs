@@ -110,7 +110,7 @@ impl GateStream {
             "drop_oldest" => Backpressure::DropOldest,
             _ => {
                 let message = format!(
-                    "on_full is {on_full:?}: it is one of block, return, drop_newest, drop_oldest"
+                    "on_full is {on_full:?}, expected one of block, return, drop_newest, drop_oldest"
                 );
                 return Err(PyValueError::new_err(message));
             }

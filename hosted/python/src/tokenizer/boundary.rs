@@ -69,7 +69,7 @@ impl Boundaries {
         let chars: Vec<char> = chars.filter(allowed).collect();
         let anchor = chars
             .first()
-            .ok_or("pieces of the vocabulary reach over spaces")?;
+            .ok_or("pieces of the vocabulary span spaces")?;
         boundaries.anchor = *anchor;
         for &c in &chars {
             boundaries.ascii[c as usize] = true;
@@ -80,7 +80,7 @@ impl Boundaries {
                 parse_special,
             };
             let tokens = opened.encode_with(anchor.encode_utf8(&mut [0; 4]), options);
-            let tokens = tokens.map_err(|_| "the vocabulary cannot write a letter")?;
+            let tokens = tokens.map_err(|_| "the vocabulary cannot represent a letter")?;
             boundaries.anchor_tokens[usize::from(parse_special)] = tokens;
         }
         Ok(boundaries)
@@ -161,7 +161,7 @@ impl Kind {
                 }),
                 PreTokenizer::Gemma4 | PreTokenizer::Sarvam => Ok(pieces),
                 _ if ends_words(pre) => Ok(words),
-                _ => Err("words of the pre-tokenizer go over spaces"),
+                _ => Err("words of the pre-tokenizer span spaces"),
             };
         }
         let gguf = opened.gguf();
@@ -174,7 +174,7 @@ impl Kind {
                 before_line_end: false,
                 ..pieces
             }),
-            _ => Err("the kind of vocabulary is not known"),
+            _ => Err("unknown kind of vocabulary"),
         }
     }
 }

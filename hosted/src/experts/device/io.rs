@@ -41,6 +41,6 @@ impl FromStr for ExpertIo {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|io| io.name() == text);
-        found.ok_or("not one of uring, pread, mmap")
+        found.ok_or("expected uring, pread or mmap")
     }
 }

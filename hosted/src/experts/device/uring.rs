@@ -50,9 +50,9 @@ pub(super) fn probe() -> Result<(), String> {
 
 fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ENOSYS) => "the kernel has no io_uring".into(),
+        Some(libc::ENOSYS) => "the kernel does not support io_uring".into(),
         Some(libc::EPERM | libc::EACCES) => {
-            "io_uring is forbidden here (kernel.io_uring_disabled, or a sandbox's filter)".into()
+            "io_uring is not permitted (kernel.io_uring_disabled, or a sandbox's filter)".into()
         }
         _ => format!("io_uring cannot be set up: {error}"),
     }
@@ -62,7 +62,7 @@ impl Uring {
     pub(super) fn open(setup: DeviceSetup) -> Result<Box<dyn Device>, String> {
         probe()?;
         let entries = (setup.n_reads + 1).next_power_of_two();
-        let entries = u32::try_from(entries).map_err(|_| "too many reads at once")?;
+        let entries = u32::try_from(entries).map_err(|_| "too many concurrent reads")?;
         let ring = IoUring::new(entries).map_err(|error| refusal(&error))?;
         let fds: Vec<_> = setup
             .files
@@ -92,7 +92,7 @@ impl Uring {
             }
             Err(error) => {
                 notes.push(format!(
-                    "buffers are not registered ({error}; see ulimit -l)"
+                    "buffers cannot be registered ({error}; see ulimit -l)"
                 ));
                 Vec::new()
             }

@@ -350,7 +350,7 @@ impl Shared {
             let lost = match tracing.writer.n_lost() {
                 0 => Ok(()),
                 n => Err(format!(
-                    "{n} layers of a step were more than is kept between tokens"
+                    "{n} layers of a step were dropped: more than fit in the buffer between tokens"
                 )),
             };
             if let Err(reason) = flushed.and(lost) {

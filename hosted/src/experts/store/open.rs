@@ -149,7 +149,7 @@ impl Shared {
     fn bind(&self, nodes: &[usize], notes: &mut Vec<String>) {
         if let Err(error) = pages::bind_to(self.slots.memory(), nodes) {
             notes.push(format!(
-                "the memory for experts is not on the drives' NUMA nodes: {error}"
+                "the memory for experts is not on the NUMA nodes of the drives: {error}"
             ));
         }
     }
@@ -209,7 +209,7 @@ fn files(
             let copy = open_file(&copy)?;
             if copy.len_bytes != original.len_bytes {
                 let reason = format!(
-                    "it has {} bytes, not {}",
+                    "it has {} bytes, expected {}",
                     copy.len_bytes, original.len_bytes
                 );
                 let path = copy.path;
@@ -230,7 +230,7 @@ fn files(
             _ => format!("{path} and {more} more are"),
         };
         notes.push(format!(
-            "{which} read through the page cache: the file system has no direct reads"
+            "{which} read through the page cache, as the file system does not support direct reads"
         ));
     }
     Ok((files, copies))
@@ -259,7 +259,7 @@ fn compare(original: &DeviceFile, copy: &DeviceFile, n_files: usize) -> Result<(
         }
         let [a, b] = &rooms;
         if a[..found[0]] != b[..found[1]] {
-            let reason = format!("its bytes from {offset} on are others");
+            let reason = format!("it differs from byte {offset} on");
             let path = copy.path.clone();
             return Err(ExpertError::OtherFile { path, reason });
         }
@@ -298,7 +298,7 @@ fn open_device(
         None => match device::probe_uring() {
             Ok(()) => ExpertIo::Uring,
             Err(reason) => {
-                notes.push(format!("experts are read by pread: {reason}"));
+                notes.push(format!("reading experts with pread: {reason}"));
                 ExpertIo::Pread
             }
         },

@@ -41,7 +41,7 @@ fn other_files_are_not_appended_to() {
     std::fs::write(&file.0, "a letter").unwrap();
     let error = TraceWriter::append(&file.0).unwrap_err().to_string();
     assert!(
-        error.ends_with("is not a trace; it was left as it is"),
+        error.ends_with("is not a trace; it was not changed"),
         "{error}"
     );
     let error = TraceWriter::append(Path::new("/")).unwrap_err();

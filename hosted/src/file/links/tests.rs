@@ -121,7 +121,7 @@ fn a_file_that_has_changed_is_named() {
     let at = file.parse().unwrap().tensor("experts").unwrap().offset + 16;
     let blob = folder.0.join("data/a.bin");
     fs::write(&blob, [0; 50]).unwrap();
-    error(&["data/a.bin: it has 50 bytes, and had 64", "import it again"]);
+    error(&["data/a.bin: it has 50 bytes, but had 64", "import it again"]);
     let read = || file.source().read(at, &mut [0; 16]);
     let ended = SourceError::EndOfFile { offset: 50 };
     assert_eq!(read(), Err(ended));
@@ -168,7 +168,7 @@ fn wrong_names_of_files_are_named() {
 
 #[test]
 fn wrong_lengths_of_files_are_named() {
-    let changed = "b.bin: it has 64 bytes, and had 18446744073709551615";
+    let changed = "b.bin: it has 64 bytes, but had 18446744073709551615";
     let element = "element 0 of sluice.experts.file_bytes cannot";
     let cases = [
         ("a".into(), "type string, expected an array"),
@@ -229,12 +229,12 @@ fn wrong_places_are_named() {
         (
             OFFSETS,
             offsets(&[0, 49, 5, 3]),
-            "expert 1 of experts lies at byte 49 of",
+            "expert 1 of experts is at byte 49 of",
         ),
         (
             OFFSETS,
             offsets(&[0, 48, 5, u64::MAX]),
-            "expert 0 of others lies at byte 1844",
+            "expert 0 of others is at byte 1844",
         ),
     ];
     are_refused("places", cases);

@@ -103,13 +103,13 @@ pub fn report(name: impl Into<String>, memory: &[u8], nodes: &[usize]) -> HostMe
         .map(|(node, n)| format!("{n} pages on node {node}"))
         .collect();
     if pages.absent > 0 {
-        found.push(format!("{} not in memory", pages.absent));
+        found.push(format!("{} not resident", pages.absent));
     }
     let found = found.join(", ");
     if pages.by_node.keys().all(|node| nodes.contains(node)) {
         return HostMeasure::held(name, requested, found);
     }
-    HostMeasure::refused(name, requested, found, "pages lie elsewhere").with_remedy(REMEDY)
+    HostMeasure::refused(name, requested, found, "pages are on other nodes").with_remedy(REMEDY)
 }
 
 /// Policy and nodes of the memory at an address.
@@ -154,7 +154,8 @@ const QUESTION_PAGES: usize = 4096;
 const MPOL_MF_STRICT: libc::c_int = 1;
 const MPOL_MF_MOVE: libc::c_int = 2;
 const MPOL_F_ADDR: usize = 2;
-const REMEDY: &str = "a container needs CAP_SYS_NICE, or seccomp to allow mbind and move_pages";
+const REMEDY: &str =
+    "a container needs CAP_SYS_NICE, or a seccomp profile that allows mbind and move_pages";
 
 #[cfg(test)]
 mod tests {

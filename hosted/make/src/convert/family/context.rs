@@ -38,8 +38,8 @@ pub(super) fn context(
     match window.filter(|&window| has_windows && window < n_ctx) {
         Some(window) => {
             warnings.push(format!(
-                "{} is {window}: {} in a GGUF file has no windows, and is the same up to {window} \
-                 tokens; that is written as the context's length, instead of {n_ctx}",
+                "{} is {window}, but {} in GGUF has no windows; the context length is set to {window} tokens instead \
+                 of {n_ctx}, up to which both are the same",
                 config.named("sliding_window"),
                 family.architecture
             ));

@@ -276,7 +276,7 @@ fn check_heads(config: &Config) -> Result<(), ConvertError> {
     if n_head_v.is_multiple_of(n_head_k) && n_head_v / n_head_k <= 1024 {
         return Ok(());
     }
-    let what = format!("is {n_head_v}, and there are {n_head_k} heads of keys");
+    let what = format!("is {n_head_v}, which does not match the {n_head_k} heads of keys");
     Err(config.error(&[key], &what))
 }
 

@@ -37,7 +37,7 @@ pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError
             "2_Dense" => "dense_2",
             "3_Dense" => "dense_3",
             _ => {
-                let what = format!("is in {at:?}; a GGUF file has places for 2_Dense and 3_Dense");
+                let what = format!("is in {at:?}; GGUF supports only 2_Dense and 3_Dense");
                 let key = "Dense".into();
                 return Err(ConvertError::Config { path, key, what });
             }
@@ -46,11 +46,11 @@ pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError
         let about = Config::new(&about_path, read_json(&about_path)?);
         let activation = about.str("activation_function").unwrap_or_default();
         if !activation.is_empty() && !activation.ends_with(".Identity") {
-            let what = format!("is {activation:?}: a GGUF file has no place for one");
+            let what = format!("is {activation:?}, which GGUF cannot express");
             return Err(about.error(&["activation_function"], &what));
         }
         if about.bool("bias") == Some(true) {
-            return Err(about.error(&["bias"], "is true: a GGUF file has no place for it"));
+            return Err(about.error(&["bias"], "is true, which GGUF cannot express"));
         }
         all.push(Dense {
             name,

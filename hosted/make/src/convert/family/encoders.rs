@@ -64,7 +64,7 @@ fn write_pooling(
         "mean" => 1_u32,
         "cls" => 2,
         _ => {
-            let what = format!("is {pooling:?}; a GGUF file has mean and cls");
+            let what = format!("is {pooling:?}; GGUF supports only mean and cls");
             return Err(config.error(&["classifier_pooling"], &what));
         }
     };
@@ -201,8 +201,7 @@ pub(super) const GEMMA_EMBEDDING: Traits = Traits {
         if listed.is_empty() || listed == mixers::all_but_every(6, n_layer) {
             return Ok(listed);
         }
-        let what =
-            "is not full attention in every sixth layer, as gemma-embedding in a GGUF file means";
+        let what = "is not full attention in every sixth layer, as gemma-embedding in GGUF implies";
         Err(config.error(&["layer_types"], what))
     },
     head_dim: |_, _| Some(256),
@@ -245,7 +244,7 @@ fn write_dense(
         .maybe_number(&["query_pre_attn_scalar"])?
         .unwrap_or(256.0);
     if narrow(scale).to_bits() != narrow(head_dim).to_bits() {
-        let what = format!("is {scale}; gemma-embedding in a GGUF file means {head_dim}");
+        let what = format!("is {scale}, but gemma-embedding in GGUF implies {head_dim}");
         return Err(config.error(&["query_pre_attn_scalar"], &what));
     }
     for dense in &parts.shape.dense {

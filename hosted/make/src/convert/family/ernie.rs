@@ -128,7 +128,7 @@ fn write_ernie_shared(
         .find(&["moe_layer_end_index"])
         .and_then(serde_json::Value::as_i64);
     if end.is_some_and(|end| end >= 0 && end + 1 < i64::from(shape.n_layer)) {
-        let what = "ends before the last layer, which ernie4_5-moe in a GGUF file cannot say";
+        let what = "ends before the last layer, which ernie4_5-moe in GGUF cannot express";
         return Err(config.error(&["moe_layer_end_index"], what));
     }
     if shape.size("moe_num_shared_experts") > 0 {

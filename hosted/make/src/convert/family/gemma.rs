@@ -124,7 +124,7 @@ fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), Co
         return Ok(());
     }
     let what = format!(
-        "is {given}; {} in a GGUF file of {} layers means {due}",
+        "is {given}, but {} in GGUF with {} layers implies {due}",
         family.architecture, shape.n_layer
     );
     Err(config.error(&["query_pre_attn_scalar"], &what))
@@ -148,11 +148,11 @@ fn write_caps(
                 header.set(&format!("{}.{name}", family.architecture), narrow(cap));
             }
             Some(_) => {
-                let what = "is given; gemma3 in a GGUF file has no place for it";
+                let what = "is given, but gemma3 in GGUF cannot express it";
                 return Err(config.error(&[name], what));
             }
             None if is_gemma2 && is_null => {
-                let what = "is null; gemma2 in a GGUF file always has a cap";
+                let what = "is null, but gemma2 in GGUF always has a cap";
                 return Err(config.error(&[name], what));
             }
             None if is_gemma2 => header.set(&format!("gemma2.{name}"), narrow(default)),
@@ -204,7 +204,7 @@ pub(super) fn window_layers(
         "full_attention" => Ok(false),
         other => Err(config.error(
             &["layer_types"],
-            &format!("has {other:?}, which is not known"),
+            &format!("has the unknown value {other:?}"),
         )),
     });
     let has_window = has_window.collect::<Result<Vec<_>, _>>()?;

@@ -131,7 +131,7 @@ fn write(
     let key = |name: &str| format!("{ARCHITECTURE}.{name}");
     let limit = config.maybe_number(&["swiglu_limit"])?.unwrap_or(7.0);
     if limit.to_bits() != 7f64.to_bits() {
-        let what = format!("is {limit}; {ARCHITECTURE} in a GGUF file means 7");
+        let what = format!("is {limit}, but {ARCHITECTURE} in GGUF implies 7");
         return Err(config.error(&["swiglu_limit"], &what));
     }
     let n_ctx = config.count(&["max_position_embeddings"])?;

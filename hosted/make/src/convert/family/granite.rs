@@ -239,8 +239,7 @@ fn write_turning(
         .flatten()
         .find(|base| **base > 0.0 && base.to_bits() != own)
     {
-        let what =
-            format!("has {base}, and granite_swa in a GGUF file has one base for all layers");
+        let what = format!("has {base}, but granite_swa in GGUF has one base for all layers");
         return Err(config.error(&["layer_rope_theta"], &what));
     }
     let Some(turns) = flags.or(bases) else {

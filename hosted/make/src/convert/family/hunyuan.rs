@@ -57,9 +57,8 @@ pub(super) fn write_alpha(
     let n_ctx = parts.config.count(&["max_position_embeddings"])?;
     let base = parts.rope.base();
     if narrow(base).to_bits() != 1e4_f32.to_bits() || ![N_CTX, 32 << 10].contains(&n_ctx) {
-        let what = format!(
-            "is dynamic, with a base of {base} and {n_ctx} tokens: what that means is not known"
-        );
+        let what =
+            format!("is dynamic, with a base of {base} and {n_ctx} tokens, which is not supported");
         return Err(parts.config.error(&["rope_scaling type"], &what));
     }
     header.set(

@@ -210,7 +210,7 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), Conve
     let scores = config.find(&["scoring_func", "score_func"]);
     let is_other = scores.is_some_and(|own| own != wanted);
     if has_groups && method.is_some_and(|method| method != "greedy") && is_other {
-        let what = format!("means groups of experts by {wanted}, and scoring_func is another");
+        let what = format!("selects groups of experts by {wanted}, but scoring_func differs");
         return Err(config.error(&["topk_method"], &what));
     }
     let Some(scores) = scores else {

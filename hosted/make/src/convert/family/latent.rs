@@ -193,8 +193,7 @@ fn write_multiplier(
     };
     let own = scaling.maybe_number(&["mscale"])?.unwrap_or(1.0);
     if narrow(own).to_bits() != narrow(all).to_bits() {
-        let what =
-            format!("is {own}; deepseek2 in a GGUF file means that of mscale_all_dim, {all}");
+        let what = format!("is {own}, but deepseek2 in GGUF implies that of mscale_all_dim, {all}");
         return Err(scaling.error(&["mscale"], &what));
     }
     header.set(

@@ -199,7 +199,7 @@ fn write_rotation(
     let is_rope = kind == Some("rope");
     if is_rope == has_states {
         let what = format!(
-            "is {kind:?}; {} in a GGUF file rotates where no layer has a state",
+            "is {kind:?}, but {} in GGUF rotates if no layer has a state",
             parts.family.architecture
         );
         return Err(parts.config.error(&["position_embedding_type"], &what));
@@ -391,7 +391,7 @@ fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError>
         "M" | "mamba" | "linear_attention" => Ok(Mixer::Recurrent),
         "*" | "attention" | "full_attention" => Ok(Mixer::Full),
         "-" | "E" | "mlp" | "moe" => Ok(Mixer::Feed),
-        other => Err(config.error(&keys, &format!("has {other:?}, which is not known"))),
+        other => Err(config.error(&keys, &format!("has the unknown value {other:?}"))),
     });
     let mixers = mixers.collect::<Result<Vec<_>, _>>()?;
     check_len(config, keys[0], mixers.len(), n_layer)?;
@@ -418,7 +418,7 @@ fn write_no_rotation(
         low == Some(0.0) && high.is_none_or(f64::is_infinite)
     });
     if !is_none {
-        let what = "is a limit, and a GGUF file has no place for it";
+        let what = "is a limit, which GGUF cannot express";
         return Err(parts.config.error(&["time_step_limit"], what));
     }
     Ok(())

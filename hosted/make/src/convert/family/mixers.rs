@@ -26,7 +26,7 @@ pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, Conver
         "sliding_attention" => Ok(Mixer::Window),
         "linear_attention" | "mamba" | "conv" => Ok(Mixer::Recurrent),
         other => {
-            let what = format!("has {other:?}, which is not known");
+            let what = format!("has the unknown value {other:?}");
             Err(config.error(&["layer_types"], &what))
         }
     });

@@ -143,7 +143,7 @@ impl Family {
             return Ok(whole);
         };
         if !self.traits.is_wrapped {
-            let what = format!("is not known in {}", self.class);
+            let what = format!("is not supported in {}", self.class);
             return Err(whole.error(&["text_config"], &what));
         }
         let mut text = text.clone();
@@ -203,7 +203,7 @@ impl Family {
             if !is_due {
                 let told = given.map_or_else(|| "missing".into(), short);
                 let (architecture, due) = (self.architecture, means.value);
-                let what = format!("is {told}; {architecture} in a GGUF file means {due}");
+                let what = format!("is {told}, but {architecture} in GGUF implies {due}");
                 return Err(config.error(&[means.key], &what));
             }
         }
@@ -224,7 +224,7 @@ impl Family {
             return Ok(());
         }
         let what = format!(
-            "is {value}; {} in a GGUF file computes {}",
+            "is {value}, but {} in GGUF computes {}",
             self.architecture, known[0]
         );
         Err(config.error(keys, &what))
@@ -298,8 +298,8 @@ fn check_quantization(config: &Config) -> Result<(), ConvertError> {
                 format!(" ({format})")
             };
             let what = format!(
-                "is {method:?}{format}: of quantised weights, FP8 with scales and MXFP4 can be \
-                 converted; take the model before it was quantised"
+                "is {method:?}{format}: of quantized weights, only FP8 with scales and MXFP4 can be converted; use \
+                 the unquantized model"
             );
             Err(about.error(&["quant_method"], &what))
         }
@@ -320,6 +320,6 @@ pub(super) fn scale_block(config: &Config) -> Result<Option<[u64; 2]>, ConvertEr
         .as_deref()
     {
         Some([rows, columns]) if *rows > 0 && *columns > 0 => Ok(Some([*rows, *columns])),
-        _ => Err(about.error(&["weight_block_size"], "is not two numbers above 0")),
+        _ => Err(about.error(&["weight_block_size"], "is not a pair of numbers above 0")),
     }
 }

@@ -88,7 +88,7 @@ fn write_nomic_context(
         (8192, 2048) => 2048_u32,
         (2048, 2048) => 512,
         (n, _) => {
-            let what = format!("is {n}, and {trained} are trained: what that means is not known");
+            let what = format!("is {n}, but {trained} were trained, which is not supported");
             return Err(config.error(&["n_positions"], &what));
         }
     };

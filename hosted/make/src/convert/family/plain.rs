@@ -38,7 +38,7 @@ fn write_temperature(
     let scale = scaling.number(&["llama_4_scaling_beta"])?;
     let own = scaling.maybe_number(&["mscale"])?.unwrap_or(1.0);
     if narrow(own).to_bits() != 1_f32.to_bits() {
-        let what = format!("is {own}; mistral3 in a GGUF file means 1");
+        let what = format!("is {own}, but mistral3 in GGUF implies 1");
         return Err(scaling.error(&["mscale"], &what));
     }
     header.set(
@@ -73,7 +73,7 @@ fn check_fourth_layers(
     if (1..=n_layer).map(|layer| layer % 4 != 0).eq(turns) {
         return Ok(());
     }
-    let what = "is not every fourth layer, as smollm3 in a GGUF file means";
+    let what = "is not every fourth layer, as smollm3 in GGUF implies";
     Err(config.error(&["no_rope_layers", "no_rope_layer_interval"], what))
 }
 
@@ -183,7 +183,7 @@ pub(super) const COHERE2: Traits = Traits {
         if listed.is_empty() || listed == mixers::all_but_every(4, n_layer) {
             return Ok(listed);
         }
-        let what = "is not full attention in every fourth layer, as cohere2 in a GGUF file means";
+        let what = "is not full attention in every fourth layer, as cohere2 in GGUF implies";
         Err(config.error(&["layer_types"], what))
     },
     means: &[

@@ -44,7 +44,7 @@ pub(super) fn read(
                     path,
                     key: format!("module {other:?}"),
                     what: format!(
-                        "changes the embeddings, and {} in a GGUF file has no place for it",
+                        "changes the embeddings, which {} in GGUF cannot express",
                         family.architecture
                     ),
                 });
@@ -59,7 +59,7 @@ pub(super) fn read(
         warnings,
     );
     if about.bool("do_lower_case") == Some(true) {
-        let what = "is true: in a GGUF file, the tokenizer's own setting says so";
+        let what = "is true, but in GGUF the tokenizer's own setting applies";
         return Err(about.error(&["do_lower_case"], what));
     }
     Ok(mode)
@@ -91,11 +91,11 @@ fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertErro
     );
     match chosen.as_slice() {
         [(_, _, Some(number))] => Ok(*number),
-        [] => Err(config.error(&["pooling_mode"], "is none of mean, cls and lasttoken")),
+        [] => Err(config.error(&["pooling_mode"], "is not one of mean, cls and lasttoken")),
         several => {
             let names: Vec<_> = several.iter().map(|(_, short, _)| *short).collect();
             let what = format!(
-                "is {}; a GGUF file has a place for one of mean, cls and lasttoken",
+                "is {}; GGUF supports only one of mean, cls and lasttoken",
                 names.join(" and ")
             );
             Err(config.error(&["pooling_mode"], &what))
@@ -153,7 +153,7 @@ mod tests {
         for (name, config, word) in [
             ("two", two, "mean and max"),
             ("max", r#"{"pooling_mode": "max"}"#, "max"),
-            ("no", "{}", "none of"),
+            ("no", "{}", "not one of"),
         ] {
             let error = found(name, &[("1_Pooling/config.json", config)]);
             let error = error.expect_err(name);

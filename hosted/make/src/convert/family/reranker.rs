@@ -56,7 +56,7 @@ pub(in crate::convert) fn answers(
     };
     match (id("yes"), id("no")) {
         (Some(yes), Some(no)) if yes.max(no) < n_vocab.into() => Ok([yes, no]),
-        _ => Err("a reranker answers yes or no, and there are no such tokens".into()),
+        _ => Err("a reranker answers yes or no, but the vocabulary has no such tokens".into()),
     }
 }
 

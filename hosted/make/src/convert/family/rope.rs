@@ -78,12 +78,12 @@ impl Rope {
             Some("proportional") if family.traits.has_share_rope => ScalingKind::Share,
             Some("longrope" | "su") if family.kind == Kind::Phi3 => ScalingKind::LongRope,
             Some(other) => {
-                let what = format!("is {other:?}, which cannot be converted");
+                let what = format!("is {other:?}, which is not supported");
                 return Err(config.error(&["rope_scaling type"], &what));
             }
         };
         if kind == ScalingKind::Llama3 && !family.traits.has_rope_factors {
-            let what = "is llama3, which this architecture has no tensor for";
+            let what = "is llama3, but this architecture has no tensor for it";
             return Err(config.error(&["rope_scaling type"], what));
         }
         // Both names may be present, with the same value.
@@ -156,7 +156,7 @@ impl Rope {
         if self.kind == ScalingKind::Yarn && self.scaling.bool("truncate") == Some(false) {
             let told = self.scaling.named("truncate");
             warnings.push(format!(
-                "{told} is false: in a GGUF file the ends of the blend are whole dimensions"
+                "{told} is false, but in GGUF the ends of the ramp are whole dimensions"
             ));
         }
         check_config(&self.scaling, family.architecture, warnings)
@@ -278,7 +278,7 @@ impl Rope {
         if [factor, low, high, n_ctx].iter().any(|x| *x <= 0.0) {
             return Err(self
                 .scaling
-                .error(&["factor"], "or another number of it is not above 0"));
+                .error(&["factor"], "or another of its numbers is not above 0"));
         }
         let head_dim = shape.head_dim;
         let exponents = (0..head_dim).step_by(2);
@@ -341,7 +341,7 @@ impl Rope {
             if numbers.len() == n_factor {
                 return Ok(numbers);
             }
-            let what = format!("has {} factors where {n_factor} are due", numbers.len());
+            let what = format!("has {} factors, expected {n_factor}", numbers.len());
             Err(self.scaling.error(&[key], &what))
         };
         Ok(vec![
@@ -370,7 +370,7 @@ fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, Conve
             sections.resize(4, 0);
             Ok(Some(sections))
         }
-        _ => Err(scaling.error(&[key], "is not up to four counts")),
+        _ => Err(scaling.error(&[key], "is not a list of up to four counts")),
     }
 }
 
@@ -386,7 +386,7 @@ fn window_base(
     }
     let kind = window.str("rope_type").filter(|kind| *kind != "default");
     if let Some(kind) = kind {
-        let what = format!("is {kind:?}; in a GGUF file these layers are not scaled");
+        let what = format!("is {kind:?}, but in GGUF these layers are not scaled");
         return Err(window.error(&["rope_type"], &what));
     }
     let own = window.maybe_number(&["rope_theta"])?;

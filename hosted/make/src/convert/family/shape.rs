@@ -91,7 +91,7 @@ fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError>
         .str("position_embedding_type")
         .filter(|kind| *kind != "absolute")
     {
-        let what = format!("is {kind:?}; bert in a GGUF file has absolute positions");
+        let what = format!("is {kind:?}, but bert in GGUF has absolute positions");
         return Err(config.error(&["position_embedding_type"], &what));
     }
     let n_skipped = match family.kind {
@@ -99,7 +99,7 @@ fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError>
         _ => 0,
     };
     if n_skipped >= n_rows {
-        let what = format!("is {n_rows}, and positions begin at {n_skipped}");
+        let what = format!("is {n_rows}, but positions begin at {n_skipped}");
         return Err(config.error(&["max_position_embeddings"], &what));
     }
     Ok([n_rows, n_skipped, n_types])
@@ -195,7 +195,7 @@ impl Heads {
         let dim = given.or(implied).unwrap_or(n_embd / n);
         if traits.hides_head_dim && dim != n_embd / n {
             let architecture = family.architecture;
-            let what = format!("is {dim}; {architecture} in a GGUF file has no place for it");
+            let what = format!("is {dim}, which {architecture} in GGUF cannot express");
             return Err(config.error(&["head_dim"], &what));
         }
         if dim == 0 || (family.permutes() && !dim.is_multiple_of(2)) {
@@ -297,7 +297,7 @@ impl Shape {
                     .unwrap_or(&keys[0]),
             );
             warnings.push(format!(
-                "{told} is {said}: these blocks, which guess further tokens, are left out"
+                "{told} is {said}: these blocks, which predict further tokens, are omitted"
             ));
         }
         Ok(())
@@ -333,7 +333,7 @@ impl Shape {
         config: &Config,
         n_tensors: usize,
     ) -> Result<(), ConvertError> {
-        let told = |n| format!("is {n}, and the files have only {n_tensors} tensors");
+        let told = |n| format!("is {n}, but the files have only {n_tensors} tensors");
         let n_tensors = n_tensors as u64;
         let n_layer = u64::from(self.n_layer) + u64::from(self.n_nextn);
         if n_layer > n_tensors {

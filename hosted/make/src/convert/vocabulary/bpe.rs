@@ -57,8 +57,7 @@ impl Vocabulary {
 fn check_model(model: &TokenModel) -> Result<(), String> {
     check_affixes(model)?;
     if model.byte_fallback == Some(true) {
-        let what = "byte_fallback is true, and spaces do not become U+2581: no kind of vocabulary in a \
-                    GGUF file is both";
+        let what = "byte_fallback is true, but spaces do not become U+2581: GGUF has no such kind of vocabulary";
         return Err(what.into());
     }
     Ok(())
@@ -76,7 +75,7 @@ pub(super) fn check_affixes(model: &TokenModel) -> Result<(), String> {
     for (key, affix) in affixes {
         if let Some(affix) = affix.as_deref().filter(|affix| !affix.is_empty()) {
             return Err(format!(
-                "{key} is {affix:?}, and BPE in a GGUF file has no such thing"
+                "{key} is {affix:?}, which GGUF cannot express for BPE"
             ));
         }
     }

@@ -126,7 +126,7 @@ impl TokenizerFiles {
                 !["version", "truncation", "padding"].contains(&key.as_str()) && !value.is_null()
             });
             if let Some((key, value)) = unknown.next() {
-                let what = format!("{key:?} is {}, which is not known", short(value));
+                let what = format!("{key:?} is {}, which is not supported", short(value));
                 return Err(error(what));
             }
             if json.model.dropout.is_some_and(|chance| chance != 0.0) {
@@ -136,13 +136,13 @@ impl TokenizerFiles {
         // This flag changes what is read as a special token.
         if self.about.bool("split_special_tokens") == Some(true) {
             let told = self.about.named("split_special_tokens");
-            warnings.push(format!("{told} is true: here --no-parse-special says so"));
+            warnings.push(format!("{told} is true: use --no-parse-special instead"));
         }
         if let Some(Value::Object(map)) = self.about.find(&["sp_model_kwargs"])
             && !map.is_empty()
         {
             let told = self.about.named("sp_model_kwargs");
-            warnings.push(format!("{told} is not empty: it is ignored"));
+            warnings.push(format!("{told} is not empty: ignored"));
         }
         warn_of_rest(&self.about, &ABOUT_FILES, warnings);
         Ok(())
@@ -277,7 +277,7 @@ impl Vocabulary {
                 .map_err(error)
             }
             Some(other) => Err(error(format!(
-                "the model is {other}; BPE, WordPiece and Unigram can be converted"
+                "the model is {other}; only BPE, WordPiece and Unigram can be converted"
             ))),
         }
     }
@@ -380,13 +380,13 @@ fn malformed_added(files: &TokenizerFiles, id: &str) -> ConvertError {
 fn no_tokenizer(folder: &Path) -> String {
     let has = |name| exists(&folder.join(name));
     let hint = if has("vocab.json") && has("merges.txt") {
-        "; vocab.json and merges.txt are: transformers' AutoTokenizer.from_pretrained(DIR, \
-         use_fast=True).save_pretrained(DIR) makes tokenizer.json of them"
+        "; vocab.json and merges.txt exist: create tokenizer.json with transformers' \
+         AutoTokenizer.from_pretrained(DIR, use_fast=True).save_pretrained(DIR)"
     } else if has("tekken.json") {
-        "; tekken.json is: take tokenizer.json from a folder in Hugging Face's layout, or make it by \
+        "; tekken.json exists: use tokenizer.json from a folder in Hugging Face's layout, or create it with \
          transformers' convert_tekken_tokenizer.py"
     } else {
         ""
     };
-    format!("neither this file nor tokenizer.model is there{hint}")
+    format!("neither this file nor tokenizer.model exists{hint}")
 }

@@ -29,7 +29,7 @@ pub(super) fn read_model(
     if let Some(what) = mistaken_text(&bytes) {
         if has_json {
             let told = path.display();
-            warnings.push(format!("{told}: {what}; tokenizer.json is read instead"));
+            warnings.push(format!("{told}: {what}; using tokenizer.json instead"));
             return Ok(None);
         }
         return Err(ConvertError::Mistaken { path, what });
@@ -130,7 +130,7 @@ impl Vocabulary {
 }
 
 fn no_place(what: &str) -> String {
-    format!("{what}: that changes the tokens, and a GGUF file has no place for it")
+    format!("{what}: this changes the tokens, which GGUF cannot express")
 }
 
 /// Refuses settings that no vocabulary of a GGUF file supports.
@@ -142,7 +142,7 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
     };
     if let Some(kind) = kind {
         return Err(format!(
-            "it is a {kind} model; BPE and Unigram can be converted"
+            "it is a {kind} model; only BPE and Unigram can be converted"
         ));
     }
     let name = &model.normalizer.name;
@@ -167,7 +167,7 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
     for (message, field) in &model.unknown_fields {
         let told = path.display();
         warnings.push(format!(
-            "{told}: field {field} of {message} is not known: ignored"
+            "{told}: unknown field {field} of {message} is ignored"
         ));
     }
     Ok(())

@@ -26,15 +26,17 @@ impl Vocabulary {
         check_space_decoder(&json.decoder)?;
         check_affixes(&json.model)?;
         if json.model.ignore_merges == Some(true) {
-            return Err("ignore_merges is true: vocabularies with U+2581 have no such flag".into());
+            return Err(
+                "ignore_merges is true, but vocabularies with U+2581 have no such flag".into(),
+            );
         }
         let mut table = Table::new(json, rules, warnings)?;
         if spaces.splits
             && let Some(token) = table.tokens.iter().find(|token| has_space_inside(token))
         {
             return Err(format!(
-                "words are cut at spaces first (Metaspace with split), and the token {token:?} has \
-                 one inside: in a GGUF file it would be used"
+                "words are split at spaces first (Metaspace with split), but the token {token:?} contains one: in \
+                 GGUF it would be used"
             ));
         }
         let has_bytes = check_bytes(&table, &json.model)?;
@@ -134,8 +136,8 @@ fn check_bytes(table: &Table, model: &TokenModel) -> Result<bool, String> {
         .count();
     if n_bytes > 0 && model.byte_fallback != Some(true) {
         return Err(format!(
-            "there are {n_bytes} byte tokens such as <0x0A>, and byte_fallback is not true: in a GGUF \
-             file they would be used"
+            "there are {n_bytes} byte tokens such as <0x0A>, but byte_fallback is not true: in GGUF they would be \
+             used"
         ));
     }
     Ok(n_bytes == 256)

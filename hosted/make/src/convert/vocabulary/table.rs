@@ -66,7 +66,7 @@ impl Table {
             };
             if self.types[at] != UNUSED {
                 let other = &self.tokens[at];
-                return Err(format!("{token:?} and {other:?} have one id, {id}"));
+                return Err(format!("{token:?} and {other:?} have the same id, {id}"));
             }
             self.tokens[at].clone_from(token);
             self.types[at] = NORMAL;
@@ -122,7 +122,7 @@ impl Table {
         let at = at.filter(|&at| at < self.tokens.len());
         if at.is_none() {
             warnings.push(format!(
-                "token {id}, {token:?}, is beyond config.json's vocab_size {}: it is left out",
+                "token {id}, {token:?}, is beyond config.json's vocab_size {}: omitted",
                 self.tokens.len()
             ));
         }

@@ -142,13 +142,13 @@ fn ranks(bytes: &[u8]) -> Result<HashMap<Vec<u8>, u64>, String> {
             let token = base64(token).filter(|token| !token.is_empty())?;
             Some((token, u64::from(rank.parse::<u32>().ok()?)))
         });
-        let malformed = || format!("line {number} is no token in base64 and its rank");
+        let malformed = || format!("line {number} is not a token in base64 and its rank");
         let (token, rank) = parsed.ok_or_else(malformed)?;
         if token.len() > TOKEN_BYTES_MAX {
             return Err(format!("the token of line {number} is too long"));
         }
         if ranks.insert(token, rank).is_some() {
-            return Err(format!("the token of line {number} is there twice"));
+            return Err(format!("the token of line {number} is defined twice"));
         }
     }
     match ranks.is_empty() {

@@ -106,7 +106,7 @@ impl UnigramText {
         }
         if own.prefix == Prefix::First {
             return Err(
-                "prepend_scheme is \"first\": a GGUF file has no such thing for Unigram".into(),
+                "prepend_scheme is \"first\", which GGUF cannot express for Unigram".into(),
             );
         }
         Ok(own)

@@ -64,7 +64,7 @@ impl BertText {
         let normalizer = steps(&json.normalizer)?;
         let [bert] = normalizer.as_slice() else {
             return Err(format!(
-                "WordPiece has the normalizer [{}]; a GGUF file has a place for BertNormalizer alone",
+                "WordPiece has the normalizer [{}]; GGUF supports only BertNormalizer",
                 told(&normalizer)
             ));
         };
@@ -75,8 +75,7 @@ impl BertText {
         let cuts = steps(&json.pre_tokenizer)?;
         if cuts.len() != 1 || cuts[0].kind != "BertPreTokenizer" {
             return Err(format!(
-                "WordPiece has the pre_tokenizer [{}]; a GGUF file has a place for BertPreTokenizer \
-                 alone",
+                "WordPiece has the pre_tokenizer [{}]; GGUF supports only BertPreTokenizer",
                 told(&cuts)
             ));
         }
@@ -110,7 +109,7 @@ fn check_model(model: &TokenModel) -> Result<(), String> {
     match model.max_input_chars_per_word {
         None | Some(100) => Ok(()),
         Some(n) => Err(format!(
-            "max_input_chars_per_word is {n}; in a GGUF file it is 100"
+            "max_input_chars_per_word is {n}; GGUF supports only 100"
         )),
     }
 }
@@ -127,7 +126,7 @@ pub(super) fn read_vocab_txt(
     }
     let about = &files.about;
     if about.bool("tokenize_chinese_chars") == Some(false) {
-        let what = "is false: in a GGUF file, Chinese characters are always words";
+        let what = "is false, but in GGUF, Chinese characters are always words";
         return Err(about.error(&["tokenize_chinese_chars"], what));
     }
     let text = BertText {
@@ -139,7 +138,7 @@ pub(super) fn read_vocab_txt(
     let n_vocab = rules.n_vocab.map_or(lines.len(), |n| n as usize);
     if lines.len() > n_vocab {
         let what = format!(
-            "{} tokens, and config.json's vocab_size is {n_vocab}",
+            "{} tokens, but config.json's vocab_size is {n_vocab}",
             lines.len()
         );
         return Err(ConvertError::Tokenizer { path, what });

@@ -301,11 +301,11 @@ fn other_sizes_are_refused_by_name() {
     for (pair, expected) in [
         (
             sizes(4, [12, 8]),
-            "m.gate_up_proj is made for 12 x 8, the model has 12 x 10",
+            "m.gate_up_proj was made for 12 x 8, but the model has 12 x 10",
         ),
         (
             sizes(2, [12, 10]),
-            "has 6 rows of A and 6 columns of B, and 3 experts of rank 4 have 12",
+            "has 6 rows of A and 6 columns of B, but 3 experts of rank 4 have 12",
         ),
     ] {
         let error = assigned(&wanted, &[pair], &ranks, true).expect_err(expected);

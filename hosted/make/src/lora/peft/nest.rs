@@ -44,7 +44,8 @@ impl Weights {
         match nest.pairs[..] {
             [module] if module.inner().1 == 0 => Ok(module),
             _ => {
-                let what = "has matrices of several parameters: only parameters of experts and weights are supported";
+                let what =
+                    "has matrices of several parameters: only experts and weights are supported";
                 Err(LoraError::tensor(&self.path, nest.name, what))
             }
         }
@@ -95,7 +96,7 @@ impl Weights {
             names => names.join(", "),
         };
         let what = format!(
-            "has matrices of {n} parameters, and those of experts that target_parameters names are: {named}"
+            "has matrices of {n} parameters, but target_parameters names these of experts: {named}"
         );
         Err(LoraError::tensor(&self.path, nest.name, what))
     }
@@ -122,7 +123,7 @@ impl Weights {
             let n = a[0] / u64::from(rank);
             if a[0] != b[1] || a[0] % u64::from(rank) != 0 {
                 let what = format!(
-                    "has {} rows of A and {} columns of B, and experts of rank {rank}",
+                    "has {} rows of A and {} columns of B, but experts have rank {rank}",
                     a[0], b[1]
                 );
                 return Err(LoraError::tensor(&self.path, parameter, what));

@@ -154,17 +154,17 @@ fn other_parameters_are_refused_by_name() {
         (
             of(&[]),
             down.to_vec(),
-            "experts has matrices of 1 parameters, and those of experts that target_parameters names are: none",
+            "experts has matrices of 1 parameters, but target_parameters names these of experts: none",
         ),
         (
             of(&["down_proj"]),
             [gate_up.clone(), down.clone()].concat(),
-            "has matrices of 2 parameters, and those of experts that target_parameters names are: down_proj",
+            "has matrices of 2 parameters, but target_parameters names these of experts: down_proj",
         ),
         (
             of(&["gate_up_proj", "gate_up_proj_bias", "down_proj"]),
             [bias, gate_up.clone(), down.clone()].concat(),
-            "has matrices of 3 parameters, and those of experts that target_parameters names are: gate_up_proj, down_proj",
+            "has matrices of 3 parameters, but target_parameters names these of experts: gate_up_proj, down_proj",
         ),
         // The outer pair is missing.
         (
@@ -175,7 +175,7 @@ fn other_parameters_are_refused_by_name() {
         (
             of(&["conv1d.weight"]),
             conv.to_vec(),
-            "conv1d is no matrix of a model of architecture qwen3moe",
+            "conv1d is not a matrix of a model of architecture qwen3moe",
         ),
         (
             of(&["q_proj.weight"]),
@@ -185,17 +185,17 @@ fn other_parameters_are_refused_by_name() {
         (
             of(&["gate.weight"]),
             pair(ROUTER, 6, [3, 8]).to_vec(),
-            "lora_A.weight has rank 6, adapter_config.json says 2 for model.layers.0.mlp.gate.weight",
+            "lora_A.weight has rank 6, but adapter_config.json states 2 for model.layers.0.mlp.gate.weight",
         ),
         (
             of(&["down_proj"]),
             pair(MODULE, 4, [8, 6]).to_vec(),
-            "experts.down_proj has 4 rows of A and 4 columns of B, and 3 experts of rank 2 have 6",
+            "experts.down_proj has 4 rows of A and 4 columns of B, but 3 experts of rank 2 have 6",
         ),
         (
             of(&["down_proj"]),
             pair(MODULE, 6, [8, 5]).to_vec(),
-            "experts.down_proj is made for 8 x 5, the model has 8 x 6",
+            "experts.down_proj was made for 8 x 5, but the model has 8 x 6",
         ),
         (
             of(&["down_proj"]),
