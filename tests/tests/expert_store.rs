@@ -347,7 +347,7 @@ fn what_cannot_be_is_refused_by_name() {
         |path: &Path, options| load(path, &team(1), Some(options)).unwrap_err().to_string();
     let text = refused(&gguf("gpt-oss"), ExpertOptions::new(100));
     assert!(
-        text.contains("a cache of 100 bytes holds no expert"),
+        text.contains("a cache of 100 bytes cannot hold a single expert"),
         "{text}"
     );
     let text = refused(&gguf("smollm3"), ExpertOptions::new(1 << 30));
@@ -447,7 +447,7 @@ fn copies_on_other_drives_share_the_reads_and_stand_in_for_each_other() {
         ..ExpertOptions::new(cache(&path, 30))
     };
     let text = load(&path, &team, Some(options)).unwrap_err().to_string();
-    assert!(text.contains("wrong/gpt-oss.slc is no copy"), "{text}");
+    assert!(text.contains("wrong/gpt-oss.slc is not a copy"), "{text}");
 }
 
 #[test]

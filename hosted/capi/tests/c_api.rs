@@ -494,7 +494,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         (
             "variables: SLUICE_INVALID_ARGUMENT: ",
-            "variables is not what it should be in JSON",
+            "variables is not valid",
         ),
         (
             "template refuses: SLUICE_INVALID_ARGUMENT: ",

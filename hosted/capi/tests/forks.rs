@@ -16,7 +16,7 @@ const MIXTURE: &str = concat!(
 #[test]
 fn long_texts_and_forks_end_no_process() {
     let text = told("borders.c", Linked::Shared, &[TALE]);
-    let forked = "SLUICE_INVALID_ARGUMENT: the handle was made before a fork";
+    let forked = "SLUICE_INVALID_ARGUMENT: the handle was created before a fork";
     let no_memory = "SLUICE_OUT_OF_MEMORY: cannot encode the text: not enough memory";
     let expected = [
         format!("generate: {forked}"),
@@ -41,7 +41,7 @@ fn long_texts_and_forks_end_no_process() {
 /// the parent is at work.
 #[test]
 fn a_parent_goes_on_with_experts_on_disk() {
-    let forked = "SLUICE_INVALID_ARGUMENT: the handle was made before a fork";
+    let forked = "SLUICE_INVALID_ARGUMENT: the handle was created before a fork";
     for (linked, io) in Linked::ALL
         .into_iter()
         .zip(["", "pread"])

@@ -131,7 +131,7 @@ def test_holes_are_signal(hole):
 
 def test_wrong_values_are_refused_by_name():
     for arguments, error, message in (
-        ({"num_bins": 0}, ValueError, "num_bins is 0: it is 1 to"),
+        ({"num_bins": 0}, ValueError, "num_bins is 0, expected 1 to"),
         ({"num_bins": -1}, ValueError, "num_bins is -1"),
         ({"num_bins": 1 << 80}, ValueError, "num_bins is"),
         ({"num_bins": 2.5}, TypeError, "num_bins is 2.5, expected an integer"),
@@ -141,7 +141,7 @@ def test_wrong_values_are_refused_by_name():
         ({"wall": -1}, ValueError, "wall is -1, expected at least 0"),
         ({"threshold": -1}, ValueError, "threshold is -1"),
         ({"hysteresis": 0}, ValueError, "hysteresis is 0, expected above 0 and at most 1"),
-        ({"hang_over": -1}, ValueError, "hang_over is -1: it is 0 to"),
+        ({"hang_over": -1}, ValueError, "hang_over is -1, expected 0 to"),
         ({"noise_floor": 0.5}, ValueError, "noise_floor: ratio must be at least 1"),
         ({"noise_floor": gate.NoiseFloor(3, 2, 0)}, ValueError, "noise_floor"),
         ({"noise_floor": 3, "at_most": True}, ValueError, "noise_floor"),

@@ -92,7 +92,7 @@ def test_patterns_are_those_of_fnmatch(hub):
 
 def test_a_pattern_means_one_model(hub):
     for filename, word in [
-        ("*Q8_0*", r"no file matches \*Q8_0\*; there is README.md, mmproj-F32.gguf, tale-Q4_K_M.gguf"),
+        ("*Q8_0*", r"no file matches \*Q8_0\*; available: README.md, mmproj-F32.gguf, tale-Q4_K_M.gguf"),
         (
             "*F16.gguf",
             r"several files match \*F16.gguf; available: old/tale-F16.gguf, old/tale-BF16.gguf",

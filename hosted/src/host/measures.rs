@@ -68,7 +68,7 @@ impl HostMeasure {
 }
 
 /// One line: `name: requested CPU 1, granted` or
-/// `name: requested nice -10, got nice 0: permission denied; to get it: sudo …`.
+/// `name: requested nice -10, got nice 0: permission denied; fix: sudo …`.
 impl fmt::Display for HostMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: requested {}, ", self.name, self.requested)?;

@@ -54,7 +54,7 @@ fn it_boots_and_reports_the_machine() {
             "long mode, ring 3",
             "loader PVH, command line 'n=1'",
             "no module\n",
-            "ERROR: no model: the loader brought no module",
+            "ERROR: no model: the loader passed no module",
         ] {
             assert!(
                 boot.text.contains(line),
@@ -214,7 +214,7 @@ fn late_cores_change_nothing() {
     };
     assert_eq!(boot.status, Some(33), "{}", boot.text);
     assert_eq!(hash_of(&boot.text), hash_of(&expected), "{}", boot.text);
-    assert!(boot.text.contains(" of 16 cores work;"), "{}", boot.text);
+    assert!(boot.text.contains(" of 16 cores run;"), "{}", boot.text);
 }
 
 #[test]

@@ -255,9 +255,9 @@ fn refused_measures_are_said_with_what_to_type() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "warning: priority of thread 0: requested SCHED_FIFO 80, got SCHED_OTHER: ",
-        "to get it: sudo setcap cap_sys_nice=ep",
+        "fix: sudo setcap cap_sys_nice=ep",
         "warning: locked weights: requested ",
-        "to get it: ulimit -l unlimited",
+        "fix: ulimit -l unlimited",
     ] {
         assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
     }

@@ -418,7 +418,10 @@ fn all_tokens_that_end_a_text_are_kept() {
         "{ran:?}"
     );
     let (_, ran) = generation(r#"{"eos_token_id": [1, 9999]}"#);
-    assert!(ran.stderr.contains("end token 9999 is no token"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("end token 9999 is not a token"),
+        "{ran:?}"
+    );
     let (_, ran) = generation("{");
     assert!(ran.stderr.contains("generation_config.json"), "{ran:?}");
 }
@@ -633,7 +636,7 @@ fn shards_beside_a_whole_file_are_explained() {
     refused(
         "llama3",
         both,
-        &["model.safetensors is there beside", "3 safetensors files"],
+        &["model.safetensors exists next to", "3 safetensors files"],
     );
     let stale = |folder: &Folder| {
         let model = folder.0.join("llama3");

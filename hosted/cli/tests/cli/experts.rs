@@ -98,7 +98,7 @@ fn a_profile_is_written_and_held() {
     assert_eq!(own["caches"], given["caches"]);
     fs::write(&profile, "{\"x\": 1}").unwrap();
     let args = [&["experts"], &replay[..], &["--profile", &profile]].concat();
-    fails(1, &args, &[&profile, "\"x\" is no id"]);
+    fails(1, &args, &[&profile, "\"x\" is not an expert id"]);
     let args = [&["experts"], &replay[..7], &["lru", "--profile", &profile]].concat();
     fails(2, &args, &["--policy static"]);
 }

@@ -315,7 +315,7 @@ fn mistakes_are_named() {
     fails(
         1,
         &["gate", cut.path()],
-        &["cut.wav", "cut short", "100 bytes"],
+        &["cut.wav", "truncated", "100 bytes"],
     );
     // What came before the cut has been decided.
     let ran = run_to(1, &["gate", cut.path(), "--frame-len", "64"]);

@@ -242,14 +242,14 @@ fn parts_that_do_not_belong_together_are_named() {
     fails(
         1,
         &["inspect", &first],
-        &[&second, "says that it is part 1", "part 2 of"],
+        &[&second, "it is part 1", "part 2 of"],
     );
     // The second under the first's name.
     fs::write(&first, &good_second).unwrap();
     fails(
         1,
         &["inspect", &first],
-        &[&first, "says that it is part 2", "part 1 of"],
+        &[&first, "it is part 2", "part 1 of"],
     );
     fs::write(&first, &good_first).unwrap();
     fs::write(&second, &good_second[..good_second.len() - 64]).unwrap();
@@ -282,7 +282,7 @@ fn a_part_of_another_model_is_named() {
         &[
             &second,
             "an earlier part also has tensor",
-            "fetch them again",
+            "download them again",
         ],
     );
 }

@@ -91,7 +91,10 @@ fn negative_numbers_reach_the_range() {
 #[test]
 fn flags_of_single_programs_are_known() {
     let cases: [(&[&str], &str); 5] = [
-        (&["bench", "-mmp", "0"], "-mmp 0: -lm none reads the file"),
+        (
+            &["bench", "-mmp", "0"],
+            "-mmp 0: use -lm none to read the file",
+        ),
         (&["bench", "-embd", "1"], "measures prompts"),
         (
             &["bench", "-nkvo", "1", "-rpc", "x"],

@@ -192,7 +192,7 @@ fn int8_is_q8_0_where_that_is_exact() {
     fails(
         1,
         &["import", &rounded.path(""), &out],
-        &["0.1 is no f16", "--type"],
+        &["0.1 is not representable in f16", "--type"],
     );
     run_to(0, &["import", &rounded.path(""), &out, "--type", "f32"]);
     let (ty, bytes) = gate_of(&out);

@@ -317,7 +317,7 @@ fn adapters_are_blended() {
     fails(
         1,
         &args,
-        &["blk.0.attn_q.weight is scaled by 1, and in", "by 2"],
+        &["blk.0.attn_q.weight is scaled by 1, but in", "by 2"],
     );
     fails(2, &["lora", "blend", "x:y", "-o", &out], &["x:y"]);
 }

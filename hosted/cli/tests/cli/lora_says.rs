@@ -68,22 +68,22 @@ fn folders_that_cannot_be_honoured_are_refused_by_name() {
         (
             &[("model.layers.9.self_attn.q_proj", [64, 64])],
             json!({}),
-            "layers.9.self_attn.q_proj is no matrix",
+            "layers.9.self_attn.q_proj is not a matrix",
         ),
         (
             &[("model.layers.0.mlp.experts.9.up_proj", [32, 64])],
             json!({}),
-            "experts.9.up_proj is no matrix",
+            "experts.9.up_proj is not a matrix",
         ),
         (
             &[("model.layers.0.input_layernorm", [64, 1])],
             json!({}),
-            "input_layernorm is no matrix",
+            "input_layernorm is not a matrix",
         ),
         (
             &[("transformer.h.0.attn", [64, 64])],
             json!({}),
-            "transformer.h.0.attn is no matrix",
+            "transformer.h.0.attn is not a matrix",
         ),
         (&[], json!({}), "it has no matrices"),
     ] {
@@ -281,7 +281,7 @@ fn gguf_files_that_cannot_be_honoured_are_refused_by_name() {
             |h| {
                 h.add_tensor("blk.0.attn_norm.weight", &[64], GgmlType::F32);
             },
-            "blk.0.attn_norm.weight is a norm in place of the model's",
+            "blk.0.attn_norm.weight replaces a norm of the model",
         ),
         (
             |h| {

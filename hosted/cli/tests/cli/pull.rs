@@ -68,7 +68,7 @@ fn what_cannot_be_fetched_is_said() {
     let (server, cache) = (StandIn::start(), Cache::new("hf-fails"));
     server.add("m-Q8_0.gguf", b"GGUF");
     let cases: [(&[&str], i32, &str); 7] = [
-        (&["pull", "m"], 2, "is no repository: expected user/name"),
+        (&["pull", "m"], 2, "invalid repository"),
         (&["pull", "u/absent"], 1, "HTTP 404; no such repository"),
         (
             &["pull", "u/m:Q4_0"],

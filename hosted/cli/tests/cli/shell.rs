@@ -120,7 +120,7 @@ fn quiet_logs_and_json() {
     fails(
         1,
         &["run", "-n", "1", "--log-file", model.path()],
-        &["is not a log"],
+        &["is not a sluice log"],
     );
     assert_eq!(
         fs::read(&model.0).expect("the model"),

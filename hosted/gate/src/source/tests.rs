@@ -86,7 +86,7 @@ fn what_is_wrong_is_named() {
     for (bytes, expected) in [
         (&b""[..], "shorter"),
         (b"RIFFabcdAVI LIST    ", "RIFF and WAVE"),
-        (&good[..40], "cut short"),
+        (&good[..40], "truncated"),
         (&good[..12], "no data"),
         (&good[..good.len() - 2], "2 bytes of the samples"),
         (&good[..good.len() - 1], "1 bytes into a sample"),

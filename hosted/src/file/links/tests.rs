@@ -132,7 +132,7 @@ fn a_file_that_has_changed_is_named() {
     fs::write(&blob, []).unwrap();
     error(&["data/a.bin is empty"]);
     fs::remove_file(&blob).unwrap();
-    error(&["data/a.bin: No such file", "experts of", "m.gguf lie there"]);
+    error(&["data/a.bin: No such file", "it holds experts of", "m.gguf"]);
     assert!(matches!(read(), Err(SourceError::Io { code: 2, .. })));
     fs::create_dir(&blob).unwrap();
     error(&["data/a.bin is a directory"]);
@@ -197,12 +197,12 @@ fn wrong_tensors_are_named() {
     are_refused("tensors", names.into());
     let types: [(&[u32], &str); 3] = [
         (&[0], "sluice.experts.types has 1 elements, expected 2"),
-        (&[0, 9999], "element 1 of sluice.experts.types cannot"),
-        (&[2, 1], "experts has in sluice.experts.dims no shape"),
+        (&[0, 9999], "element 1 of sluice.experts.types is invalid"),
+        (&[2, 1], "experts has a shape in sluice.experts.dims"),
     ];
     let types = types.map(|(types, expected)| (TYPES, MetaValue::u32s(types), expected));
     are_refused("types", types.into());
-    let shape = "experts has in sluice.experts.dims no shape";
+    let shape = "experts has a shape in sluice.experts.dims";
     let dims: [(&[u64], &str); 7] = [
         (&[2, 2, 3], "dims has 3 elements, expected 6"),
         (&[2, 2, 2, 8, 1, 1], "file_index has 4 elements, expected 3"),

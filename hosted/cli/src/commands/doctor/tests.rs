@@ -226,16 +226,16 @@ fn this_machine_and_its_text() {
     for words in [
         "Kernels",
         "scalar",
-        "chosen",
+        "selected",
         "Limits",
         "open files",
-        "to fix",
+        "problem",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let chosen = text
         .lines()
-        .filter(|line| line.contains("is chosen"))
+        .filter(|line| line.contains("and selected"))
         .count();
     assert_eq!(chosen, 1);
 }

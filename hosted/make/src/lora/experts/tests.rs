@@ -278,7 +278,7 @@ fn a_square_parameter_goes_by_the_other_or_by_the_version() {
     assert_eq!(alone(true), Ok((vec![0], true)));
     let error = alone(false).expect_err("the sizes fit both ways");
     assert!(
-        error.contains("m has matrices (down_proj) of which sizes and peft_version"),
+        error.contains("m has matrices (down_proj) whose sizes and peft_version"),
         "{error}"
     );
 }

@@ -45,7 +45,7 @@ class Measure:
             same = self.found == self.requested
             granted = "granted" if same else f"granted ({self.found})"
             return f"{self.name}: requested {self.requested}, {granted}"
-        remedy = f"; to get it: {self.remedy}" if self.remedy else ""
+        remedy = f"; fix: {self.remedy}" if self.remedy else ""
         return f"{self.name}: requested {self.requested}, got {self.found}: {self.why_not}{remedy}"
 
 
