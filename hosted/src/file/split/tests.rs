@@ -130,7 +130,7 @@ fn parts_that_disagree_are_named() {
         "{error}"
     );
     let (error, first, _) = said(GgufHeader::new(), &[]);
-    let expected = "all parts together have 1 tensors, and split.tensors.count is 2";
+    let expected = "all parts together have 1 tensors, but split.tensors.count is 2";
     assert!(
         error.starts_with(&first) && error.contains(expected),
         "{error}"
