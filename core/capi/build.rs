@@ -1,6 +1,6 @@
-//! Decides whether this is the freestanding library, which the profile `metal` builds: it brings
-//! a panic handler. A build script cannot ask for its profile; the folder of the outputs is named
-//! after it (`linker/build.rs` does the same).
+//! Decides whether this is the freestanding library, built by the profile `metal`, which brings its
+//! own panic handler. A build script cannot query its profile, but the output folder is named after
+//! it (`linker/build.rs` does the same).
 
 use std::env;
 use std::path::Path;

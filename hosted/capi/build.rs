@@ -1,4 +1,4 @@
-//! Gives the shared library its name for the dynamic linker, as a C library has one.
+//! Sets the shared library's name for the dynamic linker, as is usual for C libraries.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -13,28 +13,28 @@
 #define SLUICE_CORE_ABI_VERSION 2
 
 /*
- What the host's memory is aligned to, in bytes.
+ Required alignment of the host's memory, in bytes.
  */
 #define SLUICE_CORE_ALIGN 128
 
 /*
- What a function returns.
+ The result of a function.
  */
 typedef enum sluice_core_status {
   /*
-   It is done.
+   Success.
    */
   SLUICE_CORE_OK = 0,
   /*
-   A pointer that has to point somewhere is null, or the memory is misaligned.
+   A required pointer is null, or the memory is misaligned.
    */
   SLUICE_CORE_BAD_POINTER = 1,
   /*
-   A setting is outside its range.
+   A setting is out of range.
    */
   SLUICE_CORE_INVALID_ARGUMENT = 2,
   /*
-   The bytes are no model that can be run.
+   The bytes are not a model that can be run.
    */
   SLUICE_CORE_INVALID_MODEL = 3,
   /*
@@ -46,25 +46,24 @@ typedef enum sluice_core_status {
    */
   SLUICE_CORE_CONTEXT_FULL = 5,
   /*
-   The callback or `sluice_core_cancel` ended it.
+   Ended by the callback or by `sluice_core_cancel`.
    */
   SLUICE_CORE_CANCELLED = 6,
 } sluice_core_status;
 
 /*
- An engine in the host's memory. It runs the model alone: adapters (LoRA) are not offered here, but in `sluice.h` and
- to programs in Rust.
+ An engine in the host's memory. It runs only the model; adapters (LoRA) are available in `sluice.h` and in Rust.
  */
 typedef struct sluice_core sluice_core;
 
 /*
- A part of a step: calls `job(argument, rank)`.
+ A part of a step: call it as `job(argument, rank)`.
  */
 typedef void (*sluice_core_job)(void *argument, size_t rank);
 
 /*
- Calls `job(argument, rank)` with every rank below `n_ranks`, all at the same time, each on a
- core or thread of its own, and returns when all have returned. Null for one core.
+ Calls `job(argument, rank)` for every rank below `n_ranks`, all at the same time, each on a core
+ or thread of its own, and returns when all have returned. Null to use one core.
  */
 typedef void (*sluice_core_spread)(void *host,
                                    size_t n_ranks,
@@ -72,7 +71,7 @@ typedef void (*sluice_core_spread)(void *host,
                                    void *argument);
 
 /*
- How the engine is made. Begin with `sluice_core_params_default()`, and hand the same to
+ Settings of an engine. Begin with `sluice_core_params_default()`, and pass the same settings to
  `sluice_core_memory_bytes` and `sluice_core_init`.
  */
 typedef struct sluice_core_params {
@@ -81,27 +80,28 @@ typedef struct sluice_core_params {
    */
   uint32_t abi_version;
   /*
-   Tokens of context; 0 is what the model was trained on.
+   Context size in tokens; 0 is the size that the model was trained with.
    */
   uint32_t n_ctx;
   /*
-   Most tokens of a prompt that are computed at once, 1 to 256. The results are the same.
+   Maximum number of prompt tokens per step, 1 to 256. Does not change the results.
    */
   uint32_t n_batch;
   /*
-   Cores that a step runs on, 1 to 256; more than 1 needs `spread`. The results are the same.
+   Number of cores per step, 1 to 256; more than 1 requires `spread`. Does not change the
+   results.
    */
   uint32_t n_threads;
   /*
-   Most bytes of a prompt.
+   Maximum length of a prompt, in bytes.
    */
   uint32_t prompt_bytes;
   /*
-   0 chooses the best token.
+   Temperature; 0 always picks the most likely token.
    */
   float temperature;
   /*
-   Key of the random numbers.
+   Random seed.
    */
   uint64_t seed;
   /*
@@ -109,35 +109,35 @@ typedef struct sluice_core_params {
    */
   sluice_core_spread spread;
   /*
-   Handed to `spread`.
+   Passed to `spread`.
    */
   void *host;
   /*
-   1 reads names of control tokens in a prompt as those tokens; 0 is for text that others wrote.
+   1 parses the names of control tokens in a prompt; use 0 for text from other people.
    */
   uint32_t parse_special;
   /*
-   0.
+   Must be 0.
    */
   uint32_t reserved;
 } sluice_core_params;
 
 /*
- What went wrong. Functions fill it in where they fail and the pointer is not null.
+ An error. Functions fill it in on failure unless the pointer is null.
  */
 typedef struct sluice_core_error {
   /*
-   As returned.
+   The status that is returned.
    */
   enum sluice_core_status status;
   /*
-   Names what and where; a zero ends it.
+   What failed and where, terminated by a zero.
    */
   char message[244];
 } sluice_core_error;
 
 /*
- Is handed a text as it comes, in whole characters of UTF-8; returns whether it wants more.
+ Receives text as it is generated, in whole UTF-8 characters; returns whether to continue.
  */
 typedef bool (*sluice_core_callback)(const char *piece, size_t piece_len, void *user_data);
 
@@ -146,16 +146,16 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- One core, the model's own context, prompts of 4096 bytes, temperature 0.8, seed 0.
+ One core, the model's own context size, prompts of up to 4096 bytes, temperature 0.8, seed 0.
  */
 struct sluice_core_params sluice_core_params_default(void);
 
 /*
- How much memory the model in `bytes` takes, with its weights: arithmetic on the header.
+ Computes the memory needed for the model in `bytes`, including its weights, from the header
+ alone.
 
  # Safety
- - `bytes` points to `len` bytes; `params`, `memory_bytes` and `error` are null or point to what
-   they say.
+ - `bytes` points to `len` bytes; `params`, `memory_bytes` and `error` are null or valid.
  */
 enum sluice_core_status sluice_core_memory_bytes(const uint8_t *bytes,
                                                  size_t len,
@@ -164,12 +164,12 @@ enum sluice_core_status sluice_core_memory_bytes(const uint8_t *bytes,
                                                  struct sluice_core_error *error);
 
 /*
- Loads the GGUF model in `bytes` into `memory`, which is aligned to `SLUICE_CORE_ALIGN`. Both stay the
- library's for as long as `*core` is used; the bytes must not change.
+ Loads the GGUF model in `bytes` into `memory`, which must be aligned to `SLUICE_CORE_ALIGN`. Both
+ belong to the library as long as `*core` is used; the bytes must not change.
 
  # Safety
- - `bytes` points to `len` bytes, `memory` to `memory_len` that nobody else uses; the other
-   pointers are null or point to what they say.
+ - `bytes` points to `len` bytes, `memory` to `memory_len` bytes that nothing else uses; the
+   other pointers are null or valid.
  */
 enum sluice_core_status sluice_core_init(const uint8_t *bytes,
                                          size_t len,
@@ -180,13 +180,13 @@ enum sluice_core_status sluice_core_init(const uint8_t *bytes,
                                          struct sluice_core_error *error);
 
 /*
- Goes on from `prompt`, with at most `n_predict` tokens, behind what was said before. The
- callback may be null.
+ Continues the text so far with `prompt`, and generates at most `n_predict` tokens. The callback
+ may be null.
 
  # Safety
- - `core` is null or came from `sluice_core_init`, and meanwhile it is used for
-   `sluice_core_cancel` and `sluice_core_isa` alone; `prompt` points to `prompt_len` bytes; the
-   callback may be called with `user_data`; `error` is null or points to one.
+ - `core` is null or was returned by `sluice_core_init`, and during the call only
+   `sluice_core_cancel` and `sluice_core_isa` use it; `prompt` points to `prompt_len` bytes; the
+   callback may be called with `user_data`; `error` is null or valid.
  */
 enum sluice_core_status sluice_core_generate(struct sluice_core *core,
                                              const char *prompt,
@@ -197,36 +197,37 @@ enum sluice_core_status sluice_core_generate(struct sluice_core *core,
                                              struct sluice_core_error *error);
 
 /*
- Forgets what was said, and a request to cancel. Null is allowed.
+ Discards the text and a pending cancellation. `core` may be null.
 
  # Safety
- - `core` is null or came from `sluice_core_init`, and nobody else is using it.
+ - `core` is null or was returned by `sluice_core_init`, and nothing else is using it.
  */
 void sluice_core_reset(struct sluice_core *core);
 
 /*
- Asks the generation that is running, or else the next one, to end with
- `SLUICE_CORE_CANCELLED`. From another core or an interrupt. Null is allowed.
+ Ends the current generation, or the next one if none is running, with `SLUICE_CORE_CANCELLED`.
+ May be called from another core or an interrupt. `core` may be null.
 
  # Safety
- - `core` is null or came from `sluice_core_init`.
+ - `core` is null or was returned by `sluice_core_init`.
  */
 void sluice_core_cancel(const struct sluice_core *core);
 
 /*
- A hash over the bits of all logits that tokens were drawn from since the last reset: the same on
- every CPU, with any number of cores. 0 for null.
+ A hash over the bits of all logits since the last reset from which tokens were drawn: equal on
+ every CPU, with any number of cores. 0 if `core` is null.
 
  # Safety
- - `core` is null or came from `sluice_core_init`, and nobody else is using it.
+ - `core` is null or was returned by `sluice_core_init`, and nothing else is using it.
  */
 uint64_t sluice_core_logits_hash(const struct sluice_core *core);
 
 /*
- The kernels in use, such as `avx2`: a text that is `*len` bytes long. Null for null.
+ The name of the kernels in use, such as `avx2`, with its length in `*len`. Null if `core` is
+ null.
 
  # Safety
- - `core` is null or came from `sluice_core_init`; `len` is writable.
+ - `core` is null or was returned by `sluice_core_init`; `len` is writable.
  */
 const char *sluice_core_isa(const struct sluice_core *core, size_t *len);
 

@@ -1,12 +1,12 @@
-//! What a library brings where there is nothing else: the C functions that compiled Rust calls
-//! by name, and the last words of a panic. All of it weak, so that a host's own are taken.
+//! What a library needs where there is nothing else: the C functions that compiled Rust calls by
+//! name, and the panic message. All symbols are weak, so that a host's own take precedence.
 
 use core::arch::global_asm;
 use core::fmt::{self, Write as _};
 use core::panic::PanicInfo;
 
-// memcpy and memset by the CPU's string instructions, which are fast for what is long; memmove
-// goes backwards where the target begins inside the source.
+// memcpy and memset use the CPU's string instructions, which are fast for long blocks; memmove
+// copies backwards if the target begins inside the source.
 global_asm!(
     ".weak memcpy, memmove, memset, memcmp, bcmp, sluice_core_panic",
     ".weak rust_eh_personality, _Unwind_Resume",
@@ -49,9 +49,10 @@ global_asm!(
     "sub eax, r8d",
     "je 3b",
     "4: ret",
-    // A host that wants the message defines it; it must not return.
+    // A host that wants the message defines this function; it must not return.
     "sluice_core_panic: ud2",
-    // The precompiled core library was built for unwinding and names these; nothing calls them.
+    // The precompiled core library was built for unwinding and refers to these symbols; they are
+    // never called.
     "rust_eh_personality:",
     "_Unwind_Resume: ud2",
 );
@@ -66,9 +67,9 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         bytes: [0; 256],
         len: 0,
     };
-    // What does not fit is left out.
+    // A message that is too long is truncated.
     let _written = write!(text, "{info}");
-    // SAFETY: the text lives for ever: the function does not return.
+    // SAFETY: the text is never freed, as the function does not return.
     unsafe { sluice_core_panic(text.bytes.as_ptr(), text.len) }
 }
 

@@ -1,10 +1,10 @@
-//! The Sluice engine for C programs that have no C library: firmware, kernels, other runtimes.
-//! The header is `include/sluice_core.h`; `docs/embedding.md` shows how to link.
+//! The Sluice engine for C programs without a C library: firmware, kernels, other runtimes. The
+//! header is `include/sluice_core.h`; `docs/embedding.md` shows how to link.
 //!
-//! The library allocates nothing and calls nobody but what it is handed. The host brings the
-//! model's bytes, memory of the size that `sluice_core_memory_bytes` says, a stack of 64 KiB, and
-//! for more than one core a way to run a function on them. Everything lies in that memory: to
-//! end, stop using it.
+//! The library allocates nothing and calls only the functions passed to it. The host provides the
+//! model's bytes, memory of the size returned by `sluice_core_memory_bytes`, a stack of 64 KiB and,
+//! to use several cores, a function that runs jobs on them. All state is in that memory: to end,
+//! stop using it.
 #![no_std]
 #![expect(
     clippy::result_large_err,
@@ -28,101 +28,101 @@ use static_assertions::const_assert_eq;
 /// The version of this interface.
 pub const SLUICE_CORE_ABI_VERSION: u32 = 2;
 
-/// What the host's memory is aligned to, in bytes.
+/// Required alignment of the host's memory, in bytes.
 pub const SLUICE_CORE_ALIGN: usize = 128;
 
-/// What a function returns.
+/// The result of a function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "the names that C programs use")]
 pub enum Status {
-    /// It is done.
+    /// Success.
     SLUICE_CORE_OK = 0,
-    /// A pointer that has to point somewhere is null, or the memory is misaligned.
+    /// A required pointer is null, or the memory is misaligned.
     SLUICE_CORE_BAD_POINTER = 1,
-    /// A setting is outside its range.
+    /// A setting is out of range.
     SLUICE_CORE_INVALID_ARGUMENT = 2,
-    /// The bytes are no model that can be run.
+    /// The bytes are not a model that can be run.
     SLUICE_CORE_INVALID_MODEL = 3,
     /// The memory is too small.
     SLUICE_CORE_OUT_OF_MEMORY = 4,
     /// The text does not fit into the context.
     SLUICE_CORE_CONTEXT_FULL = 5,
-    /// The callback or `sluice_core_cancel` ended it.
+    /// Ended by the callback or by `sluice_core_cancel`.
     SLUICE_CORE_CANCELLED = 6,
 }
 
-/// What went wrong. Functions fill it in where they fail and the pointer is not null.
+/// An error. Functions fill it in on failure unless the pointer is null.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Error {
-    /// As returned.
+    /// The status that is returned.
     pub status: Status,
-    /// Names what and where; a zero ends it.
+    /// What failed and where, terminated by a zero.
     pub message: [c_char; 244],
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 const_assert_eq!(size_of::<Status>(), 4);
 const_assert_eq!(size_of::<Error>(), 248);
 const_assert_eq!(align_of::<Error>(), 4);
 
-/// A part of a step: calls `job(argument, rank)`.
+/// A part of a step: call it as `job(argument, rank)`.
 pub type Job = unsafe extern "C" fn(argument: *mut c_void, rank: usize);
 
-/// Calls `job(argument, rank)` with every rank below `n_ranks`, all at the same time, each on a
-/// core or thread of its own, and returns when all have returned. Null for one core.
+/// Calls `job(argument, rank)` for every rank below `n_ranks`, all at the same time, each on a core
+/// or thread of its own, and returns when all have returned. Null to use one core.
 pub type Spread = Option<
     unsafe extern "C" fn(host: *mut c_void, n_ranks: usize, job: Job, argument: *mut c_void),
 >;
 
-/// Is handed a text as it comes, in whole characters of UTF-8; returns whether it wants more.
+/// Receives text as it is generated, in whole UTF-8 characters; returns whether to continue.
 pub type Callback = Option<
     unsafe extern "C" fn(piece: *const c_char, piece_len: usize, user_data: *mut c_void) -> bool,
 >;
 
-/// How the engine is made. Begin with `sluice_core_params_default()`, and hand the same to
+/// Settings of an engine. Begin with `sluice_core_params_default()`, and pass the same settings to
 /// `sluice_core_memory_bytes` and `sluice_core_init`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
     /// `SLUICE_CORE_ABI_VERSION`.
     pub abi_version: u32,
-    /// Tokens of context; 0 is what the model was trained on.
+    /// Context size in tokens; 0 is the size that the model was trained with.
     pub n_ctx: u32,
-    /// Most tokens of a prompt that are computed at once, 1 to 256. The results are the same.
+    /// Maximum number of prompt tokens per step, 1 to 256. Does not change the results.
     pub n_batch: u32,
-    /// Cores that a step runs on, 1 to 256; more than 1 needs `spread`. The results are the same.
+    /// Number of cores per step, 1 to 256; more than 1 requires `spread`. Does not change the
+    /// results.
     pub n_threads: u32,
-    /// Most bytes of a prompt.
+    /// Maximum length of a prompt, in bytes.
     pub prompt_bytes: u32,
-    /// 0 chooses the best token.
+    /// Temperature; 0 always picks the most likely token.
     pub temperature: f32,
-    /// Key of the random numbers.
+    /// Random seed.
     pub seed: u64,
     /// Runs a step on several cores.
     pub spread: Spread,
-    /// Handed to `spread`.
+    /// Passed to `spread`.
     pub host: *mut c_void,
-    /// 1 reads names of control tokens in a prompt as those tokens; 0 is for text that others wrote.
+    /// 1 parses the names of control tokens in a prompt; use 0 for text from other people.
     pub parse_special: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<Params>(), 56);
 
-/// An engine in the host's memory. It runs the model alone: adapters (LoRA) are not offered here, but in `sluice.h` and
-/// to programs in Rust.
-// No reference is made to the whole of one: `state` is borrowed exclusively while it generates, and
-// the rest is used meanwhile, from other cores and interrupts.
+/// An engine in the host's memory. It runs only the model; adapters (LoRA) are available in `sluice.h` and in Rust.
+// No reference to a whole one is created: `state` is borrowed exclusively during generation, while
+// the rest is used from other cores and interrupts.
 pub struct Core {
-    /// What `sluice_core_cancel` sets.
+    /// Set by `sluice_core_cancel`.
     stop: StopFlag,
-    /// The kernels in use. Does not change.
+    /// The kernels in use. Never changes.
     isa: &'static str,
-    /// Who uses it has it alone.
+    /// Exclusive to its user.
     state: State,
 }
 
@@ -132,7 +132,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// One core, the model's own context, prompts of 4096 bytes, temperature 0.8, seed 0.
+/// One core, the model's own context size, prompts of up to 4096 bytes, temperature 0.8, seed 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_core_params_default() -> Params {
     Params {
@@ -150,11 +150,11 @@ pub extern "C" fn sluice_core_params_default() -> Params {
     }
 }
 
-/// How much memory the model in `bytes` takes, with its weights: arithmetic on the header.
+/// Computes the memory needed for the model in `bytes`, including its weights, from the header
+/// alone.
 ///
 /// # Safety
-/// - `bytes` points to `len` bytes; `params`, `memory_bytes` and `error` are null or point to what
-///   they say.
+/// - `bytes` points to `len` bytes; `params`, `memory_bytes` and `error` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_memory_bytes(
     bytes: *const u8,
@@ -175,12 +175,12 @@ pub unsafe extern "C" fn sluice_core_memory_bytes(
     unsafe { report(outcome, error) }
 }
 
-/// Loads the GGUF model in `bytes` into `memory`, which is aligned to `SLUICE_CORE_ALIGN`. Both stay the
-/// library's for as long as `*core` is used; the bytes must not change.
+/// Loads the GGUF model in `bytes` into `memory`, which must be aligned to `SLUICE_CORE_ALIGN`. Both
+/// belong to the library as long as `*core` is used; the bytes must not change.
 ///
 /// # Safety
-/// - `bytes` points to `len` bytes, `memory` to `memory_len` that nobody else uses; the other
-///   pointers are null or point to what they say.
+/// - `bytes` points to `len` bytes, `memory` to `memory_len` bytes that nothing else uses; the
+///   other pointers are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_init(
     bytes: *const u8,
@@ -209,13 +209,13 @@ pub unsafe extern "C" fn sluice_core_init(
     unsafe { report(outcome, error) }
 }
 
-/// Goes on from `prompt`, with at most `n_predict` tokens, behind what was said before. The
-/// callback may be null.
+/// Continues the text so far with `prompt`, and generates at most `n_predict` tokens. The callback
+/// may be null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`, and meanwhile it is used for
-///   `sluice_core_cancel` and `sluice_core_isa` alone; `prompt` points to `prompt_len` bytes; the
-///   callback may be called with `user_data`; `error` is null or points to one.
+/// - `core` is null or was returned by `sluice_core_init`, and during the call only
+///   `sluice_core_cancel` and `sluice_core_isa` use it; `prompt` points to `prompt_len` bytes; the
+///   callback may be called with `user_data`; `error` is null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_generate(
     core: *mut Core,
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn sluice_core_generate(
             let Some(callback) = callback else {
                 return true;
             };
-            // SAFETY: by the caller; the piece lives during the call.
+            // SAFETY: by the caller; the piece is valid during the call.
             unsafe { callback(piece.as_ptr().cast(), piece.len(), user_data) }
         })
     })();
@@ -248,10 +248,10 @@ pub unsafe extern "C" fn sluice_core_generate(
     unsafe { report(outcome, error) }
 }
 
-/// Forgets what was said, and a request to cancel. Null is allowed.
+/// Discards the text and a pending cancellation. `core` may be null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`, and nobody else is using it.
+/// - `core` is null or was returned by `sluice_core_init`, and nothing else is using it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_reset(core: *mut Core) {
     // SAFETY: by the caller.
@@ -261,41 +261,42 @@ pub unsafe extern "C" fn sluice_core_reset(core: *mut Core) {
     }
 }
 
-/// Asks the generation that is running, or else the next one, to end with
-/// `SLUICE_CORE_CANCELLED`. From another core or an interrupt. Null is allowed.
+/// Ends the current generation, or the next one if none is running, with `SLUICE_CORE_CANCELLED`.
+/// May be called from another core or an interrupt. `core` may be null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`.
+/// - `core` is null or was returned by `sluice_core_init`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_cancel(core: *const Core) {
     if core.is_null() {
         return;
     }
-    // SAFETY: by the caller it points to a Core. The flag alone is borrowed, to which nobody has an
+    // SAFETY: by the caller it points to a Core. Only the flag is borrowed, to which there is no
     // exclusive reference (see `parts`), and its store is atomic.
     let stop = unsafe { &(*core).stop };
     stop.stop();
 }
 
-/// A hash over the bits of all logits that tokens were drawn from since the last reset: the same on
-/// every CPU, with any number of cores. 0 for null.
+/// A hash over the bits of all logits since the last reset from which tokens were drawn: equal on
+/// every CPU, with any number of cores. 0 if `core` is null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`, and nobody else is using it.
+/// - `core` is null or was returned by `sluice_core_init`, and nothing else is using it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_logits_hash(core: *const Core) -> u64 {
-    // SAFETY: by the caller, if it is not null, it points to a Core whose state nobody uses.
+    // SAFETY: by the caller, if it is not null, it points to a Core whose state is not in use.
     let state = (!core.is_null()).then(|| unsafe { &(*core).state });
     state.map_or(0, |state| state.hash.finish())
 }
 
-/// The kernels in use, such as `avx2`: a text that is `*len` bytes long. Null for null.
+/// The name of the kernels in use, such as `avx2`, with its length in `*len`. Null if `core` is
+/// null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`; `len` is writable.
+/// - `core` is null or was returned by `sluice_core_init`; `len` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_core_isa(core: *const Core, len: *mut usize) -> *const c_char {
-    // SAFETY: by the caller, if it is not null, it points to a Core, whose `isa` nobody writes.
+    // SAFETY: by the caller, if it is not null, it points to a Core, whose `isa` never changes.
     let name = (!core.is_null()).then(|| unsafe { (*core).isa });
     // SAFETY: by the caller.
     if let Some(len) = unsafe { len.as_mut() } {
@@ -304,11 +305,11 @@ pub unsafe extern "C" fn sluice_core_isa(core: *const Core, len: *mut usize) -> 
     name.map_or(core::ptr::null(), |name| name.as_ptr().cast())
 }
 
-/// The flag, which is shared, and the state, which is not; `None` for null.
+/// The flag, which is shared, and the state, which is exclusive; `None` for null.
 ///
 /// # Safety
-/// - `core` is null or came from `sluice_core_init`; while the state is borrowed, nobody else uses
-///   it: the other fields alone.
+/// - `core` is null or was returned by `sluice_core_init`; while the state is borrowed, only the
+///   other fields are used.
 unsafe fn parts<'c>(core: *mut Core) -> Option<(&'c StopFlag, &'c mut State)> {
     if core.is_null() {
         return None;
@@ -323,7 +324,7 @@ fn null() -> Failure {
 }
 
 /// # Safety
-/// - `bytes` is null or points to `len` bytes that live as long as is said.
+/// - `bytes` is null or points to `len` bytes that live for the stated lifetime.
 unsafe fn file<'f>(bytes: *const u8, len: usize) -> Result<&'f [u8], Failure> {
     match (bytes.is_null(), len) {
         (_, 0) => Ok(&[]),
@@ -345,7 +346,7 @@ unsafe fn settings(params: *const Params) -> Result<Settings, Failure> {
 }
 
 /// # Safety
-/// - `error` is null or points to room for one.
+/// - `error` is null or writable.
 unsafe fn report(outcome: Result<(), Failure>, error: *mut Error) -> Status {
     let Err(failure) = outcome else {
         return Status::SLUICE_CORE_OK;

@@ -1,4 +1,4 @@
-//! An engine with all that it needs, in memory of the host's.
+//! An engine with everything it needs, in memory provided by the host.
 
 use crate::{Core, Params, SLUICE_CORE_ABI_VERSION, SLUICE_CORE_ALIGN, Spread, Status};
 use core::ffi::c_void;
@@ -17,13 +17,13 @@ use sluice_core::team::{SpinWait, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
 use static_assertions::const_assert_eq;
 
-/// Most tokens in a step.
+/// Maximum number of tokens in a step.
 const N_BATCH_MAX: u16 = 256;
-/// A team's, as C programs count.
+/// Maximum number of threads, in the integer type of C programs.
 const THREADS_MAX: u32 = 256;
 const_assert_eq!(THREADS_MAX as usize, WORKERS_MAX);
 
-/// Why a call fails.
+/// Why a call failed.
 pub(crate) struct Failure {
     pub(crate) status: Status,
     pub(crate) message: Message,
@@ -32,7 +32,7 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(status: Status, what: &dyn fmt::Display) -> Self {
         let mut message = Message(String::new());
-        // What does not fit is left out.
+        // A message that is too long is truncated.
         let _written = write!(message, "{what}");
         Self { status, message }
     }
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// What does not fit is left out by the character, not by the piece.
+/// Text that does not fit is truncated at a character, not at a piece.
 impl fmt::Write for Message {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut chars = text.chars();
@@ -55,7 +55,7 @@ impl fmt::Write for Message {
     }
 }
 
-/// Settings within their ranges.
+/// Validated settings.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     n_ctx: usize,
@@ -115,16 +115,16 @@ impl Settings {
         })
     }
 
-    /// Calls `job` with every rank, on as many cores as there are.
+    /// Calls `job` with every rank, on as many cores as requested.
     fn spread(&self, job: &(dyn Fn(usize) + Sync)) {
         unsafe extern "C" fn call(argument: *mut c_void, rank: usize) {
-            // SAFETY: it is the reference below, which lives until `spread` returns.
+            // SAFETY: the pointer is the reference below, which lives until `spread` returns.
             let job = unsafe { *argument.cast::<&(dyn Fn(usize) + Sync)>() };
             job(rank);
         }
         let mut job = job;
         match self.spread {
-            // SAFETY: the host promised what its function does when it handed it over.
+            // SAFETY: the host guaranteed the behaviour of its function when it passed it.
             Some(spread) if self.n_threads > 1 => unsafe {
                 spread(self.host, self.n_threads, call, (&raw mut job).cast());
             },
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-/// What a model with these settings takes.
+/// The memory that a model with these settings needs.
 struct Sizes {
     n_ctx: usize,
     limits: Limits,
@@ -162,8 +162,8 @@ impl Sizes {
             words: tokenizer::plan(gguf)
                 .map_err(|error| invalid(&error))?
                 .words,
-            // Bounds of `Tokenizer::encode_workspace_words` and `max_tokens` for any vocabulary,
-            // which is not there yet. `init` looks that they are.
+            // Bounds of `Tokenizer::encode_workspace_words` and `max_tokens` for any vocabulary, as
+            // the vocabulary is not known yet. `init` checks them.
             workspace_words: settings.prompt_bytes * 6 + 64,
             prompt_tokens: settings.prompt_bytes * 4 + 8,
             model: ModelPlan::new(gguf, config).map_err(|error| invalid(&error))?,
@@ -171,7 +171,7 @@ impl Sizes {
         })
     }
 
-    /// In the order in which `init` takes them.
+    /// The parts, in the order in which `init` takes them.
     fn total(&self, config: &ModelConfig) -> Result<usize, Failure> {
         let mut plan = MemoryPlan::new();
         let added = (|| {
@@ -211,7 +211,7 @@ pub(crate) fn memory_bytes(file: &[u8], settings: &Settings) -> Result<usize, Fa
     Sizes::new(&gguf, &config, settings)?.total(&config)
 }
 
-/// What lies behind a [`Core`], itself at the beginning of the host's memory.
+/// The state after a [`Core`], which is at the beginning of the host's memory.
 pub(crate) struct State {
     engine: Engine<'static>,
     pub(crate) hash: Hash64,
@@ -220,7 +220,7 @@ pub(crate) struct State {
     workspace: &'static mut [u32],
     prompt: &'static mut [u32],
     candidates: &'static mut [Candidate],
-    /// The text's tokens, room for a context of them.
+    /// The tokens of the text, with room for a whole context.
     history: &'static mut [u32],
     n_history: usize,
 }
@@ -300,14 +300,14 @@ fn load(
     let source = SliceSource(file);
     let loader = Loader::new(gguf, config, weights, tables).map_err(|error| invalid(&error))?;
     settings.spread(&|_| {
-        // A rank's failure leaves the model unfinished, and `finish` says so.
+        // If a rank fails, the model is left unfinished, which `finish` reports.
         let _failed = loader.work(&source, &mut [], || true);
     });
     loader.finish(&source).map_err(|error| invalid(&error))
 }
 
 impl State {
-    /// Enters `prompt` and hands out what follows.
+    /// Enters `prompt` and passes on the generated text.
     pub(crate) fn generate(
         &mut self,
         stop: &StopFlag,
@@ -373,8 +373,8 @@ impl State {
         Err(Failure::new(Status::SLUICE_CORE_CANCELLED, what))
     }
 
-    /// Runs a step over the next `n` tokens of the history on all cores; draws the token behind
-    /// them if that is wanted.
+    /// Runs a step over the next `n` tokens of the history on all cores, and draws the next token
+    /// if requested.
     fn step(&mut self, stop: &StopFlag, n: usize, wants: bool) -> Result<Option<u32>, Failure> {
         // Contexts are below 2^24 tokens.
         #[expect(clippy::cast_possible_truncation, reason = "said above")]
@@ -389,7 +389,7 @@ impl State {
         let step: Step<'_, '_> = self.engine.step(&entries, options).map_err(failed)?;
         self.settings.spread(&|rank| {
             if let Some(worker) = step.join(rank) {
-                // Why it stopped is what `finish` says.
+                // `finish` reports why it stopped.
                 let _stopped = worker.run();
             }
         });
@@ -416,7 +416,7 @@ impl State {
     }
 
     pub(crate) fn reset(&mut self) {
-        // Cutting a sequence to nothing is always possible.
+        // Truncating a sequence to zero tokens always succeeds.
         let _cut = self.engine.state_mut().rewind(0, 0);
         self.n_history = 0;
         self.hash = Hash64::new();

@@ -1,5 +1,5 @@
-//! The engine in a C program without a C library: the header is that of the sources, and the
-//! program tells the story of a hosted run.
+//! The engine in a C program without a C library: the header matches the sources, and the program
+//! tells the same story as a hosted run.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use core::ffi::{CStr, c_char, c_void};
@@ -47,7 +47,7 @@ fn a_c_program_without_libc_tells_the_story_of_a_hosted_run() {
     let start = format!("{}\n{}\n", expected.text, expected.hash_line());
     assert!(text.starts_with(&start), "'{start}' does not begin: {text}");
 
-    // Nobody is there to help it: no library, no interpreter, nothing undefined.
+    // The program stands alone: no library, no interpreter, no undefined symbols.
     let symbols = Command::new("nm").arg("-u").arg(&program).output();
     let symbols = symbols.expect("nm (Debian: binutils) runs");
     assert!(symbols.status.success(), "{}", text_of(&symbols));
@@ -102,7 +102,7 @@ fn the_interface_holds() {
         generate(core, "Once upon a time", 24, usize::MAX),
         Ok(expected.text.clone())
     );
-    // SAFETY: made above, and nobody else uses it.
+    // SAFETY: created above, and used by nothing else.
     let hash = unsafe { capi::sluice_core_logits_hash(core) };
     assert_eq!(hash, expected.logits_hash);
     // SAFETY: as above.
@@ -138,7 +138,7 @@ fn the_interface_holds() {
     );
 }
 
-/// What may be called while it generates, from the middle of it and from another thread.
+/// Functions that may be called during generation, from its callback and from another thread.
 #[test]
 fn a_running_generation_is_cancelled() {
     unsafe extern "C" fn cancel(_: *const c_char, _: usize, user_data: *mut c_void) -> bool {
@@ -146,7 +146,7 @@ fn a_running_generation_is_cancelled() {
         let other = std::thread::spawn(move || {
             let core = ptr::with_exposed_provenance::<Core>(core);
             let mut len = 0;
-            // SAFETY: the engine lives as long as the test that asks.
+            // SAFETY: the engine lives as long as the test that uses it.
             unsafe { capi::sluice_core_isa(core, &raw mut len) };
             // SAFETY: as above.
             unsafe { capi::sluice_core_cancel(core) };
@@ -168,7 +168,7 @@ fn a_running_generation_is_cancelled() {
     let core = init(&tale, &params, &mut memory[skew..]).expect("an engine");
     let (text, mut error) = ("Once upon a time", EMPTY);
     let (at, len, error_at) = (text.as_ptr().cast(), text.len(), &raw mut error);
-    // SAFETY: everything lives here.
+    // SAFETY: everything is owned by this function.
     let status = unsafe {
         capi::sluice_core_generate(core, at, len, 24, Some(cancel), core.cast(), error_at)
     };
@@ -177,11 +177,11 @@ fn a_running_generation_is_cancelled() {
         (status, &*message),
         (Status::SLUICE_CORE_CANCELLED, "cancelled")
     );
-    // The request is done with.
+    // The cancellation has been handled.
     assert!(generate(core, " there", 2, 9).is_ok());
 }
 
-/// Recurrent states and sinks begin anew with a reset.
+/// Recurrent states and sinks are cleared by a reset.
 #[test]
 fn layers_of_every_kind_tell_the_hosted_story_twice() {
     for name in ["lfm2", "gpt-oss-MXFP4_MOE"] {
@@ -202,7 +202,7 @@ fn layers_of_every_kind_tell_the_hosted_story_twice() {
         for _ in 0..2 {
             let told = generate(core, "Once upon a time", 24, usize::MAX);
             assert_eq!(told.as_ref(), Ok(&expected.text), "{name}");
-            // SAFETY: made above, and nobody else uses it.
+            // SAFETY: created above, and used by nothing else.
             let hash = unsafe { capi::sluice_core_logits_hash(core) };
             assert_eq!(hash, expected.logits_hash, "{name}");
             // SAFETY: as above.
@@ -211,7 +211,7 @@ fn layers_of_every_kind_tell_the_hosted_story_twice() {
     }
 }
 
-/// The name of a control token is one token, or text of several.
+/// The name of a control token is one token, or several of plain text.
 #[test]
 fn text_of_others_forges_no_control_tokens() {
     let tale = fs::read(TALE).expect("the model");
@@ -225,7 +225,7 @@ fn text_of_others_forges_no_control_tokens() {
         let skew = memory.as_ptr().align_offset(128);
         let core = init(&tale, &params, &mut memory[skew..]).expect("an engine");
         generate(core, "a<|endoftext|>Once", 2, usize::MAX).expect("a text");
-        // SAFETY: made above, and nobody else uses it.
+        // SAFETY: created above, and used by nothing else.
         unsafe { capi::sluice_core_logits_hash(core) }
     });
     assert_ne!(hashes[0], hashes[1]);
@@ -295,7 +295,7 @@ type Said = (Status, String);
 fn needed(tale: &[u8], params: &Params) -> Result<usize, Said> {
     let (mut bytes, mut error) = (0, EMPTY);
     let (start, len, error_at) = (tale.as_ptr(), tale.len(), &raw mut error);
-    // SAFETY: everything lives here.
+    // SAFETY: everything is owned by this function.
     let status =
         unsafe { capi::sluice_core_memory_bytes(start, len, params, &raw mut bytes, error_at) };
     said(status, &error).map(|()| bytes)
@@ -305,7 +305,7 @@ fn init(tale: &[u8], params: &Params, memory: &mut [u8]) -> Result<*mut Core, Sa
     let (mut core, mut error) = (ptr::null_mut(), EMPTY);
     let at: *mut c_void = memory.as_mut_ptr().cast();
     let (start, len, error_at) = (tale.as_ptr(), tale.len(), &raw mut error);
-    // SAFETY: everything lives as long as the test that asks.
+    // SAFETY: everything lives as long as the test that uses it.
     let status = unsafe {
         capi::sluice_core_init(
             start,
@@ -320,12 +320,12 @@ fn init(tale: &[u8], params: &Params, memory: &mut [u8]) -> Result<*mut Core, Sa
     said(status, &error).map(|()| core)
 }
 
-/// The prompt's continuation; wants `most` pieces.
+/// The continuation of the prompt, of at most `most` pieces.
 fn generate(core: *mut Core, prompt: &str, n_predict: usize, most: usize) -> Result<String, Said> {
     unsafe extern "C" fn push(piece: *const c_char, len: usize, user_data: *mut c_void) -> bool {
         // SAFETY: it is the tuple below.
         let (text, left) = unsafe { &mut *user_data.cast::<(String, usize)>() };
-        // SAFETY: the library's promise.
+        // SAFETY: guaranteed by the library.
         let piece = unsafe { slice::from_raw_parts(piece.cast::<u8>(), len) };
         text.push_str(core::str::from_utf8(piece).expect("whole characters"));
         *left -= 1;
@@ -334,7 +334,8 @@ fn generate(core: *mut Core, prompt: &str, n_predict: usize, most: usize) -> Res
     let (mut made, mut error) = ((String::new(), most), EMPTY);
     let user_data: *mut c_void = (&raw mut made).cast();
     let (text, len, error_at) = (prompt.as_ptr().cast(), prompt.len(), &raw mut error);
-    // SAFETY: everything lives here, and the engine as long as the test that asks.
+    // SAFETY: everything is owned by this function, and the engine lives as long as the test that
+    // uses it.
     let status = unsafe {
         capi::sluice_core_generate(core, text, len, n_predict, Some(push), user_data, error_at)
     };
@@ -346,7 +347,7 @@ fn said(status: Status, error: &Error) -> Result<(), Said> {
         return Ok(());
     }
     assert_eq!(error.status, status);
-    // SAFETY: the library ends it with a zero.
+    // SAFETY: the library terminates it with a zero.
     let message = unsafe { CStr::from_ptr(error.message.as_ptr()) };
     Err((status, message.to_str().expect("UTF-8").to_owned()))
 }
@@ -362,7 +363,7 @@ unsafe extern "C" fn spread(_: *mut c_void, n: usize, job: capi::Job, argument: 
     std::thread::scope(|scope| {
         for rank in 0..n {
             scope.spawn(move || {
-                // SAFETY: the library's promise; the argument is shared between ranks.
+                // SAFETY: guaranteed by the library; the argument is shared between ranks.
                 unsafe { job(ptr::with_exposed_provenance_mut(argument), rank) }
             });
         }

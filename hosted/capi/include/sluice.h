@@ -8,25 +8,25 @@
 #include <stdint.h>
 
 /*
- The version of this interface: a program that was compiled against another one must not go on.
+ The version of this interface. A program compiled against another version must not use the
+ library.
  */
 #define SLUICE_ABI_VERSION 5
 
 /*
- What a function returns. `sluice_last_error()` says more about everything but
- `SLUICE_OK`.
+ The result of a function. `sluice_last_error()` describes every result except `SLUICE_OK`.
  */
 typedef enum sluice_status {
   /*
-   It is done.
+   Success.
    */
   SLUICE_OK = 0,
   /*
-   A pointer that has to point somewhere is null.
+   A required pointer is null.
    */
   SLUICE_NULL_POINTER = 1,
   /*
-   A setting is outside its range, or a struct is of another version.
+   A setting is out of range, or a struct has another version.
    */
   SLUICE_INVALID_ARGUMENT = 2,
   /*
@@ -34,11 +34,11 @@ typedef enum sluice_status {
    */
   SLUICE_INVALID_UTF8 = 3,
   /*
-   The file is not there, cannot be read, or is no model that can be run.
+   The file does not exist, cannot be read, or is not a model that can be run.
    */
   SLUICE_INVALID_MODEL = 4,
   /*
-   There is no memory for it.
+   Not enough memory.
    */
   SLUICE_OUT_OF_MEMORY = 5,
   /*
@@ -46,7 +46,7 @@ typedef enum sluice_status {
    */
   SLUICE_CONTEXT_FULL = 6,
   /*
-   The callback or `sluice_cancel` ended it. What came before counts.
+   Ended by the callback or by `sluice_cancel`. What was done before remains valid.
    */
   SLUICE_CANCELLED = 7,
   /*
@@ -54,7 +54,7 @@ typedef enum sluice_status {
    */
   SLUICE_BUSY = 8,
   /*
-   The caller's buffer is too small; the length that it needs was written.
+   The caller's buffer is too small; the required length was written.
    */
   SLUICE_BUFFER_TOO_SMALL = 9,
   /*
@@ -62,11 +62,12 @@ typedef enum sluice_status {
    */
   SLUICE_INTERNAL = 10,
   /*
-   The adapter is not there, cannot be read, or is none for the model.
+   The adapter does not exist, cannot be read, or does not match the model.
    */
   SLUICE_INVALID_ADAPTER = 11,
   /*
-   An expert did not come from disk. What was done before counts, and the next call tries again.
+   An expert could not be read from disk. What was done before remains valid, and the next call
+   tries again.
    */
   SLUICE_EXPERT_FAILED = 12,
 } sluice_status;
@@ -94,51 +95,51 @@ typedef enum sluice_ended {
 } sluice_ended;
 
 /*
- An adapter in memory, for one model. Contexts and embedders that compute with it keep it alive.
+ An adapter in memory, for one model. Contexts and embedders that use it keep it alive.
  */
 typedef struct sluice_adapter sluice_adapter;
 
 /*
- A text in the making: KV cache, threads, and room to compute in.
+ The state of one text: its KV cache, threads and working memory.
  */
 typedef struct sluice_context sluice_context;
 
 /*
- A model that makes vectors of texts. Threads that use it at the same time wait for each other.
+ A model that computes embeddings. Threads that use it at the same time wait for each other.
  */
 typedef struct sluice_embedder sluice_embedder;
 
 /*
- A model in memory. Shared by its contexts, which keep it alive.
+ A model in memory. Contexts share it and keep it alive.
  */
 typedef struct sluice_model sluice_model;
 
 /*
- How an adapter is loaded. Begin with `sluice_adapter_params_default()`.
+ Settings for loading an adapter. Begin with `sluice_adapter_params_default()`.
  */
 typedef struct sluice_adapter_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   How it lies in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last
-   three that holds a matrix exactly; null is `auto`.
+   Type in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last three
+   that represents a matrix exactly; null is `auto`.
    */
   const char *dtype;
   /*
-   Folder of the Hugging Face model that a folder of PEFT's is for (config.json is enough); null
-   takes the sizes of the model.
+   Folder of the Hugging Face model that a PEFT adapter belongs to (its config.json is enough);
+   null takes the sizes from the model.
    */
   const char *base;
 } sluice_adapter_params;
 
 /*
- What there is to know of an adapter. Set `struct_bytes` before it is filled in.
+ Information about an adapter. Set `struct_bytes` before the call.
  */
 typedef struct sluice_adapter_info {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
@@ -150,87 +151,89 @@ typedef struct sluice_adapter_info {
    */
   uint32_t rank;
   /*
-   What it takes of a context's `adapter_rank`: the rank, rounded up to 16.
+   Its share of a context's `adapter_rank`: the rank, rounded up to 16.
    */
   uint32_t adapter_rank;
   /*
-   What its file says that has no effect, a sentence a line; an empty text for nothing. Lives as
-   long as the handle.
+   Parts of its file that have no effect, one sentence per line; empty if there are none. Valid
+   as long as the handle.
    */
   const char *warnings;
 } sluice_adapter_info;
 
 /*
- How a conversation is rendered. Begin with `sluice_chat_params_default()`.
+ Settings for rendering a conversation. Begin with `sluice_chat_params_default()`.
  */
 typedef struct sluice_chat_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   A template in Jinja, or the name of a known one (`chatml`, `llama3`, …); null is the model's
+   A Jinja template, or the name of a built-in one (`chatml`, `llama3`, …); null is the model's
    own.
    */
   const char *chat_template;
   /*
-   Functions that the model may call: a JSON array of schemas; null for none.
+   Functions that the model may call, as a JSON array of schemas; null for none.
    */
   const char *tools;
   /*
-   More variables for the template, as a JSON object; null for none.
+   Further variables of the template, as a JSON object; null for none.
    */
   const char *variables;
   /*
-   1 ends with the beginning of the assistant's turn.
+   1 appends the beginning of the assistant's turn.
    */
   uint32_t add_generation_prompt;
   /*
-   0.
+   Must be 0.
    */
   uint32_t reserved;
 } sluice_chat_params;
 
 /*
- One turn of a conversation. Its size stays as it is.
+ A message of a conversation. The size of this struct never changes.
  */
 typedef struct sluice_chat_message {
   /*
-   `system`, `user`, `assistant`, or what else the template knows.
+   `system`, `user`, `assistant`, or another role that the template knows.
    */
   const char *role;
   /*
-   What was said.
+   The text of the message.
    */
   const char *content;
 } sluice_chat_message;
 
 /*
- How a context is made. Begin with `sluice_context_params_default()`.
+ Settings of a context. Begin with `sluice_context_params_default()`.
  */
 typedef struct sluice_context_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Tokens that fit; 0 is what the model was trained on.
+   Context size in tokens; 0 is the size that the model was trained with.
    */
   uint32_t n_ctx;
   /*
-   Most tokens of a prompt that are computed at once.
+   Maximum number of prompt tokens per step.
    */
   uint32_t n_batch;
   /*
-   Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+   Number of threads, including the calling one; 0 is one per physical core. They are not
+   pinned.
    */
   uint32_t n_threads;
   /*
-   1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which costs less accuracy.
+   1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which preserves more
+   accuracy.
    */
   uint32_t no_kv_rotation;
   /*
-   Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give the same bits.
+   Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give identical bits.
    */
   const char *isa;
   /*
@@ -242,216 +245,219 @@ typedef struct sluice_context_params {
    */
   const char *type_v;
   /*
-   Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+   Room for adapters: the total of those that are set at once (`sluice_adapter_info`); 0 for
+   none.
    */
   uint32_t adapter_rank;
   /*
-   Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
+   Maximum number of draft tokens per step, 1 to 16; 0 is 8, or 4 if the model is recurrent.
    */
   uint32_t n_draft;
   /*
-   What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
-   else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
-   hashes are the same with any.
+   Source of draft tokens that a step verifies. `auto` uses the text itself, earlier texts of the context, and
+   `draft_model` or else the model's own head for further tokens if its file has one; `none` uses nothing. Null is
+   `auto`. Texts, logits and hashes do not depend on it.
    */
   const char *speculation;
   /*
-   A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
-   keeps it alive, and has keys and values of its own for it.
+   A smaller model with the same vocabulary that drafts on the threads of the context; null for none. The
+   context keeps it alive, and has a KV cache for it.
    */
   const struct sluice_model *draft_model;
   /*
-   Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
+   Minimum number of draft tokens that is worth verifying, 0 to 16; fewer are discarded.
    */
   uint32_t n_draft_min;
   /*
-   A token that a model finds less likely ends its draft; 0 to 1.
+   A draft ends at a token that is less probable than this, 0 to 1.
    */
   float draft_p_min;
 } sluice_context_params;
 
 /*
- How an embedder is made. Begin with `sluice_embedder_params_default()`.
+ Settings of an embedder. Begin with `sluice_embedder_params_default()`.
  */
 typedef struct sluice_embedder_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Most tokens of a text; 0 is what the model was trained on.
+   Maximum number of tokens per text; 0 is the size that the model was trained with.
    */
   uint32_t n_ctx;
   /*
-   Most tokens that are computed at once; encoders take more where a text is longer.
+   Maximum number of tokens per step; encoders use more if a text is longer.
    */
   uint32_t n_batch;
   /*
-   Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+   Number of threads, including the calling one; 0 is one per physical core. They are not
+   pinned.
    */
   uint32_t n_threads;
   /*
-   The vectors are divided by their p-norm of this p; 0 leaves them as they are.
+   Vectors are divided by their p-norm with this p; 0 leaves them unscaled.
    */
   uint32_t norm;
   /*
-   From tokens to a text: `mean`, `cls` (the first) or `last`; null is what the model's file
-   says, or `mean`.
+   Pooling of token vectors: `mean`, `cls` (the first) or `last`; null is the model file's
+   setting, or else `mean`.
    */
   const char *pooling;
   /*
-   Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+   Room for adapters: the total of those that are set at once (`sluice_adapter_info`); 0 for
+   none.
    */
   uint32_t adapter_rank;
   /*
-   0.
+   Must be 0.
    */
   uint32_t reserved;
 } sluice_embedder_params;
 
 /*
- What was done with a model's experts since it was opened. Set `struct_bytes` before it is filled in.
+ Statistics of a model's experts since it was opened. Set `struct_bytes` before the call.
  */
 typedef struct sluice_expert_stats {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Experts of all layers; 0 where they are in memory, and all other numbers, too.
+   Experts of all layers; 0 if they are in memory, and then all other numbers are 0 as well.
    */
   uint64_t n_experts;
   /*
-   Experts that there is memory for.
+   Number of experts that fit into memory.
    */
   uint64_t n_slots;
   /*
-   Bytes of each.
+   Bytes per expert.
    */
   uint64_t slot_bytes;
   /*
-   Times that a layer of a step needed an expert.
+   Number of times a layer of a step needed an expert.
    */
   uint64_t needed;
   /*
-   Of them, those that were in memory.
+   How many of them were in memory.
    */
   uint64_t hits;
   /*
-   Of them, those that were on their way because they had been guessed.
+   How many of them were being read because of a correct guess.
    */
   uint64_t late;
   /*
-   Experts that made room for another.
+   Number of experts evicted.
    */
   uint64_t evictions;
   /*
-   Experts that were read by a guess.
+   Number of experts read speculatively.
    */
   uint64_t guessed;
   /*
-   Of them, those that were needed.
+   How many of them were used.
    */
   uint64_t guessed_needed;
   /*
-   Reads that were done.
+   Number of completed reads.
    */
   uint64_t reads;
   /*
-   Their bytes.
+   Bytes read.
    */
   uint64_t read_bytes;
   /*
-   Reads that failed and were tried again.
+   Number of failed reads that were retried.
    */
   uint64_t retries;
   /*
-   Experts that did not come.
+   Number of experts that could not be read.
    */
   uint64_t failures;
   /*
-   Nanoseconds that threads waited for experts, all threads together.
+   Time that threads waited for experts, in nanoseconds, summed over threads.
    */
   uint64_t stall_ns;
 } sluice_expert_stats;
 
 /*
- How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
- llama.cpp's.
+ Settings for generating text. Begin with `sluice_generate_params_default()`; names and defaults
+ are llama.cpp's.
  */
 typedef struct sluice_generate_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Key of the random numbers: the same one gives the same text.
+   Random seed: the same seed gives the same text.
    */
   uint64_t seed;
   /*
-   Most tokens; -1 for as many as fit.
+   Maximum number of tokens; -1 for as many as fit.
    */
   int32_t n_predict;
   /*
-   0 chooses the best token.
+   Temperature; 0 always picks the most likely token.
    */
   float temperature;
   /*
-   0 keeps all.
+   Number of most likely tokens to sample from; 0 keeps all.
    */
   uint32_t top_k;
   /*
-   1 keeps all.
+   Total probability of the most likely tokens to keep; 1 keeps all.
    */
   float top_p;
   /*
-   0 keeps all.
+   Minimum probability relative to the most likely token; 0 keeps all.
    */
   float min_p;
   /*
-   Latest tokens that are penalised.
+   Number of most recent tokens to penalise.
    */
   uint32_t repeat_last_n;
   /*
-   1 is none.
+   Repetition penalty; 1 is off.
    */
   float repeat_penalty;
   /*
-   0 is none.
+   Frequency penalty; 0 is off.
    */
   float frequency_penalty;
   /*
-   0 is none.
+   Presence penalty; 0 is off.
    */
   float presence_penalty;
   /*
-   1 goes on behind tokens that end a text.
+   1 continues after tokens that end a text.
    */
   uint32_t ignore_eos;
   /*
-   1 puts the tokens around the prompt that the model wants; 0 is for a prompt that has them, such
-   as one of `sluice_chat_render`.
+   1 adds the special tokens that the model needs around the prompt; use 0 for a prompt that
+   contains them, such as one from `sluice_chat_render`.
    */
   uint32_t add_special;
   /*
-   1 reads names of control tokens in the prompt as those tokens; 0 is for text that others wrote.
+   1 parses the names of control tokens in the prompt; use 0 for text from other people.
    */
   uint32_t parse_special;
   /*
-   A grammar in GBNF that the text keeps to; null for none.
+   A grammar in GBNF that constrains the text; null for none.
    */
   const char *grammar;
   /*
-   A JSON schema, as JSON, that the text is a document of; null for none. One of the two at most.
+   A JSON schema that constrains the text; null for none. Cannot be combined with `grammar`.
    */
   const char *json_schema;
 } sluice_generate_params;
 
 /*
- Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
- bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
- once more. Returns whether it wants more. Called on the thread that generates; it must not
- throw, and must not use the context but for `sluice_cancel`.
+ Receives text as it is generated: a token, and the whole characters that it completes, as
+ `piece_len` bytes of UTF-8 followed by a zero. Bytes left over at the end are passed with the
+ last token once more. Returns whether to continue. Called on the generating thread; it must not
+ throw, and the only function it may call with this context is `sluice_cancel`.
  */
 typedef bool (*sluice_token_callback)(uint32_t token,
                                       const char *piece,
@@ -459,36 +465,36 @@ typedef bool (*sluice_token_callback)(uint32_t token,
                                       void *user_data);
 
 /*
- What came of a generation. Set `struct_bytes` before it is filled in.
+ The result of a generation. Set `struct_bytes` before the call.
  */
 typedef struct sluice_generate_result {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Over the bits of all logits that tokens were drawn from: the same on every CPU, with any
+   Hash over the bits of all logits from which tokens were drawn: equal on every CPU, with any
    number of threads.
    */
   uint64_t logits_hash;
   /*
-   Nanoseconds for the prompt.
+   Time for the prompt, in nanoseconds.
    */
   uint64_t prompt_ns;
   /*
-   Nanoseconds for the tokens behind the first one.
+   Time for the tokens after the first one, in nanoseconds.
    */
   uint64_t eval_ns;
   /*
-   Tokens of the prompt.
+   Number of prompt tokens.
    */
   uint32_t n_prompt;
   /*
-   Of these, tokens that the context had already.
+   How many of them the context already held.
    */
   uint32_t n_reused;
   /*
-   Tokens that were generated.
+   Number of generated tokens.
    */
   uint32_t n_generated;
   /*
@@ -496,63 +502,64 @@ typedef struct sluice_generate_result {
    */
   enum sluice_ended ended;
   /*
-   Draft tokens that were verified; their rows are among those that `eval_ns` is for.
+   Number of draft tokens that were verified; `eval_ns` includes their rows.
    */
   uint32_t n_draft;
   /*
-   Of these, those that were accepted: so many tokens came without a step of their own.
+   How many of them were accepted, and thus took no step of their own.
    */
   uint32_t n_accepted;
 } sluice_generate_result;
 
 /*
- How a model is opened. Begin with `sluice_model_params_default()`.
+ Settings for opening a model. Begin with `sluice_model_params_default()`.
  */
 typedef struct sluice_model_params {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
-   Threads that load; 0 is one for each physical core.
+   Number of threads that load the model; 0 is one per physical core.
    */
   uint32_t n_threads;
   /*
-   0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
+   0 reads the file, 1 maps it. A mapped file must not be truncated while it is in use.
    */
   uint32_t use_mmap;
   /*
-   Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
+   Memory for a mixture's experts, in bytes: experts stay on disk, and as many as fit are cached. 0 keeps all in
+   memory.
    */
   uint64_t expert_cache_bytes;
   /*
-   How they are read: `uring`, `pread`, `mmap`; null is the first that works.
+   How experts are read: `uring`, `pread` or `mmap`; null is the first that works.
    */
   const char *expert_io;
   /*
-   Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
+   Eviction policy: `aged`, `lru`, `lfu`, `heat`, or `static` with a profile; null is `aged`.
    */
   const char *expert_policy;
   /*
-   File of experts to hold, for `static`; null for none.
+   Profile of the experts that `static` keeps; null for none.
    */
   const char *expert_profile;
   /*
-   1 reads experts only when their layer is reached; 0 also before, by a guess.
+   1 reads experts only when their layer is reached; 0 also prefetches them by prediction.
    */
   uint32_t no_expert_prefetch;
   /*
-   1 compares what is read with checksums.
+   1 verifies the checksums of experts as they are read.
    */
   uint32_t expert_check;
 } sluice_model_params;
 
 /*
- What there is to know of a model. Set `struct_bytes` before it is filled in.
+ Information about a model. Set `struct_bytes` before the call.
  */
 typedef struct sluice_model_info {
   /*
-   `sizeof` this struct.
+   Set to `sizeof` this struct.
    */
   size_t struct_bytes;
   /*
@@ -560,11 +567,11 @@ typedef struct sluice_model_info {
    */
   uint64_t weight_bytes;
   /*
-   Tokens of the vocabulary.
+   Number of tokens in the vocabulary.
    */
   uint32_t n_vocab;
   /*
-   Tokens of context that it was trained on.
+   Context size that it was trained with, in tokens.
    */
   uint32_t n_ctx_train;
   /*
@@ -572,15 +579,15 @@ typedef struct sluice_model_info {
    */
   uint32_t n_embd;
   /*
-   Layers.
+   Number of layers.
    */
   uint32_t n_layer;
   /*
-   The token that begins a text; -1 for none.
+   The beginning-of-sequence token; -1 if there is none.
    */
   int32_t token_bos;
   /*
-   The token that ends a text; -1 for none.
+   The end-of-sequence token; -1 if there is none.
    */
   int32_t token_eos;
 } sluice_model_info;
@@ -590,7 +597,7 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The [`SLUICE_ABI_VERSION`] of the library that is loaded.
+ The [`SLUICE_ABI_VERSION`] of the loaded library.
  */
 uint32_t sluice_abi_version(void);
 
@@ -600,17 +607,17 @@ uint32_t sluice_abi_version(void);
 const char *sluice_version(void);
 
 /*
- The settings that most programs want.
+ The default settings.
  */
 struct sluice_adapter_params sluice_adapter_params_default(void);
 
 /*
- Loads the adapter at `path` for a model: a folder of PEFT's, or llama.cpp's GGUF file. `params` may be
+ Loads the adapter at `path` for a model: a PEFT folder, or llama.cpp's GGUF file. `params` may be
  null. On failure `*adapter` is null. The model may be freed before the adapter.
 
  # Safety
- - `model` is a handle, `path` a text that a zero ends, `params` null or a struct that begins with
-   its size and whose texts are null or end with a zero, `adapter` writable.
+ - `model` is a handle, `path` a zero-terminated text, `params` null or a struct that begins with
+   its size and whose texts are null or zero-terminated, `adapter` writable.
  */
 enum sluice_status sluice_adapter_load(const struct sluice_model *model,
                                        const char *path,
@@ -618,11 +625,10 @@ enum sluice_status sluice_adapter_load(const struct sluice_model *model,
                                        struct sluice_adapter **adapter);
 
 /*
- Gives an adapter back; contexts and embedders that compute with it keep it in memory. Null is
- allowed.
+ Frees an adapter; contexts and embedders that use it keep it in memory. `adapter` may be null.
 
  # Safety
- - `adapter` is null or a handle, which must not be used any more.
+ - `adapter` is null or a handle, which must not be used afterwards.
  */
 void sluice_adapter_free(struct sluice_adapter *adapter);
 
@@ -636,10 +642,11 @@ enum sluice_status sluice_adapter_get_info(const struct sluice_adapter *adapter,
                                            struct sluice_adapter_info *info);
 
 /*
- Computes with adapters from now on, the product of each times its factor: texts, and logits of
- `sluice_eval`. `n_adapters` 0 is the model alone; null `scales` are factors of 1. A text that the context
- holds is forgotten where it was computed with others: a text is computed with the same ones throughout.
- They need room: `adapter_rank` of `sluice_context_params`. On failure nothing changes.
+ Applies adapters from now on, each multiplied by its factor, to generated text and to the logits of
+ `sluice_eval`. `n_adapters` 0 selects the model alone; if `scales` is null, all factors are 1. If the
+ context holds a text that was computed with other adapters, the text is discarded, because a text is
+ always computed with the same ones. The adapters must fit into the `adapter_rank` of
+ `sluice_context_params`. On failure nothing changes.
 
  # Safety
  - `context` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to as
@@ -651,20 +658,20 @@ enum sluice_status sluice_context_set_adapters(const struct sluice_context *cont
                                                size_t n_adapters);
 
 /*
- The model's own template, and the assistant's turn is begun.
+ The model's own template, with the beginning of the assistant's turn.
  */
 struct sluice_chat_params sluice_chat_params_default(void);
 
 /*
- The prompt for a conversation, without a zero at its end. Its length in bytes is written to
- `*text_len`; with a null `text` that is all. The prompt begins with the name of the token that the
- model wants there, so generate from it with `add_special` 0 and `parse_special` 1. `params` may be
- null.
+ Renders the prompt for a conversation, without a terminating zero, and writes its length in bytes
+ to `*text_len`; with a null `text` only the length is written. The prompt includes the
+ beginning-of-sequence token if the model needs one, so generate from it with `add_special` 0 and
+ `parse_special` 1. `params` may be null.
 
  # Safety
- - `model` is a handle, `messages` points to `n_messages` messages whose texts end with a zero,
-   `params` is null or a struct that begins with its size and whose texts are null or end with a
-   zero, `text` is null or has room for `capacity` bytes, `text_len` is writable.
+ - `model` is a handle, `messages` points to `n_messages` messages whose texts are
+   zero-terminated, `params` is null or a struct that begins with its size and whose texts are null
+   or zero-terminated, `text` is null or has room for `capacity` bytes, `text_len` is writable.
  */
 enum sluice_status sluice_chat_render(const struct sluice_model *model,
                                       const struct sluice_chat_message *messages,
@@ -675,32 +682,33 @@ enum sluice_status sluice_chat_render(const struct sluice_model *model,
                                       size_t *text_len);
 
 /*
- The settings that most programs want.
+ The default settings.
  */
 struct sluice_context_params sluice_context_params_default(void);
 
 /*
- A context over a model. `params` may be null. On failure `*context` is null. A child that fork
- makes has no threads of its parent's contexts: it can free them and make new ones of the model.
+ Creates a context over a model. `params` may be null. On failure `*context` is null. A child
+ created by fork has no threads of its parent's contexts: it can free them and create new ones
+ from the model.
 
  # Safety
  - `model` is a handle, `params` null or a struct that begins with its size, whose texts are null or
-   end with a zero and whose model is null or a handle, `context` writable.
+   zero-terminated and whose model is null or a handle, `context` writable.
  */
 enum sluice_status sluice_context_new(const struct sluice_model *model,
                                       const struct sluice_context_params *params,
                                       struct sluice_context **context);
 
 /*
- Gives a context back. Null is allowed.
+ Frees a context. `context` may be null.
 
  # Safety
- - `context` is null or a handle that no thread is using, and that is not used any more.
+ - `context` is null or a handle that no thread is using, and that is not used afterwards.
  */
 void sluice_context_free(struct sluice_context *context);
 
 /*
- Forgets the text, and a request to cancel.
+ Discards the text and a pending cancellation.
 
  # Safety
  - `context` is a handle.
@@ -708,18 +716,19 @@ void sluice_context_free(struct sluice_context *context);
 enum sluice_status sluice_context_reset(const struct sluice_context *context);
 
 /*
- Asks the call that is running on the context, or else the next one, to end: it returns
- `SLUICE_CANCELLED` within a barrier of the engine, a few microseconds to milliseconds, and the
- request is done with. May be called from any thread and from a signal handler. Null is allowed.
+ Cancels the current call on the context, or the next one if none is running: it returns
+ `SLUICE_CANCELLED` at the engine's next barrier, within microseconds to a few milliseconds, and
+ the request is consumed. May be called from any thread and from a signal handler. `context` may
+ be null.
 
  # Safety
- - `context` is null or a handle that is not freed meanwhile.
+ - `context` is null or a handle that is not freed during the call.
  */
 void sluice_cancel(const struct sluice_context *context);
 
 /*
- The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
- not computed again. With a null `logits` only their number is written.
+ Computes the logits after a text of tokens, `n_vocab` numbers. A prefix that the context already
+ holds is not computed again. With a null `logits` only their number is written.
 
  # Safety
  - `context` is a handle, `tokens` points to `n_tokens` tokens, `logits` is null or has room for
@@ -733,32 +742,32 @@ enum sluice_status sluice_eval(const struct sluice_context *context,
                                size_t *n_logits);
 
 /*
- The settings that most programs want: vectors of length 1.
+ The default settings: vectors of length 1.
  */
 struct sluice_embedder_params sluice_embedder_params_default(void);
 
 /*
- An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
- is null. As a context, it cannot be used in a child that fork makes.
+ Creates an embedder over a model: an encoder or any other. `params` may be null. On failure
+ `*embedder` is null. Like a context, it cannot be used in a child created by fork.
 
  # Safety
  - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
-   or ends with a zero, `embedder` writable.
+   or zero-terminated, `embedder` writable.
  */
 enum sluice_status sluice_embedder_new(const struct sluice_model *model,
                                        const struct sluice_embedder_params *params,
                                        struct sluice_embedder **embedder);
 
 /*
- Gives an embedder back. Null is allowed.
+ Frees an embedder. `embedder` may be null.
 
  # Safety
- - `embedder` is null or a handle that no thread is using, and that is not used any more.
+ - `embedder` is null or a handle that no thread is using, and that is not used afterwards.
  */
 void sluice_embedder_free(struct sluice_embedder *embedder);
 
 /*
- Computes with adapters from now on: as `sluice_context_set_adapters`, for an embedder.
+ Applies adapters from now on, as `sluice_context_set_adapters` does for contexts.
 
  # Safety
  - `embedder` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to
@@ -770,12 +779,12 @@ enum sluice_status sluice_embedder_set_adapters(const struct sluice_embedder *em
                                                 size_t n_adapters);
 
 /*
- A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is
- written to `*n_numbers`; with a null `vectors` nothing else is done.
+ Computes a vector for each text, stored consecutively: (n_texts, n_embd). Writes the number of
+ floats to `*n_numbers`; with a null `vectors` nothing else is done.
 
  # Safety
- - `embedder` is a handle, `texts` points to `n_texts` texts that end with a zero, `vectors` is
-   null or has room for `capacity` numbers, `n_numbers` is writable.
+ - `embedder` is a handle, `texts` points to `n_texts` zero-terminated texts, `vectors` is null
+   or has room for `capacity` numbers, `n_numbers` is writable.
  */
 enum sluice_status sluice_embed(const struct sluice_embedder *embedder,
                                 const char *const *texts,
@@ -785,7 +794,7 @@ enum sluice_status sluice_embed(const struct sluice_embedder *embedder,
                                 size_t *n_numbers);
 
 /*
- Fills in `*stats`. May be called while contexts of the model are at work.
+ Fills in `*stats`. May be called while contexts of the model are in use.
 
  # Safety
  - `model` is a handle, `stats` a struct that begins with its size.
@@ -794,19 +803,19 @@ enum sluice_status sluice_model_get_expert_stats(const struct sluice_model *mode
                                                  struct sluice_expert_stats *stats);
 
 /*
- llama.cpp's settings, with seed 0.
+ llama.cpp's defaults, with seed 0.
  */
 struct sluice_generate_params sluice_generate_params_default(void);
 
 /*
- Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
- already is not computed again, so a longer prompt continues a conversation cheaply.
- `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
- in.
+ Generates a continuation of `prompt` and passes tokens to `callback`. A prefix that the context
+ already holds is not computed again, so a longer prompt continues a conversation cheaply.
+ `params`, `callback` and `result` may be null. `*result` is filled in even after
+ `SLUICE_CANCELLED`.
 
  # Safety
  - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
-   its size and its texts are null or end with a zero, `result` begins with its size and is
+   its size and its texts are null or zero-terminated, `result` begins with its size and is
    writable; `callback` may be called with `user_data`.
  */
 enum sluice_status sluice_generate(const struct sluice_context *context,
@@ -818,28 +827,28 @@ enum sluice_status sluice_generate(const struct sluice_context *context,
                                    struct sluice_generate_result *result);
 
 /*
- The settings that most programs want.
+ The default settings.
  */
 struct sluice_model_params sluice_model_params_default(void);
 
 /*
  Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
- `*model` is null. A model whose experts stay on disk cannot be used in a child that fork makes.
+ `*model` is null. A model whose experts stay on disk cannot be used in a child created by fork.
 
  # Safety
- - `path` is a text that a zero ends, `params` null or a struct that begins with its size, whose texts
-   are null or end with a zero, `model` writable.
+ - `path` is a zero-terminated text, `params` null or a struct that begins with its size, whose texts
+   are null or zero-terminated, `model` writable.
  */
 enum sluice_status sluice_model_open(const char *path,
                                      const struct sluice_model_params *params,
                                      struct sluice_model **model);
 
 /*
- As `sluice_model_open`, of a GGUF file in memory. The bytes have to stay as they are until
- the model and its contexts are freed.
+ Like `sluice_model_open`, but for a GGUF file in memory. The bytes must not change until the
+ model and its contexts are freed.
 
  # Safety
- - `bytes` points to `len` bytes that do not change for so long; the rest as for
+ - `bytes` points to `len` bytes that do not change during that time; otherwise as for
    `sluice_model_open`.
  */
 enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,
@@ -848,10 +857,10 @@ enum sluice_status sluice_model_from_bytes(const uint8_t *bytes,
                                            struct sluice_model **model);
 
 /*
- Gives a model back; contexts that use it keep it in memory. Null is allowed.
+ Frees a model; contexts that use it keep it in memory. `model` may be null.
 
  # Safety
- - `model` is null or a handle, which must not be used any more.
+ - `model` is null or a handle, which must not be used afterwards.
  */
 void sluice_model_free(struct sluice_model *model);
 
@@ -865,9 +874,9 @@ enum sluice_status sluice_model_get_info(const struct sluice_model *model,
                                          struct sluice_model_info *info);
 
 /*
- The tokens of `text`. `add_special` puts the tokens around it that the model wants;
- `parse_special` reads names of control tokens in it as those tokens. Their number is written
- to `*n_tokens`; with a null `tokens` that is all.
+ Tokenizes `text`. `add_special` adds the special tokens that the model needs around it;
+ `parse_special` parses the names of control tokens in it. Writes the number of tokens to
+ `*n_tokens`; with a null `tokens` only the number is written.
 
  # Safety
  - `model` is a handle, `text` points to `text_len` bytes, `tokens` is null or has room for
@@ -883,8 +892,8 @@ enum sluice_status sluice_tokenize(const struct sluice_model *model,
                                    size_t *n_tokens);
 
 /*
- The text of tokens, without a zero at its end. Its length in bytes is written to `*text_len`;
- with a null `text` that is all.
+ Converts tokens to text, without a terminating zero, and writes its length in bytes to
+ `*text_len`; with a null `text` only the length is written.
 
  # Safety
  - `model` is a handle, `tokens` points to `n_tokens` tokens, `text` is null or has room for
@@ -898,8 +907,8 @@ enum sluice_status sluice_detokenize(const struct sluice_model *model,
                                      size_t *text_len);
 
 /*
- What went wrong in the last call of this thread that failed, naming what and where; an
- empty text if none did. Valid until another call of this thread fails.
+ Describes the last failed call of this thread; an empty text if none has failed. Valid until
+ another call of this thread fails.
  */
 const char *sluice_last_error(void);
 

@@ -1,4 +1,4 @@
-//! Adapters (LoRA): loaded for a model, and set on contexts and embedders of it.
+//! Adapters (LoRA): loaded for a model, and set on its contexts and embedders.
 
 use crate::arguments::{Versioned, c_text, check_out, give, params, slice};
 use crate::context::{Context, ContextParams, generate_failure};
@@ -14,7 +14,7 @@ use static_assertions::{assert_impl_all, const_assert_eq};
 use std::ffi::CString;
 use std::path::Path;
 
-/// An adapter in memory, for one model. Contexts and embedders that compute with it keep it alive.
+/// An adapter in memory, for one model. Contexts and embedders that use it keep it alive.
 #[derive(Debug)]
 pub struct Adapter {
     adapter: adapter::Adapter,
@@ -26,17 +26,17 @@ pub struct Adapter {
 // A handle may be used from any thread.
 assert_impl_all!(Adapter: Send, Sync);
 
-/// How an adapter is loaded. Begin with `sluice_adapter_params_default()`.
+/// Settings for loading an adapter. Begin with `sluice_adapter_params_default()`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// How it lies in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last
-    /// three that holds a matrix exactly; null is `auto`.
+    /// Type in memory: `int8`, `bf16`, `f16`, `f32`, or `auto`, which is the smallest of the last three
+    /// that represents a matrix exactly; null is `auto`.
     pub dtype: *const c_char,
-    /// Folder of the Hugging Face model that a folder of PEFT's is for (config.json is enough); null
-    /// takes the sizes of the model.
+    /// Folder of the Hugging Face model that a PEFT adapter belongs to (its config.json is enough);
+    /// null takes the sizes from the model.
     pub base: *const c_char,
 }
 
@@ -50,20 +50,20 @@ unsafe impl Versioned for AdapterParams {
     };
 }
 
-/// What there is to know of an adapter. Set `struct_bytes` before it is filled in.
+/// Information about an adapter. Set `struct_bytes` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterInfo {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
     /// Bytes of its matrices in memory.
     pub n_bytes: u64,
     /// Its largest rank.
     pub rank: u32,
-    /// What it takes of a context's `adapter_rank`: the rank, rounded up to 16.
+    /// Its share of a context's `adapter_rank`: the rank, rounded up to 16.
     pub adapter_rank: u32,
-    /// What its file says that has no effect, a sentence a line; an empty text for nothing. Lives as
-    /// long as the handle.
+    /// Parts of its file that have no effect, one sentence per line; empty if there are none. Valid
+    /// as long as the handle.
     pub warnings: *const c_char,
 }
 
@@ -79,7 +79,7 @@ unsafe impl Versioned for AdapterInfo {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<AdapterParams>(), 24);
 #[cfg(target_pointer_width = "64")]
@@ -87,7 +87,7 @@ const_assert_eq!(size_of::<AdapterInfo>(), 32);
 
 impl Adapter {
     /// # Safety
-    /// - The texts in `params` are null or end with a zero.
+    /// - The texts in `params` are null or zero-terminated.
     unsafe fn load(model: &Model, path: &str, params: &AdapterParams) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let (dtype, base) =
@@ -106,7 +106,7 @@ impl Adapter {
         })
     }
 
-    /// What it takes of an `adapter_rank`.
+    /// Its share of an `adapter_rank`.
     fn room(&self) -> usize {
         Blend::from(self.adapter.clone()).rank()
     }
@@ -132,7 +132,7 @@ fn adapter_failure(error: LoraError) -> Failure {
     Failure::new(status, error)
 }
 
-/// Adapters and their factors, as a program hands them over; a factor is 1 where `scales` is null.
+/// The adapters and their factors as passed by a program; the factors are 1 if `scales` is null.
 ///
 /// # Safety
 /// - `adapters` points to `n` handles, `scales` is null or points to `n` numbers.
@@ -161,11 +161,11 @@ pub(crate) unsafe fn parts<'a>(
     parts.collect()
 }
 
-/// What `session` is to compute with; `None` for the model alone. `params` is the struct whose
-/// `adapter_rank` the session was made with.
+/// The blend for a session; `None` for the model alone. `params` is the name of the struct whose
+/// `adapter_rank` the session was created with.
 ///
 /// # Errors
-/// An adapter of another model; too little room.
+/// An adapter belongs to another model, or there is not enough room.
 pub(crate) fn blend(
     parts: &[(&Adapter, f32)],
     session: &Session,
@@ -203,18 +203,18 @@ pub(crate) fn blend(
     Ok(Some(blend))
 }
 
-/// The settings that most programs want.
+/// The default settings.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_adapter_params_default() -> AdapterParams {
     AdapterParams::DEFAULT
 }
 
-/// Loads the adapter at `path` for a model: a folder of PEFT's, or llama.cpp's GGUF file. `params` may be
+/// Loads the adapter at `path` for a model: a PEFT folder, or llama.cpp's GGUF file. `params` may be
 /// null. On failure `*adapter` is null. The model may be freed before the adapter.
 ///
 /// # Safety
-/// - `model` is a handle, `path` a text that a zero ends, `params` null or a struct that begins with
-///   its size and whose texts are null or end with a zero, `adapter` writable.
+/// - `model` is a handle, `path` a zero-terminated text, `params` null or a struct that begins with
+///   its size and whose texts are null or zero-terminated, `adapter` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_adapter_load(
     model: *const Model,
@@ -232,16 +232,15 @@ pub unsafe extern "C" fn sluice_adapter_load(
     })
 }
 
-/// Gives an adapter back; contexts and embedders that compute with it keep it in memory. Null is
-/// allowed.
+/// Frees an adapter; contexts and embedders that use it keep it in memory. `adapter` may be null.
 ///
 /// # Safety
-/// - `adapter` is null or a handle, which must not be used any more.
+/// - `adapter` is null or a handle, which must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_adapter_free(adapter: *mut Adapter) {
     guard(|| {
         if !adapter.is_null() {
-            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            // SAFETY: created by `hand_out`, and by the caller not freed yet.
             drop(unsafe { Box::from_raw(adapter) });
         }
         Ok(())
@@ -276,10 +275,11 @@ pub unsafe extern "C" fn sluice_adapter_get_info(
     })
 }
 
-/// Computes with adapters from now on, the product of each times its factor: texts, and logits of
-/// `sluice_eval`. `n_adapters` 0 is the model alone; null `scales` are factors of 1. A text that the context
-/// holds is forgotten where it was computed with others: a text is computed with the same ones throughout.
-/// They need room: `adapter_rank` of `sluice_context_params`. On failure nothing changes.
+/// Applies adapters from now on, each multiplied by its factor, to generated text and to the logits of
+/// `sluice_eval`. `n_adapters` 0 selects the model alone; if `scales` is null, all factors are 1. If the
+/// context holds a text that was computed with other adapters, the text is discarded, because a text is
+/// always computed with the same ones. The adapters must fit into the `adapter_rank` of
+/// `sluice_context_params`. On failure nothing changes.
 ///
 /// # Safety
 /// - `context` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to as

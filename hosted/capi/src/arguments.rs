@@ -1,26 +1,25 @@
-//! What comes over the border, looked at before it is used.
+//! Arguments from C programs, validated before they are used.
 
 use crate::status::{Failure, Status};
 use core::ffi::{CStr, c_char};
 
-/// A struct that grows with the library: its first field is the number of bytes that the
-/// caller's version of it has.
+/// A struct that grows with the library: its first field is the number of bytes in the caller's
+/// version of it.
 ///
 /// # Safety
-/// - `repr(C)`, begins with a `usize`, and consists of numbers and pointers without padding
-///   that matters: any bytes of a C program are a value of it.
+/// - `repr(C)`, begins with a `usize`, and consists of numbers and pointers without padding that
+///   matters: any bytes from a C program are a valid value.
 pub(crate) unsafe trait Versioned: Copy {
-    /// What C programs call it.
+    /// Its name in C.
     const NAME: &'static str;
-    /// What a caller who does not know a field wants of it.
+    /// The defaults, which also apply to fields that the caller does not know.
     const DEFAULT: Self;
 }
 
-/// The settings at `params`; the defaults for null, and for fields that the caller's version
-/// lacks.
+/// The settings at `params`; the defaults for null, and for fields that the caller's version lacks.
 ///
 /// # Safety
-/// - `params` is null or points to a struct as its first field says.
+/// - `params` is null or points to a struct of the size in its first field.
 pub(crate) unsafe fn params<T: Versioned>(params: *const T) -> Result<T, Failure> {
     let mut all = T::DEFAULT;
     if params.is_null() {
@@ -29,15 +28,15 @@ pub(crate) unsafe fn params<T: Versioned>(params: *const T) -> Result<T, Failure
     // SAFETY: not null, and every version begins with its size.
     let bytes = unsafe { params.cast::<usize>().read() };
     check_size::<T>(bytes)?;
-    // SAFETY: the caller's struct has that many bytes, ours has room for them.
+    // SAFETY: the caller's struct has that many bytes, and ours has room for them.
     unsafe { params.cast::<u8>().copy_to((&raw mut all).cast(), bytes) };
     Ok(all)
 }
 
-/// Writes as much of `value` to `out` as the caller's version of it has; nothing to null.
+/// Writes as much of `value` to `out` as the caller's version has room for; does nothing for null.
 ///
 /// # Safety
-/// - `out` is null or points to a struct to write, whose first field is its size.
+/// - `out` is null or points to a writable struct whose first field is its size.
 pub(crate) unsafe fn give<T: Versioned>(out: *mut T, value: &T) -> Result<(), Failure> {
     if out.is_null() {
         return Ok(());
@@ -47,12 +46,12 @@ pub(crate) unsafe fn give<T: Versioned>(out: *mut T, value: &T) -> Result<(), Fa
     check_size::<T>(bytes)?;
     let (from, to) = ((&raw const *value).cast::<u8>(), out.cast::<u8>());
     let first = size_of::<usize>();
-    // SAFETY: both have `bytes` bytes; the first field, the caller's own, stays.
+    // SAFETY: both have `bytes` bytes; the first field, the caller's own, is not overwritten.
     unsafe { from.add(first).copy_to(to.add(first), bytes - first) };
     Ok(())
 }
 
-/// Whether `out` can be given to.
+/// Whether `out` can be passed to [`give`].
 ///
 /// # Safety
 /// - As for [`give`].
@@ -78,10 +77,10 @@ fn check_size<T: Versioned>(bytes: usize) -> Result<(), Failure> {
     ))
 }
 
-/// The text that a zero ends.
+/// A zero-terminated text.
 ///
 /// # Safety
-/// - `text` is null or points to such a text, which lives as long as is said.
+/// - `text` is null or points to such a text, which lives for the stated lifetime.
 pub(crate) unsafe fn c_text<'t>(
     name: &str,
     text: *const c_char,
@@ -97,7 +96,7 @@ pub(crate) unsafe fn c_text<'t>(
 }
 
 /// # Errors
-/// No text of `len` bytes is read: it would take many times as much memory.
+/// Texts of `len` bytes are not read: they would take many times as much memory.
 fn check_len(name: &str, len: usize) -> Result<(), Failure> {
     if len <= TEXT_LEN_MAX {
         return Ok(());
@@ -106,7 +105,7 @@ fn check_len(name: &str, len: usize) -> Result<(), Failure> {
     Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, message))
 }
 
-/// Whether there is memory for `bytes` bytes, for work whose own requests cannot fail.
+/// Checks that `bytes` bytes of memory are available for work whose own allocations cannot fail.
 pub(crate) fn check_memory(what: &str, bytes: usize) -> Result<(), Failure> {
     let mut probe = Vec::<u8>::new();
     probe.try_reserve_exact(bytes).map_err(|_| {
@@ -115,13 +114,13 @@ pub(crate) fn check_memory(what: &str, bytes: usize) -> Result<(), Failure> {
     })
 }
 
-/// Most bytes of a text: the tokenizer's own limit.
+/// Maximum length of a text: the tokenizer's own limit.
 const TEXT_LEN_MAX: usize = 1 << 29;
 
 /// The text of `len` bytes.
 ///
 /// # Safety
-/// - `text` is null or points to `len` bytes, which live as long as is said.
+/// - `text` is null or points to `len` bytes, which live for the stated lifetime.
 pub(crate) unsafe fn text<'t>(
     name: &str,
     text: *const c_char,
@@ -133,10 +132,10 @@ pub(crate) unsafe fn text<'t>(
     core::str::from_utf8(bytes).map_err(|error| not_utf8(name, error))
 }
 
-/// `len` elements; null will do for none.
+/// `len` elements; may be null if there are none.
 ///
 /// # Safety
-/// - `start` is null or points to `len` elements, which live as long as is said.
+/// - `start` is null or points to `len` elements, which live for the stated lifetime.
 pub(crate) unsafe fn slice<'t, T>(
     name: &str,
     start: *const T,
@@ -150,8 +149,8 @@ pub(crate) unsafe fn slice<'t, T>(
     }
 }
 
-/// Copies `values` to the caller's buffer and their number to `len`, which is also written
-/// where the buffer is too small. A null buffer only asks for the number.
+/// Copies `values` to the caller's buffer and writes their number to `len`, even if the buffer is
+/// too small. With a null buffer only the number is written.
 ///
 /// # Safety
 /// - `buffer` is null or points to room for `capacity` elements; `len` points to a number.
@@ -171,13 +170,13 @@ pub(crate) unsafe fn fill<T: Copy>(
     }
     // SAFETY: not null, by the caller writable.
     unsafe { len.write(values.len()) };
-    // SAFETY: there is room, and a buffer of the caller's does not overlap ours.
+    // SAFETY: there is room, and a buffer of the caller does not overlap ours.
     unsafe { buffer.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
     Ok(())
 }
 
-/// Says that `n` elements are needed to a caller whose buffer is null, who only asks for the number, or
-/// smaller.
+/// Reports the number `n` of required elements to a caller whose buffer is too small, or null, which
+/// only queries the number.
 ///
 /// # Safety
 /// - `len` is null or points to a number.

@@ -9,32 +9,32 @@ use sluice_text::chat::template;
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
 use static_assertions::const_assert_eq;
 
-/// One turn of a conversation. Its size stays as it is.
+/// A message of a conversation. The size of this struct never changes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, or what else the template knows.
+    /// `system`, `user`, `assistant`, or another role that the template knows.
     pub role: *const c_char,
-    /// What was said.
+    /// The text of the message.
     pub content: *const c_char,
 }
 
-/// How a conversation is rendered. Begin with `sluice_chat_params_default()`.
+/// Settings for rendering a conversation. Begin with `sluice_chat_params_default()`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ChatParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// A template in Jinja, or the name of a known one (`chatml`, `llama3`, …); null is the model's
+    /// A Jinja template, or the name of a built-in one (`chatml`, `llama3`, …); null is the model's
     /// own.
     pub chat_template: *const c_char,
-    /// Functions that the model may call: a JSON array of schemas; null for none.
+    /// Functions that the model may call, as a JSON array of schemas; null for none.
     pub tools: *const c_char,
-    /// More variables for the template, as a JSON object; null for none.
+    /// Further variables of the template, as a JSON object; null for none.
     pub variables: *const c_char,
-    /// 1 ends with the beginning of the assistant's turn.
+    /// 1 appends the beginning of the assistant's turn.
     pub add_generation_prompt: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -51,27 +51,27 @@ unsafe impl Versioned for ChatParams {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ChatMessage>(), 16);
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ChatParams>(), 40);
 
-/// The model's own template, and the assistant's turn is begun.
+/// The model's own template, with the beginning of the assistant's turn.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_chat_params_default() -> ChatParams {
     ChatParams::DEFAULT
 }
 
-/// The prompt for a conversation, without a zero at its end. Its length in bytes is written to
-/// `*text_len`; with a null `text` that is all. The prompt begins with the name of the token that the
-/// model wants there, so generate from it with `add_special` 0 and `parse_special` 1. `params` may be
-/// null.
+/// Renders the prompt for a conversation, without a terminating zero, and writes its length in bytes
+/// to `*text_len`; with a null `text` only the length is written. The prompt includes the
+/// beginning-of-sequence token if the model needs one, so generate from it with `add_special` 0 and
+/// `parse_special` 1. `params` may be null.
 ///
 /// # Safety
-/// - `model` is a handle, `messages` points to `n_messages` messages whose texts end with a zero,
-///   `params` is null or a struct that begins with its size and whose texts are null or end with a
-///   zero, `text` is null or has room for `capacity` bytes, `text_len` is writable.
+/// - `model` is a handle, `messages` points to `n_messages` messages whose texts are
+///   zero-terminated, `params` is null or a struct that begins with its size and whose texts are null
+///   or zero-terminated, `text` is null or has room for `capacity` bytes, `text_len` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_chat_render(
     model: *const Model,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn sluice_chat_render(
 }
 
 /// # Safety
-/// - All texts are null or end with a zero.
+/// - All texts are null or zero-terminated.
 unsafe fn render(
     model: &sluice::Model,
     messages: &[ChatMessage],
@@ -121,7 +121,7 @@ unsafe fn render(
         Ok(role.len() + content.len())
     });
     let bytes = lens.sum::<Result<usize, Failure>>()?;
-    // They are copied, handed to the template, and rendered.
+    // They are copied, passed to the template, and rendered.
     check_memory("the conversation", bytes.saturating_mul(4))?;
     let messages: Vec<_> = messages
         .iter()
@@ -159,7 +159,7 @@ unsafe fn render(
     let invalid = |error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
     let text = template.and_then(|template| template.render(&messages, &options));
     let text = text.map_err(invalid)?;
-    // A template may write the token that begins texts, or leave it to the tokenizer.
+    // A template may write the beginning-of-sequence token, or leave it to the tokenizer.
     match bos.filter(|bos| tokenizer.adds_bos() && !text.starts_with(bos.as_str())) {
         Some(bos) => Ok(bos + &text),
         None => Ok(text),

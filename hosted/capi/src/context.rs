@@ -1,4 +1,4 @@
-//! Contexts: a model at work on one text.
+//! Contexts: a model that processes one text.
 
 use crate::arguments::{Versioned, c_text, fill, params, slice};
 
@@ -21,7 +21,7 @@ use sluice_text::sampling::Sampler;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A text in the making: KV cache, threads, and room to compute in.
+/// The state of one text: its KV cache, threads and working memory.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) stop: Arc<StopFlag>,
@@ -29,40 +29,43 @@ pub struct Context {
     work: Mutex<Work>,
 }
 
-/// How a context is made. Begin with `sluice_context_params_default()`.
+/// Settings of a context. Begin with `sluice_context_params_default()`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ContextParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Tokens that fit; 0 is what the model was trained on.
+    /// Context size in tokens; 0 is the size that the model was trained with.
     pub n_ctx: u32,
-    /// Most tokens of a prompt that are computed at once.
+    /// Maximum number of prompt tokens per step.
     pub n_batch: u32,
-    /// Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+    /// Number of threads, including the calling one; 0 is one per physical core. They are not
+    /// pinned.
     pub n_threads: u32,
-    /// 1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which costs less accuracy.
+    /// 1 stores keys and values of q8_0, q4_0 and fp8 as they are; 0 rotates them first, which preserves more
+    /// accuracy.
     pub no_kv_rotation: u32,
-    /// Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give the same bits.
+    /// Kernels by name (`scalar`, `avx2`, …); null for the fastest. All give identical bits.
     pub isa: *const c_char,
     /// Type of keys in the KV cache (`f32`, `f16`, `bf16`, `q8_0`, …); null is `f16`.
     pub type_k: *const c_char,
     /// Type of values; null is `f16`.
     pub type_v: *const c_char,
-    /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+    /// Room for adapters: the total of those that are set at once (`sluice_adapter_info`); 0 for
+    /// none.
     pub adapter_rank: u32,
-    /// Most draft tokens of a step, 1 to 16; 0 is 8, and 4 where the model is recurrent.
+    /// Maximum number of draft tokens per step, 1 to 16; 0 is 8, or 4 if the model is recurrent.
     pub n_draft: u32,
-    /// What drafts tokens that a step verifies: `auto` is the text itself, what earlier texts of the context taught, and `draft_model` or
-    /// else the model's own head for further tokens, where its file has one; `none`. Null is `auto`. Texts, logits and
-    /// hashes are the same with any.
+    /// Source of draft tokens that a step verifies. `auto` uses the text itself, earlier texts of the context, and
+    /// `draft_model` or else the model's own head for further tokens if its file has one; `none` uses nothing. Null is
+    /// `auto`. Texts, logits and hashes do not depend on it.
     pub speculation: *const c_char,
-    /// A smaller model of the same vocabulary that drafts, on the threads of the context; null for none. The context
-    /// keeps it alive, and has keys and values of its own for it.
+    /// A smaller model with the same vocabulary that drafts on the threads of the context; null for none. The
+    /// context keeps it alive, and has a KV cache for it.
     pub draft_model: *const Model,
-    /// Where fewer draft tokens than this are worth it, none are verified; 0 to 16.
+    /// Minimum number of draft tokens that is worth verifying, 0 to 16; fewer are discarded.
     pub n_draft_min: u32,
-    /// A token that a model finds less likely ends its draft; 0 to 1.
+    /// A draft ends at a token that is less probable than this, 0 to 1.
     pub draft_p_min: f32,
 }
 
@@ -87,13 +90,13 @@ unsafe impl Versioned for ContextParams {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ContextParams>(), 80);
 // A handle may be used from any thread.
 assert_impl_all!(Context: Send, Sync);
 
-/// A text, and what its tokens are chosen with.
+/// A text, and the sampler of its tokens.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) generator: Generator,
@@ -107,7 +110,7 @@ pub(crate) struct Drawing {
     pub(crate) sampler: Option<Sampler>,
     pub(crate) logits: Vec<f32>,
     pub(crate) hash: Hash64,
-    /// The hash behind each token.
+    /// The hash after each token.
     pub(crate) hashes: Vec<u64>,
 }
 
@@ -164,7 +167,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Context {
     /// # Safety
-    /// - The texts in `params` are null or end with a zero, and its model is null or a handle.
+    /// - The texts in `params` are null or zero-terminated, and its model is null or a handle.
     unsafe fn new(model: &Model, params: &ContextParams) -> Result<Self, Failure> {
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
@@ -241,12 +244,12 @@ impl Context {
         })
     }
 
-    /// The work, for one thread at a time.
+    /// The state, for one thread at a time.
     pub(crate) fn take(&self) -> Result<MutexGuard<'_, Work>, Failure> {
         self.process.check()?;
         match self.work.try_lock() {
             Ok(work) => Ok(work),
-            // A panic inside a call leaves the KV cache at a whole token.
+            // A panic during a call leaves the KV cache at a whole token.
             Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Failure::new(
                 Status::SLUICE_BUSY,
@@ -274,18 +277,19 @@ pub(crate) fn generate_failure(error: GenerateError) -> Failure {
     Failure::new(status, error)
 }
 
-/// The settings that most programs want.
+/// The default settings.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_context_params_default() -> ContextParams {
     ContextParams::DEFAULT
 }
 
-/// A context over a model. `params` may be null. On failure `*context` is null. A child that fork
-/// makes has no threads of its parent's contexts: it can free them and make new ones of the model.
+/// Creates a context over a model. `params` may be null. On failure `*context` is null. A child
+/// created by fork has no threads of its parent's contexts: it can free them and create new ones
+/// from the model.
 ///
 /// # Safety
 /// - `model` is a handle, `params` null or a struct that begins with its size, whose texts are null or
-///   end with a zero and whose model is null or a handle, `context` writable.
+///   zero-terminated and whose model is null or a handle, `context` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_context_new(
     model: *const Model,
@@ -301,22 +305,22 @@ pub unsafe extern "C" fn sluice_context_new(
     })
 }
 
-/// Gives a context back. Null is allowed.
+/// Frees a context. `context` may be null.
 ///
 /// # Safety
-/// - `context` is null or a handle that no thread is using, and that is not used any more.
+/// - `context` is null or a handle that no thread is using, and that is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_context_free(context: *mut Context) {
     guard(|| {
         if !context.is_null() {
-            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            // SAFETY: created by `hand_out`, and by the caller not freed yet.
             drop(unsafe { Box::from_raw(context) });
         }
         Ok(())
     });
 }
 
-/// Forgets the text, and a request to cancel.
+/// Discards the text and a pending cancellation.
 ///
 /// # Safety
 /// - `context` is a handle.
@@ -332,12 +336,13 @@ pub unsafe extern "C" fn sluice_context_reset(context: *const Context) -> Status
     })
 }
 
-/// Asks the call that is running on the context, or else the next one, to end: it returns
-/// `SLUICE_CANCELLED` within a barrier of the engine, a few microseconds to milliseconds, and the
-/// request is done with. May be called from any thread and from a signal handler. Null is allowed.
+/// Cancels the current call on the context, or the next one if none is running: it returns
+/// `SLUICE_CANCELLED` at the engine's next barrier, within microseconds to a few milliseconds, and
+/// the request is consumed. May be called from any thread and from a signal handler. `context` may
+/// be null.
 ///
 /// # Safety
-/// - `context` is null or a handle that is not freed meanwhile.
+/// - `context` is null or a handle that is not freed during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_cancel(context: *const Context) {
     // SAFETY: by the caller. Storing a flag cannot panic.
@@ -346,8 +351,8 @@ pub unsafe extern "C" fn sluice_cancel(context: *const Context) {
     }
 }
 
-/// The logits behind a text of tokens, `n_vocab` numbers. What the context begins with already is
-/// not computed again. With a null `logits` only their number is written.
+/// Computes the logits after a text of tokens, `n_vocab` numbers. A prefix that the context already
+/// holds is not computed again. With a null `logits` only their number is written.
 ///
 /// # Safety
 /// - `context` is a handle, `tokens` points to `n_tokens` tokens, `logits` is null or has room for

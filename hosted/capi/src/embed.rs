@@ -1,4 +1,4 @@
-//! Vectors for texts.
+//! Embeddings of texts.
 
 use crate::adapter::{Adapter, blend, parts};
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
@@ -15,7 +15,7 @@ use sluice::{Limits, Session};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A model that makes vectors of texts. Threads that use it at the same time wait for each other.
+/// A model that computes embeddings. Threads that use it at the same time wait for each other.
 #[derive(Debug)]
 pub struct Embedder {
     session: Mutex<Session>,
@@ -27,26 +27,28 @@ pub struct Embedder {
 // A handle may be used from any thread.
 assert_impl_all!(Embedder: Send, Sync);
 
-/// How an embedder is made. Begin with `sluice_embedder_params_default()`.
+/// Settings of an embedder. Begin with `sluice_embedder_params_default()`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct EmbedderParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Most tokens of a text; 0 is what the model was trained on.
+    /// Maximum number of tokens per text; 0 is the size that the model was trained with.
     pub n_ctx: u32,
-    /// Most tokens that are computed at once; encoders take more where a text is longer.
+    /// Maximum number of tokens per step; encoders use more if a text is longer.
     pub n_batch: u32,
-    /// Threads, the calling one among them; 0 is one for each physical core. They are not pinned.
+    /// Number of threads, including the calling one; 0 is one per physical core. They are not
+    /// pinned.
     pub n_threads: u32,
-    /// The vectors are divided by their p-norm of this p; 0 leaves them as they are.
+    /// Vectors are divided by their p-norm with this p; 0 leaves them unscaled.
     pub norm: u32,
-    /// From tokens to a text: `mean`, `cls` (the first) or `last`; null is what the model's file
-    /// says, or `mean`.
+    /// Pooling of token vectors: `mean`, `cls` (the first) or `last`; null is the model file's
+    /// setting, or else `mean`.
     pub pooling: *const c_char,
-    /// Room for adapters: what those set at once take together (`sluice_adapter_info`); 0 for none.
+    /// Room for adapters: the total of those that are set at once (`sluice_adapter_info`); 0 for
+    /// none.
     pub adapter_rank: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -65,13 +67,13 @@ unsafe impl Versioned for EmbedderParams {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<EmbedderParams>(), 40);
 
 impl Embedder {
     /// # Safety
-    /// - The text in `params` is null or ends with a zero.
+    /// - The text in `params` is null or zero-terminated.
     unsafe fn new(model: &Model, params: &EmbedderParams) -> Result<Self, Failure> {
         model.check_process()?;
         let model = &model.model;
@@ -107,7 +109,7 @@ impl Embedder {
         })
     }
 
-    /// The session, behind who uses it at the moment.
+    /// The session, behind the lock of its current user.
     fn take(&self) -> Result<MutexGuard<'_, Session>, Failure> {
         self.process.check()?;
         Ok(self.session.lock().unwrap_or_else(PoisonError::into_inner))
@@ -136,18 +138,18 @@ impl Embedder {
     }
 }
 
-/// The settings that most programs want: vectors of length 1.
+/// The default settings: vectors of length 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_embedder_params_default() -> EmbedderParams {
     EmbedderParams::DEFAULT
 }
 
-/// An embedder over a model: an encoder, or any other. `params` may be null. On failure `*embedder`
-/// is null. As a context, it cannot be used in a child that fork makes.
+/// Creates an embedder over a model: an encoder or any other. `params` may be null. On failure
+/// `*embedder` is null. Like a context, it cannot be used in a child created by fork.
 ///
 /// # Safety
 /// - `model` is a handle, `params` null or a struct that begins with its size and whose text is null
-///   or ends with a zero, `embedder` writable.
+///   or zero-terminated, `embedder` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_embedder_new(
     model: *const Model,
@@ -163,22 +165,22 @@ pub unsafe extern "C" fn sluice_embedder_new(
     })
 }
 
-/// Gives an embedder back. Null is allowed.
+/// Frees an embedder. `embedder` may be null.
 ///
 /// # Safety
-/// - `embedder` is null or a handle that no thread is using, and that is not used any more.
+/// - `embedder` is null or a handle that no thread is using, and that is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_embedder_free(embedder: *mut Embedder) {
     guard(|| {
         if !embedder.is_null() {
-            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            // SAFETY: created by `hand_out`, and by the caller not freed yet.
             drop(unsafe { Box::from_raw(embedder) });
         }
         Ok(())
     });
 }
 
-/// Computes with adapters from now on: as `sluice_context_set_adapters`, for an embedder.
+/// Applies adapters from now on, as `sluice_context_set_adapters` does for contexts.
 ///
 /// # Safety
 /// - `embedder` is a handle, `adapters` points to `n_adapters` handles, `scales` is null or points to
@@ -201,12 +203,12 @@ pub unsafe extern "C" fn sluice_embedder_set_adapters(
     })
 }
 
-/// A vector for each text, one behind the other: (n_texts, n_embd). How many numbers that are is
-/// written to `*n_numbers`; with a null `vectors` nothing else is done.
+/// Computes a vector for each text, stored consecutively: (n_texts, n_embd). Writes the number of
+/// floats to `*n_numbers`; with a null `vectors` nothing else is done.
 ///
 /// # Safety
-/// - `embedder` is a handle, `texts` points to `n_texts` texts that end with a zero, `vectors` is
-///   null or has room for `capacity` numbers, `n_numbers` is writable.
+/// - `embedder` is a handle, `texts` points to `n_texts` zero-terminated texts, `vectors` is null
+///   or has room for `capacity` numbers, `n_numbers` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_embed(
     embedder: *const Embedder,
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn sluice_embed(
         let texts: Vec<&str> = texts.collect::<Result<_, _>>()?;
         let n = texts.len().saturating_mul(embedder.n_embd);
         if vectors.is_null() || capacity < n {
-            // Nothing is computed for a buffer that cannot take it.
+            // Nothing is computed if the buffer is too small.
             return no_room("vectors", n, vectors, capacity, n_numbers);
         }
         let made = embedder.embed(&texts)?;

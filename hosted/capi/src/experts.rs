@@ -6,39 +6,39 @@ use crate::status::{Failure, Status, guard};
 use sluice::experts;
 use static_assertions::const_assert_eq;
 
-/// What was done with a model's experts since it was opened. Set `struct_bytes` before it is filled in.
+/// Statistics of a model's experts since it was opened. Set `struct_bytes` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertStats {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Experts of all layers; 0 where they are in memory, and all other numbers, too.
+    /// Experts of all layers; 0 if they are in memory, and then all other numbers are 0 as well.
     pub n_experts: u64,
-    /// Experts that there is memory for.
+    /// Number of experts that fit into memory.
     pub n_slots: u64,
-    /// Bytes of each.
+    /// Bytes per expert.
     pub slot_bytes: u64,
-    /// Times that a layer of a step needed an expert.
+    /// Number of times a layer of a step needed an expert.
     pub needed: u64,
-    /// Of them, those that were in memory.
+    /// How many of them were in memory.
     pub hits: u64,
-    /// Of them, those that were on their way because they had been guessed.
+    /// How many of them were being read because of a correct guess.
     pub late: u64,
-    /// Experts that made room for another.
+    /// Number of experts evicted.
     pub evictions: u64,
-    /// Experts that were read by a guess.
+    /// Number of experts read speculatively.
     pub guessed: u64,
-    /// Of them, those that were needed.
+    /// How many of them were used.
     pub guessed_needed: u64,
-    /// Reads that were done.
+    /// Number of completed reads.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Reads that failed and were tried again.
+    /// Number of failed reads that were retried.
     pub retries: u64,
-    /// Experts that did not come.
+    /// Number of experts that could not be read.
     pub failures: u64,
-    /// Nanoseconds that threads waited for experts, all threads together.
+    /// Time that threads waited for experts, in nanoseconds, summed over threads.
     pub stall_ns: u64,
 }
 
@@ -64,7 +64,7 @@ unsafe impl Versioned for ExpertStats {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ExpertStats>(), 120);
 
@@ -90,7 +90,7 @@ impl ExpertStats {
     }
 }
 
-/// Fills in `*stats`. May be called while contexts of the model are at work.
+/// Fills in `*stats`. May be called while contexts of the model are in use.
 ///
 /// # Safety
 /// - `model` is a handle, `stats` a struct that begins with its size.

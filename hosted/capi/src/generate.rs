@@ -1,4 +1,4 @@
-//! Text of a context: how it is made, and what came of it.
+//! Generation of text by a context, and its results.
 
 use crate::arguments::{Versioned, c_text, check_memory, check_out, give, params, text};
 use crate::context::{Context, Drawing, Work, generate_failure, lock};
@@ -15,43 +15,43 @@ use sluice_text::grammar::{Grammar, GrammarSource};
 use sluice_text::sampling::{Sampler, SamplingSettings};
 use static_assertions::const_assert_eq;
 
-/// How text is made. Begin with `sluice_generate_params_default()`; names and defaults are
-/// llama.cpp's.
+/// Settings for generating text. Begin with `sluice_generate_params_default()`; names and defaults
+/// are llama.cpp's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Key of the random numbers: the same one gives the same text.
+    /// Random seed: the same seed gives the same text.
     pub seed: u64,
-    /// Most tokens; -1 for as many as fit.
+    /// Maximum number of tokens; -1 for as many as fit.
     pub n_predict: i32,
-    /// 0 chooses the best token.
+    /// Temperature; 0 always picks the most likely token.
     pub temperature: f32,
-    /// 0 keeps all.
+    /// Number of most likely tokens to sample from; 0 keeps all.
     pub top_k: u32,
-    /// 1 keeps all.
+    /// Total probability of the most likely tokens to keep; 1 keeps all.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Minimum probability relative to the most likely token; 0 keeps all.
     pub min_p: f32,
-    /// Latest tokens that are penalised.
+    /// Number of most recent tokens to penalise.
     pub repeat_last_n: u32,
-    /// 1 is none.
+    /// Repetition penalty; 1 is off.
     pub repeat_penalty: f32,
-    /// 0 is none.
+    /// Frequency penalty; 0 is off.
     pub frequency_penalty: f32,
-    /// 0 is none.
+    /// Presence penalty; 0 is off.
     pub presence_penalty: f32,
-    /// 1 goes on behind tokens that end a text.
+    /// 1 continues after tokens that end a text.
     pub ignore_eos: u32,
-    /// 1 puts the tokens around the prompt that the model wants; 0 is for a prompt that has them, such
-    /// as one of `sluice_chat_render`.
+    /// 1 adds the special tokens that the model needs around the prompt; use 0 for a prompt that
+    /// contains them, such as one from `sluice_chat_render`.
     pub add_special: u32,
-    /// 1 reads names of control tokens in the prompt as those tokens; 0 is for text that others wrote.
+    /// 1 parses the names of control tokens in the prompt; use 0 for text from other people.
     pub parse_special: u32,
-    /// A grammar in GBNF that the text keeps to; null for none.
+    /// A grammar in GBNF that constrains the text; null for none.
     pub grammar: *const c_char,
-    /// A JSON schema, as JSON, that the text is a document of; null for none. One of the two at most.
+    /// A JSON schema that constrains the text; null for none. Cannot be combined with `grammar`.
     pub json_schema: *const c_char,
 }
 
@@ -95,30 +95,30 @@ pub enum Ended {
     SLUICE_ENDED_BY_CANCEL = 3,
 }
 
-/// What came of a generation. Set `struct_bytes` before it is filled in.
+/// The result of a generation. Set `struct_bytes` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateResult {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Over the bits of all logits that tokens were drawn from: the same on every CPU, with any
+    /// Hash over the bits of all logits from which tokens were drawn: equal on every CPU, with any
     /// number of threads.
     pub logits_hash: u64,
-    /// Nanoseconds for the prompt.
+    /// Time for the prompt, in nanoseconds.
     pub prompt_ns: u64,
-    /// Nanoseconds for the tokens behind the first one.
+    /// Time for the tokens after the first one, in nanoseconds.
     pub eval_ns: u64,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub n_prompt: u32,
-    /// Of these, tokens that the context had already.
+    /// How many of them the context already held.
     pub n_reused: u32,
-    /// Tokens that were generated.
+    /// Number of generated tokens.
     pub n_generated: u32,
     /// Why it ended.
     pub ended: Ended,
-    /// Draft tokens that were verified; their rows are among those that `eval_ns` is for.
+    /// Number of draft tokens that were verified; `eval_ns` includes their rows.
     pub n_draft: u32,
-    /// Of these, those that were accepted: so many tokens came without a step of their own.
+    /// How many of them were accepted, and thus took no step of their own.
     pub n_accepted: u32,
 }
 
@@ -139,16 +139,16 @@ unsafe impl Versioned for GenerateResult {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<GenerateParams>(), 80);
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<GenerateResult>(), 56);
 
-/// Is handed a text as it comes: a token, and the whole characters that it completes, `piece_len`
-/// bytes of UTF-8 and a zero behind them. What is left over at the end comes with the last token
-/// once more. Returns whether it wants more. Called on the thread that generates; it must not
-/// throw, and must not use the context but for `sluice_cancel`.
+/// Receives text as it is generated: a token, and the whole characters that it completes, as
+/// `piece_len` bytes of UTF-8 followed by a zero. Bytes left over at the end are passed with the
+/// last token once more. Returns whether to continue. Called on the generating thread; it must not
+/// throw, and the only function it may call with this context is `sluice_cancel`.
 pub type TokenCallback = Option<
     unsafe extern "C" fn(
         token: u32,
@@ -160,7 +160,7 @@ pub type TokenCallback = Option<
 
 impl Work {
     /// # Safety
-    /// - The texts in `params` are null or end with a zero.
+    /// - The texts in `params` are null or zero-terminated.
     unsafe fn generate(
         &mut self,
         prompt: &str,
@@ -199,7 +199,7 @@ impl Work {
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
         let n_generated = entered + usize::from(generator.pending().is_some());
-        // What was drawn behind a token that the callback wanted to be the last has no part.
+        // Tokens drawn after the callback ended the text are not part of it.
         let n_drawn = Some(n_generated).filter(|_| ended == generate::Ended::Closed);
         Ok(GenerateResult {
             logits_hash: lock(&self.drawing).hash_of(n_drawn),
@@ -212,7 +212,7 @@ impl Work {
                 generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
                 generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
                 generate::Ended::ContextFull => Ended::SLUICE_ENDED_BY_CONTEXT,
-                // A text that failed is an error of the generator, and not an end.
+                // A failed text is an error of the generator, not an end of the text.
                 generate::Ended::Closed
                 | generate::Ended::Interrupted
                 | generate::Ended::Failed => Ended::SLUICE_ENDED_BY_CANCEL,
@@ -223,7 +223,7 @@ impl Work {
         })
     }
 
-    /// The tokens of a prompt; the token that begins texts for none.
+    /// The tokens of a prompt; for an empty prompt, the beginning-of-sequence token.
     fn prompt_tokens(&self, prompt: &str, params: &GenerateParams) -> Result<Vec<u32>, Failure> {
         let model = self.model();
         let options = EncodeOptions {
@@ -271,10 +271,10 @@ impl Work {
     }
 }
 
-/// What the text is to keep to.
+/// The constraint on the text.
 ///
 /// # Safety
-/// - The texts in `params` are null or end with a zero.
+/// - The texts in `params` are null or zero-terminated.
 unsafe fn grammar(params: &GenerateParams) -> Result<Option<GrammarSource>, Failure> {
     // SAFETY: by the caller.
     let texts = unsafe {
@@ -296,20 +296,20 @@ unsafe fn grammar(params: &GenerateParams) -> Result<Option<GrammarSource>, Fail
     }
 }
 
-/// llama.cpp's settings, with seed 0.
+/// llama.cpp's defaults, with seed 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_generate_params_default() -> GenerateParams {
     GenerateParams::DEFAULT
 }
 
-/// Goes on from `prompt`, handing tokens to `callback` as they come. What the context begins with
-/// already is not computed again, so a longer prompt continues a conversation cheaply.
-/// `params`, `callback` and `result` may be null. After `SLUICE_CANCELLED` too `*result` is filled
-/// in.
+/// Generates a continuation of `prompt` and passes tokens to `callback`. A prefix that the context
+/// already holds is not computed again, so a longer prompt continues a conversation cheaply.
+/// `params`, `callback` and `result` may be null. `*result` is filled in even after
+/// `SLUICE_CANCELLED`.
 ///
 /// # Safety
 /// - `context` is a handle, `prompt` points to `prompt_len` bytes, `params` is null or begins with
-///   its size and its texts are null or end with a zero, `result` begins with its size and is
+///   its size and its texts are null or zero-terminated, `result` begins with its size and is
 ///   writable; `callback` may be called with `user_data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_generate(
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn sluice_generate(
             piece.clear();
             piece.extend_from_slice(text.as_bytes());
             piece.push(0);
-            // SAFETY: by the caller; the text lives during the call.
+            // SAFETY: by the caller; the text is valid during the call.
             closed |= !unsafe { callback(token, piece.as_ptr().cast(), text.len(), user_data) };
             !closed
         };

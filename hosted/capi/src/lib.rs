@@ -1,9 +1,9 @@
 //! Sluice as a C library. The header is `include/sluice.h`; `docs/embedding.md` shows how to link.
 //!
-//! Everything is behind opaque handles. Functions return a [`Status`]; [`sluice_last_error`] has
-//! the message. No panic crosses the border, and no handle is left half changed by one. A
-//! context is used by one thread at a time ([`sluice_cancel`] may be called from any); different
-//! contexts run at the same time, also over one model.
+//! All objects are opaque handles. Functions return a [`Status`]; [`sluice_last_error`] has the
+//! message. Panics do not cross the interface, and do not leave a handle half changed. A context is
+//! used by one thread at a time ([`sluice_cancel`] may be called from any); different contexts run
+//! at the same time, even over one model.
 //!
 //! [`sluice_last_error`]: status::sluice_last_error
 //! [`sluice_cancel`]: context::sluice_cancel
@@ -28,10 +28,11 @@ pub mod status;
 
 use core::ffi::{CStr, c_char};
 
-/// The version of this interface: a program that was compiled against another one must not go on.
+/// The version of this interface. A program compiled against another version must not use the
+/// library.
 pub const SLUICE_ABI_VERSION: u32 = 5;
 
-/// The [`SLUICE_ABI_VERSION`] of the library that is loaded.
+/// The [`SLUICE_ABI_VERSION`] of the loaded library.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_abi_version() -> u32 {
     SLUICE_ABI_VERSION

@@ -1,4 +1,4 @@
-//! Models: opened, asked, and their vocabulary.
+//! Models: opening, information and vocabulary.
 
 use crate::arguments::{Versioned, c_text, check_out, fill, give, params, slice, text};
 use crate::model_params::{self, ModelParams};
@@ -19,7 +19,7 @@ use sluice::session::SessionError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
 
-/// A model in memory. Shared by its contexts, which keep it alive.
+/// A model in memory. Contexts share it and keep it alive.
 #[derive(Debug)]
 pub struct Model {
     pub(crate) model: sluice::Model,
@@ -29,25 +29,25 @@ pub struct Model {
 // A handle may be used from any thread.
 assert_impl_all!(Model: Send, Sync);
 
-/// What there is to know of a model. Set `struct_bytes` before it is filled in.
+/// Information about a model. Set `struct_bytes` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ModelInfo {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
     /// Bytes of weights in memory.
     pub weight_bytes: u64,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub n_vocab: u32,
-    /// Tokens of context that it was trained on.
+    /// Context size that it was trained with, in tokens.
     pub n_ctx_train: u32,
     /// Length of the hidden state.
     pub n_embd: u32,
-    /// Layers.
+    /// Number of layers.
     pub n_layer: u32,
-    /// The token that begins a text; -1 for none.
+    /// The beginning-of-sequence token; -1 if there is none.
     pub token_bos: i32,
-    /// The token that ends a text; -1 for none.
+    /// The end-of-sequence token; -1 if there is none.
     pub token_eos: i32,
 }
 
@@ -66,13 +66,13 @@ unsafe impl Versioned for ModelInfo {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelInfo>(), 40);
 
 impl Model {
     /// # Safety
-    /// - The texts in `params` are null or end with a zero.
+    /// - The texts in `params` are null or zero-terminated.
     unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let experts = unsafe { model_params::experts(params)? };
@@ -90,7 +90,7 @@ impl Model {
     }
 
     /// # Errors
-    /// Its experts are read by threads of the parent.
+    /// Its experts are read by threads of the parent process.
     pub(crate) fn check_process(&self) -> Result<(), Failure> {
         match self.model.experts() {
             Some(_) => self.process.check(),
@@ -115,8 +115,8 @@ impl Model {
     }
 }
 
-/// Threads that may move among all CPUs of the process: how its cores are shared out is the
-/// host's business. As many as asked for; 0 is one for each physical core.
+/// Threads that may move among all CPUs of the process, as the host decides how its cores are
+/// shared. As many as requested; 0 is one per physical core.
 pub(crate) fn start_team(asked: u32) -> Result<Team, Failure> {
     let cores = Cores::detect();
     let n = match asked as usize {
@@ -148,7 +148,7 @@ fn file_failure(error: FileError) -> Failure {
     Failure::new(Status::SLUICE_INVALID_MODEL, error)
 }
 
-/// A text cannot be made into tokens.
+/// A text cannot be tokenized.
 pub(crate) fn encode_failure(error: EncodeError) -> Failure {
     let status = match error {
         EncodeError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
@@ -173,7 +173,7 @@ pub(crate) fn load_failure(error: LoadError) -> Failure {
     Failure::new(status, error)
 }
 
-/// There is no session.
+/// A session cannot be created.
 pub(crate) fn session_failure(error: SessionError) -> Failure {
     let status = match error {
         SessionError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
@@ -191,7 +191,7 @@ pub(crate) unsafe fn handle<'h, T>(name: &str, handle: *const T) -> Result<&'h T
     unsafe { handle.as_ref() }.ok_or_else(|| Failure::null(name))
 }
 
-/// Puts a new handle where the caller wants it.
+/// Stores a new handle for the caller.
 ///
 /// # Safety
 /// - `out` is null or writable.
@@ -202,7 +202,7 @@ pub(crate) unsafe fn hand_out<T>(
     if out.is_null() {
         return Err(Failure::null("the pointer to the handle"));
     }
-    // SAFETY: not null, so writable. A program that does not look at the status finds null.
+    // SAFETY: not null, so writable. A program that ignores the status finds null.
     unsafe { out.write(ptr::null_mut()) };
     let made = Box::into_raw(Box::new(make()?));
     // SAFETY: as above.
@@ -210,18 +210,18 @@ pub(crate) unsafe fn hand_out<T>(
     Ok(())
 }
 
-/// The settings that most programs want.
+/// The default settings.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_model_params_default() -> ModelParams {
     ModelParams::DEFAULT
 }
 
 /// Opens the GGUF or .slc file at `path` and loads its weights. `params` may be null. On failure
-/// `*model` is null. A model whose experts stay on disk cannot be used in a child that fork makes.
+/// `*model` is null. A model whose experts stay on disk cannot be used in a child created by fork.
 ///
 /// # Safety
-/// - `path` is a text that a zero ends, `params` null or a struct that begins with its size, whose texts
-///   are null or end with a zero, `model` writable.
+/// - `path` is a zero-terminated text, `params` null or a struct that begins with its size, whose texts
+///   are null or zero-terminated, `model` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_open(
     path: *const c_char,
@@ -244,11 +244,11 @@ pub unsafe extern "C" fn sluice_model_open(
     })
 }
 
-/// As `sluice_model_open`, of a GGUF file in memory. The bytes have to stay as they are until
-/// the model and its contexts are freed.
+/// Like `sluice_model_open`, but for a GGUF file in memory. The bytes must not change until the
+/// model and its contexts are freed.
 ///
 /// # Safety
-/// - `bytes` points to `len` bytes that do not change for so long; the rest as for
+/// - `bytes` points to `len` bytes that do not change during that time; otherwise as for
 ///   `sluice_model_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_from_bytes(
@@ -272,18 +272,18 @@ pub unsafe extern "C" fn sluice_model_from_bytes(
     })
 }
 
-/// Gives a model back; contexts that use it keep it in memory. Null is allowed.
+/// Frees a model; contexts that use it keep it in memory. `model` may be null.
 ///
 /// # Safety
-/// - `model` is null or a handle, which must not be used any more.
+/// - `model` is null or a handle, which must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_free(model: *mut Model) {
     guard(|| {
         if !model.is_null() {
-            // SAFETY: made by `hand_out`, and by the caller not freed yet.
+            // SAFETY: created by `hand_out`, and by the caller not freed yet.
             let model = unsafe { Box::from_raw(model) };
             if model.check_process().is_err() {
-                // Its threads could not be waited for.
+                // Its threads could not be joined.
                 Box::leak(model);
             }
         }
@@ -311,9 +311,9 @@ pub unsafe extern "C" fn sluice_model_get_info(
     })
 }
 
-/// The tokens of `text`. `add_special` puts the tokens around it that the model wants;
-/// `parse_special` reads names of control tokens in it as those tokens. Their number is written
-/// to `*n_tokens`; with a null `tokens` that is all.
+/// Tokenizes `text`. `add_special` adds the special tokens that the model needs around it;
+/// `parse_special` parses the names of control tokens in it. Writes the number of tokens to
+/// `*n_tokens`; with a null `tokens` only the number is written.
 ///
 /// # Safety
 /// - `model` is a handle, `text` points to `text_len` bytes, `tokens` is null or has room for
@@ -343,8 +343,8 @@ pub unsafe extern "C" fn sluice_tokenize(
     })
 }
 
-/// The text of tokens, without a zero at its end. Its length in bytes is written to `*text_len`;
-/// with a null `text` that is all.
+/// Converts tokens to text, without a terminating zero, and writes its length in bytes to
+/// `*text_len`; with a null `text` only the length is written.
 ///
 /// # Safety
 /// - `model` is a handle, `tokens` points to `n_tokens` tokens, `text` is null or has room for
@@ -364,7 +364,8 @@ pub unsafe extern "C" fn sluice_detokenize(
         let mut whole = String::new();
         let tokenizer = model.model.tokenizer();
         let mut detokenizer = Detokenizer::new(tokenizer);
-        // Each byte may become a replacement character, and those of a character were kept back.
+        // Each byte may become a replacement character, and so may those of an incomplete
+        // character.
         let room = 3 * (tokenizer.piece_len_max() + 4);
         for &token in slice("tokens", tokens, n_tokens)? {
             let reserved = whole.try_reserve(room);

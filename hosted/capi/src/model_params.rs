@@ -1,4 +1,4 @@
-//! How a model is opened.
+//! Settings for opening a model.
 
 use crate::arguments::{Versioned, c_text};
 use crate::status::{Failure, Status};
@@ -11,27 +11,28 @@ use sluice::experts::policy::{EvictionPolicy, ExpertProfile};
 use static_assertions::const_assert_eq;
 use std::path::Path;
 
-/// How a model is opened. Begin with `sluice_model_params_default()`.
+/// Settings for opening a model. Begin with `sluice_model_params_default()`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ModelParams {
-    /// `sizeof` this struct.
+    /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
-    /// Threads that load; 0 is one for each physical core.
+    /// Number of threads that load the model; 0 is one per physical core.
     pub n_threads: u32,
-    /// 0 reads the file, 1 maps it. A mapped file must not be cut while it is loaded.
+    /// 0 reads the file, 1 maps it. A mapped file must not be truncated while it is in use.
     pub use_mmap: u32,
-    /// Memory for the experts of a mixture, in bytes: they stay on disk, and as many as fit are kept. 0 has all in memory.
+    /// Memory for a mixture's experts, in bytes: experts stay on disk, and as many as fit are cached. 0 keeps all in
+    /// memory.
     pub expert_cache_bytes: u64,
-    /// How they are read: `uring`, `pread`, `mmap`; null is the first that works.
+    /// How experts are read: `uring`, `pread` or `mmap`; null is the first that works.
     pub expert_io: *const c_char,
-    /// Which makes room for another: `aged`, `lru`, `lfu`, `heat`, or `static` by a profile; null is `aged`.
+    /// Eviction policy: `aged`, `lru`, `lfu`, `heat`, or `static` with a profile; null is `aged`.
     pub expert_policy: *const c_char,
-    /// File of experts to hold, for `static`; null for none.
+    /// Profile of the experts that `static` keeps; null for none.
     pub expert_profile: *const c_char,
-    /// 1 reads experts only when their layer is reached; 0 also before, by a guess.
+    /// 1 reads experts only when their layer is reached; 0 also prefetches them by prediction.
     pub no_expert_prefetch: u32,
-    /// 1 compares what is read with checksums.
+    /// 1 verifies the checksums of experts as they are read.
     pub expert_check: u32,
 }
 
@@ -51,14 +52,14 @@ unsafe impl Versioned for ModelParams {
     };
 }
 
-// What C programs were compiled with.
+// The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelParams>(), 56);
 
 /// How experts are read, if they stay on disk.
 ///
 /// # Safety
-/// - The texts in `params` are null or end with a zero.
+/// - The texts in `params` are null or zero-terminated.
 pub(crate) unsafe fn experts(params: &ModelParams) -> Result<Option<ExpertOptions>, Failure> {
     // SAFETY: by the caller.
     let [io, policy, profile] = unsafe {

@@ -1,8 +1,8 @@
-//! The process that a handle with threads belongs to.
+//! The process that owns the threads of a handle.
 
 use crate::status::{Failure, Status};
 
-/// Where a handle was made.
+/// The process in which a handle was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(u32);
 
@@ -12,7 +12,7 @@ impl Process {
     }
 
     /// # Errors
-    /// This is a child that a fork made of it: the handle's threads are in the parent.
+    /// The process is a child created by fork: the handle's threads are in the parent.
     pub(crate) fn check(self) -> Result<(), Failure> {
         if self.0 == std::process::id() {
             return Ok(());

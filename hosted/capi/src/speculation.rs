@@ -1,4 +1,4 @@
-//! What speculates in a context.
+//! Speculation in a context.
 
 use crate::model::{load_failure, session_failure};
 use crate::status::{Failure, Status};
@@ -7,9 +7,9 @@ use sluice::model::LoadOptions;
 use sluice::speculate::{Drafter, POSITIONS_MAX, SpeculationOptions};
 use sluice::{Limits, Model, Session};
 
-/// What a context's settings say of speculation.
+/// The speculation settings of a context.
 pub(crate) struct Asked<'p> {
-    /// `auto`, which nothing is, or `none`.
+    /// `auto` (also if not set) or `none`.
     pub(crate) kind: Option<&'p str>,
     pub(crate) draft: Option<&'p Model>,
     /// 0 is the model's default.
@@ -68,7 +68,7 @@ impl Speculation {
         setup.map_or(limits, |setup| setup.limits(model, limits))
     }
 
-    /// Lets `session`, which was made with `limits`, speculate.
+    /// Enables speculation in `session`, which was created with `limits`.
     pub(crate) fn begin(&self, session: &mut Session, limits: &Limits) -> Result<(), Failure> {
         let Some(setup) = &self.setup else {
             return Ok(());
@@ -103,7 +103,7 @@ fn invalid(message: impl ToString) -> Failure {
     Failure::new(Status::SLUICE_INVALID_ARGUMENT, message)
 }
 
-/// What is to draft cannot.
+/// The draft model or head cannot be used.
 fn draft_failure(error: DraftError) -> Failure {
     match error {
         DraftError::Load(error) => load_failure(error),

@@ -1,4 +1,4 @@
-//! What functions return, and the border that no panic crosses.
+//! The results of functions, and the interface that panics do not cross.
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char};
@@ -7,41 +7,41 @@ use sluice::host::workers::drop_payload;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
-/// What a function returns. `sluice_last_error()` says more about everything but
-/// `SLUICE_OK`.
+/// The result of a function. `sluice_last_error()` describes every result except `SLUICE_OK`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "the names that C programs use")]
 pub enum Status {
-    /// It is done.
+    /// Success.
     SLUICE_OK = 0,
-    /// A pointer that has to point somewhere is null.
+    /// A required pointer is null.
     SLUICE_NULL_POINTER = 1,
-    /// A setting is outside its range, or a struct is of another version.
+    /// A setting is out of range, or a struct has another version.
     SLUICE_INVALID_ARGUMENT = 2,
     /// A text is not UTF-8.
     SLUICE_INVALID_UTF8 = 3,
-    /// The file is not there, cannot be read, or is no model that can be run.
+    /// The file does not exist, cannot be read, or is not a model that can be run.
     SLUICE_INVALID_MODEL = 4,
-    /// There is no memory for it.
+    /// Not enough memory.
     SLUICE_OUT_OF_MEMORY = 5,
     /// A text has more tokens than the context.
     SLUICE_CONTEXT_FULL = 6,
-    /// The callback or `sluice_cancel` ended it. What came before counts.
+    /// Ended by the callback or by `sluice_cancel`. What was done before remains valid.
     SLUICE_CANCELLED = 7,
     /// Another thread is using the context.
     SLUICE_BUSY = 8,
-    /// The caller's buffer is too small; the length that it needs was written.
+    /// The caller's buffer is too small; the required length was written.
     SLUICE_BUFFER_TOO_SMALL = 9,
     /// The library failed. The process is unharmed, and other handles can still be used.
     SLUICE_INTERNAL = 10,
-    /// The adapter is not there, cannot be read, or is none for the model.
+    /// The adapter does not exist, cannot be read, or does not match the model.
     SLUICE_INVALID_ADAPTER = 11,
-    /// An expert did not come from disk. What was done before counts, and the next call tries again.
+    /// An expert could not be read from disk. What was done before remains valid, and the next call
+    /// tries again.
     SLUICE_EXPERT_FAILED = 12,
 }
 
-/// Why a call fails.
+/// Why a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -60,8 +60,7 @@ impl Failure {
     }
 }
 
-/// Runs what is behind a function of the library: its failure becomes a status and a message,
-/// and so does a panic.
+/// Runs the body of a function of the library: failures and panics become a status and a message.
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> Status {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return Status::SLUICE_OK,
@@ -79,7 +78,7 @@ pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> Status {
     let mut bytes = failure.message.into_bytes();
     bytes.retain(|&byte| byte != 0);
     let text = CString::new(bytes).unwrap_or_default();
-    // A thread that is ending has no message any more.
+    // A thread that is ending no longer has a message.
     let _kept = LAST_ERROR.try_with(|last| last.replace(text));
     failure.status
 }
@@ -88,8 +87,8 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// What went wrong in the last call of this thread that failed, naming what and where; an
-/// empty text if none did. Valid until another call of this thread fails.
+/// Describes the last failed call of this thread; an empty text if none has failed. Valid until
+/// another call of this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_last_error() -> *const c_char {
     LAST_ERROR

@@ -1,5 +1,5 @@
-//! The C interface, seen from C: the header is that of the sources, and programs that a C compiler
-//! makes of it run with the shared and with the static library.
+//! The C interface as seen from C: the header matches the sources, and programs built by a C
+//! compiler run with the shared and with the static library.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -40,7 +40,7 @@ const HEADER: &str = "include/sluice.h";
 fn the_header_is_that_of_the_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("its settings");
-    // Its modules are found from there.
+    // The header's modules are found from there.
     let builder = cbindgen::Builder::new().with_config(config);
     let builder = builder.with_src(folder.join("src/lib.rs"));
     let mut made = Vec::new();
@@ -125,7 +125,7 @@ fn a_c_program_tells_the_story_with_adapters() {
     }
 }
 
-/// 24 tokens behind [`ONCE`], told with adapters by the crate.
+/// 24 tokens after [`ONCE`], generated with adapters by the crate.
 fn adapted(adapters: &[(&str, f32)]) -> Story {
     let adapters = adapters.iter();
     let adapters = adapters.map(|&(path, scale)| (Path::new(path), scale));
@@ -135,7 +135,8 @@ fn adapted(adapters: &[(&str, f32)]) -> Story {
 
 const ONCE: &str = "Once upon a time";
 
-/// What a context has read with other adapters has no part in what comes, and none again is the model alone.
+/// What a context has read with other adapters does not affect what follows, and without adapters it is the
+/// model alone.
 #[test]
 fn adapters_change_between_texts() {
     let [one, two] = [adapter("tale/one"), adapter("tale/two")];
@@ -145,7 +146,7 @@ fn adapters_change_between_texts() {
     let text = |path: &str| CString::new(path).expect("no zero");
     let mut params = sluice_context_params_default();
     (params.n_ctx, params.adapter_rank) = (512, 64);
-    // SAFETY: texts that a zero ends, structs that begin with their sizes, and handles from here.
+    // SAFETY: zero-terminated texts, structs that begin with their sizes, and handles from here.
     unsafe {
         let tale = text(TALE);
         let made = [
@@ -177,7 +178,7 @@ fn adapters_change_between_texts() {
     }
 }
 
-/// What C gets is what the crate gives.
+/// C gets the same results as the crate.
 #[test]
 fn vectors_are_those_of_the_crate() {
     let model =
@@ -193,7 +194,7 @@ fn vectors_are_those_of_the_crate() {
     let texts = texts.each_ref().map(|text| text.as_ptr());
     let (mut model, mut embedder, mut n) = (ptr::null_mut(), ptr::null_mut(), 0);
     let mut found = vec![0f32; expected.len()];
-    // SAFETY: texts that a zero ends, handles that the library made, and room as it is said.
+    // SAFETY: zero-terminated texts, handles that the library created, and room as stated.
     unsafe {
         let opened = sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model);
         assert_eq!(opened, Status::SLUICE_OK);
@@ -210,7 +211,7 @@ fn vectors_are_those_of_the_crate() {
     assert_eq!(bits(&found), bits(&expected));
 }
 
-/// An embedder with an adapter gives what a session with it gives.
+/// An embedder with an adapter gives the same vectors as a session with it.
 #[test]
 fn vectors_with_adapters_are_those_of_the_crate() {
     let [path, lora] = [adapter("llama/base.gguf"), adapter("llama/one")];
@@ -236,7 +237,7 @@ fn vectors_with_adapters_are_those_of_the_crate() {
     let (mut model, mut embedder, mut one, mut n) =
         (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);
     let mut found = vec![0f32; expected.len()];
-    // SAFETY: texts that a zero ends, handles that the library made, and room as it is said.
+    // SAFETY: zero-terminated texts, handles that the library created, and room as stated.
     unsafe {
         let made = [
             sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model),
@@ -262,7 +263,7 @@ fn vectors_with_adapters_are_those_of_the_crate() {
     }
 }
 
-/// Two contexts of one model do not see each other, and a reset one begins anew.
+/// Two contexts of one model are independent, and a reset one starts over.
 #[test]
 fn layers_of_every_kind_tell_the_hosted_story() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
@@ -273,7 +274,7 @@ fn layers_of_every_kind_tell_the_hosted_story() {
         assert_ne!(once, little);
         let path = CString::new(path.as_str()).expect("no zero");
         let (mut model, mut a, mut b) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a text that a zero ends, places for handles, and a model that was made.
+        // SAFETY: a zero-terminated text, places for handles, and a model created here.
         let made = unsafe {
             [
                 sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model),
@@ -288,10 +289,10 @@ fn layers_of_every_kind_tell_the_hosted_story() {
         let reset = unsafe { sluice_context_reset(a) };
         assert_eq!(reset, Status::SLUICE_OK);
         assert_eq!(hash_of(a, "The little dog"), little, "{name}");
-        // What a context has read already does not change what comes.
+        // What a context has already read does not change what follows.
         assert_eq!(hash_of(b, "The little dog"), little, "{name}");
         assert_eq!(hash_of(b, "Once upon a time"), once, "{name}");
-        // SAFETY: handles from above, used no more.
+        // SAFETY: handles from above, not used afterwards.
         unsafe {
             sluice_context_free(a);
             sluice_context_free(b);
@@ -300,7 +301,7 @@ fn layers_of_every_kind_tell_the_hosted_story() {
     }
 }
 
-/// The hash over the logits of 24 tokens behind a prompt.
+/// The hash over the logits of 24 tokens after a prompt.
 fn hash_of(context: *mut Context, prompt: &str) -> u64 {
     let mut params = sluice_generate_params_default();
     (params.seed, params.n_predict) = (7, 24);
@@ -338,7 +339,7 @@ fn a_c_program_is_told_what_failed() {
     assert_eq!(said, expected);
 }
 
-/// Every way to go wrong has its status and a message that names what and where.
+/// Every possible error has its status and a message that names what and where.
 #[test]
 fn errors_have_a_status_and_a_message() {
     let cut = scratch("cut.gguf");
@@ -363,7 +364,7 @@ fn errors_have_a_status_and_a_message() {
     }
 }
 
-/// How each line begins, and what else is in it.
+/// The beginning of each line, and other text in it.
 #[expect(clippy::too_many_lines, reason = "a line a case")]
 fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)> {
     vec![

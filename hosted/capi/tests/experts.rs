@@ -1,4 +1,5 @@
-//! Experts that stay on disk, through C: texts, logits and hashes are those of the model in memory.
+//! Experts that stay on disk, through C: texts, logits and hashes equal those of the model in
+//! memory.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -31,7 +32,7 @@ const MIXTURE: &str = concat!(
 
 fn open(path: &str, params: &ModelParams) -> Result<*mut Model, (Status, String)> {
     let (path, mut model) = (CString::new(path).expect("no zero"), ptr::null_mut());
-    // SAFETY: a text that a zero ends, a struct that begins with its size, a place for a handle.
+    // SAFETY: a zero-terminated text, a struct that begins with its size, a place for a handle.
     let opened = unsafe { sluice_model_open(path.as_ptr(), params, &raw mut model) };
     match opened {
         Status::SLUICE_OK => Ok(model),
@@ -55,7 +56,7 @@ fn context(model: *const Model) -> *mut Context {
     context
 }
 
-/// The hash over the logits of a few tokens behind a prompt.
+/// The hash over the logits of a few tokens after a prompt.
 fn hash(context: *mut Context, prompt: &str) -> Result<u64, Status> {
     let mut params = sluice_generate_params_default();
     (params.seed, params.n_predict) = (7, 16);
@@ -82,7 +83,7 @@ fn hash(context: *mut Context, prompt: &str) -> Result<u64, Status> {
 }
 
 fn stats(model: *const Model) -> ExpertStats {
-    // SAFETY: numbers alone.
+    // SAFETY: plain numbers.
     let mut stats: ExpertStats = unsafe { core::mem::zeroed() };
     stats.struct_bytes = size_of::<ExpertStats>();
     // SAFETY: a handle, and a struct that begins with its size.
@@ -91,7 +92,7 @@ fn stats(model: *const Model) -> ExpertStats {
     stats
 }
 
-/// Room for half of the mixture's experts.
+/// Memory for half of the mixture's experts.
 fn on_disk() -> ModelParams {
     let all = ModelParams {
         expert_cache_bytes: 1 << 30,
@@ -110,7 +111,7 @@ fn on_disk() -> ModelParams {
 }
 
 fn free(model: *mut Model, context: *mut Context) {
-    // SAFETY: handles, used no more.
+    // SAFETY: handles, not used afterwards.
     unsafe {
         sluice_context_free(context);
         sluice_model_free(model);
@@ -190,7 +191,7 @@ fn what_cannot_be_is_named() {
     }
 }
 
-/// A program that was compiled before there were experts on disk.
+/// A program that was compiled before experts could stay on disk.
 #[test]
 fn a_shorter_struct_has_all_in_memory() {
     let mut params = on_disk();
@@ -208,7 +209,7 @@ fn an_expert_that_does_not_come_ends_a_call_and_not_the_context() {
     let model = open(path.to_str().expect("UTF-8"), &on_disk()).expect("a model");
     let context = context(model);
     let expected = hash(context, "Once upon a time").expect("a text");
-    // The tensors are gone for a while.
+    // The tensors are unavailable for a while.
     let file = fs::File::options()
         .write(true)
         .open(&path)

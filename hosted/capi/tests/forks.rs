@@ -1,4 +1,4 @@
-//! Programs in C that fork: a child has none of the threads, and its parent goes on.
+//! C programs that fork: a child has none of the threads, and its parent continues.
 #![cfg(target_os = "linux")]
 
 mod programs;
@@ -37,8 +37,8 @@ fn long_texts_and_forks_end_no_process() {
     }
 }
 
-/// Children of a parent whose model has its experts on disk: one that frees, one that only ends, one that is made while
-/// the parent is at work.
+/// Children of a parent whose model has its experts on disk: one that frees, one that only exits, one that is created
+/// while the parent is computing.
 #[test]
 fn a_parent_goes_on_with_experts_on_disk() {
     let forked = "SLUICE_INVALID_ARGUMENT: the handle was created before a fork";
@@ -73,7 +73,7 @@ fn a_parent_goes_on_with_experts_on_disk() {
     }
 }
 
-/// What a program of these tests says.
+/// The output of a program of these tests.
 fn told(source: &str, linked: Linked, arguments: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests")

@@ -1,4 +1,4 @@
-//! Speculation through C: texts, logits and hashes are the same with and without.
+//! Speculation through C: texts, logits and hashes are equal with and without.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "C programs in Rust's words, under one promise"
@@ -26,7 +26,7 @@ fn fixture(name: &str) -> String {
 
 fn open(path: &str) -> *mut Model {
     let (path, mut model) = (CString::new(path).expect("no zero"), ptr::null_mut());
-    // SAFETY: a text that a zero ends and a place for a handle.
+    // SAFETY: a zero-terminated text and a place for a handle.
     let opened = unsafe { sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model) };
     assert_eq!(opened, Status::SLUICE_OK);
     model
@@ -50,7 +50,7 @@ fn params(speculation: &'static CStr) -> ContextParams {
     }
 }
 
-/// How a text is made.
+/// How a text is generated.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     prompt: &'static str,
@@ -58,7 +58,7 @@ struct Asked {
     temperature: f32,
     n_predict: i32,
     grammar: Option<&'static CStr>,
-    /// The callback wants no more behind so many tokens.
+    /// The callback stops after this many tokens.
     n_wanted: usize,
 }
 
@@ -71,7 +71,7 @@ const PLAIN: Asked = Asked {
     n_wanted: usize::MAX,
 };
 
-/// What came of it.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     status: Status,
@@ -82,7 +82,7 @@ struct Told {
     ended: Ended,
 }
 
-/// What a callback keeps.
+/// The state of a callback.
 struct Kept {
     tokens: Vec<u32>,
     text: Vec<u8>,
@@ -90,7 +90,7 @@ struct Kept {
 }
 
 unsafe extern "C" fn keep(token: u32, piece: *const c_char, len: usize, kept: *mut c_void) -> bool {
-    // SAFETY: what `tell` hands over, and a piece of its length.
+    // SAFETY: what `tell` passes, and a piece of its length.
     let (kept, piece) = unsafe {
         let piece = core::slice::from_raw_parts(piece.cast::<u8>(), len);
         (&mut *kept.cast::<Kept>(), piece)
@@ -100,7 +100,7 @@ unsafe extern "C" fn keep(token: u32, piece: *const c_char, len: usize, kept: *m
     kept.tokens.len() < kept.n_wanted
 }
 
-/// A text, and draft tokens that were verified and accepted.
+/// A text, and the numbers of draft tokens verified and accepted.
 fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
     let mut params = sluice_generate_params_default();
     (params.seed, params.temperature) = (asked.seed, asked.temperature);
@@ -124,7 +124,8 @@ fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
         n_accepted: u32::MAX,
     };
     let (text, len) = (asked.prompt.as_ptr().cast(), asked.prompt.len());
-    // SAFETY: a handle, a text of its length, structs that begin with their sizes, what `keep` takes.
+    // SAFETY: a handle, a text of its length, structs that begin with their sizes, and the argument
+    // of `keep`.
     let status = unsafe {
         sluice_generate(
             context,
@@ -147,10 +148,10 @@ fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
     (told, (result.n_draft, result.n_accepted))
 }
 
-/// The bits of the logits behind a text.
+/// The bits of the logits after a text.
 fn logits(context: *const Context, tokens: &[u32]) -> Vec<u32> {
     let (mut found, mut n) = (vec![0f32; 1 << 18], 0);
-    // SAFETY: a handle, tokens of their number, room as it is said.
+    // SAFETY: a handle, tokens of their number, room as stated.
     let done = unsafe {
         let (room, at) = (found.len(), found.as_mut_ptr());
         sluice_eval(context, tokens.as_ptr(), tokens.len(), at, room, &raw mut n)
@@ -164,7 +165,8 @@ fn reset(context: *const Context) {
     assert_eq!(unsafe { sluice_context_reset(context) }, Status::SLUICE_OK);
 }
 
-/// Texts one after the other in each of two contexts, the second of which speculates; what it verified and accepted.
+/// Generates texts one after the other in two contexts, the second of which speculates; returns what it verified and
+/// accepted.
 fn compare(plain: *const Context, speculating: *const Context, place: &str) -> (u32, u32) {
     let asked = [
         PLAIN,
@@ -244,12 +246,12 @@ fn texts_are_those_without_drafts() {
             let (n, right) = compare(plain, speculating, &place);
             sum = (sum.0 + n, sum.1 + right);
             reset(plain);
-            // SAFETY: a handle that is not used any more.
+            // SAFETY: a handle that is not used afterwards.
             unsafe { sluice_context_free(speculating) };
         }
         measured(&format!("{path}: {} verified, {} accepted", sum.0, sum.1));
         assert!(sum.1 > 0, "{path}");
-        // SAFETY: handles that are not used any more.
+        // SAFETY: handles that are not used afterwards.
         unsafe {
             sluice_context_free(plain);
             sluice_model_free(model);
@@ -258,18 +260,19 @@ fn texts_are_those_without_drafts() {
     }
 }
 
-/// A callback that wants no more within what was drafted ends the text there, and another goes on from it.
+/// A callback that stops within drafted tokens ends the text there, and another generation continues from
+/// it.
 #[test]
 fn a_callback_cancels_within_draft() {
     let model = open(&fixture("granitehybrid"));
     let plain = context(model, &params(c"none"));
-    // The model of the context drafts for itself: nearly all is accepted.
+    // The model of the context drafts for itself, so nearly all tokens are accepted.
     let draft = ContextParams {
         draft_model: model,
         ..params(c"auto")
     };
     let speculating = context(model, &draft);
-    // SAFETY: a handle that is not used any more; contexts keep the model.
+    // SAFETY: a handle that is not used afterwards; contexts keep the model.
     unsafe { sluice_model_free(model) };
     let (mut n_accepted, whole) = (0, tell(plain, &PLAIN).0);
     for n_wanted in 1..40 {
@@ -280,7 +283,7 @@ fn a_callback_cancels_within_draft() {
         assert_eq!(found, tell(plain, &asked).0);
         assert_eq!(found.tokens, whole.tokens[..n_wanted]);
         n_accepted += counted.1;
-        // Of the prompt, the last token alone is read again; none is drafted behind it, or there could be two.
+        // Only the prompt's last token is read again, and nothing is drafted after it, as that could add two.
         let one = Asked {
             n_predict: 1,
             ..PLAIN
@@ -291,7 +294,7 @@ fn a_callback_cancels_within_draft() {
     }
     assert!(n_accepted > 0);
     assert_eq!(tell(speculating, &PLAIN).0, whole);
-    // SAFETY: handles that are not used any more.
+    // SAFETY: handles that are not used afterwards.
     unsafe {
         sluice_context_free(plain);
         sluice_context_free(speculating);

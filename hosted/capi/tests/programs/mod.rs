@@ -1,4 +1,4 @@
-//! Programs that a C compiler makes, with one of the libraries.
+//! Programs built by a C compiler with one of the libraries.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_tests::metal::text_of;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Which of the libraries a program is linked with.
+/// The library that a program is linked with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Linked {
     Shared,
@@ -18,9 +18,10 @@ impl Linked {
     pub(crate) const ALL: [Self; 2] = [Self::Shared, Self::Static];
 }
 
-/// Compiles a program, strictly, and links it with the library that cargo built for this test.
+/// Compiles a program with strict warnings, and links it with the library that cargo built for this
+/// test.
 pub(crate) fn compile(source: &Path, linked: Linked) -> PathBuf {
-    // A file of its own: a program that another test runs cannot be written.
+    // A file of its own: a program that another test is running cannot be overwritten.
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = source
         .file_stem()
@@ -48,14 +49,14 @@ pub(crate) fn compile(source: &Path, linked: Linked) -> PathBuf {
             let named = scratch("lib").join("libsluice_capi.so.5");
             fs::create_dir_all(scratch("lib")).expect("writable");
             if fs::read_link(&named).ok().as_ref() != Some(&shared) {
-                // Tests run beside each other; the second finds it made.
+                // Tests run concurrently; the second one finds it built.
                 let _old = fs::remove_file(&named);
                 let _made = std::os::unix::fs::symlink(&shared, &named);
             }
             cc.arg(&shared);
             cc.arg(format!("-Wl,-rpath,{}", scratch("lib").display()));
         }
-        // What `rustc --print native-static-libs` says.
+        // As printed by `rustc --print native-static-libs`.
         Linked::Static => {
             cc.arg(library("libsluice_capi.a"));
             cc.args([
@@ -77,7 +78,7 @@ pub(crate) fn compile(source: &Path, linked: Linked) -> PathBuf {
     program
 }
 
-/// Where cargo put the libraries when it built this test: beside it.
+/// The folder where cargo put the libraries when it built this test.
 fn library(name: &str) -> PathBuf {
     let test = env::current_exe().expect("a test is a file");
     let path = test.with_file_name(name);
@@ -85,7 +86,7 @@ fn library(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a program, for two minutes at most.
+/// Runs a program, for at most two minutes.
 pub(crate) fn run(program: &Path, arguments: &[&str]) -> Output {
     Command::new("timeout")
         .arg("120")
