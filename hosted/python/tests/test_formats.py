@@ -78,7 +78,7 @@ def test_each_system_message_is_there(tale):
     later = [TALK[1], TALK[0], {"role": "system", "content": "S2"}, TALK[3]]
     with sluice.Llama(tale, n_ctx=512, chat_format="mistral-instruct") as llama:
         assert prompt(llama, later) == "[INST] U1 [/INST][INST] S\n\nS2\n\nU2 [/INST]"
-        with pytest.raises(sluice.RequestError, match="needs one of the user"):
+        with pytest.raises(sluice.RequestError, match="must be followed by a user message"):
             prompt(llama, TALK[:1])
     with sluice.Llama(tale, n_ctx=512, chat_format="vicuna") as llama:
         assert prompt(llama, later) == "USER: U1 S S2 USER: U2 ASSISTANT:"

@@ -92,7 +92,7 @@ def test_stop_and_start():
     stream = gate.Stream(frame_size=1024, capacity=256)
     assert not stream.is_running
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             stream.push(samples)
         stream.stop()
     expected = bits(gate.decide(samples))

@@ -1,4 +1,4 @@
-"""What `sluice bench` measures, as Python objects."""
+"""The results of `sluice bench` as Python objects."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 from sluice._files import inherited, program
 
 OURS = {"model", "output", "output_err", "progress", "help", "told", "plot"}
-"""Flags that have no place here."""
+"""Flags that do not apply here."""
 
 
 class BenchError(ValueError):
-    """The program refused what was asked, or failed: its own words."""
+    """The program rejected the arguments, or failed; the message is the program's."""
 
 
 def bench(
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
 ) -> list[dict[str, Any]]:
-    """How fast a model runs here: the rows of `sluice bench`, measured in a process of its own.
+    """Measures how fast a model runs here: the rows of `sluice bench`, from a separate process.
 
     Args:
-        model: A GGUF or `.slc` file, or several.
+        model: A GGUF or `.slc` file, or a list of them.
         options: Flags of the program by their long names, with `_` for `-`: `n_prompt=512`, `n_gen=[64, 128]`,
-            `threads=[1, 2]`, `repetitions=5`. Of lists every combination is a row; a tuple is one value
-            (`n_prompt_gen=(512, 128)`). True gives a flag without a value (`strict=True`), None and False none.
+            `threads=[1, 2]`, `repetitions=5`. Every combination of list values is a row; a tuple is one value
+            (`n_prompt_gen=(512, 128)`). True passes a flag without a value (`strict=True`), None and False omit it.
 
     Returns:
-        One object for each test, with llama-bench's names: `avg_ts` is tokens in a second, `stddev_ts` their spread,
-        `samples_ts` each repetition's; what follows them is in `docs/bench.md`.
+        One object per test, with llama-bench's names: `avg_ts` is the number of tokens per second, `stddev_ts` its
+        standard deviation, `samples_ts` the value of each repetition; docs/bench.md describes further fields.
 
     Raises:
-        BenchError: a flag is unknown or wrong, or a model cannot be loaded.
-        KeyboardInterrupt: by Ctrl-C, which ends the process.
+        BenchError: A flag is unknown or invalid, or a model cannot be loaded.
+        KeyboardInterrupt: Ctrl-C, which ends the process.
     """
     models = [model] if isinstance(model, (str, PurePath)) or not isinstance(model, Sequence) else model
     command = [*program("bench"), "--output", "json", "--quiet"]
@@ -52,7 +52,7 @@ def bench(
             process.kill()
             raise
     if process.returncode != 0:
-        raise BenchError(said.strip().removeprefix("error: ") or f"it ended with {process.returncode}")
+        raise BenchError(said.strip().removeprefix("error: ") or f"the process ended with {process.returncode}")
     found: list[dict[str, Any]] = json.loads(rows)
     return found
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders as GGUF files: converted once, and found again."""
+"""Hugging Face folders as GGUF files: converted once, then reused."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ TYPES = {
     "bfloat16": "bf16",
     "int8": "q8_0",
 }
-"""Names that PyTorch and others have for types, and the converter's."""
+"""The types' names in PyTorch and elsewhere, with the converter's names."""
 
 
 def as_gguf(
     path: str | os.PathLike[str], dtype: str | None = None, say: Callable[[str], None] | None = None
 ) -> Path:
-    """The model file of `path`: `path` itself, or what a Hugging Face folder is converted to.
+    """The model file of `path`: `path` itself, or the converted file of a Hugging Face folder.
 
-    The new file lies in `$XDG_CACHE_HOME/sluice/converted` (`~/.cache/sluice/converted`). It is made again when a
-    file of the folder has another size or time, or for another type. One that is cut off leaves nothing.
+    Converted files are stored in `$XDG_CACHE_HOME/sluice/converted` (`~/.cache/sluice/converted`). A folder is
+    converted again if one of its files has changed in size or time, or for another type. Incomplete
+    files are removed.
 
-    `dtype` is the type of its weights: `auto` or None keeps the folder's, which loses nothing; else `float32`,
-    `float16`, `bfloat16`, `q8_0` and whatever else `sluice convert --type` takes. For a file it says nothing.
-    `say` is told before a conversion begins.
+    `dtype` is the type of the weights: `auto` or None keeps the folder's, without loss; otherwise `float32`,
+    `float16`, `bfloat16`, `q8_0` or any type of `sluice convert --type`. It has no effect on files.
+    `say` is called with a message before a conversion.
 
     Raises:
-        FileNotFoundError: there is nothing at `path`.
-        ValueError: the folder cannot be converted; the message says why.
-        OSError: the cache cannot be written.
+        FileNotFoundError: `path` does not exist.
+        ValueError: The folder cannot be converted; the message gives the reason.
+        OSError: The cache cannot be written.
     """
     path = Path(path)
     if not path.is_dir():
@@ -52,7 +53,7 @@ def as_gguf(
             raise FileNotFoundError(f"{path}: no such file or folder")
         return path
     if not (path / "config.json").is_file():
-        raise ValueError(f"{path}: a folder without config.json is no Hugging Face model")
+        raise ValueError(f"{path}: not a Hugging Face model: the folder has no config.json")
     kind = _type(dtype)
     cache = _cache()
     target = cache / f"{_fingerprint(path)}-{kind}.gguf"
@@ -61,8 +62,8 @@ def as_gguf(
     cache.mkdir(parents=True, exist_ok=True)
     _tidy(cache)
     if say is not None:
-        say(f"{path}: converting to {target}, once")
-    # All that the converter writes is in a folder of its own, which goes whatever happens.
+        say(f"{path}: converting to {target} (only once)")
+    # The converter writes only to a folder of its own, which is always removed.
     part = cache / f"{target.stem}.{threading.get_ident()}.{_host()}.{os.getpid()}.part"
     part.mkdir(exist_ok=True)
     try:
@@ -76,7 +77,7 @@ def as_gguf(
 def _type(dtype: str | None) -> str:
     name = (dtype or "").removeprefix("torch.")
     if not re.fullmatch(r"\w*", name):
-        raise ValueError(f"{name!r} is no type of weights")
+        raise ValueError(f"unknown weight type {name!r}")
     return TYPES.get(name.lower(), name)
 
 
@@ -86,7 +87,7 @@ def _cache() -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    """A hash over the folder's place, and names, sizes and times of its files."""
+    """A hash over the folder's path, and the names, sizes and times of its files."""
     folder = folder.resolve()
     found = hashlib.sha256(f"{__version__}\0{folder}".encode(errors="surrogateescape"))
     for path in sorted(_files(folder)):
@@ -107,7 +108,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _convert(folder: Path, out: Path, kind: str) -> None:
-    """Runs the converter, which handles signals itself, in a process of its own."""
+    """Runs the converter, which handles signals itself, in a separate process."""
     command = [*program("convert"), "-q", "--overwrite"]
     command += ["--model-name", folder.resolve().name, "--type", kind, "--", str(folder), str(out)]
     done = subprocess.run(
@@ -118,14 +119,14 @@ def _convert(folder: Path, out: Path, kind: str) -> None:
     if done.returncode in (130, -2):
         raise KeyboardInterrupt
     said = done.stderr.decode(errors="replace").strip().removeprefix("error: ")
-    raise ValueError(f"{folder}: not converted: {said or f'the converter ended with {done.returncode}'}")
+    raise ValueError(f"{folder}: conversion failed: {said or f'the converter ended with {done.returncode}'}")
 
 
 def _tidy(cache: Path) -> None:
-    """Removes what processes that are gone have left."""
+    """Removes what terminated processes have left behind."""
     for part in cache.glob("*.part"):
         host, process = part.name.split(".")[-3:-1]
-        # Numbers of processes are those of one machine, or container.
+        # Process ids are unique only within one machine or container.
         if host == _host() and process.isdecimal() and not _runs(int(process)):
             shutil.rmtree(part, ignore_errors=True)
 
@@ -140,6 +141,6 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        # It is another user's.
+        # The file belongs to another user.
         return True
     return True

@@ -1,4 +1,4 @@
-"""Chat formats by llama-cpp-python's names: the prompts that their models were published with, as Jinja text."""
+"""Chat formats with llama-cpp-python's names: the prompts that their models were published with, as Jinja text."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Around = tuple[str, str]
-"""What stands before a text and behind it."""
+"""The text before and after another text."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """What stands around the messages of a conversation."""
+    """The texts around the messages of a conversation."""
 
     user: Around
     assistant: Around
     start: str
-    """Where the answer begins."""
+    """The beginning of the answer."""
     system: Around = ("", "")
     default: str = ""
-    """The system's message where there is none."""
+    """The default system message."""
     first: Around = ("", "")
-    """Around the system's message where it is a part of the user's first, instead of `system`."""
+    """The texts around the system message if it is part of the first user message, instead of `system`."""
     stop: tuple[str, ...] = ()
-    """Texts that end an answer, beside the vocabulary's tokens."""
+    """Texts that end an answer, in addition to the vocabulary's tokens."""
 
     def template(self) -> str:
         """The format as a template."""
@@ -45,7 +45,7 @@ class Format:
             text += "{% set ns.first = '' %}" if inner and role == "user" else ""
         text += "{% else %}{{ raise_exception('this chat format has no ' + message.role) }}{% endif %}{% endfor %}"
         if inner:
-            left = "a system message needs one of the user behind it"
+            left = "a system message must be followed by a user message"
             text += "{% if ns.first %}{{ raise_exception('" + left + "') }}{% endif %}"
         return text + "{% if add_generation_prompt %}{{ " + _text(self.start) + " }}{% endif %}"
 
@@ -167,30 +167,30 @@ FORMATS: Mapping[str, Format] = {
         stop=("</s>",),
     ),
 }
-"""Of what the server has no template for."""
+"""Formats without a built-in template."""
 
 SAME = {"llama-3": "llama3", "chatml-function-calling": "chatml"}
-"""llama-cpp-python's names of formats that the server has by another."""
+"""llama-cpp-python's names of formats that are built in under another name."""
 
 OWN = ("functionary", "functionary-v1", "functionary-v2", "open-orca", "openbuddy")
-"""Its formats that are not here."""
+"""Formats of llama-cpp-python that are not supported."""
 
 
 def template_of(chat_format: str) -> str:
-    """What `--chat-template` is to say: a name that the server knows, or Jinja text.
+    """The value for `--chat-template`: a built-in name, or Jinja text.
 
     Raises:
-        ValueError: llama-cpp-python has a format of this name, and it is not here.
+        ValueError: llama-cpp-python has a format of this name, but it is not supported.
     """
     if chat_format in OWN:
         raise ValueError(
-            f"chat_format {chat_format!r}: not supported; the model's own template or Jinja text is"
+            f"chat_format {chat_format!r}: not supported; use the model's own template or Jinja text"
         )
     known = FORMATS.get(chat_format)
     return known.template() if known else SAME.get(chat_format, chat_format)
 
 
 def stops_of(chat_format: str | None) -> tuple[str, ...]:
-    """Texts that end an answer, beside the vocabulary's tokens."""
+    """Texts that end an answer, in addition to the vocabulary's tokens."""
     known = FORMATS.get(chat_format or "")
     return known.stop if known else ()

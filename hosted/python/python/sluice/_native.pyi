@@ -1,4 +1,4 @@
-"""The native half of the wheel."""
+"""The native part of the wheel."""
 
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
@@ -122,7 +122,7 @@ class Tokenizer:
     def cache_info(self) -> CacheInfo: ...
     def cache_clear(self) -> None: ...
 
-# The gate. `_Samples` is what numpy makes an array of; whole numbers are checked, so anything goes in.
+# The gate. `_Samples` is anything that numpy can convert to an array; integers are checked, so any type is accepted.
 _Samples: TypeAlias = ArrayLike
 _F32: TypeAlias = NDArray[np.float32]
 _Columns: TypeAlias = tuple[NDArray[np.uint8], _F32, _F32, _F32, _F32, _F32]

@@ -1,4 +1,4 @@
-"""From a regular expression to a grammar in llama.cpp's notation (GBNF), for texts that match it as a whole."""
+"""Converts a regular expression to a grammar in llama.cpp's notation (GBNF) for texts that match it as a whole."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ CLASSES = {
     "w": "0-9A-Za-z_",
     "s": " \\t\\n\\r",
 }
-"""ASCII's, as Python has them with `re.ASCII`."""
+"""ASCII classes, as in Python with `re.ASCII`."""
 
 CONTROLS = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "0": 0}
 BOUND_MAX = 1000
 
 
 def grammar(pattern: str) -> str:
-    r"""The grammar of texts that match `pattern` from their beginning to their end.
+    r"""The grammar of texts that match `pattern` as a whole.
 
-    Literals, escapes, `.`, classes (`[^a-z]`, `\d`, `\w`, `\s`), groups, `|`, and `*`, `+`, `?`, `{m,n}`, also lazy,
-    which is the same here. `^` at the beginning and `$` at the end change nothing.
+    Supported: literals, escapes, `.`, classes (`[^a-z]`, `\d`, `\w`, `\s`), groups, `|`, and `*`, `+`, `?`, `{m,n}`,
+    also lazy, which makes no difference here. `^` at the beginning and `$` at the end have no effect.
 
     Raises:
-        ValueError: the pattern is wrong, or has what is not supported: backreferences, lookaround, `\b`, flags.
+        ValueError: The pattern is invalid, or uses backreferences, lookaround, `\b` or flags, which are not supported.
     """
     reader = _Reader(pattern)
     reader.skip("^")
@@ -144,7 +144,7 @@ class _Reader:
         return f"{_shown(low)}-{_shown(high)}"
 
     def one(self) -> int | str:
-        """A character of a class, or what stands for several."""
+        """A character of a class, or the expansion of a shorthand."""
         char = self.take()
         if char != "\\":
             return ord(char)
@@ -155,7 +155,7 @@ class _Reader:
         return self.code
 
     def escape(self, *, in_class: bool) -> str:
-        """What stands in a class for an escape; `code` is its character, where it is one."""
+        """The class of an escape; `code` is its character if it stands for one."""
         char = self.take()
         if char in CLASSES:
             return CLASSES[char]

@@ -1,4 +1,4 @@
-"""What may be done to logits before a token is chosen: llama-cpp-python's names."""
+"""Callbacks that change logits before a token is chosen, with llama-cpp-python's names."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ Tokens = NDArray[np.uint32]
 Scores = NDArray[np.float32]
 
 LogitsProcessor = Callable[[Any, Any], Any]
-"""Is given the tokens so far, uint32 (n_tokens), and the logits, float32 (n_vocab); returns logits. It may change
-those that it was given."""
+"""Receives the tokens so far, uint32 (n_tokens), and the logits, float32 (n_vocab); returns logits. It may modify
+its argument."""
 
 StoppingCriteria = Callable[[Any, Any], bool]
-"""Is given the same; true ends the text before the token that would be chosen."""
+"""Receives the same arguments; true ends the text before the next token is chosen."""
 
 
 class LogitsProcessorList(list[LogitsProcessor]):
-    """Processors that are applied one after the other."""
+    """Processors that are applied in order."""
 
     def __call__(self, input_ids: Tokens, scores: Scores) -> Scores:
-        """The logits that all of them make."""
+        """The logits after all processors."""
         for processor in self:
             scores = processor(input_ids, scores)
         return scores
 
 
 class StoppingCriteriaList(list[StoppingCriteria]):
-    """Criteria of which one is enough."""
+    """Criteria, any of which ends the text."""
 
     def __call__(self, input_ids: Tokens, logits: Scores) -> bool:
-        """Whether one of them is met."""
+        """Whether any of them is met."""
         return any(criterion(input_ids, logits) for criterion in self)
 
 
 class MinTokensLogitsProcessor:
-    """Keeps a text from ending before `min_tokens` tokens."""
+    """Prevents a text from ending before `min_tokens` tokens."""
 
     def __init__(self, min_tokens: int, token_eos: int) -> None:
         self.min_tokens = min_tokens
@@ -46,7 +46,7 @@ class MinTokensLogitsProcessor:
         self.prompt_tokens: int | None = None
 
     def __call__(self, input_ids: Tokens, scores: Scores) -> Scores:
-        """The logits, without the end where it is too early."""
+        """The logits, with the end of the text masked while it is too early."""
         if self.prompt_tokens is None:
             self.prompt_tokens = len(input_ids)
         if len(input_ids) - self.prompt_tokens < self.min_tokens:
@@ -55,7 +55,7 @@ class MinTokensLogitsProcessor:
 
 
 def listed(callbacks: Callable[..., Any] | list[Any] | None) -> list[Callable[..., Any]]:
-    """One callback, a list of them, or none, as a list."""
+    """A callback, a list of callbacks, or None, as a list."""
     if callbacks is None:
         return []
     if isinstance(callbacks, list):

@@ -1,4 +1,4 @@
-"""Grammars that an answer has to keep to: llama-cpp-python's class."""
+"""Grammars that constrain an answer: llama-cpp-python's class."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ class LlamaGrammar:
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
-        """Of text in GBNF."""
+        """Creates a grammar from GBNF text."""
         del verbose
         return cls(grammar=grammar)
 
     @classmethod
     def from_file(cls, file: str | Path, verbose: bool = True) -> LlamaGrammar:
-        """Of a file in GBNF.
+        """Creates a grammar from a GBNF file.
 
         Raises:
-            OSError: it cannot be read. ValueError: it is empty.
+            OSError: The file cannot be read. ValueError: The file is empty.
         """
         del verbose
         text = Path(file).read_text(encoding="utf-8")
         if not text:
-            raise ValueError(f"{file}: there is no grammar in it")
+            raise ValueError(f"{file}: the file is empty")
         return cls(grammar=text)
 
     @classmethod
     def from_json_schema(cls, json_schema: str | dict[str, Any], verbose: bool = True) -> LlamaGrammar:
-        """Of a JSON schema, as text or as an object.
+        """Creates a grammar from a JSON schema, given as text or as an object.
 
         Raises:
-            ValueError: the text is not JSON.
+            ValueError: The text is not JSON.
         """
         del verbose
         schema = json.loads(json_schema) if isinstance(json_schema, str) else json_schema
         return cls(json_schema=schema)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a request that ask for it."""
+        """The fields that request this grammar."""
         if self.grammar is not None:
             return {"grammar": self.grammar}
         return {"json_schema": self.json_schema}
 
 
 def fields(grammar: LlamaGrammar | str | None) -> dict[str, Any]:
-    """The fields of a request for `grammar`, which may be GBNF too."""
+    """The fields that request `grammar`, which may also be GBNF text."""
     if grammar is None:
         return {}
     if isinstance(grammar, str):

@@ -1,4 +1,4 @@
-"""Which adapter a batch is computed with: vLLM's `LoRARequest`."""
+"""The adapter of a batch: vLLM's `LoRARequest`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoRARequest:
-    """An adapter: a folder of PEFT's or a GGUF file, read when it is first used.
+    """An adapter: a PEFT folder or a GGUF file, loaded when it is first used.
 
     Attributes:
-        lora_name: What it is called; another path needs another name.
-        lora_int_id: vLLM's number of it, at least 1. It has no meaning here.
-        load_inplace: Read it again, although the name is known.
+        lora_name: The adapter's name; a different path needs a different name.
+        lora_int_id: vLLM's adapter number, at least 1. It has no effect.
+        load_inplace: Load it again even if the name is known.
     """
 
     lora_name: str

@@ -1,4 +1,4 @@
-"""What a batch comes to: vLLM's outputs."""
+"""The results of a batch: vLLM's outputs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Logprob:
-    """How likely the model found a token, before any sampler.
+    """The log-probability of a token according to the model, before any sampler.
 
     Attributes:
         logprob: Natural logarithm of its probability.
-        rank: 1 for the likeliest; None where it is not among those that were asked for.
+        rank: 1 for the most likely token; None if the token is not among the requested ones.
         decoded_token: Its text.
     """
 
@@ -25,19 +25,19 @@ class Logprob:
 
 
 TokenLogprobs = dict[int, Logprob]
-"""A token's, and the likeliest in its place."""
+"""A token's log-probability, and those of the most likely tokens in its place."""
 
 
 @dataclass
 class CompletionOutput:
-    """One text.
+    """One generated text.
 
     Attributes:
-        token_ids: All of it, with the token that ended it.
+        token_ids: All of its tokens, including the one that ended it.
         cumulative_logprob: Sum over `token_ids`; None without `logprobs`.
         logprobs: One for each of `token_ids`.
-        finish_reason: `stop` or `length`; None while it is written.
-        stop_reason: The text of `stop` or the token of `stop_token_ids` that ended it; None where it ended otherwise.
+        finish_reason: `stop` or `length`; None during generation.
+        stop_reason: The string of `stop` or the token of `stop_token_ids` that ended it; otherwise None.
     """
 
     index: int
@@ -50,19 +50,19 @@ class CompletionOutput:
     lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
-        """Whether it has ended."""
+        """Whether the text has ended."""
         return self.finish_reason is not None
 
 
 @dataclass
 class RequestOutput:
-    """A prompt and its texts.
+    """A prompt and its generated texts.
 
     Attributes:
-        prompt: Its text; None where tokens were given.
-        prompt_logprobs: One for each token, None for the first; None where they were not asked for.
-        metrics: Times of the request's last text, in the server's words (`prompt_ms`, `predicted_per_second`, ...).
-        num_cached_tokens: Tokens of the prompt that were not computed again.
+        prompt: The prompt's text; None if tokens were given.
+        prompt_logprobs: One entry per token, None for the first; None if they were not requested.
+        metrics: Timings of the request's last text, with the server's names (`prompt_ms`, `predicted_per_second`, ...).
+        num_cached_tokens: Number of prompt tokens found in the cache.
     """
 
     request_id: str
@@ -84,7 +84,7 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """Its numbers."""
+        """The vector as a list."""
         return len(self.embedding)
 
 
@@ -100,7 +100,7 @@ class EmbeddingRequestOutput:
 
 @dataclass
 class ScoringOutput:
-    """How well a document answers a query: the model's own number, without a sigmoid."""
+    """The relevance of a document to a query: the model's raw output, without a sigmoid."""
 
     score: float
 

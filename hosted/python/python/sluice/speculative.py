@@ -1,4 +1,4 @@
-"""What drafts tokens: llama-cpp-python's name. Drafts change the speed of a text and none of its tokens."""
+"""Sources of draft tokens, with llama-cpp-python's name. Drafts change the speed of a text but not its tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LlamaPromptLookupDecoding:
-    """Drafts from the text itself: what followed the last tokens where they stood before.
+    """Drafts from repetitions in the text itself.
 
-    `num_pred_tokens` (1 to 16) is the most tokens of a draft. `max_ngram_size` is accepted: how many tokens have to
-    be the same is learnt from what was accepted.
+    `num_pred_tokens` (1 to 16) is the maximum number of draft tokens. `max_ngram_size` is accepted without effect: the
+    length of matches adapts to what was accepted.
     """
 
     max_ngram_size: int = 2

@@ -1,4 +1,4 @@
-"""The gate: which frames of a stream are worth waking a model for.
+"""The gate: decides which frames of a stream should wake a model.
 
     from sluice import gate
 
@@ -10,11 +10,11 @@
         stream.flush()
         decisions = stream.pull()
 
-Samples are arrays of any shape, read in C order. A C-contiguous float32 array is read where it lies; other real
-numbers are converted to float32, whole numbers by their value (divide int16 by 32768 first). NaN and infinity are
-signal: their frames always pass.
+Samples are arrays of any shape, read in C order. A C-contiguous float32 array is read in place; other real numbers
+are converted to float32, integers by value (divide int16 by 32768 first). NaN and infinity are signal: their frames
+always pass.
 
-Results are the same bits as those of `sluice gate`, on every machine. How to find a policy: docs/gate.md.
+Results are bit-identical to those of `sluice gate`, on every machine. docs/gate.md explains how to choose a policy.
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ __all__ = [
 
 
 class Gate:
-    """A stream's gate: each call goes on where the last one ended.
+    """A gate for one stream: each call continues where the last one ended.
 
-    The arguments are a policy, or its fields as keywords, which replace those of a policy. Threads may share it; a
-    call waits until it is free. Raises ValueError for a value outside its range.
+    The arguments are a policy, or its fields as keywords, which override those of the policy. Threads may share a gate;
+    a call waits until it is free. Raises ValueError for a value out of range.
     """
 
     def __init__(self, policy: Policy | None = None, **arguments: Unpack[PolicyArguments]) -> None:
         self.policy = policy_of(policy, arguments)
         self._gate = _native.Gate(settings_of(self.policy))
         self._count = 0
-        # Frames are numbered in the order in which they are decided.
+        # Frames are numbered in the order of their decisions.
         self._lock = threading.Lock()
 
     def decide(self, samples: npt.ArrayLike, frame_size: int | None = None) -> Decisions:
-        """Decides about every whole frame of `samples`; what is left behind the last one is not looked at.
+        """Decides every whole frame of `samples`; samples left over at the end are ignored.
 
-        A frame has `frame_size` samples, 1 to 2^31 - 1; without it 1024, or a row where the array has two or more
-        dimensions. Other threads run meanwhile. Ctrl-C ends it, and then the gate is as it was before.
+        A frame has `frame_size` samples, 1 to 2^31 - 1; by default 1024, or a row if the array has two or more
+        dimensions. Other threads run meanwhile. Ctrl-C ends the call and leaves the gate unchanged.
 
-        Raises TypeError for what is no array of real numbers, ValueError for a `frame_size` out of range.
+        Raises TypeError if `samples` is not an array of real numbers, ValueError if `frame_size` is out of range.
         """
         if frame_size is None:
             shape = np.shape(samples)
@@ -89,9 +89,9 @@ class Gate:
             return self._decisions(columns, int(frame_size), samples)
 
     def decide_frame(self, frame: npt.ArrayLike) -> Decision:
-        """Decides about one frame, which is the whole array, of any shape and length.
+        """Decides one frame, which is the whole array, of any shape and length.
 
-        A frame without samples is silent, and changes nothing. Raises TypeError for what is no array of real
+        A frame without samples is silent and changes nothing. Raises TypeError if `frame` is not an array of real
         numbers.
         """
         with self._lock:
@@ -99,7 +99,7 @@ class Gate:
             return self._decisions(columns, 0, None)[0]
 
     def reset(self) -> None:
-        """Goes back to the start of a stream."""
+        """Returns to the start of a stream."""
         with self._lock:
             self._gate.reset()
             self._count = 0
@@ -117,8 +117,8 @@ def decide(
     policy: Policy | None = None,
     **arguments: Unpack[PolicyArguments],
 ) -> Decisions:
-    """Decides about every whole frame of a stream that `samples` is all of.
+    """Decides every whole frame of a stream that consists of `samples`.
 
-    As `Gate(policy, **arguments).decide(samples, frame_size)`.
+    Equals `Gate(policy, **arguments).decide(samples, frame_size)`.
     """
     return Gate(policy, **arguments).decide(samples, frame_size)

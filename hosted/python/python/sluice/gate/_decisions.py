@@ -1,4 +1,4 @@
-"""What was decided, frame by frame."""
+"""Decisions, frame by frame."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Columns: TypeAlias = tuple[npt.NDArray[np.uint8], F32, F32, F32, F32, F32]
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What was decided of one frame."""
+    """The decision about one frame."""
 
     verdict: str
     """One of `VERDICTS`."""
@@ -35,11 +35,11 @@ class Decision:
     value: float | None
     """The policy's measure; None below the wall."""
     level: float
-    """The threshold that was in force."""
+    """The threshold in force."""
     scaling: float
-    """0 to 10; that of the last evaluated frame where this one was not evaluated."""
+    """The scaling, 0 to 10; if this frame was not evaluated, that of the last evaluated frame."""
     features: dict[str, float] | None
-    """By the names of `FEATURES`; None where the frame was not evaluated."""
+    """The features by name (`FEATURES`); None if the frame was not evaluated."""
 
     @property
     def passes(self) -> bool:
@@ -49,30 +49,30 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Decisions:
-    """What was decided of `n` frames, by column. `len()` is n; an index gives one `Decision`, a slice `Decisions`."""
+    """The decisions about `n` frames, by column. `len()` is n; an index gives one `Decision`, a slice `Decisions`."""
 
     index: npt.NDArray[np.uint64]
-    """The frames' numbers in the stream, from 0: (n)."""
+    """The frames' numbers in the stream, counted from 0: (n)."""
     verdict: npt.NDArray[np.uint8]
     """Index into `VERDICTS`: (n)."""
     max_abs: F32
     """The largest magnitudes; NaN if there is a NaN: (n)."""
     value: F32
-    """The policy's measure; NaN below the wall, where it is not known: (n)."""
+    """The policy's measure; NaN below the wall, where it is not computed: (n)."""
     level: F32
-    """The threshold that was in force: (n)."""
+    """The threshold in force: (n)."""
     scaling: F32
-    """0 to 10; that of the last evaluated frame where this one was not evaluated: (n)."""
+    """The scaling, 0 to 10; if a frame was not evaluated, that of the last evaluated frame: (n)."""
     features: F32
-    """Columns are `FEATURES`; NaN where the frame was not evaluated: (n, 7)."""
+    """Columns are `FEATURES`; NaN if the frame was not evaluated: (n, 7)."""
     frame_size: int
-    """Samples in a frame."""
+    """Samples per frame."""
     measure: str
-    """What `value` is: one of `MEASURES`."""
+    """The measure in `value`: one of `MEASURES`."""
     passed: F32 | None = None
-    """The samples of the frames that pass, where a stream keeps them: (number of them, frame_size)."""
+    """The samples of passing frames, if a stream keeps them: (number of passing frames, frame_size)."""
     samples: npt.ArrayLike | None = None
-    """What was decided about, as it was given; None for those of a stream."""
+    """The samples as passed to `decide`; None for decisions of a stream."""
 
     def __len__(self) -> int:
         return len(self.verdict)
@@ -111,40 +111,40 @@ class Decisions:
 
     @property
     def is_active(self) -> npt.NDArray[np.bool_]:
-        """Whether the frame itself is on the passing side: (n)."""
+        """Whether the frame itself meets the threshold: (n)."""
         return np.equal(self.verdict, ACTIVE)
 
     @property
     def passes(self) -> npt.NDArray[np.bool_]:
-        """Whether the frame passes: it is active, or follows one closely enough: (n)."""
+        """Whether the frame passes: it is active, or closely follows an active one: (n)."""
         return np.not_equal(self.verdict, SILENT)
 
     @property
     def entropy(self) -> F32:
-        """Entropy of the histogram in bits, 0 to 8; NaN where the frame was not evaluated: (n)."""
+        """Entropy of the histogram in bits, 0 to 8; NaN if the frame was not evaluated: (n)."""
         return self.feature("entropy")
 
     def feature(self, name: str) -> F32:
-        """The column of a feature, one of `FEATURES`; NaN where the frame was not evaluated: (n).
+        """The column of a feature, one of `FEATURES`; NaN if the frame was not evaluated: (n).
 
-        Raises ValueError for another name.
+        Raises ValueError for an unknown name.
         """
         if name not in FEATURES:
-            raise ValueError(f"name is {name!r}: it is one of {', '.join(FEATURES)}")
+            raise ValueError(f"name is {name!r}, expected one of {', '.join(FEATURES)}")
         return self.features[:, FEATURES.index(name)]
 
     def frames(self, samples: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-        """The frames that were decided about, of `samples` or of what `decide` was given: (n, frame_size).
+        """The frames of the decisions, from `samples` or from the argument of `decide`: (n, frame_size).
 
-        A view where the samples are contiguous. Raises ValueError where there are none, or too few.
+        A view if the samples are contiguous. Raises ValueError if there are no samples, or too few.
         """
         given = self.samples if samples is None else samples
         if given is None:
-            raise ValueError("samples is None: decisions of a stream have none of their own")
+            raise ValueError("samples is None: decisions of a stream do not keep samples")
         flat = np.asarray(given).reshape(-1)
         n_samples = len(self) * self.frame_size
         if flat.size < n_samples:
-            raise ValueError(f"samples has {flat.size} of them: it is at least {n_samples}")
+            raise ValueError(f"samples has {flat.size} values, expected at least {n_samples}")
         return flat[:n_samples].reshape(len(self), self.frame_size)
 
     def plot(
@@ -154,11 +154,11 @@ class Decisions:
         samples: npt.ArrayLike | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Writes a picture, an SVG: the signal above, the measure and the threshold below, and what passed.
+        """Plots the decisions as an SVG: signal, measure, threshold, and which frames passed.
 
-        `samples` stands in for those of a stream, which has none of its own. Raises FileExistsError unless
-        `overwrite`, OSError where the file cannot be written, and ValueError where there are fewer samples than
-        frames.
+        `samples` provides the samples of a stream, whose decisions do not keep them. Raises FileExistsError unless
+        `overwrite`, OSError if the file cannot be written, and ValueError if there are fewer samples than the frames
+        need.
         """
         given = self.samples if samples is None else samples
         verdict, value = np.ascontiguousarray(self.verdict), np.ascontiguousarray(self.value)
@@ -166,14 +166,14 @@ class Decisions:
         _native.plot(path, self.frame_size, given, verdict, value, level, self.measure, overwrite)
 
     def text(self, width: int = 80) -> str:
-        """A picture in two lines of at most `width` characters.
+        """Plots the decisions in two lines of at most `width` characters.
 
-        The first line is the measure: a bar per stretch of frames, with the largest value, which the line ends
-        with. The second has `#` where frames are active, `-` where they pass behind such, `.` where they do not.
+        The first line shows the measure: a bar per stretch of frames, followed by the largest value. The second has
+        `#` for active frames, `-` for frames that pass after active ones, and `.` for silent frames.
         Raises ValueError for a width below 1.
         """
         if width < 1:
-            raise ValueError(f"width is {width}: it is at least 1")
+            raise ValueError(f"width is {width}, expected at least 1")
         if not len(self):
             return "no frames"
         edges = np.linspace(0, len(self), min(width, len(self)) + 1).astype(int)[:-1]
@@ -187,7 +187,7 @@ class Decisions:
 
     def _part(self, at: slice) -> Decisions:
         if at.step not in (None, 1):
-            raise ValueError(f"the slice's step is {at.step}: it is 1")
+            raise ValueError(f"the slice's step is {at.step}, expected 1")
         numbers = range(len(self))[at]
         columns = {
             name: getattr(self, name)[at]

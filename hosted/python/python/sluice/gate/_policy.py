@@ -1,4 +1,4 @@
-"""What a gate looks at, and when a frame passes."""
+"""The policy of a gate: what it measures, and when a frame passes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ FEATURES = (
 """The columns of `Decisions.features`."""
 
 MEASURES = ("max_abs", "peak_to_peak", "std", "scaling", *FEATURES)
-"""What a policy may compare with its threshold."""
+"""The measures that a policy can compare with its threshold."""
 
 VERDICTS = ("active", "hang_over", "silent")
-"""What the numbers of `Decisions.verdict` mean."""
+"""The meaning of the numbers in `Decisions.verdict`."""
 
 ACTIVE, HANG_OVER, SILENT = range(3)
 
@@ -51,11 +51,11 @@ class NoiseFloor:
     """Keeps the threshold above the noise: it is at least `ratio` times the floor of the measure."""
 
     ratio: float = 3.0
-    """Signal is this many times the floor; at least 1."""
+    """Minimum ratio of signal to floor; at least 1."""
     fall: float = 0.2
-    """Share of the way that the floor goes towards a lower value per frame, 0 to 1."""
+    """How fast the floor falls towards a lower value, as a share of the difference per frame, 0 to 1."""
     rise: float = 0.002
-    """Share of the way towards a higher value per frame, 0 to 1."""
+    """How fast the floor rises towards a higher value, as a share of the difference per frame, 0 to 1."""
 
 
 class PolicyArguments(TypedDict, total=False):
@@ -76,29 +76,29 @@ class PolicyArguments(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Which frames pass, and what is computed of them.
+    """Which frames pass, and what is computed for them.
 
-    Raises ValueError for a value outside its range.
+    Raises ValueError for a value out of range.
     """
 
     measure: MeasureName = "max_abs"
-    """What is compared with the threshold: one of `MEASURES`."""
+    """The measure to compare with the threshold: one of `MEASURES`."""
     threshold: float = 1e-5
-    """Frames at this value or above pass; at least 0."""
+    """Frames at or above this value pass; at least 0."""
     at_most: bool = False
-    """Frames at the threshold or below pass instead."""
+    """Frames at or below the threshold pass instead."""
     hysteresis: float = 1.0
-    """Share of the threshold down to which an open gate stays open; above 0, at most 1, which is off."""
+    """An open gate closes only below this share of the threshold; above 0 and at most 1, which is off."""
     hang_over: int = 0
-    """Frames that pass after the last active one."""
+    """Number of frames that pass after the last active one."""
     noise_floor: NoiseFloor | float | None = None
     """Keeps the threshold above the noise; a number is the ratio."""
     wall: float = 1e-5
-    """Frames whose largest magnitude is below are silent whatever is measured; at least 0."""
+    """Frames whose largest magnitude is below this value are silent, whatever the measure; at least 0."""
     score: bool = True
-    """Whether frames that pass get features and a scaling, also where the measure needs neither."""
+    """Whether features and a scaling are computed for passing frames, even if the measure needs neither."""
     num_bins: int = 256
-    """Bins of the entropy's histogram; at least 1, more than 256 count as 256."""
+    """Bins of the entropy's histogram; at least 1, and more than 256 count as 256."""
     l1_threshold: float = 0.1
     """Mean magnitude below which a frame is sparse."""
     ema_alpha: float = 0.2

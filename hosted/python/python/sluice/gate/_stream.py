@@ -1,4 +1,4 @@
-"""A gate with a thread of its own, and what the machine gives it."""
+"""A gate with a thread of its own, and the isolation that the machine grants it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from sluice.gate._policy import (
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """What was asked of the kernel, and what it gave."""
+    """A request to the kernel, and its result."""
 
     name: str
-    """What it is."""
+    """What was requested."""
     requested: str
-    """What was asked for."""
+    """The requested value."""
     found: str
-    """What the kernel says is in force."""
+    """The value in force, as reported by the kernel."""
     why_not: str | None
-    """Why less is in force than was asked for; None if all of it is."""
+    """Why the request was not granted in full; None if it was."""
     remedy: str | None
-    """What to type to get it, where something can be typed."""
+    """The command that fixes it, if there is one."""
 
     @property
     def is_held(self) -> bool:
-        """Whether all that was asked for is in force."""
+        """Whether the request was granted in full."""
         return self.why_not is None
 
     def __str__(self) -> str:
@@ -50,23 +50,23 @@ class Measure:
 
 
 class Stream:
-    """A gate with a thread of its own, which decides about what is pushed.
+    """A gate with a thread of its own, which decides the frames that are pushed.
 
-    It starts and stops as a context manager, or with `start` and `stop`; each start begins a new stream, with
-    counters at 0. Frames are cut from the first sample on, whatever the sizes of the pushes. Any thread may call
-    it. In a child of a fork every call raises RuntimeError.
+    Use it as a context manager, or call `start` and `stop`; each start begins a new stream, with counters at 0. Frames
+    begin at the first sample, whatever the sizes of the pushes. Any thread may call the methods. In a child of a
+    fork every call raises RuntimeError.
 
-    frame_size: samples in a frame, 1 to 2^31 - 1.
+    frame_size: samples per frame, 1 to 2^31 - 1.
     capacity: frames in the ring between the pushes and the thread, at least 1.
-    on_full: what a push does when the ring is full. "block" waits, "return" takes what fits and says how much,
-        "drop_newest" and "drop_oldest" drop whole frames and count them.
-    outputs: decisions that wait for a pull, at least 1. Further ones are lost, and counted in `outputs_lost`; their
-        frames are processed all the same.
-    keep_frames: whether pulls also give the samples of frames that pass.
-    isolate: asks the kernel for a core, real-time priority, locked and huge pages and so on for the thread; what
-        it gave is in `isolation`. A refusal is no error.
+    on_full: what a push does if the ring is full. "block" waits, "return" takes what fits and returns how much,
+    "drop_newest" and "drop_oldest" drop whole frames and count them.
+    outputs: maximum number of decisions that wait for a pull, at least 1. Further ones are lost, and counted in
+    `outputs_lost`; their frames are processed all the same.
+    keep_frames: whether pulls also return the samples of passing frames.
+    isolate: requests a core, real-time priority, locked and huge pages and so on for the thread; `isolation` reports
+    what was granted. A refusal is not an error.
 
-    The rest is a policy, or its fields as keywords. Raises ValueError for a value outside its range.
+    The remaining arguments are a policy, or its fields as keywords. Raises ValueError for a value out of range.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class Stream:
         )
 
     def start(self) -> None:
-        """Begins a new stream, with counters at 0. Decisions that were not pulled stay. Nothing if it runs.
+        """Begins a new stream, with counters at 0. Pending decisions are kept. Does nothing if it is running.
 
-        Raises MemoryError without memory for the ring.
+        Raises MemoryError if the ring cannot be allocated.
         """
         self._stream.start()
 
     def stop(self) -> None:
-        """Ends the stream when every whole frame that was pushed is decided about. Nothing if it does not run.
+        """Ends the stream once every whole frame that was pushed is decided. Does nothing if it is not running.
 
-        Decisions and counters stay. A push in progress ends early.
+        Decisions and counters are kept. A push in progress ends early.
         """
         self._stream.stop()
 
@@ -117,42 +117,42 @@ class Stream:
         self.stop()
 
     def push(self, samples: npt.ArrayLike) -> int:
-        """Offers samples, and returns how many were taken: all of them, unless `on_full` is "return" or it stops.
+        """Offers samples, and returns how many were accepted: all, unless `on_full` is "return" or the stream stops.
 
-        With "return" the rest is the caller's to push again. Other threads run meanwhile, and Ctrl-C ends the wait.
-        Raises RuntimeError if it does not run, TypeError for what is no array of real numbers.
+        With "return" the caller may push the rest again. Other threads run meanwhile, and Ctrl-C ends the wait.
+        Raises RuntimeError if the stream is not running, TypeError if `samples` is not an array of real numbers.
         """
         taken = self._stream.push(samples)
         if taken is None:
-            raise RuntimeError("the stream does not run: start() begins one, and so does a with statement")
+            raise RuntimeError("the stream is not running: call start(), or use a with statement")
         return taken
 
     def pull(self, max_frames: int | None = None, *, timeout: float | None = 0.0) -> Decisions:
-        """Up to `max_frames` decisions, oldest first; all there are without it.
+        """Returns up to `max_frames` decisions, oldest first; by default all.
 
-        Without any it waits up to `timeout` seconds for the first, for ever with None, but never longer than the
-        stream runs. Raises ValueError for a number below 0.
+        If there are none, it waits for the first one, at most `timeout` seconds (None: no limit), but no longer than
+        the stream runs. Raises ValueError for a negative number.
         """
         index, columns, passed = self._stream.pull(_MOST if max_frames is None else max_frames, timeout)
         return Decisions(index, *columns, int(self.frame_size), self.policy.measure, passed=passed)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until every whole frame that was pushed is decided about.
+        """Waits until every whole frame that was pushed is decided.
 
-        Returns whether it was within `timeout` seconds; None waits for ever.
+        Returns whether that took at most `timeout` seconds; None waits without a limit.
         """
         return self._stream.flush(timeout)
 
     def telemetry(self) -> Telemetry:
-        """Counters and rates of this moment. `pushed == processed + queued + dropped` at every look, in frames."""
+        """Current counters and rates. `pushed == processed + queued + dropped` always holds, in frames."""
         return self._stream.telemetry()
 
     def reset_telemetry(self) -> None:
-        """Counts from 0 again. What is queued counts as pushed since."""
+        """Restarts the counters at 0. Queued frames count as pushed since."""
         self._stream.reset_telemetry()
 
     def isolation(self) -> list[Measure]:
-        """What the thread asked of the kernel at the last start, and what it got; none without `isolate`."""
+        """What the thread requested from the kernel at the last start, and the results; empty without `isolate`."""
         return [Measure(*row) for row in self._stream.isolation()]
 
     @property
@@ -162,14 +162,14 @@ class Stream:
 
     @property
     def recommended_push_size(self) -> int:
-        """Samples of a push that keeps the thread busy while the next one is prepared."""
+        """Number of samples per push that keeps the thread busy while the next push is prepared."""
         return self.frame_size * 64
 
 
 def isolation_report(ring_bytes: int = 1 << 22) -> list[Measure]:
-    """What the thread of `Stream(isolate=True)` would get for a ring of `ring_bytes` here.
+    """The isolation that the thread of `Stream(isolate=True)` would get for a ring of `ring_bytes` on this machine.
 
-    A thread of its own asks for it, reads back what it got, and undoes it.
+    A separate thread requests it, reads back the result, and undoes it.
     """
     return [Measure(*row) for row in _native.isolation_report(ring_bytes)]
 
@@ -178,7 +178,7 @@ def cache_topology() -> dict[str, int]:
     """Caches of the first CPU, and counts.
 
     Keys: `l1d_size`, `l2_size`, `l3_size` and `cache_line_size` in bytes, `l1d_associativity`,
-    `num_physical_cores`, `l1d_lines`. A size that the kernel does not tell is that of the level below.
+    `num_physical_cores`, `l1d_lines`. A size that the kernel does not report is that of the level below.
     """
     return _native.cache_topology()
 

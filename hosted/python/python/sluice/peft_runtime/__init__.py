@@ -9,8 +9,8 @@
         )
         print(engine.generate(batch))  # in the order of the requests
 
-What a request gives is what it gives alone, whatever else is in the batch, and a request without an adapter is
-computed as if there were none. The command line is `sluice-peft`.
+A request gives the same result as alone, whatever else is in the batch, and a request without an adapter gives the
+result of the base model. The command line is `sluice-peft`.
 """
 
 from sluice.peft_runtime.engine import BatchResult, InferenceEngine, RequestResult

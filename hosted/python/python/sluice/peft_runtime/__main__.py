@@ -18,25 +18,24 @@ from sluice.peft_runtime.requests import InferenceRequest, InferenceTraceConfig,
 TELEMETRY_CSV = Path("reports/runtime_metrics.csv")
 
 USE_BASE = "base"
-"""What `--use-adapter` calls the model without an adapter."""
+"""The name of the model without an adapter in `--use-adapter`."""
 
-DESCRIPTION = """Prompts with adapters (LoRA) on a CPU. Without a command, the first argument is the model of `infer`."""
+DESCRIPTION = """Generate text with adapters (LoRA) on a CPU. Without a command, `infer` is run."""
 
 EXAMPLES = """examples:
   sluice-peft infer model.gguf "Once upon a time" --max-new-tokens 32
   sluice-peft hf-folder "The sea" "SELECT" --adapter sql=adapters/sql --use-adapter base --use-adapter sql
   sluice-peft infer --help"""
 
-INFER_EXAMPLES = """An adapter for each prompt: --use-adapter, as often as there are prompts and in their order, or
-once for all; `base` is the model without one. Where there is one --adapter, it is for all prompts unless --use-adapter
-says otherwise.
+INFER_EXAMPLES = """Adapters of prompts: give --use-adapter once per prompt, in their order, or once for all prompts;
+`base` is the model without an adapter. A single --adapter applies to all prompts unless --use-adapter is given.
 
 MODEL is a GGUF or .slc file, or a Hugging Face folder. A folder is converted once, into ~/.cache/sluice/converted.
 Adapters are PEFT folders or GGUF files.
 
-stdout: {"prompts": [...], "outputs": [...]}, in the order of the prompts; outputs are what follows the prompts.
-environment: INFENG_NUM_THREADS, INFENG_NUM_INTEROP_THREADS, INFENG_TOK_THREADS; INFENG_TOKEN_CACHE=0 keeps no tokens
-of earlier prompts.
+stdout: {"prompts": [...], "outputs": [...]}, in the order of the prompts; outputs are the generated texts.
+environment: INFENG_NUM_THREADS, INFENG_NUM_INTEROP_THREADS, INFENG_TOK_THREADS; INFENG_TOKEN_CACHE=0 disables the cache
+of tokenized prompts.
 
 examples:
   sluice-peft infer model.gguf "Once upon a time" --max-new-tokens 32 --stop "The end"
@@ -48,15 +47,15 @@ NEEDED = {
     "rl": ("base_model", "adapter_name", "output_dir", "reward", "train_file"),
     "pretrain": ("base_model", "output_dir", "train_file"),
 }
-"""What the training commands need without `--config`."""
+"""The flags that training commands require without `--config`."""
 
 
 class UsageError(ValueError):
-    """The command line is wrong."""
+    """The command line is invalid."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Does what the command line asks for. Exit code: 0 done, 1 it failed, 2 wrong usage, 130 Ctrl-C."""
+    """Runs the command line. Exit code: 0 success, 1 error, 2 wrong usage, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(given)
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UsageError as error:
         code = _failed(error, 2)
     except BrokenPipeError:
-        # The reader has left; nothing more is written at the interpreter's end either.
+        # The reader has closed stdout; nothing is written at the interpreter's exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (OSError, ValueError, ServiceError) as error:
@@ -104,9 +103,9 @@ def _infer(args: argparse.Namespace) -> int:
     )
     requests = [InferenceRequest(prompt, name) for prompt, name in zip(args.prompts, names, strict=True)]
     if args.dtype is not None and Path(args.model).is_file():
-        _note(f"--dtype {args.dtype} is for folders: {args.model} keeps its types")
+        _note(f"--dtype {args.dtype} applies only to folders: {args.model} keeps its types")
     if args.temperature > 0 and not args.do_sample:
-        _note("--temperature and --top-p count only with --do-sample")
+        _note("--temperature and --top-p require --do-sample")
     telemetry = args.telemetry_csv or (TELEMETRY_CSV if args.telemetry else None)
     model = as_gguf(args.model, args.dtype, _note)
     with InferenceEngine(model, adapters, n_ctx=args.n_ctx, telemetry_csv=telemetry) as engine:
@@ -129,7 +128,7 @@ def _later(args: argparse.Namespace) -> int:
         if missing:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise UsageError(f"{args.command}: without --config, {flags} must be given")
-    raise UsageError(f"{args.command}: training is not there yet, it comes with a later version; `infer` is")
+    raise UsageError(f"{args.command}: training is not supported yet; use `infer`")
 
 
 def _adapters(given: Sequence[str]) -> dict[str, str]:
@@ -141,7 +140,7 @@ def _adapters(given: Sequence[str]) -> dict[str, str]:
         if name == USE_BASE:
             raise UsageError(f"--adapter {text}: {USE_BASE} is the model without an adapter")
         if name in adapters:
-            raise UsageError(f"--adapter {text}: {name} is there twice")
+            raise UsageError(f"--adapter {text}: {name} is defined twice")
         adapters[name] = path
     return adapters
 
@@ -152,15 +151,15 @@ def _used(given: Sequence[str], adapters: Sequence[str], n_prompts: int) -> list
         if len(adapters) > 1:
             known = ", ".join(adapters)
             raise UsageError(
-                f"which adapter has a prompt? --use-adapter NAME says it, of {known}, {USE_BASE}"
+                f"several adapters are given: select one with --use-adapter NAME ({known}, {USE_BASE})"
             )
         return [adapters[0] if adapters else None] * n_prompts
     for name in given:
         if name != USE_BASE and name not in adapters:
-            raise UsageError(f"--use-adapter {name}: there is no --adapter {name}=PATH")
+            raise UsageError(f"--use-adapter {name}: --adapter {name}=PATH is missing")
     if len(given) not in (1, n_prompts):
         raise UsageError(
-            f"--use-adapter is there {len(given)} times for {n_prompts} prompts: give it once, or for each"
+            f"--use-adapter is given {len(given)} times for {n_prompts} prompts: give it once, or once per prompt"
         )
     names = [None if name == USE_BASE else name for name in given]
     return names * n_prompts if len(names) == 1 else names
@@ -177,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="infer | sft | rl | pretrain")
     infer = commands.add_parser(
-        "infer", help="go on with prompts", epilog=INFER_EXAMPLES, formatter_class=raw, allow_abbrev=False
+        "infer", help="generate text from prompts", epilog=INFER_EXAMPLES, formatter_class=raw, allow_abbrev=False
     )
     infer.set_defaults(run=_infer)
     add = infer.add_argument
@@ -188,37 +187,37 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=PATH",
         action="append",
         default=[],
-        help="an adapter; may be given several times",
+        help="add an adapter; may be repeated",
     )
     add(
         "--use-adapter",
         metavar="NAME",
         action="append",
         default=[],
-        help="the adapter of a prompt, or `base`",
+        help="set the adapter of a prompt, or `base`",
     )
-    add("--max-new-tokens", metavar="N", type=int, default=128, help="most tokens of an output [128]")
+    add("--max-new-tokens", metavar="N", type=int, default=128, help="set the maximum number of output tokens [128]")
     add("--temperature", metavar="T", type=float, default=0.0, help="of sampling [0.0]")
     add("--top-p", metavar="P", type=float, default=0.95, help="of sampling [0.95]")
-    add("--do-sample", action="store_true", help="sample, rather than take the most probable token")
-    add("--seed", metavar="N", type=int, help="makes sampling repeatable; prompt i has N + i")
+    add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
+    add("--seed", metavar="N", type=int, help="set the random seed; prompt i uses N + i")
     add(
         "--stop",
         metavar="TEXT",
         action="append",
         default=[],
-        help="ends an output; may be given several times",
+        help="end an output before this text; may be repeated",
     )
-    add("--n-ctx", metavar="N", type=int, help="tokens of all texts at once [as the model was trained]")
+    add("--n-ctx", metavar="N", type=int, help="set the context size of all texts together [the model's]")
     add("--telemetry", action="store_true", help=f"write the time of each stage to {TELEMETRY_CSV}")
     add("--telemetry-csv", metavar="FILE", type=Path, help="write it to FILE")
     add(
         "--dtype",
         metavar="TYPE",
-        help="weights of a converted folder: float32, float16, bfloat16, q8_0 ... [its own]",
+        help="set the weight type of a converted folder: float32, float16, bfloat16, q8_0 ... [its own]",
     )
     for name in NEEDED:
-        _add_training(commands.add_parser(name, help="training: comes later", allow_abbrev=False), name)
+        _add_training(commands.add_parser(name, help="training (not supported yet)", allow_abbrev=False), name)
     return parser
 
 

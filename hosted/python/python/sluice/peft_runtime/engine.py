@@ -1,4 +1,4 @@
-"""The engine: a model and its adapters in memory, and batches that run on them."""
+"""The engine: a model and its adapters in memory, which runs batches."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class RequestResult:
-    """What became of a request. Times are in seconds.
+    """The result of a request. Times are in seconds.
 
-    `queue_s`: from handing it over to its first step. `ttft_s`: from handing it over to its first sampled token.
-    `generate_s`: to its end. `tokenize_s`: its prompt to tokens, a part of the batch's. `stop_type` is `limit`,
+    `queue_s`: from submission to its first step. `ttft_s`: from submission to its first sampled token.
+    `generate_s`: until its end. `tokenize_s`: its share of the batch's tokenization. `stop_type` is `limit`,
     `eos`, `word`, or `none`.
     """
 
@@ -40,32 +40,32 @@ class RequestResult:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of a batch: one result for each request, in their order, and the figures."""
+    """The results of a batch: one per request, in order, and the metrics."""
 
     results: list[RequestResult]
     metrics: metrics.Iteration
 
     @property
     def outputs(self) -> list[str]:
-        """What was written behind each prompt, in the order of the requests."""
+        """The generated texts, in the order of the requests."""
         return [result.output for result in self.results]
 
 
 class InferenceEngine:
-    """A model and its adapters in memory. Batches may be run from several threads at once.
+    """A model and its adapters in memory. Several threads may run batches at the same time.
 
-    `model` is a GGUF or `.slc` file, or a Hugging Face folder, which is converted once (`sluice._folder`); `dtype` is
-    the type of its weights then. `adapters` are PEFT folders or GGUF files by name. `n_ctx`: tokens of all texts at
-    once, by default as many as the model was trained on. `n_parallel`: texts at once, 1 or more; others wait.
-    `telemetry_csv`: a file for the time of each stage, complete when the engine is closed. `log` is called with each
+    `model` is a GGUF or `.slc` file, or a Hugging Face folder, which is converted once (`sluice._folder`) with
+    `dtype` as the type of its weights. `adapters` maps names to PEFT folders or GGUF files. `n_ctx`: context size of all
+    texts together, by default the model's. `n_parallel`: number of texts at once, at least 1; others wait.
+    `telemetry_csv`: a file for the time of each stage, complete once the engine is closed. `log` is called with each
     line of the log.
 
-    The environment is asked where an argument is None: `INFENG_NUM_THREADS` for `n_threads`, `INFENG_TOK_THREADS` for
-    `n_tokenizer_threads`, `INFENG_NUM_INTEROP_THREADS` for requests that are prepared at once. `INFENG_TOKEN_CACHE=0`
-    keeps no tokens of earlier prompts.
+    Environment variables apply to arguments that are None: `INFENG_NUM_THREADS` to `n_threads`, `INFENG_TOK_THREADS` to
+    `n_tokenizer_threads`, `INFENG_NUM_INTEROP_THREADS` to the number of requests prepared at once.
+    `INFENG_TOKEN_CACHE=0` disables the cache of tokenized prompts.
 
     Raises:
-        FileNotFoundError, ValueError, OSError: a file is missing or wrong, or a number is; the message says which.
+        FileNotFoundError, ValueError, OSError: A file is missing or invalid, or a number is; the message names it.
     """
 
     def __init__(
@@ -104,22 +104,22 @@ class InferenceEngine:
         self._client = _client.Client(["-m", str(path), *flags], log)
 
     def generate(self, batch: RequestBatch) -> list[str]:
-        """What is written behind each prompt, in the order of the requests.
+        """Generates the continuation of each prompt, in the order of the requests.
 
         Raises:
-            ValueError: a request names an adapter that is not there, or does not fit; it is named.
+            ValueError: A request names an adapter that does not exist or does not match the model.
         """
         return self.run(batch).outputs
 
     def run(self, batch: RequestBatch) -> BatchResult:
-        """Runs a batch: its outputs, and what it took. Raises as `generate`."""
+        """Runs a batch, and returns its outputs and metrics. Raises as `generate`."""
         return self._run(batch, cache_prompt=True)
 
     def benchmark(self, batch: RequestBatch, iterations: int = 1, warmup: int = 0) -> metrics.Benchmark:
-        """Runs a batch `warmup` + `iterations` times, each from its first token on, and measures the latter.
+        """Runs a batch `warmup` + `iterations` times without reusing results, and measures the latter.
 
         Raises:
-            ValueError: as `generate`, or `iterations` is below 1.
+            ValueError: As `generate`, or `iterations` is below 1.
         """
         if iterations < 1:
             raise ValueError(f"iterations is {iterations}, expected 1 or more")
@@ -128,7 +128,7 @@ class InferenceEngine:
         return metrics.benchmark([self._run(batch, cache_prompt=False).metrics for _ in range(iterations)])
 
     def close(self) -> None:
-        """Ends what runs, frees the memory, and completes the telemetry."""
+        """Stops running requests, frees the memory, and completes the telemetry."""
         self._client.close()
         stages, self._stages = self._stages, []
         if self._telemetry is not None:
@@ -151,7 +151,7 @@ class InferenceEngine:
         for at, request in enumerate(requests):
             groups.setdefault(request.adapter_name, []).append(at)
         tokens, tokenize_s = self._tokens(requests, groups)
-        # All are handed over before one is waited for, so that they are computed together.
+        # All are submitted before one is awaited, so that they are computed together.
         replies = []
         for at, request in enumerate(requests):
             body = _body(request, config, at, cache_prompt)
@@ -179,12 +179,12 @@ class InferenceEngine:
             name = request.adapter_name
             if name is not None and name not in self.adapters:
                 known = ", ".join(self.adapters) or "none"
-                raise ValueError(f"request {at}: there is no adapter {name!r}; there are: {known}")
+                raise ValueError(f"request {at}: no adapter is named {name!r}; available: {known}")
 
     def _tokens(
         self, requests: Sequence[InferenceRequest], groups: Mapping[str | None, list[int]]
     ) -> tuple[list[list[int]], dict[str | None, float]]:
-        """The tokens of each prompt, and the seconds for those of each adapter."""
+        """The tokens of each prompt, and the tokenization time of each adapter in seconds."""
         tokens: list[list[int]] = [[] for _ in requests]
         taken: dict[str | None, float] = {}
         for name, group in groups.items():
@@ -223,7 +223,7 @@ def _adapter_flags(adapters: Mapping[str, PathLike]) -> list[str]:
 
 
 def _number(variable: str) -> int | None:
-    """A variable's number; None where it is not set, or 0."""
+    """The number in an environment variable; None if it is not set or 0."""
     given = os.environ.get(variable, "").strip()
     if given and not given.isdecimal():
         raise ValueError(f"{variable} is {given!r}, expected a number")
@@ -240,7 +240,7 @@ def _body(
         "model": request.adapter_name or metrics.BASE,
         "n_predict": most,
         "temperature": config.temperature if config.do_sample else 0.0,
-        # Nothing but what the configuration says takes part.
+        # Only the configuration takes effect.
         "top_p": config.top_p,
         "top_k": 0,
         "min_p": 0.0,

@@ -1,4 +1,4 @@
-"""What a batch took. All times are in seconds and measured."""
+"""The metrics of a batch. All times are in seconds and measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TypedDict
 
 BASE = "<base>"
-"""The name of the base model in profiles: no adapter's."""
+"""The name of the base model in profiles; adapters cannot use it."""
 
 
 class Profile(TypedDict):
     """The requests of a batch that have the same adapter.
 
-    `tokenize_s`: their prompts to tokens. `generate_s`: from handing them over to the end of the last.
-    `ttft_s`: from handing one over to its first sampled token, on average.
+    `tokenize_s`: tokenization of their prompts. `generate_s`: from submission to the end of the last one.
+    `ttft_s`: mean time from submission to the first sampled token.
     """
 
     adapter: str
@@ -25,7 +25,7 @@ class Profile(TypedDict):
 
 
 class Iteration(TypedDict):
-    """A batch. `latency_s` is all of it, prompts to tokens included; rates are over that."""
+    """A batch. `latency_s` is its total time, including tokenization; rates are relative to it."""
 
     latency_s: float
     sequences: int
@@ -50,7 +50,7 @@ class Benchmark(TypedDict):
 def iteration(
     latency_s: float, new_tokens: int, profiling: list[Profile], ttfts_s: Sequence[float]
 ) -> Iteration:
-    """The figures of a batch of `len(ttfts_s)` requests."""
+    """The metrics of a batch of `len(ttfts_s)` requests."""
     sequences = len(ttfts_s)
     return {
         "latency_s": latency_s,
@@ -64,7 +64,7 @@ def iteration(
 
 
 def benchmark(iterations: list[Iteration]) -> Benchmark:
-    """The figures of several batches: rates over their whole time."""
+    """The metrics of several batches: rates over their total time."""
     latency_s = sum(each["latency_s"] for each in iterations)
     new_tokens = sum(each["new_tokens"] for each in iterations)
     return {
@@ -78,12 +78,12 @@ def benchmark(iterations: list[Iteration]) -> Benchmark:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The average, 0 of nothing."""
+    """The mean; 0 if there are no values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def append_stages(path: Path, stages: Iterable[tuple[str, float]]) -> None:
-    """Adds lines `stage,elapsed_us` to a telemetry file, each of a stage and its seconds."""
+    """Appends lines `stage,elapsed_us` to a telemetry file, one per stage; times are given in seconds."""
     with path.open("a", encoding="utf-8") as file:
         file.writelines(f"{stage},{seconds * 1e6:.3f}\n" for stage, seconds in stages)
 

@@ -1,4 +1,4 @@
-"""What is asked for: prompts, their adapters, and how tokens are chosen."""
+"""Requests: prompts, their adapters, and how tokens are chosen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A prompt. `adapter_name` is an adapter of the engine, or None for the base model; `max_new_tokens` is the
-    most that is written, or None for what the batch says.
+    """A prompt. `adapter_name` is an adapter of the engine, or None for the base model; `max_new_tokens` is the maximum
+    number of generated tokens, or None for the batch's.
     """
 
     prompt: str
@@ -21,9 +21,10 @@ class InferenceRequest:
 class InferenceTraceConfig:
     """How tokens are chosen for all requests of a batch.
 
-    `max_new_tokens`: most tokens of an output, from 1. `temperature` (from 0) and `top_p` (above 0, to 1) count only
-    with `do_sample`; without it, and at temperature 0, the most probable token is taken. `stop_sequences`: texts that
-    end an output and are not part of it. `seed` makes sampling repeatable: request i has seed + i.
+    `max_new_tokens`: maximum number of tokens per output, at least 1. `temperature` (from 0) and `top_p` (above 0,
+    up to 1) apply only with `do_sample`; without it, or at temperature 0, the most likely token is taken.
+    `stop_sequences`: texts that end an output and are not part of it. `seed` makes sampling reproducible: request i uses
+    seed + i.
     """
 
     max_new_tokens: int = 128
@@ -34,10 +35,10 @@ class InferenceTraceConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Looks at the ranges.
+        """Checks the ranges.
 
         Raises:
-            ValueError: a value is outside of its range.
+            ValueError: A value is out of range.
         """
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}, expected 1 or more")
@@ -46,7 +47,7 @@ class InferenceTraceConfig:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}, expected more than 0, and 1 at most")
         if isinstance(self.stop_sequences, str):
-            raise ValueError("stop_sequences is a text, expected a list of texts")
+            raise ValueError("stop_sequences is a string, expected a list of strings")
 
 
 @dataclass(frozen=True)

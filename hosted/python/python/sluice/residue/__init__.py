@@ -1,16 +1,16 @@
-"""What the package residue-protocol 4.2.4 offers, on the gate of this package.
+"""The interface of the package residue-protocol 4.2.4, implemented by this package's gate.
 
     import sluice.residue
     sluice.residue.install()
 
     from residue.core import AsyncObserver
 
-After `install` programs for that package run as they are. `python -m sluice.residue SCRIPT.py` installs and runs a
+After `install`, programs for that package run unchanged. `python -m sluice.residue SCRIPT.py` installs it and runs a
 script, `python -m sluice.residue -m MODULE` a module.
 
-Names, arguments and formulas are those of 4.2.4. What differs: dense batches are computed, not made up; nothing is
-lost without being counted; lengths, strides and shapes are all read right; and what is reported is what was read
-back from the kernel.
+Names, arguments and formulas are those of 4.2.4. Differences: dense batches are computed instead of made up; nothing
+is lost without being counted; lengths, strides and shapes are all respected; and reported measures are read back
+from the kernel.
 """
 
 import sys
@@ -23,9 +23,9 @@ __all__ = ["AsyncObserver", "print_isolation_report"]
 
 
 def install() -> None:
-    """Puts this package under the names `residue` and `residue.core`, for imports from now on.
+    """Provides this package under the names `residue` and `residue.core`, for subsequent imports.
 
-    It goes before an installed residue-protocol. What a program has imported from that before, it keeps.
+    It takes precedence over an installed residue-protocol. Earlier imports of that package are not affected.
     """
     sys.modules["residue"] = sys.modules[__name__]
     sys.modules["residue.core"] = core

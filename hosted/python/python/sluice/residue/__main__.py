@@ -1,4 +1,4 @@
-"""Runs a program for residue-protocol as it is: `python -m sluice.residue SCRIPT.py ARGUMENTS`."""
+"""Runs a program for residue-protocol unchanged: `python -m sluice.residue SCRIPT.py ARGUMENTS`."""
 
 import runpy
 import sys
@@ -10,7 +10,7 @@ USAGE = "usage: python -m sluice.residue SCRIPT.py [ARGUMENTS] | -m MODULE [ARGU
 
 
 def main() -> None:
-    """Installs the names, then runs what the command line says."""
+    """Installs the names, then runs the program of the command line."""
     arguments = sys.argv[1:]
     install()
     if arguments[:1] == ["-m"] and len(arguments) > 1:

@@ -1,4 +1,4 @@
-"""The names of `residue.core`: a controller, an observer with a thread, and what the machine is."""
+"""The names of `residue.core`: a controller, an observer with a thread, and information about the machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = [
 
 
 class EntropyControllerV3:
-    """Computes the scaling of frames, a number from 0 to 10, and remembers the last ones.
+    """Computes the scaling of frames, a number from 0 to 10, and remembers the most recent ones.
 
     num_bins: bins of the histogram, at least 1; more than 256 count as 256.
     l1_threshold: mean magnitude below which a frame is sparse; a number.
     ema_alpha: weight of the newest scaling in the running mean, 0 to 1.
-    entropy_threshold, temporal_buffer_size: accepted and not used, as in 4.2.4.
+    entropy_threshold, temporal_buffer_size: accepted without effect, as in 4.2.4.
 
-    Arrays may have any shape; they are read in C order. C-contiguous float32 is read where it lies, other real
-    numbers are converted. Raises ValueError for a value outside its range, TypeError for what is no array of real
+    Arrays may have any shape and are read in C order. C-contiguous float32 is read in place, other real numbers are
+    converted. Raises ValueError for a value out of range, TypeError if an argument is not an array of real
     numbers.
     """
 
@@ -47,20 +47,21 @@ class EntropyControllerV3:
         self._controller = _native.Controller(num_bins, l1_threshold, ema_alpha)
 
     def infer_single_sample_fast(self, input: npt.ArrayLike) -> float:  # noqa: A002
-        """The scaling of the array, all of which is one frame. No samples: 1, and nothing changes."""
+        """The scaling of the array, which is one frame. Without samples it is 1, and nothing changes."""
         return self._controller.single(input)
 
     def batch_infer_fast(self, input: npt.ArrayLike, frame_size: int) -> npt.NDArray[np.float32]:  # noqa: A002
         """The scaling of every whole frame of `frame_size` samples: float32 (size // frame_size).
 
-        The same bits as `infer_single_sample_fast` of one frame after the other.
+        Bit-identical to `infer_single_sample_fast` for each frame in turn.
         """
         return self._controller.batch(input, frame_size, False)
 
     def batch_infer_walled(self, input: npt.ArrayLike, frame_size: int) -> npt.NDArray[np.float32]:  # noqa: A002
-        """The same with the gate: a frame with no magnitude of 1e-5 or more keeps the last scaling, and is skipped.
+        """As `batch_infer_fast`, but with the gate: a frame without a magnitude of at least 1e-5 is skipped, and
+        keeps the last scaling.
 
-        NaN and infinity are no silence.
+        NaN and infinity do not count as silence.
         """
         return self._controller.batch(input, frame_size, True)
 
@@ -73,7 +74,7 @@ class EntropyControllerV3:
     ) -> None:
         """`batch_infer_fast` of the first `total_size` samples, into `output_scalings`.
 
-        4.2.4 has it in its header and its test scripts only. Raises ValueError where either array is too short.
+        In 4.2.4, only the header and the test scripts have it. Raises ValueError if either array is too short.
         """
         self._into(input, total_size, frame_size, output_scalings, False)
 
@@ -86,20 +87,20 @@ class EntropyControllerV3:
     ) -> None:
         """`batch_infer_walled` of the first `total_size` samples, into `output_scalings`.
 
-        4.2.4 has it in its header and its test scripts only. Raises ValueError where either array is too short.
+        In 4.2.4, only the header and the test scripts have it. Raises ValueError if either array is too short.
         """
         self._into(input, total_size, frame_size, output_scalings, True)
 
     def reset_history(self) -> None:
-        """Scaling 1, nothing counted, no frames before."""
+        """Resets the controller: scaling 1, counters 0, no previous frames."""
         self._controller.reset()
 
     def get_total_samples_processed(self) -> int:
-        """Frames processed, skipped ones included."""
+        """Number of frames processed, including skipped ones."""
         return self._controller.state()[0]
 
     def get_total_samples_skipped(self) -> int:
-        """Frames that were silent and skipped."""
+        """Number of frames that were silent and skipped."""
         return self._controller.state()[1]
 
     @property
@@ -123,7 +124,7 @@ class EntropyControllerV3:
         part = _first(samples, total_size, "total_size")
         n_frames = part.size // frame_size if frame_size > 0 else 0
         if output.size < n_frames:
-            raise ValueError(f"output_scalings has room for {output.size}: it is at least {n_frames}")
+            raise ValueError(f"output_scalings has room for {output.size}, expected at least {n_frames}")
         output.reshape(-1)[:n_frames] = self._controller.batch(part, frame_size, gated)
 
 
@@ -144,9 +145,9 @@ def get_cache_topology() -> dict[str, int]:
 
 
 def print_isolation_report() -> None:
-    """Prints what an observer's thread would ask of the kernel here, and what it would get."""
+    """Prints what an observer's thread would request from the kernel on this machine, and what it would get."""
     measures = gate.isolation_report()
-    print("Isolation of an observer's thread, asked for and read back just now:")
+    print("Isolation of an observer's thread, requested and read back just now:")
     for measure in measures:
         print(f"  [{'held' if measure.is_held else 'not held'}] {measure}")
     topology = get_cache_topology()
@@ -154,49 +155,49 @@ def print_isolation_report() -> None:
         f"  {topology['num_physical_cores']} physical cores, cache lines of {topology['cache_line_size']} bytes"
     )
     if any(measure.name.startswith("numa") and not measure.is_held for measure in measures):
-        print("CRITICAL WARNING: the ring lies on another NUMA node than the thread that reads it.")
+        print("CRITICAL WARNING: the ring is on another NUMA node than the thread that reads it.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TelemetrySnapshot:
-    """An observer at one moment. All counters are frames, and
+    """The state of an observer. All counters are frames, and
     `total_samples_ingested == total_samples_processed + frames_queued + total_frames_dropped`.
     """
 
     total_samples_ingested: int
-    """Frames accepted since the start; one of which only a part is there counts."""
+    """Number of frames accepted since the start, including an incomplete one."""
     total_samples_processed: int
-    """Frames processed, skipped ones included."""
+    """Number of frames processed, including skipped ones."""
     total_samples_skipped: int
-    """Frames that were silent and skipped."""
+    """Number of frames that were silent and skipped."""
     total_frames_dropped: int
-    """Frames lost. A push that takes less than it was given has lost nothing: the rest is its caller's."""
+    """Number of frames lost. If a push accepts only part of its samples, nothing is lost: the caller keeps the rest."""
     current_fps: float
-    """Frames per second over the last 100 ms or more; 0 when idle."""
+    """Frames per second over at least the last 100 ms; 0 when idle."""
     sparsity_pct: float
-    """Skipped frames, in percent of those processed."""
+    """Skipped frames as a percentage of processed ones."""
     buffer_fill_pct: float
-    """How full the intake is."""
+    """Fill level of the intake."""
     is_running: bool
-    """Started and not stopped."""
+    """Whether it is started and not stopped."""
     isolation_active: bool
-    """Whether all that was asked of the kernel was granted."""
+    """Whether all requests to the kernel were granted."""
     backpressure_active: bool
     """Whether the intake is more than 90% full."""
     frames_queued: int = 0
-    """Frames in the intake; one of which only a part is there counts. Not in 4.2.4."""
+    """Number of frames in the intake, including an incomplete one. Not in 4.2.4."""
     outputs_lost: int = 0
-    """Scalings for which there was no room until somebody pulls. Their frames were processed. Not in 4.2.4."""
+    """Number of scalings lost because nobody pulled them. Their frames were processed. Not in 4.2.4."""
 
 
 class AsyncObserver:
     """Computes scalings on a thread of its own.
 
-    frame_size: samples in a frame, at least 1.
-    buffer_capacity_frames: frames in the intake, and scalings that wait to be pulled; at least 1.
+    frame_size: samples per frame, at least 1.
+    buffer_capacity_frames: frames in the intake, and scalings that wait for a pull; at least 1.
 
     Each start begins a new stream with counters at 0. `stop` first processes every whole frame that was pushed.
-    Raises ValueError for a value outside its range; in a child of a fork every call raises RuntimeError.
+    Raises ValueError for a value out of range; in a child of a fork every call raises RuntimeError.
     """
 
     def __init__(self, frame_size: int = 1024, buffer_capacity_frames: int = 10000) -> None:
@@ -215,7 +216,7 @@ class AsyncObserver:
         self._early = _Early()
 
     def start(self) -> None:
-        """Starts the thread, at the start of a stream. Nothing if it runs."""
+        """Starts the thread at the start of a stream. Does nothing if it is running."""
         with self._early.lock:
             if self._stream.is_running:
                 return
@@ -224,15 +225,15 @@ class AsyncObserver:
                 self._stream.push(part)
 
     def stop(self) -> None:
-        """Processes every whole frame that was pushed, and ends the thread. Nothing if it does not run."""
+        """Processes every whole frame that was pushed, then ends the thread. Does nothing if it is not running."""
         self._stream.stop()
 
     def push_data(self, input: npt.ArrayLike, size: int | None = None) -> int:  # noqa: A002
-        """Offers samples, and returns how many were taken: as many as there is room for, 0 when it does not run.
+        """Offers samples, and returns how many were accepted: as many as fit, 0 if it is not running.
 
-        The rest is the caller's to offer again. With `size`, a number of samples, only the first ones are offered.
-        README and test scripts of 4.2.4 give it; in this form alone an observer that was never started takes
-        samples too, until it is full, and counts whole frames that do not fit as dropped.
+        The caller may offer the rest again. With `size`, only that number of samples is offered.
+        README and test scripts of 4.2.4 pass it; only in this form does an observer that was never started accept
+        samples, until it is full, and counts whole frames that do not fit as dropped.
         """
         samples = input if size is None else _first(input, size, "size")
         if size is not None:
@@ -243,11 +244,11 @@ class AsyncObserver:
         return 0 if taken is None else taken
 
     def pull_output(self, max_count: int) -> npt.NDArray[np.float32]:
-        """Up to `max_count` scalings, oldest first: float32 (at most max_count). It does not wait."""
+        """Returns up to `max_count` scalings, oldest first: float32 (at most max_count). Does not wait."""
         return self._stream._stream.scalings(max_count)
 
     def poll_telemetry(self) -> TelemetrySnapshot:
-        """Counters and rates of this moment."""
+        """Current counters and rates."""
         with self._early.lock:
             if self._early.is_open:
                 return self._early.snapshot(self._frame_size, self._capacity)
@@ -268,18 +269,18 @@ class AsyncObserver:
         )
 
     def reset_telemetry(self) -> None:
-        """Counts from 0 again. What is queued counts as accepted since."""
+        """Restarts the counters at 0. Queued frames count as accepted since."""
         with self._early.lock:
             self._early.dropped = 0
         self._stream.reset_telemetry()
 
     def recommended_push_size(self) -> int:
-        """Samples of a push that keeps the thread busy while the next one is prepared: 64 frames."""
+        """Number of samples per push that keeps the thread busy while the next one is prepared: 64 frames."""
         return self._frame_size * 64
 
 
 class _Early:
-    """What was pushed before the first start."""
+    """Samples that were pushed before the first start."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -292,7 +293,7 @@ class _Early:
         part = samples[: frame_size * capacity - self.n_samples].astype(np.float32)
         self.parts.append(part)
         self.n_samples += part.size
-        # Nobody makes room before the start.
+        # Nothing makes room before the start.
         self.dropped += (samples.size - part.size) // frame_size
         return part.size
 
@@ -323,5 +324,5 @@ def _first(samples: npt.ArrayLike, size: int, name: str) -> npt.NDArray[np.gener
     """The first `size` samples of an array, in C order."""
     flat = np.asarray(samples).reshape(-1)
     if not 0 <= size <= flat.size:
-        raise ValueError(f"{name} is {size}: it is 0 to {flat.size}, the samples of the array")
+        raise ValueError(f"{name} is {size}, expected 0 to {flat.size}, the size of the array")
     return flat[:size]
