@@ -41,7 +41,7 @@ fn time(
     mut produce: impl FnMut(u64) -> bool + Send,
     mut consume: impl FnMut(u64) -> bool,
 ) -> Duration {
-    let allowed = sched_getaffinity(None).expect("the kernel says which CPUs there are");
+    let allowed = sched_getaffinity(None).expect("the kernel reports the allowed CPUs");
     let ready = AtomicU64::new(0);
     let elapsed = std::thread::scope(|scope| {
         let (ready, allowed) = (&ready, &allowed);

@@ -6,7 +6,7 @@
     benches/peers/experts.py prompt DIR --cache 25
     benches/peers/experts.py compare -h      the options of one of them
 
-`make` writes a model of the shape of Qwen3-30B-A3B in Q8_0, 0.64 GB a layer, packs it to .slc beside it, and says how
+`make` writes a model of the shape of Qwen3-30B-A3B in Q8_0, 0.64 GB a layer, packs it to .slc next to it, and prints how
 its routers choose. Weights are random but for what routers see (mixture.py).
 
 `compare` generates with both programs in turn, below the same limit, from an empty page cache: the dense part, the
@@ -70,7 +70,7 @@ class Setup:
         return Model(found[-1])
 
     def bench(self, model, flags, cache=None, within=None):
-        """A row of `sluice bench`, of a cache of so many MiB of experts."""
+        """A row of `sluice bench` with an expert cache of the given size in MiB."""
         command = [
             self.sluice,
             "bench",
@@ -126,7 +126,7 @@ class Model:
         self.dense_bytes = path.stat().st_size - self.n_experts * sum(each)
 
     def cache_mib(self, percent):
-        """What so many percent of the experts take."""
+        """The share of uses of the given percentage of experts."""
         n = max(1, round(self.n_experts * percent / 100))
         return -(-n * self.expert_bytes >> 20)
 
@@ -245,7 +245,7 @@ def pack(setup, path):
 
 
 def describe(setup, model, args):
-    """Says what a trace of random tokens is like, as all figures of a cache depend on it."""
+    """Prints properties of a trace of random tokens, on which all figures of a cache depend."""
     cache = model.cache_mib(25)
     setup.bench(model, ["-p", 0, "-n", args.trace_tokens, "-r", 1], cache)
     trace = Trace(setup.trace)
@@ -400,7 +400,7 @@ def seconds_of(setup, model, args):
 
 @contextlib.contextmanager
 def made(setup, n_layer, args):
-    """The model of so many layers; what was not there is removed."""
+    """The model with the given number of layers; files created for it are removed."""
     path = setup.dir / f"qwen3moe-{n_layer}l-Q8_0.gguf"
     if path.exists():
         yield Model(path)
@@ -508,7 +508,7 @@ def weights():
     parser.add_argument(
         "--n-vocab",
         type=positive,
-        help="cut or padded to so many, the same for `make` and `compare` [all]",
+        help="number of layers, by cutting or padding; the same for `make` and `compare` [all]",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

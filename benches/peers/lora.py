@@ -245,7 +245,7 @@ def names(of):
     def parse(text):
         found = text.split(",")
         if unknown := [name for name in found if name not in of]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(of)}")
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is not one of {', '.join(of)}")
         return found
     return parse
 

@@ -2,7 +2,7 @@
 
 What a cache of experts does depends on nothing but which experts are chosen, and random matrices choose all alike:
 no cache is better than its share then. Here the embedding of every token has a part in one direction, the mean, and a
-part of its own. A router's row has a part along the mean, which says how popular the expert is (Zipf's law over a
+part of its own. A router's row has a part along the mean, which sets how popular the expert is (Zipf's law over a
 random order of each layer), and a random part, by which tokens differ. Tokens that follow one another choose alike
 where attention shows them the same: queries and keys have a common part that the rotation turns into a preference for
 what was said last, and the first layer writes much of what it saw into the stream. Later layers change the stream a

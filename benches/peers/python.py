@@ -6,7 +6,7 @@
 Each package runs in a process of its own, with the interpreter given for it (--sluice-python, --llama-python: a
 virtual environment that has the package); both classes are called with the same arguments. For each scenario it
 prints whether both came to the same, and llama-cpp-python's time by ours as the median over pairs. Greedy texts that
-differ are followed to the first token where they do, and the difference of the two best logits there is told.
+differ are followed to the first token where they do, and the difference of the two best logits there is reported.
 
 llama-cpp-python without a compiler: unpack `llama_cpp` of its source package into site-packages, install numpy,
 typing-extensions, diskcache and jinja2, and set LLAMA_CPP_LIB_PATH to the `bin` of the build that `run.py` makes.
@@ -167,7 +167,7 @@ def prompt(number):
 
 def work(args):
     out = os.fdopen(os.dup(1), "w")
-    # What libraries print is no answer.
+    # What libraries print is not part of the answer.
     os.dup2(2, 1)
     scenarios = Scenarios(args.worker, args.model[0], args.threads, args.chat_format)
     for line in sys.stdin:

@@ -90,7 +90,7 @@ mod model {
         let thread = loom::thread::spawn(move || produce(&mut producer));
         consume(&mut consumer);
         thread.join().expect("the producer does not panic");
-        // SAFETY: made by `Box::into_raw` above; nobody uses it any more.
+        // SAFETY: made by `Box::into_raw` above; no longer used.
         drop(unsafe { Box::from_raw(memory) });
     }
 
@@ -193,7 +193,7 @@ mod model {
             popping.join().unwrap();
             let end = meter.read(gauge, FRAME);
             assert!(end.adds_up() && end.pushed == 3, "{end:?}");
-            // SAFETY: made by `Box::into_raw` above; nobody uses it any more.
+            // SAFETY: made by `Box::into_raw` above; no longer used.
             drop(unsafe { Box::from_raw(stream) });
         });
     }

@@ -99,7 +99,7 @@ fn story(table: &'static KernelTable) -> (String, u64) {
         let step = engine.step(&batch, StepOptions::new(&SpinWait, &stop));
         let step = step.expect("entries in order");
         let ran = step.join(0).expect("rank 0 joins once").run();
-        ran.expect("nobody stops it");
+        ran.expect("it is not stopped");
         let outputs = step.finish().expect("all ranks have run");
         let logits = outputs.logits(last).expect("asked for");
         hash.write_f32(logits);

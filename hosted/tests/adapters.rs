@@ -87,7 +87,7 @@ fn alone(seed: u64, adapter: Option<Blend>) -> String {
 /// While texts of changing adapters are written side by side, another thread replaces the adapters: each text is the
 /// one that its own adapter gives alone, and nothing stays in memory.
 ///
-/// `SLUICE_ADAPTER_SWAPS` says how many texts; a run under a sanitizer is in docs/testing.md.
+/// `SLUICE_ADAPTER_SWAPS` sets the number of texts; a run under a sanitizer is in docs/testing.md.
 #[test]
 fn a_text_keeps_its_adapter_whatever_is_published() {
     const N_SEEDS: u64 = 8;

@@ -112,7 +112,7 @@ fn a_stopped_step_leaves_the_cache_as_it_was(session: &mut Session) {
     stop.stop();
     let error = session
         .run(&[entry(0, Wants::Logits)], &StepHooks::default(), |_, _| ())
-        .expect_err("it is told to stop");
+        .expect_err("stop was requested");
     assert!(error.is_cancelled(), "{error}");
     assert_eq!(session.state().len(0), 0);
     stop.clear();

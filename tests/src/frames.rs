@@ -85,7 +85,7 @@ impl Frames {
     /// The smallest frame of the functions whose names contain `part`, without what they call.
     ///
     /// # Panics
-    /// If there is no function of that name.
+    /// If no function has that name.
     #[must_use]
     pub fn smallest(&self, part: &str) -> usize {
         let named = self.0.iter().filter(|(name, _)| name.contains(part));

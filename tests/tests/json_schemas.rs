@@ -337,7 +337,7 @@ fn is_match(pattern: &str, text: &str) -> bool {
             (1..=3).contains(&text.chars().count())
                 && !text.contains(['\n', '\r', '\u{2028}', '\u{2029}'])
         }
-        other => panic!("{other} is no pattern of the goldens"),
+        other => panic!("{other} is not a pattern of the goldens"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 The verdicts are those of the Python package jsonschema, draft 2020-12, formats being annotations. Each
 schema is made by chance from a fixed seed: keywords, their combinations, references. `closed` says
-that every object of a schema says what other properties it has, so that our closing by default
+that every object of a schema declares its other properties, so that our closing by default
 changes nothing and the verdicts must be equal; otherwise what we accept must be valid.
 
 `long_numbers` are schemas of whole numbers that doubles do not hold, in and beyond 64 bits, as text, and numbers beside

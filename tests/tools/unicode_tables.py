@@ -79,7 +79,7 @@ pub(super) enum Case {{
     Upper,
     /// General category Ll.
     Lower,
-    /// General categories Lm and Lo; also all that is no letter.
+    /// General categories Lm and Lo; also all characters that are not letters.
     None,
 }}
 

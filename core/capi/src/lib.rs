@@ -8,7 +8,7 @@
 #![no_std]
 #![expect(
     clippy::result_large_err,
-    reason = "there is no heap to put a message on"
+    reason = "a message cannot be allocated without a heap"
 )]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn sluice_core_cancel(core: *const Core) {
     if core.is_null() {
         return;
     }
-    // SAFETY: by the caller it points to a Core. Only the flag is borrowed, to which there is no
+    // SAFETY: by the caller it points to a Core. Only the flag is borrowed, to which no
     // exclusive reference (see `parts`), and its store is atomic.
     let stop = unsafe { &(*core).stop };
     stop.stop();

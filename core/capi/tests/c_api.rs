@@ -80,7 +80,7 @@ fn the_interface_holds() {
     let mut params = capi::sluice_core_params_default();
     (params.n_ctx, params.seed, params.n_threads) = (64, 7, 2);
     assert_eq!(
-        needed(&tale, &params).expect_err("nobody to run them"),
+        needed(&tale, &params).expect_err("nothing runs them"),
         (
             Status::SLUICE_CORE_INVALID_ARGUMENT,
             "n_threads is more than 1, but spread is null".to_owned()

@@ -38,7 +38,7 @@ pub(super) struct Linear<'a> {
     pub(super) weight: Weight<'a>,
     pub(super) epilogue: Epilogue<'a>,
     pub(super) entries: Entries<'a>,
-    /// Where the adapters' products for its rows are; `None` without adapters.
+    /// Location of the adapters' products for its rows; without adapters, `None`.
     pub(super) adapted: Option<Adapted>,
 }
 

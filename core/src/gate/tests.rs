@@ -210,7 +210,7 @@ fn the_threshold_follows_the_noise() {
     let found = verdicts(policy, &levels);
     let passes =
         |range: core::ops::Range<usize>| found[range].iter().filter(|v| v.passes()).count();
-    assert!(found[0].passes(), "there is no floor yet");
+    assert!(found[0].passes(), "the floor is not set yet");
     assert_eq!(passes(1..300), 0, "noise of any constant level is silence");
     assert_eq!(passes(300..304), 4, "what stands out passes");
     assert_eq!(passes(304..324), 0);

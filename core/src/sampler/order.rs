@@ -213,7 +213,7 @@ pub enum SamplerOrderError<'s> {
 impl fmt::Display for SamplerOrderError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(name) => write!(f, "there is no sampler \"{name}\"; there are ")?,
+            Self::Unknown(name) => write!(f, "unknown sampler \"{name}\"; expected ")?,
             Self::TooLong => return write!(f, "more than {} samplers", SamplerOrder::LEN_MAX),
         }
         for (index, kind) in SamplerKind::ALL.iter().enumerate() {

@@ -200,7 +200,7 @@ impl TokenizerError {
                  and no unknown token"
             ),
             Self::UnknownId { id, n_vocab } => {
-                write!(f, "there is no token {id} in a vocabulary of {n_vocab}")
+                write!(f, "token {id} is not in a vocabulary of {n_vocab}")
             }
             Self::BufferTooSmall {
                 needed_bytes,

@@ -159,7 +159,7 @@ mod listen {
             step.join(0)
                 .expect("rank 0 joins once")
                 .run()
-                .expect("nobody stops it");
+                .expect("it is not stopped");
             let outputs = step.finish().expect("all ranks have run");
             let logits = outputs.logits(to - from - 1).expect("asked for");
             hash.write_f32(logits);

@@ -8,7 +8,7 @@
 //! long as the step lasts, because ranks wait for each other: rayon's `broadcast` does that, tasks in a queue (`scope`,
 //! `par_iter`) do not. The host decides how ranks wait: here they yield the CPU, so that a pool larger than the machine
 //! still makes progress.
-#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use core::error::Error;
 use core::sync::atomic::AtomicU32;

@@ -583,11 +583,11 @@ typedef struct sluice_model_info {
    */
   uint32_t n_layer;
   /*
-   The beginning-of-sequence token; -1 if there is none.
+   The beginning-of-sequence token, or -1.
    */
   int32_t token_bos;
   /*
-   The end-of-sequence token; -1 if there is none.
+   The end-of-sequence token, or -1.
    */
   int32_t token_eos;
 } sluice_model_info;

@@ -45,9 +45,9 @@ pub struct ModelInfo {
     pub n_embd: u32,
     /// Number of layers.
     pub n_layer: u32,
-    /// The beginning-of-sequence token; -1 if there is none.
+    /// The beginning-of-sequence token, or -1.
     pub token_bos: i32,
-    /// The end-of-sequence token; -1 if there is none.
+    /// The end-of-sequence token, or -1.
     pub token_eos: i32,
 }
 

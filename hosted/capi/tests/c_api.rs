@@ -378,7 +378,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
             "cannot open /nonexistent/model.gguf: No such",
         ),
         (
-            "path that is no text: SLUICE_INVALID_UTF8: ",
+            "path that is not UTF-8: SLUICE_INVALID_UTF8: ",
             "path: invalid utf-8",
         ),
         ("cut file: SLUICE_INVALID_MODEL: ", cut),

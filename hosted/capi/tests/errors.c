@@ -61,7 +61,7 @@ static void models(char **argv, sluice_model **good)
     if (model != NULL) exit(3);
     say("null out", sluice_model_open(argv[1], NULL, NULL));
     say("no such file", sluice_model_open("/nonexistent/model.gguf", NULL, &model));
-    say("path that is no text", sluice_model_open("\xff", NULL, &model));
+    say("path that is not UTF-8", sluice_model_open("\xff", NULL, &model));
     say("cut file", sluice_model_open(argv[2], NULL, &model));
     say("folder", sluice_model_open(argv[3], NULL, &model));
     say("null bytes", sluice_model_from_bytes(NULL, 5, NULL, &model));

@@ -340,18 +340,17 @@ pub(crate) mod tests {
     #[test]
     fn ids_of_other_layers_are_named() {
         let error = read(OWN, Some(6)).unwrap_err().to_string();
-        let expected =
-            "trace t, line 1: \"experts\": 7 is no expert of this layer, where a layer has 6";
+        let expected = "trace t, line 1: \"experts\": 7 is out of range: a layer has 6 experts";
         assert_eq!(error, expected);
         let error = read(ON, Some(9)).unwrap_err().to_string();
         assert!(
-            error.contains("line 1: \"experts\": 15 is no expert"),
+            error.contains("line 1: \"experts\": 15 is out of range"),
             "{error}"
         );
         let large = "{\"token\":0,\"layer\":511,\"experts\":[1]}\n{\"token\":1,\"layer\":0,\"experts\":[500000]}";
         let error = read(large, None).unwrap_err().to_string();
         assert!(
-            error.contains("line 2: \"experts\": 500000 is no"),
+            error.contains("line 2: \"experts\": 500000 is out"),
             "{error}"
         );
         for empty in ["", "{\"token\":1,\"layer\":0,\"experts\":[]}"] {

@@ -70,7 +70,7 @@ fn dumps(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         ValueKind::Seq | ValueKind::Iterable => {
             if View::is(value) {
                 return Err(refused(
-                    "this is no list, and JSON has no other; | list makes one",
+                    "this is not a list, and JSON has no other sequences; use | list",
                 ));
             }
             let items = value.try_iter()?;

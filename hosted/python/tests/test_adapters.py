@@ -15,7 +15,7 @@ def text(llama, **settings):
 @pytest.fixture(scope="module")
 def adapters():
     found = sorted(path.parent for path in ADAPTER.rglob("adapter_config.json"))
-    assert found, f"there is no adapter in {ADAPTER}"
+    assert found, f"{ADAPTER} contains no adapter"
     return found
 
 

@@ -280,7 +280,7 @@ def test_the_caches_are_those_that_the_kernel_names():
     assert found["l1d_lines"] == found["l1d_size"] // found["cache_line_size"]
     assert all(isinstance(value, int) and value > 0 for value in found.values())
     if shutil.which("lscpu") is None:
-        pytest.skip("SKIPPED: there is no lscpu to compare with")
+        pytest.skip("SKIPPED: lscpu is not available for comparison")
     text = subprocess.run(["lscpu", "-J"], capture_output=True, text=True, check=True).stdout
     fields = {}
 

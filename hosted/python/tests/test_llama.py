@@ -358,7 +358,7 @@ def test_a_grammar_begins_anew_with_each_text(llama):
     def written():
         found = []
         for token in llama.generate(tokens, temp=0.0, grammar=grammar):
-            # Another choice in between is no part of it.
+            # Another choice in between is not part of it.
             llama.sample(temp=0.0)
             found.append(token)
             if llama.detokenize(found) in (b"a cat", b"a dog"):

@@ -280,7 +280,7 @@ def test_an_observer_is_full_and_not_running():
     observer = core.AsyncObserver(16, 10)
     assert observer.push_data(samples) == 0
     assert not observer.poll_telemetry().is_running
-    # The form with a length takes samples before the first start, and says what did not fit.
+    # The form with a length takes samples before the first start, and reports what did not fit.
     assert observer.push_data(samples[:80], 80) == 80
     assert observer.poll_telemetry().buffer_fill_pct == 50
     assert observer.push_data(samples, 160) == 80

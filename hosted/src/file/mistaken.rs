@@ -1,4 +1,4 @@
-//! Files that are not what their name says: what is found in a model's place after a failed
+//! Files that are not what their name suggests: what is found in place of a model after a failed
 //! download.
 #![forbid(unsafe_code)]
 

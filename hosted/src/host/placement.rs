@@ -322,7 +322,7 @@ mod tests {
                 assert!(cores.physical_count() > 0);
             }
             let Err(error) = set_memory_policy(MPOL_BIND, &CpuList(vec![1000])) else {
-                panic!("there is no node 1000");
+                panic!("node 1000 does not exist");
             };
             // A container may forbid the call altogether.
             let kinds = [Some(libc::EINVAL), Some(libc::EPERM), Some(libc::ENOSYS)];

@@ -29,7 +29,7 @@ pub enum QuantizeError {
 impl fmt::Display for QuantizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NoQuantizer { ty } => write!(f, "there is no quantiser for type {ty}"),
+            Self::NoQuantizer { ty } => write!(f, "quantizing to type {ty} is not supported"),
             Self::RowNotWholeBlocks { ty, n_per_row } => write!(
                 f,
                 "rows of {n_per_row} are not whole blocks of {ty}, which have {}",

@@ -169,7 +169,7 @@ fn scores<F: Arith>(
 
 /// A step's part of every lane.
 fn lanes_of<T, const N: usize>(step: &[T]) -> &[T; N] {
-    step.as_array().expect("a step has so many")
+    step.as_array().expect("a step has this length")
 }
 
 /// int8 queries, exact integers per 32 dimensions: `s = fma(d_k · d_q, f32(S), s)`.

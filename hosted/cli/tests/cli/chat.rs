@@ -132,7 +132,7 @@ fn commands_in_a_pipe() {
     let turns = messages(&saved.0);
     assert_eq!(turns[0], ("system".into(), "Be kind.".into()));
     assert_eq!(turns[3], ("user".into(), "A cat".into()));
-    // In a pipe, a word that is no command is said.
+    // In a pipe, a word that is not a command is a message.
     assert_eq!(turns[5], ("user".into(), "/nonsense".into()));
     assert_eq!(turns[7], ("user".into(), "two \nlines".into()));
     assert_eq!(turns.len(), 9);
@@ -323,7 +323,7 @@ fn a_paste_of_100_kb_arrives_whole() {
     }
 }
 
-/// What was said, once the conversation `saved` has so many messages.
+/// The texts of the conversation `saved`, once it has the given number of messages.
 fn said(pty: &mut Pty, saved: &TemporaryFile, count: usize) -> Vec<String> {
     let _absent = fs::remove_file(&saved.0);
     pty.send(format!("/save {}\r", saved.path()).as_bytes());
@@ -566,7 +566,7 @@ fn a_recurrent_model_forgets_turns() {
     assert!(!answered.stderr.contains("error"), "{answered:?}");
     let n_answers = answered.stderr.matches("limit of -n reached").count();
     assert_eq!(n_answers, 4, "{answered:?}");
-    // Within an answer there is no room to make.
+    // Within an answer, nothing can be dropped to make room.
     let args = ["-m", &model, "-c", "64", "--ignore-eos"];
     let full = piped(&args, said.as_bytes());
     assert_eq!(full.code, Some(0), "{full:?}");
@@ -626,7 +626,7 @@ fn a_failed_turn_is_a_failed_run() {
     assert!(run_to(1, &args).stderr.contains("template is empty"));
 }
 
-/// A conversation that begins with a made-up message is none that every template renders.
+/// Not every template renders a conversation that begins with an unusual message.
 #[test]
 fn templates_render_what_was_said_and_nothing_else() {
     let conversation =

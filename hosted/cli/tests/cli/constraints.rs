@@ -88,7 +88,7 @@ fn documents_keep_to_a_schema() {
             "{by_flag}"
         );
         assert!(object["age"].as_u64().expect("an age") <= 30, "{by_flag}");
-        // As in llama.cpp, properties that the schema does not name are none.
+        // As in llama.cpp, properties that the schema does not name are not allowed.
         let known = ["name", "age", "is_tame"];
         assert!(
             object.keys().all(|key| known.contains(&&**key)),

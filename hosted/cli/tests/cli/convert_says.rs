@@ -452,7 +452,7 @@ fn what_is_said_about_generation_is_kept_or_named() {
     );
 }
 
-/// Writes a folder's tensors anew, changed.
+/// Rewrites a folder's tensors with changes.
 fn rewrite(folder: &Folder, family: &str, change: impl FnOnce(&mut BTreeMap<String, Tensor>)) {
     let about = object(&folder.0.join(family).join("tensors.json"));
     let tensors = about.into_iter().map(|(name, about)| {

@@ -85,7 +85,7 @@ fn tokens_are_those_of_tiktoken() {
         let tokens: Vec<u64> = tokens.unwrap().iter().map(|&t| u64::from(t)).collect();
         assert_eq!(tokens, expected, "{text:?}");
     }
-    // What a model of this shape makes of it is no sense, but it runs.
+    // The output of a random model of this shape is meaningless, but it runs.
     run_to(0, &["run", "-m", &out, "-p", "one", "-n", "2", "-t", "1"]);
 }
 

@@ -1,7 +1,7 @@
 //! `sluice convert` for every family: tiny folders, each in one file of `families/`, against what llama.cpp's converter
 //! makes of the same folder, and whether the engine runs what comes out.
 //!
-//! The files come from `tests/tools/hf_families.py`, which says what is in them.
+//! The files come from `tests/tools/hf_families.py`, which describes their contents.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{FIXTURES, Folder, fnv, object, told, write_safetensors};
@@ -244,7 +244,7 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// What is wrong with the file for the engine, where the case says how to run it.
+/// Why the engine cannot run the file, if the case can be run at all.
 fn runs(case: &Map<String, Value>, file: &str) -> Option<String> {
     let args: &[&str] = match case.get("runs").and_then(Value::as_str).unwrap_or("run") {
         "run" => &[

@@ -83,7 +83,7 @@ fn with_key(name: &str, key: &str, value: MetaValue) -> TemporaryFile {
     TemporaryFile::new(name, &[&header.bytes(), data].concat())
 }
 
-/// What changes a model is computed or refused; what may is told.
+/// Metadata that changes a model is applied or refused; other metadata is reported.
 #[test]
 fn metadata_that_nothing_reads_are_told() {
     let told = |key: &str, value: MetaValue| {

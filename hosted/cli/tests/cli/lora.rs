@@ -1,6 +1,6 @@
 //! `sluice lora`: adapters of many families against what llama.cpp's converter makes of them, and what is refused.
 //!
-//! `lora/goldens.json` comes from `tests/tools/lora_families.py`, which says what is in it.
+//! `lora/goldens.json` comes from `tests/tools/lora_families.py`, which describes its contents.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{FIXTURES, Folder, fnv, object, write_safetensors};

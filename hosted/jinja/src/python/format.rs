@@ -85,7 +85,7 @@ pub(crate) fn percent(template: &Value, values: &Value) -> Result<Value, Error> 
                 n_used += 1;
                 let item = values.get_item(&Value::from(name.as_str()))?;
                 if item.is_undefined() {
-                    return fail(format!("format: there is no {name:?}"));
+                    return fail(format!("format: {name:?} is missing"));
                 }
                 item
             }
@@ -222,7 +222,7 @@ fn looked_up(
 ) -> Result<Value, Error> {
     let end = field.find(['.', '[']).unwrap_or(field.len());
     let (first, mut rest) = field.split_at(end);
-    let missing = || fail(format!("format: there is no argument {first:?}"));
+    let missing = || fail(format!("format: the argument {first:?} is missing"));
     let mut value = if first.is_empty() {
         *n_next += 1;
         args.get(*n_next - 1).cloned()

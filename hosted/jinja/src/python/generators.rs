@@ -132,7 +132,7 @@ fn slices(
     let count = integer("slice: slices", count)?;
     let all = items(value)?;
     let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
-        return fail("slice: slices is no number above 0");
+        return fail("slice: slices is not a number above 0");
     };
     guard.room(count, 64)?;
     let (each, longer) = (all.len() / count, all.len() % count);

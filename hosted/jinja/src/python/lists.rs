@@ -209,7 +209,7 @@ pub(super) fn sum(_: &Guard, state: &mut State<'_, '_>, args: &[Value]) -> Resul
     for item in items(&value.unwrap_or_default())? {
         let item = attribute(&item, path.as_ref(), None)?;
         if item.is_undefined() || item.is_none() {
-            return fail("sum: an item is no number");
+            return fail("sum: an item is not a number");
         }
         total = match add(&total, &item) {
             Some(made) => made?,

@@ -11,7 +11,7 @@ pub(super) fn int(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<Va
     let [value, other, base] = bound("int", ["value", "default", "base"], 1, args)?;
     let value = value.unwrap_or_default();
     if value.is_undefined() {
-        return fail("undefined is no number");
+        return fail("undefined is not a number");
     }
     let base = base.map_or(Ok(10), |base| integer("int: base", &base))?;
     let other = other.unwrap_or_else(|| Value::from(0));
@@ -74,7 +74,7 @@ pub(super) fn float(_: &Guard, _: &mut State<'_, '_>, args: &[Value]) -> Result<
     let [value, other] = bound("float", ["value", "default"], 1, args)?;
     let value = value.unwrap_or_default();
     if value.is_undefined() {
-        return fail("undefined is no number");
+        return fail("undefined is not a number");
     }
     let number = real(&value).or_else(|| value.as_str().and_then(real_of));
     Ok(number.map_or_else(|| other.unwrap_or_else(|| Value::from(0.0)), Value::from))

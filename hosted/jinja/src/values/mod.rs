@@ -173,7 +173,7 @@ pub(crate) fn whole(value: &Value) -> Option<i128> {
 
 pub(crate) fn integer(what: &str, value: &Value) -> Result<i64, Error> {
     let number = whole(value).and_then(|number| i64::try_from(number).ok());
-    number.map_or_else(|| fail(format!("{what} is no whole number")), Ok)
+    number.map_or_else(|| fail(format!("{what} is not an integer")), Ok)
 }
 
 /// Python's name of the type.

@@ -53,7 +53,7 @@ class Client:
         Raises:
             ValueError: a flag is wrong, or a model cannot be loaded.
         """
-        # Nobody's connection has to be kept alive, and callers are their own limit.
+        # There are no connections to keep alive, and callers limit themselves.
         self._service: Service | None = Service(["--sse-ping-interval", "0", *flags], log)
 
     @property

@@ -73,8 +73,8 @@ class Completions:
             suffix: What the model is to lead to; for models that can fill a middle.
             max_tokens: Most tokens to write; None, 0 or less for as many as the context has room for.
             temperature, top_p, min_p, typical_p, top_k: How tokens are drawn; temperature 0 takes the likeliest.
-            logprobs: How many of the likeliest tokens are told with each, 0 to 100.
-            echo: Begin the answer with the prompt; with `logprobs` those of its tokens are told, too, null for the first.
+            logprobs: Number of most likely tokens to report for each token, 0 to 100.
+            echo: Begin the answer with the prompt; with `logprobs`, including those of its tokens, null for the first.
             stop: Texts that end the answer where they come up; they are not part of it.
             frequency_penalty, presence_penalty, repeat_penalty: What repetition costs, over the last
                 `last_n_tokens_size` tokens.
@@ -159,7 +159,7 @@ class Completions:
             tools: Functions that the model may call, with JSON schemas of their arguments, which calls keep to.
             tool_choice: `auto`, `none`, `required`, or the function to call.
             response_format: `{"type": "json_object", "schema": …}`, or OpenAI's `json_schema`.
-            logprobs, top_logprobs: Tell how likely each token was, and so many others, 0 to 100.
+            logprobs, top_logprobs: Report the log-probability of each token and of this many others, 0 to 100.
             more: Other fields of the server's route, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
 
         The others are those of `create_completion`.

@@ -75,7 +75,7 @@ def placed(cached: Path, folder: str | os.PathLike[str]) -> Path:
         if target.exists() and _kind(target) == _kind(part):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Under another name first: nobody finds half a file.
+        # Under another name first, so that no incomplete file can be found.
         begun = target.with_name(f"{target.name}.{os.getpid()}.part")
         begun.unlink(missing_ok=True)
         try:

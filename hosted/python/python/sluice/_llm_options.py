@@ -114,7 +114,7 @@ def where(model: str | os.PathLike[str], dtype: str) -> list[str]:
     """The flags that name a model: its file, that of a folder, or a repository of Hugging Face's.
 
     Raises:
-        ValueError: there is no such file, or `dtype` is wrong.
+        ValueError: The file does not exist, or `dtype` is invalid.
     """
     if dtype not in WEIGHT_TYPES:
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(WEIGHT_TYPES)}")

@@ -48,7 +48,7 @@ class LLMTokenizer:
         return self._model.encode(text, add_special=add_special_tokens, parse_special=True)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of tokens; what is no UTF-8 becomes U+FFFD.
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             ValueError: a token is not in the vocabulary.

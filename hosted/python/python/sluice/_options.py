@@ -27,7 +27,7 @@ NOTHING_TO_DO: Mapping[str, Any] = {
     "n_threads_batch": None,
     "embedding": False,
 }
-"""Arguments of llama-cpp-python that change nothing here, with its defaults: there is no GPU, one team of threads
+"""Arguments of llama-cpp-python without effect here, with its defaults: no GPU is used, one team of threads
 reads and writes, and every model gives embeddings."""
 
 NOT_SUPPORTED: Mapping[str, Any] = {
@@ -76,7 +76,7 @@ def kv_type(name: str, value: int | str) -> str:
     """The name of a type of the KV cache.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: The type is unknown.
     """
     if isinstance(value, str):
         return value

@@ -140,7 +140,7 @@ class _Reader:
         self.at += 1
         high = self.one()
         if isinstance(low, str) or isinstance(high, str) or high < low:
-            raise self.wrong("a range that is none")
+            raise self.wrong("a reversed range")
         return f"{_shown(low)}-{_shown(high)}"
 
     def one(self) -> int | str:

@@ -93,7 +93,7 @@ class Llama(Completions, Stepwise):
             cache_ram_mib: Most memory for what earlier prompts left, in MiB.
             prompt_cache_dir: A folder where that is kept over restarts.
             max_queue: Most completions that wait.
-            expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
+            expert_cache_mib: Leave the experts of a mixture on disk and cache up to this many MiB of them: models
                 that are larger than memory. None has all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
             expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
@@ -160,7 +160,7 @@ class Llama(Completions, Stepwise):
         self._model = self._client.model()
         if pooling_type == _options.RANK and not self._model.ranks:
             self.close()
-            raise ValueError("pooling_type is 4 (rank): the model has no head for ranking, it is no reranker")
+            raise ValueError("pooling_type is 4 (rank): the model has no ranking head, so it is not a reranker")
 
     @classmethod
     def from_pretrained(
@@ -201,7 +201,7 @@ class Llama(Completions, Stepwise):
         """The engine that answers.
 
         Raises:
-            ServiceError: there is none, as only the vocabulary was read, or it was closed.
+            ServiceError: The model is not available: only the vocabulary was loaded, or it was closed.
         """
         if self._client is None:
             raise ServiceError("there are no weights: the model was opened with vocab_only, or closed", 503)
@@ -407,5 +407,5 @@ def _text(value: object) -> str:
 
 
 def _say(line: str) -> None:
-    """Lines of the log that are no business of whoever calls: requests and their times."""
+    """Lines of the log that do not concern the caller: requests and their timings."""
     del line

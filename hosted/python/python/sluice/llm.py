@@ -36,14 +36,14 @@ from sluice.outputs import (
 from sluice.sampling_params import SamplingParams
 
 NOT_SUPPORTED = {
-    "beam_search": "there is no beam search",
+    "beam_search": "beam search is not supported",
     "encode": "embed gives vectors, score gives scores",
     "classify": "score gives the numbers of ranking heads",
     "reward": "score gives the numbers of ranking heads",
     "sleep": "close frees the memory",
     "wake_up": "close frees the memory",
     "collective_rpc": "there are no workers",
-    "apply_model": "there is no PyTorch module",
+    "apply_model": "the model is not a PyTorch module",
     "start_profile": "`sluice bench` and `sluice run --profile` measure",
     "stop_profile": "`sluice bench` and `sluice run --profile` measure",
     "reset_prefix_cache": "enable_prefix_caching=False does without",
@@ -101,12 +101,12 @@ class LLM:
             seed: What the seeds of requests without one follow from; None draws it.
             enable_prefix_caching: Keep prompts for later ones that begin alike.
             enable_lora: Have room for adapters.
-            max_loras: Most different adapters in a step; 0 is no limit.
+            max_loras: Maximum number of different adapters per step; 0 is unlimited.
             max_lora_rank: Room for ranks.
             max_cpu_loras: Most adapters in memory.
             chat_template: A template's name or text, instead of the model's own.
             threads: By default one for each core.
-            expert_cache_mib: Leave the experts of a mixture on disk and keep as many as fit into so many MiB: models
+            expert_cache_mib: Leave the experts of a mixture on disk and cache up to this many MiB of them: models
                 that are larger than memory. None has all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
             expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
@@ -120,7 +120,7 @@ class LLM:
 
         Raises:
             ValueError: an argument is wrong or not supported, or the model cannot be loaded.
-            TypeError: there is no such argument.
+            TypeError: The argument is unknown.
         """
         _llm_options.check_others(others)
         options = _llm_options.Options(
@@ -235,8 +235,8 @@ class LLM:
 
         Args:
             prompts: As in `generate`, but that names of control tokens are text, and without `cache_salt`.
-            truncate_prompt_tokens: Keep so many tokens of each text's beginning, at least 1.
-            dimensions: Keep so many numbers of each vector, at most `n_embd`.
+            truncate_prompt_tokens: Number of tokens to keep from each text's beginning, at least 1.
+            dimensions: Number of components to keep of each vector, at most `n_embd`.
             use_tqdm, lora_request: As in `generate`.
 
         Raises:

@@ -95,7 +95,7 @@ class SamplingParams:
         ignore_eos: Never choose a token that ends a text.
         max_tokens: Most tokens, at least 1; None is as many as there is room for.
         min_tokens: Neither tokens nor `stop` end it before.
-        logprobs: Record how likely each token was, and so many of the likeliest ones, 0 to 1000.
+        logprobs: Record the log-probability of each token and of this many most likely ones, 0 to 1000.
         prompt_logprobs: The same for the tokens of the prompt, with the rank of each. For that one prompt is read after
             the other, before its texts are written.
         detokenize: False leaves the text empty.
@@ -103,7 +103,7 @@ class SamplingParams:
         spaces_between_special_tokens: True alone.
         logits_processors: Called with the tokens written so far and the logits, float32 (n_vocab), or with the tokens
             of the prompt before both; they return the logits. The functions run on the engine's thread.
-        truncate_prompt_tokens: Keep so many tokens of the prompt's end; -1 is as many as there is room for.
+        truncate_prompt_tokens: Number of tokens to keep from the prompt's end; -1 keeps as many as fit.
         structured_outputs: See `StructuredOutputsParams`.
         logit_bias: Added to the logits of tokens.
         allowed_token_ids: Choose among these alone.
@@ -181,7 +181,7 @@ class SamplingParams:
             self.allowed_token_ids = _tokens("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise ValueError("allowed_token_ids is empty: no token could be chosen")
-        # An error is told here, not in the middle of a batch.
+        # Errors are raised here, not in the middle of a batch.
         self.constraint()
 
     def clone(self) -> SamplingParams:
@@ -250,7 +250,7 @@ def request_fields(params: SamplingParams) -> Json:
         **params.constraint(),
     }
     if params.logprobs is not None:
-        # The server's 0 is none.
+        # 0 disables it in the server.
         fields["n_probs"] = max(params.logprobs, 1)
     if params.prompt_logprobs is not None:
         fields["prompt_logprobs"] = params.prompt_logprobs

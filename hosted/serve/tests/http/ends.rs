@@ -9,7 +9,7 @@ fn ask(more: &Value) -> Value {
         "ignore_eos": true,
     });
     let Value::Object(more) = more else {
-        panic!("{more} is no object");
+        panic!("{more} is not an object");
     };
     ask.as_object_mut().unwrap().extend(more.clone());
     ask

@@ -66,7 +66,7 @@ fn each_prompt_and_choice_has_its_own() {
         let mut ask = json!({"prompt": ["Once upon a time", "The dog"], "max_tokens": 3, "temperature": 1, "seed": 5,
             "n": 2, "logprobs": 1, "echo": true});
         let Value::Object(more) = more else {
-            panic!("{more} is no object");
+            panic!("{more} is not an object");
         };
         ask.as_object_mut().unwrap().extend(more.clone());
         server.post("/v1/completions", &ask)

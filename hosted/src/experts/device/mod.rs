@@ -71,7 +71,7 @@ pub trait Completions: Send + Sync {
 /// Files and memory of a device, and the receiver of its results.
 #[expect(
     missing_debug_implementations,
-    reason = "holds what is told, which says nothing of itself"
+    reason = "contains a device without Debug"
 )]
 pub struct DeviceSetup {
     /// The files to read.

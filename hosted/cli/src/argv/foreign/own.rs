@@ -4,7 +4,7 @@ use super::Fate::{self, Ignored, Refused};
 use super::Value::{No, One};
 use super::table::{GPU, MEDIA, Row};
 
-const PAGE: Fate = Ignored("there is no web interface");
+const PAGE: Fate = Ignored("a web interface is not available");
 const PREFIXES: Fate = Ignored("common prefixes of prompts are always found and reused");
 
 /// The rows of each program.

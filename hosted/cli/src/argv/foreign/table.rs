@@ -8,7 +8,7 @@ use super::Value::{self, Maybe, No, One};
 
 const SWITCH: Value = Maybe(&["on", "off", "auto", "0", "1", "true", "false"]);
 
-pub(super) const GPU: Fate = Ignored("there is no GPU support; everything runs on the CPU");
+pub(super) const GPU: Fate = Ignored("GPUs are not supported; everything runs on the CPU");
 const FUSED: Fate = Ignored("attention is always fused");
 const CACHE: Fate = Ignored("all sequences share one paged KV cache");
 const THREADS: Fate = Ignored("prompts and generation use the same threads (-t, -C, -Cr)");
@@ -96,11 +96,7 @@ pub(super) const TABLE: &[Row] = &[
         No,
         Ignored("files are always checked when they are read"),
     ),
-    (
-        "--warmup --no-warmup",
-        No,
-        Ignored("there is no warm-up run"),
-    ),
+    ("--warmup --no-warmup", No, Ignored("nothing is warmed up")),
     (
         "--perf --no-perf --show-timings --no-show-timings --log-prefix --no-log-prefix \
          --log-timestamps --no-log-timestamps -v --verbose --log-verbose --log-jsonl \

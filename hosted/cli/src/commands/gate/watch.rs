@@ -35,7 +35,7 @@ impl Watch {
             counts.dropped,
             counts.processed
         );
-        // There is no way to report that stderr cannot be written to.
+        // A failure to write to stderr cannot be reported.
         let _written = if self.is_terminal {
             write!(io::stderr(), "\r{line}\x1b[K")
         } else {

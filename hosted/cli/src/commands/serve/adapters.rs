@@ -107,7 +107,7 @@ impl ServeAdapterArgs {
     /// As the server takes them.
     ///
     /// # Errors
-    /// A scale that is no number; a path without an adapter.
+    /// A scale is not a number, or a path contains no adapter.
     pub(crate) fn options(&self) -> Result<AdaptersOptions, UsageError> {
         let mut named = Vec::new();
         let plain = self.lora.iter().map(|path| Ok((path.clone(), 1.0)));

@@ -72,7 +72,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto",
         value_parser = PossibleValuesParser::new(["none", "auto", "deepseek"]))]
     pub(super) reasoning_format: String,
-    /// Set the maximum number of reasoning tokens; 0 is none, -1 unlimited
+    /// Set the maximum number of reasoning tokens; 0 disables reasoning, -1 is unlimited
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 30))]
     pub(super) reasoning_budget: i64,
@@ -161,7 +161,7 @@ pub(crate) struct SchedulingArgs {
     /// Further requests get status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(super) max_queue: usize,
-    /// Set the memory for cached prompts, in MiB; 0 is none [short: -cram]
+    /// Set the memory for cached prompts, in MiB; 0 disables it [short: -cram]
     ///
     /// -1 is a quarter of the available memory. By default that, but at most 8192.
     #[arg(long, value_name = "MiB", allow_negative_numbers = true,

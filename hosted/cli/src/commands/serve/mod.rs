@@ -47,7 +47,7 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(config, team, ready)? {
         ServerEnd::Drained => Ok(Ending::Done),
-        // The engine may be in the middle of a step, which nobody waits for any more.
+        // The engine may be in the middle of a step, which is no longer awaited.
         ServerEnd::AtOnce => {
             drop(copy);
             std::process::exit(crate::outcome::EXIT_INTERRUPTED.into())
@@ -172,7 +172,7 @@ fn chat_template(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     };
     if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
         let names = TEMPLATES.map(|(name, _)| name).join(", ");
-        let message = format!("there is no chat template {text:?}: {names}, or Jinja text");
+        let message = format!("unknown chat template {text:?}: expected {names}, or Jinja text");
         return Err(UsageError(message).into());
     }
     Ok(Some(text.clone()))
@@ -261,7 +261,10 @@ fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
         keys.extend(text.lines().map(|key| key.trim().to_owned()));
         if keys.iter().all(String::is_empty) {
             // Without a key all would be let in, which is not what the flag asks for.
-            let message = format!("--api-key-file {}: there is no key in it", path.display());
+            let message = format!(
+                "--api-key-file {}: the file contains no keys",
+                path.display()
+            );
             return Err(UsageError(message).into());
         }
     }

@@ -187,7 +187,7 @@ class TelemetrySnapshot:
     frames_queued: int = 0
     """Number of frames in the intake, including an incomplete one. Not in 4.2.4."""
     outputs_lost: int = 0
-    """Number of scalings lost because nobody pulled them. Their frames were processed. Not in 4.2.4."""
+    """Number of scalings lost because they were not pulled. Their frames were processed. Not in 4.2.4."""
 
 
 class AsyncObserver:
