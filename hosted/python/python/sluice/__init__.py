@@ -1,4 +1,4 @@
-"""Language models on CPUs, with answers that are the same bits on every machine.
+"""Language models on CPUs, with bit-identical results on every machine.
 
 Names are imported when they are first used, so that the program starts at once.
 """

@@ -1,4 +1,4 @@
-"""The program `sluice`, as the wheel carries it."""
+"""The program `sluice`, as installed by the wheel."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from sluice import _native
 
 
 def main() -> None:
-    """Does what the command line asks for, and ends with the program's exit code."""
+    """Runs the command line, and exits with the program's exit code."""
     # The program handles Ctrl-C itself, and a reader that closes the pipe is not an error.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_native.main(["sluice", *sys.argv[1:]]))

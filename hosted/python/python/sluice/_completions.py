@@ -1,4 +1,4 @@
-"""Completions and chats: OpenAI-shaped answers of `Llama`."""
+"""Completions and chats: `Llama`'s answers in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ChatHandler = Callable[..., Any]
 
 
 class Completions:
-    """Texts that go on, and answers in conversations.
+    """Completions of texts, and answers in conversations.
 
-    Replies are OpenAI's objects as dictionaries; with `stream=True` an iterator of its chunks. Leaving the loop ends
-    the work. What stands in a reply besides is the server's: `seed`, `system_fingerprint`, `timings`.
+    Replies are OpenAI's objects as dictionaries; with `stream=True` an iterator of chunks. Leaving the loop stops the
+    work. Further fields of a reply are the server's: `seed`, `system_fingerprint`, `timings`.
     """
 
     model_path: str
@@ -34,7 +34,7 @@ class Completions:
 
     @property
     def client(self) -> Client:
-        """The engine that answers."""
+        """The engine."""
         raise NotImplementedError
 
     def create_completion(
@@ -66,27 +66,27 @@ class Completions:
         logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
         **more: Any,
     ) -> Any:
-        """Goes on with a text.
+        """Continues a text.
 
         Args:
             prompt: A text, or its tokens.
-            suffix: What the model is to lead to; for models that can fill a middle.
-            max_tokens: Most tokens to write; None, 0 or less for as many as the context has room for.
-            temperature, top_p, min_p, typical_p, top_k: How tokens are drawn; temperature 0 takes the likeliest.
+            suffix: The text that follows; for models that can fill in the middle.
+            max_tokens: Maximum number of tokens to generate; None, 0 or less for as many as the context has room for.
+            temperature, top_p, min_p, typical_p, top_k: Sampling; temperature 0 takes the most likely token.
             logprobs: Number of most likely tokens to report for each token, 0 to 100.
             echo: Begin the answer with the prompt; with `logprobs`, including those of its tokens, null for the first.
-            stop: Texts that end the answer where they come up; they are not part of it.
-            frequency_penalty, presence_penalty, repeat_penalty: What repetition costs, over the last
-                `last_n_tokens_size` tokens.
+            stop: Strings that end the answer and are not part of it.
+            frequency_penalty, presence_penalty, repeat_penalty: Penalties for repetition over the last
+            `last_n_tokens_size` tokens.
             stream: Return an iterator of chunks.
-            seed: The same seed gives the same text; None is that of the model, and without one a new one each time.
-            mirostat_mode, mirostat_tau, mirostat_eta: Mirostat instead of the other samplers: 1 or 2.
-            model: The name of an adapter that it is computed with; any other name is only a label.
+            seed: The same seed gives the same text; None uses the model's, or else a new one each time.
+            mirostat_mode, mirostat_tau, mirostat_eta: Mirostat 1 or 2 instead of the other samplers.
+            model: The name of an adapter to use; any other name is only a label.
             stopping_criteria: Called with tokens and logits; true ends the text.
             logits_processor: Called with the tokens so far, uint32 (n_tokens), and the logits, float32 (n_vocab);
                 returns logits.
-            grammar: What the answer has to keep to: a `LlamaGrammar`, or GBNF.
-            logit_bias: Added to the logits of tokens; minus infinity keeps a token out.
+            grammar: A constraint on the answer: a `LlamaGrammar`, or GBNF.
+            logit_bias: Added to the logits of tokens; minus infinity excludes a token.
             tfs_z: 1; tail-free sampling is not supported.
             more: Other fields of the server's route, such as `n`, `cache_salt`, `n_keep`, `samplers`.
 
@@ -94,8 +94,8 @@ class Completions:
             `{"id", "object", "created", "model", "choices": [{"text", "index", "logprobs", "finish_reason"}], "usage"}`.
 
         Raises:
-            RequestError: an argument is wrong (`param` names it), or the prompt does not fit.
-            ServiceError: it could not be answered.
+            RequestError: An argument is invalid (`param` names it), or the prompt does not fit.
+            ServiceError: The request could not be answered.
         """
         body = self._completion_body(locals())
         callbacks = (listed(logits_processor), listed(stopping_criteria))
@@ -107,7 +107,7 @@ class Completions:
     async def acreate_completion(self, prompt: str | Sequence[int], **settings: Any) -> Any:
         """As `create_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
 
-        A task that is cancelled ends the work.
+        Cancelling the task stops the work.
         """
         model = settings.get("model")
         body = self._completion_body(
@@ -154,23 +154,23 @@ class Completions:
         """Answers in a conversation.
 
         Args:
-            messages: `{"role", "content"}`, as OpenAI has them, with calls and their results.
-            functions, function_call: What `tools` and `tool_choice` were called before.
-            tools: Functions that the model may call, with JSON schemas of their arguments, which calls keep to.
+            messages: `{"role", "content"}` in OpenAI's format, including tool calls and their results.
+            functions, function_call: Former names of `tools` and `tool_choice`.
+            tools: Functions that the model may call, with JSON schemas that constrain their arguments.
             tool_choice: `auto`, `none`, `required`, or the function to call.
             response_format: `{"type": "json_object", "schema": …}`, or OpenAI's `json_schema`.
             logprobs, top_logprobs: Report the log-probability of each token and of this many others, 0 to 100.
             more: Other fields of the server's route, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
 
-        The others are those of `create_completion`.
+        The remaining arguments are those of `create_completion`.
 
         Returns:
             `{"id", "object", "created", "model", "choices": [{"index", "message", "logprobs", "finish_reason"}],
             "usage"}`.
 
         Raises:
-            RequestError: an argument is wrong (`param` names it), or the prompt does not fit.
-            ServiceError: it could not be answered.
+            RequestError: An argument is invalid (`param` names it), or the prompt does not fit.
+            ServiceError: The request could not be answered.
         """
         given = dict(locals())
         if self.chat_handler is not None:
@@ -205,7 +205,7 @@ class Completions:
         """As `create_chat_completion`, with objects of the package openai.
 
         Raises:
-            ImportError: it is not installed.
+            ImportError: The package is not installed.
         """
         from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -249,7 +249,7 @@ class Completions:
         return body
 
     def _stops(self, stop: str | Sequence[str] | None) -> list[str]:
-        """What ends an answer, with what ends a turn of the chat format."""
+        """The strings that end an answer, including those that end a turn of the chat format."""
         asked = [stop] if isinstance(stop, str) else list(stop or ())
         return [*asked, *(text for text in stops_of(self.chat_format) if text not in asked)]
 
@@ -265,7 +265,7 @@ class Completions:
         """Fields that the method does not have, and the adapter.
 
         Raises:
-            TypeError: one that the server does not have either.
+            TypeError: A field is unknown to the server as well.
         """
         if "more" in given:
             extra = given["more"]

@@ -1,4 +1,4 @@
-"""A text evaluated token by token: the lower half of `Llama`."""
+"""A text evaluated token by token: the lower-level half of `Llama`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sluice.callbacks import LogitsProcessor, StoppingCriteriaList, listed
 
 @dataclass
 class LlamaState:
-    """A text that `save_state` took down.
+    """A text saved by `save_state`.
 
-    `input_ids`: int32 (n_tokens). `scores`: float32, logits (n_tokens, n_vocab) with `logits_all`, else those of the
-    last token (1, n_vocab). `llama_state` is all of it as bytes, which `load_state` reads.
+    `input_ids`: int32 (n_tokens). `scores`: float32, logits (n_tokens, n_vocab) with `logits_all`, otherwise those of
+    the last token (1, n_vocab). `llama_state` contains everything as bytes, which `load_state` reads.
     """
 
     input_ids: NDArray[np.int32]
@@ -37,9 +37,9 @@ class LlamaState:
 
 
 class Stepwise:
-    """A text that is read and written step by step, beside those of completions.
+    """A text that is evaluated step by step, independently of completions.
 
-    The memory for its context is taken when it is first used.
+    The memory for its context is allocated when it is first used.
     """
 
     logits_all: bool
@@ -65,19 +65,19 @@ class Stepwise:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that `eval` has read."""
+        """Number of tokens evaluated."""
         return 0 if self._context is None else self._context.n_tokens
 
     @property
     def input_ids(self) -> NDArray[np.int32]:
-        """Those: int32 (n_tokens)."""
+        """The tokens evaluated: int32 (n_tokens)."""
         return self._text.tokens.astype(np.int32)
 
     @property
     def scores(self) -> NDArray[np.float32]:
-        """Logits: float32 (n_tokens, n_vocab) with `logits_all`, else (1, n_vocab) of the last token.
+        """Logits: float32 (n_tokens, n_vocab) with `logits_all`, otherwise (1, n_vocab) of the last token.
 
-        They are no copy: what is written into them is what `sample` reads.
+        Not a copy: `sample` sees modifications.
         """
         if self.logits_all:
             return self._text.logits(all=True)
@@ -85,25 +85,25 @@ class Stepwise:
 
     @property
     def eval_tokens(self) -> deque[int]:
-        """Tokens that `eval` has read."""
+        """Number of tokens evaluated."""
         return deque(self._text.tokens.tolist())
 
     @property
     def eval_logits(self) -> deque[list[float]]:
-        """Rows of `scores`."""
+        """The rows of `scores`."""
         return deque(self.scores.tolist())
 
     def reset(self) -> None:
-        """Forgets what `eval` has read."""
+        """Discards the evaluated tokens."""
         if self._context is not None:
             self._context.truncate(0)
         self._sampler = None
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Reads tokens behind those that were read.
+        """Evaluates tokens after those evaluated so far.
 
         Raises:
-            ValueError: they do not fit, or are not in the vocabulary.
+            ValueError: The tokens do not fit, or are not in the vocabulary.
         """
         self._text.eval(numbers(tokens))
 
@@ -126,12 +126,12 @@ class Stepwise:
         grammar: Grammar = None,
         idx: int | None = None,
     ) -> int:
-        """Chooses the token behind what was read, or behind its token `idx`; does not read it.
+        """Chooses the token after the evaluated ones, or after token `idx` of them; does not evaluate it.
 
-        Mirostat, grammars and random numbers go on from the last call with the same settings, until `reset`.
+        Mirostat, grammars and random numbers continue from the last call with the same settings, until `reset`.
         """
         fields = self._fields(dict(locals()))
-        # A sampler remembers what it chose: mirostat and grammars go on from there.
+        # Samplers have state, such as that of mirostat and grammars, which continues from call to call.
         wanted = json.dumps(fields, sort_keys=True)
         if self._sampler is None or self._sampler[0] != wanted:
             self._sampler = (wanted, self.client.sampler(fields))
@@ -158,17 +158,17 @@ class Stepwise:
         stopping_criteria: Criteria = None,
         grammar: Grammar = None,
     ) -> Generator[int, Sequence[int] | None, None]:
-        """Tokens behind `tokens`, without end: the loop that reads them ends it.
+        """Yields the tokens after `tokens`, without end: the caller's loop ends it.
 
-        With `reset` the text is `tokens`; else they are read behind what was read. Tokens that are sent to it are
-        read behind the one that it gave last.
+        With `reset` the text is `tokens`; otherwise they are appended to the evaluated ones. Tokens sent to the
+        generator are evaluated after the one that it yielded last.
         """
         sampler = self.client.sampler(self._fields(dict(locals())))
         processors = listed(logits_processor)
         stopping = None if stopping_criteria is None else StoppingCriteriaList(listed(stopping_criteria))
         new = list(tokens)
         if reset:
-            # What the text begins with already is not computed again, but for its last token.
+            # A common prefix is not evaluated again, except for its last token.
             same = common_prefix(self._text.tokens.tolist(), new[:-1])
             new = new[self._text.truncate(same) :]
         while True:
@@ -180,17 +180,17 @@ class Stepwise:
             new = [token, *(sent or ())]
 
     def save_state(self) -> LlamaState:
-        """What was read, to go on from later."""
+        """The evaluated text, to be continued later."""
         saved = self._text.save()
         scores = self.scores if self.n_tokens else np.zeros((0, 0), np.float32)
         seed = -1 if self.seed is None else self.seed
         return LlamaState(self.input_ids, scores, self.n_tokens, saved, len(saved), seed)
 
     def load_state(self, state: LlamaState) -> None:
-        """Goes on from a text that `save_state` took down.
+        """Continues a text saved by `save_state`.
 
         Raises:
-            ValueError: it is of another model or other adapters, or damaged.
+            ValueError: It was saved with another model or other adapters, or is damaged.
         """
         self._text.restore(state.llama_state)
         self._sampler = None
@@ -214,7 +214,7 @@ class Stepwise:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """The length of the common prefix."""
     n = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
@@ -227,7 +227,7 @@ def numbers(tokens: Sequence[int]) -> list[int]:
     """Tokens as a list.
 
     Raises:
-        ValueError: one is negative.
+        ValueError: A token is negative.
     """
     found = list(tokens)
     if found and min(found) < 0:
@@ -236,7 +236,7 @@ def numbers(tokens: Sequence[int]) -> list[int]:
 
 
 _FIRST_USE = threading.Lock()
-"""Of a text whose context is made when it is first used."""
+"""The logits of a text whose context is allocated when it is first used."""
 
 _SAMPLING = (
     "top_k",

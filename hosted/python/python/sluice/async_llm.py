@@ -1,4 +1,4 @@
-"""Prompts as they come, for asyncio: vLLM's `AsyncLLM`."""
+"""Prompts as they arrive, for asyncio: vLLM's `AsyncLLM`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.sampling_params import SamplingParams
 
 
 class AsyncLLM:
-    """A model in memory that answers prompts as they come; those that run at the same time are computed together."""
+    """A model in memory that processes prompts as they arrive; concurrent ones are computed together."""
 
     def __init__(self, model: Any, **arguments: Any) -> None:
         """Loads a model; the arguments are those of `LLM`."""
@@ -30,19 +30,19 @@ class AsyncLLM:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """The texts of a prompt as they are written: each output has all of them so far, the last is `finished`.
+        """Generates the texts of a prompt. Each output has all tokens so far; the last one is `finished`.
 
         Args:
-            prompt: A text, a list of tokens, `{"prompt": text}` or `{"prompt_token_ids": tokens}`.
+            prompt: A string, a list of tokens, `{"prompt": text}` or `{"prompt_token_ids": tokens}`.
             sampling_params, lora_request, priority: As in `LLM.generate`.
-            request_id: What the outputs are called.
+            request_id: The id of the outputs.
 
         Raises:
-            ValueError: the prompt does not fit, or something is wrong with what is asked.
+            ValueError: The prompt does not fit, or an argument is invalid.
         """
         llm, params = self._llm, sampling_params or SamplingParams()
         if lora_request is not None:
-            # It is read from disk.
+            # It is loaded from disk.
             await asyncio.to_thread(llm._load, lora_request)
         only_final = getattr(params.output_kind, "name", "") == "FINAL_ONLY"
         work = llm._work(prompt_of(prompt, llm._model), params, lora_request, priority)
@@ -62,7 +62,7 @@ class AsyncLLM:
                 output.metrics, output.num_cached_tokens = chunk["timings"], chunk["tokens_cached"]
                 output.finished = all(text.output.finished() for text in texts)
             if output.finished or not only_final:
-                # Each is the caller's own: what comes later changes it no more.
+                # Each output belongs to the caller: later ones do not change it.
                 yield copy.deepcopy(output)
 
     def get_tokenizer(self) -> Any:
@@ -70,5 +70,5 @@ class AsyncLLM:
         return self._llm.get_tokenizer()
 
     def shutdown(self) -> None:
-        """Ends what runs and frees the memory."""
+        """Stops all work and frees the memory."""
         self._llm.close()

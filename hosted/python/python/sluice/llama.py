@@ -1,4 +1,4 @@
-"""A model with llama-cpp-python's face."""
+"""A model with llama-cpp-python's interface."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sluice.cache import LlamaRAMCache
 
 
 class Llama(Completions, Stepwise):
-    """A model in memory that answers as llama-cpp-python's class of this name does.
+    """A model in memory that behaves like llama-cpp-python's class of this name.
 
-    Completions may be asked for from any thread at the same time: they are computed together, and each is the one
-    that it would be alone. `eval`, `sample`, `generate` and the states are another text, beside them: one, for one
-    thread at a time.
+    Any thread may request completions at the same time: they are computed together, and each equals the result that it
+    would have alone. `eval`, `sample`, `generate` and the states work on one further text, used by one thread at a
+    time.
     """
 
     def __init__(
@@ -67,48 +67,48 @@ class Llama(Completions, Stepwise):
         log: Callable[[str], None] | None = None,
         **others: Any,
     ) -> None:
-        """Loads a model. Ctrl-C ends that.
+        """Loads a model. Ctrl-C cancels it.
 
         Args:
-            model_path: A GGUF or `.slc` file, or a folder of Hugging Face's, which is converted once.
-            n_ctx: Tokens of all texts at once, and of one if there are no others; 0 is what it was trained on.
-            n_batch, n_ubatch: Most tokens that are computed at once.
-            n_threads: Threads; None is one for each physical core.
-            seed: Of completions that name none. None, -1 or 0xFFFFFFFF draws one each time.
-            vocab_only: Only tokenize; no weights are read.
-            use_mmap, use_mlock: Map the file; keep weights from being swapped out.
+            model_path: A GGUF or `.slc` file, or a Hugging Face folder, which is converted once.
+            n_ctx: Context size of all texts together, in tokens; 0 is the size the model was trained with.
+            n_batch, n_ubatch: Maximum number of tokens per step.
+            n_threads: Number of threads; None is one per physical core.
+            seed: Default seed of completions. None, -1 or 0xFFFFFFFF draws a new one each time.
+            vocab_only: Only tokenize; the weights are not loaded.
+            use_mmap, use_mlock: Map the file; lock the weights in memory.
             numa: Spread threads and memory over all nodes.
             type_k, type_v: Types of the KV cache: a name (`f16`, `q8_0`, `q4_0`, `fp8`, …) or ggml's number.
-            logits_all: `eval` keeps the logits of every token. Completions need it for nothing.
-            pooling_type: From tokens to an embedding: 1 mean, 2 cls, 3 last; 0 gives each token its vector, 4 each text
-                the score of a reranker's head. -1 is what the file says.
-            last_n_tokens_size: How many tokens penalties look back at.
-            lora_path, lora_scale: An adapter (a GGUF file or a folder of PEFT) for all texts, and its factor.
-            lora_modules: Adapters by name; a completion with `model=NAME` is computed with it.
+            logits_all: `eval` keeps the logits of every token. Completions do not need it.
+            pooling_type: How token vectors become one: 1 mean, 2 cls, 3 last; 0 keeps one per token, 4 returns the
+            score of a reranker's head. -1 uses the file's setting.
+            last_n_tokens_size: Number of most recent tokens to penalise.
+            lora_path, lora_scale: An adapter (a GGUF file or a PEFT folder) for all texts, and its factor.
+            lora_modules: Adapters by name; select one by passing `model=NAME` to a completion.
             chat_format: A template instead of the model's own: a name of llama-cpp-python's, such as `chatml`,
                 `llama-2` or `mistral-instruct`, or Jinja text.
-            chat_handler: Is called by `create_chat_completion` with `llama=` and its arguments, to answer itself.
-            draft_model: A smaller model's file, or `LlamaPromptLookupDecoding`; answers are the same with any.
-            n_parallel: Texts that are computed at once; others wait.
-            cache_ram_mib: Most memory for what earlier prompts left, in MiB.
-            prompt_cache_dir: A folder where that is kept over restarts.
-            max_queue: Most completions that wait.
-            expert_cache_mib: Leave the experts of a mixture on disk and cache up to this many MiB of them: models
-                that are larger than memory. None has all in memory.
+            chat_handler: Called by `create_chat_completion` with `llama=` and its arguments, to answer in its place.
+            draft_model: A smaller model's file, or `LlamaPromptLookupDecoding`; answers do not depend on it.
+            n_parallel: Number of texts that are computed at once; others wait.
+            cache_ram_mib: Maximum memory for cached prompts, in MiB.
+            prompt_cache_dir: A folder that keeps cached prompts across restarts.
+            max_queue: Maximum number of waiting completions.
+            expert_cache_mib: Keep the experts of a mixture on disk and cache up to this many MiB of them, for models
+            larger than memory. None keeps all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
-            expert_profile: A file of experts to hold, for `static`.
-            expert_prefetch: Read experts before their layer is reached, by a guess.
+            expert_policy: Eviction policy: `aged` (the default), `lru`, `lfu`, `heat`, or `static` with a profile.
+            expert_profile: A profile of the experts that `static` keeps.
+            expert_prefetch: Prefetch experts before their layer is reached, by prediction.
             expert_dirs: Folders with copies of the model's file on other drives.
-            dtype: The type that a folder is converted to: `f16`, `bf16`, `q8_0`, …
+            dtype: The weight type for converting a folder: `f16`, `bf16`, `q8_0`, …
             flags: More flags of `sluice serve`, such as `["--turn-ms", "20"]`.
-            verbose: Say on stderr what the machine did not grant. `log` is called with each line of the log.
-            others: Arguments of llama-cpp-python that change nothing here, such as `n_gpu_layers`. One that would
-                change answers is refused.
+            verbose: Report on stderr what the machine did not grant. `log` is called with each line of the log.
+            others: Arguments of llama-cpp-python without effect here, such as `n_gpu_layers`. One that would
+            change answers is refused.
 
         Raises:
-            ValueError: an argument is wrong or not supported, or the file is not a model that can be run.
-            OSError: it cannot be read. TypeError: an argument is unknown.
+            ValueError: An argument is invalid or not supported, or the file is not a model that can be run.
+            OSError: The file cannot be read. TypeError: An argument is unknown.
         """
         given = {
             name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
@@ -173,20 +173,20 @@ class Llama(Completions, Stepwise):
         cache_dir: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> Self:
-        """Fetches a model from Hugging Face into the cache that its clients share, and loads it.
+        """Downloads a model from Hugging Face into the shared cache, and loads it.
 
         Args:
             repo_id: `user/name`.
-            filename: A file of it, or a pattern of `fnmatch` that means one model: `*Q4_K_M.gguf`, in the case of
-                the file's name. None chooses Q4_K_M, else Q8_0. All parts of a split model are fetched.
-            additional_files: Others that are fetched, too: names or patterns.
-            local_dir: A folder that the files lie in, too.
-            local_dir_use_symlinks: Changes nothing: files there and in the cache share their bytes where they can.
-            cache_dir: Instead of `HF_HUB_CACHE`.
-            settings: Of the constructor.
+            filename: A file of it, or a pattern of `fnmatch` that matches one model: `*Q4_K_M.gguf`, case-sensitive.
+            None chooses Q4_K_M, else Q8_0. All parts of a split model are downloaded.
+            additional_files: Further files to download: names or patterns.
+            local_dir: A folder in which to place the files as well.
+            local_dir_use_symlinks: No effect: files there share their data with the cache if possible.
+            cache_dir: Used instead of `HF_HUB_CACHE`.
+            settings: Arguments of the constructor.
 
         Raises:
-            ValueError: it cannot be fetched; no file matches, or more than one.
+            ValueError: The download fails, or the pattern does not match exactly one model.
         """
         del local_dir_use_symlinks
         for other in additional_files or ():
@@ -198,17 +198,17 @@ class Llama(Completions, Stepwise):
 
     @property
     def client(self) -> Client:
-        """The engine that answers.
+        """The engine.
 
         Raises:
             ServiceError: The model is not available: only the vocabulary was loaded, or it was closed.
         """
         if self._client is None:
-            raise ServiceError("there are no weights: the model was opened with vocab_only, or closed", 503)
+            raise ServiceError("the model has no weights: it was opened with vocab_only, or closed", 503)
         return self._client
 
     def close(self) -> None:
-        """Ends what runs and frees the memory."""
+        """Stops all work and frees the memory."""
         client, self._client = self._client, None
         self._forget()
         if client is not None:
@@ -230,50 +230,50 @@ class Llama(Completions, Stepwise):
         """See `create_completion`."""
         return self.create_completion(prompt, *arguments, **settings)
 
-    # What the file says.
+    # The file's metadata.
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, as texts."""
+        """The file's metadata, as strings."""
         return {key: _text(value) for key, value in self._model.metadata().items()}
 
     def n_ctx(self) -> int:
-        """Tokens of all texts at once."""
+        """Context size of all texts together, in tokens."""
         settings = self.client.get("/props")["default_generation_settings"]
         return int(settings["n_ctx"])
 
     def n_embd(self) -> int:
-        """Length of the hidden state, and of embeddings."""
+        """Length of the hidden state and of embeddings."""
         return self._model.n_embd
 
     def n_vocab(self) -> int:
-        """Tokens of the vocabulary."""
+        """Number of tokens in the vocabulary."""
         return self._model.n_vocab
 
     def token_bos(self) -> int:
-        """The token that begins a text; -1 for none."""
+        """The beginning-of-sequence token, or -1."""
         return -1 if self._model.bos is None else self._model.bos
 
     def token_eos(self) -> int:
-        """The token that ends a text; -1 for none."""
+        """The end-of-sequence token, or -1."""
         return -1 if self._model.eos is None else self._model.eos
 
     def token_nl(self) -> int:
-        """The token of a line's end; -1 for none."""
+        """The newline token, or -1."""
         tokens = self._model.encode("\n", add_special=False)
         return tokens[-1] if tokens else -1
 
     def tokenizer(self) -> Llama:
-        """Itself: it has `tokenize` and `detokenize`."""
+        """The model itself: it has `tokenize` and `detokenize`."""
         return self
 
     def tokenize(self, text: bytes | str, add_bos: bool = True, special: bool = False) -> list[int]:
         """The tokens of a text.
 
         Args:
-            text: UTF-8; what is not is replaced.
-            add_bos: With the tokens around it that the model wants.
-            special: Read names of control tokens as those tokens.
+            text: UTF-8; invalid bytes are replaced.
+            add_bos: Add the special tokens that the model needs around the text.
+            special: Parse the names of control tokens.
         """
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="replace")
@@ -282,10 +282,10 @@ class Llama(Completions, Stepwise):
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
-        """The bytes of tokens; behind `prev_tokens`, if they are given.
+        """The bytes of tokens; if `prev_tokens` is given, as they follow these.
 
         Raises:
-            ValueError: a token is not in the vocabulary.
+            ValueError: A token is not in the vocabulary.
         """
         tokens = numbers(tokens)
         text = self._model.decode(tokens, special)
@@ -301,19 +301,19 @@ class Llama(Completions, Stepwise):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """The embeddings of texts, as lists of `n_embd` numbers; one list for one text.
+        """The embeddings of texts, as lists of `n_embd` numbers; a single list for a single text.
 
-        With `pooling_type=0` each text has a list for each of its tokens. With `pooling_type=4` it is a query and a
-        document with the marks between them that the model was trained with, and has one number: its score.
+        With `pooling_type=0` each text has a list per token. With `pooling_type=4` each text is a query and a
+        document, joined with the special tokens that the model was trained with, and gets one number: its score.
 
         Args:
             input: Texts, or their tokens.
-            normalize: Make them of length 1.
-            truncate: Cut texts that do not fit; they are refused otherwise.
-            return_count: Return their number of tokens, too.
+            normalize: Scale the vectors to length 1.
+            truncate: Truncate texts that do not fit; otherwise they are refused.
+            return_count: Return the number of tokens as well.
 
         Raises:
-            RequestError: a text is empty or does not fit, or the model has no pooling and `pooling_type` is not 0.
+            RequestError: A text is empty or does not fit, or the model has no pooling and `pooling_type` is not 0.
         """
         vectors, count = self._embedded(input, normalize, truncate)
         found = vectors[0] if isinstance(input, str) else vectors
@@ -325,7 +325,7 @@ class Llama(Completions, Stepwise):
         normalize: bool = True,
         truncate: bool = True,
     ) -> NDArray[np.float32]:
-        """The embeddings of texts: float32 (n_texts, n_embd), in the memory that the engine wrote them to.
+        """The embeddings of texts, float32 (n_texts, n_embd), without a copy.
 
         With `pooling_type=0` those of all tokens, text by text: (n_tokens, n_embd). With `pooling_type=4` scores:
         (n_texts, 1).
@@ -335,13 +335,13 @@ class Llama(Completions, Stepwise):
         )[0]
 
     def _vector_kind(self) -> str:
-        """What vectors are of."""
+        """The kind of vectors: of texts or tokens, or scores."""
         return {_options.UNPOOLED: "tokens", _options.RANK: "scores"}.get(self._pooling, "texts")
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Json:  # noqa: A002
         """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised.
 
-        `model` is the name of an adapter that they are computed with; any other name is only a label.
+        `model` selects an adapter by name; any other name is only a label.
         """
         texts = [input] if isinstance(input, str) else list(input)
         adapter = model if model in self._adapters else None
@@ -359,7 +359,7 @@ class Llama(Completions, Stepwise):
     def _embedded(
         self, texts: Any, normalize: bool, truncate: bool, adapter: str | None = None
     ) -> tuple[list[Any], int]:
-        """Those of each text, and how many tokens all have."""
+        """The embeddings of each text, and the total number of tokens."""
         vectors, lengths = _vectors.embed(
             self.client,
             self._model,
@@ -372,7 +372,7 @@ class Llama(Completions, Stepwise):
         return _vectors.of_each(vectors, lengths, self._pooling != _options.UNPOOLED), sum(lengths)
 
     def rerank(self, query: str, documents: Sequence[str], top_n: int | None = None) -> Json:
-        """Documents by how well they answer a query, the best first; for models with a head for that.
+        """Sorts documents by how well they answer a query, the best first; for models with a ranking head.
 
         Returns:
             `{"results": [{"index", "relevance_score"}], "usage", …}`.
@@ -384,18 +384,18 @@ class Llama(Completions, Stepwise):
         return reply
 
     def set_seed(self, seed: int) -> None:
-        """The seed of completions that name none, from now on; -1 and 0xFFFFFFFF draw one each time."""
+        """Sets the default seed of completions; -1 and 0xFFFFFFFF draw a new one each time."""
         self.seed = seed_of(seed)
 
     def set_cache(self, cache: LlamaRAMCache | None) -> None:
-        """Accepts a cache and changes nothing: prompts are always found again (`cache_ram_mib`, `cache_dir`)."""
+        """Accepts a cache without effect: prompts are always cached (`cache_ram_mib`, `cache_dir`)."""
         self.cache = cache
 
     longest_token_prefix = staticmethod(common_prefix)
 
     @staticmethod
     def logits_to_logprobs(logits: Any, axis: int = -1) -> NDArray[np.float32]:
-        """Natural logarithms of the softmax over an axis, float32, of the shape of `logits`."""
+        """The logarithm of the softmax over an axis, float32, of the shape of `logits`."""
         scores: NDArray[np.float32] = np.asarray(logits, dtype=np.float32)
         shifted = scores - scores.max(axis=axis, keepdims=True)
         scores = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))

@@ -1,4 +1,4 @@
-"""Many prompts at once, with vLLM's face."""
+"""Batches of prompts, with vLLM's interface."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from sluice.sampling_params import SamplingParams
 
 NOT_SUPPORTED = {
     "beam_search": "beam search is not supported",
-    "encode": "embed gives vectors, score gives scores",
-    "classify": "score gives the numbers of ranking heads",
-    "reward": "score gives the numbers of ranking heads",
-    "sleep": "close frees the memory",
-    "wake_up": "close frees the memory",
-    "collective_rpc": "there are no workers",
+    "encode": "use embed for vectors, score for scores",
+    "classify": "use score, which returns the output of a ranking head",
+    "reward": "use score, which returns the output of a ranking head",
+    "sleep": "use close to free the memory",
+    "wake_up": "use close to free the memory",
+    "collective_rpc": "there are no worker processes",
     "apply_model": "the model is not a PyTorch module",
-    "start_profile": "`sluice bench` and `sluice run --profile` measure",
-    "stop_profile": "`sluice bench` and `sluice run --profile` measure",
-    "reset_prefix_cache": "enable_prefix_caching=False does without",
+    "start_profile": "use `sluice bench` or `sluice run --profile`",
+    "stop_profile": "use `sluice bench` or `sluice run --profile`",
+    "reset_prefix_cache": "use enable_prefix_caching=False to disable the cache",
 }
 
 EMBEDDED_AT_ONCE = 256
 
 
 class LLM:
-    """A model in memory that answers many prompts at once.
+    """A model in memory that processes batches of prompts.
 
-    What is asked in one call is computed together, `max_num_seqs` texts at a time, and each text is the one that the
-    prompt has alone. Methods may be called from any thread.
+    The prompts of a call are computed together, `max_num_seqs` at a time, and each text equals the one that the prompt
+    would give alone. Methods may be called from any thread.
     """
 
     def __init__(
@@ -87,39 +87,39 @@ class LLM:
         log: Callable[[str], None] | None = None,
         **others: Any,
     ) -> None:
-        """Loads a model. Ctrl-C ends it.
+        """Loads a model. Ctrl-C cancels it.
 
         Args:
-            model: A GGUF or `.slc` file, a folder of Hugging Face's, or `user/name[:quant]` there.
-            max_model_len: Most tokens of a text with its prompt; by default what the model was trained on.
-            max_num_seqs: Most texts at once, at least 1.
-            max_num_batched_tokens: Most tokens of a step.
-            kv_cache_tokens: Tokens of all texts that there is room for; by default `max_model_len` for each, but no
-                more than one text of the model's own length, and of a repository one text. Texts that do not fit wait.
-            dtype: Of the weights of a folder: auto, float32, float16, bfloat16.
+            model: A GGUF or `.slc` file, a Hugging Face folder, or a Hugging Face repository `user/name[:quant]`.
+            max_model_len: Maximum number of tokens of a text and its prompt; by default as the model was trained.
+            max_num_seqs: Maximum number of texts at once, at least 1.
+            max_num_batched_tokens: Maximum number of tokens per step.
+            kv_cache_tokens: Context size of all texts together; by default `max_model_len` for each, but at most one
+            text of the model's own length, and one text for a repository. Texts that do not fit wait.
+            dtype: Type of the weights of a folder: auto, float32, float16, bfloat16.
             kv_cache_dtype: auto, float32, float16, bfloat16, fp8, q8_0, q4_0.
-            seed: What the seeds of requests without one follow from; None draws it.
-            enable_prefix_caching: Keep prompts for later ones that begin alike.
-            enable_lora: Have room for adapters.
+            seed: The seeds of requests without one are derived from it; None draws one.
+            enable_prefix_caching: Cache prompts for later ones with the same prefix.
+            enable_lora: Reserve memory for adapters.
             max_loras: Maximum number of different adapters per step; 0 is unlimited.
-            max_lora_rank: Room for ranks.
-            max_cpu_loras: Most adapters in memory.
+            max_lora_rank: Maximum rank of adapters.
+            max_cpu_loras: Maximum number of adapters in memory.
             chat_template: A template's name or text, instead of the model's own.
-            threads: By default one for each core.
-            expert_cache_mib: Leave the experts of a mixture on disk and cache up to this many MiB of them: models
-                that are larger than memory. None has all in memory.
+            threads: Number of threads; by default one per core.
+            expert_cache_mib: Keep the experts of a mixture on disk and cache up to this many MiB of them, for models
+            larger than memory. None keeps all in memory.
             expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Which makes room: `aged` (the default), `lru`, `lfu`, `heat`, or `static` by a profile.
-            expert_profile: A file of experts to hold, for `static`.
-            expert_prefetch: Read experts before their layer is reached, by a guess.
+            expert_policy: Eviction policy: `aged` (the default), `lru`, `lfu`, `heat`, or `static` with a profile.
+            expert_profile: A profile of the experts that `static` keeps.
+            expert_prefetch: Prefetch experts before their layer is reached, by prediction.
             expert_dirs: Folders with copies of the model's file on other drives.
             flags: More flags of `sluice serve`.
             log: Called with each line of the log.
-            others: Arguments of vLLM's that mean nothing on a CPU are ignored, with a warning where they are not at
-                their default; others are refused.
+            others: Arguments of vLLM without effect on a CPU are ignored, with a warning if they differ from their
+            defaults; others are refused.
 
         Raises:
-            ValueError: an argument is wrong or not supported, or the model cannot be loaded.
+            ValueError: An argument is invalid or not supported, or the model cannot be loaded.
             TypeError: The argument is unknown.
         """
         _llm_options.check_others(others)
@@ -147,9 +147,9 @@ class LLM:
         self._stops = _formats.stops_of(chat_template)
         self._caches = options.enable_prefix_caching
         self._enable_lora = enable_lora
-        # As many again wait at the engine's door, so that a place that becomes free is taken at once.
+        # Twice as many are queued, so that a free place is taken at once.
         self._n_most = 2 * max_num_seqs + 16
-        # Without one, texts without a seed of their own are new each time.
+        # Without a seed, texts without a seed of their own differ each time.
         self._seed = random.getrandbits(62) if seed is None else seed
         self._numbers = count()
         self._adapters: dict[str, str] = {}
@@ -164,17 +164,17 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Texts that go on from prompts, in the order of the prompts. Ctrl-C ends all of them.
+        """Generates continuations of prompts, in the order of the prompts. Ctrl-C cancels all of them.
 
         Args:
-            prompts: A text, a list of tokens, `{"prompt": text}`, `{"prompt_token_ids": tokens}`, or a list of those.
-            sampling_params: For all, or one for each; `SamplingParams()` without.
-            use_tqdm: Show a bar on a terminal, if `tqdm` is installed; or what makes another.
-            lora_request: For all, or one for each.
-            priority: One for each prompt, -1000 to 1000; lower comes first.
+            prompts: A string, a list of tokens, `{"prompt": text}`, `{"prompt_token_ids": tokens}`, or a list of those.
+            sampling_params: One for all prompts or one for each; by default `SamplingParams()`.
+            use_tqdm: Show a progress bar on a terminal, if `tqdm` is installed; or a function that creates one.
+            lora_request: One for all prompts or one for each.
+            priority: One per prompt, -1000 to 1000; lower values run first.
 
         Raises:
-            ValueError: a prompt does not fit, or something is wrong with what is asked; nothing is answered then.
+            ValueError: A prompt does not fit, or an argument is invalid; nothing is generated then.
         """
         all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
         given = (prompt_of(prompt, self._model) for prompt in all_prompts)
@@ -193,24 +193,24 @@ class LLM:
         tools: Sequence[Json] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to conversations, as the model writes them: calls of tools and reasoning are in the text.
+        """Answers conversations. The answers are the model's text, including tool calls and reasoning.
 
         Args:
             messages: `[{"role": …, "content": …}, …]`, or a list of those.
-            chat_template: Not supported; `LLM(chat_template=…)` is.
+            chat_template: Not supported; use `LLM(chat_template=…)`.
             add_generation_prompt: End the prompt where the answer begins.
             continue_final_message: The last message is the beginning of the answer.
-            tools: Functions that the template tells the model of.
+            tools: Functions that the template describes to the model.
             chat_template_kwargs: Variables of the template.
             sampling_params, use_tqdm, lora_request: As in `generate`.
 
         Raises:
-            ValueError: see `generate`.
+            ValueError: See `generate`.
         """
         if chat_template is not None:
-            raise ValueError("chat_template: not supported for a single call; LLM(chat_template=…) is")
+            raise ValueError("chat_template: not supported for a single call; use LLM(chat_template=…)")
         if isinstance(messages, Mapping) or not messages:
-            raise ValueError("messages: a list of messages, or a list of those, is expected")
+            raise ValueError("messages: expected a list of messages, or a list of such lists")
         conversations = [messages] if isinstance(messages[0], Mapping) else messages
         fields = template_fields(tools, add_generation_prompt, continue_final_message, chat_template_kwargs)
 
@@ -231,16 +231,16 @@ class LLM:
         truncate_prompt_tokens: int | None = None,
         dimensions: int | None = None,
     ) -> list[EmbeddingRequestOutput]:
-        """Vectors of length 1, of any model, in the order of the prompts.
+        """Computes embeddings of length 1, with any model, in the order of the prompts.
 
         Args:
-            prompts: As in `generate`, but that names of control tokens are text, and without `cache_salt`.
+            prompts: As in `generate`, but names of control tokens are plain text, and `cache_salt` is not allowed.
             truncate_prompt_tokens: Number of tokens to keep from each text's beginning, at least 1.
             dimensions: Number of components to keep of each vector, at most `n_embd`.
             use_tqdm, lora_request: As in `generate`.
 
         Raises:
-            ValueError: a text is empty or too long, or the model gives no vectors.
+            ValueError: A text is empty or too long, or the model computes no embeddings.
         """
         if truncate_prompt_tokens is not None and truncate_prompt_tokens < 1:
             raise ValueError(f"truncate_prompt_tokens is {truncate_prompt_tokens}, expected at least 1")
@@ -268,10 +268,10 @@ class LLM:
         *,
         lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
-        """How well documents answer a query: one query for all, or one for each. The model has a head for that.
+        """Scores how well documents answer a query: one query for all, or one for each. Requires a ranking head.
 
         Raises:
-            ValueError: the model has none, or the numbers of queries and documents differ.
+            ValueError: The model has no ranking head, or the numbers of queries and documents differ.
         """
         queries = [query] if isinstance(query, str) else list(query)
         texts = [documents] if isinstance(documents, str) else list(documents)
@@ -298,7 +298,7 @@ class LLM:
         return LLMTokenizer(self._client, self._model)
 
     def close(self) -> None:
-        """Ends what runs and frees the memory."""
+        """Stops all work and frees the memory."""
         self._client.close()
 
     def __enter__(self) -> LLM:
@@ -366,7 +366,7 @@ class LLM:
     def _embedded(self, given: Any) -> list[int]:
         text, tokens, salt = parts_of(given)
         if salt is not None:
-            raise ValueError("cache_salt: not supported; embeddings are not kept")
+            raise ValueError("cache_salt: not supported; embeddings are not cached")
         if tokens is not None:
             return tokens_of(tokens, self._model)
         return self._model.encode(text or "", add_special=True, parse_special=False)
@@ -378,7 +378,7 @@ class LLM:
         return {"model": adapter.lora_name}
 
     def _load(self, adapter: LoRARequest) -> None:
-        """Reads an adapter, if it was not."""
+        """Loads an adapter unless it is loaded already."""
         if not self._enable_lora:
             raise ValueError("lora_request: needs LLM(enable_lora=True)")
         with self._loading:
@@ -390,7 +390,7 @@ class LLM:
         if known == path and not adapter.load_inplace:
             return
         if known is not None and not adapter.load_inplace:
-            raise ValueError(f"lora_name: {adapter.lora_name!r} is {known}; load_inplace replaces it")
+            raise ValueError(f"lora_name: {adapter.lora_name!r} is {known}; use load_inplace to replace it")
         body = {"lora_name": adapter.lora_name, "lora_path": path, "load_inplace": known is not None}
         reply = self._client.call("/v1/load_lora_adapter", body)
         status, said = reply.status(), b"".join(reply)

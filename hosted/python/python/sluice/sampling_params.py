@@ -22,16 +22,16 @@ LOGPROBS_MAX = 1000
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """What a text has to look like: exactly one of the fields.
+    """A constraint on a text: exactly one of the fields.
 
     Attributes:
-        json: A JSON schema, as an object or as text.
-        choice: Texts, one of which it is.
+        json: A JSON schema, as an object or as a string.
+        choice: Strings, one of which the text must be.
         grammar: A grammar in llama.cpp's notation (GBNF).
         json_object: Any JSON object.
-        regex: A regular expression that the whole text matches, without backreferences and lookaround.
-        structural_tag: Free text with tags in it, as vLLM has them: an object with `structures` (`begin`, `schema`,
-            `end`) and `triggers`, or with a `format` of the type `triggered_tags`; or that as text.
+        regex: A regular expression that the whole text must match, without backreferences and lookaround.
+        structural_tag: Free text with embedded tags, in vLLM's format: an object with `structures` (`begin`, `schema`,
+        `end`) and `triggers`, or with a `format` of type `triggered_tags`; or the same as a string.
     """
 
     json: str | Json | None = None
@@ -45,18 +45,18 @@ class StructuredOutputsParams:
         """The fields of a request.
 
         Raises:
-            ValueError: none or several are given, one is not supported or wrong.
+            ValueError: Not exactly one field is given, or it is invalid or not supported.
         """
         names = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
         given = [name for name in names if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             what = " and ".join(given) or "nothing"
-            raise ValueError(f"structured_outputs: one constraint is expected, {what} is given")
+            raise ValueError(f"structured_outputs: expected one constraint, not {what}")
         if self.json is not None:
             return {"json_schema": _schema(self.json)}
         if self.choice is not None:
             if isinstance(self.choice, str) or not self.choice:
-                raise ValueError("structured_outputs.choice: a list of texts is expected")
+                raise ValueError("structured_outputs.choice: expected a list of strings")
             return {"grammar": "root ::= " + " | ".join(_literal(text) for text in self.choice)}
         if self.regex is not None:
             return {"grammar": _regex.grammar(_text("structured_outputs.regex", self.regex))}
@@ -65,7 +65,7 @@ class StructuredOutputsParams:
         if self.structural_tag is not None:
             tag = _schema(self.structural_tag, "structural_tag")
             if not isinstance(tag, dict):
-                raise ValueError("structured_outputs.structural_tag: an object is expected")
+                raise ValueError("structured_outputs.structural_tag: expected an object")
             return {"response_format": {**tag, "type": "structural_tag"}}
         return {"json_schema": {"type": "object"}}
 
@@ -76,37 +76,37 @@ GuidedDecodingParams = StructuredOutputsParams
 
 @dataclass
 class SamplingParams:
-    """What is asked of a text. Names, meanings and defaults are vLLM's.
+    """Sampling parameters. Names, meanings and defaults are vLLM's.
 
     Attributes:
-        n: Texts for each prompt, 1 to 128.
-        presence_penalty, frequency_penalty: -2 to 2, for tokens that were written; 0 changes nothing.
-        repetition_penalty: Above 0, for tokens of the prompt and the text; 1 changes nothing.
-        temperature: 0 takes the likeliest token.
-        top_p: Above 0, to 1.
-        top_k: 0 and -1 are all tokens.
+        n: Number of texts per prompt, 1 to 128.
+        presence_penalty, frequency_penalty: -2 to 2, for generated tokens; 0 is off.
+        repetition_penalty: Above 0, for tokens of the prompt and the text; 1 is off.
+        temperature: 0 always takes the most likely token.
+        top_p: Above 0, up to 1.
+        top_k: 0 and -1 keep all tokens.
         min_p: 0 to 1.
-        seed: The same seed gives the same text. Without one it follows from the seed of `LLM` and the number of the
-            request.
-        stop: A text, or texts, that end it. They are not shown.
-        stop_token_ids: Tokens that end it. They are in `token_ids`, and not in the text.
-        bad_words: Texts that are not written.
-        include_stop_str_in_output: Show what ended it.
+        seed: The same seed gives the same text. By default it is derived from the seed of `LLM` and the number of the
+        request.
+        stop: A string or strings that end the text and are removed from it.
+        stop_token_ids: Tokens that end the text. They are in `token_ids`, but not in the text.
+        bad_words: Strings that are never generated.
+        include_stop_str_in_output: Keep the string that ended the text.
         ignore_eos: Never choose a token that ends a text.
-        max_tokens: Most tokens, at least 1; None is as many as there is room for.
-        min_tokens: Neither tokens nor `stop` end it before.
+        max_tokens: Maximum number of tokens, at least 1; None is as many as fit.
+        min_tokens: Number of tokens before which neither tokens nor `stop` end the text.
         logprobs: Record the log-probability of each token and of this many most likely ones, 0 to 1000.
-        prompt_logprobs: The same for the tokens of the prompt, with the rank of each. For that one prompt is read after
-            the other, before its texts are written.
+        prompt_logprobs: The same for the tokens of the prompt, with the rank of each. Prompts are then processed one
+        after the other, before their texts are generated.
         detokenize: False leaves the text empty.
-        skip_special_tokens: False shows control tokens.
-        spaces_between_special_tokens: True alone.
-        logits_processors: Called with the tokens written so far and the logits, float32 (n_vocab), or with the tokens
-            of the prompt before both; they return the logits. The functions run on the engine's thread.
+        skip_special_tokens: False keeps control tokens in the text.
+        spaces_between_special_tokens: Only True is supported.
+        logits_processors: Called with the tokens generated so far and the logits, float32 (n_vocab), or with the tokens
+        of the prompt before both; they return the logits. The functions run on the engine's thread.
         truncate_prompt_tokens: Number of tokens to keep from the prompt's end; -1 keeps as many as fit.
         structured_outputs: See `StructuredOutputsParams`.
         logit_bias: Added to the logits of tokens.
-        allowed_token_ids: Choose among these alone.
+        allowed_token_ids: Only these tokens may be chosen.
     """
 
     n: int = 1
@@ -155,27 +155,27 @@ class SamplingParams:
             "truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 1 << 30
         )
         if self.truncate_prompt_tokens == 0:
-            raise ValueError("truncate_prompt_tokens is 0, expected -1, or 1 and more")
+            raise ValueError("truncate_prompt_tokens is 0, expected -1 or at least 1")
         for name, least, most in RANGES:
             _number(name, getattr(self, name), least, most)
         if self.top_p == 0:
-            raise ValueError("top_p is 0, expected more than 0, to 1")
+            raise ValueError("top_p is 0, expected above 0 and up to 1")
         if self.repetition_penalty < 0.01:
             raise ValueError(f"repetition_penalty is {self.repetition_penalty}, expected at least 0.01")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}"
+                f"min_tokens is {self.min_tokens}, but max_tokens is {self.max_tokens}"
             )
         self.stop = (
             [self.stop] if isinstance(self.stop, str) else [_text("stop", text) for text in self.stop or ()]
         )
         if "" in self.stop:
-            raise ValueError("stop: a text is empty")
+            raise ValueError("stop: a string is empty")
         if self.stop and not self.detokenize:
-            raise ValueError("stop: needs detokenize")
+            raise ValueError("stop: requires detokenize")
         self.bad_words = [_text("bad_words", text) for text in self.bad_words or ()]
         if any(not text.strip() for text in self.bad_words):
-            raise ValueError("bad_words: a text is empty")
+            raise ValueError("bad_words: a string is empty")
         self.stop_token_ids = _tokens("stop_token_ids", self.stop_token_ids or ())
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = _tokens("allowed_token_ids", self.allowed_token_ids)
@@ -185,15 +185,15 @@ class SamplingParams:
         self.constraint()
 
     def clone(self) -> SamplingParams:
-        """Another with the same values."""
+        """A copy with the same values."""
         return replace(self)
 
     def constraint(self) -> Json:
-        """The fields of a request for `structured_outputs`."""
+        """The fields of a request that correspond to `structured_outputs`."""
         asked = self.structured_outputs if self.structured_outputs is not None else self.guided_decoding
         if self.structured_outputs is not None and self.guided_decoding is not None:
             raise ValueError(
-                "guided_decoding: it is what structured_outputs was called before; one is expected"
+                "guided_decoding is the former name of structured_outputs; use only one of them"
             )
         if asked is None:
             return {}
@@ -206,7 +206,7 @@ class SamplingParams:
 
     def _refuse(self) -> None:
         if self.best_of not in (None, 1, self.n):
-            raise ValueError("best_of: not supported; n gives several texts")
+            raise ValueError("best_of: not supported; use n for several texts")
         if not self.spaces_between_special_tokens:
             raise ValueError("spaces_between_special_tokens: False is not supported")
         if self.extra_args:
@@ -215,11 +215,11 @@ class SamplingParams:
             "CUMULATIVE",
             "FINAL_ONLY",
         ):
-            raise ValueError("output_kind: not supported; outputs have all tokens so far")
+            raise ValueError("output_kind: not supported; outputs always contain all tokens so far")
 
 
 def request_fields(params: SamplingParams) -> Json:
-    """The fields of `/completion`, but for the prompt, the seed, and what needs the vocabulary."""
+    """The fields of `/completion`, except for the prompt, the seed, and those that need the vocabulary."""
     fields: Json = {
         "n": params.n,
         "return_tokens": True,
@@ -262,12 +262,12 @@ def request_fields(params: SamplingParams) -> Json:
 
 
 def counts_written(params: SamplingParams) -> bool:
-    """Whether penalties are for what was written alone: the server's own count the prompt, too."""
+    """Whether penalties apply only to generated tokens: the server's own also count the prompt."""
     return params.presence_penalty != 0 or params.frequency_penalty != 0
 
 
 class Penalties:
-    """vLLM's three penalties, where two of them leave the prompt out."""
+    """vLLM's three penalties, two of which do not count the prompt."""
 
     def __init__(self, params: SamplingParams, n_prompt: int) -> None:
         self.repetition = np.float32(params.repetition_penalty)
@@ -276,7 +276,7 @@ class Penalties:
         self.n_prompt = n_prompt
 
     def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Changes `logits`, (n_vocab)."""
+        """Modifies `logits`, (n_vocab)."""
         if self.repetition != 1:
             seen = np.unique(tokens)
             of_seen = logits[seen]
@@ -287,14 +287,14 @@ class Penalties:
 
 
 class BadWords:
-    """Forbids the last token of words of several tokens, behind the others."""
+    """Forbids the last token of words of several tokens after their other tokens."""
 
     def __init__(self, words: Sequence[Sequence[int]], n_prompt: int) -> None:
         self.words = [list(word) for word in words]
         self.n_prompt = n_prompt
 
     def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Changes `logits`, (n_vocab)."""
+        """Modifies `logits`, (n_vocab)."""
         written = tokens[self.n_prompt :].tolist()
         for word in self.words:
             head = word[:-1]
@@ -304,7 +304,7 @@ class BadWords:
 
 
 class Processed:
-    """A processor as vLLM calls it: with lists of tokens."""
+    """A processor as called by vLLM: with lists of tokens."""
 
     def __init__(self, processor: Callable[..., Any], n_prompt: int) -> None:
         self.processor = processor
@@ -315,7 +315,7 @@ class Processed:
             self.takes_prompt = False
 
     def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> Any:
-        """The logits that it returns."""
+        """The logits that the processor returns."""
         prompt, written = tokens[: self.n_prompt].tolist(), tokens[self.n_prompt :].tolist()
         return (
             self.processor(prompt, written, logits) if self.takes_prompt else self.processor(written, logits)
@@ -332,7 +332,7 @@ def _schema(given: str | Json, name: str = "json") -> Any:
 
 
 def _literal(text: str) -> str:
-    """A text in GBNF."""
+    """A literal in GBNF."""
     text = _text("structured_outputs.choice", text)
     escaped = "".join(ESCAPES.get(char, char) for char in text)
     return f'"{escaped}"'
@@ -340,7 +340,7 @@ def _literal(text: str) -> str:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name}: {value!r} is not a text")
+        raise TypeError(f"{name}: {value!r} is not a string")
     return value
 
 
@@ -350,7 +350,7 @@ def _tokens(name: str, values: Sequence[int]) -> list[int]:
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is {value!r}, expected a whole number")
+        raise TypeError(f"{name} is {value!r}, expected an integer")
     number = int(value)
     if not least <= number <= most:
         raise ValueError(f"{name} is {number}, expected {least} to {most}")
