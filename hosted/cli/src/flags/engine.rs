@@ -1,4 +1,4 @@
-//! The flags of the engine: its sizes, its threads and how weights are read.
+//! The flags of the engine: sizes, threads, and how weights are read.
 
 use crate::flags::experts::ExpertArgs;
 use crate::flags::names::kernels;
@@ -12,7 +12,7 @@ use sluice::file::LoadMode;
 use sluice::session::SessionError;
 use sluice::{Limits, Model, Session, Team};
 
-/// What sizes and places the engine.
+/// Sizes and placement of the engine.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
@@ -90,7 +90,7 @@ impl EngineArgs {
         }
     }
 
-    /// The name of the kernels; an empty variable is none.
+    /// The name of the kernels; an empty variable counts as unset.
     pub(crate) fn isa(&self) -> Option<&str> {
         self.isa.as_deref().filter(|name| !name.is_empty())
     }
@@ -107,10 +107,10 @@ impl EngineArgs {
     /// A session over `model`.
     ///
     /// # Errors
-    /// There is no memory for it, or a limit is out of its range.
+    /// There is not enough memory, or a limit is out of range.
     #[expect(
         clippy::unused_self,
-        reason = "the flags that a refusal names are these"
+        reason = "these are the flags that an error names"
     )]
     pub(crate) fn session(
         &self,
@@ -131,10 +131,10 @@ impl EngineArgs {
     }
 }
 
-/// llama.cpp's load modes that there are here.
+/// The supported load modes of llama.cpp.
 pub(crate) const LOAD_MODES: [&str; 5] = ["auto", "none", "mmap", "mlock", "mmap+mlock"];
 
-/// How a mode reads weights.
+/// How a load mode reads weights.
 pub(crate) fn load_mode(mode: &str) -> LoadMode {
     match mode {
         "none" | "mlock" => LoadMode::Read,

@@ -1,4 +1,4 @@
-//! Experts that stay on disk: the flags, and what is said of them.
+//! Experts that stay on disk: flags and reports.
 
 use crate::flags::placement;
 use crate::outcome::UsageError;
@@ -35,9 +35,9 @@ pub(crate) struct ExpertArgs {
     #[arg(long, value_name = "POLICY", default_value = EvictionPolicy::default().name(), requires = "expert_cache",
         value_parser = PossibleValuesParser::new(EvictionPolicy::ALL.map(EvictionPolicy::name)))]
     expert_policy: String,
-    /// Read the experts that the policy static keeps
+    /// Set the profile of the experts that the policy static keeps
     ///
-    /// `sluice experts stats --profile-out` writes such files.
+    /// Written by `sluice experts stats --profile-out`.
     #[arg(long, value_name = "FILE", requires = "expert_cache")]
     expert_profile: Option<PathBuf>,
     /// Read experts only when their layer is reached
@@ -58,7 +58,7 @@ impl ExpertArgs {
     /// How experts are read, if they stay on disk.
     ///
     /// # Errors
-    /// The profile cannot be read, or the policy has none.
+    /// The profile cannot be read, or the policy has no profile.
     pub(crate) fn options(&self) -> anyhow::Result<Option<ExpertOptions>> {
         let Some(mib) = self.expert_cache else {
             return Ok(None);
@@ -68,7 +68,7 @@ impl ExpertArgs {
             .parse()
             .expect("clap accepts only policies");
         if (policy == EvictionPolicy::Static) != self.expert_profile.is_some() {
-            let text = "--expert-policy static and --expert-profile FILE go together";
+            let text = "--expert-policy static requires --expert-profile FILE, and --expert-profile requires it";
             return Err(UsageError(text.into()).into());
         }
         let io = self.expert_io.as_deref();
@@ -86,7 +86,7 @@ impl ExpertArgs {
     }
 }
 
-/// Says how experts are read, and what is not as it should be.
+/// Reports how experts are read, with warnings.
 pub(crate) fn say(model: &Model) {
     let Some(experts) = model.experts() else {
         return;
@@ -108,7 +108,7 @@ pub(crate) fn say(model: &Model) {
     }
 }
 
-/// Prints what came of a run, as a line of the footer.
+/// Prints expert statistics as a line of the footer.
 pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) {
     let Some(experts) = model.experts() else {
         return;
@@ -130,7 +130,7 @@ pub(crate) fn say_end(model: &Model, setup: &Setup, timings: &GeneratorTimings) 
     }
 }
 
-/// The same as fields; null where all experts are in memory.
+/// The statistics as JSON fields; null if all experts are in memory.
 pub(crate) fn object(model: &Model) -> Value {
     let Some(experts) = model.experts() else {
         return Value::Null;
@@ -153,7 +153,7 @@ pub(crate) fn object(model: &Model) -> Value {
     })
 }
 
-/// Part of the workers' time that they waited for experts, in percent.
+/// Percentage of the workers' time spent waiting for experts.
 pub(crate) fn stall_percent(stats: &ExpertStats, n_workers: usize, time: Duration) -> f64 {
     let all = time.as_secs_f64() * n_workers as f64;
     100.0 * stats.stall.as_secs_f64() / all.max(1e-9)

@@ -10,7 +10,7 @@ use sluice::host::interrupt;
 use sluice_pull::{Cache, FileChoice, Hub, Progress, PullError, PullRequest, PulledFiles, Watch};
 use std::path::PathBuf;
 
-/// A model on Hugging Face, beside `-m`.
+/// A model on Hugging Face, as an alternative to `-m`.
 #[derive(Debug, Args)]
 pub(crate) struct HubArgs {
     /// Use a model from Hugging Face [short: -hf]
@@ -24,7 +24,7 @@ pub(crate) struct HubArgs {
         hide_env_values = true
     )]
     hf_repo: Option<String>,
-    /// Use this file, or a pattern, instead of a type [short: -hff]
+    /// Use this file or pattern instead of a quantization [short: -hff]
     #[arg(
         long,
         value_name = "PATH",
@@ -42,14 +42,14 @@ impl HubArgs {
         self.hf_repo.is_some()
     }
 
-    /// What is asked for.
+    /// The requested repository.
     ///
     /// # Errors
-    /// [`UsageError`]: no name of a repository, or a file of none.
+    /// [`UsageError`]: an invalid repository name, or a file without a repository.
     pub(crate) fn repo(&self) -> anyhow::Result<Option<PullRequest>> {
         let Some(repo) = &self.hf_repo else {
             if self.hf_file.is_some() {
-                let message = "--hf-file is a file of a repository: -hf USER/NAME";
+                let message = "--hf-file requires a repository: -hf USER/NAME";
                 return Err(UsageError(message.to_owned()).into());
             }
             return Ok(None);
@@ -76,7 +76,7 @@ impl HubArgs {
 pub(crate) struct AccessArgs {
     /// Set the access token [short: -hft]
     ///
-    /// By default the one that `hf auth login` has stored.
+    /// By default the one stored by `hf auth login`.
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     hf_token: Option<String>,
     /// Use only cached downloads (also HF_HUB_OFFLINE=1)
@@ -84,7 +84,7 @@ pub(crate) struct AccessArgs {
     offline: bool,
 }
 
-/// What `-hf` says.
+/// The request of `-hf`.
 ///
 /// # Errors
 /// [`UsageError`].
@@ -97,7 +97,7 @@ pub(crate) fn usage(error: PullError) -> UsageError {
 }
 
 impl AccessArgs {
-    /// Fetches what `request` names.
+    /// Downloads what `request` names.
     ///
     /// # Errors
     /// [`PullError`].
@@ -124,7 +124,7 @@ impl AccessArgs {
     }
 }
 
-/// A bar on a terminal, notes on stderr.
+/// A progress bar on a terminal, and notes on stderr.
 struct Shown {
     bar: Option<WorkBar>,
     stop: &'static StopFlag,

@@ -1,4 +1,4 @@
-//! From a model's path to a model in memory: what `run`, `chat` and `perplexity` begin with.
+//! From a model's path to a model in memory, for `run`, `chat` and `perplexity`.
 
 use crate::flags::embedded;
 use crate::flags::engine::EngineArgs;
@@ -19,7 +19,7 @@ use sluice::model::{self, LoadError, LoadOptions};
 use sluice::{Model, Team};
 use std::path::Path;
 
-/// A model's file, read as far as its tokenizer, and where it is to run.
+/// A model's file whose tokenizer has been read, and where it will run.
 #[derive(Debug)]
 pub(crate) struct LocalModel<'o> {
     file: model::ModelSource,
@@ -37,7 +37,7 @@ impl Deref for LocalModel<'_> {
 }
 
 impl<'o> LocalModel<'o> {
-    /// Opens the model at `path`, or the one that is part of the program.
+    /// Opens the model at `path`, or the embedded one.
     ///
     /// # Errors
     /// It is not a model that can be run.
@@ -59,7 +59,9 @@ impl<'o> LocalModel<'o> {
     pub(crate) fn check_decoder(&self) -> anyhow::Result<()> {
         if self.embeds() {
             let name = self.name();
-            bail!("{name} is an encoder: it gives embeddings (sluice embed), no text");
+            bail!(
+                "{name} is an encoder: it computes embeddings (sluice embed) but does not generate text"
+            );
         }
         Ok(())
     }
@@ -67,7 +69,7 @@ impl<'o> LocalModel<'o> {
     /// Loads the weights with `n_workers` threads. `None` if `stop` was set meanwhile.
     ///
     /// # Errors
-    /// There is no memory, or the file is broken.
+    /// There is not enough memory, or the file is damaged.
     pub(crate) fn load(
         &self,
         n_workers: usize,
@@ -89,15 +91,15 @@ impl<'o> LocalModel<'o> {
     }
 }
 
-/// What stays on disk.
+/// Whether experts stay on disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnDisk<'o> {
     pub(crate) experts: &'o ExpertArgs,
-    /// Rows of embeddings.
+    /// Whether rows of embeddings stay in the file.
     pub(crate) tables: bool,
 }
 
-/// Loads the weights and shows how far it is. `None` if `stop` was set meanwhile.
+/// Loads the weights with a progress bar. `None` if `stop` was set meanwhile.
 pub(crate) fn load(
     opened: &model::ModelSource,
     on_disk: OnDisk<'_>,
@@ -122,7 +124,7 @@ pub(crate) fn load(
 }
 
 impl Setup {
-    /// Of threads that were placed.
+    /// Placed threads.
     pub(crate) fn pinned(team: &Team, isa: &'static str) -> Self {
         Self {
             n_workers: team.count(),
@@ -132,21 +134,19 @@ impl Setup {
     }
 }
 
-/// Says that a file from before May 2024 does not name the rules that its words are split by, as
-/// llama.cpp does.
+/// Warns that a file from before May 2024 does not name its pre-tokenizer, as llama.cpp does.
 fn note_default_rules(gguf: &Gguf<'_>) {
     let text = |key| gguf.str(key).unwrap_or_default();
     if text("tokenizer.ggml.model") == "gpt2" && text("tokenizer.ggml.pre").is_empty() {
         note(format_args!(
-            "warning: the file does not name its pre-tokenizer (tokenizer.ggml.pre), so words are split by \
-             default rules, which may not be the model's; `sluice quantize --override-kv` writes it, or \
-             convert the model again"
+            "warning: the file does not name its pre-tokenizer (tokenizer.ggml.pre), so default rules split words, \
+             which may not be the model's; set it with `sluice quantize --override-kv`, or convert the model again"
         ));
     }
 }
 
-/// Names the tensors that the model does without, as llama.cpp does: a file may hold more than its
-/// architecture says.
+/// Names the tensors that the model does not use, as llama.cpp does: a file may contain more than
+/// its architecture needs.
 fn note_unused(opened: &model::ModelSource) {
     let (gguf, config) = (opened.gguf(), opened.config());
     let mut names: Vec<_> = gguf.tensors().map(|tensor| Some(tensor.name)).collect();
@@ -162,20 +162,20 @@ fn note_unused(opened: &model::ModelSource) {
     ));
 }
 
-/// Names what the metadata say that nothing reads.
+/// Names the metadata keys that are ignored.
 fn note_unread(opened: &model::ModelSource) {
     let gguf = opened.gguf();
     let unread = opened.config().unread_keys(gguf);
     let unread: Vec<_> = unread.chain(Tokenizer::unread_keys(gguf)).collect();
     if !unread.is_empty() {
         note(format_args!(
-            "warning: metadata that is not known, and has no effect: {}",
+            "warning: unknown metadata keys are ignored: {}",
             listed(&unread)
         ));
     }
 }
 
-/// The first of some names from a file.
+/// The first few of some names from a file.
 fn listed(names: &[&str]) -> String {
     let (first, rest) = names.split_at(names.len().min(NAMES_SHOWN));
     let mut list: Vec<_> = first

@@ -1,4 +1,4 @@
-//! `--prompt-cache`: what was read stays on disk.
+//! `--prompt-cache`: the evaluated prompt stays on disk.
 
 use crate::ui::output::note;
 use anyhow::bail;
@@ -22,10 +22,10 @@ pub(crate) struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
-    /// Looks for the file's folder before a model is loaded.
+    /// Checks that the file's folder exists before a model is loaded.
     ///
     /// # Errors
-    /// It is not there.
+    /// The folder does not exist.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());
@@ -42,7 +42,7 @@ impl PromptCacheArgs {
         Ok(())
     }
 
-    /// Begins with what is in the file.
+    /// Loads the file, if it exists.
     pub(crate) fn restore(&self, generator: &mut Generator) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());
@@ -54,18 +54,20 @@ impl PromptCacheArgs {
                 "prompt cache {shown}: {n} tokens in {:.1} ms",
                 1e3 * start.elapsed().as_secs_f64()
             )),
-            None if self.prompt_cache_ro => note(format_args!("prompt cache {shown} is not there")),
+            None if self.prompt_cache_ro => {
+                note(format_args!("prompt cache {shown} does not exist yet"))
+            }
             None => {}
         }
         Ok(())
     }
 
-    /// Whether what was written is to be kept.
+    /// Whether generated tokens are saved as well.
     pub(crate) const fn keeps_all(&self) -> bool {
         self.prompt_cache_all
     }
 
-    /// Writes the context, or as much of it as is to be kept: the first `n_prompt` tokens.
+    /// Saves the context, or its first `n_prompt` tokens.
     pub(crate) fn save(&self, generator: &mut Generator, n_prompt: usize) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());

@@ -38,10 +38,10 @@ pub(crate) struct SamplingArgs {
     pub(crate) sampling_seq: Option<String>,
     #[command(flatten)]
     pub(crate) numbers: NumberArgs,
-    /// DRY: set a text that ends repetitions, instead of \n : " *; may be repeated, "none" sets none
+    /// DRY: set a sequence breaker instead of \n : " *; may be repeated, "none" disables all
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) dry_sequence_breaker: Vec<String>,
-    /// Change a token's logit, such as 15043+1, 15043-1 or 15043-inf; may be repeated
+    /// Add a bias to a token's logit, such as 15043+1, 15043-1 or 15043-inf; may be repeated
     #[arg(short = 'l', long, value_name = "ID±BIAS", value_parser = parse_bias)]
     pub(crate) logit_bias: Vec<LogitBias>,
     /// Continue where the model would end the text

@@ -111,7 +111,7 @@ fn metadata_that_nothing_reads_are_told() {
     for key in ["llama.unheard_of", "tokenizer.ggml.unheard_of"] {
         let line = told(key, 7_u32.into());
         assert!(
-            line.starts_with("warning: metadata that is not known"),
+            line.starts_with("warning: unknown metadata"),
             "{line}"
         );
         assert!(line.ends_with(key), "{line}");

@@ -1,4 +1,4 @@
-//! The flags of `sluice serve`, as llama-server spells them.
+//! The flags of `sluice serve`, spelled as in llama-server.
 
 use super::adapters::ServeAdapterArgs;
 use crate::flags::engine::EngineArgs;
@@ -109,7 +109,7 @@ pub(crate) struct ServeArgs {
     pub(super) speculation: SpeculationArgs,
 }
 
-/// What clients may do.
+/// Limits on clients.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits of clients")]
 pub(crate) struct LimitArgs {
@@ -143,7 +143,7 @@ pub(crate) struct LimitArgs {
     pub(super) cors_origins: Option<String>,
 }
 
-/// How turns are cut, and what is kept.
+/// Scheduling and caching.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Scheduling and caches")]
 pub(crate) struct SchedulingArgs {
@@ -189,5 +189,5 @@ fn part(text: &str) -> Result<f64, String> {
         .parse()
         .ok()
         .filter(|number| (0.0..=1.0).contains(number));
-    number.ok_or_else(|| "a number from 0 to 1 is needed".to_owned())
+    number.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
