@@ -169,8 +169,8 @@ impl Session {
     }
 
     /// Embeds each text (its tokens, at least one). `each` gets the number of the text and its
-    /// embedding (n_embd), in order; without pooling, one for each token. What a text gets does
-    /// not depend on the others. [`Limits::for_embedding`] makes a session that is fast at it.
+    /// embedding (n_embd), in order; without pooling, one for each token. The embedding
+    /// of a text does not depend on the others. [`Limits::for_embedding`] gives limits that are fast for this.
     ///
     /// # Errors
     /// [`EvaluateError`]; the texts before have been handed over.

@@ -29,7 +29,7 @@ pub struct Options<'a> {
     /// `wait=MILLISECONDS`: how long to wait for another core after the last one was admitted. Late
     /// cores halt.
     pub wait_ms: u32,
-    /// `isa=NAME` of a kernel table; empty is the best.
+    /// `isa=NAME`: the kernel table to use; if empty, the best one.
     pub isa: &'a str,
     /// `bench`: time prompt and decode. The text is not shown, an end token does not end it, and when the
     /// context is full it starts over, so that `n` may be any number.

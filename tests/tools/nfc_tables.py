@@ -65,7 +65,7 @@ def tables():
         or unicodedata.normalize("NFC", chr(code)) != chr(code)
     ]
     return f'''\
-//! What canonical composition asks of a character, of Unicode {VERSION}.
+//! Tables for canonical composition, from Unicode {VERSION}.
 //!
 //! Written by `tests/tools/nfc_tables.py`, with Python 3.13; do not edit by hand.
 

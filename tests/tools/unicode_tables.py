@@ -27,7 +27,7 @@ WHITE_SPACE = {
 }
 
 HEADER = '''\
-//! What tokenizers ask of a character: its class and its base, of Unicode {version}.
+//! Properties of characters for tokenizers: class and base, from Unicode {version}.
 //!
 //! One sorted table of runs answers for all classes, because a character is of exactly one of
 //! them. The version is that of llama.cpp's tables: characters younger than it are
@@ -35,7 +35,7 @@ HEADER = '''\
 //!
 //! Written by `tests/tools/unicode_tables.py`, with Python 3.13; do not edit by hand.
 
-/// What a pre-tokenizer wants to know of a character.
+/// Properties of a character that pre-tokenizers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {{
     /// No character of this Unicode version.

@@ -185,7 +185,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Lists, for a recurrent model, the entry before each in its sequence.
+    /// For a recurrent model, records for each entry the previous one of its sequence.
     fn link(&self, batch: &[BatchEntry]) {
         let common = &self.scratch.common;
         if common.before.len() == 0 {

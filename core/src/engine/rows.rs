@@ -29,9 +29,9 @@ pub(super) struct Rows<'a> {
 /// The entries that the rows of a linear layer's input belong to.
 #[derive(Clone, Copy)]
 pub(super) enum Entries<'a> {
-    /// One row to each.
+    /// One row per entry.
     Each(Order),
-    /// To the tokens of an expert; one row of tokens to each.
+    /// The pairs of tokens and experts; one row per pair.
     Pairs(Pairs<'a>, Order),
 }
 
@@ -120,7 +120,7 @@ impl<'a> Buckets<'a> {
         self.pair(place) / self.n_used
     }
 
-    /// Pairs in all.
+    /// Total number of pairs.
     pub(super) const fn len(&self) -> usize {
         self.pairs.len()
     }

@@ -59,9 +59,9 @@ impl<'m> StreamRoom<'m> {
 /// Where a block adds to the stream.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'p> {
-    /// To the stream itself, times a factor.
+    /// It adds to the stream itself, times a factor.
     Add(Rows<'p>, f32),
-    /// To the pending rows, until the next norm.
+    /// It adds to the pending rows, until the next norm.
     Store(Rows<'p>),
 }
 

@@ -36,7 +36,7 @@ impl GgufError {
         self
     }
 
-    /// What is wrong.
+    /// The reason.
     pub fn kind(&self) -> GgufErrorKind {
         self.kind
     }

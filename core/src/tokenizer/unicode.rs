@@ -1,4 +1,4 @@
-//! What tokenizers ask of a character: its class and its base, of Unicode 15.1.0.
+//! Properties of characters for tokenizers: class and base, from Unicode 15.1.0.
 //!
 //! One sorted table of runs answers for all classes, because a character is of exactly one of
 //! them. The version is that of llama.cpp's tables: characters younger than it are
@@ -6,7 +6,7 @@
 //!
 //! Written by `tests/tools/unicode_tables.py`, with Python 3.13; do not edit by hand.
 
-/// What a pre-tokenizer wants to know of a character.
+/// Properties of a character that pre-tokenizers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// No character of this Unicode version.

@@ -1,4 +1,4 @@
-//! What a trace is like: how unevenly experts are used, and how many a stretch of tokens takes.
+//! Statistics of a trace: how unevenly experts are used, and how many a run of tokens needs.
 
 use super::cache::Rate;
 use super::steps::Steps;

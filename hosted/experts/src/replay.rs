@@ -101,7 +101,7 @@ fn per_expert(n_slots: usize, n_experts: usize) -> f64 {
     (n_slots as f64 / n_experts as f64).min(1.0)
 }
 
-/// What a pool holds of a profile.
+/// The experts of a profile that a pool keeps.
 fn of_pool(
     steps: &Steps,
     profile: &ExpertProfile,

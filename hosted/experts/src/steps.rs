@@ -37,9 +37,9 @@ pub struct StepRef<'s> {
     pub token: u64,
     /// The layer.
     pub layer: u32,
-    /// What the router chose.
+    /// The experts that the router chose.
     pub experts: &'s [u32],
-    /// What was predicted, the likeliest first.
+    /// The predicted experts, the most likely first.
     pub predicted: &'s [u32],
     /// Number of experts that were in memory, where the trace records it.
     pub n_hits: Option<u32>,
@@ -251,7 +251,7 @@ impl Steps {
     }
 }
 
-/// What ids mean.
+/// How ids are numbered.
 #[derive(Clone, Copy, Debug)]
 struct Numbering {
     n_expert: u32,

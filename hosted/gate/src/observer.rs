@@ -54,7 +54,7 @@ impl Default for Idle {
     }
 }
 
-/// What an observer is made of.
+/// The settings of an observer.
 #[derive(Clone, Debug)]
 pub struct ObserverConfig {
     /// How frames are judged.

@@ -59,7 +59,7 @@ impl<T: Copy> Columns<T> {
     }
 }
 
-/// What is drawn of a frame.
+/// The values of a frame that are drawn.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     value: f32,

@@ -91,7 +91,7 @@ class Sluice(TemplateLM):
 def main() -> None:
     """Evaluates, and prints the harness's table."""
     parser = argparse.ArgumentParser(description="lm-evaluation-harness over a model of sluice")
-    parser.add_argument("model", help="GGUF or .slc file, or a folder of Hugging Face's")
+    parser.add_argument("model", help="GGUF or .slc file, or Hugging Face folder")
     parser.add_argument("--tasks", required=True)
     parser.add_argument("--include-path", type=Path)
     parser.add_argument("--num-fewshot", type=int)

@@ -53,7 +53,7 @@ pub struct RowsInFile {
     pub rows: Range<usize>,
     /// The tensor of the file; in a stack, rows are counted in one of its matrices.
     pub tensor: String,
-    /// Where they begin there.
+    /// Where they begin in it.
     pub first_row: usize,
     /// Columns of both.
     pub n_cols: usize,

@@ -1,4 +1,4 @@
-//! What can be wrong with a draft model.
+//! Errors of draft models.
 
 use crate::model::{LoadError, OpenError};
 use crate::session::SessionError;

@@ -27,7 +27,7 @@ pub struct HeadDrafter {
     n_embd: usize,
 }
 
-/// What the head knows of a text. Its positions begin where the model's hidden states began to be known.
+/// The head's state of a text. Its positions begin where hidden states of the model are first available.
 #[derive(Clone, Debug, Default)]
 struct Text {
     /// All tokens that the model has read.

@@ -1,4 +1,4 @@
-//! What can go wrong with experts on disk.
+//! Errors of experts on disk.
 #![forbid(unsafe_code)]
 
 use crate::host::memory::OutOfMemory;

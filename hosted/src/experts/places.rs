@@ -101,7 +101,7 @@ pub(super) struct Piece {
     pub(super) slot_offset: usize,
     /// Of rows as in GGUF, which become panels.
     pub(super) rows: Option<PanelLayout>,
-    /// What of it has checksums in the file: bytes in the piece, and by expert what they hash to.
+    /// The part that has checksums in the file: its bytes in the piece, and the hash for each expert.
     pub(super) sums: Vec<(Range<usize>, Vec<u64>)>,
 }
 
@@ -318,7 +318,7 @@ impl Places {
         places.collect::<Option<_>>().map(Begin::Each)
     }
 
-    /// What pieces call a part of the model's file.
+    /// The name of a part of the model's file in pieces.
     fn file(&mut self, file: &ModelFile, part: usize) -> Option<usize> {
         if self.of_part[part].is_none() {
             self.of_part[part] = Some(self.paths.len());

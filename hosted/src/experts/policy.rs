@@ -10,7 +10,7 @@ use core::error::Error;
 use core::fmt;
 use core::str::FromStr;
 
-/// What an expert is kept for.
+/// Why an expert is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EvictionPolicy {
     /// Evicts the least used expert, where a use counts half after eight times as many uses as there are slots: experts
@@ -71,7 +71,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl Error for UnknownPolicy {}
 
-/// What each expert is worth to a cache.
+/// The worth of each expert to a cache.
 ///
 /// The worth of an expert changes only when it is used or inserted itself, so an order by worth stays right between.
 #[derive(Clone, Debug)]
@@ -80,13 +80,13 @@ pub struct Worth {
     experts: Box<[Known]>,
     /// Counts uses and insertions. Far below 2^52 in any run.
     now: u64,
-    /// What heat cools by: uses, or insertions with [`EvictionPolicy::Heat`].
+    /// The events that cool heat: uses, or insertions with [`EvictionPolicy::Heat`].
     n_ticks: u64,
-    /// What a tick leaves of all heat.
+    /// The share of heat that remains after a tick.
     cooling: f64,
 }
 
-/// What is known of an expert.
+/// The usage of an expert.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// When it was used or inserted last; 0 for never.
@@ -179,7 +179,7 @@ impl Worth {
         known.warm(heat, self.n_ticks, self.cooling);
     }
 
-    /// What an expert is worth: the least is evicted first, and of equals the one of the smaller id.
+    /// The worth of an expert: the lowest is evicted first, and among equals the one with the smaller id.
     ///
     /// # Panics
     /// If `id` is out of range.

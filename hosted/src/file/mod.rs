@@ -52,7 +52,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum FileError {
-    /// Absent, or not ours to read.
+    /// It does not exist, or may not be read.
     Open { path: PathBuf, error: io::Error },
     /// A directory.
     Directory { path: PathBuf },
@@ -80,7 +80,7 @@ pub enum FileError {
     },
     /// Experts in other files cannot be read.
     Links { name: String, problem: LinkProblem },
-    /// A file with experts of the model `name` is absent, or not ours to read.
+    /// A file with experts of the model `name` does not exist, or may not be read.
     Blob {
         path: PathBuf,
         name: String,

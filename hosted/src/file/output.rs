@@ -37,7 +37,7 @@ pub enum OutputError {
     Foreign { path: PathBuf },
     /// A directory, device or pipe has the name, or it names no file at all.
     NotRegular { path: PathBuf },
-    /// The folder is absent or not ours to write.
+    /// The folder does not exist or is not writable.
     Create { path: PathBuf, error: io::Error },
     /// Writing failed, for example because the disk is full.
     Write { path: PathBuf, error: io::Error },

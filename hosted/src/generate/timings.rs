@@ -31,7 +31,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Counts `count` more.
+    /// Adds `count` items that took `ns`.
     pub const fn add(&mut self, count: usize, ns: u128) {
         self.count += count;
         self.ns += ns;

@@ -168,8 +168,8 @@ impl Workers {
         }
     }
 
-    /// Applies to the calling thread, as rank 0, what the others were started with. A program calls it
-    /// once, where the thread is its own; [`Self::measures`] then has all ranks.
+    /// Places the calling thread, which is rank 0, like the other ranks. A program that owns the
+    /// thread calls this once; [`Self::measures`] then includes all ranks.
     pub fn place_caller(&mut self) {
         if !self.caller_placed {
             self.cpus_before = current_cpus().unwrap_or_default();
@@ -199,8 +199,8 @@ impl Workers {
     /// is gone; the engine's jobs do.
     ///
     /// # Errors
-    /// [`WorkerPanicked`] for the first rank that did, and for rank 0 in the child of a fork:
-    /// the other ranks' threads are in its parent.
+    /// [`WorkerPanicked`] with the first rank that panicked, or with rank 0 in a child created by
+    /// fork, as the other ranks' threads are in the parent.
     pub fn run<F: Fn(usize) + Sync>(&mut self, job: F) -> Result<(), WorkerPanicked> {
         if self.is_elsewhere() {
             let message = "the process was forked from the one that has the threads".to_owned();

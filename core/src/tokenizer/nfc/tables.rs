@@ -1,4 +1,4 @@
-//! What canonical composition asks of a character, of Unicode 15.1.0.
+//! Tables for canonical composition, from Unicode 15.1.0.
 //!
 //! Written by `tests/tools/nfc_tables.py`, with Python 3.13; do not edit by hand.
 

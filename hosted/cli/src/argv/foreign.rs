@@ -1,4 +1,4 @@
-//! What each llama.cpp flag that a command here does not have maps to.
+//! Handling of llama.cpp flags that a command here does not have.
 
 mod own;
 mod table;

@@ -1,4 +1,4 @@
-//! What a person hands in: flags of llama.cpp's, texts from files and pipes.
+//! User input: llama.cpp's flags, texts from files and pipes.
 
 use crate::support::{MODEL, Ran, TemporaryFile, fails, ran, run_to, sluice};
 use std::io::Write as _;

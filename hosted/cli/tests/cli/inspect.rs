@@ -110,10 +110,7 @@ fn metadata_that_nothing_reads_are_told() {
     assert_eq!(told("other.logit_scale", 0.5_f32.into()), "");
     for key in ["llama.unheard_of", "tokenizer.ggml.unheard_of"] {
         let line = told(key, 7_u32.into());
-        assert!(
-            line.starts_with("warning: unknown metadata"),
-            "{line}"
-        );
+        assert!(line.starts_with("warning: unknown metadata"), "{line}");
         assert!(line.ends_with(key), "{line}");
     }
 }

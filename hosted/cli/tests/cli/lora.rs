@@ -176,7 +176,7 @@ fn compare(name: &str, folder: &Folder, golden: &Value) -> Result<(), String> {
     }
 }
 
-/// A GGUF file becomes a folder of PEFT's and the same file again, unless a matrix is cut from a larger one.
+/// A GGUF file converts to a PEFT folder and back to the same file, unless a matrix is cut from a larger one.
 fn check_way_back(folder: &Folder, base: &str, by_folder: &[u8]) -> Result<(), String> {
     let [file, peft, again] = ["by-folder.gguf", "peft", "again.gguf"].map(|n| folder.path(n));
     let ran = run(&[

@@ -2,7 +2,7 @@
 //!
 //! | format | read | written |
 //! |---|---|---|
-//! | a folder of PEFT's: `adapter_config.json`, `adapter_model.safetensors` | [`read()`] | [`write_peft`] |
+//! | a PEFT folder: `adapter_config.json`, `adapter_model.safetensors` | [`read()`] | [`write_peft`] |
 //! | llama.cpp's GGUF | [`read()`] | [`write_gguf`] |
 //! | a directory of INFQ v1 | [`read()`] | [`write_infq`] |
 //!

@@ -45,7 +45,7 @@ pub fn write_peft(
         FloatType::Bf16 => (GgmlType::BF16, "BF16"),
         FloatType::Q8_0 => {
             return Err(LoraError::CannotSay {
-                tensor: "a folder of PEFT's".into(),
+                tensor: "a PEFT folder".into(),
                 what: "supports F32, F16 or BF16, not Q8_0".into(),
             });
         }

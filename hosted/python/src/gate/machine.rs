@@ -1,4 +1,4 @@
-//! What the machine is and grants, and plots of decisions.
+//! Information about the machine, the isolation that it grants, and plots of decisions.
 
 use super::arrays::samples;
 use super::judge::frame_length;

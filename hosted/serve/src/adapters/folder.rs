@@ -216,7 +216,7 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
     Ok(found)
 }
 
-/// Files of a folder of PEFT's, and of an INFQ directory.
+/// Files of a PEFT folder and of an INFQ directory.
 const FOLDERS: [[&str; 2]; 2] = [
     ["adapter_config.json", "adapter_model.safetensors"],
     ["manifest.json", "adapters.bin"],

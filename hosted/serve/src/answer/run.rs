@@ -172,7 +172,7 @@ impl TextAnswer {
         wait_for(core::pin::pin!(next), patience)
     }
 
-    /// What was known when the request started.
+    /// Details known when the request started.
     #[must_use]
     pub const fn start(&self) -> &Start {
         &self.start

@@ -144,7 +144,7 @@ impl Dialect {
         self.writes_tools
     }
 
-    /// What the system message has to say about `tools` if the template does not.
+    /// The description of `tools` for the system message, if the template does not describe them.
     #[must_use]
     pub fn system_text(&self, tools: &[Tool]) -> Option<String> {
         if self.writes_tools || tools.is_empty() {

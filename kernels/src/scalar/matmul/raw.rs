@@ -7,7 +7,7 @@ use crate::blocks;
 use crate::contract::{Arith, GROUP};
 use crate::panel::PANEL_ROWS;
 
-/// All of these types: which one is a question of the dequantisation alone.
+/// The kernels of all raw types, which differ only in how they are dequantised.
 pub(crate) struct Raw;
 
 impl GroupKernel for Raw {

@@ -7,8 +7,8 @@ use crate::kv::KV_SCALE_DIMS;
 use crate::scalar::attention::{WEIGHT_MAX, inverse};
 use core::mem::MaybeUninit;
 
-/// Sums in memory, for a loop that is not unrolled: an array of registers that it indexed would
-/// be kept in memory all along.
+/// Sums in memory, for a loop that is not unrolled: an array of registers cannot be indexed by a
+/// variable, and would be kept in memory anyway.
 #[repr(C, align(64))]
 struct Stored<const Q: usize, const L: usize>(MaybeUninit<[[[u32; LANES]; L]; Q]>);
 

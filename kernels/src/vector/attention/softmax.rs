@@ -7,11 +7,11 @@ use super::{CHUNK, Vector, exp, soft_cap};
 use crate::args::TileRange;
 use crate::contract::{KV_BLOCK, LANES};
 
-/// What is done to scores and weights.
+/// How scores and weights are transformed.
 pub(super) struct How {
     /// Factor on scores.
     pub(super) scale: f32,
-    /// What they are capped to, or 0.
+    /// Cap of the scores; 0 for none.
     pub(super) soft_cap: f32,
     /// Whether weights are rounded to bf16.
     pub(super) round: bool,

@@ -163,7 +163,7 @@ pub(crate) struct SchedulingArgs {
     pub(super) max_queue: usize,
     /// Set the memory for cached prompts, in MiB; 0 disables it [short: -cram]
     ///
-    /// -1 is a quarter of the available memory. By default that, but at most 8192.
+    /// -1 uses a quarter of the available memory. The default is the same, but at most 8192.
     #[arg(long, value_name = "MiB", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 40))]
     pub(super) cache_ram: Option<i64>,

@@ -31,5 +31,5 @@ fn room_in(folder: &str) -> Option<u64> {
     Some(max.saturating_sub(number("memory.current").unwrap_or(0)))
 }
 
-/// Where the kernel does not say.
+/// Assumed if the kernel does not report it.
 const FREE: u64 = 4 << 30;

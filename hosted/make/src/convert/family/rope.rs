@@ -362,7 +362,7 @@ fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, Conve
     let Some(numbers) = scaling.numbers(key)? else {
         return Ok(None);
     };
-    #[expect(clippy::cast_possible_truncation, reason = "checked beside it")]
+    #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
     let whole = |x: &f32| (x.fract() == 0.0 && (0.0..=1e6).contains(x)).then_some(*x as i32);
     let sections: Option<Vec<_>> = numbers.iter().map(whole).collect();
     match sections {
