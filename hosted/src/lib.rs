@@ -19,8 +19,8 @@
 //! model's predictions for a text. [`host`] covers the machine and its kernel, [`mod@file`] reads and writes model
 //! files.
 //!
-//! Related crates: `sluice-text` (samplers, grammars, chats), `sluice-make` (making model files), `sluice-gate`, and
-//! the program `sluice` itself (`sluice-cli`).
+//! Related crates: `sluice-text` (samplers, grammars, chats), `sluice-hf` (Hugging Face's models and
+//! adapters), `sluice-make` (making model files), `sluice-gate`, and the program `sluice` itself (`sluice-cli`).
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("this crate is the Linux shell; on other systems use sluice-core directly");

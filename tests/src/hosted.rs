@@ -62,7 +62,7 @@ pub fn adapted_story(
     let team = Team::new(2, &Cores::detect()).expect("threads");
     let model = opened.load(&team).expect("weights");
     let parts = adapters.iter().map(|(path, scale)| {
-        let loaded = sluice_make::lora::load(path, None, &model, Precision::Exact);
+        let loaded = sluice_hf::adapter::load(path, None, &model, Precision::Exact);
         let (adapter, _warnings) = loaded.expect("an adapter of the model");
         (adapter, *scale)
     });

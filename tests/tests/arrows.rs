@@ -4,9 +4,7 @@ use sluice_tests::sources::{Crate, crates, reached};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each crate that people use may depend on. Tests and benches use anything.
-///
-/// The server and the C library depend on `sluice-make` because adapters are read there.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("sluice-kernels", &[]),
     ("sluice-core", &["sluice-kernels"]),
     ("sluice-core-capi", &["sluice-core"]),
@@ -14,7 +12,8 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("sluice", &["sluice-core"]),
     ("sluice-jinja", &[]),
     ("sluice-text", &["sluice", "sluice-core", "sluice-jinja"]),
-    ("sluice-make", &["sluice", "sluice-core"]),
+    ("sluice-hf", &["sluice", "sluice-core"]),
+    ("sluice-make", &["sluice", "sluice-core", "sluice-hf"]),
     ("sluice-gate", &["sluice", "sluice-core"]),
     ("sluice-experts", &["sluice", "sluice-core"]),
     ("sluice-pull", &[]),
@@ -23,14 +22,14 @@ const ARROWS: [(&str, &[&str]); 16] = [
         &[
             "sluice",
             "sluice-core",
-            "sluice-make",
+            "sluice-hf",
             "sluice-pull",
             "sluice-text",
         ],
     ),
     (
         "sluice-capi",
-        &["sluice", "sluice-core", "sluice-make", "sluice-text"],
+        &["sluice", "sluice-core", "sluice-hf", "sluice-text"],
     ),
     (
         "sluice-cli",
@@ -39,6 +38,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "sluice-core",
             "sluice-experts",
             "sluice-gate",
+            "sluice-hf",
             "sluice-make",
             "sluice-pull",
             "sluice-serve",
@@ -52,6 +52,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "sluice-cli",
             "sluice-core",
             "sluice-gate",
+            "sluice-hf",
             "sluice-make",
             "sluice-pull",
             "sluice-serve",
@@ -92,10 +93,10 @@ fn flags_are_the_programs_alone() {
 }
 
 #[test]
-fn the_library_and_the_server_reach_neither_program_nor_laboratory() {
+fn the_library_and_the_server_reach_no_program_converter_or_laboratory() {
     let reached = reached(&crates());
     for name in ["sluice", "sluice-serve", "sluice-capi"] {
-        for far in ["sluice-experts", "sluice-cli"] {
+        for far in ["sluice-experts", "sluice-make", "sluice-cli"] {
             assert!(
                 !reached[name].contains(&far.to_owned()),
                 "{name} reaches {far}"

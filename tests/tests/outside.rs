@@ -22,10 +22,10 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
     fs::create_dir_all(folder.join("src/bin")).unwrap();
     let hosted = root.join("hosted").canonicalize().unwrap();
-    let make = hosted.join("make");
+    let hf = hosted.join("hf");
     let manifest = format!(
         "[package]\nname = \"outside\"\nedition = \"2024\"\n\n\
-         [dependencies]\nsluice = {{ path = {hosted:?} }}\nsluice-make = {{ path = {make:?} }}\n\n\
+         [dependencies]\nsluice = {{ path = {hosted:?} }}\nsluice-hf = {{ path = {hf:?} }}\n\n\
          [profile.dev]\nopt-level = 2\ndebug = false\n\n[workspace]\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();

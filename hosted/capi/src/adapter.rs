@@ -9,7 +9,6 @@ use core::ptr;
 use sluice::Session;
 use sluice::adapter::{self, AdapterError, Blend, Precision};
 use sluice::core::kernels::lora::LoraType;
-use sluice_make::lora::LoraError;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::ffi::CString;
 use std::path::Path;
@@ -95,7 +94,7 @@ impl Adapter {
         let precision = precision(dtype.unwrap_or("auto"))?;
         let model = &model.model;
         let (path, base) = (Path::new(path), base.map(Path::new));
-        let loaded = sluice_make::lora::load(path, base, model, precision);
+        let loaded = sluice_hf::adapter::load(path, base, model, precision);
         let (adapter, warnings) = loaded.map_err(adapter_failure)?;
         let mut warnings = warnings.join("\n").into_bytes();
         warnings.retain(|&byte| byte != 0);
@@ -124,9 +123,9 @@ fn precision(dtype: &str) -> Result<Precision, Failure> {
     }
 }
 
-fn adapter_failure(error: LoraError) -> Failure {
+fn adapter_failure(error: AdapterError) -> Failure {
     let status = match error {
-        LoraError::Adapter(AdapterError::Memory { .. }) => Status::SLUICE_OUT_OF_MEMORY,
+        AdapterError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
         _ => Status::SLUICE_INVALID_ADAPTER,
     };
     Failure::new(status, error)

@@ -216,7 +216,8 @@ fn vectors_are_those_of_the_crate() {
 fn vectors_with_adapters_are_those_of_the_crate() {
     let [path, lora] = [adapter("llama/base.gguf"), adapter("llama/one")];
     let model = sluice::Model::open(&path).expect("the model");
-    let file = sluice_make::lora::read(Path::new(&lora), None, Some(&model)).expect("an adapter");
+    let file =
+        sluice_hf::adapter::read(Path::new(&lora), None, Some(model.file())).expect("an adapter");
     let loaded =
         sluice::adapter::Adapter::load(model.config(), &file, sluice::adapter::Precision::Exact);
     let limits = sluice::Limits {
@@ -410,8 +411,8 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         (
             "isa: SLUICE_INVALID_ARGUMENT: ",
             "unknown instruction set \"altivec\"",
-        ),
-        (
+            ),
+            (
             "KV type: SLUICE_INVALID_ARGUMENT: ",
             "unknown KV type 'f17'",
         ),
@@ -474,7 +475,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         (
             "no tokens: SLUICE_INVALID_ARGUMENT: ",
-            "there are no tokens",
+            "there are no tokens to decode",
         ),
         (
             "few logits: SLUICE_BUFFER_TOO_SMALL: ",

@@ -1,18 +1,17 @@
 //! A model's name and sizes without its weights, for reading adapters.
-#![forbid(unsafe_code)]
 
-use super::ConvertError;
 use super::config::Config;
 use super::family::{Family, Map, Shape, Wanted, wanted};
-use super::folder::read_json;
 use super::gguf_config::config_of;
+use crate::HfError;
+use crate::files::read_json;
 use sluice_core::gguf::Gguf;
 use std::collections::HashMap;
 use std::path::Path;
 
 /// A model's family and sizes.
-#[derive(Clone)]
-pub(crate) struct Base {
+#[derive(Clone, Debug)]
+pub struct Base {
     family: &'static Family,
     shape: Shape,
 }
@@ -24,7 +23,10 @@ const EXPERTS_MAX: u64 = 1 << 18;
 impl Base {
     /// Reads `config.json` in a folder. `names` are the tensors that the adapter changes; they decide whether the model
     /// has MTP blocks after its layers.
-    pub(crate) fn of_folder(folder: &Path, names: &[String]) -> Result<Self, ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError`].
+    pub fn of_folder(folder: &Path, names: &[String]) -> Result<Self, HfError> {
         let path = folder.join("config.json");
         let whole = Config::new(&path, read_json(&path)?);
         let family = Family::of(&whole, &path)?;
@@ -40,7 +42,8 @@ impl Base {
 
     /// The families that a GGUF file's tensors can belong to, the likeliest first; empty if the file does not have
     /// enough metadata.
-    pub(crate) fn of_gguf(path: &Path, gguf: &Gguf<'_>) -> Vec<Self> {
+    #[must_use]
+    pub fn of_gguf(path: &Path, gguf: &Gguf<'_>) -> Vec<Self> {
         let Some(map) = config_of(gguf) else {
             return Vec::new();
         };
@@ -59,18 +62,21 @@ impl Base {
     }
 
     /// `general.architecture`.
-    pub(crate) const fn architecture(&self) -> &'static str {
+    #[must_use]
+    pub const fn architecture(&self) -> &'static str {
         self.family.architecture
     }
 
     /// A tensor's name without the text model's prefix; `None` for tensors of other parts.
-    pub(crate) fn plain_name(&self, name: &str) -> Option<String> {
+    #[must_use]
+    pub fn plain_name(&self, name: &str) -> Option<String> {
         self.family.plain_name(name, self.shape.n_layer)
     }
 
     /// All tensors, with experts apart. The last one is the output matrix, even where it is tied to the embedding: an
     /// adapter may change either.
-    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+    #[must_use]
+    pub fn wanted(&self) -> Vec<Wanted> {
         let mut all = wanted(self.family, &self.shape, &|_| false);
         let has_output = all.iter().any(|tensor| tensor.name == "output.weight");
         if !has_output && !self.family.is_encoder() && self.shape.answers.is_none() {
@@ -89,7 +95,7 @@ impl Base {
         all
     }
 
-    fn check_counts(&self, config: &Config) -> Result<(), ConvertError> {
+    fn check_counts(&self, config: &Config) -> Result<(), HfError> {
         let n_layer = u64::from(self.shape.n_layer) + u64::from(self.shape.n_nextn);
         let n_expert = u64::from(self.shape.n_expert());
         let told = |n| format!("is {n}, which is too large");

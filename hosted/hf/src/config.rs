@@ -2,9 +2,8 @@
 //!
 //! An object records which of its keys were read. The others are then checked ([`super::unread`]),
 //! so nothing in a file is dropped silently.
-#![forbid(unsafe_code)]
 
-use super::ConvertError;
+use crate::HfError;
 use core::cell::RefCell;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// A JSON object of a file, with errors that name the file and the key.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub struct Config {
     path: PathBuf,
     /// Prefix of its keys in messages, such as `rope_scaling.`.
     prefix: String,
@@ -24,7 +23,9 @@ pub(crate) struct Config {
 const COUNT_MAX: u64 = 1 << 24;
 
 impl Config {
-    pub(crate) fn new(path: &Path, map: Map<String, Value>) -> Self {
+    /// The object `map` of the file `path`.
+    #[must_use]
+    pub fn new(path: &Path, map: Map<String, Value>) -> Self {
         Self {
             path: path.into(),
             prefix: String::new(),
@@ -33,12 +34,14 @@ impl Config {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The value of the first key that exists and is not null.
-    pub(crate) fn find(&self, keys: &[&str]) -> Option<&Value> {
+    pub fn find(&self, keys: &[&str]) -> Option<&Value> {
         let mut asked = self.asked.borrow_mut();
         asked.extend(keys.iter().map(|&key| key.to_owned()));
         let mut values = keys.iter().filter_map(|&key| self.map.get(key));
@@ -46,7 +49,8 @@ impl Config {
     }
 
     /// Entries that were not read and are not null.
-    pub(crate) fn unread(&self) -> Vec<(&str, &Value)> {
+    #[must_use]
+    pub fn unread(&self) -> Vec<(&str, &Value)> {
         let asked = self.asked.borrow();
         let entries = self.map.iter();
         let rest = entries.filter(|(key, value)| !asked.contains(*key) && !value.is_null());
@@ -54,7 +58,8 @@ impl Config {
     }
 
     /// An object within, or an empty one.
-    pub(crate) fn part(&self, key: &str) -> Self {
+    #[must_use]
+    pub fn part(&self, key: &str) -> Self {
         let map = self.find(&[key]).and_then(Value::as_object);
         Self {
             path: self.path.clone(),
@@ -64,30 +69,44 @@ impl Config {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no keys.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// The whole map; reading it does not mark any key as read.
-    pub(crate) const fn map(&self) -> &Map<String, Value> {
+    #[must_use]
+    pub const fn map(&self) -> &Map<String, Value> {
         &self.map
     }
 
-    pub(crate) fn str(&self, key: &str) -> Option<&str> {
+    /// A text.
+    #[must_use]
+    pub fn str(&self, key: &str) -> Option<&str> {
         self.find(&[key])?.as_str()
     }
 
-    pub(crate) fn bool(&self, key: &str) -> Option<bool> {
+    /// A truth value.
+    #[must_use]
+    pub fn bool(&self, key: &str) -> Option<bool> {
         self.find(&[key])?.as_bool()
     }
 
     /// A count of at least 1.
-    pub(crate) fn count(&self, keys: &[&str]) -> Result<u32, ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn count(&self, keys: &[&str]) -> Result<u32, HfError> {
         let found = self.maybe_count(keys)?;
         found.ok_or_else(|| self.error(keys, "is missing"))
     }
 
-    pub(crate) fn maybe_count(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
+    /// A count of at least 1, if a key is there.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn maybe_count(&self, keys: &[&str]) -> Result<Option<u32>, HfError> {
         let Some(value) = self.find(keys) else {
             return Ok(None);
         };
@@ -102,20 +121,31 @@ impl Config {
         n.map(Some).ok_or_else(told)
     }
 
-    /// A count that may be 0.
-    pub(crate) fn maybe_whole(&self, keys: &[&str]) -> Result<Option<u32>, ConvertError> {
+    /// A count that may be 0, if a key is there.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn maybe_whole(&self, keys: &[&str]) -> Result<Option<u32>, HfError> {
         match self.find(keys) {
             Some(value) if whole(value) == Some(0) => Ok(Some(0)),
             _ => self.maybe_count(keys),
         }
     }
 
-    pub(crate) fn number(&self, keys: &[&str]) -> Result<f64, ConvertError> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn number(&self, keys: &[&str]) -> Result<f64, HfError> {
         let found = self.maybe_number(keys)?;
         found.ok_or_else(|| self.error(keys, "is missing"))
     }
 
-    pub(crate) fn maybe_number(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
+    /// A number, if a key is there.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn maybe_number(&self, keys: &[&str]) -> Result<Option<f64>, HfError> {
         let Some(value) = self.find(keys) else {
             return Ok(None);
         };
@@ -125,7 +155,10 @@ impl Config {
     }
 
     /// A list of numbers.
-    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, HfError> {
         let Some(value) = self.find(&[key]) else {
             return Ok(None);
         };
@@ -138,7 +171,10 @@ impl Config {
     }
 
     /// A list of texts.
-    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, HfError> {
         let Some(value) = self.find(&[key]) else {
             return Ok(None);
         };
@@ -151,12 +187,14 @@ impl Config {
             .ok_or_else(told)
     }
 
-    pub(crate) fn error(&self, keys: &[&str], what: &str) -> ConvertError {
+    /// An error about the value of a key.
+    #[must_use]
+    pub fn error(&self, keys: &[&str], what: &str) -> HfError {
         let named: Vec<_> = keys
             .iter()
             .map(|key| format!("{}{key}", self.prefix))
             .collect();
-        ConvertError::Config {
+        HfError::Config {
             path: self.path.clone(),
             key: named.join(" or "),
             what: what.into(),
@@ -164,13 +202,15 @@ impl Config {
     }
 
     /// A key's name in messages.
-    pub(crate) fn named(&self, key: &str) -> String {
+    #[must_use]
+    pub fn named(&self, key: &str) -> String {
         format!("{}: {}{key}", self.path.display(), self.prefix)
     }
 }
 
 /// A whole number, including `128.0`, which Python writes after a division.
-pub(crate) fn whole(value: &Value) -> Option<u64> {
+#[must_use]
+pub fn whole(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,10 +1,8 @@
 //! JSON as Python reads and writes it: `NaN` and infinities as numbers, and a byte order mark left
 //! by an editor.
-#![forbid(unsafe_code)]
-
 /// The text as standard JSON. Numbers that JSON does not support become strings (`"NaN"`), so only
 /// a caller that needs a number gets an error, which names the value.
-pub(super) fn standard(mut json: Vec<u8>) -> Vec<u8> {
+pub(crate) fn standard(mut json: Vec<u8>) -> Vec<u8> {
     if json.starts_with(b"\xef\xbb\xbf") {
         json.drain(..3);
     }

@@ -5,7 +5,6 @@
 //! `"__metadata__"` of strings, then the data; offsets count from its start. Checked here, as by
 //! the official crate: the header's length is bounded, each tensor's bytes are exactly its type
 //! times its shape, and the tensors tile the data without gap, overlap or rest.
-#![forbid(unsafe_code)]
 
 use core::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};

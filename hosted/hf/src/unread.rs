@@ -3,10 +3,9 @@
 //! Such a key is harmless ([`HARMLESS`]), or changes the computation unless it has one particular value ([`NEUTRAL`],
 //! or a name that resembles [`LOOKS_COMPUTED`]), which is an error that names it; an unknown key causes a warning that
 //! names it.
-#![forbid(unsafe_code)]
 
-use super::ConvertError;
 use super::config::Config;
+use crate::HfError;
 use core::fmt;
 use serde_json::Value;
 
@@ -62,11 +61,14 @@ impl Neutral {
 
 /// Refuses keys that change the computation of `architecture` and have no place in its file, and warns about unknown
 /// ones.
-pub(super) fn check_config(
+///
+/// # Errors
+/// [`HfError::Config`].
+pub fn check_config(
     config: &Config,
     architecture: &str,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     for (key, value) in config.unread() {
         let is_harmless =
             HARMLESS.contains(&key) || HARMLESS_STARTS.iter().any(|s| key.starts_with(s));
@@ -98,7 +100,7 @@ pub(super) fn check_config(
 
 /// Warns about unread keys of a file that does not affect the computation of logits. False, 0, 1 and empty values are
 /// ignored there.
-pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Vec<String>) {
+pub fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Vec<String>) {
     for (key, value) in config.unread() {
         let is_neutral = Neutral::Off.is(value) || Neutral::Number(1.0).is(value);
         if !is_neutral && !harmless.contains(&key) && !key.starts_with('_') {
@@ -112,7 +114,8 @@ pub(super) fn warn_of_rest(config: &Config, harmless: &[&str], warnings: &mut Ve
 }
 
 /// A value, shortened for a message.
-pub(crate) fn short(value: &Value) -> String {
+#[must_use]
+pub fn short(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),

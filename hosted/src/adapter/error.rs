@@ -1,15 +1,47 @@
-//! Why an adapter does not fit a model.
+//! Why an adapter cannot be loaded.
 
+use crate::file::FileError;
 use crate::host::memory::OutOfMemory;
 use core::error::Error;
 use core::fmt;
 use sluice_core::engine;
+use sluice_core::gguf::source::SourceError;
+use std::io;
+use std::path::Path;
 
 /// Why an adapter was not loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum AdapterError {
+    /// A file that does not exist or cannot be read.
+    Read { path: String, error: io::Error },
+    /// A path that does not hold an adapter, and what it holds instead.
+    NotAnAdapter { path: String, what: String },
+    /// An unsupported key that changes what an adapter computes.
+    Key {
+        path: String,
+        key: String,
+        what: String,
+    },
+    /// A tensor that is not expected, or not valid.
+    Tensor {
+        path: String,
+        tensor: String,
+        what: String,
+    },
+    /// Reading numbers failed.
+    Data {
+        path: String,
+        tensor: String,
+        error: SourceError,
+    },
+    /// A file that cannot be opened.
+    File(FileError),
+    /// A folder whose reader is another crate's, and that reader's error.
+    Folder(Box<dyn Error + Send + Sync>),
+    /// The sizes of the model that it is for are unknown.
+    NoBase { path: String, what: String },
     /// It is for models of another family.
     Family {
         path: String,
@@ -23,8 +55,8 @@ pub enum AdapterError {
     Shape {
         path: String,
         tensor: String,
-        expected: [usize; 2],
-        found: [usize; 2],
+        expected: [u64; 2],
+        found: [u64; 2],
     },
     /// A pair has no rank, or its matrices have different ones.
     Rank { path: String, tensor: String },
@@ -47,9 +79,72 @@ pub enum AdapterError {
     },
 }
 
+impl AdapterError {
+    /// [`Self::NotAnAdapter`].
+    pub fn not_an_adapter(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
+        Self::NotAnAdapter {
+            path: shown(path),
+            what: what.into(),
+        }
+    }
+
+    /// [`Self::Key`].
+    pub fn key(path: impl AsRef<Path>, key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Key {
+            path: shown(path),
+            key: key.into(),
+            what: what.into(),
+        }
+    }
+
+    /// [`Self::Tensor`].
+    pub fn tensor(
+        path: impl AsRef<Path>,
+        tensor: impl Into<String>,
+        what: impl Into<String>,
+    ) -> Self {
+        Self::Tensor {
+            path: shown(path),
+            tensor: tensor.into(),
+            what: what.into(),
+        }
+    }
+
+    /// [`Self::Data`].
+    pub fn data(path: impl AsRef<Path>, tensor: impl Into<String>, error: SourceError) -> Self {
+        Self::Data {
+            path: shown(path),
+            tensor: tensor.into(),
+            error,
+        }
+    }
+}
+
+fn shown(path: impl AsRef<Path>) -> String {
+    path.as_ref().display().to_string()
+}
+
+impl From<FileError> for AdapterError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
 impl fmt::Display for AdapterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Read { path, error } => write!(f, "cannot read {path}: {error}"),
+            Self::NotAnAdapter { path, what } => write!(f, "{path} is not an adapter: {what}"),
+            Self::Key { path, key, what } => write!(f, "{path}: {key} {what}"),
+            Self::Tensor { path, tensor, what } => write!(f, "{path}: {tensor} {what}"),
+            Self::Data {
+                path,
+                tensor,
+                error,
+            } => write!(f, "{path}: cannot read {tensor}: {error}"),
+            Self::File(error) => error.fmt(f),
+            Self::Folder(error) => error.fmt(f),
+            Self::NoBase { path, what } => write!(f, "{path}: {what}"),
             Self::Family {
                 path,
                 expected,
@@ -68,8 +163,8 @@ impl fmt::Display for AdapterError {
                 found,
             } => write!(
                 f,
-                "{path}: {tensor} is {} x {} in the model, but the adapter's matrices are for {} x {}",
-                expected[0], expected[1], found[0], found[1]
+                "{path}: {tensor} was made for {} x {}, but the model has {} x {}",
+                found[0], found[1], expected[0], expected[1]
             ),
             Self::Rank { path, tensor } => {
                 write!(f, "{path}: the matrices for {tensor} have different ranks")

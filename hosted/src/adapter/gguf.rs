@@ -5,21 +5,20 @@
 //! r, or 1 if α is 0 or absent.
 #![forbid(unsafe_code)]
 
-use super::LoraError;
-use super::numbers::{check_copies, check_finite, usize_of};
-use super::taker::{About, Taker};
-use super::turn::turned;
-use crate::quantize::is_read;
-use sluice::adapter::Factors;
-use sluice::file::ModelFile;
+use super::error::AdapterError;
+use super::factors::Factors;
+use super::numbers::{check_copies, check_finite, transposed, usize_of};
+use super::sink::{AdapterOrigin, PairOrder, PairSink};
+use crate::file::ModelFile;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
+use sluice_core::kernels::WeightType;
 use sluice_core::kernels::blocks::dequantize_row;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Checks that an open file is an adapter.
-pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), LoraError> {
+pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), AdapterError> {
     check_kind(&file.parse()?, path)
 }
 
@@ -27,13 +26,13 @@ pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), LoraError> {
 pub(super) fn read(
     file: &ModelFile,
     path: &Path,
-    taker: &mut dyn Taker,
-) -> Result<Vec<String>, LoraError> {
+    sink: &mut dyn PairSink,
+) -> Result<Vec<String>, AdapterError> {
     let gguf = file.parse()?;
     check_kind(&gguf, path)?;
     let mut warnings = Vec::new();
     check_keys(&gguf, path, &mut warnings)?;
-    let key = |key: &str| LoraError::key(path, key, "has an unexpected type");
+    let key = |key: &str| AdapterError::key(path, key, "has an unexpected type");
     let alpha = "adapter.lora.alpha";
     let alpha = optional(gguf.f32(alpha)).map_err(|_| key(alpha))?;
     if alpha.is_none() {
@@ -45,7 +44,7 @@ pub(super) fn read(
     let alpha = alpha.unwrap_or(0.0);
     if !alpha.is_finite() {
         let what = format!("is {alpha}, which is not finite");
-        return Err(LoraError::key(path, "adapter.lora.alpha", what));
+        return Err(AdapterError::key(path, "adapter.lora.alpha", what));
     }
     let text = |key: &str| gguf.str(key).ok().filter(|text| !text.is_empty());
     let base_model =
@@ -59,22 +58,19 @@ pub(super) fn read(
         own: Factors::default(),
     };
     let pairs = pairs(&gguf, path)?;
-    taker.begin(About {
+    sink.begin(AdapterOrigin {
         architecture: text("general.architecture").unwrap_or_default().into(),
         base_model: base_model.map(str::to_owned),
     })?;
     for (i, pair) in pairs.iter().enumerate() {
-        reader.hand_over(i, pair, taker)?;
+        reader.hand_over(i, pair, sink)?;
     }
     Ok(warnings)
 }
 
 /// Checks that the file is an adapter of type LoRA.
-fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
-    let not = |what: String| {
-        let path = path.into();
-        Err(LoraError::NotAnAdapter { path, what })
-    };
+fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), AdapterError> {
+    let not = |what: String| Err(AdapterError::not_an_adapter(path, what));
     let text = |key: &str| gguf.str(key).ok();
     match text("general.type") {
         Some("adapter") => {}
@@ -92,14 +88,18 @@ fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), LoraError> {
         Some("lora") => Ok(()),
         Some(other) => {
             let what = format!("is {other:?}; only lora is supported");
-            Err(LoraError::key(path, "adapter.type", what))
+            Err(AdapterError::key(path, "adapter.type", what))
         }
-        None => Err(LoraError::key(path, "adapter.type", "is missing")),
+        None => Err(AdapterError::key(path, "adapter.type", "is missing")),
     }
 }
 
 /// Refuses keys that change the computation, and warns about unknown ones.
-fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Result<(), LoraError> {
+fn check_keys(
+    gguf: &Gguf<'_>,
+    path: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<(), AdapterError> {
     for (key, value) in gguf.metadata() {
         let Some(name) = key.strip_prefix("adapter.") else {
             continue;
@@ -111,7 +111,7 @@ fn check_keys(gguf: &Gguf<'_>, path: &Path, warnings: &mut Vec<String>) -> Resul
                 if !is_empty {
                     let what = "is given: the adapter applies only after certain tokens (aLoRA), which is not \
                          supported";
-                    return Err(LoraError::key(path, key, what));
+                    return Err(AdapterError::key(path, key, what));
                 }
             }
             "lora.prompt_prefix" => warnings.push(format!(
@@ -133,7 +133,7 @@ struct PairInfo<'g> {
 }
 
 /// The pairs in file order.
-fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraError> {
+fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterError> {
     type Halves<'g> = (&'g str, [Option<TensorInfo<'g>>; 2]);
     let mut found: Vec<Halves<'g>> = Vec::new();
     let mut places = HashMap::new();
@@ -145,7 +145,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
                 true => "replaces a norm of the model, which is not supported",
                 false => "is not a matrix of an adapter (.lora_a, .lora_b)",
             };
-            return Err(LoraError::tensor(path, info.name, what));
+            return Err(AdapterError::tensor(path, info.name, what));
         };
         let place = *places.entry(tensor).or_insert_with(|| {
             found.push((tensor, [None, None]));
@@ -155,12 +155,12 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
     }
     let pairs = found.into_iter().map(|(tensor, halves)| match halves {
         [Some(a), Some(b)] => Ok(PairInfo { tensor, a, b }),
-        [Some(_), None] => Err(LoraError::tensor(
+        [Some(_), None] => Err(AdapterError::tensor(
             path,
             tensor,
             "has .lora_a but no .lora_b",
         )),
-        _ => Err(LoraError::tensor(
+        _ => Err(AdapterError::tensor(
             path,
             tensor,
             "has .lora_b but no .lora_a",
@@ -168,10 +168,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, LoraErro
     });
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
     match pairs.is_empty() {
-        true => Err(LoraError::NotAnAdapter {
-            path: path.into(),
-            what: "it has no matrices".into(),
-        }),
+        true => Err(AdapterError::not_an_adapter(path, "it has no matrices")),
         false => Ok(pairs),
     }
 }
@@ -194,8 +191,8 @@ impl Reader<'_> {
         &mut self,
         i: usize,
         pair: &PairInfo<'_>,
-        taker: &mut dyn Taker,
-    ) -> Result<(), LoraError> {
+        sink: &mut dyn PairSink,
+    ) -> Result<(), AdapterError> {
         let PairInfo { tensor, a, b } = pair;
         let n_parts = self.check(pair)?;
         let is_stack = a.n_dims == 3 || b.n_dims == 3;
@@ -220,21 +217,21 @@ impl Reader<'_> {
                 own.extend_from_slice(&all[place * len..][..len]);
             }
             if *tensor == EMBEDDING {
-                self.own.a = turned(&self.own.a, self.own.a.len() / rank);
+                self.own.a = transposed(&self.own.a, self.own.a.len() / rank);
             }
             self.own.part = is_stack.then(|| u32::try_from(part).unwrap_or(u32::MAX));
-            taker.take((i, part), &self.own)?;
+            sink.take(PairOrder { tensor: i, part }, &self.own)?;
         }
         Ok(())
     }
 
     /// Checks that two tensors match; returns the number of matrices they are for.
-    fn check(&self, pair: &PairInfo<'_>) -> Result<u64, LoraError> {
+    fn check(&self, pair: &PairInfo<'_>) -> Result<u64, AdapterError> {
         let PairInfo { tensor, a, b } = *pair;
         let is_embedding = tensor == EMBEDDING;
         let rank = b.dims[0];
         let rank_of_a = if is_embedding { a.dims[0] } else { a.dims[1] };
-        let error = |what| Err(LoraError::tensor(self.path, tensor, what));
+        let error = |what| Err(AdapterError::tensor(self.path, tensor, what));
         if rank == 0 || rank != rank_of_a {
             return error(format!(
                 "has matrices of ranks {rank_of_a} (.lora_a {:?}) and {rank} (.lora_b {:?})",
@@ -266,19 +263,15 @@ impl Reader<'_> {
     }
 
     /// Reads A (0) or B (1) of a whole stack.
-    fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), LoraError> {
-        if !is_read(info.ty) {
+    fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), AdapterError> {
+        if WeightType::from_ggml(info.ty).is_none() {
             let what = format!("has type {}, which is not supported for weights", info.ty);
-            return Err(LoraError::tensor(self.path, info.name, what));
+            return Err(AdapterError::tensor(self.path, info.name, what));
         }
         self.bytes.resize(usize_of(info.len_bytes), 0);
         self.source
             .read(info.offset, &mut self.bytes)
-            .map_err(|error| LoraError::Data {
-                path: PathBuf::from(self.path),
-                tensor: info.name.into(),
-                error,
-            })?;
+            .map_err(|error| AdapterError::data(self.path, info.name, error))?;
         let numbers = &mut self.all[half];
         numbers.resize(usize_of(info.n_elements()), 0.0);
         dequantize_row(info.ty, &self.bytes, numbers);

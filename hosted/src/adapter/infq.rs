@@ -12,46 +12,47 @@
 //! | outliers | records of 8: row u32, column u16, value f16; they stand in place of a 0 |
 #![forbid(unsafe_code)]
 
-use super::LoraError;
+use super::error::AdapterError;
+use super::factors::Factors;
 use super::numbers::usize_of;
-use super::taker::{About, Taker};
-use crate::convert::read_json;
-use serde::Deserialize;
-use sluice::adapter::Factors;
-use sluice::file::ReadFile;
+use super::sink::{AdapterOrigin, PairOrder, PairSink};
+use crate::file::ReadFile;
+use serde_json::Value;
 use sluice_core::gguf::source::TensorSource as _;
 use sluice_core::kernels::half::f16_to_f32;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::{fs, io};
 
-#[derive(Deserialize)]
+/// The layout of matrices.
+pub const LAYOUT: &str = "rowmajor_blocked";
+/// The layout of an outlier.
+pub const RECORD_LAYOUT: &str = "row:u32,col:u16,val:fp16";
+/// Bytes of an outlier.
+pub const RECORD_BYTES: u64 = 8;
+/// Outliers begin at multiples of this.
+pub const ALIGN: u64 = 64;
+/// Far more than a manifest of any real adapter has.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
 struct Manifest {
-    version: u64,
-    endianness: String,
-    #[serde(default)]
-    tensors: Vec<serde::de::IgnoredAny>,
-    #[serde(default)]
+    /// The number of tensors of a model.
+    n_tensors: usize,
     adapters: Vec<Entry>,
 }
 
-#[derive(Deserialize)]
 struct Entry {
     name: String,
     rank: u64,
-    #[serde(rename = "A")]
     a: Matrix,
-    #[serde(rename = "B")]
     b: Matrix,
 }
 
-#[derive(Deserialize)]
 struct Matrix {
     dtype: String,
     rows: u64,
     cols: u64,
-    #[serde(default = "f16")]
     scale_dtype: String,
-    #[serde(default = "blocked")]
     layout: String,
     data_file: String,
     offset_data: u64,
@@ -59,74 +60,170 @@ struct Matrix {
     outliers: Option<Outliers>,
 }
 
-#[derive(Deserialize)]
 struct Outliers {
     data_file: String,
     offset: u64,
     count: u64,
-    #[serde(default = "eight")]
     record_bytes: u64,
-    #[serde(default = "record")]
     layout: String,
 }
 
-fn f16() -> String {
-    "fp16".into()
+/// An object of the manifest, with its place for messages.
+struct Object<'m> {
+    manifest: &'m Path,
+    place: String,
+    value: &'m Value,
 }
 
-fn blocked() -> String {
-    LAYOUT.into()
-}
+impl<'m> Object<'m> {
+    fn part(&self, key: &str) -> Option<Self> {
+        let value = self.value.get(key).filter(|value| !value.is_null())?;
+        Some(Self {
+            place: format!("{}{key}.", self.place),
+            value,
+            ..*self
+        })
+    }
 
-const fn eight() -> u64 {
-    RECORD_BYTES
-}
+    fn number(&self, key: &str, default: Option<u64>) -> Result<u64, AdapterError> {
+        self.get(key, default, serde_json::from_value)
+    }
 
-fn record() -> String {
-    RECORD_LAYOUT.into()
-}
+    fn text(&self, key: &str, default: Option<&str>) -> Result<String, AdapterError> {
+        self.get(key, default.map(str::to_owned), serde_json::from_value)
+    }
 
-pub(super) const LAYOUT: &str = "rowmajor_blocked";
-pub(super) const RECORD_LAYOUT: &str = "row:u32,col:u16,val:fp16";
-pub(super) const RECORD_BYTES: u64 = 8;
-/// Outliers begin at multiples of this.
-pub(super) const ALIGN: u64 = 64;
+    fn get<T>(
+        &self,
+        key: &str,
+        default: Option<T>,
+        read: impl Fn(Value) -> serde_json::Result<T>,
+    ) -> Result<T, AdapterError> {
+        let value = match (self.value.get(key), default) {
+            (None, Some(default)) => return Ok(default),
+            (value, _) => value.cloned().unwrap_or_default(),
+        };
+        read(value).map_err(|error| {
+            let (key, what) = (
+                format!("{}{key}", self.place),
+                format!("is malformed: {error}"),
+            );
+            AdapterError::key(self.manifest, key, what)
+        })
+    }
+
+    fn list(&self, key: &str) -> &'m [Value] {
+        let list = self.value.get(key).and_then(Value::as_array);
+        list.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn entry(&self) -> Result<Entry, AdapterError> {
+        let matrix = |key| match self.part(key) {
+            Some(matrix) => matrix.matrix(),
+            None => {
+                let key = format!("{}{key}", self.place);
+                Err(AdapterError::key(self.manifest, key, "is missing"))
+            }
+        };
+        Ok(Entry {
+            name: self.text("name", None)?,
+            rank: self.number("rank", None)?,
+            a: matrix("A")?,
+            b: matrix("B")?,
+        })
+    }
+
+    fn matrix(&self) -> Result<Matrix, AdapterError> {
+        let outliers = self.part("outliers").map(|outliers| outliers.outliers());
+        Ok(Matrix {
+            dtype: self.text("dtype", None)?,
+            rows: self.number("rows", None)?,
+            cols: self.number("cols", None)?,
+            scale_dtype: self.text("scale_dtype", Some("fp16"))?,
+            layout: self.text("layout", Some(LAYOUT))?,
+            data_file: self.text("data_file", None)?,
+            offset_data: self.number("offset_data", None)?,
+            offset_scales: self.number("offset_scales", None)?,
+            outliers: outliers.transpose()?,
+        })
+    }
+
+    fn outliers(&self) -> Result<Outliers, AdapterError> {
+        Ok(Outliers {
+            data_file: self.text("data_file", None)?,
+            offset: self.number("offset", None)?,
+            count: self.number("count", None)?,
+            record_bytes: self.number("record_bytes", Some(RECORD_BYTES))?,
+            layout: self.text("layout", Some(RECORD_LAYOUT))?,
+        })
+    }
+}
 
 /// The names of a directory's adapters.
-pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, LoraError> {
+pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, AdapterError> {
     let manifest = manifest(&folder.join("manifest.json"))?;
     let names = manifest.adapters.iter();
     let names = names.filter_map(|entry| Some(parse_name(&entry.name)?.0.to_owned()));
     Ok(names.collect())
 }
 
-fn manifest(path: &Path) -> Result<Manifest, LoraError> {
-    let manifest: Manifest = read_json(path)?;
-    if manifest.version != 1 {
-        let what = format!("is {}; only 1 is supported", manifest.version);
-        return Err(LoraError::key(path, "version", what));
+fn manifest(path: &Path) -> Result<Manifest, AdapterError> {
+    let unreadable = |error: io::Error| AdapterError::Read {
+        path: path.display().to_string(),
+        error,
+    };
+    let n_bytes = fs::metadata(path).map_err(unreadable)?.len();
+    if n_bytes > MANIFEST_BYTES_MAX {
+        let what = format!("it has {n_bytes} bytes, over the limit of {MANIFEST_BYTES_MAX}");
+        return Err(AdapterError::not_an_adapter(path, what));
     }
-    if manifest.endianness != "LE" {
-        let what = format!("is {:?}; only LE is supported", manifest.endianness);
-        return Err(LoraError::key(path, "endianness", what));
+    let text = fs::read(path).map_err(unreadable)?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| unreadable(error.into()))?;
+    let whole = Object {
+        manifest: path,
+        place: String::new(),
+        value: &value,
+    };
+    let version = whole.number("version", None)?;
+    if version != 1 {
+        let what = format!("is {version}; only 1 is supported");
+        return Err(AdapterError::key(path, "version", what));
     }
-    Ok(manifest)
+    let endianness = whole.text("endianness", None)?;
+    if endianness != "LE" {
+        let what = format!("is {endianness:?}; only LE is supported");
+        return Err(AdapterError::key(path, "endianness", what));
+    }
+    let entries = whole.list("adapters").iter().enumerate();
+    let entries = entries.map(|(i, value)| {
+        let place = format!("adapters[{i}].");
+        Object {
+            place,
+            value,
+            ..whole
+        }
+        .entry()
+    });
+    Ok(Manifest {
+        n_tensors: whole.list("tensors").len(),
+        adapters: entries.collect::<Result<_, _>>()?,
+    })
 }
 
 /// Reads a directory. It may hold several adapters; `name` selects one.
 pub(super) fn read(
     folder: &Path,
     name: Option<&str>,
-    taker: &mut dyn Taker,
-) -> Result<Vec<String>, LoraError> {
+    sink: &mut dyn PairSink,
+) -> Result<Vec<String>, AdapterError> {
     let path = folder.join("manifest.json");
     let manifest = manifest(&path)?;
     let mut warnings = Vec::new();
-    if !manifest.tensors.is_empty() {
+    if manifest.n_tensors > 0 {
         warnings.push(format!(
             "{}: the directory has {} tensors of a model, which are ignored",
             path.display(),
-            manifest.tensors.len()
+            manifest.n_tensors
         ));
     }
     let mut reader = Reader {
@@ -135,9 +232,10 @@ pub(super) fn read(
         files: HashMap::new(),
     };
     let chosen = chosen(&manifest.adapters, name, &path)?;
-    taker.begin(About::default())?;
-    for (i, (entry, place)) in chosen.into_iter().enumerate() {
-        taker.take((i, 0), &reader.factors(entry, place)?)?;
+    sink.begin(AdapterOrigin::default())?;
+    for (tensor, (entry, place)) in chosen.into_iter().enumerate() {
+        let order = PairOrder { tensor, part: 0 };
+        sink.take(order, &reader.factors(entry, place)?)?;
     }
     Ok(warnings)
 }
@@ -158,10 +256,10 @@ fn chosen<'e>(
     entries: &'e [Entry],
     name: Option<&str>,
     path: &Path,
-) -> Result<Vec<(&'e Entry, Place<'e>)>, LoraError> {
+) -> Result<Vec<(&'e Entry, Place<'e>)>, AdapterError> {
     let (mut found, mut names, mut seen) = (Vec::new(), BTreeSet::new(), HashSet::new());
     for entry in entries {
-        let error = |what: &str| Err(LoraError::tensor(path, &*entry.name, what));
+        let error = |what: &str| Err(AdapterError::tensor(path, &*entry.name, what));
         let Some((adapter, place)) = parse_name(&entry.name) else {
             return error(
                 "is an adapter whose name does not state its matrix: expected <adapter>/<tensor>, with GGUF's names",
@@ -177,12 +275,7 @@ fn chosen<'e>(
     }
     let names: Vec<_> = names.into_iter().collect();
     let folder = path.parent().unwrap_or(path);
-    let not = |what| {
-        Err(LoraError::NotAnAdapter {
-            path: folder.into(),
-            what,
-        })
-    };
+    let not = |what: String| Err(AdapterError::not_an_adapter(folder, what));
     match (found.is_empty(), name) {
         (true, None) => not("the directory has no adapters".into()),
         (true, Some(name)) => not(format!(
@@ -220,14 +313,14 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn factors(&mut self, entry: &Entry, place: Place<'_>) -> Result<Factors, LoraError> {
+    fn factors(&mut self, entry: &Entry, place: Place<'_>) -> Result<Factors, AdapterError> {
         let (a, b, rank) = (&entry.a, &entry.b, entry.rank);
         if rank == 0 || a.cols != rank || b.rows != rank || a.rows == 0 || b.cols == 0 {
             let what = format!(
                 "has rank {rank}, but matrices A of {} x {} and B of {} x {}",
                 a.rows, a.cols, b.rows, b.cols
             );
-            return Err(LoraError::tensor(self.manifest, &*entry.name, what));
+            return Err(AdapterError::tensor(self.manifest, &*entry.name, what));
         }
         Ok(Factors {
             tensor: place.tensor.into(),
@@ -239,8 +332,8 @@ impl Reader<'_> {
         })
     }
 
-    fn numbers(&mut self, matrix: &Matrix, name: &str) -> Result<Vec<f32>, LoraError> {
-        let error = |what: String| LoraError::tensor(self.manifest, name, what);
+    fn numbers(&mut self, matrix: &Matrix, name: &str) -> Result<Vec<f32>, AdapterError> {
+        let error = |what: String| AdapterError::tensor(self.manifest, name, what);
         let row_bytes = match matrix.dtype.as_str() {
             "int8_rowwise" => matrix.cols,
             "int4_rowwise" => matrix.cols.div_ceil(2),
@@ -262,7 +355,7 @@ impl Reader<'_> {
         for (row, scale) in data.chunks_exact(row_bytes).zip(scales.as_chunks::<2>().0) {
             let scale = f16_to_f32(u16::from_le_bytes(*scale));
             if !scale.is_finite() {
-                return Err(LoraError::tensor(
+                return Err(AdapterError::tensor(
                     self.manifest,
                     name,
                     "has a scale that is not finite",
@@ -287,9 +380,9 @@ impl Reader<'_> {
         numbers: &mut [f32],
         [rows, cols]: [u64; 2],
         name: &str,
-    ) -> Result<(), LoraError> {
+    ) -> Result<(), AdapterError> {
         let manifest = self.manifest;
-        let error = |what: String| Err(LoraError::tensor(manifest, name, what));
+        let error = |what: String| Err(AdapterError::tensor(manifest, name, what));
         let is_known = outliers.record_bytes == RECORD_BYTES && outliers.layout == RECORD_LAYOUT;
         if !is_known || !outliers.offset.is_multiple_of(ALIGN) {
             return error(format!(
@@ -325,8 +418,8 @@ impl Reader<'_> {
         offset: u64,
         len: u64,
         name: &str,
-    ) -> Result<Vec<u8>, LoraError> {
-        let error = |what: String| Err(LoraError::tensor(self.manifest, name, what));
+    ) -> Result<Vec<u8>, AdapterError> {
+        let error = |what: String| Err(AdapterError::tensor(self.manifest, name, what));
         // Must be a plain file name: a foreign directory cannot open files outside itself.
         if Path::new(file).file_name() != Some(file.as_ref()) {
             return error(format!("is in {file:?}, which is not a file name"));
@@ -352,11 +445,7 @@ impl Reader<'_> {
         let mut bytes = vec![0; usize_of(len)];
         source
             .read(offset, &mut bytes)
-            .map_err(|error| LoraError::Data {
-                path: PathBuf::from(source.path()),
-                tensor: name.into(),
-                error,
-            })?;
+            .map_err(|error| AdapterError::data(source.path(), name, error))?;
         Ok(bytes)
     }
 }

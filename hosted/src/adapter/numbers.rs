@@ -1,12 +1,14 @@
-//! Checks of an adapter's numbers.
-#![forbid(unsafe_code)]
+//! The numbers of an adapter.
 
-use super::LoraError;
+use super::error::AdapterError;
 use sluice_core::kernels::lora::largest_magnitude;
 use std::path::Path;
 
-/// Checks that all numbers are finite.
-pub(super) fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), LoraError> {
+/// Checks that all numbers of a tensor are finite.
+///
+/// # Errors
+/// [`AdapterError::Tensor`].
+pub fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), AdapterError> {
     if largest_magnitude(numbers).is_finite() {
         return Ok(());
     }
@@ -14,24 +16,38 @@ pub(super) fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result
         None => Ok(()),
         Some(at) => {
             let what = format!("has a number that is not finite ({} at {at})", numbers[at]);
-            Err(LoraError::tensor(path, tensor, what))
+            Err(AdapterError::tensor(path, tensor, what))
         }
     }
 }
 
-/// Checks that `n` copies of a matrix stay within the limit, which is above any real adapter's size.
-pub(super) fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Result<(), LoraError> {
+/// Checks that `n` copies of a matrix of `len` numbers stay within a limit above any real adapter's size.
+///
+/// # Errors
+/// [`AdapterError::Tensor`].
+pub fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Result<(), AdapterError> {
     match n.checked_mul(len as u64) {
         Some(total) if total <= NUMBERS_MAX => Ok(()),
         _ => {
             let what = format!("has too many numbers: a matrix of {len}, times {n} matrices");
-            Err(LoraError::tensor(path, tensor, what))
+            Err(AdapterError::tensor(path, tensor, what))
         }
     }
 }
 
 /// 1 GiB of f32.
 const NUMBERS_MAX: u64 = 1 << 28;
+
+/// Transposes `x`, (`n_rows`, columns).
+#[must_use]
+pub fn transposed(x: &[f32], n_rows: usize) -> Vec<f32> {
+    let n_cols = x.len() / n_rows.max(1);
+    let mut out = Vec::with_capacity(x.len());
+    for column in 0..n_cols {
+        out.extend(x.iter().skip(column).step_by(n_cols));
+    }
+    out
+}
 
 /// Converts a tensor's size, which the file's length bounds.
 pub(super) fn usize_of(n: u64) -> usize {

@@ -4,16 +4,34 @@
 
 use super::error::AdapterError;
 use super::factors::{AdapterFile, Factors};
+use super::files::read_pairs;
 use super::loaded::{Adapter, PairsIn, Precision};
 use super::places::{Place, TOKEN_EMBD, is_idle, places};
+use super::sink::{AdapterOrigin, PairOrder, PairSink};
 use crate::host::memory::{AlignedMemory, OutOfMemory};
 use core::ops::Range;
 use sluice_core::engine::{AdapterEmbedding, AdapterPair};
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{ModelConfig, Site};
+use std::path::Path;
 
 impl Adapter {
+    /// Reads a GGUF file or an INFQ directory and packs it for a model, one pair of matrices at a time. Also returns
+    /// warnings about settings that have no effect, a sentence each.
+    ///
+    /// # Errors
+    /// [`AdapterError`]: it cannot be read, or does not fit the model.
+    pub fn open(
+        config: &ModelConfig,
+        path: &Path,
+        precision: Precision,
+    ) -> Result<(Self, Vec<String>), AdapterError> {
+        let mut packing = Packing::new(config, &path.display().to_string(), precision);
+        let warnings = read_pairs(path, &mut packing)?;
+        Ok((packing.finish()?, warnings))
+    }
+
     /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time.
     ///
     /// # Errors
@@ -23,7 +41,8 @@ impl Adapter {
         file: &AdapterFile,
         precision: Precision,
     ) -> Result<Self, AdapterError> {
-        let mut packing = Packing::new(config, &file.path, &file.architecture, precision)?;
+        let mut packing = Packing::new(config, &file.path, precision);
+        packing.check_family(&file.architecture)?;
         for factors in &file.factors {
             packing.add(factors)?;
         }
@@ -64,32 +83,30 @@ struct Packed {
 }
 
 impl<'c> Packing<'c> {
-    /// For the adapter at `path`, made for models of `architecture`; an empty one fits any.
-    ///
-    /// # Errors
-    /// [`AdapterError::Family`].
-    pub fn new(
-        config: &'c ModelConfig,
-        path: &str,
-        architecture: &str,
-        precision: Precision,
-    ) -> Result<Self, AdapterError> {
-        let expected = config.architecture.name();
-        if !architecture.is_empty() && architecture != expected {
-            return Err(AdapterError::Family {
-                path: path.into(),
-                expected: expected.into(),
-                found: architecture.into(),
-            });
-        }
-        Ok(Self {
+    /// For the adapter at `path`.
+    #[must_use]
+    pub fn new(config: &'c ModelConfig, path: &str, precision: Precision) -> Self {
+        Self {
             config,
             path: path.into(),
             precision,
             memory: Chunks::default(),
             pairs: Vec::new(),
             embedding: None,
-        })
+        }
+    }
+
+    /// An adapter for models of no stated architecture fits any.
+    fn check_family(&self, architecture: &str) -> Result<(), AdapterError> {
+        let expected = self.config.architecture.name();
+        if !architecture.is_empty() && architecture != expected {
+            return Err(AdapterError::Family {
+                path: self.path.clone(),
+                expected: expected.into(),
+                found: architecture.into(),
+            });
+        }
+        Ok(())
     }
 
     /// Packs a pair. What the model never reads is left out.
@@ -205,8 +222,8 @@ impl<'c> Packing<'c> {
         Err(AdapterError::Shape {
             path: self.path.clone(),
             tensor: told(&factors.tensor, factors.part),
-            expected,
-            found,
+            expected: expected.map(|n| n as u64),
+            found: found.map(|n| n as u64),
         })
     }
 
@@ -239,6 +256,16 @@ impl<'c> Packing<'c> {
         let memory = &mut self.memory.all[chunk][bytes.clone()];
         LoraMatrix::pack(ty, shape, values, memory).ok_or_else(|| number(&self.path))?;
         Ok(Packed { ty, chunk, bytes })
+    }
+}
+
+impl PairSink for Packing<'_> {
+    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterError> {
+        self.check_family(&origin.architecture)
+    }
+
+    fn take(&mut self, _: PairOrder, factors: &Factors) -> Result<(), AdapterError> {
+        self.add(factors)
     }
 }
 

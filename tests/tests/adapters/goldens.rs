@@ -79,7 +79,7 @@ impl Golden {
 }
 
 fn read_folder(path: &Path, model: &ModelFile) -> AdapterFile {
-    let file = sluice_make::lora::read_for(path, None, Some(model));
+    let file = sluice_hf::adapter::read(path, None, Some(model));
     file.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -61,7 +61,7 @@ impl AdapterLoadArgs {
     /// # Errors
     /// The adapter cannot be read, or does not match the model.
     pub(crate) fn load(&self, model: &ModelSource, path: &Path) -> anyhow::Result<Adapter> {
-        let loaded = sluice_make::lora::load(path, self.base(), model, self.precision());
+        let loaded = sluice_hf::adapter::load(path, self.base(), model, self.precision());
         let (adapter, warnings) = loaded?;
         for warning in &warnings {
             note(format_args!("warning: {warning}"));

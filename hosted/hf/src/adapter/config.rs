@@ -3,12 +3,13 @@
 //! Tensors show which modules are adapted, so `target_modules` and similar keys are not read. `target_parameters` is,
 //! because tensors of adapted parameters are named only after their modules. A setting that changes the computation is
 //! honoured or refused by name; an unknown one causes a warning.
-#![forbid(unsafe_code)]
 
-use super::LoraError;
-use crate::convert::{Config, Neutral, read_json, short};
+use crate::config::Config;
+use crate::files::read_json;
+use crate::unread::{Neutral, short};
 use regex_lite::Regex;
 use serde_json::Value;
+use sluice::adapter::AdapterError;
 use std::path::Path;
 
 /// The settings in `adapter_config.json`.
@@ -33,11 +34,11 @@ pub(super) struct AdapterConfig {
 const PATTERNS_MAX: usize = 1 << 16;
 
 impl AdapterConfig {
-    pub(super) fn read(path: &Path) -> Result<Self, LoraError> {
+    pub(super) fn read(path: &Path) -> Result<Self, AdapterError> {
         Self::of(&Config::new(path, read_json(path)?))
     }
 
-    fn of(config: &Config) -> Result<Self, LoraError> {
+    fn of(config: &Config) -> Result<Self, AdapterError> {
         match config.str("peft_type") {
             Some("LORA") => {}
             Some(other) => {
@@ -125,7 +126,7 @@ fn version(text: &str) -> Option<[u32; 3]> {
     numbers?.try_into().ok()
 }
 
-fn flag(config: &Config, key: &str) -> Result<bool, LoraError> {
+fn flag(config: &Config, key: &str) -> Result<bool, AdapterError> {
     match config.find(&[key]) {
         None => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
@@ -141,8 +142,8 @@ fn flag(config: &Config, key: &str) -> Result<bool, LoraError> {
 fn patterns<T>(
     config: &Config,
     key: &str,
-    value: impl Fn(&Config, &str) -> Result<T, LoraError>,
-) -> Result<Vec<(Regex, T)>, LoraError> {
+    value: impl Fn(&Config, &str) -> Result<T, AdapterError>,
+) -> Result<Vec<(Regex, T)>, AdapterError> {
     match config.find(&[key]) {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) if map.len() <= PATTERNS_MAX => {}
@@ -152,7 +153,7 @@ fn patterns<T>(
     let entries = part.map().iter().map(|(pattern, _)| {
         let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$")).map_err(|error| {
             let what = format!("is not a valid pattern: {error}");
-            LoraError::from(part.error(&[pattern], &what))
+            AdapterError::from(part.error(&[pattern], &what))
         })?;
         Ok((regex, value(&part, pattern)?))
     });
@@ -160,7 +161,7 @@ fn patterns<T>(
 }
 
 /// Refuses keys that change the computation, and warns about unknown ones.
-fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
+fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterError> {
     check_init(config)?;
     for (key, value) in config.unread() {
         if HARMLESS.contains(&key) {
@@ -188,7 +189,7 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), LoraError> {
 }
 
 /// Refuses initialisations that change the base model: the adapter only fits the changed model.
-fn check_init(config: &Config) -> Result<(), LoraError> {
+fn check_init(config: &Config) -> Result<(), AdapterError> {
     let key = "init_lora_weights";
     let is_known = match config.find(&[key]) {
         None | Some(Value::Bool(_)) => true,

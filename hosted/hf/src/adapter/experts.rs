@@ -24,20 +24,15 @@
 //! ones keep an older version number in adapters that they convert to parameters.
 //!
 //! Source: `ParamWrapper` in peft/tuners/lora/layer.py, versions 0.17.0 to 0.21.2.
-#![forbid(unsafe_code)]
 
-use super::LoraError;
 use super::turn::{Pair, fits, narrow};
-use crate::convert::{Change, Slice, Wanted};
-use sluice::adapter::Factors;
+use crate::family::{Change, Slice, Wanted};
+use sluice::adapter::{AdapterError, Factors, PairOrder};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The index of a tensor, and the index of a matrix in it.
-pub(super) type Order = (usize, usize);
-
 /// A pair, preceded by its position.
-pub(super) type Placed = (Order, Factors);
+pub(super) type Placed = (PairOrder, Factors);
 
 /// A parameter that holds a matrix for each expert.
 #[derive(Clone, Debug)]
@@ -76,7 +71,11 @@ impl Stack {
                     b: own.pick_rows((0..rows.n).map(|i| rows.place(i))),
                     scale: own.scale,
                 };
-                found.push(((*tensor, expert), factors));
+                let order = PairOrder {
+                    tensor: *tensor,
+                    part: expert,
+                };
+                found.push((order, factors));
             }
         }
         found
@@ -97,13 +96,13 @@ impl Stack {
     }
 
     /// The error for a pair that does not fit this parameter.
-    fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> LoraError {
+    fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> AdapterError {
         let tensor = format!("{module}.{}", self.name);
         let (of_all, n) = (self.rank_of_all(rank), self.n_expert);
         let Sizes { a, b } = sizes;
         if [a[0], b[1]] == [of_all; 2] {
-            return LoraError::Shape {
-                path: path.into(),
+            return AdapterError::Shape {
+                path: path.display().to_string(),
                 tensor,
                 found: [b[0], a[1]],
                 expected: [self.rows, self.columns],
@@ -113,7 +112,7 @@ impl Stack {
             "has {} rows of A and {} columns of B, but {n} experts of rank {rank} have {of_all}",
             a[0], b[1]
         );
-        LoraError::tensor(path, tensor, what)
+        AdapterError::tensor(path, tensor, what)
     }
 }
 
@@ -243,7 +242,7 @@ pub(super) fn assign(
     pairs: &[Sizes],
     adapted: &[(&Stack, u32)],
     is_known: bool,
-) -> Result<(Vec<usize>, bool), LoraError> {
+) -> Result<(Vec<usize>, bool), AdapterError> {
     debug_assert_eq!(pairs.len(), adapted.len());
     let orders: &[&[usize]] = match adapted.len() {
         1 => &[&[0]],
@@ -280,7 +279,7 @@ pub(super) fn assign(
         "has matrices ({}) whose sizes and peft_version leave open whether A or B takes the inputs of an expert",
         names.join(", ")
     );
-    Err(LoraError::tensor(path, module, what))
+    Err(AdapterError::tensor(path, module, what))
 }
 
 /// The pair of one expert out of `n`.

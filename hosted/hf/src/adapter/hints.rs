@@ -1,34 +1,36 @@
 //! Finding the sizes of the model that an adapter is for.
-#![forbid(unsafe_code)]
 
-use super::LoraError;
-use crate::convert::Base;
+use crate::base::Base;
+use sluice::adapter::AdapterError;
 use sluice::file::ModelFile;
 use std::path::{Path, PathBuf};
 
 /// Sources that may give the model's sizes.
-#[derive(Clone, Copy)]
-pub(super) struct Hints<'h> {
+#[derive(Clone, Copy, Debug)]
+pub struct BaseHints<'h> {
     /// The adapter's own folder.
-    pub(super) folder: &'h Path,
+    pub folder: &'h Path,
     /// The model's folder, if the caller gave one.
-    pub(super) base: Option<&'h Path>,
+    pub base: Option<&'h Path>,
     /// The model's name or folder, as the adapter states it.
-    pub(super) named: Option<&'h str>,
+    pub named: Option<&'h str>,
     /// The model's GGUF file.
-    pub(super) model: Option<&'h ModelFile>,
+    pub model: Option<&'h ModelFile>,
 }
 
-impl Hints<'_> {
+impl BaseHints<'_> {
     /// The possible models, the likeliest first; never empty. `names` are the adapted tensors.
-    pub(super) fn bases(&self, names: &[String]) -> Result<Vec<Base>, LoraError> {
+    ///
+    /// # Errors
+    /// [`AdapterError`]; [`AdapterError::NoBase`] if nothing gives the sizes.
+    pub fn bases(&self, names: &[String]) -> Result<Vec<Base>, AdapterError> {
         if let Some(base) = self.base {
             return Ok(vec![Base::of_folder(base, names)?]);
         }
         // The model in use takes precedence over the adapter's own statements.
         let of_model = self.model.map(|model| {
             let parsed = model.parse()?;
-            Ok::<_, LoraError>(Base::of_gguf(Path::new(model.name()), &parsed))
+            Ok::<_, AdapterError>(Base::of_gguf(Path::new(model.name()), &parsed))
         });
         if let Some(bases) = of_model.transpose()?.filter(|bases| !bases.is_empty()) {
             return Ok(bases);
@@ -36,8 +38,8 @@ impl Hints<'_> {
         if let Some(folder) = self.config_folder() {
             return Ok(vec![Base::of_folder(&folder, names)?]);
         }
-        let error = |what| LoraError::NoBase {
-            path: self.folder.into(),
+        let error = |what| AdapterError::NoBase {
+            path: self.folder.display().to_string(),
             what,
         };
         if let Some(model) = self.model {

@@ -1,6 +1,4 @@
 //! Names of the tensors of a PEFT adapter.
-#![forbid(unsafe_code)]
-
 /// The role of a tensor, from its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Key {

@@ -3,24 +3,25 @@
 //! Each adapted module of the Hugging Face model is one source of the converter's tensors; its pair is rearranged as
 //! the converter rearranges the weights. One module may become several tensors. Experts that are parameters of one
 //! module share a pair: [`super::experts`].
-#![forbid(unsafe_code)]
 
 mod nest;
 mod places;
 
-use super::LoraError;
-use super::base::Hints;
 use super::config::AdapterConfig;
 use super::experts::{Placed, Sizes};
+use super::hints::BaseHints;
 use super::keys::{Half, Key};
-use super::numbers::{check_copies, check_finite, usize_of};
-use super::taker::{About, Taker};
-use super::turn::Pair;
-use crate::convert::safetensors::{Dtype, SafetensorsEntry};
-use crate::convert::{Map, Wanted, decode, read_header};
+use super::turn::{Pair, fits};
+use crate::decode::decode;
+use crate::family::{Map, Wanted};
+use crate::files::read_header;
+use crate::safetensors::{Dtype, SafetensorsEntry};
 use nest::Nest;
 use places::Places;
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::{
+    AdapterError, AdapterFile, AdapterOrigin, Factors, PairOrder, PairSink, check_copies,
+    check_finite,
+};
 use sluice::file::{ModelFile, ReadFile};
 use sluice_core::gguf::source::TensorSource as _;
 use std::collections::{HashMap, HashSet};
@@ -31,12 +32,12 @@ pub(super) fn read(
     folder: &Path,
     base: Option<&Path>,
     model: Option<&ModelFile>,
-    taker: &mut dyn Taker,
-) -> Result<Vec<String>, LoraError> {
+    sink: &mut dyn PairSink,
+) -> Result<Vec<String>, AdapterError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
     let names: Vec<_> = weights.modules.iter().map(Module::weight).collect();
-    let hints = Hints {
+    let hints = BaseHints {
         folder,
         base,
         named: config.base_model.as_deref(),
@@ -44,22 +45,21 @@ pub(super) fn read(
     };
     let bases = hints.bases(&names)?;
     let places = Places::best(&bases, &weights.modules);
-    taker.begin(About {
+    sink.begin(AdapterOrigin {
         architecture: places.base.architecture().into(),
         base_model: config.base_model.clone(),
     })?;
     let mut warnings = config.warnings.clone();
-    let n = weights.hand_over(&config, &places, &mut warnings, taker)?;
+    let n = weights.hand_over(&config, &places, &mut warnings, sink)?;
     if n == 0 {
-        let what = "it has no matrices for the text model".into();
-        let path = folder.into();
-        return Err(LoraError::NotAnAdapter { path, what });
+        let what = "it has no matrices for the text model";
+        return Err(AdapterError::not_an_adapter(folder, what));
     }
     Ok(warnings)
 }
 
 /// Reads a folder without rearranging anything.
-pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, LoraError> {
+pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, AdapterError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
     let mut factors = Vec::new();
@@ -112,12 +112,12 @@ impl Module {
 type Halves<'w> = (&'w SafetensorsEntry, &'w SafetensorsEntry);
 
 impl Weights {
-    fn open(folder: &Path) -> Result<Self, LoraError> {
+    fn open(folder: &Path) -> Result<Self, AdapterError> {
         let path = folder.join("adapter_model.safetensors");
         let pickle = folder.join("adapter_model.bin");
         if !path.exists() && pickle.exists() {
             let what = "is a pickle, which is not supported: save the adapter as safetensors";
-            return Err(LoraError::tensor(folder, "adapter_model.bin", what));
+            return Err(AdapterError::tensor(folder, "adapter_model.bin", what));
         }
         let file = ReadFile::open(&path)?;
         let header = read_header(&path, &file)?;
@@ -130,7 +130,7 @@ impl Weights {
         let mut places = HashMap::new();
         for entry in header.tensors {
             let key = Key::parse(&entry.name);
-            match key.map_err(|what| LoraError::tensor(&weights.path, &entry.name, what))? {
+            match key.map_err(|what| AdapterError::tensor(&weights.path, &entry.name, what))? {
                 Key::Base { module } => weights.bases.push((module, entry)),
                 Key::Half {
                     module,
@@ -156,7 +156,12 @@ impl Weights {
         Ok(weights)
     }
 
-    fn put(&mut self, place: usize, half: Half, entry: SafetensorsEntry) -> Result<(), LoraError> {
+    fn put(
+        &mut self,
+        place: usize,
+        half: Half,
+        entry: SafetensorsEntry,
+    ) -> Result<(), AdapterError> {
         let module = &mut self.modules[place];
         let own = match half {
             Half::A => &mut module.a,
@@ -167,7 +172,7 @@ impl Weights {
                 "and {} are for the same module: the file contains several adapters",
                 other.name
             );
-            return Err(LoraError::tensor(&self.path, entry.name, what));
+            return Err(AdapterError::tensor(&self.path, entry.name, what));
         }
         *own = Some(entry);
         Ok(())
@@ -179,8 +184,8 @@ impl Weights {
         config: &AdapterConfig,
         places: &Places<'_>,
         warnings: &mut Vec<String>,
-        taker: &mut dyn Taker,
-    ) -> Result<usize, LoraError> {
+        sink: &mut dyn PairSink,
+    ) -> Result<usize, AdapterError> {
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
         for nest in self.nests() {
             let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
@@ -195,9 +200,9 @@ impl Weights {
                 // Two modules cannot be one tensor.
                 if !seen.insert((factors.tensor.clone(), factors.part)) {
                     let what = "is adapted twice";
-                    return Err(LoraError::tensor(&self.path, factors.tensor, what));
+                    return Err(AdapterError::tensor(&self.path, factors.tensor, what));
                 }
-                taker.take(order, &factors)?;
+                sink.take(order, &factors)?;
             }
         }
         if let Some(first) = others.first() {
@@ -219,21 +224,21 @@ impl Weights {
         places: &Places<'_>,
         nest: &Nest<'_>,
         name: &str,
-    ) -> Result<Vec<Placed>, LoraError> {
+    ) -> Result<Vec<Placed>, AdapterError> {
         let module = self.only(nest)?;
         let pair = self.pair(config, module)?;
         let mut found = Vec::new();
-        for &(tensor, part) in self.targets(places, module, name)? {
-            let wanted = &places.wanted[tensor];
+        for &order in self.targets(places, module, name)? {
+            let wanted = &places.wanted[order.tensor];
             self.check(module, &pair, wanted)?;
             if let [n, _, _] = *wanted.shape {
                 check_copies(&self.path, &module.name, n, pair.a.len())?;
             }
             let factors = match module.is_embedding {
                 true => vec![pair.clone().into_factors(&wanted.name)],
-                false => pair.turned(wanted, part),
+                false => pair.turned(wanted, order.part),
             };
-            found.extend(factors.into_iter().map(|own| ((tensor, part), own)));
+            found.extend(factors.into_iter().map(|own| (order, own)));
         }
         Ok(found)
     }
@@ -244,16 +249,16 @@ impl Weights {
         places: &'p Places<'_>,
         module: &Module,
         name: &str,
-    ) -> Result<&'p [(usize, usize)], LoraError> {
-        let error = |what| Err(LoraError::tensor(&self.path, &*module.name, what));
+    ) -> Result<&'p [PairOrder], AdapterError> {
+        let error = |what| Err(AdapterError::tensor(&self.path, &*module.name, what));
         let architecture = places.base.architecture();
         let Some(found) = places.of(name) else {
             return error(format!(
                 "is not a matrix of a model of architecture {architecture}"
             ));
         };
-        for &(tensor, _) in found {
-            let wanted = &places.wanted[tensor];
+        for order in found {
+            let wanted = &places.wanted[order.tensor];
             if wanted.source.len() != 2 {
                 return error(format!("is not a matrix: it has shape {:?}", wanted.source));
             }
@@ -274,7 +279,7 @@ impl Weights {
     }
 
     /// Checks that the matrices fit the shape of the tensor they adapt.
-    fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), LoraError> {
+    fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), AdapterError> {
         let of_rank = |numbers: &[f32]| (numbers.len() / pair.rank) as u64;
         let found = match module.is_embedding {
             true => [of_rank(&pair.a), of_rank(&pair.b)],
@@ -283,8 +288,8 @@ impl Weights {
         if found[..] == wanted.source[..] {
             return Ok(());
         }
-        Err(LoraError::Shape {
-            path: self.path.clone(),
+        Err(AdapterError::Shape {
+            path: self.path.display().to_string(),
             tensor: module.name.clone(),
             found,
             expected: [wanted.source[0], wanted.source[1]],
@@ -292,7 +297,7 @@ impl Weights {
     }
 
     /// Reads a module's matrices, and compares them with the rank in the configuration.
-    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, LoraError> {
+    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, AdapterError> {
         let halves = self.halves(module)?;
         // A weight adapted without its module, such as a router, has a parameter's name.
         let weight = Some(module.weight()).filter(|weight| config.adapts(weight));
@@ -303,7 +308,7 @@ impl Weights {
             if found != u64::from(rank) {
                 let what =
                     format!("has rank {found}, but adapter_config.json states {rank} for {name}");
-                return Err(LoraError::tensor(&self.path, &*entry.name, what));
+                return Err(AdapterError::tensor(&self.path, &*entry.name, what));
             }
         }
         self.read_pair(config, name, rank, halves)
@@ -316,11 +321,11 @@ impl Weights {
         name: &str,
         rank: u32,
         (a, b): Halves<'_>,
-    ) -> Result<Pair, LoraError> {
+    ) -> Result<Pair, AdapterError> {
         let scale = config.scale(name);
         if !scale.is_finite() {
             let what = "is scaled by a number that is not finite";
-            return Err(LoraError::tensor(&self.path, name, what));
+            return Err(AdapterError::tensor(&self.path, name, what));
         }
         Ok(Pair {
             rank: rank as usize,
@@ -330,7 +335,7 @@ impl Weights {
         })
     }
 
-    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, LoraError> {
+    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, AdapterError> {
         match (&module.a, &module.b) {
             (Some(a), Some(b)) => Ok((a, b)),
             (Some(_), None) => Err(self.half_alone(module, "A", "B")),
@@ -338,12 +343,12 @@ impl Weights {
         }
     }
 
-    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, LoraError> {
+    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, AdapterError> {
         let of = |entry: &SafetensorsEntry| match *entry.shape {
             [rows, columns] => Ok([rows, columns]),
             _ => {
                 let what = format!("is not a matrix: it has shape {:?}", entry.shape);
-                Err(LoraError::tensor(&self.path, &*entry.name, what))
+                Err(AdapterError::tensor(&self.path, &*entry.name, what))
             }
         };
         Ok(Sizes {
@@ -352,26 +357,22 @@ impl Weights {
         })
     }
 
-    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> LoraError {
+    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> AdapterError {
         let what = format!("has a matrix {has} but no {lacks}");
-        LoraError::tensor(&self.path, &*module.name, what)
+        AdapterError::tensor(&self.path, &*module.name, what)
     }
 
-    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, LoraError> {
+    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, AdapterError> {
         let (Dtype::F32 | Dtype::F16 | Dtype::BF16) = entry.dtype else {
-            return Err(LoraError::Dtype {
-                path: self.path.clone(),
-                tensor: entry.name.clone(),
-                dtype: entry.dtype,
-            });
+            let what = format!(
+                "is stored as {}; adapters have F32, F16 or BF16",
+                entry.dtype
+            );
+            return Err(AdapterError::tensor(&self.path, &*entry.name, what));
         };
-        let mut bytes = vec![0; usize_of(entry.len_bytes)];
+        let mut bytes = vec![0; fits(entry.len_bytes)];
         let read = self.file.read(entry.offset, &mut bytes);
-        read.map_err(|error| LoraError::Data {
-            path: self.path.clone(),
-            tensor: entry.name.clone(),
-            error,
-        })?;
+        read.map_err(|error| AdapterError::data(&self.path, &*entry.name, error))?;
         let mut numbers = Vec::new();
         decode(entry.dtype, &bytes, &mut numbers);
         check_finite(&self.path, &entry.name, &numbers)?;
@@ -383,15 +384,15 @@ impl Weights {
         &self,
         places: &Places<'_>,
         warnings: &mut Vec<String>,
-    ) -> Result<(), LoraError> {
+    ) -> Result<(), AdapterError> {
         for (module, entry) in &self.bases {
-            let error = |what| Err(LoraError::tensor(&self.path, &*entry.name, what));
+            let error = |what| Err(AdapterError::tensor(&self.path, &*entry.name, what));
             if !self.modules.iter().any(|other| other.name == *module) {
                 return error("is a whole tensor whose module is not adapted".to_owned());
             }
             let name = places.base.plain_name(&format!("{module}.weight"));
             let found = name.and_then(|name| places.of(&name)?.first().copied());
-            let source = found.map(|(tensor, _)| places.wanted[tensor].source.clone());
+            let source = found.map(|order| places.wanted[order.tensor].source.clone());
             if source.as_ref().is_some_and(|source| *source != entry.shape) {
                 return error(format!(
                     "has shape {:?}, but the model's is {:?}: resizing the vocabulary is not supported",

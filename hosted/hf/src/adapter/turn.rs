@@ -2,24 +2,28 @@
 //!
 //! The converter moves rows and columns and transposes matrices. A product B · A takes its rows from B and its columns
 //! from A, so the same moves are applied to the factors, without rounding.
-#![forbid(unsafe_code)]
 
-use crate::convert::{Change, Slice, Wanted};
-use sluice::adapter::Factors;
+use crate::family::{Change, Slice, Wanted};
+use sluice::adapter::{Factors, transposed};
 
 /// A: (rank, columns) and B: (rows, rank), row by row.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Pair {
-    pub(super) rank: usize,
-    pub(super) a: Vec<f32>,
-    pub(super) b: Vec<f32>,
-    pub(super) scale: f32,
+pub struct Pair {
+    /// The rank.
+    pub rank: usize,
+    /// A.
+    pub a: Vec<f32>,
+    /// B.
+    pub b: Vec<f32>,
+    /// The factor of the product.
+    pub scale: f32,
 }
 
 impl Pair {
     /// The pair for the source of `wanted` that becomes `factors`; `None` if the source has rows or columns that the
     /// tensor lacks, or is transposed.
-    pub(super) fn turned_back(factors: &Factors, wanted: &Wanted) -> Option<Self> {
+    #[must_use]
+    pub fn turned_back(factors: &Factors, wanted: &Wanted) -> Option<Self> {
         let mut pair = Self {
             rank: factors.rank,
             a: factors.a.clone(),
@@ -98,7 +102,7 @@ impl Pair {
             _ => return Vec::new(),
         };
         let places: Vec<_> = (0..rows).map(|row| start + row * step).collect();
-        let b = turned(&self.pick_columns(&places), self.rank);
+        let b = transposed(&self.pick_columns(&places), self.rank);
         let matrices = (0..n_matrices).map(|matrix| {
             let first = matrix * of;
             let own = self.pick_rows(first..first + columns);
@@ -106,7 +110,7 @@ impl Pair {
                 tensor: wanted.name.clone(),
                 part: Some(narrow(matrix)).filter(|_| wanted.shape.len() == 3),
                 rank: self.rank,
-                a: turned(&own, fits(columns)),
+                a: transposed(&own, fits(columns)),
                 b: b.clone(),
                 scale: self.scale,
             }
@@ -118,8 +122,8 @@ impl Pair {
     pub(super) fn exchanged(&self) -> Self {
         Self {
             rank: self.rank,
-            a: turned(&self.b, self.b.len() / self.rank),
-            b: turned(&self.a, self.rank),
+            a: transposed(&self.b, self.b.len() / self.rank),
+            b: transposed(&self.a, self.rank),
             scale: self.scale,
         }
     }
@@ -142,16 +146,6 @@ impl Pair {
         }
         picked
     }
-}
-
-/// Transposes. `x`: (`n_rows`, columns).
-pub(super) fn turned(x: &[f32], n_rows: usize) -> Vec<f32> {
-    let n_cols = x.len() / n_rows.max(1);
-    let mut out = Vec::with_capacity(x.len());
-    for column in 0..n_cols {
-        out.extend(x.iter().skip(column).step_by(n_cols));
-    }
-    out
 }
 
 /// Maps a row of a head in pairs to its row in halves.
@@ -185,7 +179,7 @@ pub(super) fn narrow(n: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::convert::Map;
+    use crate::family::Map;
 
     fn wanted(source: [u64; 2], shape: &[u64], change: Change) -> Wanted {
         Wanted {

@@ -111,7 +111,7 @@ fn norm(name: &str, source: &str, n_embd: u64) -> [Wanted; 2] {
 
 /// A tensor's name without the encoder's prefix, with the suffixes of weights and biases that all but the oldest files
 /// use. `None` for the heads of other tasks, which an encoder does not need.
-pub(in crate::convert) fn plain_name(family: &Family, name: &str) -> Option<String> {
+pub(crate) fn plain_name(family: &Family, name: &str) -> Option<String> {
     let prefixes = ["bert.", "roberta."];
     let inner = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
     let inner = inner.unwrap_or(name);

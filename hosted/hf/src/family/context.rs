@@ -1,9 +1,9 @@
 //! The context and other numbers shared by several families.
 
-use super::super::ConvertError;
-use super::super::config::Config;
 use super::mixers::{self, Mixer};
 use super::{Family, Kind, Shape};
+use crate::HfError;
+use crate::config::Config;
 
 pub(super) const CONTEXT: &[&str] = &["max_position_embeddings", "n_positions"];
 
@@ -14,7 +14,7 @@ pub(super) fn context(
     config: &Config,
     shape: &Shape,
     warnings: &mut Vec<String>,
-) -> Result<u32, ConvertError> {
+) -> Result<u32, HfError> {
     let n_ctx = config.count(CONTEXT)?;
     let listed = mixers::listed(config, shape.n_layer)?;
     let uses = config.bool("use_sliding_window");
@@ -50,11 +50,13 @@ pub(super) fn context(
 }
 
 /// The epsilon of norms; `default` is transformers'.
-pub(super) fn epsilon(config: &Config, keys: &[&str], default: f64) -> Result<f32, ConvertError> {
+pub(super) fn epsilon(config: &Config, keys: &[&str], default: f64) -> Result<f32, HfError> {
     Ok(narrow(config.maybe_number(keys)?.unwrap_or(default)))
 }
 
+/// A number of a configuration as GGUF stores it.
+#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "GGUF's floats are f32")]
-pub(in crate::convert) const fn narrow(x: f64) -> f32 {
+pub const fn narrow(x: f64) -> f32 {
     x as f32
 }

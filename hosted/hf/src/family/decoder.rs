@@ -1,14 +1,14 @@
 //! The layers of Llama and similar models: norms before attention and before the feed-forward network, or experts
 //! instead of the network.
 
-use super::super::unread::Neutral;
 use super::parameters::write_phi3;
 use super::parts::Model;
 use super::reranker;
 use super::shape::ExpertSizes;
-use super::traits::{Traits, Words, means, must_say};
+use super::traits::{Traits, VocabularyTraits, Words, means, must_say};
 use super::wanted::{Change, Wanted, one, with_bias};
 use super::{Family, Kind, Shape};
+use crate::unread::Neutral;
 
 /// Llama and Mistral.
 pub(super) const LLAMA: Traits = Traits {
@@ -57,7 +57,10 @@ pub(super) const QWEN3_MOE: Traits = Traits {
 pub(super) const PHI3: Traits = Traits {
     has_qkv_bias: false,
     write: write_phi3,
-    vocabulary: Words::Phi3,
+    vocabulary: VocabularyTraits {
+        words: Words::Phi3,
+        ..VocabularyTraits::PLAIN
+    },
     hides_head_dim: true,
     ..QWEN2
 };

@@ -1,7 +1,7 @@
 //! Base values of [`Traits`].
 
 use super::shape::{ExpertSizes, Nextn};
-use super::traits::{Traits, Words};
+use super::traits::{Traits, VocabularyTraits};
 use super::{decoder, keys, mixers, parameters, rows, tables};
 
 impl Traits {
@@ -30,10 +30,8 @@ impl Traits {
         experts: ExpertSizes::Never,
         has_qkv_bias: false,
         has_alpha_rope: false,
-        has_space_flag: false,
         has_share_rope: false,
-        vocabulary: Words::AsTheyAre,
-        tokenizer_flags: &[],
+        vocabulary: VocabularyTraits::PLAIN,
         head: &[],
         has_dense: false,
         rename: |name| Some(name.into()),
@@ -45,8 +43,6 @@ impl Traits {
         sizes: &[],
         means: &[],
         activations: &["silu", "swish"],
-        roles: &[],
-        end_key: None,
         nextn: Nextn::Never,
         has_sections: false,
     };

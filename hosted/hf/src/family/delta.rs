@@ -1,8 +1,5 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in most layers, gated attention in the others.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::keys::{Key, write_nextn};
 use super::mixers::{self, Mixer};
@@ -15,6 +12,9 @@ use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_SHARED};
 use super::traits::{Traits, means};
 use super::wanted::{Change, Map, Slice};
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 use sluice::file::{GgufHeader, MetaValue};
 
 // Sizes of the nets: heads of keys and of values, and their columns.
@@ -251,7 +251,7 @@ pub(super) const QWEN35_MOE: Traits = Traits {
 };
 
 /// The mixers that the configuration lists, or full attention in every `full_attention_interval`th layer.
-fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     check_heads(config)?;
     let interval = config
         .maybe_count(&["full_attention_interval"])?
@@ -268,7 +268,7 @@ fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError
 }
 
 /// Checks that the value heads divide evenly among the key heads.
-fn check_heads(config: &Config) -> Result<(), ConvertError> {
+fn check_heads(config: &Config) -> Result<(), HfError> {
     let key = "linear_num_value_heads";
     let n_head_k = config.maybe_count(&["linear_num_key_heads"])?.unwrap_or(16);
     let n_head_v = config.maybe_count(&[key])?.unwrap_or(32);
@@ -284,7 +284,7 @@ fn write_net(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let (config, shape) = (parts.config, parts.shape);
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     let (n_head_k, n_head_v) = (n_head_k(shape), n_head_v(shape));
@@ -312,7 +312,7 @@ fn write_sections(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let key = format!("{}.rope.dimension_sections", parts.family.architecture);
     if !header.contains(&key) {
         header.set(&key, MetaValue::i32s(&[11, 11, 10, 0]));

@@ -1,26 +1,29 @@
 //! Matrices after the pooling of an encoder, which sentence-transformers stores in separate folders.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::folder::{exists, read_json};
+use crate::HfError;
+use crate::config::Config;
+use crate::files::{exists, read_json};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// One matrix.
 #[derive(Clone, Debug)]
-pub(in crate::convert) struct Dense {
+pub struct Dense {
     /// GGUF's name: `dense_2` or `dense_3`.
-    pub(in crate::convert) name: &'static str,
-    pub(in crate::convert) weights: PathBuf,
-    pub(in crate::convert) n_in: u32,
-    pub(in crate::convert) n_out: u32,
+    pub name: &'static str,
+    /// The file of its weights.
+    pub weights: PathBuf,
+    /// Columns.
+    pub n_in: u32,
+    /// Rows.
+    pub n_out: u32,
 }
 
 /// Reads the matrices that `modules.json` lists.
 ///
 /// # Errors
 /// A module that does more than multiply, or a name other than these two.
-pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
+pub fn read(folder: &Path) -> Result<Vec<Dense>, HfError> {
     let path = folder.join("modules.json");
     let modules: Vec<Value> = match exists(&path) {
         true => read_json(&path)?,
@@ -39,7 +42,7 @@ pub(in crate::convert) fn read(folder: &Path) -> Result<Vec<Dense>, ConvertError
             _ => {
                 let what = format!("is in {at:?}; GGUF supports only 2_Dense and 3_Dense");
                 let key = "Dense".into();
-                return Err(ConvertError::Config { path, key, what });
+                return Err(HfError::Config { path, key, what });
             }
         };
         let about_path = folder.join(at).join("config.json");

@@ -1,7 +1,5 @@
 //! Encoders with rotary embeddings and norms before their layers: ModernBERT, EuroBERT, EmbeddingGemma.
 
-use super::super::ConvertError;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::context::narrow;
 use super::keys::{Key, Or, Said};
@@ -12,7 +10,9 @@ use super::pooling;
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
 };
-use super::traits::{Traits, means};
+use super::traits::{Traits, VocabularyTraits, means};
+use crate::HfError;
+use crate::unread::Neutral;
 use sluice::file::GgufHeader;
 
 /// The common traits of encoders.
@@ -36,7 +36,7 @@ pub(super) fn write_encoder(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     header.set(&named("attention.causal"), false);
     write_pooling(header, parts, warnings)?;
@@ -51,7 +51,7 @@ fn write_pooling(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     if let Some(pooling) = pooling::read(parts.folder, parts.family, warnings)? {
         header.set(&named("pooling_type"), pooling);
@@ -84,11 +84,14 @@ const MODERN_GLOBALS: &[Row] = &[
 
 pub(super) const MODERN_BERT: Traits = Traits {
     globals: MODERN_GLOBALS,
-    tokenizer_flags: &[
-        ("add_bos_token", true),
-        ("add_eos_token", true),
-        ("add_sep_token", true),
-    ],
+    vocabulary: VocabularyTraits {
+        flags: &[
+            ("add_bos_token", true),
+            ("add_eos_token", true),
+            ("add_sep_token", true),
+        ],
+        ..VocabularyTraits::PLAIN
+    },
     layers: "layers.",
     blocks: &[
         // The embedding's norm replaces the first layer's.
@@ -152,7 +155,10 @@ pub(super) const MODERN_BERT_RANK: Traits = Traits {
 
 pub(super) const EUROBERT: Traits = Traits {
     globals: HEADLESS,
-    tokenizer_flags: &[("add_bos_token", false)],
+    vocabulary: VocabularyTraits {
+        flags: &[("add_bos_token", false)],
+        ..VocabularyTraits::PLAIN
+    },
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
     keys: &[
         Key::Always("attention.causal", Said::Flag(false)),
@@ -237,7 +243,7 @@ fn write_dense(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let config = parts.config;
     let head_dim = f64::from(parts.shape.head_dim);
     let scale = config

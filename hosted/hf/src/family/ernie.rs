@@ -1,6 +1,5 @@
 //! ERNIE 4.5, with or without experts.
 
-use super::super::ConvertError;
 use super::Shape;
 use super::keys::{Key, Or};
 use super::parts::Parts;
@@ -9,12 +8,16 @@ use super::rows::{
     one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, Nextn};
-use super::traits::Traits;
+use super::traits::{Traits, VocabularyTraits};
+use crate::HfError;
 use sluice::file::GgufHeader;
 
 pub(super) const ERNIE: Traits = Traits {
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
-    has_space_flag: true,
+    vocabulary: VocabularyTraits {
+        has_space_flag: true,
+        ..VocabularyTraits::PLAIN
+    },
     is_tied: true,
     ..Traits::TABLES
 };
@@ -122,7 +125,7 @@ fn write_ernie_shared(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let (config, shape) = (parts.config, parts.shape);
     let end = config
         .find(&["moe_layer_end_index"])

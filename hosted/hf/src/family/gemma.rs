@@ -1,12 +1,12 @@
 //! Gemma 2 and 3: norms before and after attention and the feed-forward network, windows in most layers.
 
-use super::super::ConvertError;
-use super::super::config::Config;
 use super::context::{epsilon, narrow};
 use super::parts::{Model, Parts};
 use super::traits::Traits;
 use super::wanted::{Wanted, one};
 use super::{Family, Kind, Shape};
+use crate::HfError;
+use crate::config::Config;
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -70,7 +70,7 @@ fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         family,
         config,
@@ -112,7 +112,7 @@ fn write(
 }
 
 /// The engine scales queries by the root of the head size, or in the largest model by the root of the width per head.
-fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), ConvertError> {
+fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), HfError> {
     let given = config
         .maybe_number(&["query_pre_attn_scalar"])?
         .unwrap_or(256.0);
@@ -131,11 +131,7 @@ fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), Co
 }
 
 /// Soft caps of the attention and output logits. Null means no cap; an absent key means the default.
-fn write_caps(
-    header: &mut GgufHeader,
-    family: &Family,
-    config: &Config,
-) -> Result<(), ConvertError> {
+fn write_caps(header: &mut GgufHeader, family: &Family, config: &Config) -> Result<(), HfError> {
     for (name, default) in [
         ("attn_logit_softcapping", 50.0),
         ("final_logit_softcapping", 30.0),
@@ -168,7 +164,7 @@ fn write_windows(
     family: &Family,
     config: &Config,
     shape: &Shape,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let default_period = if family.kind == Kind::Gemma2 { 2 } else { 6 };
     let period = config.maybe_count(&["sliding_window_pattern", "_sliding_window_pattern"])?;
     let period = period.unwrap_or(default_period);
@@ -198,7 +194,7 @@ pub(super) fn window_layers(
     config: &Config,
     types: &[&str],
     n_layer: u32,
-) -> Result<Vec<bool>, ConvertError> {
+) -> Result<Vec<bool>, HfError> {
     let has_window = types.iter().map(|&ty| match ty {
         "sliding_attention" => Ok(true),
         "full_attention" => Ok(false),

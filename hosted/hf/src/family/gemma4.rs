@@ -1,8 +1,6 @@
 //! Gemma 4: heads of two sizes, layers that share keys and values, an embedding for each layer, experts in addition to
 //! a dense network.
 
-use super::super::ConvertError;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
@@ -12,7 +10,9 @@ use super::rows::{
     n_kv, n_q, n_vocab, one_row, row,
 };
 use super::shape::ExpertSizes;
-use super::traits::{Traits, Words, means};
+use super::traits::{Traits, VocabularyTraits, Words, means};
+use crate::HfError;
+use crate::unread::Neutral;
 use sluice::file::{GgufHeader, MetaValue};
 
 pub(super) const GEMMA4: Traits = Traits {
@@ -117,7 +117,10 @@ pub(super) const GEMMA4: Traits = Traits {
     has_windows: true,
     is_tied: true,
     is_wrapped: true,
-    vocabulary: Words::Gemma4,
+    vocabulary: VocabularyTraits {
+        words: Words::Gemma4,
+        ..VocabularyTraits::PLAIN
+    },
     ..Traits::TABLES
 };
 
@@ -259,7 +262,7 @@ fn write_heads(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let shape = parts.shape;
     let full = fits(head_dim_full(shape));
     header.set("gemma4.attention.key_length", full);
@@ -274,7 +277,7 @@ fn write_widths(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let shape = parts.shape;
     let layers = || 0..shape.n_layer;
     let i32s = |numbers: Vec<u64>| {

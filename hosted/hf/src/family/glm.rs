@@ -7,7 +7,7 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
-use super::traits::Traits;
+use super::traits::{Traits, VocabularyTraits};
 
 pub(super) const GLM4: Traits = Traits {
     blocks: &[
@@ -27,12 +27,12 @@ pub(super) const GLM4: Traits = Traits {
         block(ATTENTION),
     ],
     keys: &[Key::Rotates(0.5)],
-    roles: &[
+    vocabulary: VocabularyTraits::with_roles(&[
         ("eos", "<|endoftext|>"),
         ("eot", "<|user|>"),
         ("unk", "<|endoftext|>"),
         ("bos", "<|endoftext|>"),
-    ],
+    ]),
     ..Traits::TABLES
 };
 
@@ -74,14 +74,14 @@ pub(super) const GLM4_MOE: Traits = Traits {
     ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
     nextn: Nextn::Counted,
-    roles: GLM_ROLES,
+    vocabulary: GLM_VOCABULARY,
     ..Traits::TABLES
 };
 
 /// Special tokens of GLM-4.5 and later.
-pub(super) const GLM_ROLES: &[(&str, &str)] = &[
+pub(super) const GLM_VOCABULARY: VocabularyTraits = VocabularyTraits::with_roles(&[
     ("bos", "[gMASK]"),
     ("eot", "<|user|>"),
     ("unk", "<|endoftext|>"),
     ("eom", "<|observation|>"),
-];
+]);

@@ -1,6 +1,5 @@
 //! gpt-oss: attention sinks, experts whose gate and up rows alternate in one tensor, in MXFP4 as published.
 
-use super::super::ConvertError;
 use super::Shape;
 use super::context::epsilon;
 use super::gemma::window_layers;
@@ -8,6 +7,7 @@ use super::parts::{Model, Parts};
 use super::shape::ExpertSizes;
 use super::traits::Traits;
 use super::wanted::{Change, Slice, Wanted, one, with_bias};
+use crate::HfError;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// `general.architecture`.
@@ -121,7 +121,7 @@ fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         config,
         shape,

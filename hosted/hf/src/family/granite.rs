@@ -1,6 +1,5 @@
 //! Granite: Llama with four scaling factors, with or without experts.
 
-use super::super::ConvertError;
 use super::Shape;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
@@ -11,6 +10,7 @@ use super::rows::{
 };
 use super::shape::ExpertSizes;
 use super::traits::Traits;
+use crate::HfError;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// Granite's four scaling factors.
@@ -227,7 +227,7 @@ fn write_turning(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let config = parts.config;
     let (flags, bases) = (
         config.numbers("no_rope_layers")?,

@@ -1,7 +1,5 @@
 //! Hunyuan: norms of queries and keys after the rotation, and its own rotary base.
 
-use super::super::ConvertError;
-use super::super::unread::Neutral;
 use super::context::narrow;
 use super::keys::{Key, Or};
 use super::parts::Parts;
@@ -11,7 +9,9 @@ use super::rows::{
 };
 use super::shape::ExpertSizes;
 use super::shape::same_of_all;
-use super::traits::{Means, Traits, means};
+use super::traits::{Means, Traits, VocabularyTraits, means};
+use crate::HfError;
+use crate::unread::Neutral;
 use sluice::file::GgufHeader;
 
 pub(super) const HUNYUAN: Traits = Traits {
@@ -24,7 +24,10 @@ pub(super) const HUNYUAN: Traits = Traits {
     keys: &[Key::By(|header, parts, _| write_alpha(header, parts, 50.0))],
     has_alpha_rope: true,
     means: HUNYUAN_MEANS,
-    end_key: Some("eod_token_id"),
+    vocabulary: VocabularyTraits {
+        end_key: Some("eod_token_id"),
+        ..VocabularyTraits::PLAIN
+    },
     ..Traits::TABLES
 };
 
@@ -47,7 +50,7 @@ pub(super) fn write_alpha(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     default: f64,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     const N_CTX: u32 = 256 << 10;
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     let Some(alpha) = parts.rope.alpha(default)? else {
@@ -116,7 +119,7 @@ fn write_hunyuan_experts(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     for (from, to) in [
         ("moe_intermediate_size", "expert_feed_forward_length"),
         ("moe_topk", "expert_used_count"),

@@ -1,9 +1,9 @@
 //! Metadata of families with tables: first the common keys, in one order, then the family's own [`Key`]s.
 
-use super::super::ConvertError;
 use super::context::{CONTEXT, context, narrow};
 use super::parts::Parts;
 use super::shape::ExpertSizes;
+use crate::HfError;
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -22,8 +22,7 @@ pub(super) enum Key {
 }
 
 /// Writes metadata that does not fit a row of a table.
-pub(super) type Writes =
-    fn(&mut GgufHeader, &Parts<'_>, &mut Vec<String>) -> Result<(), ConvertError>;
+pub(super) type Writes = fn(&mut GgufHeader, &Parts<'_>, &mut Vec<String>) -> Result<(), HfError>;
 
 /// The value to write if config.json does not have the key.
 #[derive(Clone, Copy)]
@@ -43,11 +42,7 @@ pub(super) enum Said {
 }
 
 impl<T> Or<T> {
-    fn take(
-        self,
-        found: Option<T>,
-        error: impl Fn() -> ConvertError,
-    ) -> Result<Option<T>, ConvertError> {
+    fn take(self, found: Option<T>, error: impl Fn() -> HfError) -> Result<Option<T>, HfError> {
         match (found, self) {
             (Some(found), _) => Ok(Some(found)),
             (None, Self::Missing) => Err(error()),
@@ -62,7 +57,7 @@ pub(super) fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     write_common(header, parts, warnings)?;
     for key in parts.family.traits.keys {
         key.write(header, parts, warnings)?;
@@ -76,7 +71,7 @@ impl Key {
         header: &mut GgufHeader,
         parts: &Parts<'_>,
         warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
+    ) -> Result<(), HfError> {
         let config = parts.config;
         let named = |to: &str| format!("{}.{to}", parts.family.architecture);
         match *self {
@@ -116,7 +111,7 @@ fn write_common(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         family,
         config,
@@ -179,7 +174,7 @@ const N_USED: &[&str] = &[
 ];
 
 /// Writes the number of experts, how many are used per token, and how they are scored.
-fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), ConvertError> {
+fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), HfError> {
     let Parts { family, config, .. } = *parts;
     let key = |name: &str| format!("{}.{name}", family.architecture);
     if let ExpertSizes::Never = family.traits.experts {
@@ -233,7 +228,7 @@ pub(super) fn write_windows(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let config = parts.config;
     let named = |to: &str| format!("{}.attention.{to}", parts.family.architecture);
     let Some(n) = config.maybe_whole(&["sliding_window"])? else {
@@ -255,7 +250,7 @@ pub(super) fn write_nextn(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     if parts.shape.n_nextn > 0 {
         let key = format!("{}.nextn_predict_layers", parts.family.architecture);
         header.set(&key, parts.shape.n_nextn);

@@ -1,11 +1,9 @@
 //! DeepSeek-V2 and V3, Kimi-K2 and GLM-4.7-Flash: attention to a latent vector, from which the keys and values of all
 //! heads are computed.
 
-use super::super::ConvertError;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::context::narrow;
-use super::glm::GLM_ROLES;
+use super::glm::GLM_VOCABULARY;
 use super::keys::{Key, Or, write_nextn};
 use super::parts::Parts;
 use super::rows::{
@@ -16,6 +14,8 @@ use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
 use super::traits::{Traits, means};
 use super::wanted::Change;
+use crate::HfError;
+use crate::unread::Neutral;
 use sluice::file::GgufHeader;
 
 // Columns of a head that rotate, columns that do not, columns of its values; sizes of the latent vectors.
@@ -137,7 +137,7 @@ pub(super) const DEEPSEEK2: Traits = Traits {
 pub(super) const GLM4_MOE_LITE: Traits = Traits {
     nextn: Nextn::Counted,
     head_dim: |_, _| None,
-    roles: GLM_ROLES,
+    vocabulary: GLM_VOCABULARY,
     ..DEEPSEEK2
 };
 
@@ -146,7 +146,7 @@ fn write_latent(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let shape = parts.shape;
     let key = |to: &str| format!("deepseek2.{to}");
     let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
@@ -174,7 +174,7 @@ fn write_norm_of_weights(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     if parts.config.bool("norm_topk_prob") == Some(true) {
         header.set("deepseek2.expert_weights_norm", true);
     }
@@ -186,7 +186,7 @@ fn write_multiplier(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let scaling = parts.rope.scaling();
     let Some(all) = scaling.maybe_number(&["mscale_all_dim"])? else {
         return Ok(());

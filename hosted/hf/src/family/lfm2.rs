@@ -1,8 +1,5 @@
 //! LFM2: short convolutions in most layers, attention in the others.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::context::{epsilon, narrow};
 use super::keys::{Key, Or, Said};
@@ -16,6 +13,9 @@ use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
 use super::wanted::Change;
 use super::wanted::{Wanted, one};
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 use sluice::file::{GgufHeader, MetaValue};
 
 pub(super) const TRAITS: Traits = Traits {
@@ -69,7 +69,7 @@ fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
 }
 
 /// Which layers convolve.
-pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     // Read even if layer_types is present: older files have both keys.
     let attends = config.numbers("full_attn_idxs")?;
     let listed = mixers::listed(config, n_layer)?;
@@ -86,7 +86,7 @@ pub(super) fn mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, Conver
 }
 
 /// The feed-forward width, reduced and rounded if the configuration asks for it.
-fn n_ff(config: &Config) -> Result<u32, ConvertError> {
+fn n_ff(config: &Config) -> Result<u32, HfError> {
     let given = config.count(&["block_ff_dim", "intermediate_size"])?;
     let adjusts = config.bool("block_auto_adjust_ff_dim").unwrap_or(true);
     let factor = config.maybe_number(&["block_ffn_dim_multiplier"])?;
@@ -118,7 +118,7 @@ fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         config,
         shape,

@@ -1,8 +1,5 @@
 //! Granite 4 and Nemotron-H: Mamba-2 states in most layers, attention in a few.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::granite::{
     GRANITE_DENSE, GRANITE_EXPERTS, GRANITE_SCALES, GRANITE_SHARED, GRANITE_SHARED_KEY,
@@ -20,6 +17,9 @@ use super::shape::{ExpertSizes, Nextn};
 use super::sparse::NEXTN;
 use super::traits::{Means, Traits, means};
 use super::wanted::{Change, Map};
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
@@ -167,7 +167,7 @@ fn write_states(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let shape = parts.shape;
     let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     for (to, size) in [
@@ -192,7 +192,7 @@ fn write_rotation(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     let has_states = parts.shape.mixers.contains(&Mixer::Recurrent);
     let kind = parts.config.str("position_embedding_type");
@@ -377,7 +377,7 @@ const NEMOTRON_LATENT: &[Row] = &[
 ];
 
 /// One letter per layer, or a list of words.
-fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     let keys = ["hybrid_override_pattern", "layers_block_type"];
     let kinds: Vec<String> = match config.find(&keys) {
         Some(Value::String(letters)) => letters.chars().map(String::from).collect(),
@@ -402,7 +402,7 @@ fn write_no_rotation(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let named = |to: &str| format!("{}.{to}", parts.family.architecture);
     header.set(&named("rope.scaling.finetuned"), false);
     header.set(&named("context_length"), 1_u32 << 20);
@@ -429,7 +429,7 @@ fn write_widths(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let shape = parts.shape;
     let n_ff = match shape.n_ff_exp {
         Some(n_ff) => n_ff,

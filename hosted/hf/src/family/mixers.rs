@@ -1,11 +1,11 @@
 //! The mixers of layers, as `layer_types` lists them.
 
-use super::super::ConvertError;
-use super::super::config::Config;
+use crate::HfError;
+use crate::config::Config;
 
 /// How a layer mixes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Mixer {
+pub(crate) enum Mixer {
     /// Attention over the whole text.
     Full,
     /// Attention over a window.
@@ -17,7 +17,7 @@ pub(in crate::convert) enum Mixer {
 }
 
 /// The mixers that `layer_types` lists; empty if it is absent.
-pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     let Some(types) = config.texts("layer_types")? else {
         return Ok(Vec::new());
     };
@@ -41,7 +41,7 @@ pub(super) fn check_len(
     key: &str,
     len: usize,
     n_layer: u32,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     if len == n_layer as usize {
         return Ok(());
     }

@@ -2,7 +2,6 @@
 //!
 //! Names and keys are the ones that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family is a row of
 //! [`list`] with its [`Traits`], most of which are tables of tensors ([`rows`]) and keys ([`keys`]).
-#![forbid(unsafe_code)]
 
 mod bert;
 mod context;
@@ -40,43 +39,52 @@ mod tensors;
 mod traits;
 mod wanted;
 
-pub(super) use context::narrow;
-pub(super) use dense::read as read_dense;
-pub(super) use parts::Parts;
-pub(super) use reranker::{answers, is_reranker};
-pub(super) use rope::Rope;
-pub(super) use shape::Shape;
-pub(super) use tensors::wanted;
-pub(super) use traits::Words;
-pub(crate) use wanted::{Change, Map, Slice, Wanted};
+pub use context::narrow;
+pub use dense::{Dense, read as read_dense};
+pub use parts::Parts;
+pub use rope::{Divisors, Rope};
+pub use shape::Shape;
+pub use tensors::wanted;
+pub use traits::{VocabularyTraits, Words};
+pub use wanted::{Change, Map, Slice, Wanted};
 
 use list::{FAMILIES, known_classes};
 use shape::Nextn;
 use traits::Traits;
 
-use super::ConvertError;
-use super::config::{Config, whole};
-use super::unread::short;
+use crate::HfError;
+use crate::config::{Config, whole};
+use crate::unread::short;
+use core::fmt;
 use serde_json::Value;
 use std::path::Path;
 
-/// One family.
-pub(super) struct Family {
+/// One family of models.
+pub struct Family {
     /// `architectures` in `config.json`.
     class: &'static str,
     /// `model_type`, used if there are no `architectures`.
     model_type: &'static str,
-    pub(super) kind: Kind,
+    pub(crate) kind: Kind,
     /// `general.architecture`.
-    pub(super) architecture: &'static str,
-    pub(super) traits: &'static Traits,
+    pub architecture: &'static str,
+    pub(crate) traits: &'static Traits,
     /// If several families share a class, the first one for which this holds is used.
     applies: fn(&Config) -> bool,
 }
 
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Family")
+            .field("class", &self.class)
+            .field("architecture", &self.architecture)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Families that differ in code, not only in their traits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Llama,
     Mistral,
     Mixtral,
@@ -97,7 +105,11 @@ pub(super) enum Kind {
 }
 
 impl Family {
-    pub(super) fn of(config: &Config, path: &Path) -> Result<&'static Self, ConvertError> {
+    /// The family of the model that `config` describes.
+    ///
+    /// # Errors
+    /// [`HfError::UnknownArchitecture`].
+    pub fn of(config: &Config, path: &Path) -> Result<&'static Self, HfError> {
         let classes = config.find(&["architectures"]).and_then(Value::as_array);
         let class = classes.and_then(|list| list.first()?.as_str());
         let model_type = config.str("model_type");
@@ -108,7 +120,7 @@ impl Family {
             };
             is_named && (family.applies)(config)
         });
-        found.ok_or_else(|| ConvertError::UnknownArchitecture {
+        found.ok_or_else(|| HfError::UnknownArchitecture {
             path: path.into(),
             name: class.or(model_type).unwrap_or_default().into(),
             known: known_classes(),
@@ -116,7 +128,7 @@ impl Family {
     }
 
     /// All families that share this GGUF architecture, in list order.
-    pub(super) fn of_architecture(name: &str) -> impl Iterator<Item = &'static Self> {
+    pub(crate) fn of_architecture(name: &str) -> impl Iterator<Item = &'static Self> {
         FAMILIES
             .iter()
             .filter(move |family| family.architecture == name)
@@ -128,17 +140,42 @@ impl Family {
         self.traits.is_llama
     }
 
-    pub(super) const fn is_encoder(&self) -> bool {
+    /// Whether its models compute embeddings of texts.
+    #[must_use]
+    pub(crate) const fn is_encoder(&self) -> bool {
         self.traits.is_encoder
     }
 
-    pub(super) const fn is_llama(&self) -> bool {
+    /// Whether llama.cpp converts it with its Llama class.
+    #[must_use]
+    pub const fn is_llama(&self) -> bool {
         self.traits.is_llama
+    }
+
+    /// Whether its folders may have matrices after the pooling ([`read_dense`]).
+    #[must_use]
+    pub const fn has_dense(&self) -> bool {
+        self.traits.has_dense
+    }
+
+    /// Whether a model of this family may be a reranker that answers yes or no.
+    #[must_use]
+    pub fn may_rerank(&self) -> bool {
+        self.kind == Kind::Qwen3
+    }
+
+    /// How its vocabulary differs from what its files say.
+    #[must_use]
+    pub const fn vocabulary(&self) -> &VocabularyTraits {
+        &self.traits.vocabulary
     }
 
     /// The configuration of the text model, which multimodal models nest inside another. The outer settings for tokens
     /// and weights apply too.
-    pub(super) fn text_config(&self, whole: Config) -> Result<Config, ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError::Config`]: the family is never a part of another model.
+    pub fn text_config(&self, whole: Config) -> Result<Config, HfError> {
         let Some(Value::Object(text)) = whole.map().get("text_config") else {
             return Ok(whole);
         };
@@ -158,7 +195,8 @@ impl Family {
     }
 
     /// A tensor's name without the prefix of the text model or the encoder; `None` for tensors of other parts.
-    pub(super) fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
+    #[must_use]
+    pub fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
         if matches!(self.kind, Kind::Bert | Kind::Roberta) {
             return bert::plain_name(self, name);
         }
@@ -194,7 +232,10 @@ impl Family {
     }
 
     /// Refuses `config.json` values that the engine does not support.
-    pub(super) fn check(&self, config: &Config) -> Result<(), ConvertError> {
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn check(&self, config: &Config) -> Result<(), HfError> {
         self.check_activation(config)?;
         check_quantization(config)?;
         for means in self.traits.means {
@@ -210,7 +251,7 @@ impl Family {
         Ok(())
     }
 
-    fn check_activation(&self, config: &Config) -> Result<(), ConvertError> {
+    fn check_activation(&self, config: &Config) -> Result<(), HfError> {
         // The key, or its older name.
         let keys: &[&str] = match self.kind {
             Kind::Gemma2 | Kind::Gemma3 => &["hidden_activation"],
@@ -280,7 +321,7 @@ const WRAPPED_PARTS: [&str; 7] = [
 ];
 
 /// Refuses quantised weights in an unsupported format.
-fn check_quantization(config: &Config) -> Result<(), ConvertError> {
+fn check_quantization(config: &Config) -> Result<(), HfError> {
     let about = config.part("quantization_config");
     if about.is_empty() {
         return Ok(());
@@ -307,7 +348,10 @@ fn check_quantization(config: &Config) -> Result<(), ConvertError> {
 }
 
 /// Rows and columns of a block of 8-bit weights, if the configuration gives them.
-pub(super) fn scale_block(config: &Config) -> Result<Option<[u64; 2]>, ConvertError> {
+///
+/// # Errors
+/// [`HfError::Config`].
+pub fn scale_block(config: &Config) -> Result<Option<[u64; 2]>, HfError> {
     let about = config.part("quantization_config");
     let Some(value) = about.find(&["weight_block_size"]) else {
         return Ok(None);

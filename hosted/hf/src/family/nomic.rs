@@ -1,8 +1,5 @@
 //! Nomic and Jina encoders: BERT's layers with rotary embeddings or distance biases, with gates or experts.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::Shape;
 use super::bert::GELU;
 use super::encoders::{ENCODER, three, two_ff, write_encoder};
@@ -12,6 +9,9 @@ use super::rows::{Need, Row, bare, block, block_when, n_embd, n_expert, n_ff, n_
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
 use super::wanted::Change;
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 use sluice::file::GgufHeader;
 
 fn n_types(shape: &Shape) -> u64 {
@@ -79,7 +79,7 @@ fn write_nomic_context(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let config = parts.config;
     let trained = config
         .maybe_count(&["max_trained_positions"])?
@@ -208,7 +208,7 @@ fn write_jina_context(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let config = parts.config;
     // Describes the adapters, whose tensors already cause a warning.
     for key in ADAPTERS {

@@ -1,9 +1,9 @@
 //! Metadata that families write.
 
-use super::super::ConvertError;
 use super::context::{context, epsilon, narrow};
 use super::parts::Parts;
 use super::{Kind, labels, pooling, reranker};
+use crate::HfError;
 use sluice::file::GgufHeader;
 
 /// The metadata of Llama and most other families.
@@ -11,7 +11,7 @@ pub(super) fn write(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         family,
         config,
@@ -66,7 +66,7 @@ pub(super) fn write_phi3(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         config,
         shape,
@@ -97,7 +97,7 @@ pub(super) fn write_bert(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     warnings: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let Parts {
         folder,
         config,

@@ -1,9 +1,9 @@
 //! A model as families see it: to list its tensors, and to describe it in metadata.
 
-use super::super::ConvertError;
-use super::super::config::Config;
 use super::rope::Rope;
 use super::{Family, Shape};
+use crate::HfError;
+use crate::config::Config;
 use sluice::file::GgufHeader;
 use std::path::Path;
 
@@ -16,24 +16,32 @@ pub(super) struct Model<'a> {
 }
 
 /// A model that is described.
-pub(in crate::convert) struct Parts<'a> {
+#[derive(Debug)]
+pub struct Parts<'a> {
     /// The folder that describes an encoder's pooling.
-    pub(in crate::convert) folder: &'a Path,
-    pub(in crate::convert) family: &'a Family,
-    pub(in crate::convert) config: &'a Config,
-    pub(in crate::convert) shape: &'a Shape,
-    pub(in crate::convert) rope: &'a Rope,
+    pub folder: &'a Path,
+    /// Its family.
+    pub family: &'a Family,
+    /// Its configuration.
+    pub config: &'a Config,
+    /// Its sizes.
+    pub shape: &'a Shape,
+    /// Its rotary embedding.
+    pub rope: &'a Rope,
     /// llama.cpp's file type number.
-    pub(in crate::convert) file_type: u32,
+    pub file_type: u32,
 }
 
 impl Parts<'_> {
     /// Writes the family's metadata.
-    pub(in crate::convert) fn write(
+    ///
+    /// # Errors
+    /// [`HfError`], with the file and the key.
+    pub fn write(
         &self,
         header: &mut GgufHeader,
         warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
+    ) -> Result<(), HfError> {
         (self.family.traits.write)(header, self, warnings)?;
         header.set("general.file_type", self.file_type);
         Ok(())

@@ -1,8 +1,5 @@
 //! Decoders without experts that differ from Llama only in norms, rotations and a few numbers.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::context::narrow;
 use super::keys::{Key, Or, Said, write_windows};
 use super::mixers::{self, Mixer};
@@ -12,6 +9,9 @@ use super::rows::{
     n_vocab, row,
 };
 use super::traits::{Traits, means};
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 use serde_json::Value;
 use sluice::file::GgufHeader;
 
@@ -28,7 +28,7 @@ fn write_temperature(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let (config, rope) = (parts.config, parts.rope);
     if config.str("model_type") != Some("ministral3") {
         return Ok(());
@@ -61,7 +61,7 @@ fn check_fourth_layers(
     _: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let (config, n_layer) = (parts.config, parts.shape.n_layer);
     let interval = config
         .maybe_count(&["no_rope_layer_interval"])?
@@ -138,7 +138,7 @@ pub(super) const EXAONE4: Traits = Traits {
 };
 
 /// `layer_types`, or a period: a string such as `LLLG` (local, local, local, global), or a number.
-fn exaone4_mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, ConvertError> {
+fn exaone4_mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     let listed = mixers::listed(config, n_layer)?;
     let key = "sliding_window_pattern";
     let (pattern, has_window) = (
@@ -204,7 +204,7 @@ fn write_cohere2_rope(
     header: &mut GgufHeader,
     parts: &Parts<'_>,
     _: &mut Vec<String>,
-) -> Result<(), ConvertError> {
+) -> Result<(), HfError> {
     let share = parts.config.maybe_number(&["rotary_pct"])?.unwrap_or(1.0);
     let head_dim = parts.shape.n_embd / parts.shape.n_head;
     let n_rot = parts.rope.rotated(parts.config, head_dim, share)?;

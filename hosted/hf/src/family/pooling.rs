@@ -1,11 +1,11 @@
 //! How an encoder pools its token embeddings, as sentence-transformers describes it: `modules.json`
 //! names a folder (`1_Pooling`) whose `config.json` gives the mode.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::folder::{exists, read_json, read_object_if_there};
-use super::super::unread::warn_of_rest;
 use super::Family;
+use crate::HfError;
+use crate::config::Config;
+use crate::files::{exists, read_json, read_object_if_there};
+use crate::unread::warn_of_rest;
 use serde_json::Value;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(super) fn read(
     folder: &Path,
     family: &Family,
     warnings: &mut Vec<String>,
-) -> Result<Option<u32>, ConvertError> {
+) -> Result<Option<u32>, HfError> {
     let path = folder.join("modules.json");
     if !exists(&path) {
         // The usual folder, in case the list was not downloaded.
@@ -40,7 +40,7 @@ pub(super) fn read(
                 )?);
             }
             other => {
-                return Err(ConvertError::Config {
+                return Err(HfError::Config {
                     path,
                     key: format!("module {other:?}"),
                     what: format!(
@@ -65,7 +65,7 @@ pub(super) fn read(
     Ok(mode)
 }
 
-fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, ConvertError> {
+fn read_mode(path: &Path, warnings: &mut Vec<String>) -> Result<u32, HfError> {
     let config = Config::new(path, read_json(path)?);
     let modes = [
         ("pooling_mode_mean_tokens", "mean", Some(1)),

@@ -3,23 +3,22 @@
 //! `config.json` describes them in `rope_scaling`, or since transformers 5 in `rope_parameters`,
 //! with the base inside it or at the top level. Kinds: none, linear, YaRN (keys), llama 3 (a tensor
 //! of divisors per frequency), longrope of Phi-3 (two such tensors and a factor).
-#![forbid(unsafe_code)]
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::check_config;
 use super::context::narrow;
 use super::{Family, Kind, Shape};
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::check_config;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// A configuration's rotary embeddings.
 #[derive(Debug)]
-pub(in crate::convert) struct Rope {
+pub struct Rope {
     /// The part of the configuration that describes the scaling; may be empty.
     scaling: Config,
     kind: ScalingKind,
     /// The base of the frequencies.
-    pub(in crate::convert) freq_base: f32,
+    pub(super) freq_base: f32,
     base: f64,
     /// The base in layers with a window, if it is given.
     freq_base_window: Option<f32>,
@@ -52,11 +51,21 @@ const BASES: &[&str] = &[
     "rotary_emb_base",
 ];
 
-/// Divisors of frequencies, stored as a tensor in the GGUF file.
-pub(in crate::convert) type Factors = (&'static str, Vec<f32>);
+/// Divisors of frequencies, a tensor of the GGUF file.
+#[derive(Clone, Debug)]
+pub struct Divisors {
+    /// GGUF's name.
+    pub tensor: &'static str,
+    /// One for each pair of columns.
+    pub values: Vec<f32>,
+}
 
 impl Rope {
-    pub(in crate::convert) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
+    /// Reads the configuration of rotary embeddings.
+    ///
+    /// # Errors
+    /// [`HfError::Config`]: a scaling that cannot be converted.
+    pub fn read(family: &Family, config: &Config) -> Result<Self, HfError> {
         let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
         let whole = if new.is_empty() { old } else { new };
         // Families with two kinds of attention have a description for each.
@@ -116,17 +125,17 @@ impl Rope {
     }
 
     /// The scaling section of config.json.
-    pub(in crate::convert) const fn scaling(&self) -> &Config {
+    pub(super) const fn scaling(&self) -> &Config {
         &self.scaling
     }
 
     /// The base as config.json gives it.
-    pub(in crate::convert) const fn base(&self) -> f64 {
+    pub(super) const fn base(&self) -> f64 {
         self.base
     }
 
     /// Hunyuan's alpha, which changes the base, if the scaling is of that kind.
-    pub(in crate::convert) fn alpha(&self, default: f64) -> Result<Option<f64>, ConvertError> {
+    pub(super) fn alpha(&self, default: f64) -> Result<Option<f64>, HfError> {
         let alpha = self.scaling.maybe_number(&["alpha"])?.unwrap_or(default);
         // Present in published files, but not used by this kind.
         for unused in [
@@ -142,17 +151,15 @@ impl Rope {
     }
 
     /// Whether the base differs from `base`.
-    pub(in crate::convert) fn differs_from(&self, base: f32) -> bool {
+    pub(super) fn differs_from(&self, base: f32) -> bool {
         self.kind != ScalingKind::None || self.freq_base.to_bits() != base.to_bits()
     }
 
-    /// Refuses or warns about the remaining keys; call it after [`Self::write`] and
-    /// [`Self::factors`].
-    pub(in crate::convert) fn check_rest(
-        &self,
-        family: &Family,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
+    /// Refuses or warns about the remaining keys; call it after [`super::Parts::write`] and [`Self::factors`].
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn check_rest(&self, family: &Family, warnings: &mut Vec<String>) -> Result<(), HfError> {
         if self.kind == ScalingKind::Yarn && self.scaling.bool("truncate") == Some(false) {
             let told = self.scaling.named("truncate");
             warnings.push(format!(
@@ -163,7 +170,7 @@ impl Rope {
     }
 
     /// Writes the keys; tensors are returned by [`Self::factors`].
-    pub(in crate::convert) fn write(&self, header: &mut GgufHeader, architecture: &str) {
+    pub(super) fn write(&self, header: &mut GgufHeader, architecture: &str) {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         let number = |name| self.scaling.maybe_number(&[name]).ok().flatten();
         let name = match self.kind {
@@ -204,12 +211,12 @@ impl Rope {
     }
 
     /// The context that the model was trained with before it was extended.
-    pub(in crate::convert) const fn original_context(&self) -> Option<u32> {
+    pub(super) const fn original_context(&self) -> Option<u32> {
         self.n_ctx_original
     }
 
     /// Columns of a head that rotate, by Phi-3's share.
-    pub(in crate::convert) fn n_rot(&self, shape: &Shape) -> Result<u32, ConvertError> {
+    pub(super) fn n_rot(&self, shape: &Shape) -> Result<u32, HfError> {
         let share = self.share;
         if !(share > 0.0 && share <= 1.0) {
             let what = format!("is {share}, not in 0..=1");
@@ -225,12 +232,12 @@ impl Rope {
     }
 
     /// The number of a head's columns that rotate, by the share in the configuration or `default`.
-    pub(in crate::convert) fn rotated(
+    pub(super) fn rotated(
         &self,
         config: &Config,
         head_dim: u32,
         default: f64,
-    ) -> Result<u32, ConvertError> {
+    ) -> Result<u32, HfError> {
         let key = &["partial_rotary_factor"];
         let (inner, beside) = (self.scaling.maybe_number(key)?, config.maybe_number(key)?);
         let share = inner.or(beside).unwrap_or(default);
@@ -247,15 +254,22 @@ impl Rope {
     }
 
     /// The divisor tensors. Phi-3's attention factor is a key instead.
-    pub(in crate::convert) fn factors(
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn factors(
         &self,
         header: &mut GgufHeader,
         shape: &Shape,
-    ) -> Result<Vec<Factors>, ConvertError> {
+    ) -> Result<Vec<Divisors>, HfError> {
+        let one = |values| {
+            let tensor = "rope_freqs.weight";
+            Ok(vec![Divisors { tensor, values }])
+        };
         match self.kind {
-            ScalingKind::Llama3 => Ok(vec![("rope_freqs.weight", self.llama3(shape)?)]),
+            ScalingKind::Llama3 => one(self.llama3(shape)?),
             ScalingKind::LongRope => self.longrope(header, shape),
-            ScalingKind::Share => Ok(vec![("rope_freqs.weight", self.still_columns(shape)?)]),
+            ScalingKind::Share => one(self.still_columns(shape)?),
             ScalingKind::Yarn | ScalingKind::Linear => {
                 self.scaling.number(&["factor"])?;
                 Ok(Vec::new())
@@ -266,8 +280,8 @@ impl Rope {
 
     /// Llama 3's divisors: 1 for short waves, `factor` for long ones, blended in between. Computed
     /// in f32 and in upstream's order, so that the bits agree.
-    fn llama3(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
-        let number = |key, default| -> Result<f32, ConvertError> {
+    fn llama3(&self, shape: &Shape) -> Result<Vec<f32>, HfError> {
+        let number = |key, default| -> Result<f32, HfError> {
             let value = self.scaling.maybe_number(&[key])?.unwrap_or(default);
             Ok(narrow(value))
         };
@@ -299,7 +313,7 @@ impl Rope {
     }
 
     /// 1 for the column pairs that rotate; for the others, a divisor that stops them.
-    fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, ConvertError> {
+    fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, HfError> {
         let head_dim = u32::try_from(shape.size("global_head_dim")).unwrap_or(0);
         let share = self.scaling.number(&["partial_rotary_factor"])?;
         if !(0.0..=1.0).contains(&share) {
@@ -315,11 +329,7 @@ impl Rope {
         Ok(divisors.collect())
     }
 
-    fn longrope(
-        &self,
-        header: &mut GgufHeader,
-        shape: &Shape,
-    ) -> Result<Vec<Factors>, ConvertError> {
+    fn longrope(&self, header: &mut GgufHeader, shape: &Shape) -> Result<Vec<Divisors>, HfError> {
         let missing = || {
             self.scaling
                 .error(&["max_position_embeddings"], "is missing")
@@ -344,15 +354,16 @@ impl Rope {
             let what = format!("has {} factors, expected {n_factor}", numbers.len());
             Err(self.scaling.error(&[key], &what))
         };
+        let divisors = |tensor, values| Divisors { tensor, values };
         Ok(vec![
-            ("rope_factors_long.weight", list("long_factor")?),
-            ("rope_factors_short.weight", list("short_factor")?),
+            divisors("rope_factors_long.weight", list("long_factor")?),
+            divisors("rope_factors_short.weight", list("short_factor")?),
         ])
     }
 }
 
 /// Number of column pairs that rotate by time, height, width and a fourth position.
-fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, ConvertError> {
+fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, HfError> {
     let key = "mrope_section";
     if !family.traits.has_sections {
         return Ok(None);
@@ -380,7 +391,7 @@ fn window_base(
     config: &Config,
     window: &Config,
     base: f64,
-) -> Result<Option<f32>, ConvertError> {
+) -> Result<Option<f32>, HfError> {
     if !family.traits.has_window_rope {
         return Ok(None);
     }

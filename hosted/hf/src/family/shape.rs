@@ -1,42 +1,47 @@
 //! The sizes of a model, from `config.json`.
 
-use super::super::ConvertError;
-use super::super::config::{Config, whole};
 use super::dense::Dense;
 use super::mixers::Mixer;
 use super::{Family, Kind};
+use crate::HfError;
+use crate::config::{Config, whole};
 use serde_json::Value;
 
 /// The sizes of a model, from `config.json`.
 #[derive(Clone, Debug)]
-pub(in crate::convert) struct Shape {
-    pub(in crate::convert) n_layer: u32,
-    pub(in crate::convert) n_embd: u32,
-    pub(in crate::convert) n_head: u32,
-    pub(in crate::convert) n_head_kv: u32,
+pub struct Shape {
+    /// The number of layers.
+    pub n_layer: u32,
+    /// The width of the residual stream.
+    pub n_embd: u32,
+    /// The number of query heads.
+    pub n_head: u32,
+    /// The number of key-value heads.
+    pub n_head_kv: u32,
     /// Columns of a head; `head_dim` where it is given, a head's share of `n_embd` otherwise.
-    pub(in crate::convert) head_dim: u32,
+    pub head_dim: u32,
     /// Whether the head size is written: given, or implied by the family.
     pub(super) says_head_dim: bool,
     pub(super) n_ff: u32,
     /// Columns of an expert.
     pub(super) n_ff_exp: Option<u32>,
     pub(super) n_expert: Option<u32>,
-    pub(in crate::convert) n_vocab: u32,
+    /// The number of tokens.
+    pub n_vocab: u32,
     /// Whether the output matrix is tied to the embedding.
-    pub(in crate::convert) is_tied: bool,
+    pub is_tied: bool,
     pub(super) has_attention_bias: bool,
     pub(super) has_mlp_bias: bool,
     /// Each layer's mixer; empty if all layers attend to the whole text.
     pub(super) mixers: Vec<Mixer>,
     /// Number of MTP blocks after the layers, which predict further tokens.
-    pub(in crate::convert) n_nextn: u32,
+    pub n_nextn: u32,
     /// The answer tokens of a reranker: yes and no.
-    pub(in crate::convert) answers: Option<[u64; 2]>,
+    pub answers: Option<[u64; 2]>,
     /// Number of outputs of a scoring head.
     pub(super) n_labels: u32,
     /// Matrices after an encoder's pooling.
-    pub(in crate::convert) dense: Vec<Dense>,
+    pub dense: Vec<Dense>,
     /// Sizes specific to the family, by config.json's names.
     sizes: Vec<(&'static str, u32)>,
     /// For encoders: rows of the position embeddings, how many of them are skipped, token types.
@@ -45,7 +50,7 @@ pub(in crate::convert) struct Shape {
 
 /// Where a model keeps its MTP blocks (multi-token prediction), and whether they are converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Nextn {
+pub(crate) enum Nextn {
     /// The family does not have any.
     Never,
     /// Stored as layers; `num_nextn_predict_layers` gives their number.
@@ -84,7 +89,7 @@ pub(super) fn labels(config: &Config) -> Vec<String> {
 
 /// Rows of the position embeddings in the file, how many of them are unused, and the number of token types. RoBERTa
 /// counts positions from the one after the padding token's ID.
-fn positions(family: &Family, config: &Config) -> Result<[u32; 3], ConvertError> {
+fn positions(family: &Family, config: &Config) -> Result<[u32; 3], HfError> {
     let n_rows = config.count(&["max_position_embeddings"])?;
     let n_types = config.maybe_count(&["type_vocab_size"])?.unwrap_or(2);
     if let Some(kind) = config
@@ -110,7 +115,7 @@ fn experts(
     family: &Family,
     config: &Config,
     n_ff: u32,
-) -> Result<(Option<u32>, Option<u32>), ConvertError> {
+) -> Result<(Option<u32>, Option<u32>), HfError> {
     let names = [
         "num_local_experts",
         "num_experts",
@@ -135,7 +140,7 @@ fn experts(
 }
 
 /// The value shared by all entries of a per-layer list.
-pub(super) fn same_of_all(config: &Config, key: &str) -> Result<u32, ConvertError> {
+pub(super) fn same_of_all(config: &Config, key: &str) -> Result<u32, HfError> {
     let list = config.find(&[key]).and_then(Value::as_array);
     let list = list.map(Vec::as_slice).unwrap_or_default();
     let number = list
@@ -157,7 +162,7 @@ fn named(config: &Config, name: &'static str, other: &'static str) -> &'static s
 }
 
 /// Sizes specific to the family.
-fn own_sizes(family: &Family, config: &Config) -> Result<Vec<(&'static str, u32)>, ConvertError> {
+fn own_sizes(family: &Family, config: &Config) -> Result<Vec<(&'static str, u32)>, HfError> {
     let mut sizes = Vec::new();
     for &(key, default) in family.traits.sizes {
         let size = match config.find(&[key]).and_then(Value::as_bool) {
@@ -179,7 +184,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn read(family: &Family, config: &Config, n_embd: u32) -> Result<Self, ConvertError> {
+    fn read(family: &Family, config: &Config, n_embd: u32) -> Result<Self, HfError> {
         let is_gemma3 = family.kind == Kind::Gemma3;
         let key = named(config, "num_attention_heads", "n_head");
         let n = match config.maybe_count(&[key])? {
@@ -217,7 +222,11 @@ impl Heads {
 }
 
 impl Shape {
-    pub(in crate::convert) fn read(family: &Family, config: &Config) -> Result<Self, ConvertError> {
+    /// Reads the sizes.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn read(family: &Family, config: &Config) -> Result<Self, HfError> {
         let is_gemma3 = family.kind == Kind::Gemma3;
         let traits = family.traits;
         let n_layer = config.count(&[named(config, "num_hidden_layers", "n_layer")])?;
@@ -264,13 +273,16 @@ impl Shape {
 
     /// Counts the MTP blocks after the layers that the folder has. Blocks that only config.json mentions cause a
     /// warning.
-    pub(in crate::convert) fn count_nextn<'n>(
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn count_nextn<'n>(
         &mut self,
         family: &Family,
         config: &Config,
         mut names: impl Iterator<Item = &'n str>,
         warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
+    ) -> Result<(), HfError> {
         let keys = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
         let said = match family.traits.nextn {
             Nextn::Never => return Ok(()),
@@ -304,12 +316,12 @@ impl Shape {
     }
 
     /// Number of experts of a layer; 0 without experts.
-    pub(in crate::convert) fn n_expert(&self) -> u32 {
+    pub(crate) fn n_expert(&self) -> u32 {
         self.n_expert.unwrap_or(0)
     }
 
     /// A size specific to the family.
-    pub(in crate::convert) fn size(&self, key: &str) -> u64 {
+    pub(crate) fn size(&self, key: &str) -> u64 {
         let found = self.sizes.iter().find(|(name, _)| *name == key);
         found.map_or(0, |(_, size)| u64::from(*size))
     }
@@ -327,12 +339,15 @@ impl Shape {
     }
 
     /// Checks that the folder has enough tensors for its layers and experts, which bounds the list of wanted tensors.
-    pub(in crate::convert) fn check_counts(
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn check_counts(
         &self,
         family: &Family,
         config: &Config,
         n_tensors: usize,
-    ) -> Result<(), ConvertError> {
+    ) -> Result<(), HfError> {
         let told = |n| format!("is {n}, but the files have only {n_tensors} tensors");
         let n_tensors = n_tensors as u64;
         let n_layer = u64::from(self.n_layer) + u64::from(self.n_nextn);

@@ -1,6 +1,5 @@
 //! Decoders with experts.
 
-use super::super::unread::Neutral;
 use super::keys::{Key, Or};
 use super::rows::{
     ATTENTION, EXPERTS, Experts, NORMS, ROUTER, Row, WIDE_NORMS, bare, block, is_sparse, n_embd,
@@ -9,6 +8,7 @@ use super::rows::{
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
 use super::{Shape, rows};
+use crate::unread::Neutral;
 
 /// Columns of Qwen's shared expert.
 fn n_ff_qwen(shape: &Shape) -> u64 {

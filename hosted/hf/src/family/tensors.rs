@@ -6,7 +6,8 @@ use super::{Family, Shape};
 
 /// All tensors of a model. The experts of a layer are together, in the order in which llama.cpp's
 /// converter writes them. `has` returns whether the folder has a tensor.
-pub(crate) fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
+#[must_use]
+pub fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
     let model = Model { family, shape, has };
     let traits = family.traits;
     let mut all = (traits.first)(&model);

@@ -1,17 +1,17 @@
 //! How a family's tensors and metadata differ from Llama's.
 
-use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::unread::Neutral;
 use super::keys::{Key, Writes};
 use super::mixers::Mixer;
 use super::parts::Model;
 use super::rows::{Block, Row};
 use super::shape::{ExpertSizes, Nextn};
 use super::wanted::Wanted;
+use crate::HfError;
+use crate::config::Config;
+use crate::unread::Neutral;
 
 /// How a family differs from others. Each family has a value, based on [`Traits::LLAMA`] or [`Traits::TABLES`].
-pub(in crate::convert) struct Traits {
+pub(crate) struct Traits {
     /// Returns the tensors before the layers.
     pub(super) first: fn(&Model<'_>) -> Vec<Wanted>,
     /// Adds the tensors of a layer.
@@ -23,9 +23,9 @@ pub(in crate::convert) struct Traits {
     /// Norms multiply by 1 + weight.
     pub(super) norms_add_one: bool,
     /// The width of feed-forward networks.
-    pub(super) n_ff: fn(&Config) -> Result<u32, ConvertError>,
+    pub(super) n_ff: fn(&Config) -> Result<u32, HfError>,
     /// Returns each layer's mixer, from the configuration and `n_layer`; empty if all layers attend to the whole text.
-    pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, ConvertError>,
+    pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, HfError>,
     /// Default head size, from `n_embd` and `n_head`; `None` if it is not written.
     pub(super) head_dim: fn(u32, u32) -> Option<u32>,
     /// The head size is `n_embd / n_head`, and the file does not state it.
@@ -37,37 +37,33 @@ pub(in crate::convert) struct Traits {
     /// All experts of a layer are in one tensor.
     pub(super) stacks_experts: bool,
     /// The default base of rotary embeddings; 0 without rotation.
-    pub(in crate::convert) rope_base: f64,
+    pub(super) rope_base: f64,
     /// llama.cpp converts the text model with its Llama class: queries and keys are in pairs, and a few keys and
     /// vocabulary quirks follow.
-    pub(in crate::convert) is_llama: bool,
+    pub(super) is_llama: bool,
     /// The engine reads a tensor of divisors of rotary frequencies.
-    pub(in crate::convert) has_rope_factors: bool,
+    pub(super) has_rope_factors: bool,
     /// config.json may give a second base, for layers with a window.
-    pub(in crate::convert) has_window_rope: bool,
+    pub(super) has_window_rope: bool,
     /// The base of layers with a window is written, even if config.json gives a single base.
-    pub(in crate::convert) says_window_base: bool,
+    pub(super) says_window_base: bool,
     /// The file describes the windows, so the context need not be limited to them.
     pub(super) has_windows: bool,
-    pub(in crate::convert) is_encoder: bool,
+    pub(super) is_encoder: bool,
     /// The text model may be part of a multimodal model.
     pub(super) is_wrapped: bool,
     pub(super) experts: ExpertSizes,
     /// Queries, keys and values have biases, although config.json does not mention them.
     pub(super) has_qkv_bias: bool,
     /// Scaling of kind `dynamic` is Hunyuan's: a single number changes the base.
-    pub(in crate::convert) has_alpha_rope: bool,
-    /// tokenizer_config.json's `add_prefix_space` is written.
-    pub(in crate::convert) has_space_flag: bool,
+    pub(super) has_alpha_rope: bool,
     /// Scaling of kind `proportional`: a share of a head's columns rotates, at the speed they would have if all did.
-    pub(in crate::convert) has_share_rope: bool,
-    pub(in crate::convert) vocabulary: Words,
-    /// Vocabulary flags that apply unless the files set them.
-    pub(in crate::convert) tokenizer_flags: &'static [(&'static str, bool)],
+    pub(super) has_share_rope: bool,
+    pub(super) vocabulary: VocabularyTraits,
     /// A head after the pooling.
     pub(super) head: &'static [Row],
     /// sentence-transformers folders may have matrices after the pooling.
-    pub(in crate::convert) has_dense: bool,
+    pub(super) has_dense: bool,
     /// A tensor's name without the encoder's prefix; `None` for heads of other tasks.
     pub(super) rename: fn(&str) -> Option<String>,
     /// Prefixes of tensors that are not part of the text model.
@@ -84,19 +80,48 @@ pub(in crate::convert) struct Traits {
     pub(super) means: &'static [Means],
     /// Accepted activations of the feed-forward network, by config.json's names.
     pub(super) activations: &'static [&'static str],
-    /// Special tokens whose roles no file gives: (role, text).
-    pub(in crate::convert) roles: &'static [(&'static str, &'static str)],
-    /// The config.json key that gives the end-of-text token, overriding other files.
-    pub(in crate::convert) end_key: Option<&'static str>,
     /// Where the model keeps its MTP blocks, and how they are counted.
-    pub(in crate::convert) nextn: Nextn,
+    pub(super) nextn: Nextn,
     /// config.json may give the number of columns that rotate by each of several positions.
-    pub(in crate::convert) has_sections: bool,
+    pub(super) has_sections: bool,
 }
 
-/// Special handling of a family's vocabulary.
+/// How a family's vocabulary differs from what its files say.
+#[derive(Clone, Copy, Debug)]
+pub struct VocabularyTraits {
+    /// The kind of words.
+    pub words: Words,
+    /// Flags that apply unless the files set them.
+    pub flags: &'static [(&'static str, bool)],
+    /// tokenizer_config.json's `add_prefix_space` is written.
+    pub has_space_flag: bool,
+    /// Special tokens whose roles no file gives: (role, text).
+    pub roles: &'static [(&'static str, &'static str)],
+    /// The config.json key that gives the end-of-text token, overriding other files.
+    pub end_key: Option<&'static str>,
+}
+
+impl VocabularyTraits {
+    /// As the files say.
+    pub(super) const PLAIN: Self = Self {
+        words: Words::AsTheyAre,
+        flags: &[],
+        has_space_flag: false,
+        roles: &[],
+        end_key: None,
+    };
+
+    pub(super) const fn with_roles(roles: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            roles,
+            ..Self::PLAIN
+        }
+    }
+}
+
+/// Special handling of a family's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) enum Words {
+pub enum Words {
     /// No special handling.
     AsTheyAre,
     /// Phi-3's converter reads added tokens in its own way.

@@ -2,23 +2,27 @@
 
 /// A tensor to write, and its sources.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// GGUF's name.
-    pub(crate) name: String,
+    pub name: String,
     /// The names of the Hugging Face tensors, in order; more than one for a stack of experts.
-    pub(crate) parts: Vec<String>,
+    pub parts: Vec<String>,
     /// Shape of each part in the folder.
-    pub(crate) source: Vec<u64>,
+    pub source: Vec<u64>,
     /// Shape of each part in the GGUF file: (rows, columns), one dimension, or (experts, rows, columns).
-    pub(crate) shape: Vec<u64>,
-    pub(crate) change: Change,
-    pub(crate) map: Map,
-    pub(crate) is_optional: bool,
+    pub shape: Vec<u64>,
+    /// How rows and columns are rearranged.
+    pub change: Change,
+    /// How each number is changed.
+    pub map: Map,
+    /// Whether the folder may lack it.
+    pub is_optional: bool,
 }
 
 impl Wanted {
     /// The shape of the whole tensor, with the number of matrices first if each has its own source.
-    pub(crate) fn stacked(&self) -> Vec<u64> {
+    #[must_use]
+    pub fn stacked(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
         if self.is_stack_of_parts() {
             shape.insert(0, self.parts.len() as u64);
@@ -27,14 +31,15 @@ impl Wanted {
     }
 
     /// Whether each of its matrices has its own source.
-    pub(crate) fn is_stack_of_parts(&self) -> bool {
+    #[must_use]
+    pub fn is_stack_of_parts(&self) -> bool {
         self.shape.len() == 2 && self.name.ends_with("_exps.weight")
     }
 }
 
 /// How a tensor's rows are rearranged from its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
     /// Unchanged.
     None,
     /// The rows of each head are reordered from halves to pairs. The value is the number of heads.
@@ -45,21 +50,33 @@ pub(crate) enum Change {
     Columns(Vec<Slice>),
     /// Matrices are transposed: row i is column `start` + i · `step`, cut to the required length, of a matrix of `of`
     /// rows.
-    Turned { start: u64, step: u64, of: u64 },
+    Turned {
+        /// The first column.
+        start: u64,
+        /// From one column to the next.
+        step: u64,
+        /// Rows of a matrix.
+        of: u64,
+    },
 }
 
 /// From `start` on, the first `len` of every `of`; `n` in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slice {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) of: u64,
-    pub(crate) n: u64,
+pub struct Slice {
+    /// The first row.
+    pub start: u64,
+    /// Rows of a run.
+    pub len: u64,
+    /// From the start of one run to the next.
+    pub of: u64,
+    /// Rows in all.
+    pub n: u64,
 }
 
 impl Slice {
     /// `n` in a row.
-    pub(crate) const fn run(start: u64, n: u64) -> Self {
+    #[must_use]
+    pub const fn run(start: u64, n: u64) -> Self {
         Self {
             start,
             len: n,
@@ -69,14 +86,15 @@ impl Slice {
     }
 
     /// Where the `i`th of the slice is.
-    pub(crate) const fn place(self, i: u64) -> u64 {
+    #[must_use]
+    pub const fn place(self, i: u64) -> u64 {
         self.start + i / self.len * self.of + i % self.len
     }
 }
 
 /// How each number is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Map {
+pub enum Map {
     /// Unchanged.
     Same,
     /// x + 1.

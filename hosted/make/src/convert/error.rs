@@ -1,13 +1,12 @@
 //! Why a folder cannot be converted.
 #![forbid(unsafe_code)]
 
-use super::safetensors::{Dtype, HeaderError};
 use super::sentencepiece::PiecesError;
 use sluice::file::{FileError, OutputError};
-use sluice_core::gguf::source::SourceError;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::QuantizeError;
-use std::io;
+use sluice_hf::HfError;
+use sluice_hf::safetensors::Dtype;
 use std::path::PathBuf;
 
 /// Why a folder cannot be converted, with the file and the tensor.
@@ -25,48 +24,12 @@ pub enum ConvertError {
         path.display()
     )]
     Adapter { path: PathBuf },
-    /// A file whose contents do not match its name.
-    #[error("{}: {what}", path.display())]
-    Mistaken { path: PathBuf, what: &'static str },
-    /// A file that does not exist or cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
-    Read { path: PathBuf, error: io::Error },
-    /// A file above the size limit for its kind.
-    #[error("{} has {len_bytes} bytes, more than the maximum of {bytes_max}", path.display())]
-    TooLarge {
-        path: PathBuf,
-        len_bytes: u64,
-        bytes_max: u64,
-    },
-    /// A file that is not valid JSON.
-    #[error("{}: {error}", path.display())]
-    Json {
-        path: PathBuf,
-        error: serde_json::Error,
-    },
     /// The folder has no safetensors files.
     #[error("{}: no model.safetensors and no model-….safetensors{hint}", path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
-    /// A safetensors file with a malformed header.
-    #[error("{}: {error}", path.display())]
-    Header { path: PathBuf, error: HeaderError },
     /// The index and the files do not match.
     #[error("{}: {what}", path.display())]
     Index { path: PathBuf, what: String },
-    /// A configuration value that is missing or not valid.
-    #[error("{}: {key} {what}", path.display())]
-    Config {
-        path: PathBuf,
-        key: String,
-        what: String,
-    },
-    /// An unknown architecture.
-    #[error("{}: architecture {name:?} is not supported; supported are {known}", path.display())]
-    UnknownArchitecture {
-        path: PathBuf,
-        name: String,
-        known: String,
-    },
     /// A required tensor that the files do not have.
     #[error("{}: tensor {tensor} {expected:?} is missing", path.display())]
     MissingTensor {
@@ -113,13 +76,6 @@ pub enum ConvertError {
     /// A malformed tokenizer.model.
     #[error("{}: {error}", path.display())]
     Pieces { path: PathBuf, error: PiecesError },
-    /// Reading a tensor failed.
-    #[error("{}: tensor {tensor}: {error}", path.display())]
-    Data {
-        path: PathBuf,
-        tensor: String,
-        error: SourceError,
-    },
     /// Numbers that the type cannot hold.
     #[error("tensor {tensor}, from row {row} on: {error}")]
     Numbers {
@@ -127,6 +83,9 @@ pub enum ConvertError {
         row: u64,
         error: QuantizeError,
     },
+    /// A file of the folder that cannot be used.
+    #[error(transparent)]
+    Folder(#[from] HfError),
     /// A file that cannot be used as a source of weights.
     #[error(transparent)]
     File(#[from] FileError),

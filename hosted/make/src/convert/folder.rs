@@ -1,17 +1,13 @@
-//! A model's folder as Hugging Face lays it out: configuration, tokenizer, weights in one or
-//! several safetensors files.
+//! A model's weights as Hugging Face lays them out: in one or several safetensors files.
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::python_json::standard;
-use super::safetensors::{Header, PREFIX_BYTES, SafetensorsEntry};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
-use sluice::file::{ReadFile, mistaken};
+use sluice::file::ReadFile;
 use sluice_core::gguf::source::TensorSource as _;
+use sluice_hf::safetensors::SafetensorsEntry;
+use sluice_hf::{HfError, exists, read_header, read_json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A folder's weights, all headers read and checked.
@@ -35,9 +31,6 @@ pub(super) struct Tensor {
     shard: usize,
     pub(super) entry: SafetensorsEntry,
 }
-
-/// The longest file of JSON or text that is read: vocabularies take up to about 35 MB.
-const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 impl Weights {
     /// Names of the tensors.
@@ -92,11 +85,12 @@ impl Weights {
         let Tensor { shard, entry } = &self.tensors[tensor];
         let shard = &self.shards[*shard];
         let read = shard.file.read(entry.offset + offset, into);
-        read.map_err(|error| ConvertError::Data {
+        let data_error = |error| HfError::Data {
             path: shard.path.clone(),
             tensor: entry.name.clone(),
             error,
-        })
+        };
+        Ok(read.map_err(data_error)?)
     }
 
     /// Whether two tensors hold the same bytes in the same shape.
@@ -181,7 +175,7 @@ impl Weights {
 
 /// The safetensors files of a folder without an index.
 fn shard_names(folder: &Path) -> Result<BTreeSet<String>, ConvertError> {
-    let read_error = |error| ConvertError::Read {
+    let read_error = |error| HfError::Read {
         path: folder.into(),
         error,
     };
@@ -257,99 +251,4 @@ fn read_weight_map(index: &Path) -> Result<BTreeMap<String, String>, ConvertErro
         }
     }
     Ok(map)
-}
-
-pub(crate) fn read_header(path: &Path, file: &ReadFile) -> Result<Header, ConvertError> {
-    let header_error = |error| ConvertError::Header {
-        path: path.into(),
-        error,
-    };
-    let file_bytes = file.len_bytes();
-    let prefix_bytes = usize::try_from(file_bytes).unwrap_or(PREFIX_BYTES);
-    let mut head = vec![0; prefix_bytes.min(PREFIX_BYTES)];
-    let read_error = |error| ConvertError::Data {
-        path: path.into(),
-        tensor: "header".into(),
-        error,
-    };
-    file.read(0, &mut head).map_err(read_error)?;
-    let mut start = vec![0; usize::try_from(file_bytes).map_or(256, |n| n.min(256))];
-    file.read(0, &mut start).map_err(read_error)?;
-    if let Some(what) = mistaken(&start) {
-        let path = path.into();
-        return Err(ConvertError::Mistaken { path, what });
-    }
-    let json_bytes = Header::json_bytes(&head, file_bytes).map_err(header_error)?;
-    head.resize(head.len() + json_bytes, 0);
-    file.read(PREFIX_BYTES as u64, &mut head[PREFIX_BYTES..])
-        .map_err(read_error)?;
-    Header::parse(&head, file_bytes).map_err(header_error)
-}
-
-/// Whether a file exists. One that cannot be accessed is reported when it is read.
-pub(super) fn exists(path: &Path) -> bool {
-    path.is_file()
-}
-
-/// Reads a whole text file, up to [`TEXT_BYTES_MAX`].
-pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
-    let read_error = |error| ConvertError::Read {
-        path: path.into(),
-        error,
-    };
-    if !fs::metadata(path).map_err(read_error)?.is_file() {
-        return Err(read_error(io::Error::other("not a regular file")));
-    }
-    let file = File::open(path).map_err(read_error)?;
-    let mut bytes = Vec::new();
-    let mut limited = file.take(TEXT_BYTES_MAX + 1);
-    let len_bytes = limited.read_to_end(&mut bytes).map_err(read_error)? as u64;
-    if len_bytes > TEXT_BYTES_MAX {
-        return Err(ConvertError::TooLarge {
-            path: path.into(),
-            len_bytes,
-            bytes_max: TEXT_BYTES_MAX,
-        });
-    }
-    Ok(bytes)
-}
-
-pub(super) fn read_text(path: &Path) -> Result<String, ConvertError> {
-    let text = String::from_utf8(read_bytes(path)?);
-    text.map_err(|error| ConvertError::Read {
-        path: path.into(),
-        error: io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
-    })
-}
-
-/// Describes what a text is if it does not match its file name.
-pub(super) fn mistaken_text(bytes: &[u8]) -> Option<&'static str> {
-    mistaken(&bytes[..bytes.len().min(256)])
-}
-
-/// The bytes of a JSON file, converted to standard JSON.
-pub(super) fn read_text_bytes(path: &Path) -> Result<Vec<u8>, ConvertError> {
-    let bytes = read_bytes(path)?;
-    match mistaken_text(&bytes) {
-        Some(what) => Err(ConvertError::Mistaken {
-            path: path.into(),
-            what,
-        }),
-        None => Ok(standard(bytes)),
-    }
-}
-
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ConvertError> {
-    serde_json::from_slice(&read_text_bytes(path)?).map_err(|error| ConvertError::Json {
-        path: path.into(),
-        error,
-    })
-}
-
-/// Reads the object in a file; empty if the file does not exist.
-pub(super) fn read_object_if_there(path: &Path) -> Result<Map<String, Value>, ConvertError> {
-    match exists(path) {
-        true => read_json(path),
-        false => Ok(Map::new()),
-    }
 }

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::encode::decode;
 use super::folder::{Tensor, Weights};
-use super::safetensors::Dtype;
+use sluice_hf::decode;
+use sluice_hf::safetensors::Dtype;
 
 /// The factors of a matrix's numbers.
 #[derive(Clone, Debug)]

@@ -2,13 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::config::Config;
-use super::family::narrow;
-use super::folder::read_object_if_there;
-use super::unread::warn_of_rest;
 use super::vocabulary::Vocabulary;
 use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
+use sluice_hf::{Config, HfError, narrow, read_object_if_there, warn_of_rest};
 use std::path::Path;
 
 /// Reads the file; an empty object if it does not exist. Some published files are malformed, which Hugging Face's
@@ -19,7 +16,7 @@ pub(super) fn read_generation(
 ) -> Result<Config, ConvertError> {
     let path = folder.join("generation_config.json");
     let map = match read_object_if_there(&path) {
-        Err(error @ ConvertError::Json { .. }) => {
+        Err(error @ HfError::Json { .. }) => {
             warnings.push(format!("{error}: the file is ignored"));
             Map::new()
         }

@@ -4,13 +4,13 @@
 
 use super::ConvertError;
 use super::encode::can_encode;
-use super::family::{Change, Family, Map, Wanted};
 use super::folder::{Tensor, Weights};
 use super::fp8::Scale;
-use super::safetensors::Dtype;
 use super::types::TypeOf;
 use sluice::file::GgufHeader;
 use sluice_core::kernels::GgmlType;
+use sluice_hf::safetensors::Dtype;
+use sluice_hf::{Change, Divisors, Family, Map, Wanted};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -113,11 +113,11 @@ impl<'w> Layout<'w> {
     }
 
     /// Adds computed vectors.
-    pub(super) fn add_numbers(&mut self, vectors: Vec<(&'static str, Vec<f32>)>) {
-        for (name, numbers) in vectors {
-            let dims = [numbers.len() as u64];
-            self.header.add_tensor(name, &dims, GgmlType::F32);
-            self.sources.push(Source::Numbers(numbers));
+    pub(super) fn add_numbers(&mut self, divisors: Vec<Divisors>) {
+        for Divisors { tensor, values } in divisors {
+            let dims = [values.len() as u64];
+            self.header.add_tensor(tensor, &dims, GgmlType::F32);
+            self.sources.push(Source::Numbers(values));
         }
     }
 

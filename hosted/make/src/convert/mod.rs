@@ -9,42 +9,30 @@
 //! Anything in a file that changes the computation or the tokens is written, or refused by name; unknown keys cause a
 //! warning ([`Conversion::warnings`]).
 //!
-//! [`safetensors`], [`tokenizer_json`] and [`sentencepiece`] read byte slices, which may be hostile.
+//! [`tokenizer_json`] and [`sentencepiece`] read byte slices, which may be hostile.
 #![forbid(unsafe_code)]
 
-mod base;
-mod config;
 mod encode;
 mod error;
-mod family;
 mod folder;
 mod fp8;
 mod generation;
-mod gguf_config;
 mod layout;
 mod naming;
 mod plan;
 mod pre;
-mod python_json;
+mod reranker;
 mod rules;
-pub mod safetensors;
 pub mod sentencepiece;
 mod special;
 pub mod tokenizer_json;
 mod types;
-mod unread;
 mod vocabulary;
 mod write;
 
 pub use crate::pieces::Outcome;
-pub(crate) use base::Base;
-pub(crate) use config::Config;
-pub(crate) use encode::decode;
 pub use encode::{can_encode, encode};
 pub use error::ConvertError;
-pub(crate) use family::{Change, Map, Slice, Wanted};
-pub(crate) use folder::{read_header, read_json};
 pub use plan::{Conversion, Options};
 pub use pre::pre_tokenizer_name;
 pub use types::{FloatType, TypeOf, keeps_f32};
-pub(crate) use unread::{Neutral, short};

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::folder::{exists, read_text};
+use sluice_hf::{exists, read_text};
 use std::path::Path;
 
 /// A human-readable name from the folder's: separate words, each capitalised, except versions and

@@ -1,20 +1,20 @@
 //! From a folder to the layout of a GGUF file.
 #![forbid(unsafe_code)]
 
-use super::config::Config;
-use super::family::{
-    Family, Kind, Parts, Rope, Shape, Words, answers, is_reranker, read_dense, scale_block, wanted,
-};
-use super::folder::{Weights, read_json};
+use super::folder::Weights;
 use super::generation::{end_tokens, read_generation, write_sampling, write_suppressed};
 use super::layout::{Layout, Source};
+use super::reranker::{answers, is_reranker};
 use super::special::Special;
 use super::types::{FloatType, TypeOf};
-use super::unread::check_config;
 use super::vocabulary::{Rules, TokenizerFiles, Vocabulary};
 use super::{ConvertError, naming};
 use core::fmt;
 use sluice::file::GgufHeader;
+use sluice_hf::{
+    Config, Family, HfError, Parts, Rope, Shape, Words, check_config, read_dense, read_json,
+    scale_block, wanted,
+};
 use std::path::Path;
 
 /// A folder that has been read and checked, and the GGUF file that it becomes.
@@ -59,13 +59,13 @@ fn read_shape(
     warnings: &mut Vec<String>,
 ) -> Result<Shape, ConvertError> {
     let mut shape = Shape::read(family, config)?;
-    if family.traits.has_dense {
+    if family.has_dense() {
         shape.dense = read_dense(folder)?;
         for dense in shape.dense.iter().rev() {
             weights.put_first(dense.weights.clone(), &format!("{}.", dense.name))?;
         }
     }
-    if family.kind == Kind::Qwen3 && is_reranker(folder, config)? {
+    if family.may_rerank() && is_reranker(folder, config)? {
         let found = answers(files.json.as_ref(), shape.n_vocab);
         let error = |what| ConvertError::Tokenizer {
             path: folder.join("tokenizer.json"),
@@ -101,17 +101,13 @@ fn write_names(
 fn check_folder(folder: &Path) -> Result<(), ConvertError> {
     let path = || folder.into();
     if !folder.is_dir() {
-        return match folder.try_exists() {
-            Ok(true) => Err(ConvertError::NotAFolder { path: path() }),
-            Ok(false) => Err(ConvertError::Read {
-                path: path(),
-                error: std::io::ErrorKind::NotFound.into(),
-            }),
-            Err(error) => Err(ConvertError::Read {
-                path: path(),
-                error,
-            }),
+        let error = match folder.try_exists() {
+            Ok(true) => return Err(ConvertError::NotAFolder { path: path() }),
+            Ok(false) => std::io::ErrorKind::NotFound.into(),
+            Err(error) => error,
         };
+        let path = path();
+        return Err(HfError::Read { path, error }.into());
     }
     let is_adapter = folder.join("adapter_config.json").exists();
     if is_adapter && !folder.join("config.json").exists() {
@@ -239,9 +235,10 @@ fn write_tokenizer(
     options: &Options<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
+    let own = family.vocabulary();
     let rules = Rules {
         n_vocab: config.maybe_count(&["vocab_size"])?,
-        words: family.traits.vocabulary,
+        words: own.words,
         pre: options.pre,
     };
     let vocabulary = Vocabulary::read(files, rules, warnings)?;
@@ -252,7 +249,7 @@ fn write_tokenizer(
     if let Some(flag) = flag.filter(|_| family.is_llama()) {
         header.set(prefix, flag);
     }
-    for &(key, flag) in family.traits.tokenizer_flags {
+    for &(key, flag) in own.flags {
         header.set(&format!("tokenizer.ggml.{key}"), flag);
     }
     vocabulary.write(header);
@@ -275,10 +272,10 @@ fn write_tokenizer(
         _ => {}
     }
     special.write(header);
-    if let Some(flag) = flag.filter(|_| family.traits.has_space_flag) {
+    if let Some(flag) = flag.filter(|_| own.has_space_flag) {
         header.set(prefix, flag);
     }
-    if family.traits.vocabulary == Words::Gemma4 {
+    if own.words == Words::Gemma4 {
         header.set(prefix, false);
         header.set("tokenizer.ggml.add_bos_token", true);
     }

@@ -4,8 +4,8 @@
 //! vocabulary decides which steps a GGUF file can express.
 #![forbid(unsafe_code)]
 
-use super::unread::short;
 use serde_json::{Map, Value};
+use sluice_hf::short;
 
 /// One component of a normalizer, a pre-tokenizer, a decoder or a post-processor.
 #[derive(Clone, Copy, Debug)]

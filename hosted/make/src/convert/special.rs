@@ -9,13 +9,11 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::config::Config;
-use super::family::Family;
-use super::folder::{exists, read_json, read_text};
 use super::rules::{Step, no_place, steps};
 use super::vocabulary::{TokenizerFiles, Vocabulary, token_text};
 use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
+use sluice_hf::{Config, Family, exists, read_json, read_text};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -94,14 +92,12 @@ impl Special {
                 )),
             }
         }
-        for &(role, text) in family.traits.roles {
+        for &(role, text) in family.vocabulary().roles {
             let id = vocabulary.special_id(text);
             special.set_id(role, id, vocabulary.n_vocab());
         }
-        let end = family
-            .traits
-            .end_key
-            .and_then(|key| vocabulary.id_of(config.find(&[key])?));
+        let end_key = family.vocabulary().end_key;
+        let end = end_key.and_then(|key| vocabulary.id_of(config.find(&[key])?));
         if let Some(end) = end {
             match special.ids.iter_mut().find(|(role, _)| *role == "eos") {
                 Some(entry) => entry.1 = end,

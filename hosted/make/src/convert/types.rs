@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::folder::Weights;
-use super::safetensors::Dtype;
 use sluice_core::kernels::GgmlType;
+use sluice_hf::safetensors::Dtype;
 
 /// Returns a tensor's type from its GGUF name and its dimensions (the row length first).
 pub type TypeOf<'a> = dyn Fn(&str, &[u64]) -> GgmlType + 'a;

@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::ConvertError;
-use super::encode::{decode, encode};
-use super::family::{Change, Map, Slice};
+use super::encode::encode;
 use super::layout::{Mxfp4, Part, Parts, Source};
 use super::plan::Conversion;
 use crate::pieces::{Outcome, share};
@@ -11,6 +10,7 @@ use sluice::file::{GgufWriter, OutputFile};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::{QuantizeError, Quantizer};
 use sluice_core::team::StopFlag;
+use sluice_hf::{Change, Map, Slice, decode};
 
 /// A piece of one tensor: whole rows of one part, in whole heads if rows are reordered.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Conversion {
     /// far.
     ///
     /// # Errors
-    /// [`ConvertError::Data`], [`ConvertError::Numbers`] or [`ConvertError::Output`]; no file remains.
+    /// [`ConvertError::Folder`], [`ConvertError::Numbers`] or [`ConvertError::Output`]; no file remains.
     ///
     /// # Panics
     /// Only if `progress` panics.

@@ -1,10 +1,9 @@
 //! Which products are added to which rows of a model's tensors.
 
-use super::turn::turned;
-use super::{LoraError, Matrices};
+use super::Matrices;
 use core::cell::OnceCell;
 use core::ops::Range;
-use sluice::adapter::{AdapterFile, Factors, rows_in_file};
+use sluice::adapter::{AdapterError, AdapterFile, Factors, rows_in_file, transposed};
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
 use std::borrow::Cow;
@@ -32,7 +31,7 @@ pub(super) type ByTensor<'m> = HashMap<String, Vec<Added<'m>>>;
 pub(super) fn by_tensor<'m>(
     gguf: &Gguf<'m>,
     adapters: &'m [(AdapterFile, f32)],
-) -> Result<ByTensor<'m>, LoraError> {
+) -> Result<ByTensor<'m>, AdapterError> {
     let matrices = Matrices::of_gguf(gguf);
     let config = OnceCell::new();
     let mut found = ByTensor::new();
@@ -65,7 +64,7 @@ fn put_elsewhere<'m>(
     matrices: &Matrices,
     config: &ModelConfig,
     found: &mut ByTensor<'m>,
-) -> Result<bool, LoraError> {
+) -> Result<bool, AdapterError> {
     let places = rows_in_file(config, &factors.tensor, factors.part);
     let Some(last) = places.last() else {
         return Ok(false);
@@ -79,8 +78,8 @@ fn put_elsewhere<'m>(
     let expected = [last.rows.end, last.n_cols];
     let shape = [factors.n_rows(), factors.n_cols()];
     if shape != expected {
-        return Err(LoraError::Shape {
-            path: (&file.path).into(),
+        return Err(AdapterError::Shape {
+            path: file.path.clone(),
             tensor: factors.tensor.clone(),
             found: shape.map(|n| n as u64),
             expected: expected.map(|n| n as u64),
@@ -103,8 +102,8 @@ impl<'m> Added<'m> {
         let (mut a, mut b) = (Cow::from(&factors.a), Cow::from(&factors.b));
         if factors.tensor == EMBEDDING {
             // A token's row is a column of A.
-            a = turned(&factors.b, factors.n_rows()).into();
-            b = turned(&factors.a, factors.rank).into();
+            a = transposed(&factors.b, factors.n_rows()).into();
+            b = transposed(&factors.a, factors.rank).into();
         }
         Self {
             part: factors.part.unwrap_or(0).into(),
@@ -247,7 +246,7 @@ mod tests {
         let adapters = [(file, 1.0)];
         let refused = by_tensor(&gguf, &adapters);
         assert!(
-            matches!(refused, Err(LoraError::Shape { .. })),
+            matches!(refused, Err(AdapterError::Shape { .. })),
             "{refused:?}"
         );
     }

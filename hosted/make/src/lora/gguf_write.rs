@@ -4,10 +4,9 @@
 //! pair are zeros, and ranks are padded to the largest.
 #![forbid(unsafe_code)]
 
-use super::turn::turned;
 use super::{LoraError, Matrices};
 use crate::convert::{FloatType, encode};
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::{AdapterFile, Factors, transposed};
 use sluice::file::{GgufHeader, OutputFile};
 use sluice_core::kernels::quantize::Quantizer;
 use std::collections::BTreeMap;
@@ -184,7 +183,7 @@ impl Group<'_> {
         let mut a = own.a.clone();
         a.resize(self.rank * own.n_cols(), 0.0);
         if self.is_embedding() {
-            a = turned(&a, self.rank);
+            a = transposed(&a, self.rank);
         }
         (a, row_len)
     }

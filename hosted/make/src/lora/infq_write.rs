@@ -1,11 +1,11 @@
-//! Writing an INFQ v1 directory with one adapter; [`super::infq`] describes the format.
+//! Writing an INFQ v1 directory with one adapter; [`sluice::adapter::infq`] describes the format.
 #![forbid(unsafe_code)]
 
 use super::LoraError;
 use super::files::write_all;
-use super::infq::{ALIGN, LAYOUT, RECORD_BYTES, RECORD_LAYOUT};
 use serde_json::{Value, json};
 use sluice::adapter::AdapterFile;
+use sluice::adapter::infq::{ALIGN, LAYOUT, RECORD_BYTES, RECORD_LAYOUT};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
 use sluice_core::kernels::quantize::QuantizeError;
@@ -181,8 +181,8 @@ fn push_codes(out: &mut Vec<u8>, codes: impl Iterator<Item = i8>, is_int4: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lora::read_for;
     use sluice::adapter::Factors;
+    use sluice_hf::adapter::read;
     use std::fs;
     use std::path::PathBuf;
 
@@ -237,7 +237,7 @@ mod tests {
             let folder = Folder::new(&format!("round-{is_int4}"));
             let file = file();
             write_infq(&file, options(is_int4), &folder.0).expect("it can be written");
-            let read = read_for(&folder.0, None, None).expect("it can be read");
+            let read = read(&folder.0, None, None).expect("it can be read");
             assert_eq!(read.factors.len(), 2);
             for (own, read) in file.factors.iter().zip(&read.factors) {
                 assert_eq!((own.key(), own.rank), (read.key(), read.rank));
@@ -318,9 +318,7 @@ mod tests {
         ] {
             assert!(sound.contains(from), "{from}");
             fs::write(&path, sound.replacen(from, to, 1)).expect("it can be written");
-            let error = read_for(&folder.0, None, None)
-                .expect_err(expected)
-                .to_string();
+            let error = read(&folder.0, None, None).expect_err(expected).to_string();
             assert!(error.contains(expected), "{from} {to}: {error}");
         }
     }
@@ -339,7 +337,7 @@ mod tests {
             many["adapters"].as_array_mut().expect("a list").push(entry);
         }
         fs::write(&path, many.to_string()).expect("it can be written");
-        let error = read_for(&folder.0, None, None)
+        let error = read(&folder.0, None, None)
             .expect_err("too much")
             .to_string();
         assert!(error.contains("overlaps other matrices"), "{error}");
@@ -352,7 +350,7 @@ mod tests {
         file.factors[0].a = vec![1e-6; 10];
         let folder = Folder::new("small");
         write_infq(&file, options(false), &folder.0).expect("it can be written");
-        let read = read_for(&folder.0, None, None).expect("it can be read");
+        let read = read(&folder.0, None, None).expect("it can be read");
         assert!(read.factors[0].a.iter().all(|x| (x - 1e-6).abs() < 5e-8));
     }
 }

@@ -1,12 +1,11 @@
 //! The number and shapes of the matrices in a model's tensors.
 #![forbid(unsafe_code)]
 
-use super::LoraError;
-use super::base::Hints;
-use crate::convert::{Base, Wanted};
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::{AdapterError, AdapterFile, Factors};
 use sluice::file::ModelFile;
 use sluice_core::gguf::Gguf;
+use sluice_hf::adapter::BaseHints;
+use sluice_hf::{Base, Wanted};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -30,22 +29,22 @@ impl Matrices {
     /// The matrices of a GGUF file.
     ///
     /// # Errors
-    /// [`LoraError::File`].
-    pub fn of_model(model: &ModelFile) -> Result<Self, LoraError> {
+    /// [`AdapterError::File`].
+    pub fn of_model(model: &ModelFile) -> Result<Self, AdapterError> {
         Ok(Self::of_gguf(&model.parse()?))
     }
 
-    /// The matrices of the model that a PEFT folder is for, from a `config.json` found as by [`super::read_for`];
+    /// The matrices of the model that a PEFT folder is for, from a `config.json` found as by [`sluice_hf::adapter::read`];
     /// `None` without such a file.
     ///
     /// # Errors
-    /// [`LoraError::Convert`].
+    /// [`AdapterError::Folder`].
     pub fn of_base(
         folder: &Path,
         named: Option<&str>,
         base: Option<&Path>,
-    ) -> Result<Option<Self>, LoraError> {
-        let hints = Hints {
+    ) -> Result<Option<Self>, AdapterError> {
+        let hints = BaseHints {
             folder,
             base,
             named,
@@ -53,7 +52,7 @@ impl Matrices {
         };
         match hints.bases(&[]) {
             Ok(bases) => Ok(bases.first().map(Self::of)),
-            Err(LoraError::NoBase { .. }) => Ok(None),
+            Err(AdapterError::NoBase { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -116,18 +115,18 @@ impl Matrices {
     /// Checks that an adapter fits such a model.
     ///
     /// # Errors
-    /// [`LoraError::Family`], [`LoraError::Shape`], [`LoraError::Tensor`].
-    pub fn check(&self, file: &AdapterFile) -> Result<(), LoraError> {
+    /// [`AdapterError::Family`], [`AdapterError::Shape`], [`AdapterError::Tensor`].
+    pub fn check(&self, file: &AdapterFile) -> Result<(), AdapterError> {
         self.check_family(file)?;
         file.factors
             .iter()
             .try_for_each(|factors| self.check_one(&file.path, factors))
     }
 
-    pub(super) fn check_family(&self, file: &AdapterFile) -> Result<(), LoraError> {
+    pub(super) fn check_family(&self, file: &AdapterFile) -> Result<(), AdapterError> {
         if !file.architecture.is_empty() && file.architecture != self.architecture {
-            return Err(LoraError::Family {
-                path: (&file.path).into(),
+            return Err(AdapterError::Family {
+                path: file.path.clone(),
                 found: file.architecture.clone(),
                 expected: self.architecture.clone(),
             });
@@ -135,10 +134,10 @@ impl Matrices {
         Ok(())
     }
 
-    pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), LoraError> {
+    pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), AdapterError> {
         let Some(matrix) = self.find(&factors.tensor) else {
             let what = "is adapted, but the model has no such matrix";
-            return Err(LoraError::tensor(path, &*factors.tensor, what));
+            return Err(AdapterError::tensor(path, &*factors.tensor, what));
         };
         let is_there = match (matrix.n_parts, factors.part) {
             (None, None) => true,
@@ -154,7 +153,7 @@ impl Matrices {
                 (Some(_), None) => "is a single matrix in the model, but adapted as a stack".into(),
                 _ => "is a stack of matrices in the model, but adapted as one".to_owned(),
             };
-            return Err(LoraError::tensor(path, &*factors.tensor, what));
+            return Err(AdapterError::tensor(path, &*factors.tensor, what));
         }
         let found = match factors.tensor.as_str() {
             "token_embd.weight" => [factors.n_cols(), factors.n_rows()],
@@ -163,7 +162,7 @@ impl Matrices {
         let (found, expected) = (found.map(|n| n as u64), [matrix.rows, matrix.columns]);
         match found == expected {
             true => Ok(()),
-            false => Err(LoraError::Shape {
+            false => Err(AdapterError::Shape {
                 path: path.into(),
                 tensor: factors.tensor.clone(),
                 found,

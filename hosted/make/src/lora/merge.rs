@@ -9,19 +9,17 @@
 
 use super::LoraError;
 use super::added::{Added, EMBEDDING, by_tensor};
-use super::numbers::usize_of;
 use crate::convert::{can_encode, encode};
 use crate::pieces::{Outcome, share};
-use crate::quantize::is_read;
-use sluice::adapter::AdapterFile;
+use sluice::adapter::{AdapterError, AdapterFile};
 use sluice::file::{
     COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
 };
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
-use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
+use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::team::StopFlag;
 
 /// The changes to each tensor of a model.
@@ -90,11 +88,12 @@ impl<'m> MergePlan<'m> {
             None => info.ty,
         };
         if !added.is_empty() {
-            let cannot = !is_read(info.ty) || !can_encode(target);
+            let is_read = WeightType::from_ggml(info.ty).is_some();
+            let cannot = !is_read || !can_encode(target);
             if cannot || target.row_bytes(info.dims[0]).is_none() {
                 return Err(LoraError::CannotEncode {
                     tensor: name.into(),
-                    ty: if is_read(info.ty) { target } else { info.ty },
+                    ty: if is_read { target } else { info.ty },
                     row_len: info.dims[0],
                 });
             }
@@ -126,7 +125,8 @@ impl<'m> MergePlan<'m> {
                 .map(|name| format!("{name}.scale"));
             if let Some(scale) = scale.filter(|scale| gguf.tensor(scale).is_some()) {
                 let what = format!("is multiplied by {scale}, so nothing can be added to it");
-                return Err(LoraError::tensor(self.source.name(), info.name, what));
+                let error = AdapterError::tensor(self.source.name(), info.name, what);
+                return Err(error.into());
             }
         }
         Ok(())
@@ -265,11 +265,7 @@ impl Room {
         let read = plan
             .source
             .read(info.offset + first * info.row_bytes(), &mut self.bytes);
-        read.map_err(|error| LoraError::Data {
-            path: plan.source.name().into(),
-            tensor: info.name.into(),
-            error,
-        })?;
+        read.map_err(|error| AdapterError::data(plan.source.name(), info.name, error))?;
         let rows = usize_of(piece.row)..usize_of(piece.row + piece.n_rows);
         let own = merged.added.iter();
         let own = own.filter(|added| added.part == piece.part && added.meets(&rows));
@@ -310,4 +306,9 @@ impl Room {
             }
         }
     }
+}
+
+/// Converts a tensor's size, which the file's length bounds.
+fn usize_of(n: u64) -> usize {
+    usize::try_from(n).expect("the tensor is in a file, and in memory soon")
 }

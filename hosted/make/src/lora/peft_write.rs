@@ -5,15 +5,15 @@
 #![forbid(unsafe_code)]
 
 use super::LoraError;
-use super::base::Hints;
 use super::files::write_all;
-use super::turn::Pair;
-use crate::convert::{Base, FloatType, Map, Wanted, encode};
+use crate::convert::{FloatType, encode};
 use serde_json::{Value, json};
-use sluice::adapter::{AdapterFile, Factors};
+use sluice::adapter::{AdapterError, AdapterFile, Factors};
 use sluice::file::ModelFile;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::Quantizer;
+use sluice_hf::adapter::{BaseHints, Pair};
+use sluice_hf::{Base, Map, Wanted};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub fn write_peft(
             });
         }
     };
-    let hints = Hints {
+    let hints = BaseHints {
         folder: Path::new(&file.path),
         base: options.base,
         named: file.base_model.as_deref(),
@@ -135,11 +135,12 @@ struct Modules(HashMap<String, Wanted>);
 impl Modules {
     fn new(base: &Base, file: &AdapterFile) -> Result<Self, LoraError> {
         if !file.architecture.is_empty() && file.architecture != base.architecture() {
-            return Err(LoraError::Family {
-                path: (&file.path).into(),
+            let error = AdapterError::Family {
+                path: file.path.clone(),
                 found: file.architecture.clone(),
                 expected: base.architecture().into(),
-            });
+            };
+            return Err(error.into());
         }
         let wanted = base.wanted().into_iter();
         Ok(Self(wanted.map(|own| (own.name.clone(), own)).collect()))
@@ -179,12 +180,13 @@ impl Modules {
             ));
         }
         if found != [source[0], source[1]] {
-            return Err(LoraError::Shape {
+            let error = AdapterError::Shape {
                 path: name.into(),
                 tensor: factors.tensor.clone(),
                 found,
                 expected: [source[0], source[1]],
-            });
+            };
+            return Err(error.into());
         }
         let pair = Pair::turned_back(factors, wanted);
         let pair = pair.ok_or_else(|| {

@@ -7,8 +7,8 @@ use core::fmt;
 use regex_lite::Regex;
 use sluice::file::{GgufHeader, MetaValue};
 use sluice_core::gguf::{Gguf, TensorInfo};
-use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::can_quantize;
+use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::model::Site;
 use std::collections::HashMap;
 
@@ -326,7 +326,7 @@ impl QuantizeRequest {
             return Ok(());
         }
         let (name, source) = (|| tensor.name.clone(), tensor.source);
-        if !is_read(source) {
+        if WeightType::from_ggml(source).is_none() {
             let (tensor, ty) = (name(), source);
             return Err(PlanError::NotNumbers { tensor, ty });
         }
@@ -361,20 +361,6 @@ impl QuantizeRequest {
 /// Whether a tensor is the token embedding or the output layer.
 fn is_edge(name: &str) -> bool {
     site(name) == Some(Site::Output) || is_embedding(name)
-}
-
-/// Whether there is a decoder for the type.
-pub(crate) const fn is_read(ty: GgmlType) -> bool {
-    !matches!(
-        ty,
-        GgmlType::I8
-            | GgmlType::I16
-            | GgmlType::I32
-            | GgmlType::I64
-            | GgmlType::F64
-            | GgmlType::Q8_1
-            | GgmlType::Q8_K
-    )
 }
 
 /// Whether a tensor is a weight matrix. Vectors, norms, routers, small convolutions, positions and similar tensors are

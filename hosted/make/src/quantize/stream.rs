@@ -2,15 +2,15 @@
 #![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
-use super::plan::{Plan, PlannedTensor, is_read};
+use super::plan::{Plan, PlannedTensor};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice::Team;
 use sluice::file::{GgufWriter, ModelFile, OutputError};
 use sluice::host::workers::WorkerPanicked;
 use sluice_core::gguf::source::{SourceError, TensorSource};
-use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::{QuantizeError as ValueError, Quantizer};
+use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
@@ -198,7 +198,7 @@ impl Room {
             tensor: tensor.name.clone(),
             error,
         })?;
-        if tensor.is_copied() && !is_read(tensor.source) {
+        if tensor.is_copied() && WeightType::from_ggml(tensor.source).is_none() {
             return Ok(());
         }
         let n = usize_of(piece.n_rows * tensor.row_len());

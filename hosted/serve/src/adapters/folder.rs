@@ -4,6 +4,7 @@ use super::Adapters;
 use super::entry::{Entry, Origin};
 use core::hash::{Hash as _, Hasher as _};
 use core::time::Duration;
+use sluice::adapter::adapters_at;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::DefaultHasher;
 use std::path::{Path, PathBuf};
@@ -163,7 +164,7 @@ fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
         let stamp = looks.stamp;
         let known = before.remove(path).filter(|(then, _)| *then == stamp);
         let listed = known.unwrap_or_else(|| {
-            let all = sluice_make::lora::all_at(path);
+            let all = adapters_at(path);
             (stamp, all.map_err(|error| error.to_string()))
         });
         (path.clone(), listed)

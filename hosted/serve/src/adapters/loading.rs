@@ -116,7 +116,7 @@ impl Adapters {
     fn read(&self, parts: &[(std::path::PathBuf, f32)], model: &Model) -> Result<Blend, String> {
         let (base, precision) = (self.options.base.as_deref(), self.options.precision);
         let parts = parts.iter().map(|(path, scale)| {
-            let loaded = sluice_make::lora::load(path, base, model, precision);
+            let loaded = sluice_hf::adapter::load(path, base, model, precision);
             let (adapter, warnings) = loaded.map_err(|error| error.to_string())?;
             for warning in &warnings {
                 (self.log)(&format!("{}: warning: {warning}", path.display()));

@@ -8,10 +8,11 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use sluice::adapter::AdapterFile;
 use sluice::file::{ModelFile, OutputFile};
+use sluice_hf::adapter::read;
 use sluice_make::convert::FloatType;
 use sluice_make::lora::{
-    GgufOptions, InfqOptions, Matrices, OUTLIER_THRESHOLD, PeftOptions, read_for, write_gguf,
-    write_infq, write_peft,
+    GgufOptions, InfqOptions, Matrices, OUTLIER_THRESHOLD, PeftOptions, write_gguf, write_infq,
+    write_peft,
 };
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,7 @@ pub(crate) struct GgufArgs {
 pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     args.check()?;
     let model = args.base.model()?;
-    let file = read_for(&args.input, args.base.base(), model.as_ref())?;
+    let file = read(&args.input, args.base.base(), model.as_ref())?;
     warn(&file);
     if let Some(model) = &model {
         Matrices::of_model(model)?.check(&file)?;

@@ -7,8 +7,9 @@ use crate::ui::output::{TextOutput, note};
 use clap::Args;
 use core::fmt::Write as _;
 use serde_json::json;
-use sluice::adapter::{AdapterFile, Factors};
-use sluice_make::lora::{AdapterFormat, LoraError, Matrices, read_as_named, read_for};
+use sluice::adapter::{AdapterError, AdapterFile, AdapterFormat, Factors};
+use sluice_hf::adapter::{read, read_as_named};
+use sluice_make::lora::Matrices;
 use std::path::PathBuf;
 
 pub(super) const EXAMPLES: &str = "\
@@ -31,8 +32,8 @@ pub(crate) struct InspectArgs {
 pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let model = args.base.model()?;
     let format = AdapterFormat::of(&args.path)?;
-    let file = match read_for(&args.path, args.base.base(), model.as_ref()) {
-        Err(LoraError::NoBase { what, .. }) => {
+    let file = match read(&args.path, args.base.base(), model.as_ref()) {
+        Err(AdapterError::NoBase { what, .. }) => {
             note(format_args!("the names are Hugging Face's: {what}"));
             read_as_named(&args.path)?
         }

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use core::str::FromStr;
 use sluice::adapter::AdapterFile;
 use sluice::file::{LoadMode, ModelFile};
-use sluice_make::lora::read_for;
+use sluice_hf::adapter::read;
 use std::path::{Path, PathBuf};
 
 pub(super) const EXAMPLES: &str = "\
@@ -120,7 +120,7 @@ fn read_all(
 ) -> anyhow::Result<Vec<(AdapterFile, f32)>> {
     let mut files = Vec::new();
     for AdapterWeight { path, scale } in adapters {
-        let file = read_for(path, base, model)?;
+        let file = read(path, base, model)?;
         warn(&file);
         files.push((file, *scale));
     }

@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, value_parser};
 use core::str::FromStr;
 use serde::Deserialize;
-use sluice_make::lora::AdapterFormat;
+use sluice::adapter::AdapterFormat;
 use sluice_serve::{AdaptersOptions, NamedAdapter};
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Splitting the pairs of experts that are one parameter.
 
 use super::*;
-use crate::convert::Map;
+use crate::family::Map;
 
 const N_EXPERT: usize = 3;
 const RANK: usize = 2;
@@ -110,9 +110,12 @@ fn check(wanted: &[Wanted], module: &str, name: &str, tensors: &[(&str, &[usize]
             } else {
                 turned(&whole)
             };
-            for (((tensor, part), own), (name, rows)) in own.iter().zip(tensors) {
+            for ((order, own), (name, rows)) in own.iter().zip(tensors) {
                 assert_eq!(own.tensor, format!("blk.0.ffn_{name}_exps.weight"));
-                assert_eq!((&wanted[*tensor].name, *part), (&own.tensor, expert));
+                assert_eq!(
+                    (&wanted[order.tensor].name, order.part),
+                    (&own.tensor, expert)
+                );
                 assert_eq!(own.part, Some(narrow(expert as u64)));
                 let expected: Vec<_> = rows.iter().map(|&row| whole[row].clone()).collect();
                 assert_eq!(

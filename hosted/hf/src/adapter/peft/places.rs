@@ -1,15 +1,17 @@
 //! Which modules a model's tensors come from, by the names an adapter may use.
 
+use super::super::experts::{Stack, Stacks};
 use super::Module;
-use crate::convert::{Base, Wanted};
-use crate::lora::experts::{Stack, Stacks};
+use crate::base::Base;
+use crate::family::Wanted;
+use sluice::adapter::PairOrder;
 use std::collections::HashMap;
 
 /// A model's tensors by their sources' names.
 pub(super) struct Places<'b> {
     pub(super) base: &'b Base,
     pub(super) wanted: Vec<Wanted>,
-    by_source: HashMap<String, Vec<(usize, usize)>>,
+    by_source: HashMap<String, Vec<PairOrder>>,
     /// Experts that may be parameters of one module.
     pub(super) stacks: Stacks,
 }
@@ -36,11 +38,11 @@ impl<'b> Places<'b> {
 
     pub(super) fn new(base: &'b Base) -> Self {
         let wanted = base.wanted();
-        let mut by_source: HashMap<String, Vec<(usize, usize)>> = HashMap::new();
+        let mut by_source: HashMap<String, Vec<PairOrder>> = HashMap::new();
         for (tensor, wanted) in wanted.iter().enumerate() {
             for (part, source) in wanted.parts.iter().enumerate() {
                 let places = by_source.entry(source.clone()).or_default();
-                places.push((tensor, part));
+                places.push(PairOrder { tensor, part });
             }
         }
         Self {
@@ -52,7 +54,7 @@ impl<'b> Places<'b> {
     }
 
     /// Tensors, and the index of the source in each.
-    pub(super) fn of(&self, source: &str) -> Option<&[(usize, usize)]> {
+    pub(super) fn of(&self, source: &str) -> Option<&[PairOrder]> {
         as_named_now_or_before(source, |name| self.by_source.get(name)).map(Vec::as_slice)
     }
 

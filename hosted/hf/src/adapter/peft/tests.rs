@@ -1,8 +1,8 @@
 //! Reading folders with adapted parameters.
 
 use super::*;
-use crate::convert::Base;
-use crate::lora::read_for;
+use crate::adapter::read;
+use crate::base::Base;
 use serde_json::{Value, json};
 use std::fs;
 
@@ -107,7 +107,7 @@ fn listed(file: &AdapterFile) -> Vec<(&str, Option<u32>, usize, f32)> {
 fn experts_that_are_one_parameter_become_pairs_of_each() {
     for (name, model) in [("qwen3moe", qwen3moe()), ("mixtral", mixtral())] {
         let folder = Folder::new(name, &model, &about(), &all());
-        let file = read_for(&folder.0, None, None).expect("it is sound");
+        let file = read(&folder.0, None, None).expect("it is sound");
         let mut found = listed(&file);
         found.sort_by_key(|(tensor, part, ..)| (*tensor, *part));
         let stack = |tensor, rank, scale| (0..3).map(move |e| (tensor, Some(e), rank, scale));
@@ -205,9 +205,7 @@ fn other_parameters_are_refused_by_name() {
     ];
     for (i, (about, tensors, expected)) in cases.into_iter().enumerate() {
         let folder = Folder::new(&format!("refused-{i}"), &qwen3moe(), &about, &tensors);
-        let error = read_for(&folder.0, None, None)
-            .expect_err(expected)
-            .to_string();
+        let error = read(&folder.0, None, None).expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
     }
 }

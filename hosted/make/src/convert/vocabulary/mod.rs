@@ -14,14 +14,14 @@ mod unigram;
 mod wordpiece;
 
 use super::ConvertError;
-use super::config::{Config, whole};
-use super::family::Words;
-use super::folder::{exists, read_object_if_there, read_text_bytes};
 use super::rules::Spaces;
 use super::tokenizer_json::{TokenizerJson, parse_tokenizer};
-use super::unread::{short, warn_of_rest};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
+use sluice_hf::{
+    Config, HfError, Words, exists, read_object_if_there, read_text_bytes, short, warn_of_rest,
+    whole,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,7 @@ impl TokenizerFiles {
             let parsed = parse_tokenizer(&read_text_bytes(&path)?);
             json = Some(parsed.map_err(|error| {
                 let path = path.clone();
-                ConvertError::Json { path, error }
+                HfError::Json { path, error }
             })?);
         } else if let Some(ranks) = ranks.into_iter().find(|path| exists(path)) {
             json = Some(tiktoken::read(&ranks, &about)?);

@@ -1,8 +1,6 @@
 //! SentencePiece's own file, with the additions of other files.
 
 use super::super::ConvertError;
-use super::super::family::Words;
-use super::super::folder::{exists, mistaken_text, read_bytes, read_json};
 use super::super::rules::{Prefix, SPACE, Spaces};
 use super::super::sentencepiece::{ModelKind, PieceKind, PieceModel, parse_model};
 use super::table::{
@@ -11,6 +9,7 @@ use super::table::{
 use super::{Kind, Rules, TokenizerFiles, Vocabulary, malformed_added, token_text};
 use serde_json::Value;
 use sluice::file::MetaValue;
+use sluice_hf::{HfError, Words, exists, mistaken_text, read_bytes, read_json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -32,7 +31,7 @@ pub(super) fn read_model(
             warnings.push(format!("{told}: {what}; using tokenizer.json instead"));
             return Ok(None);
         }
-        return Err(ConvertError::Mistaken { path, what });
+        return Err(HfError::Mistaken { path, what }.into());
     }
     match parse_model(&bytes) {
         Ok(model) => Ok(Some(model)),

@@ -4,7 +4,6 @@
 //! is the rank of the merge that makes the token, as in the `tokenizer.model` that such files are made
 //! from, and text is cut as the original cuts it.
 
-use super::super::family::Words;
 use super::super::rules::{Prefix, SPACE, Spaces, check_space_decoder};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::bpe::{check_affixes, merges_of};
@@ -13,6 +12,7 @@ use super::table::{
     is_byte_token,
 };
 use super::{Kind, Rules, Vocabulary};
+use sluice_hf::Words;
 use std::collections::{BTreeSet, HashMap};
 
 impl Vocabulary {

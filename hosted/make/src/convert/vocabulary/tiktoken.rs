@@ -6,13 +6,12 @@
 //! the last two parts from which each token is made: the ones that lower ranks leave of its bytes.
 
 use super::super::ConvertError;
-use super::super::config::Config;
-use super::super::folder::{mistaken_text, read_bytes};
 use super::super::tokenizer_json::{AddedToken, Merge, TokenModel, TokenizerJson, Vocab};
 use super::token_text;
 use super::unigram::base64;
 use serde_json::{Value, json};
 use sluice_core::tokenizer::byte_level_char;
+use sluice_hf::{Config, HfError, mistaken_text, read_bytes};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -77,10 +76,11 @@ pub(super) fn read(path: &Path, about: &Config) -> Result<TokenizerJson, Convert
         Ok(ranks) => ranks,
         Err(what) => {
             return Err(match mistaken_text(&bytes) {
-                Some(other) if !other.contains("tiktoken") => ConvertError::Mistaken {
+                Some(other) if !other.contains("tiktoken") => HfError::Mistaken {
                     path: path.into(),
                     what: other,
-                },
+                }
+                .into(),
                 _ => error(what),
             });
         }

@@ -4,11 +4,11 @@
 //! everything that BERT's normalizer does apart from lower case and accents.
 
 use super::super::ConvertError;
-use super::super::folder::{exists, read_text};
 use super::super::rules::{SPACE, Step, no_place, steps};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::table::{CONTROL, NORMAL, Table};
 use super::{Kind, Rules, TokenizerFiles, Vocabulary};
+use sluice_hf::{exists, read_text};
 
 impl Vocabulary {
     pub(super) fn from_wordpiece(
@@ -127,7 +127,7 @@ pub(super) fn read_vocab_txt(
     let about = &files.about;
     if about.bool("tokenize_chinese_chars") == Some(false) {
         let what = "is false, but in GGUF, Chinese characters are always words";
-        return Err(about.error(&["tokenize_chinese_chars"], what));
+        return Err(about.error(&["tokenize_chinese_chars"], what).into());
     }
     let text = BertText {
         lowercase: about.bool("do_lower_case") != Some(false),

@@ -1,0 +1,107 @@
+//! LoRA adapters of all formats: PEFT's folders here, others by [`sluice::adapter`].
+//!
+//! PEFT uses Hugging Face's names and row orders; they are converted as `sluice convert` converts the model's weights.
+//! That needs the model's sizes, from its `config.json` or from its GGUF file.
+//!
+//! A setting in a file is honoured or refused by name; an unknown one that does not change the computation causes a
+//! warning.
+
+mod config;
+mod experts;
+mod hints;
+mod keys;
+mod peft;
+mod turn;
+
+pub use hints::BaseHints;
+pub use turn::Pair;
+
+use sluice::adapter::{
+    Adapter, AdapterError, AdapterFile, AdapterFormat, AdapterOrigin, Factors, Packing, PairOrder,
+    PairSink, Precision, read_pairs,
+};
+use sluice::file::ModelFile;
+use sluice::model::ModelSource;
+use std::path::Path;
+
+/// Reads an adapter as [`read()`] does and packs it for `model`, one pair of matrices at a time, which takes less
+/// memory and time. Also returns warnings about settings that have no effect, a sentence each.
+///
+/// # Errors
+/// [`AdapterError`]: it cannot be read, or does not fit the model.
+pub fn load(
+    path: &Path,
+    base: Option<&Path>,
+    model: &ModelSource,
+    precision: Precision,
+) -> Result<(Adapter, Vec<String>), AdapterError> {
+    let mut packing = Packing::new(model.config(), &path.display().to_string(), precision);
+    let warnings = read_into(path, base, Some(model.file()), &mut packing)?;
+    Ok((packing.finish()?, warnings))
+}
+
+/// Reads an adapter: a PEFT folder, a GGUF file or an INFQ directory. `base` is the folder of the model that it is for,
+/// `model` the model's GGUF file; a PEFT folder needs one of them, unless it names a folder itself.
+///
+/// # Errors
+/// [`AdapterError`], with the file and the tensor.
+pub fn read(
+    path: &Path,
+    base: Option<&Path>,
+    model: Option<&ModelFile>,
+) -> Result<AdapterFile, AdapterError> {
+    let mut all = Collected::default();
+    let warnings = read_into(path, base, model, &mut all)?;
+    all.pairs.sort_by_key(|(order, _)| *order);
+    Ok(AdapterFile {
+        path: path.display().to_string(),
+        architecture: all.origin.architecture,
+        base_model: all.origin.base_model,
+        factors: all.pairs.into_iter().map(|(_, own)| own).collect(),
+        warnings,
+    })
+}
+
+/// Reads a PEFT folder as it is, with Hugging Face's tensor names and row order. Use it to inspect an adapter whose
+/// model is not available; an engine cannot run it.
+///
+/// # Errors
+/// [`AdapterError`].
+pub fn read_as_named(path: &Path) -> Result<AdapterFile, AdapterError> {
+    match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => peft::read_as_named(path),
+        _ => read(path, None, None),
+    }
+}
+
+/// Passes the pairs of an adapter to `sink`; returns warnings.
+fn read_into(
+    path: &Path,
+    base: Option<&Path>,
+    model: Option<&ModelFile>,
+    sink: &mut dyn PairSink,
+) -> Result<Vec<String>, AdapterError> {
+    match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => peft::read(path, base, model, sink),
+        _ => read_pairs(path, sink),
+    }
+}
+
+/// All pairs of an adapter.
+#[derive(Default)]
+struct Collected {
+    origin: AdapterOrigin,
+    pairs: Vec<(PairOrder, Factors)>,
+}
+
+impl PairSink for Collected {
+    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterError> {
+        self.origin = origin;
+        Ok(())
+    }
+
+    fn take(&mut self, order: PairOrder, factors: &Factors) -> Result<(), AdapterError> {
+        self.pairs.push((order, factors.clone()));
+        Ok(())
+    }
+}
