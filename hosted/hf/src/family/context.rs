@@ -16,7 +16,7 @@ pub(super) fn context(
     warnings: &mut Vec<String>,
 ) -> Result<u32, HfError> {
     let n_ctx = config.count(CONTEXT)?;
-    let listed = mixers::listed(config, shape.n_layer)?;
+    let listed = mixers::with_states(config, shape.n_layer)?;
     let uses = config.bool("use_sliding_window");
     let window = match config
         .find(&["sliding_window"])
@@ -28,7 +28,7 @@ pub(super) fn context(
     let by_family = match family.kind {
         // transformers ignores it.
         Kind::Llama => false,
-        Kind::Mistral | Kind::Mixtral => true,
+        Kind::Mistral => true,
         _ => uses == Some(true),
     };
     let has_windows = match listed.is_empty() {

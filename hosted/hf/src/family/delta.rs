@@ -1,21 +1,22 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in most layers, gated attention in the others.
 
 use super::Shape;
+use super::description::Description;
 use super::keys::{Key, write_nextn};
 use super::mixers::{self, Mixer};
-use super::parts::Parts;
+use super::rope::RopeTraits;
 use super::rows::{
     EXPERTS, HEAD_NORMS, ROUTER, Row, SWIGLU, always, bare, block, block_when, is_nextn, n_embd,
     n_kv, n_q, one_row, row, sparse,
 };
-use super::shape::{ExpertSizes, Nextn};
-use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_SHARED};
+use super::shape::{ExpertSizes, HeadDim, Nextn};
+use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_GATE, QWEN_SHARED};
 use super::traits::{Traits, means};
 use super::wanted::{Change, Map, Slice};
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
-use sluice::file::{GgufHeader, MetaValue};
+use sluice::file::MetaValue;
 
 // Sizes of the nets: heads of keys and of values, and their columns.
 
@@ -187,6 +188,7 @@ pub(super) const QWEN3_NEXT: Traits = Traits {
         block_when(attends, ATTENTION),
         block_when(attends, HEAD_NORMS),
         sparse(always, ROUTER, EXPERTS),
+        block(QWEN_GATE),
         block(QWEN_SHARED),
         block_when(is_nextn, NEXTN),
     ],
@@ -203,7 +205,7 @@ const QWEN: Traits = Traits {
     mixers: by_interval,
     sizes: SIZES,
     norms_add_one: true,
-    head_dim: |_, _| Some(256),
+    head_dim: HeadDim::Of(256),
     nextn: Nextn::Mtp,
     ..Traits::TABLES
 };
@@ -223,7 +225,10 @@ pub(super) const QWEN35: Traits = Traits {
     },
     means: &[means("attn_output_gate", Neutral::On)],
     is_wrapped: true,
-    has_sections: true,
+    rope: RopeTraits {
+        has_sections: true,
+        ..RopeTraits::PLAIN
+    },
     ..QWEN
 };
 
@@ -234,6 +239,7 @@ pub(super) const QWEN35_MOE: Traits = Traits {
         block_when(attends, ATTENTION),
         block_when(attends, HEAD_NORMS),
         sparse(always, ROUTER, EXPERTS),
+        block(QWEN_GATE),
         block(QWEN_SHARED),
         block_when(is_nextn, NEXTN),
     ],
@@ -256,7 +262,7 @@ fn by_interval(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     let interval = config
         .maybe_count(&["full_attention_interval"])?
         .unwrap_or(4);
-    let listed = mixers::listed(config, n_layer)?;
+    let listed = mixers::with_states(config, n_layer)?;
     if !listed.is_empty() {
         return Ok(listed);
     }
@@ -280,42 +286,26 @@ fn check_heads(config: &Config) -> Result<(), HfError> {
     Err(config.error(&[key], &what))
 }
 
-fn write_net(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let (config, shape) = (parts.config, parts.shape);
-    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    let (n_head_k, n_head_v) = (n_head_k(shape), n_head_v(shape));
-    let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    header.set(&named("ssm.conv_kernel"), fits(n_taps(shape)));
-    header.set(&named("ssm.state_size"), fits(dim_k(shape)));
-    header.set(&named("ssm.group_count"), fits(n_head_k));
-    header.set(&named("ssm.time_step_rank"), fits(n_head_v));
-    header.set(&named("ssm.inner_size"), fits(values_dim(shape)));
+fn write_net(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
+    out.set_size("ssm.conv_kernel", n_taps(shape));
+    out.set_size("ssm.state_size", dim_k(shape));
+    out.set_size("ssm.group_count", n_head_k(shape));
+    out.set_size("ssm.time_step_rank", n_head_v(shape));
+    out.set_size("ssm.inner_size", values_dim(shape));
     let layers = 0..shape.n_layer + shape.n_nextn;
     let is_net: Vec<_> = layers.map(|layer| is_net(shape, layer)).collect();
-    header.set(
-        &named("attention.recurrent_layers"),
-        MetaValue::bools(&is_net),
-    );
-    let interval = config
-        .maybe_count(&["full_attention_interval"])?
-        .unwrap_or(4);
-    header.set(&named("full_attention_interval"), interval);
+    out.set("attention.recurrent_layers", MetaValue::bools(&is_net));
+    let interval = out.config.maybe_count(&["full_attention_interval"])?;
+    out.set("full_attention_interval", interval.unwrap_or(4));
     Ok(())
 }
 
 /// Number of column pairs rotated by time, height and width. All three positions are equal for text.
-fn write_sections(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let key = format!("{}.rope.dimension_sections", parts.family.architecture);
-    if !header.contains(&key) {
-        header.set(&key, MetaValue::i32s(&[11, 11, 10, 0]));
+fn write_sections(out: &mut Description<'_>) -> Result<(), HfError> {
+    let key = format!("{}.rope.dimension_sections", out.family.architecture);
+    if !out.header.contains(&key) {
+        out.header.set(&key, MetaValue::i32s(&[11, 11, 10, 0]));
     }
     Ok(())
 }

@@ -2,24 +2,25 @@
 
 use super::Shape;
 use super::context::narrow;
-use super::keys::{Key, Or, Said};
+use super::description::Description;
+use super::keys::{Key, N_VOCAB, Or, Said};
 use super::labels;
-use super::mixers;
-use super::parts::Parts;
+use super::mixers::only_every;
 use super::pooling;
+use super::rope::{RopeTraits, WindowBase};
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
 };
+use super::shape::HeadDim;
 use super::traits::{Traits, VocabularyTraits, means};
 use crate::HfError;
 use crate::unread::Neutral;
-use sluice::file::GgufHeader;
 
 /// The common traits of encoders.
 pub(super) const ENCODER: Traits = Traits {
     is_encoder: true,
     has_windows: true,
-    rope_base: 0.0,
+    rope: RopeTraits::of_base(0.0),
     ..Traits::TABLES
 };
 
@@ -32,31 +33,19 @@ pub(super) fn two_ff(shape: &Shape) -> u64 {
 }
 
 /// Writes that attention is not causal, the pooling mode, and the labels of a scoring head.
-pub(super) fn write_encoder(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    header.set(&named("attention.causal"), false);
-    write_pooling(header, parts, warnings)?;
-    labels::write(header, parts)?;
-    if let Some(n) = parts.config.maybe_count(&["type_vocab_size"])? {
-        header.set("tokenizer.ggml.token_type_count", n);
+pub(super) fn write_encoder(out: &mut Description<'_>) -> Result<(), HfError> {
+    out.set("attention.causal", false);
+    write_pooling(out)?;
+    labels::write(out);
+    if let Some(n) = out.config.maybe_count(&["type_vocab_size"])? {
+        out.header.set("tokenizer.ggml.token_type_count", n);
     }
     Ok(())
 }
 
-fn write_pooling(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    if let Some(pooling) = pooling::read(parts.folder, parts.family, warnings)? {
-        header.set(&named("pooling_type"), pooling);
-    }
-    let config = parts.config;
+fn write_pooling(out: &mut Description<'_>) -> Result<(), HfError> {
+    pooling::write(out)?;
+    let config = out.config;
     let Some(pooling) = config.str("classifier_pooling") else {
         return Ok(());
     };
@@ -68,7 +57,7 @@ fn write_pooling(
             return Err(config.error(&["classifier_pooling"], &what));
         }
     };
-    header.set(&named("classifier.pooling_type"), number);
+    out.set("classifier.pooling_type", number);
     Ok(())
 }
 
@@ -84,14 +73,11 @@ const MODERN_GLOBALS: &[Row] = &[
 
 pub(super) const MODERN_BERT: Traits = Traits {
     globals: MODERN_GLOBALS,
-    vocabulary: VocabularyTraits {
-        flags: &[
-            ("add_bos_token", true),
-            ("add_eos_token", true),
-            ("add_sep_token", true),
-        ],
-        ..VocabularyTraits::PLAIN
-    },
+    vocabulary: VocabularyTraits::with_flags(&[
+        ("add_bos_token", true),
+        ("add_eos_token", true),
+        ("add_sep_token", true),
+    ]),
     layers: "layers.",
     blocks: &[
         // The embedding's norm replaces the first layer's.
@@ -116,10 +102,10 @@ pub(super) const MODERN_BERT: Traits = Traits {
             Or::Nothing,
         ),
         Key::Always("rope.scaling.type", Said::Text("none")),
-        Key::Count("vocab_size", "vocab_size", Or::Missing),
-        Key::By(|header, parts, _| {
-            if let Some(name) = parts.config.str("hidden_activation") {
-                header.set("modern-bert.hidden_activation", name);
+        N_VOCAB,
+        Key::By(|out| {
+            if let Some(name) = out.config.str("hidden_activation") {
+                out.set("hidden_activation", name);
             }
             Ok(())
         }),
@@ -132,8 +118,10 @@ pub(super) const MODERN_BERT: Traits = Traits {
         means("position_embedding_type", Neutral::Text(&["absolute"])),
         means("classifier_activation", Neutral::Text(&["gelu"])),
     ],
-    rope_base: 160_000.0,
-    has_window_rope: true,
+    rope: RopeTraits {
+        window: WindowBase::IfGiven,
+        ..RopeTraits::of_base(160_000.0)
+    },
     rename: |name| {
         let name = name.strip_prefix("model.").unwrap_or(name);
         let is_left_out = name.starts_with("head.") || name.starts_with("decoder.");
@@ -155,18 +143,14 @@ pub(super) const MODERN_BERT_RANK: Traits = Traits {
 
 pub(super) const EUROBERT: Traits = Traits {
     globals: HEADLESS,
-    vocabulary: VocabularyTraits {
-        flags: &[("add_bos_token", false)],
-        ..VocabularyTraits::PLAIN
-    },
+    vocabulary: VocabularyTraits::with_flags(&[("add_bos_token", false)]),
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
     keys: &[
         Key::Always("attention.causal", Said::Flag(false)),
         Key::Always("rope.scaling.type", Said::Text("none")),
         Key::By(write_pooling),
     ],
-    head_dim: |_, _| None,
-    rope_base: 250_000.0,
+    rope: RopeTraits::of_base(250_000.0),
     ..ENCODER
 };
 
@@ -202,15 +186,8 @@ pub(super) const GEMMA_EMBEDDING: Traits = Traits {
         Key::By(write_dense),
         Key::By(write_pooling),
     ],
-    mixers: |config, n_layer| {
-        let listed = mixers::listed(config, n_layer)?;
-        if listed.is_empty() || listed == mixers::all_but_every(6, n_layer) {
-            return Ok(listed);
-        }
-        let what = "is not full attention in every sixth layer, as gemma-embedding in GGUF implies";
-        Err(config.error(&["layer_types"], what))
-    },
-    head_dim: |_, _| Some(256),
+    mixers: |config, n_layer| only_every(6, config, n_layer),
+    head_dim: HeadDim::Of(256),
     norms_add_one: true,
     activations: &["gelu_pytorch_tanh"],
     means: &[
@@ -221,9 +198,10 @@ pub(super) const GEMMA_EMBEDDING: Traits = Traits {
     is_encoder: true,
     is_tied: true,
     has_windows: true,
-    has_window_rope: true,
-    has_dense: true,
-    rope_base: 1e6,
+    rope: RopeTraits {
+        window: WindowBase::IfGiven,
+        ..RopeTraits::of_base(1e6)
+    },
     ..Traits::TABLES
 };
 
@@ -239,13 +217,9 @@ fn dense(shape: &Shape, place: usize) -> (u64, u64) {
     found.map_or((0, 0), |dense| (dense.n_in.into(), dense.n_out.into()))
 }
 
-fn write_dense(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let config = parts.config;
-    let head_dim = f64::from(parts.shape.head_dim);
+fn write_dense(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
+    let head_dim = f64::from(out.shape.head_dim);
     let scale = config
         .maybe_number(&["query_pre_attn_scalar"])?
         .unwrap_or(256.0);
@@ -253,10 +227,9 @@ fn write_dense(
         let what = format!("is {scale}, but gemma-embedding in GGUF implies {head_dim}");
         return Err(config.error(&["query_pre_attn_scalar"], &what));
     }
-    for dense in &parts.shape.dense {
-        let key = |end: &str| format!("gemma-embedding.{}_feat_{end}", dense.name);
-        header.set(&key("in"), dense.n_in);
-        header.set(&key("out"), dense.n_out);
+    for dense in &out.shape.dense {
+        out.set(&format!("{}_feat_in", dense.name), dense.n_in);
+        out.set(&format!("{}_feat_out", dense.name), dense.n_out);
     }
     Ok(())
 }

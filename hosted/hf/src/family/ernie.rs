@@ -1,16 +1,15 @@
 //! ERNIE 4.5, with or without experts.
 
 use super::Shape;
-use super::keys::{Key, Or};
-use super::parts::Parts;
+use super::description::Description;
+use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
 use super::rows::{
-    ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, n_embd, n_expert, n_ff_exp,
-    one_row, row, sparse,
+    ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, gated, n_embd, n_expert,
+    n_ff_exp, one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, Nextn};
 use super::traits::{Traits, VocabularyTraits};
 use crate::HfError;
-use sluice::file::GgufHeader;
 
 pub(super) const ERNIE: Traits = Traits {
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
@@ -48,11 +47,7 @@ pub(super) const ERNIE_MOE: Traits = Traits {
             "leading_dense_block_count",
             Or::Missing,
         ),
-        Key::Count(
-            "moe_intermediate_size",
-            "expert_feed_forward_length",
-            Or::Nothing,
-        ),
+        MAYBE_EXPERT_WIDTH,
         Key::Count("moe_num_shared_experts", "expert_shared_count", Or::Nothing),
         Key::By(write_ernie_shared),
     ],
@@ -102,31 +97,11 @@ fn n_ff_ernie(shape: &Shape) -> u64 {
     n_ff_exp(shape).saturating_mul(shape.size("moe_num_shared_experts"))
 }
 
-const ERNIE_SHARED: &[Row] = &[
-    row(
-        "ffn_gate_shexp",
-        "mlp.shared_experts.gate_proj",
-        &[n_ff_ernie, n_embd],
-    ),
-    row(
-        "ffn_up_shexp",
-        "mlp.shared_experts.up_proj",
-        &[n_ff_ernie, n_embd],
-    ),
-    row(
-        "ffn_down_shexp",
-        "mlp.shared_experts.down_proj",
-        &[n_embd, n_ff_ernie],
-    ),
-];
+const ERNIE_SHARED: &[Row] = gated!("_shexp", "mlp.shared_experts", n_ff_ernie);
 
 /// The total width of the shared experts. llama.cpp's converter computes it from other values.
-fn write_ernie_shared(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let (config, shape) = (parts.config, parts.shape);
+fn write_ernie_shared(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (config, shape) = (out.config, out.shape);
     let end = config
         .find(&["moe_layer_end_index"])
         .and_then(serde_json::Value::as_i64);
@@ -135,8 +110,7 @@ fn write_ernie_shared(
         return Err(config.error(&["moe_layer_end_index"], what));
     }
     if shape.size("moe_num_shared_experts") > 0 {
-        let n_ff = u32::try_from(n_ff_ernie(shape)).unwrap_or(u32::MAX);
-        header.set("ernie4_5-moe.expert_shared_feed_forward_length", n_ff);
+        out.set_size("expert_shared_feed_forward_length", n_ff_ernie(shape));
     }
     Ok(())
 }

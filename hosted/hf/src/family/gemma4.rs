@@ -2,18 +2,19 @@
 //! a dense network.
 
 use super::Shape;
-use super::keys::{Key, Or, write_windows};
-use super::mixers::{self, Mixer};
-use super::parts::Parts;
+use super::description::Description;
+use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or, write_windows};
+use super::mixers::{Mixer, listed_or_every};
+use super::rope::{RopeTraits, ScalingKind, WindowBase};
 use super::rows::{
-    Need, Row, Size, bare, block, block_when, head_dim, n_embd, n_expert, n_ff, n_ff_exp, n_head,
-    n_kv, n_q, n_vocab, one_row, row,
+    Need, Row, Size, bare, block, block_when, gated, head_dim, n_embd, n_expert, n_ff, n_ff_exp,
+    n_head, n_kv, n_q, n_vocab, one_row, row,
 };
-use super::shape::ExpertSizes;
+use super::shape::{ExpertSizes, HeadDim};
 use super::traits::{Traits, VocabularyTraits, Words, means};
 use crate::HfError;
 use crate::unread::Neutral;
-use sluice::file::{GgufHeader, MetaValue};
+use sluice::file::MetaValue;
 
 pub(super) const GEMMA4: Traits = Traits {
     globals: &[
@@ -55,9 +56,9 @@ pub(super) const GEMMA4: Traits = Traits {
         ),
         block_when(
             |shape, layer| !is_wide(shape, layer),
-            &feed(&[n_ff, n_embd], &[n_embd, n_ff]),
+            gated!("", "mlp", n_ff),
         ),
-        block_when(is_wide, &feed(&[wide, n_embd], &[n_embd, wide])),
+        block_when(is_wide, gated!("", "mlp", wide)),
         block_when(|shape, _| shape.n_expert.is_some(), EXPERTS),
         block_when(|shape, _| n_embd_layer(shape) > 0, LAYER_EMBEDDING),
     ],
@@ -80,20 +81,10 @@ pub(super) const GEMMA4: Traits = Traits {
         ),
         Key::By(write_windows),
         Key::By(write_heads),
-        Key::Count(
-            "moe_intermediate_size",
-            "expert_feed_forward_length",
-            Or::Nothing,
-        ),
+        MAYBE_EXPERT_WIDTH,
         Key::By(write_widths),
     ],
-    mixers: |config, n_layer| {
-        let listed = mixers::listed(config, n_layer)?;
-        Ok(match listed.is_empty() {
-            true => mixers::all_but_every(6, n_layer),
-            false => listed,
-        })
-    },
+    mixers: |config, n_layer| listed_or_every(6, config, n_layer),
     sizes: &[
         ("global_head_dim", Some(512)),
         ("num_global_key_value_heads", Some(0)),
@@ -105,22 +96,21 @@ pub(super) const GEMMA4: Traits = Traits {
         ("enable_moe_block", Some(0)),
     ],
     experts: ExpertSizes::Maybe("moe_intermediate_size"),
-    stacks_experts: true,
     activations: &["gelu_pytorch_tanh"],
     means: &[means(
         "use_bidirectional_attention",
         Neutral::Text(&["vision"]),
     )],
-    head_dim: |_, _| Some(256),
-    has_window_rope: true,
-    has_share_rope: true,
+    head_dim: HeadDim::Of(256),
+    rope: RopeTraits {
+        kinds: &[ScalingKind::Share],
+        window: WindowBase::IfGiven,
+        ..RopeTraits::PLAIN
+    },
     has_windows: true,
     is_tied: true,
     is_wrapped: true,
-    vocabulary: VocabularyTraits {
-        words: Words::Gemma4,
-        ..VocabularyTraits::PLAIN
-    },
+    vocabulary: VocabularyTraits::of(Words::Gemma4),
     ..Traits::TABLES
 };
 
@@ -216,14 +206,6 @@ const FULL_KEYS: &[Row] = &[
 
 const FULL_VALUES: &[Row] = &[row("attn_v", "self_attn.v_proj", &[n_kv_full, n_embd])];
 
-const fn feed(up: &'static [Size], down: &'static [Size]) -> [Row; 3] {
-    [
-        row("ffn_gate", "mlp.gate_proj", up),
-        row("ffn_up", "mlp.up_proj", up),
-        row("ffn_down", "mlp.down_proj", down),
-    ]
-}
-
 /// Used in addition to the dense network; an expert's gate and up matrices stay in one tensor.
 const EXPERTS: &[Row] = &[
     bare(
@@ -254,31 +236,19 @@ const LAYER_EMBEDDING: &[Row] = &[
     row("post_norm", "post_per_layer_input_norm", &[n_embd]),
 ];
 
-fn fits(n: u64) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
-}
-
-fn write_heads(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let shape = parts.shape;
-    let full = fits(head_dim_full(shape));
-    header.set("gemma4.attention.key_length", full);
-    header.set("gemma4.attention.value_length", full);
-    header.set("gemma4.attention.key_length_swa", shape.head_dim);
-    header.set("gemma4.attention.value_length_swa", shape.head_dim);
+fn write_heads(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
+    let full = head_dim_full(shape);
+    out.set_size("attention.key_length", full);
+    out.set_size("attention.value_length", full);
+    out.set("attention.key_length_swa", shape.head_dim);
+    out.set("attention.value_length_swa", shape.head_dim);
     Ok(())
 }
 
 /// Writes the sizes that differ between layers with and without a window.
-fn write_widths(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let shape = parts.shape;
+fn write_widths(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
     let layers = || 0..shape.n_layer;
     let i32s = |numbers: Vec<u64>| {
         let numbers = numbers
@@ -291,17 +261,17 @@ fn write_widths(
             true => wide(shape),
             false => n_ff(shape),
         });
-        header.set("gemma4.feed_forward_length", i32s(widths.collect()));
+        out.set("feed_forward_length", i32s(widths.collect()));
     }
     if let Some(full) = n_head_kv_full(shape) {
         let heads = layers().map(|layer| match has_window(shape, layer) {
             true => shape.n_head_kv.into(),
             false => full,
         });
-        header.set("gemma4.attention.head_count_kv", i32s(heads.collect()));
+        out.set("attention.head_count_kv", i32s(heads.collect()));
     }
     // All columns rotate; a divisor stops the ones that should not.
-    header.set("gemma4.rope.dimension_count", fits(head_dim_full(shape)));
-    header.set("gemma4.rope.dimension_count_swa", shape.head_dim);
+    out.set_size("rope.dimension_count", head_dim_full(shape));
+    out.set("rope.dimension_count_swa", shape.head_dim);
     Ok(())
 }

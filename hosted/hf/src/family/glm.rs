@@ -1,6 +1,6 @@
 //! GLM-4: norms after attention too, and half of a head rotates; and GLM-4.5 with experts.
 
-use super::keys::{Key, Or, Said, write_nextn};
+use super::keys::{EXPERT_WIDTH, Key, Or, Said, write_nextn};
 use super::rows::{
     self, ATTENTION, EXPERTS, SWIGLU, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
     n_ff, row, sparse,
@@ -51,11 +51,7 @@ pub(super) const GLM4_MOE: Traits = Traits {
     ],
     keys: &[
         Key::Rotates(0.5),
-        Key::Count(
-            "moe_intermediate_size",
-            "expert_feed_forward_length",
-            Or::Missing,
-        ),
+        EXPERT_WIDTH,
         Key::Count("n_shared_experts", "expert_shared_count", Or::Nothing),
         Key::Count(
             "first_k_dense_replace",

@@ -1,73 +1,45 @@
 //! gpt-oss: attention sinks, experts whose gate and up rows alternate in one tensor, in MXFP4 as published.
 
-use super::Shape;
 use super::context::epsilon;
-use super::gemma::window_layers;
-use super::parts::{Model, Parts};
-use super::shape::ExpertSizes;
-use super::traits::Traits;
-use super::wanted::{Change, Slice, Wanted, one, with_bias};
+use super::description::Description;
+use super::rope::RopeTraits;
+use super::rows::{Need, bare, block, n_embd, n_expert, n_ff, n_head, n_kv, n_q, row};
+use super::shape::{ExpertSizes, HeadDim};
+use super::tensors::{self, Model};
+use super::traits::{Traits, means};
+use super::wanted::{Change, Slice, Wanted, one};
 use crate::HfError;
-use sluice::file::{GgufHeader, MetaValue};
+use crate::unread::Neutral;
+use sluice::file::MetaValue;
 
-/// `general.architecture`.
-pub(super) const ARCHITECTURE: &str = "gpt-oss";
-
-pub(super) const TRAITS: Traits = Traits {
-    layer: layer_tensors,
+pub(super) const GPT_OSS: Traits = Traits {
+    blocks: &[block(&[
+        row("attn_norm", "input_layernorm", &[n_embd]),
+        row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
+        bare("attn_sinks.weight", "self_attn.sinks", &[n_head]),
+        row("attn_q", "self_attn.q_proj", &[n_q, n_embd]).bias(Need::Always),
+        row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]).bias(Need::Always),
+        row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(Need::Always),
+        row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(Need::Always),
+        row("ffn_gate_inp", "mlp.router", &[n_expert, n_embd]).bias(Need::Always),
+    ])],
+    layer: |model, layer, all| {
+        tensors::layer(model, layer, all);
+        expert_tensors(model, layer, all);
+    },
     write,
-    head_dim: |_, _| Some(64),
-    stacks_experts: true,
+    head_dim: HeadDim::Of(64),
     experts: ExpertSizes::Always(""),
-    rope_base: 150_000.0,
-    ..Traits::LLAMA
+    rope: RopeTraits::of_base(150_000.0),
+    means: &[means("swiglu_limit", Neutral::Number(7.0))],
+    ..Traits::TABLES
 };
-
-fn layer_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
-    let Model { shape, has, .. } = *model;
-    let (to, from) = (format!("blk.{layer}."), format!("model.layers.{layer}."));
-    let n_embd = u64::from(shape.n_embd);
-    let n_q = u64::from(shape.n_head) * u64::from(shape.head_dim);
-    let n_kv = u64::from(shape.n_head_kv) * u64::from(shape.head_dim);
-    let n_expert = u64::from(shape.n_expert.unwrap_or(0));
-    for (name, source, dims) in [
-        ("attn_norm.weight", "input_layernorm.weight", n_embd),
-        (
-            "post_attention_norm.weight",
-            "post_attention_layernorm.weight",
-            n_embd,
-        ),
-        (
-            "attn_sinks.weight",
-            "self_attn.sinks",
-            u64::from(shape.n_head),
-        ),
-    ] {
-        all.push(one(
-            &format!("{to}{name}"),
-            &format!("{from}{source}"),
-            &[dims],
-        ));
-    }
-    for (name, source, rows, columns) in [
-        ("attn_q", "self_attn.q_proj", n_q, n_embd),
-        ("attn_k", "self_attn.k_proj", n_kv, n_embd),
-        ("attn_v", "self_attn.v_proj", n_kv, n_embd),
-        ("attn_output", "self_attn.o_proj", n_embd, n_q),
-        ("ffn_gate_inp", "mlp.router", n_expert, n_embd),
-    ] {
-        let (name, source) = (format!("{to}{name}"), format!("{from}{source}"));
-        all.extend(with_bias(&name, &source, &[rows, columns]));
-    }
-    expert_tensors(shape, layer, has, all);
-}
 
 /// The experts of a layer: gate and up alternate in the rows of one tensor (in its columns if it is not MXFP4); down
 /// has its own.
-fn expert_tensors(shape: &Shape, layer: u32, has: &dyn Fn(&str) -> bool, all: &mut Vec<Wanted>) {
-    let n_embd = u64::from(shape.n_embd);
-    let n_ff = u64::from(shape.n_ff);
-    let n_expert = u64::from(shape.n_expert.unwrap_or(0));
+fn expert_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let Model { shape, has, .. } = *model;
+    let (n_embd, n_ff, n_expert) = (n_embd(shape), n_ff(shape), n_expert(shape));
     let from = format!("model.layers.{layer}.mlp.experts.");
     for (part, projection, start, step) in [
         ("down", "down_proj", 0, 1),
@@ -117,55 +89,36 @@ fn every(start: u64, step: u64, n: u64) -> Change {
     Change::Rows(vec![Slice { start, len, of, n }])
 }
 
-fn write(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _warnings: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let Parts {
-        config,
-        shape,
-        rope,
-        ..
-    } = *parts;
-    let key = |name: &str| format!("{ARCHITECTURE}.{name}");
-    let limit = config.maybe_number(&["swiglu_limit"])?.unwrap_or(7.0);
-    if limit.to_bits() != 7f64.to_bits() {
-        let what = format!("is {limit}, but {ARCHITECTURE} in GGUF implies 7");
-        return Err(config.error(&["swiglu_limit"], &what));
-    }
+fn write(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (config, shape) = (out.config, out.shape);
     let n_ctx = config.count(&["max_position_embeddings"])?;
     // Repeated in the YaRN scaling.
     let _original = config.find(&["initial_context_length"]);
-    header.set(&key("block_count"), shape.n_layer);
-    header.set(&key("context_length"), n_ctx);
-    header.set(&key("embedding_length"), shape.n_embd);
-    header.set(&key("feed_forward_length"), shape.n_ff);
-    header.set(&key("attention.head_count"), shape.n_head);
-    header.set(&key("attention.head_count_kv"), shape.n_head_kv);
-    rope.write(header, ARCHITECTURE);
-    header.set(&key("rope.dimension_count"), shape.head_dim);
+    out.set("block_count", shape.n_layer);
+    out.set("context_length", n_ctx);
+    out.set("embedding_length", shape.n_embd);
+    out.set("feed_forward_length", shape.n_ff);
+    out.set("attention.head_count", shape.n_head);
+    out.set("attention.head_count_kv", shape.n_head_kv);
+    out.rope.write(out.header, out.family.architecture);
+    out.set("rope.dimension_count", shape.head_dim);
     let epsilon = epsilon(config, &["rms_norm_eps"], 1e-5)?;
-    header.set(&key("attention.layer_norm_rms_epsilon"), epsilon);
-    if let Some(n_expert) = shape.n_expert {
-        header.set(&key("expert_count"), n_expert);
-    }
+    out.set("attention.layer_norm_rms_epsilon", epsilon);
+    out.set("expert_count", shape.n_expert());
     let n_used = config.count(&["num_experts_per_tok", "experts_per_token"])?;
-    header.set(&key("expert_used_count"), n_used);
-    header.set(&key("attention.key_length"), shape.head_dim);
-    header.set(&key("attention.value_length"), shape.head_dim);
-    header.set("general.file_type", parts.file_type);
+    out.set("expert_used_count", n_used);
+    out.set("attention.key_length", shape.head_dim);
+    out.set("attention.value_length", shape.head_dim);
+    out.header.set("general.file_type", out.file_type);
     let window = config.count(&["sliding_window"])?;
-    header.set(&key("attention.sliding_window"), window);
-    header.set(&key("expert_feed_forward_length"), shape.n_ff);
-    if let Some(types) = config.texts("layer_types")? {
-        let has_window = window_layers(config, &types, shape.n_layer)?;
-        // Readers assume a window in every other layer, starting with the first.
-        let default = (0..shape.n_layer).map(|layer| layer % 2 == 0);
-        if !default.eq(has_window.iter().copied()) {
-            let pattern = MetaValue::bools(&has_window);
-            header.set(&key("attention.sliding_window_pattern"), pattern);
-        }
+    out.set("attention.sliding_window", window);
+    out.set("expert_feed_forward_length", shape.n_ff);
+    let has_window = shape.windows();
+    // Readers assume a window in every other layer, starting with the first.
+    let default = (0..shape.n_layer).map(|layer| layer % 2 == 0);
+    if !has_window.is_empty() && !default.eq(has_window.iter().copied()) {
+        let pattern = MetaValue::bools(&has_window);
+        out.set("attention.sliding_window_pattern", pattern);
     }
     Ok(())
 }

@@ -1,17 +1,17 @@
 //! Granite: Llama with four scaling factors, with or without experts.
 
 use super::Shape;
+use super::description::Description;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
-use super::parts::Parts;
 use super::rows::{
     NORMS, PAIRED_ATTENTION, Row, SWIGLU, Size, bare, block, block_when, n_embd, n_expert,
     n_ff_exp, n_head, of_each, row, run,
 };
-use super::shape::ExpertSizes;
+use super::shape::{ExpertSizes, HeadDim};
 use super::traits::Traits;
 use crate::HfError;
-use sluice::file::{GgufHeader, MetaValue};
+use sluice::file::MetaValue;
 
 /// Granite's four scaling factors.
 pub(super) const GRANITE_SCALES: [Key; 4] = [
@@ -24,7 +24,7 @@ pub(super) const GRANITE_SCALES: [Key; 4] = [
 pub(super) const GRANITE: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
     keys: &GRANITE_SCALES,
-    hides_head_dim: true,
+    head_dim: HeadDim::Hidden,
     ..Traits::LLAMA_TABLES
 };
 
@@ -54,8 +54,7 @@ pub(super) const GRANITE_MOE: Traits = Traits {
     },
     sizes: &[("shared_intermediate_size", Some(0))],
     experts: ExpertSizes::Always(""),
-    stacks_experts: true,
-    hides_head_dim: true,
+    head_dim: HeadDim::Hidden,
     ..Traits::LLAMA_TABLES
 };
 
@@ -161,7 +160,7 @@ pub(super) const GRANITE_SWA: Traits = Traits {
         })
     },
     has_windows: true,
-    hides_head_dim: true,
+    head_dim: HeadDim::Hidden,
     ..Traits::LLAMA_TABLES
 };
 
@@ -218,22 +217,17 @@ pub(super) const GRANITE_MOE_SWA: Traits = Traits {
     },
     sizes: &[("shared_intermediate_size", Some(0))],
     experts: ExpertSizes::Always(""),
-    stacks_experts: true,
     ..GRANITE_SWA
 };
 
 /// Which layers rotate queries and keys: the listed ones, or those with a base above 0.
-fn write_turning(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let config = parts.config;
+fn write_turning(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
     let (flags, bases) = (
         config.numbers("no_rope_layers")?,
         config.numbers("layer_rope_theta")?,
     );
-    let own = parts.rope.freq_base.to_bits();
+    let own = out.rope.freq_base.to_bits();
     if let Some(base) = bases
         .iter()
         .flatten()
@@ -246,10 +240,7 @@ fn write_turning(
         return Ok(());
     };
     let turns: Vec<_> = turns.into_iter().map(|number| number > 0.0).collect();
-    mixers::check_len(config, "no_rope_layers", turns.len(), parts.shape.n_layer)?;
-    header.set(
-        "granite_swa.attention.rope_pattern",
-        MetaValue::bools(&turns),
-    );
+    mixers::check_len(config, "no_rope_layers", turns.len(), out.shape.n_layer)?;
+    out.set("attention.rope_pattern", MetaValue::bools(&turns));
     Ok(())
 }

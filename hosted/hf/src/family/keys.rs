@@ -1,11 +1,11 @@
-//! Metadata of families with tables: first the common keys, in one order, then the family's own [`Key`]s.
+//! Metadata of families: first the common keys, in one order, then the family's own [`Key`]s.
 
 use super::context::{CONTEXT, context, narrow};
-use super::parts::Parts;
+use super::description::Description;
 use super::shape::ExpertSizes;
 use crate::HfError;
 use serde_json::Value;
-use sluice::file::{GgufHeader, MetaValue};
+use sluice::file::MetaValue;
 
 /// A GGUF key that belongs to one family.
 pub(super) enum Key {
@@ -22,7 +22,31 @@ pub(super) enum Key {
 }
 
 /// Writes metadata that does not fit a row of a table.
-pub(super) type Writes = fn(&mut GgufHeader, &Parts<'_>, &mut Vec<String>) -> Result<(), HfError>;
+pub(super) type Writes = fn(&mut Description<'_>) -> Result<(), HfError>;
+
+/// The epsilon of norms, which must be given.
+pub(super) const EPSILON: Key = Key::Number(
+    "rms_norm_eps",
+    "attention.layer_norm_rms_epsilon",
+    Or::Missing,
+);
+
+/// Columns of an expert, which must be given.
+pub(super) const EXPERT_WIDTH: Key = Key::Count(
+    "moe_intermediate_size",
+    "expert_feed_forward_length",
+    Or::Missing,
+);
+
+/// Columns of an expert, if they are given.
+pub(super) const MAYBE_EXPERT_WIDTH: Key = Key::Count(
+    "moe_intermediate_size",
+    "expert_feed_forward_length",
+    Or::Nothing,
+);
+
+/// The number of tokens.
+pub(super) const N_VOCAB: Key = Key::Count("vocab_size", "vocab_size", Or::Missing);
 
 /// The value to write if config.json does not have the key.
 #[derive(Clone, Copy)]
@@ -52,113 +76,92 @@ impl<T> Or<T> {
     }
 }
 
-/// Writes all metadata of a family with tables.
-pub(super) fn write(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<(), HfError> {
-    write_common(header, parts, warnings)?;
-    for key in parts.family.traits.keys {
-        key.write(header, parts, warnings)?;
+impl Description<'_> {
+    /// Writes the family's metadata.
+    ///
+    /// # Errors
+    /// [`HfError`], with the file and the key.
+    pub fn write(&mut self) -> Result<(), HfError> {
+        let traits = self.family.traits;
+        (traits.write)(self)?;
+        traits.keys.iter().try_for_each(|key| key.write(self))
     }
-    Ok(())
 }
 
 impl Key {
-    fn write(
-        &self,
-        header: &mut GgufHeader,
-        parts: &Parts<'_>,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), HfError> {
-        let config = parts.config;
-        let named = |to: &str| format!("{}.{to}", parts.family.architecture);
+    fn write(&self, out: &mut Description<'_>) -> Result<(), HfError> {
+        let config = out.config;
         match *self {
             Self::Count(from, to, or) => {
                 let found = config.maybe_whole(&[from])?;
                 if let Some(n) = or.take(found, || config.error(&[from], "is missing"))? {
-                    header.set(&named(to), n);
+                    out.set(to, n);
                 }
             }
             Self::Number(from, to, or) => {
                 let found = config.maybe_number(&[from])?;
                 if let Some(x) = or.take(found, || config.error(&[from], "is missing"))? {
-                    header.set(&named(to), narrow(x));
+                    out.set(to, narrow(x));
                 }
             }
             Self::Flag(from, to, or) => {
                 let found = config.bool(from);
                 if let Some(flag) = or.take(found, || config.error(&[from], "is missing"))? {
-                    header.set(&named(to), flag);
+                    out.set(to, flag);
                 }
             }
-            Self::Always(to, Said::Number(n)) => header.set(&named(to), n),
-            Self::Always(to, Said::Flag(flag)) => header.set(&named(to), flag),
-            Self::Always(to, Said::Text(text)) => header.set(&named(to), text),
+            Self::Always(to, Said::Number(n)) => out.set(to, n),
+            Self::Always(to, Said::Flag(flag)) => out.set(to, flag),
+            Self::Always(to, Said::Text(text)) => out.set(to, text),
             Self::Rotates(default) => {
-                let n_rot = parts.rope.rotated(config, parts.shape.head_dim, default)?;
-                header.set(&named("rope.dimension_count"), n_rot);
+                let n_rot = out.rope.rotated(config, out.shape.head_dim, default)?;
+                out.set("rope.dimension_count", n_rot);
             }
-            Self::By(writes) => writes(header, parts, warnings)?,
+            Self::By(writes) => writes(out)?,
         }
         Ok(())
     }
 }
 
-/// The keys that most text models have, in the order of llama.cpp's converter.
-fn write_common(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let Parts {
-        family,
-        config,
-        shape,
-        rope,
-        ..
-    } = *parts;
+/// Writes the keys that most models have, in the order of llama.cpp's converter.
+pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (family, config, shape) = (out.family, out.config, out.shape);
     let traits = family.traits;
-    let key = |name: &str| format!("{}.{name}", family.architecture);
-    header.set(&key("block_count"), shape.n_layer + shape.n_nextn);
+    out.set("block_count", shape.n_layer + shape.n_nextn);
     let n_ctx = match traits.has_windows {
-        true => Some(config.count(CONTEXT)?),
-        false => Some(context(family, config, shape, warnings)?),
+        true => config.count(CONTEXT)?,
+        false => context(family, config, shape, out.warnings)?,
     };
-    if let Some(n_ctx) = n_ctx {
-        header.set(&key("context_length"), n_ctx);
-    }
-    header.set(&key("embedding_length"), shape.n_embd);
+    out.set("context_length", n_ctx);
+    out.set("embedding_length", shape.n_embd);
     if shape.n_ff > 0 {
-        header.set(&key("feed_forward_length"), shape.n_ff);
+        out.set("feed_forward_length", shape.n_ff);
     }
-    header.set(&key("attention.head_count"), shape.n_head);
+    out.set("attention.head_count", shape.n_head);
     if !traits.is_encoder || config.find(&["num_key_value_heads"]).is_some() {
-        header.set(&key("attention.head_count_kv"), shape.n_head_kv);
+        out.set("attention.head_count_kv", shape.n_head_kv);
     }
     if config.bool("is_causal") == Some(false) {
-        header.set(&key("attention.causal"), false);
+        out.set("attention.causal", false);
     }
-    rope.write(header, family.architecture);
-    for (names, to) in [(RMS_NORM, "rms"), (LAYER_NORM, "")] {
+    out.rope.write(out.header, family.architecture);
+    for (names, to) in [
+        (RMS_NORM, "attention.layer_norm_rms_epsilon"),
+        (LAYER_NORM, "attention.layer_norm_epsilon"),
+    ] {
         if let Some(epsilon) = config.maybe_number(names)? {
-            let to = match to {
-                "" => "attention.layer_norm_epsilon",
-                _ => "attention.layer_norm_rms_epsilon",
-            };
-            header.set(&key(to), narrow(epsilon));
+            out.set(to, narrow(epsilon));
         }
     }
-    write_experts(header, parts)?;
+    write_experts(out)?;
     if shape.says_head_dim {
-        header.set(&key("attention.key_length"), shape.head_dim);
-        header.set(&key("attention.value_length"), shape.head_dim);
+        out.set("attention.key_length", shape.head_dim);
+        out.set("attention.value_length", shape.head_dim);
     }
-    header.set("general.file_type", parts.file_type);
+    out.header.set("general.file_type", out.file_type);
     if family.is_llama() {
-        header.set(&key("vocab_size"), shape.n_vocab);
-        header.set(&key("rope.dimension_count"), shape.head_dim);
+        out.set("vocab_size", shape.n_vocab);
+        out.set("rope.dimension_count", shape.head_dim);
     }
     Ok(())
 }
@@ -174,16 +177,15 @@ const N_USED: &[&str] = &[
 ];
 
 /// Writes the number of experts, how many are used per token, and how they are scored.
-fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), HfError> {
-    let Parts { family, config, .. } = *parts;
-    let key = |name: &str| format!("{}.{name}", family.architecture);
-    if let ExpertSizes::Never = family.traits.experts {
+fn write_experts(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
+    if let ExpertSizes::Never = out.family.traits.experts {
         return Ok(());
     }
     // Also written if config.json sets it to 0.
     for (names, to) in [(N_EXPERT, "expert_count"), (N_USED, "expert_used_count")] {
         if let Some(n) = config.maybe_whole(names)? {
-            header.set(&key(to), n);
+            out.set(to, n);
         }
     }
     let has_groups = config.maybe_count(&["n_group"])?.is_some_and(|n| n > 1);
@@ -195,7 +197,7 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), HfErr
         // The method that chooses among all experts does not use groups, whatever their number.
         let n = config.maybe_count(&[from])?;
         if let Some(n) = n.filter(|_| !has_groups || method != Some("greedy")) {
-            header.set(&key(to), n);
+            out.set(to, n);
         }
     }
     let wanted = match method {
@@ -219,41 +221,29 @@ fn write_experts(header: &mut GgufHeader, parts: &Parts<'_>) -> Result<(), HfErr
             return Err(config.error(&["scoring_func"], &what));
         }
     };
-    header.set(&key("expert_gating_func"), number);
+    out.set("expert_gating_func", number);
     Ok(())
 }
 
 /// Writes which layers have a window, from `layer_types`, and the window's length.
-pub(super) fn write_windows(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let config = parts.config;
-    let named = |to: &str| format!("{}.attention.{to}", parts.family.architecture);
+pub(super) fn write_windows(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
     let Some(n) = config.maybe_whole(&["sliding_window"])? else {
         return Ok(());
     };
-    header.set(&named("sliding_window"), n);
-    let has_window: Vec<bool> = parts.shape.windows();
+    out.set("attention.sliding_window", n);
+    let has_window = out.shape.windows();
     if !has_window.is_empty() {
-        header.set(
-            &named("sliding_window_pattern"),
-            MetaValue::bools(&has_window),
-        );
+        let pattern = MetaValue::bools(&has_window);
+        out.set("attention.sliding_window_pattern", pattern);
     }
     Ok(())
 }
 
 /// Writes the number of MTP blocks after the layers.
-pub(super) fn write_nextn(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    if parts.shape.n_nextn > 0 {
-        let key = format!("{}.nextn_predict_layers", parts.family.architecture);
-        header.set(&key, parts.shape.n_nextn);
+pub(super) fn write_nextn(out: &mut Description<'_>) -> Result<(), HfError> {
+    if out.shape.n_nextn > 0 {
+        out.set("nextn_predict_layers", out.shape.n_nextn);
     }
     Ok(())
 }

@@ -3,20 +3,19 @@
 
 use super::Shape;
 use super::context::narrow;
+use super::description::Description;
 use super::glm::GLM_VOCABULARY;
-use super::keys::{Key, Or, write_nextn};
-use super::parts::Parts;
+use super::keys::{EXPERT_WIDTH, Key, Or, write_nextn};
 use super::rows::{
     EXPERTS, NORMS, Row, SWIGLU, Size, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
     n_head, of_each, row, sparse,
 };
-use super::shape::{ExpertSizes, Nextn};
+use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
 use super::traits::{Traits, means};
 use super::wanted::Change;
 use crate::HfError;
 use crate::unread::Neutral;
-use sluice::file::GgufHeader;
 
 // Columns of a head that rotate, columns that do not, columns of its values; sizes of the latent vectors.
 
@@ -98,11 +97,7 @@ pub(super) const DEEPSEEK2: Traits = Traits {
     ],
     keys: &[
         Key::By(write_latent),
-        Key::Count(
-            "moe_intermediate_size",
-            "expert_feed_forward_length",
-            Or::Missing,
-        ),
+        EXPERT_WIDTH,
         Key::Count("n_shared_experts", "expert_shared_count", Or::Default(0)),
         Key::Number("routed_scaling_factor", "expert_weights_scale", Or::Nothing),
         Key::By(write_norm_of_weights),
@@ -121,7 +116,7 @@ pub(super) const DEEPSEEK2: Traits = Traits {
     ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
     nextn: Nextn::Dropped,
-    head_dim: |_, _| Some(64),
+    head_dim: HeadDim::Of(64),
     is_wrapped: true,
     means: &[
         means("rope_interleave", Neutral::On),
@@ -136,58 +131,42 @@ pub(super) const DEEPSEEK2: Traits = Traits {
 /// GLM-4.7-Flash.
 pub(super) const GLM4_MOE_LITE: Traits = Traits {
     nextn: Nextn::Counted,
-    head_dim: |_, _| None,
+    head_dim: HeadDim::IfGiven,
     vocabulary: GLM_VOCABULARY,
     ..DEEPSEEK2
 };
 
 /// One key head for all queries: the latent vector and the rotated columns.
-fn write_latent(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let shape = parts.shape;
-    let key = |to: &str| format!("deepseek2.{to}");
-    let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    header.set(&key("attention.head_count_kv"), 1_u32);
+fn write_latent(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
+    out.set("attention.head_count_kv", 1_u32);
     let n_dense = shape.size("first_k_dense_replace");
-    header.set(&key("leading_dense_block_count"), fits(n_dense));
-    header.set(&key("vocab_size"), shape.n_vocab);
+    out.set_size("leading_dense_block_count", n_dense);
+    out.set("vocab_size", shape.n_vocab);
     if rank_q(shape) > 0 {
-        header.set(&key("attention.q_lora_rank"), fits(rank_q(shape)));
+        out.set_size("attention.q_lora_rank", rank_q(shape));
     }
-    for (to, size) in [
-        ("kv_lora_rank", rank(shape)),
-        ("key_length", rank(shape) + dim_rope(shape)),
-        ("value_length", rank(shape)),
-        ("key_length_mla", dim_nope(shape) + dim_rope(shape)),
-        ("value_length_mla", dim_v(shape)),
-    ] {
-        header.set(&key(&format!("attention.{to}")), fits(size));
-    }
+    let both = rank(shape) + dim_rope(shape);
+    out.set_size("attention.kv_lora_rank", rank(shape));
+    out.set_size("attention.key_length", both);
+    out.set_size("attention.value_length", rank(shape));
+    let all = dim_nope(shape) + dim_rope(shape);
+    out.set_size("attention.key_length_mla", all);
+    out.set_size("attention.value_length_mla", dim_v(shape));
     Ok(())
 }
 
 /// Writes the normalisation of expert weights if it is on.
-fn write_norm_of_weights(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    if parts.config.bool("norm_topk_prob") == Some(true) {
-        header.set("deepseek2.expert_weights_norm", true);
+fn write_norm_of_weights(out: &mut Description<'_>) -> Result<(), HfError> {
+    if out.config.bool("norm_topk_prob") == Some(true) {
+        out.set("expert_weights_norm", true);
     }
     Ok(())
 }
 
 /// How scores grow with the context. Files store a tenth of the number, and readers expect that.
-fn write_multiplier(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let scaling = parts.rope.scaling();
+fn write_multiplier(out: &mut Description<'_>) -> Result<(), HfError> {
+    let scaling = out.rope.scaling();
     let Some(all) = scaling.maybe_number(&["mscale_all_dim"])? else {
         return Ok(());
     };
@@ -196,9 +175,6 @@ fn write_multiplier(
         let what = format!("is {own}, but deepseek2 in GGUF implies that of mscale_all_dim, {all}");
         return Err(scaling.error(&["mscale"], &what));
     }
-    header.set(
-        "deepseek2.rope.scaling.yarn_log_multiplier",
-        narrow(0.1 * all),
-    );
+    out.set("rope.scaling.yarn_log_multiplier", narrow(0.1 * all));
     Ok(())
 }

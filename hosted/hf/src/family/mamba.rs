@@ -1,19 +1,20 @@
 //! Granite 4 and Nemotron-H: Mamba-2 states in most layers, attention in a few.
 
 use super::Shape;
+use super::description::Description;
 use super::granite::{
     GRANITE_DENSE, GRANITE_EXPERTS, GRANITE_SCALES, GRANITE_SHARED, GRANITE_SHARED_KEY,
     n_ff_granite,
 };
-use super::keys::{Key, Or, write_nextn};
+use super::keys::{EXPERT_WIDTH, Key, Or, write_nextn};
 use super::lfm2::heads_by_layer;
-use super::mixers::{Mixer, check_len, listed};
-use super::parts::Parts;
+use super::mixers::{Mixer, check_len, with_states};
+use super::rope::RopeTraits;
 use super::rows::{
     Experts, NORMS, Need, PAIRED_ATTENTION, Row, bare, block, block_when, is_nextn, is_tied,
     n_embd, n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
 };
-use super::shape::{ExpertSizes, Nextn};
+use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::NEXTN;
 use super::traits::{Means, Traits, means};
 use super::wanted::{Change, Map};
@@ -21,7 +22,7 @@ use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
 use serde_json::Value;
-use sluice::file::{GgufHeader, MetaValue};
+use sluice::file::MetaValue;
 
 // Sizes of a state, under the names that Granite and Nemotron use.
 
@@ -139,8 +140,8 @@ pub(super) const GRANITE_HYBRID: Traits = Traits {
         ("mamba_d_head", Some(64)),
     ],
     experts: ExpertSizes::Maybe(""),
-    stacks_experts: true,
-    hides_head_dim: true,
+    head_dim: HeadDim::Hidden,
+    mixers: with_states,
     means: &[
         means("mamba_conv_bias", Neutral::On),
         means("mamba_proj_bias", Neutral::Off),
@@ -163,50 +164,32 @@ pub(super) fn uses_experts(config: &Config) -> bool {
     n_used.is_some_and(|n| n > 0)
 }
 
-fn write_states(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let shape = parts.shape;
-    let fits = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    for (to, size) in [
-        ("conv_kernel", n_taps(shape)),
-        ("state_size", n_state(shape)),
-        ("group_count", n_group(shape)),
-        ("inner_size", n_inner(shape)),
-        ("time_step_rank", n_head(shape)),
-    ] {
-        header.set(
-            &format!("{}.ssm.{to}", parts.family.architecture),
-            fits(size),
-        );
-    }
-    let key = format!("{}.attention.head_count_kv", parts.family.architecture);
-    header.set(&key, heads_by_layer(shape));
+fn write_states(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
+    out.set_size("ssm.conv_kernel", n_taps(shape));
+    out.set_size("ssm.state_size", n_state(shape));
+    out.set_size("ssm.group_count", n_group(shape));
+    out.set_size("ssm.inner_size", n_inner(shape));
+    out.set_size("ssm.time_step_rank", n_head(shape));
+    out.set("attention.head_count_kv", heads_by_layer(shape));
     Ok(())
 }
 
 /// Models with states have no rotation; only the state limits their context.
-fn write_rotation(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    let has_states = parts.shape.mixers.contains(&Mixer::Recurrent);
-    let kind = parts.config.str("position_embedding_type");
+fn write_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
+    let has_states = out.shape.mixers.contains(&Mixer::Recurrent);
+    let kind = out.config.str("position_embedding_type");
     let is_rope = kind == Some("rope");
     if is_rope == has_states {
         let what = format!(
             "is {kind:?}, but {} in GGUF rotates if no layer has a state",
-            parts.family.architecture
+            out.family.architecture
         );
-        return Err(parts.config.error(&["position_embedding_type"], &what));
+        return Err(out.config.error(&["position_embedding_type"], &what));
     }
-    header.set(&named("rope.scaling.finetuned"), !has_states);
+    out.set("rope.scaling.finetuned", !has_states);
     if has_states {
-        header.set(&named("context_length"), 1_u32 << 20);
+        out.set("context_length", 1_u32 << 20);
     }
     Ok(())
 }
@@ -238,8 +221,11 @@ pub(super) const NEMOTRON_H: Traits = Traits {
     mixers: by_pattern,
     sizes: NEMOTRON_SIZES,
     activations: &["relu2"],
-    says_head_dim_itself: true,
-    rope_base: 0.0,
+    head_dim: HeadDim::InKeys,
+    rope: RopeTraits {
+        base: 0.0,
+        ..RopeTraits::DIVIDED
+    },
     means: NEMOTRON_MEANS,
     ..Traits::LLAMA_TABLES
 };
@@ -301,11 +287,7 @@ pub(super) const NEMOTRON_H_MOE: Traits = Traits {
         Key::By(write_states),
         Key::By(write_no_rotation),
         Key::By(write_widths),
-        Key::Count(
-            "moe_intermediate_size",
-            "expert_feed_forward_length",
-            Or::Missing,
-        ),
+        EXPERT_WIDTH,
         Key::Count(
             "moe_shared_expert_intermediate_size",
             "expert_shared_feed_forward_length",
@@ -385,7 +367,7 @@ fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
             let words = words.iter().map(|word| word.as_str().unwrap_or_default());
             words.map(str::to_owned).collect()
         }
-        _ => return listed(config, n_layer),
+        _ => return with_states(config, n_layer),
     };
     let mixers = kinds.iter().map(|kind| match kind.as_str() {
         "M" | "mamba" | "linear_attention" => Ok(Mixer::Recurrent),
@@ -398,17 +380,12 @@ fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     Ok(mixers)
 }
 
-fn write_no_rotation(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let named = |to: &str| format!("{}.{to}", parts.family.architecture);
-    header.set(&named("rope.scaling.finetuned"), false);
-    header.set(&named("context_length"), 1_u32 << 20);
-    header.set(&named("attention.key_length"), parts.shape.head_dim);
-    header.set(&named("attention.value_length"), parts.shape.head_dim);
-    let limit = parts
+fn write_no_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
+    out.set("rope.scaling.finetuned", false);
+    out.set("context_length", 1_u32 << 20);
+    out.set("attention.key_length", out.shape.head_dim);
+    out.set("attention.value_length", out.shape.head_dim);
+    let limit = out
         .config
         .find(&["time_step_limit"])
         .and_then(Value::as_array);
@@ -419,28 +396,21 @@ fn write_no_rotation(
     });
     if !is_none {
         let what = "is a limit, which GGUF cannot express";
-        return Err(parts.config.error(&["time_step_limit"], what));
+        return Err(out.config.error(&["time_step_limit"], what));
     }
     Ok(())
 }
 
 /// The width of each layer's feed-forward network; 0 for layers without one.
-fn write_widths(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let shape = parts.shape;
-    let n_ff = match shape.n_ff_exp {
-        Some(n_ff) => n_ff,
-        None => shape.n_ff,
-    };
+fn write_widths(out: &mut Description<'_>) -> Result<(), HfError> {
+    let shape = out.shape;
+    let n_ff = shape.n_ff_exp.unwrap_or(shape.n_ff);
     let layers = 0..shape.n_layer + shape.n_nextn;
     let widths = layers.map(|layer| match has_nemotron_experts(shape, layer) {
         true => i32::try_from(n_ff).unwrap_or(i32::MAX),
         false => 0,
     });
-    let key = format!("{}.feed_forward_length", parts.family.architecture);
-    header.set(&key, MetaValue::i32s(&widths.collect::<Vec<_>>()));
+    let widths: Vec<_> = widths.collect();
+    out.set("feed_forward_length", MetaValue::i32s(&widths));
     Ok(())
 }

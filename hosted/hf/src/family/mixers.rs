@@ -16,8 +16,18 @@ pub(crate) enum Mixer {
     Feed,
 }
 
-/// The mixers that `layer_types` lists; empty if it is absent.
+/// The mixers that `layer_types` lists, all of them attention; empty if it is absent.
 pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
+    let mixers = with_states(config, n_layer)?;
+    if mixers.contains(&Mixer::Recurrent) {
+        let what = "has layers without attention, which this architecture does not support";
+        return Err(config.error(&["layer_types"], what));
+    }
+    Ok(mixers)
+}
+
+/// The mixers that `layer_types` lists; empty if it is absent.
+pub(super) fn with_states(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
     let Some(types) = config.texts("layer_types")? else {
         return Ok(Vec::new());
     };
@@ -33,6 +43,36 @@ pub(super) fn listed(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfErro
     let mixers = mixers.collect::<Result<Vec<_>, _>>()?;
     check_len(config, "layer_types", mixers.len(), n_layer)?;
     Ok(mixers)
+}
+
+/// The mixers that `layer_types` lists, or else full attention in every `period`th layer.
+pub(super) fn listed_or_every(
+    period: u32,
+    config: &Config,
+    n_layer: u32,
+) -> Result<Vec<Mixer>, HfError> {
+    let mut mixers = listed(config, n_layer)?;
+    if mixers.is_empty() {
+        mixers = all_but_every(period, n_layer);
+    }
+    Ok(mixers)
+}
+
+/// The mixers that `layer_types` lists, which must be full attention in every `period`th layer: the file cannot say
+/// otherwise.
+pub(super) fn only_every(
+    period: u32,
+    config: &Config,
+    n_layer: u32,
+) -> Result<Vec<Mixer>, HfError> {
+    let mixers = listed(config, n_layer)?;
+    if mixers.is_empty() || mixers == all_but_every(period, n_layer) {
+        return Ok(mixers);
+    }
+    let what = format!(
+        "is not full attention in one layer of {period}, as this architecture in GGUF implies"
+    );
+    Err(config.error(&["layer_types"], &what))
 }
 
 /// Whether a list has an entry for each layer.

@@ -6,9 +6,9 @@
 mod bert;
 mod context;
 mod decoder;
-mod defaults;
 mod delta;
 mod dense;
+mod description;
 mod encoders;
 mod ernie;
 mod gemma;
@@ -25,8 +25,6 @@ mod list;
 mod mamba;
 mod mixers;
 mod nomic;
-mod parameters;
-mod parts;
 mod plain;
 mod pooling;
 mod reranker;
@@ -34,14 +32,13 @@ mod rope;
 mod rows;
 mod shape;
 mod sparse;
-mod tables;
 mod tensors;
 mod traits;
 mod wanted;
 
 pub use context::narrow;
 pub use dense::{Dense, read as read_dense};
-pub use parts::Parts;
+pub use description::Description;
 pub use rope::{Divisors, Rope};
 pub use shape::Shape;
 pub use tensors::wanted;
@@ -86,20 +83,14 @@ impl fmt::Debug for Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Llama,
+    /// Mistral and Mixtral.
     Mistral,
-    Mixtral,
-    Qwen2,
     Qwen3,
-    Phi3,
-    Olmoe,
-    Qwen3Moe,
     Gemma2,
     Gemma3,
     Bert,
     /// BERT with positions that start after the padding token's ID.
     Roberta,
-    Lfm2,
-    GptOss,
     /// A family that its traits describe completely.
     Table,
 }
@@ -154,8 +145,15 @@ impl Family {
 
     /// Whether its folders may have matrices after the pooling ([`read_dense`]).
     #[must_use]
-    pub const fn has_dense(&self) -> bool {
-        self.traits.has_dense
+    pub fn has_dense(&self) -> bool {
+        let mut head = self.traits.head.iter();
+        head.any(rows::Row::is_dense)
+    }
+
+    /// Whether all experts of a layer are in one tensor.
+    fn stacks_experts(&self) -> bool {
+        let mut blocks = self.traits.blocks.iter();
+        blocks.all(|block| block.experts.is_none())
     }
 
     /// Whether a model of this family may be a reranker that answers yes or no.
@@ -197,9 +195,6 @@ impl Family {
     /// A tensor's name without the prefix of the text model or the encoder; `None` for tensors of other parts.
     #[must_use]
     pub fn plain_name(&self, name: &str, n_layer: u32) -> Option<String> {
-        if matches!(self.kind, Kind::Bert | Kind::Roberta) {
-            return bert::plain_name(self, name);
-        }
         let name = &(self.traits.rename)(name)?;
         let inner = name.strip_prefix("model.").unwrap_or(name);
         let mut others = self.traits.other_parts.iter();

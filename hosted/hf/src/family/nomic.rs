@@ -2,9 +2,10 @@
 
 use super::Shape;
 use super::bert::GELU;
+use super::description::Description;
 use super::encoders::{ENCODER, three, two_ff, write_encoder};
 use super::keys::{Key, Or};
-use super::parts::Parts;
+use super::rope::RopeTraits;
 use super::rows::{Need, Row, bare, block, block_when, n_embd, n_expert, n_ff, n_vocab, row};
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
@@ -12,7 +13,6 @@ use super::wanted::Change;
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
-use sluice::file::GgufHeader;
 
 fn n_types(shape: &Shape) -> u64 {
     shape.size("type_vocab_size")
@@ -75,12 +75,8 @@ pub(super) const NOMIC: Traits = Traits {
 };
 
 /// config.json gives a context that the models were not trained for.
-fn write_nomic_context(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let config = parts.config;
+fn write_nomic_context(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
     let trained = config
         .maybe_count(&["max_trained_positions"])?
         .unwrap_or(2048);
@@ -92,10 +88,7 @@ fn write_nomic_context(
             return Err(config.error(&["n_positions"], &what));
         }
     };
-    header.set(
-        &format!("{}.context_length", parts.family.architecture),
-        n_ctx,
-    );
+    out.set("context_length", n_ctx);
     Ok(())
 }
 
@@ -163,7 +156,6 @@ pub(super) const NOMIC_MOE: Traits = Traits {
         means("moe_normalize_expert_weights", Neutral::Off),
     ],
     experts: ExpertSizes::Always(""),
-    stacks_experts: true,
     // A bias shared by all experts, which is zero in the published model.
     rename: |name| (!name.ends_with("mlp.experts.bias")).then(|| name.into()),
     ..NOMIC
@@ -190,7 +182,7 @@ pub(super) const JINA3: Traits = Traits {
     sizes: &[("type_vocab_size", Some(1))],
     activations: GELU,
     means: &[means("position_embedding_type", Neutral::Text(&["rotary"]))],
-    rope_base: 20_000.0,
+    rope: RopeTraits::of_base(20_000.0),
     rename: |name| {
         let name = name.strip_prefix("roberta.").unwrap_or(name);
         let is_left_out = name.starts_with("pooler.") || name.starts_with("lm_head.");
@@ -204,12 +196,8 @@ pub(super) const JINA3: Traits = Traits {
 };
 
 /// Positions would start after the padding token's ID if they were learned.
-fn write_jina_context(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let config = parts.config;
+fn write_jina_context(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
     // Describes the adapters, whose tensors already cause a warning.
     for key in ADAPTERS {
         config.find(&[key]);
@@ -220,7 +208,7 @@ fn write_jina_context(
         None => 0,
     };
     let n_ctx = n_ctx.saturating_sub(n_skipped);
-    header.set("jina-bert-v3.context_length", n_ctx);
+    out.set("context_length", n_ctx);
     Ok(())
 }
 

@@ -1,19 +1,20 @@
 //! Decoders without experts that differ from Llama only in norms, rotations and a few numbers.
 
 use super::context::narrow;
-use super::keys::{Key, Or, Said, write_windows};
-use super::mixers::{self, Mixer};
-use super::parts::Parts;
+use super::description::Description;
+use super::keys::{Key, N_VOCAB, Or, Said, write_windows};
+use super::mixers::{Mixer, all_but_every, listed, listed_or_every, only_every};
+use super::rope::{RopeTraits, WindowBase};
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, PAIRED_ATTENTION, Row, SWIGLU, WIDE_NORMS, block, n_embd,
     n_vocab, row,
 };
+use super::shape::HeadDim;
 use super::traits::{Traits, means};
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
 use serde_json::Value;
-use sluice::file::GgufHeader;
 
 /// Ministral 3, and the text model of Mistral Small 3.
 pub(super) const MISTRAL3: Traits = Traits {
@@ -24,12 +25,8 @@ pub(super) const MISTRAL3: Traits = Traits {
 };
 
 /// Ministral's query scale, which grows beyond the original training context.
-fn write_temperature(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let (config, rope) = (parts.config, parts.rope);
+fn write_temperature(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (config, rope) = (out.config, out.rope);
     if config.str("model_type") != Some("ministral3") {
         return Ok(());
     }
@@ -41,11 +38,8 @@ fn write_temperature(
         let what = format!("is {own}, but mistral3 in GGUF implies 1");
         return Err(scaling.error(&["mscale"], &what));
     }
-    header.set(
-        "mistral3.rope.scaling.yarn_log_multiplier",
-        narrow(multiplier),
-    );
-    header.set("mistral3.attention.temperature_scale", narrow(scale));
+    out.set("rope.scaling.yarn_log_multiplier", narrow(multiplier));
+    out.set("attention.temperature_scale", narrow(scale));
     Ok(())
 }
 
@@ -57,12 +51,8 @@ pub(super) const SMOLLM3: Traits = Traits {
 };
 
 /// The engine skips rotation in every fourth layer.
-fn check_fourth_layers(
-    _: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let (config, n_layer) = (parts.config, parts.shape.n_layer);
+fn check_fourth_layers(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (config, n_layer) = (out.config, out.shape.n_layer);
     let interval = config
         .maybe_count(&["no_rope_layer_interval"])?
         .unwrap_or(4);
@@ -94,17 +84,13 @@ pub(super) const OLMO2: Traits = Traits {
 };
 
 pub(super) const OLMO3: Traits = Traits {
-    mixers: |config, n_layer| {
-        let listed = mixers::listed(config, n_layer)?;
-        Ok(match listed.is_empty() {
-            true => mixers::all_but_every(4, n_layer),
-            false => listed,
-        })
-    },
+    mixers: |config, n_layer| listed_or_every(4, config, n_layer),
     keys: &[Key::By(write_windows)],
     has_windows: true,
-    has_window_rope: true,
-    says_window_base: true,
+    rope: RopeTraits {
+        window: WindowBase::Always,
+        ..RopeTraits::PLAIN
+    },
     ..OLMO2
 };
 
@@ -127,26 +113,23 @@ pub(super) const EXAONE4: Traits = Traits {
         block(HEAD_NORMS),
         block(SWIGLU),
     ],
-    keys: &[
-        Key::Count("vocab_size", "vocab_size", Or::Missing),
-        Key::By(write_windows),
-    ],
+    keys: &[N_VOCAB, Key::By(write_windows)],
     mixers: exaone4_mixers,
     has_windows: true,
-    has_rope_factors: true,
+    rope: RopeTraits::DIVIDED,
     ..Traits::TABLES
 };
 
 /// `layer_types`, or a period: a string such as `LLLG` (local, local, local, global), or a number.
 fn exaone4_mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
-    let listed = mixers::listed(config, n_layer)?;
+    let own = listed(config, n_layer)?;
     let key = "sliding_window_pattern";
     let (pattern, has_window) = (
         config.find(&[key]),
         config.find(&["sliding_window"]).is_some(),
     );
-    if !listed.is_empty() || !has_window {
-        return Ok(listed);
+    if !own.is_empty() || !has_window {
+        return Ok(own);
     }
     match pattern {
         None => Ok(Vec::new()),
@@ -157,7 +140,7 @@ fn exaone4_mixers(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> 
             });
             Ok(kinds.cycle().take(n_layer as usize).collect())
         }
-        Some(_) => Ok(mixers::all_but_every(config.count(&[key])?, n_layer)),
+        Some(_) => Ok(all_but_every(config.count(&[key])?, n_layer)),
     }
 }
 
@@ -174,18 +157,11 @@ pub(super) const COHERE2: Traits = Traits {
     keys: &[
         Key::Number("logit_scale", "logit_scale", Or::Missing),
         Key::Count("sliding_window", "attention.sliding_window", Or::Missing),
-        Key::Count("vocab_size", "vocab_size", Or::Missing),
+        N_VOCAB,
         Key::By(write_cohere2_rope),
         Key::Always("rope.scaling.type", Said::Text("none")),
     ],
-    mixers: |config, n_layer| {
-        let listed = mixers::listed(config, n_layer)?;
-        if listed.is_empty() || listed == mixers::all_but_every(4, n_layer) {
-            return Ok(listed);
-        }
-        let what = "is not full attention in every fourth layer, as cohere2 in GGUF implies";
-        Err(config.error(&["layer_types"], what))
-    },
+    mixers: |config, n_layer| only_every(4, config, n_layer),
     means: &[
         means("sliding_window_pattern", Neutral::Number(4.0)),
         means("use_qk_norm", Neutral::Off),
@@ -196,18 +172,14 @@ pub(super) const COHERE2: Traits = Traits {
     ],
     is_tied: true,
     has_windows: true,
-    head_dim: |n_embd, n_head| Some(n_embd / n_head),
+    head_dim: HeadDim::Share,
     ..Traits::TABLES
 };
 
-fn write_cohere2_rope(
-    header: &mut GgufHeader,
-    parts: &Parts<'_>,
-    _: &mut Vec<String>,
-) -> Result<(), HfError> {
-    let share = parts.config.maybe_number(&["rotary_pct"])?.unwrap_or(1.0);
-    let head_dim = parts.shape.n_embd / parts.shape.n_head;
-    let n_rot = parts.rope.rotated(parts.config, head_dim, share)?;
-    header.set("cohere2.rope.dimension_count", n_rot);
+fn write_cohere2_rope(out: &mut Description<'_>) -> Result<(), HfError> {
+    let share = out.config.maybe_number(&["rotary_pct"])?.unwrap_or(1.0);
+    let head_dim = out.shape.n_embd / out.shape.n_head;
+    let n_rot = out.rope.rotated(out.config, head_dim, share)?;
+    out.set("rope.dimension_count", n_rot);
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! names a folder (`1_Pooling`) whose `config.json` gives the mode.
 
 use super::Family;
+use super::description::Description;
 use crate::HfError;
 use crate::config::Config;
 use crate::files::{exists, read_json, read_object_if_there};
@@ -9,8 +10,16 @@ use crate::unread::warn_of_rest;
 use serde_json::Value;
 use std::path::Path;
 
+/// Writes the pooling mode, if the folder is a sentence-transformers model.
+pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
+    if let Some(pooling) = read(out.folder, out.family, out.warnings)? {
+        out.set("pooling_type", pooling);
+    }
+    Ok(())
+}
+
 /// GGUF's number for the pooling mode; `None` if the folder is not a sentence-transformers model.
-pub(super) fn read(
+fn read(
     folder: &Path,
     family: &Family,
     warnings: &mut Vec<String>,
@@ -32,7 +41,7 @@ pub(super) fn read(
             // Normalize only scales the vector: cosines do not change, and `sluice embed`
             // normalises anyway.
             "Transformer" | "Normalize" => {}
-            "Dense" if family.traits.has_dense => {}
+            "Dense" if family.has_dense() => {}
             "Pooling" if !text("path").contains("..") => {
                 mode = Some(read_mode(
                     &folder.join(text("path")).join("config.json"),

@@ -3,13 +3,14 @@
 //! Its folder has a decoder's class, so it is recognised by its name or model card. In a GGUF file the output rows of
 //! the two answers form a separate head.
 
-use super::parts::Model;
+use super::Shape;
+use super::description::Description;
 use super::wanted::{Change, Slice, Wanted, one};
-use sluice::file::{GgufHeader, MetaValue};
+use crate::HfError;
+use sluice::file::MetaValue;
 
 /// The head, made from rows of the output matrix.
-pub(super) fn head(model: &Model<'_>, [yes, no]: [u64; 2]) -> Wanted {
-    let shape = model.shape;
+pub(super) fn head(shape: &Shape, [yes, no]: [u64; 2]) -> Wanted {
     let (n_embd, n_vocab) = (u64::from(shape.n_embd), u64::from(shape.n_vocab));
     let source = match shape.is_tied {
         true => "model.embed_tokens.weight",
@@ -21,15 +22,19 @@ pub(super) fn head(model: &Model<'_>, [yes, no]: [u64; 2]) -> Wanted {
     head
 }
 
-/// Writes the prompt for a query and a document that its authors recommend.
-pub(super) fn write(header: &mut GgufHeader, architecture: &str) {
+/// Writes the prompt for a query and a document that its authors recommend, if the model is a reranker.
+pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     const RANK: u32 = 4;
-    header.set(&format!("{architecture}.pooling_type"), RANK);
+    if out.shape.answers.is_none() {
+        return Ok(());
+    }
+    out.set("pooling_type", RANK);
     let labels = MetaValue::strings(&["yes", "no"].map(str::to_owned));
-    header.set(&format!("{architecture}.classifier.output_labels"), labels);
+    out.set("classifier.output_labels", labels);
     let names = MetaValue::strings(&["rerank".to_owned()]);
-    header.set("tokenizer.chat_template.rerank", TEMPLATE);
-    header.set("tokenizer.chat_templates", names);
+    out.header.set("tokenizer.chat_template.rerank", TEMPLATE);
+    out.header.set("tokenizer.chat_templates", names);
+    Ok(())
 }
 
 const TEMPLATE: &str = concat!(

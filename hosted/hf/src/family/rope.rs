@@ -5,7 +5,7 @@
 //! of divisors per frequency), longrope of Phi-3 (two such tensors and a factor).
 
 use super::context::narrow;
-use super::{Family, Kind, Shape};
+use super::{Family, Shape};
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::check_config;
@@ -30,8 +30,51 @@ pub struct Rope {
     share: f64,
 }
 
+/// What families accept of rotary embeddings.
+pub(crate) struct RopeTraits {
+    /// The default base; 0 without rotation.
+    pub(super) base: f64,
+    /// Kinds of scaling in addition to linear and YaRN.
+    pub(super) kinds: &'static [ScalingKind],
+    pub(super) window: WindowBase,
+    /// config.json may give the number of columns that rotate by each of several positions.
+    pub(super) has_sections: bool,
+}
+
+impl RopeTraits {
+    pub(super) const PLAIN: Self = Self {
+        base: 10_000.0,
+        kinds: &[],
+        window: WindowBase::Never,
+        has_sections: false,
+    };
+
+    /// The engine reads a tensor of divisors.
+    pub(super) const DIVIDED: Self = Self {
+        kinds: &[ScalingKind::Llama3],
+        ..Self::PLAIN
+    };
+
+    pub(super) const fn of_base(base: f64) -> Self {
+        Self {
+            base,
+            ..Self::PLAIN
+        }
+    }
+}
+
+/// Whether layers with a window have a base of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ScalingKind {
+pub(super) enum WindowBase {
+    Never,
+    /// It is written if config.json gives it.
+    IfGiven,
+    /// It is written even if config.json gives a single base.
+    Always,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScalingKind {
     None,
     Linear,
     Yarn,
@@ -66,6 +109,8 @@ impl Rope {
     /// # Errors
     /// [`HfError::Config`]: a scaling that cannot be converted.
     pub fn read(family: &Family, config: &Config) -> Result<Self, HfError> {
+        let own_traits = &family.traits.rope;
+        let accepts = |kind| own_traits.kinds.contains(&kind);
         let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
         let whole = if new.is_empty() { old } else { new };
         // Families with two kinds of attention have a description for each.
@@ -76,22 +121,22 @@ impl Rope {
         let scaling = if full.is_empty() { whole } else { full };
         let own = scaling.maybe_number(&["rope_theta"])?;
         let beside = config.maybe_number(BASES)?;
-        let base = own.or(beside).unwrap_or(family.traits.rope_base);
+        let base = own.or(beside).unwrap_or(own_traits.base);
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
             None | Some("default") => ScalingKind::None,
             Some("linear") => ScalingKind::Linear,
             Some("yarn") => ScalingKind::Yarn,
             Some("llama3") => ScalingKind::Llama3,
-            Some("dynamic") if family.traits.has_alpha_rope => ScalingKind::Alpha,
-            Some("proportional") if family.traits.has_share_rope => ScalingKind::Share,
-            Some("longrope" | "su") if family.kind == Kind::Phi3 => ScalingKind::LongRope,
+            Some("dynamic") if accepts(ScalingKind::Alpha) => ScalingKind::Alpha,
+            Some("proportional") if accepts(ScalingKind::Share) => ScalingKind::Share,
+            Some("longrope" | "su") if accepts(ScalingKind::LongRope) => ScalingKind::LongRope,
             Some(other) => {
                 let what = format!("is {other:?}, which is not supported");
                 return Err(config.error(&["rope_scaling type"], &what));
             }
         };
-        if kind == ScalingKind::Llama3 && !family.traits.has_rope_factors {
+        if kind == ScalingKind::Llama3 && !accepts(kind) {
             let what = "is llama3, but this architecture has no tensor for it";
             return Err(config.error(&["rope_scaling type"], what));
         }
@@ -103,13 +148,13 @@ impl Rope {
             Some(n) => Some(n),
             None => config.maybe_count(original)?,
         };
-        let share = match family.kind {
-            Kind::Phi3 => {
+        let share = match accepts(ScalingKind::LongRope) {
+            true => {
                 let key = &["partial_rotary_factor"];
                 let inner = scaling.maybe_number(key)?;
                 inner.or(config.maybe_number(key)?).unwrap_or(1.0)
             }
-            _ => 1.0,
+            false => 1.0,
         };
         Ok(Self {
             sections: sections(family, &scaling)?,
@@ -155,7 +200,7 @@ impl Rope {
         self.kind != ScalingKind::None || self.freq_base.to_bits() != base.to_bits()
     }
 
-    /// Refuses or warns about the remaining keys; call it after [`super::Parts::write`] and [`Self::factors`].
+    /// Refuses or warns about the remaining keys; call it after [`super::Description::write`] and [`Self::factors`].
     ///
     /// # Errors
     /// [`HfError::Config`].
@@ -365,7 +410,7 @@ impl Rope {
 /// Number of column pairs that rotate by time, height, width and a fourth position.
 fn sections(family: &Family, scaling: &Config) -> Result<Option<Vec<i32>>, HfError> {
     let key = "mrope_section";
-    if !family.traits.has_sections {
+    if !family.traits.rope.has_sections {
         return Ok(None);
     }
     // Already in the architecture's order.
@@ -392,7 +437,8 @@ fn window_base(
     window: &Config,
     base: f64,
 ) -> Result<Option<f32>, HfError> {
-    if !family.traits.has_window_rope {
+    let accepted = family.traits.rope.window;
+    if accepted == WindowBase::Never {
         return Ok(None);
     }
     let kind = window.str("rope_type").filter(|kind| *kind != "default");
@@ -402,6 +448,6 @@ fn window_base(
     }
     let own = window.maybe_number(&["rope_theta"])?;
     let beside = config.maybe_number(&["rope_local_base_freq", "local_rope_theta"])?;
-    let same = family.traits.says_window_base.then_some(base);
+    let same = (accepted == WindowBase::Always).then_some(base);
     Ok(own.or(beside).or(same).map(narrow))
 }

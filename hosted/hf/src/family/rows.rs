@@ -58,6 +58,13 @@ pub(super) struct Experts {
     pub(super) width: Size,
 }
 
+/// Gate, down and up under Mixtral's names.
+pub(super) const MIXTRAL_EXPERTS: Experts = Experts {
+    from: "block_sparse_moe.experts",
+    parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
+    width: n_embd,
+};
+
 /// Gate, down and up, under the names most families use.
 pub(super) const EXPERTS: Experts = Experts {
     from: "mlp.experts",
@@ -92,6 +99,11 @@ pub(super) const fn bare(to: &'static str, from: &'static str, shape: &'static [
 }
 
 impl Row {
+    /// Whether it is a matrix after the pooling, of a separate folder.
+    pub(super) fn is_dense(&self) -> bool {
+        self.to.starts_with("dense_")
+    }
+
     pub(super) const fn need(self, need: Need) -> Self {
         Self { need, ..self }
     }
@@ -286,11 +298,16 @@ pub(super) const fn is_tied(shape: &Shape) -> bool {
     shape.is_tied
 }
 
-pub(super) const fn has_attention_bias(shape: &Shape) -> bool {
+/// Whether another tensor is the output matrix, or a reranker's answers are made of it.
+const fn has_no_output(shape: &Shape) -> bool {
+    shape.is_tied || shape.answers.is_some()
+}
+
+const fn has_attention_bias(shape: &Shape) -> bool {
     shape.has_attention_bias
 }
 
-pub(super) const fn has_mlp_bias(shape: &Shape) -> bool {
+const fn has_mlp_bias(shape: &Shape) -> bool {
     shape.has_mlp_bias
 }
 
@@ -300,7 +317,7 @@ pub(super) const fn has_mlp_bias(shape: &Shape) -> bool {
 pub(super) const GLOBALS: &[Row] = &[
     row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
     row("output_norm", "model.norm", &[n_embd]),
-    row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
+    row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(has_no_output)),
 ];
 
 /// The norms before attention and before the feed-forward network.
@@ -309,14 +326,19 @@ pub(super) const NORMS: &[Row] = &[
     row("ffn_norm", "post_attention_layernorm", &[n_embd]),
 ];
 
-const ATTENTION_BIAS: Need = Need::Where(has_attention_bias);
+pub(super) const ATTENTION_BIAS: Need = Need::Where(has_attention_bias);
 
-pub(super) const ATTENTION: &[Row] = &[
-    row("attn_q", "self_attn.q_proj", &[n_q, n_embd]).bias(ATTENTION_BIAS),
-    row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
-    row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
-    row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(Need::IfThere),
-];
+pub(super) const ATTENTION: &[Row] = &attention(ATTENTION_BIAS, Need::IfThere);
+
+/// Attention with these biases of queries, keys and values, and of the output.
+pub(super) const fn attention(bias: Need, of_output: Need) -> [Row; 4] {
+    [
+        row("attn_q", "self_attn.q_proj", &[n_q, n_embd]).bias(bias),
+        row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]).bias(bias),
+        row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(bias),
+        row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(of_output),
+    ]
+}
 
 /// [`ATTENTION`] with the rows of each query and key head in pairs.
 pub(super) const PAIRED_ATTENTION: &[Row] = &[
@@ -349,6 +371,30 @@ pub(super) const SWIGLU: &[Row] = &[
     row("ffn_up", "mlp.up_proj", &[n_ff, n_embd]).bias(MLP_BIAS),
     row("ffn_down", "mlp.down_proj", &[n_embd, n_ff]).bias(MLP_BIAS),
 ];
+
+/// Gates, ups and downs of a network without biases; gates and ups have `$n_ff` rows.
+macro_rules! gated {
+    ($end:literal, $module:literal, $n_ff:expr) => {
+        &[
+            $crate::family::rows::row(
+                concat!("ffn_gate", $end),
+                concat!($module, ".gate_proj"),
+                &[$n_ff, $crate::family::rows::n_embd],
+            ),
+            $crate::family::rows::row(
+                concat!("ffn_up", $end),
+                concat!($module, ".up_proj"),
+                &[$n_ff, $crate::family::rows::n_embd],
+            ),
+            $crate::family::rows::row(
+                concat!("ffn_down", $end),
+                concat!($module, ".down_proj"),
+                &[$crate::family::rows::n_embd, $n_ff],
+            ),
+        ]
+    };
+}
+pub(super) use gated;
 
 /// The router.
 pub(super) const ROUTER: &[Row] = &[row("ffn_gate_inp", "mlp.gate", &[n_expert, n_embd])];

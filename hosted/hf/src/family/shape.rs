@@ -63,6 +63,21 @@ pub(crate) enum Nextn {
     Halves,
 }
 
+/// The size of heads where config.json does not give it, and whether the file states it.
+#[derive(Clone, Copy)]
+pub(super) enum HeadDim {
+    /// A head's share of the width; stated only if config.json gives a size.
+    IfGiven,
+    /// A head's share of the width.
+    Share,
+    /// This size.
+    Of(u32),
+    /// A head's share of the width: the file has no place for another.
+    Hidden,
+    /// A head's share of the width; the family's own keys state it.
+    InKeys,
+}
+
 /// Whether a family has experts, and which key gives their width.
 #[derive(Clone, Copy)]
 pub(super) enum ExpertSizes {
@@ -195,10 +210,13 @@ impl Heads {
         let n_kv = config.maybe_count(&["num_key_value_heads"])?;
         let n_kv = n_kv.unwrap_or(if is_gemma3 { 4 } else { n });
         let given = config.maybe_count(&["head_dim", "attention_head_dim"])?;
-        let traits = family.traits;
-        let implied = (traits.head_dim)(n_embd, n);
-        let dim = given.or(implied).unwrap_or(n_embd / n);
-        if traits.hides_head_dim && dim != n_embd / n {
+        let own = family.traits.head_dim;
+        let share = n_embd / n;
+        let dim = given.unwrap_or(match own {
+            HeadDim::Of(dim) => dim,
+            _ => share,
+        });
+        if matches!(own, HeadDim::Hidden) && dim != share {
             let architecture = family.architecture;
             let what = format!("is {dim}, which {architecture} in GGUF cannot express");
             return Err(config.error(&["head_dim"], &what));
@@ -211,12 +229,15 @@ impl Heads {
             let what = format!("is {n_kv}, which does not divide the {n} heads");
             return Err(config.error(&["num_key_value_heads"], &what));
         }
-        let is_known = given.or(implied).is_some();
         Ok(Self {
             n,
             n_kv,
             dim,
-            says_dim: is_known && !traits.hides_head_dim && !traits.says_head_dim_itself,
+            says_dim: match own {
+                HeadDim::IfGiven => given.is_some(),
+                HeadDim::Share | HeadDim::Of(_) => true,
+                HeadDim::Hidden | HeadDim::InKeys => false,
+            },
         })
     }
 }
@@ -256,7 +277,7 @@ impl Shape {
                 Some(n) => n,
             },
             is_tied,
-            has_attention_bias: flag("attention_bias") || traits.has_qkv_bias,
+            has_attention_bias: flag("attention_bias"),
             has_mlp_bias: flag("mlp_bias"),
             mixers: (traits.mixers)(config, n_layer)?,
             n_nextn: 0,
@@ -355,7 +376,7 @@ impl Shape {
             return Err(config.error(&["num_hidden_layers"], &told(n_layer)));
         }
         match self.n_expert.map(u64::from) {
-            Some(n_expert) if !family.traits.stacks_experts && n_layer * n_expert > n_tensors => {
+            Some(n_expert) if !family.stacks_experts() && n_layer * n_expert > n_tensors => {
                 Err(config.error(&["num_local_experts", "num_experts"], &told(n_expert)))
             }
             _ => Ok(()),

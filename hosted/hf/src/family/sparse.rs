@@ -1,13 +1,13 @@
 //! Decoders with experts.
 
-use super::keys::{Key, Or};
+use super::Shape;
+use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
 use super::rows::{
-    ATTENTION, EXPERTS, Experts, NORMS, ROUTER, Row, WIDE_NORMS, bare, block, is_sparse, n_embd,
-    n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
+    ATTENTION, EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, Row, WIDE_NORMS, always, attention,
+    bare, block, gated, is_sparse, n_embd, n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
 };
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
-use super::{Shape, rows};
 use crate::unread::Neutral;
 
 /// Columns of Qwen's shared expert.
@@ -15,37 +15,18 @@ fn n_ff_qwen(shape: &Shape) -> u64 {
     shape.size("shared_expert_intermediate_size")
 }
 
-/// The shared expert, and the gate that weights it for each token.
-pub(super) const QWEN_SHARED: &[Row] = &[
-    row(
-        "ffn_gate_inp_shexp",
-        "mlp.shared_expert_gate",
-        &[one_row, n_embd],
-    ),
-    row(
-        "ffn_gate_shexp",
-        "mlp.shared_expert.gate_proj",
-        &[n_ff_qwen, n_embd],
-    ),
-    row(
-        "ffn_up_shexp",
-        "mlp.shared_expert.up_proj",
-        &[n_ff_qwen, n_embd],
-    ),
-    row(
-        "ffn_down_shexp",
-        "mlp.shared_expert.down_proj",
-        &[n_embd, n_ff_qwen],
-    ),
-];
+/// The gate that weights the shared expert for each token.
+pub(super) const QWEN_GATE: &[Row] = &[row(
+    "ffn_gate_inp_shexp",
+    "mlp.shared_expert_gate",
+    &[one_row, n_embd],
+)];
+
+pub(super) const QWEN_SHARED: &[Row] = gated!("_shexp", "mlp.shared_expert", n_ff_qwen);
 
 /// Keys of the expert widths of Qwen models.
 pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [
-    Key::Count(
-        "moe_intermediate_size",
-        "expert_feed_forward_length",
-        Or::Nothing,
-    ),
+    MAYBE_EXPERT_WIDTH,
     Key::Count(
         "shared_expert_intermediate_size",
         "expert_shared_feed_forward_length",
@@ -56,14 +37,14 @@ pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [
 pub(super) const QWEN2_MOE: Traits = Traits {
     blocks: &[
         block(NORMS),
-        block(ATTENTION),
-        sparse(rows::always, ROUTER, EXPERTS),
+        block(&attention(Need::Always, Need::IfThere)),
+        sparse(always, ROUTER, EXPERTS),
+        block(QWEN_GATE),
         block(QWEN_SHARED),
     ],
     keys: &QWEN_EXPERT_KEYS,
     sizes: &[("shared_expert_intermediate_size", Some(5632))],
     experts: ExpertSizes::Always("moe_intermediate_size"),
-    has_qkv_bias: true,
     // The engine does not normalise.
     means: &[means("norm_topk_prob", Neutral::Off)],
     ..Traits::TABLES
@@ -86,23 +67,7 @@ pub(super) const BIASED_ROUTER: &[Row] = &[
 ];
 
 /// The shared experts, side by side.
-pub(super) const SHARED: &[Row] = &[
-    row(
-        "ffn_gate_shexp",
-        "mlp.shared_experts.gate_proj",
-        &[n_ff_shared, n_embd],
-    ),
-    row(
-        "ffn_up_shexp",
-        "mlp.shared_experts.up_proj",
-        &[n_ff_shared, n_embd],
-    ),
-    row(
-        "ffn_down_shexp",
-        "mlp.shared_experts.down_proj",
-        &[n_embd, n_ff_shared],
-    ),
-];
+pub(super) const SHARED: &[Row] = gated!("_shexp", "mlp.shared_experts", n_ff_shared);
 
 /// The tensors of an MTP block in addition to a layer's own.
 pub(super) const NEXTN: &[Row] = &[
@@ -134,7 +99,7 @@ pub(super) const MINIMAX_M2: Traits = Traits {
         block(ATTENTION),
         block(WIDE_NORMS),
         sparse(
-            rows::always,
+            always,
             &[
                 row("ffn_gate_inp", "block_sparse_moe.gate", &[n_expert, n_embd]),
                 bare(
@@ -164,11 +129,4 @@ pub(super) const MINIMAX_M2: Traits = Traits {
         means("attn_type_list", Neutral::Number(1.0)),
     ],
     ..Traits::TABLES
-};
-
-/// Mixtral's names.
-const MIXTRAL_EXPERTS: Experts = Experts {
-    from: "block_sparse_moe.experts",
-    parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
-    width: n_embd,
 };

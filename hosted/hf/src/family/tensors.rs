@@ -1,8 +1,16 @@
-//! All tensors of a model.
+//! All tensors of a model, from its family's tables.
 
-use super::parts::Model;
+use super::reranker;
 use super::wanted::{Map, Wanted};
 use super::{Family, Shape};
+
+/// A model whose tensors are listed.
+pub(super) struct Model<'a> {
+    pub(super) family: &'a Family,
+    pub(super) shape: &'a Shape,
+    /// Whether the folder has a tensor with this name.
+    pub(super) has: &'a dyn Fn(&str) -> bool,
+}
 
 /// All tensors of a model. The experts of a layer are together, in the order in which llama.cpp's
 /// converter writes them. `has` returns whether the folder has a tensor.
@@ -10,7 +18,13 @@ use super::{Family, Shape};
 pub fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
     let model = Model { family, shape, has };
     let traits = family.traits;
-    let mut all = (traits.first)(&model);
+    let mut all = Vec::new();
+    if let Some(answers) = shape.answers {
+        all.push(reranker::head(shape, answers));
+    }
+    for row in traits.head.iter().chain(traits.globals) {
+        row.add(["", ""], shape, &mut all);
+    }
     for layer in 0..shape.n_layer + shape.n_nextn {
         (traits.layer)(&model, layer, &mut all);
     }
@@ -24,4 +38,25 @@ pub fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec
         norms.for_each(|tensor| tensor.map = Map::AddOne);
     }
     all
+}
+
+/// Adds the tensors of a layer.
+pub(super) fn layer(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
+    let traits = model.family.traits;
+    let (to, from) = (
+        format!("blk.{layer}."),
+        format!("{}{layer}.", traits.layers),
+    );
+    let names = [to.as_str(), from.as_str()];
+    for block in traits.blocks {
+        if !(block.when)(model.shape, layer) {
+            continue;
+        }
+        for row in block.rows {
+            row.add(names, model.shape, all);
+        }
+        if let Some(experts) = &block.experts {
+            experts.add(names, model.shape, model.has, all);
+        }
+    }
 }

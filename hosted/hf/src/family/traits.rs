@@ -1,89 +1,106 @@
 //! How a family's tensors and metadata differ from Llama's.
 
-use super::keys::{Key, Writes};
-use super::mixers::Mixer;
-use super::parts::Model;
-use super::rows::{Block, Row};
-use super::shape::{ExpertSizes, Nextn};
+use super::description::Description;
+use super::keys::{self, Key};
+use super::mixers::{self, Mixer};
+use super::rope::RopeTraits;
+use super::rows::{self, Block, Row};
+use super::shape::{ExpertSizes, HeadDim, Nextn};
+use super::tensors::{self, Model};
 use super::wanted::Wanted;
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
 
-/// How a family differs from others. Each family has a value, based on [`Traits::LLAMA`] or [`Traits::TABLES`].
+/// How a family differs from others. Each family has a value, based on [`Traits::TABLES`].
 pub(crate) struct Traits {
-    /// Returns the tensors before the layers.
-    pub(super) first: fn(&Model<'_>) -> Vec<Wanted>,
-    /// Adds the tensors of a layer.
-    pub(super) layer: fn(&Model<'_>, layer: u32, all: &mut Vec<Wanted>),
-    /// Writes the family's metadata.
-    pub(super) write: Writes,
-    /// The norm after all layers, by its GGUF name and its Hugging Face name.
-    pub(super) last_norm: [&'static str; 2],
-    /// Norms multiply by 1 + weight.
-    pub(super) norms_add_one: bool,
-    /// The width of feed-forward networks.
-    pub(super) n_ff: fn(&Config) -> Result<u32, HfError>,
-    /// Returns each layer's mixer, from the configuration and `n_layer`; empty if all layers attend to the whole text.
-    pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, HfError>,
-    /// Default head size, from `n_embd` and `n_head`; `None` if it is not written.
-    pub(super) head_dim: fn(u32, u32) -> Option<u32>,
-    /// The head size is `n_embd / n_head`, and the file does not state it.
-    pub(super) hides_head_dim: bool,
-    /// The family's own keys state the head size.
-    pub(super) says_head_dim_itself: bool,
-    /// Whether the output matrix is tied to the embedding by default.
-    pub(super) is_tied: bool,
-    /// All experts of a layer are in one tensor.
-    pub(super) stacks_experts: bool,
-    /// The default base of rotary embeddings; 0 without rotation.
-    pub(super) rope_base: f64,
-    /// llama.cpp converts the text model with its Llama class: queries and keys are in pairs, and a few keys and
-    /// vocabulary quirks follow.
-    pub(super) is_llama: bool,
-    /// The engine reads a tensor of divisors of rotary frequencies.
-    pub(super) has_rope_factors: bool,
-    /// config.json may give a second base, for layers with a window.
-    pub(super) has_window_rope: bool,
-    /// The base of layers with a window is written, even if config.json gives a single base.
-    pub(super) says_window_base: bool,
-    /// The file describes the windows, so the context need not be limited to them.
-    pub(super) has_windows: bool,
-    pub(super) is_encoder: bool,
-    /// The text model may be part of a multimodal model.
-    pub(super) is_wrapped: bool,
-    pub(super) experts: ExpertSizes,
-    /// Queries, keys and values have biases, although config.json does not mention them.
-    pub(super) has_qkv_bias: bool,
-    /// Scaling of kind `dynamic` is Hunyuan's: a single number changes the base.
-    pub(super) has_alpha_rope: bool,
-    /// Scaling of kind `proportional`: a share of a head's columns rotates, at the speed they would have if all did.
-    pub(super) has_share_rope: bool,
-    pub(super) vocabulary: VocabularyTraits,
+    // Tensors.
     /// A head after the pooling.
     pub(super) head: &'static [Row],
-    /// sentence-transformers folders may have matrices after the pooling.
-    pub(super) has_dense: bool,
+    pub(super) globals: &'static [Row],
+    /// The prefix of a layer's number.
+    pub(super) layers: &'static str,
+    pub(super) blocks: &'static [Block],
+    /// Adds the tensors of a layer.
+    pub(super) layer: fn(&Model<'_>, layer: u32, all: &mut Vec<Wanted>),
+    /// Norms multiply by 1 + weight.
+    pub(super) norms_add_one: bool,
     /// A tensor's name without the encoder's prefix; `None` for heads of other tasks.
     pub(super) rename: fn(&str) -> Option<String>,
     /// Prefixes of tensors that are not part of the text model.
     pub(super) other_parts: &'static [&'static str],
-    /// Tables of tensors: the global ones, the prefix of a layer's number, the layers' own.
-    pub(super) globals: &'static [Row],
-    pub(super) layers: &'static str,
-    pub(super) blocks: &'static [Block],
-    /// The family's own keys, written after the common ones.
-    pub(super) keys: &'static [Key],
+    /// The text model may be part of a multimodal model.
+    pub(super) is_wrapped: bool,
+    /// Where the model keeps its MTP blocks, and how they are counted.
+    pub(super) nextn: Nextn,
+
+    // Sizes.
+    pub(super) head_dim: HeadDim,
+    /// The width of feed-forward networks.
+    pub(super) n_ff: fn(&Config) -> Result<u32, HfError>,
+    /// Returns each layer's mixer, from the configuration and `n_layer`; empty if all layers attend to the whole text.
+    pub(super) mixers: fn(&Config, u32) -> Result<Vec<Mixer>, HfError>,
+    /// Whether the output matrix is tied to the embedding by default.
+    pub(super) is_tied: bool,
+    pub(super) experts: ExpertSizes,
     /// Sizes specific to the family, and their defaults if config.json does not have them.
     pub(super) sizes: &'static [(&'static str, Option<u32>)],
+
+    // Metadata.
+    pub(super) is_encoder: bool,
+    /// llama.cpp converts the text model with its Llama class: queries and keys are in pairs, and a few keys and
+    /// vocabulary quirks follow.
+    pub(super) is_llama: bool,
+    /// The file describes the windows, so the context need not be limited to them.
+    pub(super) has_windows: bool,
+    pub(super) rope: RopeTraits,
+    pub(super) vocabulary: VocabularyTraits,
+    /// Writes the keys that come first.
+    pub(super) write: fn(&mut Description<'_>) -> Result<(), HfError>,
+    /// The family's own keys.
+    pub(super) keys: &'static [Key],
     /// Values that config.json keys must have, because the engine assumes them.
     pub(super) means: &'static [Means],
     /// Accepted activations of the feed-forward network, by config.json's names.
     pub(super) activations: &'static [&'static str],
-    /// Where the model keeps its MTP blocks, and how they are counted.
-    pub(super) nextn: Nextn,
-    /// config.json may give the number of columns that rotate by each of several positions.
-    pub(super) has_sections: bool,
+}
+
+impl Traits {
+    /// The traits of most families; each adds its blocks.
+    pub(super) const TABLES: Self = Self {
+        head: &[],
+        globals: rows::GLOBALS,
+        layers: "model.layers.",
+        blocks: &[],
+        layer: tensors::layer,
+        norms_add_one: false,
+        rename: |name| Some(name.into()),
+        other_parts: &[],
+        is_wrapped: false,
+        nextn: Nextn::Never,
+        head_dim: HeadDim::IfGiven,
+        n_ff: |config| config.count(&["intermediate_size"]),
+        mixers: mixers::listed,
+        is_tied: false,
+        experts: ExpertSizes::Never,
+        sizes: &[],
+        is_encoder: false,
+        is_llama: false,
+        has_windows: false,
+        rope: RopeTraits::PLAIN,
+        vocabulary: VocabularyTraits::PLAIN,
+        write: keys::write,
+        keys: &[],
+        means: &[],
+        activations: &["silu", "swish"],
+    };
+
+    /// [`Traits::TABLES`] for a text model that llama.cpp converts with its Llama class.
+    pub(super) const LLAMA_TABLES: Self = Self {
+        is_llama: true,
+        rope: RopeTraits::DIVIDED,
+        ..Self::TABLES
+    };
 }
 
 /// How a family's vocabulary differs from what its files say.
@@ -110,6 +127,20 @@ impl VocabularyTraits {
         roles: &[],
         end_key: None,
     };
+
+    pub(super) const fn of(words: Words) -> Self {
+        Self {
+            words,
+            ..Self::PLAIN
+        }
+    }
+
+    pub(super) const fn with_flags(flags: &'static [(&'static str, bool)]) -> Self {
+        Self {
+            flags,
+            ..Self::PLAIN
+        }
+    }
 
     pub(super) const fn with_roles(roles: &'static [(&'static str, &'static str)]) -> Self {
         Self {

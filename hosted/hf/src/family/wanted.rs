@@ -114,11 +114,3 @@ pub(super) fn one(name: &str, source: &str, shape: &[u64]) -> Wanted {
         is_optional: false,
     }
 }
-
-/// A matrix and its bias, which has as many numbers as the matrix has rows.
-pub(super) fn with_bias(name: &str, source: &str, shape: &[u64]) -> [Wanted; 2] {
-    ["weight", "bias"].map(|part| {
-        let dims = if part == "bias" { &shape[..1] } else { shape };
-        one(&format!("{name}.{part}"), &format!("{source}.{part}"), dims)
-    })
-}

@@ -12,7 +12,7 @@ use super::{ConvertError, naming};
 use core::fmt;
 use sluice::file::GgufHeader;
 use sluice_hf::{
-    Config, Family, HfError, Parts, Rope, Shape, Words, check_config, read_dense, read_json,
+    Config, Description, Family, HfError, Rope, Shape, Words, check_config, read_dense, read_json,
     scale_block, wanted,
 };
 use std::path::Path;
@@ -163,15 +163,17 @@ impl Conversion {
             &generation,
             &mut warnings,
         )?;
-        let parts = Parts {
+        Description {
             folder,
             family,
             config: &config,
             shape: &shape,
             rope: &rope,
             file_type,
-        };
-        parts.write(&mut header, &mut warnings)?;
+            header: &mut header,
+            warnings: &mut warnings,
+        }
+        .write()?;
         header.set("general.quantization_version", QUANTIZATION_VERSION);
         let vocabulary = write_tokenizer(
             &mut header,
