@@ -1,7 +1,7 @@
 //! Embeddings of texts: hidden states, pooled and normalised.
 #![forbid(unsafe_code)]
 
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use crate::evaluate::EvaluateError;
 use crate::model::{Model, ModelSource};
 use crate::session::{GenerateError, Limits, Session, StepHooks};
@@ -99,7 +99,7 @@ pub struct EmbedGroup {
     n_embd: usize,
     model: Model,
     /// The adapters that its texts are computed with.
-    adapter: Option<Blend>,
+    adapter: Option<AdapterBlend>,
 }
 
 impl EmbedGroup {
@@ -255,7 +255,7 @@ impl Session {
         let batch = &rest[..step_len(rest, n_max, limits.n_outputs).min(rest.len())];
         let texts = &group.text_of[group.n_done..];
         let hidden = &mut group.hidden;
-        let adapters = group.adapter.as_ref().map(Blend::parts);
+        let adapters = group.adapter.as_ref().map(AdapterBlend::parts);
         let hooks = StepHooks {
             adapters: adapters.as_slice(),
             ..StepHooks::default()

@@ -4,7 +4,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use sluice::adapter::{Adapter, AdapterError, AdapterFile, Blend, Factors, Precision};
+use sluice::adapter::{
+    AdapterBlend, AdapterFile, AdapterLoadError, Factors, LoadedAdapter, Precision,
+};
 use sluice::core::kernels::lora::LoraType;
 use sluice::sequence::PlainSampler;
 use sluice::session::{GenerateError, StepHooks};
@@ -50,9 +52,9 @@ fn file(seed: u64) -> AdapterFile {
     }
 }
 
-fn blend(seed: u64) -> Blend {
+fn blend(seed: u64) -> AdapterBlend {
     let ty = LoraType::ALL[usize::try_from(seed % 4).unwrap()];
-    let adapter = Adapter::load(model().config(), &file(seed), Precision::Type(ty));
+    let adapter = LoadedAdapter::load(model().config(), &file(seed), Precision::Type(ty));
     adapter.unwrap().into()
 }
 
@@ -66,7 +68,7 @@ fn session(n_seq: usize) -> Session {
     model().session(limits).unwrap()
 }
 
-fn settings(seed: u64, adapter: Option<Blend>) -> Settings {
+fn settings(seed: u64, adapter: Option<AdapterBlend>) -> Settings {
     let mut settings = Settings {
         n_predict: Some(6),
         ignore_eos: true,
@@ -78,7 +80,7 @@ fn settings(seed: u64, adapter: Option<Blend>) -> Settings {
 }
 
 /// What a text is when it is alone.
-fn alone(seed: u64, adapter: Option<Blend>) -> String {
+fn alone(seed: u64, adapter: Option<AdapterBlend>) -> String {
     let mut session = session(1);
     let pieces = session.generate("Once upon a time", settings(seed, adapter));
     pieces.map(Result::unwrap).collect()
@@ -97,7 +99,7 @@ fn a_text_keeps_its_adapter_whatever_is_published() {
         .collect();
     let files: Vec<AdapterFile> = (0..=N_SEEDS).map(file).collect();
     // What is published: by number, with the handle; a swap is a pointer.
-    let table: Mutex<[(u64, Option<Blend>); 3]> =
+    let table: Mutex<[(u64, Option<AdapterBlend>); 3]> =
         Mutex::new([(0, None), (1, Some(blend(1))), (2, Some(blend(2)))]);
     let (is_over, n_swaps) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut swap_times: Vec<Duration> = Vec::new();
@@ -109,8 +111,8 @@ fn a_text_keeps_its_adapter_whatever_is_published() {
                 seed = seed % N_SEEDS + 1;
                 let ty = LoraType::ALL[usize::try_from(seed % 4).unwrap()];
                 let file = &files[usize::try_from(seed).unwrap()];
-                let new = Adapter::load(model().config(), file, Precision::Type(ty)).unwrap();
-                let mut new = (seed, Some(Blend::from(new)));
+                let new = LoadedAdapter::load(model().config(), file, Precision::Type(ty)).unwrap();
+                let mut new = (seed, Some(AdapterBlend::from(new)));
                 let place = n_swaps.fetch_add(1, Ordering::Relaxed) % 3;
                 let start = Instant::now();
                 core::mem::swap(&mut table.lock().unwrap()[place], &mut new);
@@ -213,7 +215,8 @@ fn memory_goes_with_the_last_handle() {
             .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
-    let load = || Adapter::load(model().config(), &file, Precision::Type(LoraType::F32)).unwrap();
+    let load =
+        || LoadedAdapter::load(model().config(), &file, Precision::Type(LoraType::F32)).unwrap();
     let mut session = session(1);
     let mut sequence = session
         .begin("Once", &settings(1, Some(load().into())))
@@ -221,7 +224,7 @@ fn memory_goes_with_the_last_handle() {
     let before = resident();
     // 12 MiB each, of which the text and the blend hold one at a time.
     for _ in 0..100 {
-        let blend = Blend::new(vec![(load(), 0.5)]);
+        let blend = AdapterBlend::new(vec![(load(), 0.5)]);
         sequence.set_adapter(Some(blend)).unwrap();
     }
     let grown = resident().saturating_sub(before);
@@ -233,7 +236,7 @@ fn what_does_not_go_with_the_model_is_refused_by_name() {
     let load = |change: &dyn Fn(&mut AdapterFile)| {
         let mut file = file(3);
         change(&mut file);
-        Adapter::load(model().config(), &file, Precision::Exact)
+        LoadedAdapter::load(model().config(), &file, Precision::Exact)
             .map(drop)
             .unwrap_err()
     };
@@ -252,18 +255,18 @@ fn what_does_not_go_with_the_model_is_refused_by_name() {
     );
     assert!(matches!(
         load(&|file| file.factors[0].rank = 0),
-        AdapterError::Rank { .. }
+        AdapterLoadError::Rank { .. }
     ));
     assert!(matches!(
         load(&|file| file.factors[2].a[7] = f32::NAN),
-        AdapterError::Number { .. }
+        AdapterLoadError::Number { .. }
     ));
     assert!(matches!(
         load(&|file| file.factors[3].tensor = "blk.0.attn_q.weight".into()),
-        AdapterError::Twice { .. }
+        AdapterLoadError::Twice { .. }
     ));
     assert!(matches!(
         load(&|file| file.factors.clear()),
-        AdapterError::Empty { .. }
+        AdapterLoadError::Empty { .. }
     ));
 }

@@ -1,7 +1,7 @@
 //! The text that a model generates through the std shell, and a hash over its logits. Every other
 //! way of running the model has to give the same.
 
-use sluice::adapter::{Blend, Precision};
+use sluice::adapter::{AdapterBlend, Precision};
 use sluice::core::engine::Wants;
 use sluice::core::hash::Hash64;
 use sluice::file::LoadMode;
@@ -66,7 +66,7 @@ pub fn adapted_story(
         let (adapter, _warnings) = loaded.expect("an adapter of the model");
         (adapter, *scale)
     });
-    let blend = Blend::new(parts.collect());
+    let blend = AdapterBlend::new(parts.collect());
     let limits = Limits {
         n_ctx: 512,
         adapter_rank: blend.rank(),

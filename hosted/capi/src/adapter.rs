@@ -7,7 +7,7 @@ use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
 use sluice::Session;
-use sluice::adapter::{self, AdapterError, Blend, Precision};
+use sluice::adapter::{self, AdapterBlend, AdapterLoadError, Precision};
 use sluice::core::kernels::lora::LoraType;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::ffi::CString;
@@ -15,15 +15,15 @@ use std::path::Path;
 
 /// An adapter in memory, for one model. Contexts and embedders that use it keep it alive.
 #[derive(Debug)]
-pub struct Adapter {
-    adapter: adapter::Adapter,
+pub struct AdapterHandle {
+    adapter: adapter::LoadedAdapter,
     /// The fingerprint of its model.
     model: u64,
     warnings: CString,
 }
 
 // A handle may be used from any thread.
-assert_impl_all!(Adapter: Send, Sync);
+assert_impl_all!(AdapterHandle: Send, Sync);
 
 /// Settings for loading an adapter. Begin with `sluice_adapter_params_default()`.
 #[repr(C)]
@@ -84,7 +84,7 @@ const_assert_eq!(size_of::<AdapterParams>(), 24);
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<AdapterInfo>(), 32);
 
-impl Adapter {
+impl AdapterHandle {
     /// # Safety
     /// - The texts in `params` are null or zero-terminated.
     unsafe fn load(model: &Model, path: &str, params: &AdapterParams) -> Result<Self, Failure> {
@@ -107,7 +107,7 @@ impl Adapter {
 
     /// Its share of an `adapter_rank`.
     fn room(&self) -> usize {
-        Blend::from(self.adapter.clone()).rank()
+        AdapterBlend::from(self.adapter.clone()).rank()
     }
 }
 
@@ -123,9 +123,9 @@ fn precision(dtype: &str) -> Result<Precision, Failure> {
     }
 }
 
-fn adapter_failure(error: AdapterError) -> Failure {
+fn adapter_failure(error: AdapterLoadError) -> Failure {
     let status = match error {
-        AdapterError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
+        AdapterLoadError::Memory { .. } => Status::SLUICE_OUT_OF_MEMORY,
         _ => Status::SLUICE_INVALID_ADAPTER,
     };
     Failure::new(status, error)
@@ -136,10 +136,10 @@ fn adapter_failure(error: AdapterError) -> Failure {
 /// # Safety
 /// - `adapters` points to `n` handles, `scales` is null or points to `n` numbers.
 pub(crate) unsafe fn parts<'a>(
-    adapters: *const *const Adapter,
+    adapters: *const *const AdapterHandle,
     scales: *const f32,
     n: usize,
-) -> Result<Vec<(&'a Adapter, f32)>, Failure> {
+) -> Result<Vec<(&'a AdapterHandle, f32)>, Failure> {
     // SAFETY: by the caller.
     let adapters = unsafe { slice("adapters", adapters, n)? };
     let scales = match scales.is_null() {
@@ -166,10 +166,10 @@ pub(crate) unsafe fn parts<'a>(
 /// # Errors
 /// An adapter belongs to another model, or there is not enough room.
 pub(crate) fn blend(
-    parts: &[(&Adapter, f32)],
+    parts: &[(&AdapterHandle, f32)],
     session: &Session,
     params: &str,
-) -> Result<Option<Blend>, Failure> {
+) -> Result<Option<AdapterBlend>, Failure> {
     let invalid =
         |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
     if parts.is_empty() {
@@ -187,7 +187,7 @@ pub(crate) fn blend(
     let pairs = parts
         .iter()
         .map(|(adapter, scale)| (adapter.adapter.clone(), *scale));
-    let blend = Blend::new(pairs.collect());
+    let blend = AdapterBlend::new(pairs.collect());
     let (needed, room) = (blend.rank(), session.limits().adapter_rank);
     if needed > room {
         let each = parts.iter().map(|(adapter, _)| {
@@ -219,14 +219,14 @@ pub unsafe extern "C" fn sluice_adapter_load(
     model: *const Model,
     path: *const c_char,
     params: *const AdapterParams,
-    adapter: *mut *mut Adapter,
+    adapter: *mut *mut AdapterHandle,
 ) -> Status {
     // SAFETY: by the caller.
     guard(|| unsafe {
         hand_out(adapter, || {
             let model = handle("model", model)?;
             let path = c_text("path", path)?.ok_or_else(|| Failure::null("path"))?;
-            Adapter::load(model, path, &self::params(params)?)
+            AdapterHandle::load(model, path, &self::params(params)?)
         })
     })
 }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn sluice_adapter_load(
 /// # Safety
 /// - `adapter` is null or a handle, which must not be used afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sluice_adapter_free(adapter: *mut Adapter) {
+pub unsafe extern "C" fn sluice_adapter_free(adapter: *mut AdapterHandle) {
     guard(|| {
         if !adapter.is_null() {
             // SAFETY: created by `hand_out`, and by the caller not freed yet.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn sluice_adapter_free(adapter: *mut Adapter) {
 /// - `adapter` is a handle, `info` a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_adapter_get_info(
-    adapter: *const Adapter,
+    adapter: *const AdapterHandle,
     info: *mut AdapterInfo,
 ) -> Status {
     // SAFETY: by the caller.
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn sluice_adapter_get_info(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_context_set_adapters(
     context: *const Context,
-    adapters: *const *const Adapter,
+    adapters: *const *const AdapterHandle,
     scales: *const f32,
     n_adapters: usize,
 ) -> Status {

@@ -1,6 +1,6 @@
 //! Embeddings of texts.
 
-use crate::adapter::{Adapter, blend, parts};
+use crate::adapter::{AdapterHandle, blend, parts};
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
 use crate::model::{Model, encode_failure, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn sluice_embedder_free(embedder: *mut Embedder) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_embedder_set_adapters(
     embedder: *const Embedder,
-    adapters: *const *const Adapter,
+    adapters: *const *const AdapterHandle,
     scales: *const f32,
     n_adapters: usize,
 ) -> Status {

@@ -11,7 +11,7 @@ mod programs;
 use core::ptr;
 use programs::{Linked, compile, run, scratch};
 use sluice_capi::adapter::{
-    Adapter, sluice_adapter_free, sluice_adapter_load, sluice_context_set_adapters,
+    AdapterHandle, sluice_adapter_free, sluice_adapter_load, sluice_context_set_adapters,
 };
 use sluice_capi::context::{
     Context, sluice_context_free, sluice_context_new, sluice_context_params_default,
@@ -157,7 +157,7 @@ fn adapters_change_between_texts() {
         ];
         sluice_model_free(model);
         assert_eq!(made, [Status::SLUICE_OK; 4]);
-        let set = |adapters: &[*const Adapter], scales: &[f32]| {
+        let set = |adapters: &[*const AdapterHandle], scales: &[f32]| {
             let (n, adapters, scales) = (adapters.len(), adapters.as_ptr(), scales.as_ptr());
             let status = sluice_context_set_adapters(context, adapters, scales, n);
             assert_eq!(status, Status::SLUICE_OK);
@@ -218,8 +218,11 @@ fn vectors_with_adapters_are_those_of_the_crate() {
     let model = sluice::Model::open(&path).expect("the model");
     let file =
         sluice_hf::adapter::read(Path::new(&lora), None, Some(model.file())).expect("an adapter");
-    let loaded =
-        sluice::adapter::Adapter::load(model.config(), &file, sluice::adapter::Precision::Exact);
+    let loaded = sluice::adapter::LoadedAdapter::load(
+        model.config(),
+        &file,
+        sluice::adapter::Precision::Exact,
+    );
     let limits = sluice::Limits {
         adapter_rank: 64,
         ..sluice::Limits::for_embedding(&model, 512, 512)
@@ -411,8 +414,8 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         (
             "isa: SLUICE_INVALID_ARGUMENT: ",
             "unknown instruction set \"altivec\"",
-            ),
-            (
+        ),
+        (
             "KV type: SLUICE_INVALID_ARGUMENT: ",
             "unknown KV type 'f17'",
         ),

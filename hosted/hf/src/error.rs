@@ -1,7 +1,7 @@
 //! Why a folder of Hugging Face's cannot be used.
 
 use crate::safetensors::HeaderError;
-use sluice::adapter::AdapterError;
+use sluice::adapter::AdapterLoadError;
 use sluice::file::FileError;
 use sluice_core::gguf::source::SourceError;
 use std::io;
@@ -60,7 +60,7 @@ pub enum HfError {
     File(#[from] FileError),
 }
 
-impl From<HfError> for AdapterError {
+impl From<HfError> for AdapterLoadError {
     fn from(error: HfError) -> Self {
         Self::Folder(Box::new(error))
     }

@@ -26,7 +26,7 @@ mod server;
 mod wait;
 mod work;
 
-pub use adapters::{AdaptersOptions, NamedAdapter};
+pub use adapters::{AdapterPart, AdaptersOptions, NamedAdapter};
 pub use answer::{TextAnswer, WrapSampler};
 pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};

@@ -1,6 +1,6 @@
 //! The adapters that a text is computed with.
 
-use super::loaded::Adapter;
+use super::loaded::LoadedAdapter;
 use crate::owned::{Borrower, Owned};
 use core::convert::Infallible;
 use core::fmt;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// Adapters whose products are added, each times a factor: `y += Σ scale · B · (A · x)`, which is the exact blend of
 /// the products. A clone is the same blend; texts with the same one share products.
 #[derive(Clone)]
-pub struct Blend(Arc<Shared>);
+pub struct AdapterBlend(Arc<Shared>);
 
 struct Shared {
-    parts: Owned<Parts, Vec<(Adapter, f32)>>,
+    parts: Owned<Parts, Vec<(LoadedAdapter, f32)>>,
     /// The adapters and factors again, to build other blends from.
-    list: Vec<(Adapter, f32)>,
+    list: Vec<(LoadedAdapter, f32)>,
     fingerprint: u64,
 }
 
-impl Blend {
+impl AdapterBlend {
     /// A blend of adapters of one model, in the order in which they are added.
     #[must_use]
-    pub fn new(parts: Vec<(Adapter, f32)>) -> Self {
+    pub fn new(parts: Vec<(LoadedAdapter, f32)>) -> Self {
         let mut hash = Hash64::new();
         for (adapter, scale) in &parts {
             hash.write(&adapter.fingerprint().to_le_bytes());
@@ -88,21 +88,21 @@ impl Blend {
     }
 }
 
-impl From<Adapter> for Blend {
-    fn from(adapter: Adapter) -> Self {
+impl From<LoadedAdapter> for AdapterBlend {
+    fn from(adapter: LoadedAdapter) -> Self {
         Self::new(vec![(adapter, 1.0)])
     }
 }
 
-impl PartialEq for Blend {
+impl PartialEq for AdapterBlend {
     fn eq(&self, other: &Self) -> bool {
         self.fingerprint() == other.fingerprint()
     }
 }
 
-impl fmt::Debug for Blend {
+impl fmt::Debug for AdapterBlend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Blend")
+        f.debug_struct("AdapterBlend")
             .field("n_parts", &self.parts().parts.len())
             .field("rank", &self.rank())
             .finish_non_exhaustive()

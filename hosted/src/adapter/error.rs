@@ -13,7 +13,7 @@ use std::path::Path;
 #[derive(Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
-pub enum AdapterError {
+pub enum AdapterLoadError {
     /// A file that does not exist or cannot be read.
     Read { path: String, error: io::Error },
     /// A path that does not hold an adapter, and what it holds instead.
@@ -79,7 +79,7 @@ pub enum AdapterError {
     },
 }
 
-impl AdapterError {
+impl AdapterLoadError {
     /// [`Self::NotAnAdapter`].
     pub fn not_an_adapter(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
         Self::NotAnAdapter {
@@ -124,13 +124,13 @@ fn shown(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }
 
-impl From<FileError> for AdapterError {
+impl From<FileError> for AdapterLoadError {
     fn from(error: FileError) -> Self {
         Self::File(error)
     }
 }
 
-impl fmt::Display for AdapterError {
+impl fmt::Display for AdapterLoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { path, error } => write!(f, "cannot read {path}: {error}"),
@@ -185,4 +185,4 @@ impl fmt::Display for AdapterError {
     }
 }
 
-impl Error for AdapterError {}
+impl Error for AdapterLoadError {}

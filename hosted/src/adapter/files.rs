@@ -1,7 +1,7 @@
 //! The formats of adapters' files, and reading those that need no more than the file.
 #![forbid(unsafe_code)]
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use super::sink::PairSink;
 use super::{gguf, infq};
 use crate::file::{LoadMode, ModelFile};
@@ -34,10 +34,10 @@ impl AdapterFormat {
     /// The format of the adapter at `path`.
     ///
     /// # Errors
-    /// [`AdapterError::Read`], [`AdapterError::NotAnAdapter`].
-    pub fn of(path: &Path) -> Result<Self, AdapterError> {
+    /// [`AdapterLoadError::Read`], [`AdapterLoadError::NotAnAdapter`].
+    pub fn of(path: &Path) -> Result<Self, AdapterLoadError> {
         let Place { path, name } = &Place::of(path);
-        let about = fs::metadata(path).map_err(|error| AdapterError::Read {
+        let about = fs::metadata(path).map_err(|error| AdapterLoadError::Read {
             path: path.display().to_string(),
             error,
         })?;
@@ -46,7 +46,7 @@ impl AdapterFormat {
             return match name {
                 Some("adapter_model.safetensors" | "adapter_config.json" | "adapter_model.bin") => {
                     let what = "it is part of an adapter: give its folder";
-                    Err(AdapterError::not_an_adapter(path, what))
+                    Err(AdapterLoadError::not_an_adapter(path, what))
                 }
                 _ => Ok(Self::Gguf),
             };
@@ -67,7 +67,7 @@ impl AdapterFormat {
             }
             () => "the folder has no adapter_config.json",
         };
-        Err(AdapterError::not_an_adapter(path, what))
+        Err(AdapterLoadError::not_an_adapter(path, what))
     }
 }
 
@@ -75,8 +75,8 @@ impl AdapterFormat {
 /// a sentence each.
 ///
 /// # Errors
-/// [`AdapterError`]. PEFT folders are refused: `sluice-hf` reads them.
-pub fn read_pairs(path: &Path, sink: &mut dyn PairSink) -> Result<Vec<String>, AdapterError> {
+/// [`AdapterLoadError`]. PEFT folders are refused: `sluice-hf` reads them.
+pub fn read_pairs(path: &Path, sink: &mut dyn PairSink) -> Result<Vec<String>, AdapterLoadError> {
     match AdapterFormat::of(path)? {
         AdapterFormat::Gguf => gguf::read(&ModelFile::open(path, LoadMode::Read)?, path, sink),
         AdapterFormat::Infq => {
@@ -85,7 +85,7 @@ pub fn read_pairs(path: &Path, sink: &mut dyn PairSink) -> Result<Vec<String>, A
         }
         AdapterFormat::Peft => {
             let what = "it is a folder of PEFT's, which sluice-hf reads";
-            Err(AdapterError::not_an_adapter(path, what))
+            Err(AdapterLoadError::not_an_adapter(path, what))
         }
     }
 }
@@ -94,8 +94,8 @@ pub fn read_pairs(path: &Path, sink: &mut dyn PairSink) -> Result<Vec<String>, A
 /// directory may hold several. No numbers are read.
 ///
 /// # Errors
-/// [`AdapterError`]: `path` does not hold an adapter.
-pub fn adapters_at(path: &Path) -> Result<Vec<PathBuf>, AdapterError> {
+/// [`AdapterLoadError`]: `path` does not hold an adapter.
+pub fn adapters_at(path: &Path) -> Result<Vec<PathBuf>, AdapterLoadError> {
     match AdapterFormat::of(path)? {
         AdapterFormat::Peft => {}
         AdapterFormat::Gguf => gguf::check(&ModelFile::open(path, LoadMode::Read)?, path)?,

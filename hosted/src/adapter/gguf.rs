@@ -5,7 +5,7 @@
 //! r, or 1 if α is 0 or absent.
 #![forbid(unsafe_code)]
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use super::factors::Factors;
 use super::numbers::{check_copies, check_finite, transposed, usize_of};
 use super::sink::{AdapterOrigin, PairOrder, PairSink};
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Checks that an open file is an adapter.
-pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), AdapterError> {
+pub(super) fn check(file: &ModelFile, path: &Path) -> Result<(), AdapterLoadError> {
     check_kind(&file.parse()?, path)
 }
 
@@ -27,12 +27,12 @@ pub(super) fn read(
     file: &ModelFile,
     path: &Path,
     sink: &mut dyn PairSink,
-) -> Result<Vec<String>, AdapterError> {
+) -> Result<Vec<String>, AdapterLoadError> {
     let gguf = file.parse()?;
     check_kind(&gguf, path)?;
     let mut warnings = Vec::new();
     check_keys(&gguf, path, &mut warnings)?;
-    let key = |key: &str| AdapterError::key(path, key, "has an unexpected type");
+    let key = |key: &str| AdapterLoadError::key(path, key, "has an unexpected type");
     let alpha = "adapter.lora.alpha";
     let alpha = optional(gguf.f32(alpha)).map_err(|_| key(alpha))?;
     if alpha.is_none() {
@@ -44,7 +44,7 @@ pub(super) fn read(
     let alpha = alpha.unwrap_or(0.0);
     if !alpha.is_finite() {
         let what = format!("is {alpha}, which is not finite");
-        return Err(AdapterError::key(path, "adapter.lora.alpha", what));
+        return Err(AdapterLoadError::key(path, "adapter.lora.alpha", what));
     }
     let text = |key: &str| gguf.str(key).ok().filter(|text| !text.is_empty());
     let base_model =
@@ -69,8 +69,8 @@ pub(super) fn read(
 }
 
 /// Checks that the file is an adapter of type LoRA.
-fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), AdapterError> {
-    let not = |what: String| Err(AdapterError::not_an_adapter(path, what));
+fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), AdapterLoadError> {
+    let not = |what: String| Err(AdapterLoadError::not_an_adapter(path, what));
     let text = |key: &str| gguf.str(key).ok();
     match text("general.type") {
         Some("adapter") => {}
@@ -88,9 +88,9 @@ fn check_kind(gguf: &Gguf<'_>, path: &Path) -> Result<(), AdapterError> {
         Some("lora") => Ok(()),
         Some(other) => {
             let what = format!("is {other:?}; only lora is supported");
-            Err(AdapterError::key(path, "adapter.type", what))
+            Err(AdapterLoadError::key(path, "adapter.type", what))
         }
-        None => Err(AdapterError::key(path, "adapter.type", "is missing")),
+        None => Err(AdapterLoadError::key(path, "adapter.type", "is missing")),
     }
 }
 
@@ -99,7 +99,7 @@ fn check_keys(
     gguf: &Gguf<'_>,
     path: &Path,
     warnings: &mut Vec<String>,
-) -> Result<(), AdapterError> {
+) -> Result<(), AdapterLoadError> {
     for (key, value) in gguf.metadata() {
         let Some(name) = key.strip_prefix("adapter.") else {
             continue;
@@ -111,7 +111,7 @@ fn check_keys(
                 if !is_empty {
                     let what = "is given: the adapter applies only after certain tokens (aLoRA), which is not \
                          supported";
-                    return Err(AdapterError::key(path, key, what));
+                    return Err(AdapterLoadError::key(path, key, what));
                 }
             }
             "lora.prompt_prefix" => warnings.push(format!(
@@ -133,7 +133,7 @@ struct PairInfo<'g> {
 }
 
 /// The pairs in file order.
-fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterError> {
+fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterLoadError> {
     type Halves<'g> = (&'g str, [Option<TensorInfo<'g>>; 2]);
     let mut found: Vec<Halves<'g>> = Vec::new();
     let mut places = HashMap::new();
@@ -145,7 +145,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterE
                 true => "replaces a norm of the model, which is not supported",
                 false => "is not a matrix of an adapter (.lora_a, .lora_b)",
             };
-            return Err(AdapterError::tensor(path, info.name, what));
+            return Err(AdapterLoadError::tensor(path, info.name, what));
         };
         let place = *places.entry(tensor).or_insert_with(|| {
             found.push((tensor, [None, None]));
@@ -155,12 +155,12 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterE
     }
     let pairs = found.into_iter().map(|(tensor, halves)| match halves {
         [Some(a), Some(b)] => Ok(PairInfo { tensor, a, b }),
-        [Some(_), None] => Err(AdapterError::tensor(
+        [Some(_), None] => Err(AdapterLoadError::tensor(
             path,
             tensor,
             "has .lora_a but no .lora_b",
         )),
-        _ => Err(AdapterError::tensor(
+        _ => Err(AdapterLoadError::tensor(
             path,
             tensor,
             "has .lora_b but no .lora_a",
@@ -168,7 +168,7 @@ fn pairs<'g>(gguf: &Gguf<'g>, path: &Path) -> Result<Vec<PairInfo<'g>>, AdapterE
     });
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
     match pairs.is_empty() {
-        true => Err(AdapterError::not_an_adapter(path, "it has no matrices")),
+        true => Err(AdapterLoadError::not_an_adapter(path, "it has no matrices")),
         false => Ok(pairs),
     }
 }
@@ -192,7 +192,7 @@ impl Reader<'_> {
         i: usize,
         pair: &PairInfo<'_>,
         sink: &mut dyn PairSink,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), AdapterLoadError> {
         let PairInfo { tensor, a, b } = pair;
         let n_parts = self.check(pair)?;
         let is_stack = a.n_dims == 3 || b.n_dims == 3;
@@ -226,12 +226,12 @@ impl Reader<'_> {
     }
 
     /// Checks that two tensors match; returns the number of matrices they are for.
-    fn check(&self, pair: &PairInfo<'_>) -> Result<u64, AdapterError> {
+    fn check(&self, pair: &PairInfo<'_>) -> Result<u64, AdapterLoadError> {
         let PairInfo { tensor, a, b } = *pair;
         let is_embedding = tensor == EMBEDDING;
         let rank = b.dims[0];
         let rank_of_a = if is_embedding { a.dims[0] } else { a.dims[1] };
-        let error = |what| Err(AdapterError::tensor(self.path, tensor, what));
+        let error = |what| Err(AdapterLoadError::tensor(self.path, tensor, what));
         if rank == 0 || rank != rank_of_a {
             return error(format!(
                 "has matrices of ranks {rank_of_a} (.lora_a {:?}) and {rank} (.lora_b {:?})",
@@ -263,15 +263,15 @@ impl Reader<'_> {
     }
 
     /// Reads A (0) or B (1) of a whole stack.
-    fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), AdapterError> {
+    fn read(&mut self, info: &TensorInfo<'_>, half: usize) -> Result<(), AdapterLoadError> {
         if WeightType::from_ggml(info.ty).is_none() {
             let what = format!("has type {}, which is not supported for weights", info.ty);
-            return Err(AdapterError::tensor(self.path, info.name, what));
+            return Err(AdapterLoadError::tensor(self.path, info.name, what));
         }
         self.bytes.resize(usize_of(info.len_bytes), 0);
         self.source
             .read(info.offset, &mut self.bytes)
-            .map_err(|error| AdapterError::data(self.path, info.name, error))?;
+            .map_err(|error| AdapterLoadError::data(self.path, info.name, error))?;
         let numbers = &mut self.all[half];
         numbers.resize(usize_of(info.n_elements()), 0.0);
         dequantize_row(info.ty, &self.bytes, numbers);

@@ -12,7 +12,7 @@
 //! | outliers | records of 8: row u32, column u16, value f16; they stand in place of a 0 |
 #![forbid(unsafe_code)]
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use super::factors::Factors;
 use super::numbers::usize_of;
 use super::sink::{AdapterOrigin, PairOrder, PairSink};
@@ -85,11 +85,11 @@ impl<'m> Object<'m> {
         })
     }
 
-    fn number(&self, key: &str, default: Option<u64>) -> Result<u64, AdapterError> {
+    fn number(&self, key: &str, default: Option<u64>) -> Result<u64, AdapterLoadError> {
         self.get(key, default, serde_json::from_value)
     }
 
-    fn text(&self, key: &str, default: Option<&str>) -> Result<String, AdapterError> {
+    fn text(&self, key: &str, default: Option<&str>) -> Result<String, AdapterLoadError> {
         self.get(key, default.map(str::to_owned), serde_json::from_value)
     }
 
@@ -98,7 +98,7 @@ impl<'m> Object<'m> {
         key: &str,
         default: Option<T>,
         read: impl Fn(Value) -> serde_json::Result<T>,
-    ) -> Result<T, AdapterError> {
+    ) -> Result<T, AdapterLoadError> {
         let value = match (self.value.get(key), default) {
             (None, Some(default)) => return Ok(default),
             (value, _) => value.cloned().unwrap_or_default(),
@@ -108,7 +108,7 @@ impl<'m> Object<'m> {
                 format!("{}{key}", self.place),
                 format!("is malformed: {error}"),
             );
-            AdapterError::key(self.manifest, key, what)
+            AdapterLoadError::key(self.manifest, key, what)
         })
     }
 
@@ -117,12 +117,12 @@ impl<'m> Object<'m> {
         list.map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn entry(&self) -> Result<Entry, AdapterError> {
+    fn entry(&self) -> Result<Entry, AdapterLoadError> {
         let matrix = |key| match self.part(key) {
             Some(matrix) => matrix.matrix(),
             None => {
                 let key = format!("{}{key}", self.place);
-                Err(AdapterError::key(self.manifest, key, "is missing"))
+                Err(AdapterLoadError::key(self.manifest, key, "is missing"))
             }
         };
         Ok(Entry {
@@ -133,7 +133,7 @@ impl<'m> Object<'m> {
         })
     }
 
-    fn matrix(&self) -> Result<Matrix, AdapterError> {
+    fn matrix(&self) -> Result<Matrix, AdapterLoadError> {
         let outliers = self.part("outliers").map(|outliers| outliers.outliers());
         Ok(Matrix {
             dtype: self.text("dtype", None)?,
@@ -148,7 +148,7 @@ impl<'m> Object<'m> {
         })
     }
 
-    fn outliers(&self) -> Result<Outliers, AdapterError> {
+    fn outliers(&self) -> Result<Outliers, AdapterLoadError> {
         Ok(Outliers {
             data_file: self.text("data_file", None)?,
             offset: self.number("offset", None)?,
@@ -160,22 +160,22 @@ impl<'m> Object<'m> {
 }
 
 /// The names of a directory's adapters.
-pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, AdapterError> {
+pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>, AdapterLoadError> {
     let manifest = manifest(&folder.join("manifest.json"))?;
     let names = manifest.adapters.iter();
     let names = names.filter_map(|entry| Some(parse_name(&entry.name)?.0.to_owned()));
     Ok(names.collect())
 }
 
-fn manifest(path: &Path) -> Result<Manifest, AdapterError> {
-    let unreadable = |error: io::Error| AdapterError::Read {
+fn manifest(path: &Path) -> Result<Manifest, AdapterLoadError> {
+    let unreadable = |error: io::Error| AdapterLoadError::Read {
         path: path.display().to_string(),
         error,
     };
     let n_bytes = fs::metadata(path).map_err(unreadable)?.len();
     if n_bytes > MANIFEST_BYTES_MAX {
         let what = format!("it has {n_bytes} bytes, over the limit of {MANIFEST_BYTES_MAX}");
-        return Err(AdapterError::not_an_adapter(path, what));
+        return Err(AdapterLoadError::not_an_adapter(path, what));
     }
     let text = fs::read(path).map_err(unreadable)?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| unreadable(error.into()))?;
@@ -187,12 +187,12 @@ fn manifest(path: &Path) -> Result<Manifest, AdapterError> {
     let version = whole.number("version", None)?;
     if version != 1 {
         let what = format!("is {version}; only 1 is supported");
-        return Err(AdapterError::key(path, "version", what));
+        return Err(AdapterLoadError::key(path, "version", what));
     }
     let endianness = whole.text("endianness", None)?;
     if endianness != "LE" {
         let what = format!("is {endianness:?}; only LE is supported");
-        return Err(AdapterError::key(path, "endianness", what));
+        return Err(AdapterLoadError::key(path, "endianness", what));
     }
     let entries = whole.list("adapters").iter().enumerate();
     let entries = entries.map(|(i, value)| {
@@ -215,7 +215,7 @@ pub(super) fn read(
     folder: &Path,
     name: Option<&str>,
     sink: &mut dyn PairSink,
-) -> Result<Vec<String>, AdapterError> {
+) -> Result<Vec<String>, AdapterLoadError> {
     let path = folder.join("manifest.json");
     let manifest = manifest(&path)?;
     let mut warnings = Vec::new();
@@ -256,10 +256,10 @@ fn chosen<'e>(
     entries: &'e [Entry],
     name: Option<&str>,
     path: &Path,
-) -> Result<Vec<(&'e Entry, Place<'e>)>, AdapterError> {
+) -> Result<Vec<(&'e Entry, Place<'e>)>, AdapterLoadError> {
     let (mut found, mut names, mut seen) = (Vec::new(), BTreeSet::new(), HashSet::new());
     for entry in entries {
-        let error = |what: &str| Err(AdapterError::tensor(path, &*entry.name, what));
+        let error = |what: &str| Err(AdapterLoadError::tensor(path, &*entry.name, what));
         let Some((adapter, place)) = parse_name(&entry.name) else {
             return error(
                 "is an adapter whose name does not state its matrix: expected <adapter>/<tensor>, with GGUF's names",
@@ -275,7 +275,7 @@ fn chosen<'e>(
     }
     let names: Vec<_> = names.into_iter().collect();
     let folder = path.parent().unwrap_or(path);
-    let not = |what: String| Err(AdapterError::not_an_adapter(folder, what));
+    let not = |what: String| Err(AdapterLoadError::not_an_adapter(folder, what));
     match (found.is_empty(), name) {
         (true, None) => not("the directory has no adapters".into()),
         (true, Some(name)) => not(format!(
@@ -313,14 +313,14 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn factors(&mut self, entry: &Entry, place: Place<'_>) -> Result<Factors, AdapterError> {
+    fn factors(&mut self, entry: &Entry, place: Place<'_>) -> Result<Factors, AdapterLoadError> {
         let (a, b, rank) = (&entry.a, &entry.b, entry.rank);
         if rank == 0 || a.cols != rank || b.rows != rank || a.rows == 0 || b.cols == 0 {
             let what = format!(
                 "has rank {rank}, but matrices A of {} x {} and B of {} x {}",
                 a.rows, a.cols, b.rows, b.cols
             );
-            return Err(AdapterError::tensor(self.manifest, &*entry.name, what));
+            return Err(AdapterLoadError::tensor(self.manifest, &*entry.name, what));
         }
         Ok(Factors {
             tensor: place.tensor.into(),
@@ -332,8 +332,8 @@ impl Reader<'_> {
         })
     }
 
-    fn numbers(&mut self, matrix: &Matrix, name: &str) -> Result<Vec<f32>, AdapterError> {
-        let error = |what: String| AdapterError::tensor(self.manifest, name, what);
+    fn numbers(&mut self, matrix: &Matrix, name: &str) -> Result<Vec<f32>, AdapterLoadError> {
+        let error = |what: String| AdapterLoadError::tensor(self.manifest, name, what);
         let row_bytes = match matrix.dtype.as_str() {
             "int8_rowwise" => matrix.cols,
             "int4_rowwise" => matrix.cols.div_ceil(2),
@@ -355,7 +355,7 @@ impl Reader<'_> {
         for (row, scale) in data.chunks_exact(row_bytes).zip(scales.as_chunks::<2>().0) {
             let scale = f16_to_f32(u16::from_le_bytes(*scale));
             if !scale.is_finite() {
-                return Err(AdapterError::tensor(
+                return Err(AdapterLoadError::tensor(
                     self.manifest,
                     name,
                     "has a scale that is not finite",
@@ -380,9 +380,9 @@ impl Reader<'_> {
         numbers: &mut [f32],
         [rows, cols]: [u64; 2],
         name: &str,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), AdapterLoadError> {
         let manifest = self.manifest;
-        let error = |what: String| Err(AdapterError::tensor(manifest, name, what));
+        let error = |what: String| Err(AdapterLoadError::tensor(manifest, name, what));
         let is_known = outliers.record_bytes == RECORD_BYTES && outliers.layout == RECORD_LAYOUT;
         if !is_known || !outliers.offset.is_multiple_of(ALIGN) {
             return error(format!(
@@ -418,8 +418,8 @@ impl Reader<'_> {
         offset: u64,
         len: u64,
         name: &str,
-    ) -> Result<Vec<u8>, AdapterError> {
-        let error = |what: String| Err(AdapterError::tensor(self.manifest, name, what));
+    ) -> Result<Vec<u8>, AdapterLoadError> {
+        let error = |what: String| Err(AdapterLoadError::tensor(self.manifest, name, what));
         // Must be a plain file name: a foreign directory cannot open files outside itself.
         if Path::new(file).file_name() != Some(file.as_ref()) {
             return error(format!("is in {file:?}, which is not a file name"));
@@ -445,7 +445,7 @@ impl Reader<'_> {
         let mut bytes = vec![0; usize_of(len)];
         source
             .read(offset, &mut bytes)
-            .map_err(|error| AdapterError::data(source.path(), name, error))?;
+            .map_err(|error| AdapterLoadError::data(source.path(), name, error))?;
         Ok(bytes)
     }
 }

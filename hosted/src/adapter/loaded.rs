@@ -1,6 +1,6 @@
 //! Adapters in memory, packed for the engine.
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use crate::host::memory::AlignedMemory;
 use crate::owned::{Borrower, Owned};
 use core::convert::Infallible;
@@ -46,7 +46,7 @@ impl Precision {
 
 /// An adapter in memory, for one model. A clone is the same adapter.
 #[derive(Clone)]
-pub struct Adapter(Arc<Loaded>);
+pub struct LoadedAdapter(Arc<Loaded>);
 
 struct Loaded {
     path: String,
@@ -55,7 +55,7 @@ struct Loaded {
     hash: u64,
 }
 
-impl Adapter {
+impl LoadedAdapter {
     /// An adapter over packed data; `view` finds its pairs in memory of `n_bytes`.
     pub(super) fn new(
         config: &ModelConfig,
@@ -63,13 +63,13 @@ impl Adapter {
         memory: Vec<AlignedMemory>,
         n_bytes: usize,
         view: impl for<'m> FnOnce(&'m [AlignedMemory]) -> PairsIn<'m>,
-    ) -> Result<Self, AdapterError> {
+    ) -> Result<Self, AdapterLoadError> {
         let pairs = Owned::<Pairs, _>::new(memory, |memory| Ok::<_, Infallible>(view(memory)));
         let Ok(pairs) = pairs;
         let packed = Owned::new(pairs, |pairs| {
             let both = pairs.get();
             let adapter = engine::Adapter::new(config, &both.0, both.1);
-            adapter.map_err(|error| AdapterError::Engine {
+            adapter.map_err(|error| AdapterLoadError::Engine {
                 path: path.clone(),
                 error,
             })
@@ -114,9 +114,9 @@ impl Adapter {
     }
 }
 
-impl fmt::Debug for Adapter {
+impl fmt::Debug for LoadedAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adapter")
+        f.debug_struct("LoadedAdapter")
             .field("path", &self.path())
             .field("rank", &self.rank())
             .finish_non_exhaustive()

@@ -1,14 +1,14 @@
 //! The numbers of an adapter.
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use sluice_core::kernels::lora::largest_magnitude;
 use std::path::Path;
 
 /// Checks that all numbers of a tensor are finite.
 ///
 /// # Errors
-/// [`AdapterError::Tensor`].
-pub fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), AdapterError> {
+/// [`AdapterLoadError::Tensor`].
+pub fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), AdapterLoadError> {
     if largest_magnitude(numbers).is_finite() {
         return Ok(());
     }
@@ -16,7 +16,7 @@ pub fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), Ad
         None => Ok(()),
         Some(at) => {
             let what = format!("has a number that is not finite ({} at {at})", numbers[at]);
-            Err(AdapterError::tensor(path, tensor, what))
+            Err(AdapterLoadError::tensor(path, tensor, what))
         }
     }
 }
@@ -24,13 +24,13 @@ pub fn check_finite(path: &Path, tensor: &str, numbers: &[f32]) -> Result<(), Ad
 /// Checks that `n` copies of a matrix of `len` numbers stay within a limit above any real adapter's size.
 ///
 /// # Errors
-/// [`AdapterError::Tensor`].
-pub fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Result<(), AdapterError> {
+/// [`AdapterLoadError::Tensor`].
+pub fn check_copies(path: &Path, tensor: &str, n: u64, len: usize) -> Result<(), AdapterLoadError> {
     match n.checked_mul(len as u64) {
         Some(total) if total <= NUMBERS_MAX => Ok(()),
         _ => {
             let what = format!("has too many numbers: a matrix of {len}, times {n} matrices");
-            Err(AdapterError::tensor(path, tensor, what))
+            Err(AdapterLoadError::tensor(path, tensor, what))
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Only the current pair is held as f32; its memory is reused for the next one.
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use super::factors::{AdapterFile, Factors};
 use super::files::read_pairs;
-use super::loaded::{Adapter, PairsIn, Precision};
+use super::loaded::{LoadedAdapter, PairsIn, Precision};
 use super::places::{Place, TOKEN_EMBD, is_idle, places};
 use super::sink::{AdapterOrigin, PairOrder, PairSink};
 use crate::host::memory::{AlignedMemory, OutOfMemory};
@@ -16,17 +16,17 @@ use sluice_core::memory::ALIGN;
 use sluice_core::model::{ModelConfig, Site};
 use std::path::Path;
 
-impl Adapter {
+impl LoadedAdapter {
     /// Reads a GGUF file or an INFQ directory and packs it for a model, one pair of matrices at a time. Also returns
     /// warnings about settings that have no effect, a sentence each.
     ///
     /// # Errors
-    /// [`AdapterError`]: it cannot be read, or does not fit the model.
+    /// [`AdapterLoadError`]: it cannot be read, or does not fit the model.
     pub fn open(
         config: &ModelConfig,
         path: &Path,
         precision: Precision,
-    ) -> Result<(Self, Vec<String>), AdapterError> {
+    ) -> Result<(Self, Vec<String>), AdapterLoadError> {
         let mut packing = Packing::new(config, &path.display().to_string(), precision);
         let warnings = read_pairs(path, &mut packing)?;
         Ok((packing.finish()?, warnings))
@@ -35,12 +35,12 @@ impl Adapter {
     /// Checks `file` against a model and packs it. Takes milliseconds, and none of the engine's time.
     ///
     /// # Errors
-    /// [`AdapterError`], which names the tensor.
+    /// [`AdapterLoadError`], which names the tensor.
     pub fn load(
         config: &ModelConfig,
         file: &AdapterFile,
         precision: Precision,
-    ) -> Result<Self, AdapterError> {
+    ) -> Result<Self, AdapterLoadError> {
         let mut packing = Packing::new(config, &file.path, precision);
         packing.check_family(&file.architecture)?;
         for factors in &file.factors {
@@ -97,10 +97,10 @@ impl<'c> Packing<'c> {
     }
 
     /// An adapter for models of no stated architecture fits any.
-    fn check_family(&self, architecture: &str) -> Result<(), AdapterError> {
+    fn check_family(&self, architecture: &str) -> Result<(), AdapterLoadError> {
         let expected = self.config.architecture.name();
         if !architecture.is_empty() && architecture != expected {
-            return Err(AdapterError::Family {
+            return Err(AdapterLoadError::Family {
                 path: self.path.clone(),
                 expected: expected.into(),
                 found: architecture.into(),
@@ -112,8 +112,8 @@ impl<'c> Packing<'c> {
     /// Packs a pair. What the model never reads is left out.
     ///
     /// # Errors
-    /// [`AdapterError`], which names the tensor.
-    pub fn add(&mut self, factors: &Factors) -> Result<(), AdapterError> {
+    /// [`AdapterLoadError`], which names the tensor.
+    pub fn add(&mut self, factors: &Factors) -> Result<(), AdapterLoadError> {
         self.check(factors)?;
         if factors.tensor == TOKEN_EMBD {
             return self.add_embedding(factors);
@@ -144,23 +144,23 @@ impl<'c> Packing<'c> {
     /// The adapter of all pairs.
     ///
     /// # Errors
-    /// [`AdapterError`]: there are no pairs, two are for one matrix, or the engine does not accept them.
-    pub fn finish(mut self) -> Result<Adapter, AdapterError> {
+    /// [`AdapterLoadError`]: there are no pairs, two are for one matrix, or the engine does not accept them.
+    pub fn finish(mut self) -> Result<LoadedAdapter, AdapterLoadError> {
         if self.pairs.is_empty() && self.embedding.is_none() {
-            return Err(AdapterError::Empty { path: self.path });
+            return Err(AdapterLoadError::Empty { path: self.path });
         }
         // In the engine's order.
         let key = |pair: &PackedPair| (pair.place.layer, pair.place.site, pair.part);
         self.pairs.sort_by_key(key);
         let mut neighbours = self.pairs.windows(2);
         if let Some(pair) = neighbours.find(|pair| key(&pair[0]) == key(&pair[1])) {
-            return Err(AdapterError::Twice {
+            return Err(AdapterLoadError::Twice {
                 path: self.path,
                 tensor: told(&pair[1].tensor, pair[1].part),
             });
         }
         let (pairs, embedding, memory) = (self.pairs, self.embedding, self.memory);
-        Adapter::new(
+        LoadedAdapter::new(
             self.config,
             self.path,
             memory.all,
@@ -169,7 +169,7 @@ impl<'c> Packing<'c> {
         )
     }
 
-    fn add_embedding(&mut self, factors: &Factors) -> Result<(), AdapterError> {
+    fn add_embedding(&mut self, factors: &Factors) -> Result<(), AdapterLoadError> {
         let ModelConfig {
             n_vocab, n_embd, ..
         } = *self.config;
@@ -177,7 +177,7 @@ impl<'c> Packing<'c> {
             return Err(self.no_matrix(factors));
         }
         if self.embedding.is_some() {
-            return Err(AdapterError::Twice {
+            return Err(AdapterLoadError::Twice {
                 path: self.path.clone(),
                 tensor: factors.tensor.clone(),
             });
@@ -198,13 +198,13 @@ impl<'c> Packing<'c> {
     }
 
     /// Whether the matrices are matrices of one rank.
-    fn check(&self, factors: &Factors) -> Result<(), AdapterError> {
+    fn check(&self, factors: &Factors) -> Result<(), AdapterLoadError> {
         let rank = factors.rank;
         let is_whole = |values: &[f32]| !values.is_empty() && values.len().is_multiple_of(rank);
         if rank > 0 && is_whole(&factors.a) && is_whole(&factors.b) && factors.scale.is_finite() {
             return Ok(());
         }
-        Err(AdapterError::Rank {
+        Err(AdapterLoadError::Rank {
             path: self.path.clone(),
             tensor: told(&factors.tensor, factors.part),
         })
@@ -215,11 +215,11 @@ impl<'c> Packing<'c> {
         factors: &Factors,
         expected: [usize; 2],
         found: [usize; 2],
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), AdapterLoadError> {
         if expected == found {
             return Ok(());
         }
-        Err(AdapterError::Shape {
+        Err(AdapterLoadError::Shape {
             path: self.path.clone(),
             tensor: told(&factors.tensor, factors.part),
             expected: expected.map(|n| n as u64),
@@ -227,8 +227,8 @@ impl<'c> Packing<'c> {
         })
     }
 
-    fn no_matrix(&self, factors: &Factors) -> AdapterError {
-        AdapterError::NoMatrix {
+    fn no_matrix(&self, factors: &Factors) -> AdapterLoadError {
+        AdapterLoadError::NoMatrix {
             path: self.path.clone(),
             tensor: told(&factors.tensor, factors.part),
         }
@@ -240,16 +240,16 @@ impl<'c> Packing<'c> {
         values: &[f32],
         shape: [usize; 2],
         factors: &Factors,
-    ) -> Result<Packed, AdapterError> {
+    ) -> Result<Packed, AdapterLoadError> {
         let ty = self.precision.of(values);
-        let number = |path: &String| AdapterError::Number {
+        let number = |path: &String| AdapterLoadError::Number {
             path: path.clone(),
             tensor: told(&factors.tensor, factors.part),
             ty: ty.name(),
         };
         let n = LoraMatrix::bytes_of(ty, shape[0], shape[1]).ok_or_else(|| number(&self.path))?;
         let room = self.memory.reserve(n);
-        let (chunk, bytes) = room.map_err(|error| AdapterError::Memory {
+        let (chunk, bytes) = room.map_err(|error| AdapterLoadError::Memory {
             path: self.path.clone(),
             error,
         })?;
@@ -260,11 +260,11 @@ impl<'c> Packing<'c> {
 }
 
 impl PairSink for Packing<'_> {
-    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterError> {
+    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterLoadError> {
         self.check_family(&origin.architecture)
     }
 
-    fn take(&mut self, _: PairOrder, factors: &Factors) -> Result<(), AdapterError> {
+    fn take(&mut self, _: PairOrder, factors: &Factors) -> Result<(), AdapterLoadError> {
         self.add(factors)
     }
 }

@@ -1,6 +1,6 @@
 //! What takes the pairs of an adapter as they are read.
 
-use super::error::AdapterError;
+use super::error::AdapterLoadError;
 use super::factors::Factors;
 
 /// What a file says about an adapter as a whole.
@@ -26,12 +26,12 @@ pub trait PairSink {
     /// Called before the first pair.
     ///
     /// # Errors
-    /// [`AdapterError`]: such adapters are not accepted.
-    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterError>;
+    /// [`AdapterLoadError`]: such adapters are not accepted.
+    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterLoadError>;
 
     /// Takes a pair. Pairs may arrive in any order.
     ///
     /// # Errors
-    /// [`AdapterError`], which names the tensor.
-    fn take(&mut self, order: PairOrder, factors: &Factors) -> Result<(), AdapterError>;
+    /// [`AdapterLoadError`], which names the tensor.
+    fn take(&mut self, order: PairOrder, factors: &Factors) -> Result<(), AdapterLoadError>;
 }

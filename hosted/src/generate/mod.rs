@@ -15,7 +15,7 @@ pub use crate::session::GenerateError;
 pub use pieces::Pieces;
 pub use timings::{GeneratorTimings, Span};
 
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use crate::sequence::{Choose, Chosen, Sequence, Settings, TokenReport};
 use crate::session::{Session, StepHooks};
 use sluice_core::engine::{EngineError, Wants};
@@ -141,7 +141,7 @@ impl Generator {
     ///
     /// # Errors
     /// [`GenerateError::Engine`].
-    pub fn set_adapter(&mut self, adapter: Option<Blend>) -> Result<(), GenerateError> {
+    pub fn set_adapter(&mut self, adapter: Option<AdapterBlend>) -> Result<(), GenerateError> {
         if self.sequence.adapter() != adapter.as_ref() {
             self.truncate(0)?;
             self.sequence.set_adapter(adapter)?;

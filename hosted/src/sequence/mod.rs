@@ -10,7 +10,7 @@ pub use choose::{ChoiceContext, ChoiceError, Choose, TokenReport};
 pub use plain::PlainSampler;
 pub use stop::StopStrings;
 
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use core::fmt;
 use core::ops::Range;
 use core::panic::AssertUnwindSafe;
@@ -46,7 +46,7 @@ pub struct Settings {
     /// Number of tokens at the beginning in which stop texts are ignored.
     pub n_unstopped: usize,
     /// The adapters to compute with; `None` for the model alone.
-    pub adapter: Option<Blend>,
+    pub adapter: Option<AdapterBlend>,
     /// Texts of a domain share statistics of which tokens follow which, where the session speculates
     /// ([`crate::speculate`]): the text itself does not change, but its speed may reveal the others.
     pub domain: u64,
@@ -143,7 +143,7 @@ pub struct Sequence {
     pub(crate) sampler: Box<dyn Choose + Send>,
     /// See [`Settings::number`].
     pub(crate) number: u32,
-    pub(crate) adapter: Option<Blend>,
+    pub(crate) adapter: Option<AdapterBlend>,
     /// Fingerprint of the adapters that its state was computed with; 0 for none.
     pub(crate) adapter_fingerprint: u64,
     pub(crate) detokenizer: Detokenizer,
@@ -191,7 +191,10 @@ impl Sequence {
             sampler,
             number: settings.number,
             adapter: settings.adapter.clone(),
-            adapter_fingerprint: settings.adapter.as_ref().map_or(0, Blend::fingerprint),
+            adapter_fingerprint: settings
+                .adapter
+                .as_ref()
+                .map_or(0, AdapterBlend::fingerprint),
             detokenizer: Detokenizer::continuing(),
             stops,
             stop_tokens: settings.stop_tokens.clone(),
@@ -251,8 +254,8 @@ impl Sequence {
     ///
     /// # Errors
     /// The tokens read so far were computed with others.
-    pub fn set_adapter(&mut self, adapter: Option<Blend>) -> Result<(), OtherAdapters> {
-        let fingerprint = adapter.as_ref().map_or(0, Blend::fingerprint);
+    pub fn set_adapter(&mut self, adapter: Option<AdapterBlend>) -> Result<(), OtherAdapters> {
+        let fingerprint = adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
         if !self.tokens.is_empty() && fingerprint != self.adapter_fingerprint {
             return Err(OtherAdapters);
         }
@@ -263,7 +266,7 @@ impl Sequence {
 
     /// Whether it is computed with the same adapters as `other`.
     pub(crate) fn has_adapters_of(&self, other: &Self) -> bool {
-        let own = self.adapter.as_ref().map_or(0, Blend::fingerprint);
+        let own = self.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
         own == other.adapter_fingerprint
     }
 
@@ -288,7 +291,7 @@ impl Sequence {
         self.adapter = None;
     }
 
-    /// [`Blend::fingerprint`] of the adapters that its state was computed with; 0 for the model alone.
+    /// [`AdapterBlend::fingerprint`] of the adapters that its state was computed with; 0 for the model alone.
     #[must_use]
     pub const fn adapter_fingerprint(&self) -> u64 {
         self.adapter_fingerprint
@@ -296,7 +299,7 @@ impl Sequence {
 
     /// The adapters it is computed with.
     #[must_use]
-    pub const fn adapter(&self) -> Option<&Blend> {
+    pub const fn adapter(&self) -> Option<&AdapterBlend> {
         self.adapter.as_ref()
     }
 

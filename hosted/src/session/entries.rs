@@ -1,7 +1,7 @@
 //! The entries of a step: which sequences take part, and in which order.
 
 use super::{GenerateError, Session};
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use crate::sequence::Sequence;
 use sluice_core::engine::{BatchEntry, Wants};
 use std::collections::HashMap;
@@ -143,14 +143,14 @@ fn position_of(len: usize) -> u32 {
 /// The blends of some sequences.
 pub(super) struct Blends {
     /// Each blend once.
-    pub(super) all: Vec<Blend>,
+    pub(super) all: Vec<AdapterBlend>,
     /// The sequences: first those without one, then blend by blend; with the number of its blend, from 1 on, or 0.
     order: Vec<(u32, usize)>,
 }
 
 impl Blends {
     pub(super) fn of(sequences: &[&mut Sequence]) -> Self {
-        let mut all: Vec<Blend> = Vec::new();
+        let mut all: Vec<AdapterBlend> = Vec::new();
         let mut known = HashMap::new();
         let numbers = sequences.iter().map(|sequence| {
             let Some(blend) = &sequence.adapter else {

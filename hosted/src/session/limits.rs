@@ -28,7 +28,7 @@ pub struct Limits {
     pub types: Option<(KvType, KvType)>,
     /// Whether keys and values of q8_0, q4_0 and fp8 are rotated ([`engine::Limits::kv_rotation`]).
     pub kv_rotation: bool,
-    /// Room for the ranks of a text's adapters: the largest of their [`Blend::rank`](crate::adapter::Blend::rank); 0 for
+    /// Room for the ranks of a text's adapters: the largest of their [`AdapterBlend::rank`](crate::adapter::AdapterBlend::rank); 0 for
     /// no adapters.
     pub adapter_rank: usize,
     /// In which kinds inputs of layers are kept for adapters ([`engine::Limits::adapter_kinds`]): less is faster.

@@ -16,7 +16,7 @@ pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
 pub use texts::BatchStats;
 
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use crate::experts::ExpertStore;
 use crate::host::isa::kernel_table;
 use crate::host::memory::AlignedMemory;
@@ -51,7 +51,7 @@ pub struct Session {
     pace: Pace,
     stop: StopHandle,
     profile: Option<Profile>,
-    pub(crate) adapter: Option<Blend>,
+    pub(crate) adapter: Option<AdapterBlend>,
     speculation: Option<Box<Speculation>>,
     /// Maximum draft tokens of a text in a step.
     n_draft: usize,
@@ -178,13 +178,13 @@ impl Session {
     /// Sets the adapters of texts begun from now on without their own
     /// ([`Settings::adapter`](crate::Settings)). A step refuses adapters that need a larger
     /// [`Limits::adapter_rank`](crate::Limits), or other `adapter_kinds`.
-    pub fn set_adapter(&mut self, adapter: Option<Blend>) {
+    pub fn set_adapter(&mut self, adapter: Option<AdapterBlend>) {
         self.adapter = adapter;
     }
 
     /// The adapters of texts without their own.
     #[must_use]
-    pub const fn adapter(&self) -> Option<&Blend> {
+    pub const fn adapter(&self) -> Option<&AdapterBlend> {
         self.adapter.as_ref()
     }
 
@@ -217,7 +217,7 @@ impl Session {
         read: impl FnOnce(&Outputs<'_>, Duration) -> R,
     ) -> Result<R, StepError> {
         let (team, prefetch) = (&self.team, self.pace.next(batch.len()));
-        let own = self.adapter.as_ref().map(Blend::parts);
+        let own = self.adapter.as_ref().map(AdapterBlend::parts);
         let adapters = match hooks.adapters {
             [] => own.as_slice(),
             given => given,

@@ -2,7 +2,7 @@
 
 use super::entries::Blends;
 use super::{GenerateError, Session, StepHooks};
-use crate::adapter::Blend;
+use crate::adapter::AdapterBlend;
 use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
 use crate::team::Team;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +69,8 @@ impl Session {
         let mut sequence = Sequence::new(slot, claim, settings, sampler);
         if sequence.adapter.is_none() {
             sequence.adapter.clone_from(&self.adapter);
-            sequence.adapter_fingerprint = self.adapter.as_ref().map_or(0, Blend::fingerprint);
+            sequence.adapter_fingerprint =
+                self.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
         }
         sequence
     }
@@ -201,7 +202,7 @@ impl Session {
         let mut batch = core::mem::take(&mut self.batch);
         let mut parts = core::mem::take(&mut self.parts);
         let blends = Blends::of(sequences);
-        let adapters: Vec<_> = blends.all.iter().map(Blend::parts).collect();
+        let adapters: Vec<_> = blends.all.iter().map(AdapterBlend::parts).collect();
         let before: Vec<_> = sequences.iter().map(|text| text.tokens.len()).collect();
         let mut speculation = None;
         let filled = self.fill(sequences, &blends, hooks.shares, &mut batch, &mut parts);

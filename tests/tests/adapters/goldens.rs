@@ -1,7 +1,7 @@
 //! Logits with adapters, of transformers and peft in f64 and of llama.cpp.
 
 use super::{outputs, relative};
-use sluice::adapter::{Adapter, AdapterFile, Blend, Precision};
+use sluice::adapter::{AdapterBlend, AdapterFile, LoadedAdapter, Precision};
 use sluice::file::{LoadMode, ModelFile};
 use sluice_core::model::ModelConfig;
 use sluice_tests::reference::dequant::dequantise;
@@ -68,11 +68,11 @@ impl Golden {
         let bytes = std::fs::read(&self.model).unwrap();
         let config = ModelConfig::from_gguf(&file.parse().unwrap()).unwrap();
         let parts = self.adapters.iter().map(|(path, scale)| {
-            let adapter = Adapter::load(&config, &read(path, &file), Precision::Exact);
+            let adapter = LoadedAdapter::load(&config, &read(path, &file), Precision::Exact);
             (adapter.unwrap(), *scale)
         });
         let parts: Vec<_> = parts.collect();
-        let blend = (!parts.is_empty()).then(|| Blend::new(parts));
+        let blend = (!parts.is_empty()).then(|| AdapterBlend::new(parts));
         let all = outputs(&bytes, (2, self.ids.len()), blend.as_ref(), &self.ids);
         all[(self.ids.len() - self.n_rows) * config.n_vocab..].to_vec()
     }

@@ -5,7 +5,9 @@
 
 mod goldens;
 
-use sluice::adapter::{Adapter, AdapterError, AdapterFile, Blend, Factors, Precision};
+use sluice::adapter::{
+    AdapterBlend, AdapterFile, AdapterLoadError, Factors, LoadedAdapter, Precision,
+};
 use sluice::file::GgufHeader;
 use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
 use sluice_core::gguf::{Gguf, TensorInfo};
@@ -138,7 +140,7 @@ fn all_factors(wide: &Wide, rank: usize, random: &mut Random) -> Vec<Factors> {
 fn outputs(
     bytes: &[u8],
     (n_workers, chunk): (usize, usize),
-    blend: Option<&Blend>,
+    blend: Option<&AdapterBlend>,
     ids: &[u32],
 ) -> Vec<f32> {
     let mut weights = Weights::plan(bytes).unwrap();
@@ -150,12 +152,12 @@ fn outputs(
         n_outputs: 64,
         type_k: KvType::F32,
         type_v: KvType::F32,
-        adapter_rank: blend.map_or(0, Blend::rank),
+        adapter_rank: blend.map_or(0, AdapterBlend::rank),
         ..Limits::single(64, n_workers)
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();
-    let parts = blend.map(Blend::parts);
+    let parts = blend.map(AdapterBlend::parts);
     let mut all = Vec::new();
     for (first, ids) in (0..).step_by(chunk).zip(ids.chunks(chunk)) {
         let entry = |(position, id): (u32, &u32)| BatchEntry {
@@ -237,11 +239,11 @@ fn can_be_adapted(name: &str, config: &ModelConfig, pair: &Factors) -> bool {
         factors: vec![pair.clone()],
         ..AdapterFile::default()
     };
-    match Adapter::load(config, &file, Precision::Exact) {
+    match LoadedAdapter::load(config, &file, Precision::Exact) {
         Ok(_) => true,
         // Keys that no layer reads.
-        Err(AdapterError::Empty { .. }) => false,
-        Err(AdapterError::NoMatrix { tensor, .. }) => {
+        Err(AdapterLoadError::Empty { .. }) => false,
+        Err(AdapterLoadError::NoMatrix { tensor, .. }) => {
             let layer = tensor.split('.').nth(1);
             let layer = layer.and_then(|n| n.parse::<usize>().ok());
             let is_behind = layer.is_some_and(|layer| layer >= config.n_layer());
@@ -279,8 +281,8 @@ fn an_adapter_of_every_matrix_is_as_good_as_merged_weights() {
             factors,
             ..AdapterFile::default()
         };
-        let adapter = Adapter::load(&config, &file, Precision::Exact).unwrap();
-        let blend = Blend::new(vec![(adapter, 0.8)]);
+        let adapter = LoadedAdapter::load(&config, &file, Precision::Exact).unwrap();
+        let blend = AdapterBlend::new(vec![(adapter, 0.8)]);
         let n_vocab = u32::try_from(config.n_vocab).unwrap();
         let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % n_vocab).collect();
         let plain = outputs(&base, (2, 20), None, &ids);
@@ -326,7 +328,7 @@ fn types_are_near_each_other() {
     };
     let ids = [3, 9, 27, 81, 5, 15, 45];
     let run = |precision| {
-        let adapter = Adapter::load(&config, &file, precision).unwrap();
+        let adapter = LoadedAdapter::load(&config, &file, precision).unwrap();
         outputs(&base, (1, 7), Some(&adapter.into()), &ids)
     };
     let plain = outputs(&base, (1, 7), None, &ids);

@@ -1,7 +1,7 @@
 //! Texts of any kind, and what is recorded of them.
 
 use core::fmt;
-use sluice::adapter::{Adapter, AdapterFile, Blend, Factors, Precision};
+use sluice::adapter::{AdapterBlend, AdapterFile, Factors, LoadedAdapter, Precision};
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose, Ended, Sequence, TokenReport};
 use sluice::{Model, Session, Settings};
 use sluice_core::hash::Hash64;
@@ -22,7 +22,7 @@ pub(super) struct Asked {
     n_predict: usize,
     stops: Vec<String>,
     ignore_eos: bool,
-    adapter: Option<Blend>,
+    adapter: Option<AdapterBlend>,
     /// The draw that fails.
     fails_at: Option<usize>,
     pub(super) shifts: bool,
@@ -88,7 +88,7 @@ impl Asked {
 }
 
 /// An adapter of the outputs of attention, large enough to change them.
-fn adapter(model: &Model, random: &mut Random) -> Blend {
+fn adapter(model: &Model, random: &mut Random) -> AdapterBlend {
     const RANK: usize = 4;
     let n_layer = model.config().n_layer();
     let adapted = |name: &str| (0..n_layer).any(|i| name == format!("blk.{i}.attn_output.weight"));
@@ -113,7 +113,7 @@ fn adapter(model: &Model, random: &mut Random) -> Blend {
         factors: factors.collect(),
         warnings: Vec::new(),
     };
-    let adapter = Adapter::load(model.config(), &file, Precision::Exact);
+    let adapter = LoadedAdapter::load(model.config(), &file, Precision::Exact);
     adapter.unwrap().into()
 }
 

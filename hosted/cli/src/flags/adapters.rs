@@ -6,7 +6,7 @@ use crate::ui::output::note;
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use sluice::adapter::{Adapter, Blend, Precision};
+use sluice::adapter::{AdapterBlend, LoadedAdapter, Precision};
 use sluice::core::kernels::lora::LoraType;
 use sluice::model::ModelSource;
 use sluice::{Limits, Model, Session, Team};
@@ -60,7 +60,7 @@ impl AdapterLoadArgs {
     ///
     /// # Errors
     /// The adapter cannot be read, or does not match the model.
-    pub(crate) fn load(&self, model: &ModelSource, path: &Path) -> anyhow::Result<Adapter> {
+    pub(crate) fn load(&self, model: &ModelSource, path: &Path) -> anyhow::Result<LoadedAdapter> {
         let loaded = sluice_hf::adapter::load(path, self.base(), model, self.precision());
         let (adapter, warnings) = loaded?;
         for warning in &warnings {
@@ -97,7 +97,7 @@ impl AdapterArgs {
     ///
     /// # Errors
     /// As [`AdapterLoadArgs::load`] and [`Self::parts`].
-    pub(crate) fn blend(&self, model: &ModelSource) -> anyhow::Result<Option<Blend>> {
+    pub(crate) fn blend(&self, model: &ModelSource) -> anyhow::Result<Option<AdapterBlend>> {
         LoadedAdapters::new(&self.load, model).blend(&self.parts()?)
     }
 
@@ -114,8 +114,8 @@ impl AdapterArgs {
     ) -> anyhow::Result<Session> {
         let blend = self.blend(model)?;
         let limits = Limits {
-            adapter_rank: blend.as_ref().map_or(0, Blend::rank),
-            adapter_kinds: blend.iter().map(Blend::kinds).collect(),
+            adapter_rank: blend.as_ref().map_or(0, AdapterBlend::rank),
+            adapter_kinds: blend.iter().map(AdapterBlend::kinds).collect(),
             ..limits
         };
         let mut session = engine.session(model, team, limits)?;
@@ -128,7 +128,7 @@ impl AdapterArgs {
 pub(crate) struct LoadedAdapters<'l> {
     args: &'l AdapterLoadArgs,
     model: &'l ModelSource,
-    known: Vec<(PathBuf, Adapter)>,
+    known: Vec<(PathBuf, LoadedAdapter)>,
 }
 
 impl<'l> LoadedAdapters<'l> {
@@ -145,15 +145,18 @@ impl<'l> LoadedAdapters<'l> {
     ///
     /// # Errors
     /// As [`AdapterLoadArgs::load`].
-    pub(crate) fn blend(&mut self, parts: &[(PathBuf, f32)]) -> anyhow::Result<Option<Blend>> {
+    pub(crate) fn blend(
+        &mut self,
+        parts: &[(PathBuf, f32)],
+    ) -> anyhow::Result<Option<AdapterBlend>> {
         let parts = parts
             .iter()
             .map(|(path, scale)| Ok((self.adapter(path)?, *scale)));
         let parts: Vec<_> = parts.collect::<anyhow::Result<_>>()?;
-        Ok((!parts.is_empty()).then(|| Blend::new(parts)))
+        Ok((!parts.is_empty()).then(|| AdapterBlend::new(parts)))
     }
 
-    fn adapter(&mut self, path: &Path) -> anyhow::Result<Adapter> {
+    fn adapter(&mut self, path: &Path) -> anyhow::Result<LoadedAdapter> {
         // If the path does not exist, loading reports it.
         let real = path.canonicalize().unwrap_or_else(|_| path.into());
         if let Some((_, adapter)) = self.known.iter().find(|(known, _)| *known == real) {

@@ -9,7 +9,7 @@ use crate::files::read_json;
 use crate::unread::{Neutral, short};
 use regex_lite::Regex;
 use serde_json::Value;
-use sluice::adapter::AdapterError;
+use sluice::adapter::AdapterLoadError;
 use std::path::Path;
 
 /// The settings in `adapter_config.json`.
@@ -34,11 +34,11 @@ pub(super) struct AdapterConfig {
 const PATTERNS_MAX: usize = 1 << 16;
 
 impl AdapterConfig {
-    pub(super) fn read(path: &Path) -> Result<Self, AdapterError> {
+    pub(super) fn read(path: &Path) -> Result<Self, AdapterLoadError> {
         Self::of(&Config::new(path, read_json(path)?))
     }
 
-    fn of(config: &Config) -> Result<Self, AdapterError> {
+    fn of(config: &Config) -> Result<Self, AdapterLoadError> {
         match config.str("peft_type") {
             Some("LORA") => {}
             Some(other) => {
@@ -126,7 +126,7 @@ fn version(text: &str) -> Option<[u32; 3]> {
     numbers?.try_into().ok()
 }
 
-fn flag(config: &Config, key: &str) -> Result<bool, AdapterError> {
+fn flag(config: &Config, key: &str) -> Result<bool, AdapterLoadError> {
     match config.find(&[key]) {
         None => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
@@ -142,8 +142,8 @@ fn flag(config: &Config, key: &str) -> Result<bool, AdapterError> {
 fn patterns<T>(
     config: &Config,
     key: &str,
-    value: impl Fn(&Config, &str) -> Result<T, AdapterError>,
-) -> Result<Vec<(Regex, T)>, AdapterError> {
+    value: impl Fn(&Config, &str) -> Result<T, AdapterLoadError>,
+) -> Result<Vec<(Regex, T)>, AdapterLoadError> {
     match config.find(&[key]) {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) if map.len() <= PATTERNS_MAX => {}
@@ -153,7 +153,7 @@ fn patterns<T>(
     let entries = part.map().iter().map(|(pattern, _)| {
         let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$")).map_err(|error| {
             let what = format!("is not a valid pattern: {error}");
-            AdapterError::from(part.error(&[pattern], &what))
+            AdapterLoadError::from(part.error(&[pattern], &what))
         })?;
         Ok((regex, value(&part, pattern)?))
     });
@@ -161,7 +161,7 @@ fn patterns<T>(
 }
 
 /// Refuses keys that change the computation, and warns about unknown ones.
-fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterError> {
+fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterLoadError> {
     check_init(config)?;
     for (key, value) in config.unread() {
         if HARMLESS.contains(&key) {
@@ -189,7 +189,7 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterError
 }
 
 /// Refuses initialisations that change the base model: the adapter only fits the changed model.
-fn check_init(config: &Config) -> Result<(), AdapterError> {
+fn check_init(config: &Config) -> Result<(), AdapterLoadError> {
     let key = "init_lora_weights";
     let is_known = match config.find(&[key]) {
         None | Some(Value::Bool(_)) => true,

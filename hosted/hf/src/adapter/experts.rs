@@ -27,7 +27,7 @@
 
 use super::turn::{Pair, fits, narrow};
 use crate::family::{Change, Slice, Wanted};
-use sluice::adapter::{AdapterError, Factors, PairOrder};
+use sluice::adapter::{AdapterLoadError, Factors, PairOrder};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -96,12 +96,12 @@ impl Stack {
     }
 
     /// The error for a pair that does not fit this parameter.
-    fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> AdapterError {
+    fn misfit(&self, sizes: Sizes, rank: u32, path: &Path, module: &str) -> AdapterLoadError {
         let tensor = format!("{module}.{}", self.name);
         let (of_all, n) = (self.rank_of_all(rank), self.n_expert);
         let Sizes { a, b } = sizes;
         if [a[0], b[1]] == [of_all; 2] {
-            return AdapterError::Shape {
+            return AdapterLoadError::Shape {
                 path: path.display().to_string(),
                 tensor,
                 found: [b[0], a[1]],
@@ -112,7 +112,7 @@ impl Stack {
             "has {} rows of A and {} columns of B, but {n} experts of rank {rank} have {of_all}",
             a[0], b[1]
         );
-        AdapterError::tensor(path, tensor, what)
+        AdapterLoadError::tensor(path, tensor, what)
     }
 }
 
@@ -242,7 +242,7 @@ pub(super) fn assign(
     pairs: &[Sizes],
     adapted: &[(&Stack, u32)],
     is_known: bool,
-) -> Result<(Vec<usize>, bool), AdapterError> {
+) -> Result<(Vec<usize>, bool), AdapterLoadError> {
     debug_assert_eq!(pairs.len(), adapted.len());
     let orders: &[&[usize]] = match adapted.len() {
         1 => &[&[0]],
@@ -279,7 +279,7 @@ pub(super) fn assign(
         "has matrices ({}) whose sizes and peft_version leave open whether A or B takes the inputs of an expert",
         names.join(", ")
     );
-    Err(AdapterError::tensor(path, module, what))
+    Err(AdapterLoadError::tensor(path, module, what))
 }
 
 /// The pair of one expert out of `n`.

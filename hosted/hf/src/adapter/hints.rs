@@ -1,7 +1,7 @@
 //! Finding the sizes of the model that an adapter is for.
 
 use crate::base::Base;
-use sluice::adapter::AdapterError;
+use sluice::adapter::AdapterLoadError;
 use sluice::file::ModelFile;
 use std::path::{Path, PathBuf};
 
@@ -22,15 +22,15 @@ impl BaseHints<'_> {
     /// The possible models, the likeliest first; never empty. `names` are the adapted tensors.
     ///
     /// # Errors
-    /// [`AdapterError`]; [`AdapterError::NoBase`] if nothing gives the sizes.
-    pub fn bases(&self, names: &[String]) -> Result<Vec<Base>, AdapterError> {
+    /// [`AdapterLoadError`]; [`AdapterLoadError::NoBase`] if nothing gives the sizes.
+    pub fn bases(&self, names: &[String]) -> Result<Vec<Base>, AdapterLoadError> {
         if let Some(base) = self.base {
             return Ok(vec![Base::of_folder(base, names)?]);
         }
         // The model in use takes precedence over the adapter's own statements.
         let of_model = self.model.map(|model| {
             let parsed = model.parse()?;
-            Ok::<_, AdapterError>(Base::of_gguf(Path::new(model.name()), &parsed))
+            Ok::<_, AdapterLoadError>(Base::of_gguf(Path::new(model.name()), &parsed))
         });
         if let Some(bases) = of_model.transpose()?.filter(|bases| !bases.is_empty()) {
             return Ok(bases);
@@ -38,7 +38,7 @@ impl BaseHints<'_> {
         if let Some(folder) = self.config_folder() {
             return Ok(vec![Base::of_folder(&folder, names)?]);
         }
-        let error = |what| AdapterError::NoBase {
+        let error = |what| AdapterLoadError::NoBase {
             path: self.folder.display().to_string(),
             what,
         };

@@ -17,8 +17,8 @@ pub use hints::BaseHints;
 pub use turn::Pair;
 
 use sluice::adapter::{
-    Adapter, AdapterError, AdapterFile, AdapterFormat, AdapterOrigin, Factors, Packing, PairOrder,
-    PairSink, Precision, read_pairs,
+    AdapterFile, AdapterFormat, AdapterLoadError, AdapterOrigin, Factors, LoadedAdapter, Packing,
+    PairOrder, PairSink, Precision, read_pairs,
 };
 use sluice::file::ModelFile;
 use sluice::model::ModelSource;
@@ -28,13 +28,13 @@ use std::path::Path;
 /// memory and time. Also returns warnings about settings that have no effect, a sentence each.
 ///
 /// # Errors
-/// [`AdapterError`]: it cannot be read, or does not fit the model.
+/// [`AdapterLoadError`]: it cannot be read, or does not fit the model.
 pub fn load(
     path: &Path,
     base: Option<&Path>,
     model: &ModelSource,
     precision: Precision,
-) -> Result<(Adapter, Vec<String>), AdapterError> {
+) -> Result<(LoadedAdapter, Vec<String>), AdapterLoadError> {
     let mut packing = Packing::new(model.config(), &path.display().to_string(), precision);
     let warnings = read_into(path, base, Some(model.file()), &mut packing)?;
     Ok((packing.finish()?, warnings))
@@ -44,12 +44,12 @@ pub fn load(
 /// `model` the model's GGUF file; a PEFT folder needs one of them, unless it names a folder itself.
 ///
 /// # Errors
-/// [`AdapterError`], with the file and the tensor.
+/// [`AdapterLoadError`], with the file and the tensor.
 pub fn read(
     path: &Path,
     base: Option<&Path>,
     model: Option<&ModelFile>,
-) -> Result<AdapterFile, AdapterError> {
+) -> Result<AdapterFile, AdapterLoadError> {
     let mut all = Collected::default();
     let warnings = read_into(path, base, model, &mut all)?;
     all.pairs.sort_by_key(|(order, _)| *order);
@@ -66,8 +66,8 @@ pub fn read(
 /// model is not available; an engine cannot run it.
 ///
 /// # Errors
-/// [`AdapterError`].
-pub fn read_as_named(path: &Path) -> Result<AdapterFile, AdapterError> {
+/// [`AdapterLoadError`].
+pub fn read_as_named(path: &Path) -> Result<AdapterFile, AdapterLoadError> {
     match AdapterFormat::of(path)? {
         AdapterFormat::Peft => peft::read_as_named(path),
         _ => read(path, None, None),
@@ -80,7 +80,7 @@ fn read_into(
     base: Option<&Path>,
     model: Option<&ModelFile>,
     sink: &mut dyn PairSink,
-) -> Result<Vec<String>, AdapterError> {
+) -> Result<Vec<String>, AdapterLoadError> {
     match AdapterFormat::of(path)? {
         AdapterFormat::Peft => peft::read(path, base, model, sink),
         _ => read_pairs(path, sink),
@@ -95,12 +95,12 @@ struct Collected {
 }
 
 impl PairSink for Collected {
-    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterError> {
+    fn begin(&mut self, origin: AdapterOrigin) -> Result<(), AdapterLoadError> {
         self.origin = origin;
         Ok(())
     }
 
-    fn take(&mut self, order: PairOrder, factors: &Factors) -> Result<(), AdapterError> {
+    fn take(&mut self, order: PairOrder, factors: &Factors) -> Result<(), AdapterLoadError> {
         self.pairs.push((order, factors.clone()));
         Ok(())
     }

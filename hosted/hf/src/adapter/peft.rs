@@ -19,7 +19,7 @@ use crate::safetensors::{Dtype, SafetensorsEntry};
 use nest::Nest;
 use places::Places;
 use sluice::adapter::{
-    AdapterError, AdapterFile, AdapterOrigin, Factors, PairOrder, PairSink, check_copies,
+    AdapterFile, AdapterLoadError, AdapterOrigin, Factors, PairOrder, PairSink, check_copies,
     check_finite,
 };
 use sluice::file::{ModelFile, ReadFile};
@@ -33,7 +33,7 @@ pub(super) fn read(
     base: Option<&Path>,
     model: Option<&ModelFile>,
     sink: &mut dyn PairSink,
-) -> Result<Vec<String>, AdapterError> {
+) -> Result<Vec<String>, AdapterLoadError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
     let names: Vec<_> = weights.modules.iter().map(Module::weight).collect();
@@ -53,13 +53,13 @@ pub(super) fn read(
     let n = weights.hand_over(&config, &places, &mut warnings, sink)?;
     if n == 0 {
         let what = "it has no matrices for the text model";
-        return Err(AdapterError::not_an_adapter(folder, what));
+        return Err(AdapterLoadError::not_an_adapter(folder, what));
     }
     Ok(warnings)
 }
 
 /// Reads a folder without rearranging anything.
-pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, AdapterError> {
+pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, AdapterLoadError> {
     let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
     let weights = Weights::open(folder)?;
     let mut factors = Vec::new();
@@ -112,12 +112,12 @@ impl Module {
 type Halves<'w> = (&'w SafetensorsEntry, &'w SafetensorsEntry);
 
 impl Weights {
-    fn open(folder: &Path) -> Result<Self, AdapterError> {
+    fn open(folder: &Path) -> Result<Self, AdapterLoadError> {
         let path = folder.join("adapter_model.safetensors");
         let pickle = folder.join("adapter_model.bin");
         if !path.exists() && pickle.exists() {
             let what = "is a pickle, which is not supported: save the adapter as safetensors";
-            return Err(AdapterError::tensor(folder, "adapter_model.bin", what));
+            return Err(AdapterLoadError::tensor(folder, "adapter_model.bin", what));
         }
         let file = ReadFile::open(&path)?;
         let header = read_header(&path, &file)?;
@@ -130,7 +130,7 @@ impl Weights {
         let mut places = HashMap::new();
         for entry in header.tensors {
             let key = Key::parse(&entry.name);
-            match key.map_err(|what| AdapterError::tensor(&weights.path, &entry.name, what))? {
+            match key.map_err(|what| AdapterLoadError::tensor(&weights.path, &entry.name, what))? {
                 Key::Base { module } => weights.bases.push((module, entry)),
                 Key::Half {
                     module,
@@ -161,7 +161,7 @@ impl Weights {
         place: usize,
         half: Half,
         entry: SafetensorsEntry,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), AdapterLoadError> {
         let module = &mut self.modules[place];
         let own = match half {
             Half::A => &mut module.a,
@@ -172,7 +172,7 @@ impl Weights {
                 "and {} are for the same module: the file contains several adapters",
                 other.name
             );
-            return Err(AdapterError::tensor(&self.path, entry.name, what));
+            return Err(AdapterLoadError::tensor(&self.path, entry.name, what));
         }
         *own = Some(entry);
         Ok(())
@@ -185,7 +185,7 @@ impl Weights {
         places: &Places<'_>,
         warnings: &mut Vec<String>,
         sink: &mut dyn PairSink,
-    ) -> Result<usize, AdapterError> {
+    ) -> Result<usize, AdapterLoadError> {
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
         for nest in self.nests() {
             let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
@@ -200,7 +200,7 @@ impl Weights {
                 // Two modules cannot be one tensor.
                 if !seen.insert((factors.tensor.clone(), factors.part)) {
                     let what = "is adapted twice";
-                    return Err(AdapterError::tensor(&self.path, factors.tensor, what));
+                    return Err(AdapterLoadError::tensor(&self.path, factors.tensor, what));
                 }
                 sink.take(order, &factors)?;
             }
@@ -224,7 +224,7 @@ impl Weights {
         places: &Places<'_>,
         nest: &Nest<'_>,
         name: &str,
-    ) -> Result<Vec<Placed>, AdapterError> {
+    ) -> Result<Vec<Placed>, AdapterLoadError> {
         let module = self.only(nest)?;
         let pair = self.pair(config, module)?;
         let mut found = Vec::new();
@@ -249,8 +249,8 @@ impl Weights {
         places: &'p Places<'_>,
         module: &Module,
         name: &str,
-    ) -> Result<&'p [PairOrder], AdapterError> {
-        let error = |what| Err(AdapterError::tensor(&self.path, &*module.name, what));
+    ) -> Result<&'p [PairOrder], AdapterLoadError> {
+        let error = |what| Err(AdapterLoadError::tensor(&self.path, &*module.name, what));
         let architecture = places.base.architecture();
         let Some(found) = places.of(name) else {
             return error(format!(
@@ -279,7 +279,7 @@ impl Weights {
     }
 
     /// Checks that the matrices fit the shape of the tensor they adapt.
-    fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), AdapterError> {
+    fn check(&self, module: &Module, pair: &Pair, wanted: &Wanted) -> Result<(), AdapterLoadError> {
         let of_rank = |numbers: &[f32]| (numbers.len() / pair.rank) as u64;
         let found = match module.is_embedding {
             true => [of_rank(&pair.a), of_rank(&pair.b)],
@@ -288,7 +288,7 @@ impl Weights {
         if found[..] == wanted.source[..] {
             return Ok(());
         }
-        Err(AdapterError::Shape {
+        Err(AdapterLoadError::Shape {
             path: self.path.display().to_string(),
             tensor: module.name.clone(),
             found,
@@ -297,7 +297,7 @@ impl Weights {
     }
 
     /// Reads a module's matrices, and compares them with the rank in the configuration.
-    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, AdapterError> {
+    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, AdapterLoadError> {
         let halves = self.halves(module)?;
         // A weight adapted without its module, such as a router, has a parameter's name.
         let weight = Some(module.weight()).filter(|weight| config.adapts(weight));
@@ -308,7 +308,7 @@ impl Weights {
             if found != u64::from(rank) {
                 let what =
                     format!("has rank {found}, but adapter_config.json states {rank} for {name}");
-                return Err(AdapterError::tensor(&self.path, &*entry.name, what));
+                return Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
             }
         }
         self.read_pair(config, name, rank, halves)
@@ -321,11 +321,11 @@ impl Weights {
         name: &str,
         rank: u32,
         (a, b): Halves<'_>,
-    ) -> Result<Pair, AdapterError> {
+    ) -> Result<Pair, AdapterLoadError> {
         let scale = config.scale(name);
         if !scale.is_finite() {
             let what = "is scaled by a number that is not finite";
-            return Err(AdapterError::tensor(&self.path, name, what));
+            return Err(AdapterLoadError::tensor(&self.path, name, what));
         }
         Ok(Pair {
             rank: rank as usize,
@@ -335,7 +335,7 @@ impl Weights {
         })
     }
 
-    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, AdapterError> {
+    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, AdapterLoadError> {
         match (&module.a, &module.b) {
             (Some(a), Some(b)) => Ok((a, b)),
             (Some(_), None) => Err(self.half_alone(module, "A", "B")),
@@ -343,12 +343,12 @@ impl Weights {
         }
     }
 
-    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, AdapterError> {
+    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, AdapterLoadError> {
         let of = |entry: &SafetensorsEntry| match *entry.shape {
             [rows, columns] => Ok([rows, columns]),
             _ => {
                 let what = format!("is not a matrix: it has shape {:?}", entry.shape);
-                Err(AdapterError::tensor(&self.path, &*entry.name, what))
+                Err(AdapterLoadError::tensor(&self.path, &*entry.name, what))
             }
         };
         Ok(Sizes {
@@ -357,22 +357,22 @@ impl Weights {
         })
     }
 
-    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> AdapterError {
+    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> AdapterLoadError {
         let what = format!("has a matrix {has} but no {lacks}");
-        AdapterError::tensor(&self.path, &*module.name, what)
+        AdapterLoadError::tensor(&self.path, &*module.name, what)
     }
 
-    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, AdapterError> {
+    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, AdapterLoadError> {
         let (Dtype::F32 | Dtype::F16 | Dtype::BF16) = entry.dtype else {
             let what = format!(
                 "is stored as {}; adapters have F32, F16 or BF16",
                 entry.dtype
             );
-            return Err(AdapterError::tensor(&self.path, &*entry.name, what));
+            return Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
         };
         let mut bytes = vec![0; fits(entry.len_bytes)];
         let read = self.file.read(entry.offset, &mut bytes);
-        read.map_err(|error| AdapterError::data(&self.path, &*entry.name, error))?;
+        read.map_err(|error| AdapterLoadError::data(&self.path, &*entry.name, error))?;
         let mut numbers = Vec::new();
         decode(entry.dtype, &bytes, &mut numbers);
         check_finite(&self.path, &entry.name, &numbers)?;
@@ -384,9 +384,9 @@ impl Weights {
         &self,
         places: &Places<'_>,
         warnings: &mut Vec<String>,
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), AdapterLoadError> {
         for (module, entry) in &self.bases {
-            let error = |what| Err(AdapterError::tensor(&self.path, &*entry.name, what));
+            let error = |what| Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
             if !self.modules.iter().any(|other| other.name == *module) {
                 return error("is a whole tensor whose module is not adapted".to_owned());
             }

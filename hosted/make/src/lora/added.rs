@@ -3,7 +3,7 @@
 use super::Matrices;
 use core::cell::OnceCell;
 use core::ops::Range;
-use sluice::adapter::{AdapterError, AdapterFile, Factors, rows_in_file, transposed};
+use sluice::adapter::{AdapterFile, AdapterLoadError, Factors, rows_in_file, transposed};
 use sluice_core::gguf::Gguf;
 use sluice_core::model::ModelConfig;
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ pub(super) type ByTensor<'m> = HashMap<String, Vec<Added<'m>>>;
 pub(super) fn by_tensor<'m>(
     gguf: &Gguf<'m>,
     adapters: &'m [(AdapterFile, f32)],
-) -> Result<ByTensor<'m>, AdapterError> {
+) -> Result<ByTensor<'m>, AdapterLoadError> {
     let matrices = Matrices::of_gguf(gguf);
     let config = OnceCell::new();
     let mut found = ByTensor::new();
@@ -64,7 +64,7 @@ fn put_elsewhere<'m>(
     matrices: &Matrices,
     config: &ModelConfig,
     found: &mut ByTensor<'m>,
-) -> Result<bool, AdapterError> {
+) -> Result<bool, AdapterLoadError> {
     let places = rows_in_file(config, &factors.tensor, factors.part);
     let Some(last) = places.last() else {
         return Ok(false);
@@ -78,7 +78,7 @@ fn put_elsewhere<'m>(
     let expected = [last.rows.end, last.n_cols];
     let shape = [factors.n_rows(), factors.n_cols()];
     if shape != expected {
-        return Err(AdapterError::Shape {
+        return Err(AdapterLoadError::Shape {
             path: file.path.clone(),
             tensor: factors.tensor.clone(),
             found: shape.map(|n| n as u64),
@@ -246,7 +246,7 @@ mod tests {
         let adapters = [(file, 1.0)];
         let refused = by_tensor(&gguf, &adapters);
         assert!(
-            matches!(refused, Err(AdapterError::Shape { .. })),
+            matches!(refused, Err(AdapterLoadError::Shape { .. })),
             "{refused:?}"
         );
     }

@@ -4,14 +4,14 @@
 //! matrices themselves, as this program's predecessor did; that differs from the sum of the products.
 #![forbid(unsafe_code)]
 
-use sluice::adapter::{AdapterError, AdapterFile, Factors};
+use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
 use std::collections::HashMap;
 
 /// Stacks the ranks of weighted adapters: each pair's product is the weighted sum of the products.
 ///
 /// # Errors
-/// [`AdapterError`]: the adapters are for different models, or there are no adapters.
-pub fn stack(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterError> {
+/// [`AdapterLoadError`]: the adapters are for different models, or there are no adapters.
+pub fn stack(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterLoadError> {
     let mut all = begin(files)?;
     let mut places = HashMap::new();
     for (file, weight) in files {
@@ -35,8 +35,8 @@ pub fn stack(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterError> 
 /// A = Σ wᵢ · Aᵢ and B = Σ wᵢ · Bᵢ. All adapters must have the same pairs, with equal ranks and scales.
 ///
 /// # Errors
-/// [`AdapterError`], naming the tensor that differs.
-pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterError> {
+/// [`AdapterLoadError`], naming the tensor that differs.
+pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterLoadError> {
     let mut all = begin(files)?;
     let Some(((first, weight), rest)) = files.split_first() else {
         return Ok(all);
@@ -49,7 +49,7 @@ pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterE
             ..own.clone()
         };
         for ((file, weight), known) in rest.iter().zip(&known) {
-            let error = |what: String| Err(AdapterError::tensor(&file.path, told(own), what));
+            let error = |what: String| Err(AdapterLoadError::tensor(&file.path, told(own), what));
             let Some(&other) = known.get(&own.key()) else {
                 return error(format!("is not adapted here, but in {}", first.path));
             };
@@ -79,23 +79,23 @@ pub fn interpolate(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterE
         let is_new = |own: &&Factors| !known.contains_key(&own.key());
         if let Some(own) = factors.find(is_new) {
             let what = format!("is adapted here, but not in {}", first.path);
-            return Err(AdapterError::tensor(&file.path, told(own), what));
+            return Err(AdapterLoadError::tensor(&file.path, told(own), what));
         }
     }
     Ok(all)
 }
 
 /// An adapter without pairs, for the model that all adapters have in common.
-fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterError> {
+fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterLoadError> {
     let mut all = AdapterFile::default();
     for (file, weight) in files {
         if !weight.is_finite() {
             let what = format!("has a weight of {weight}, which is not finite");
-            return Err(AdapterError::key(&file.path, "the adapter", what));
+            return Err(AdapterLoadError::key(&file.path, "the adapter", what));
         }
         let has_other = !file.architecture.is_empty() && all.architecture != file.architecture;
         if has_other && !all.architecture.is_empty() {
-            return Err(AdapterError::Family {
+            return Err(AdapterLoadError::Family {
                 path: file.path.clone(),
                 found: file.architecture.clone(),
                 expected: all.architecture,
@@ -113,7 +113,12 @@ fn begin(files: &[(AdapterFile, f32)]) -> Result<AdapterFile, AdapterError> {
 }
 
 /// Appends a pair's ranks to `all`.
-fn append(all: &mut Factors, own: &Factors, scale: f32, path: &str) -> Result<(), AdapterError> {
+fn append(
+    all: &mut Factors,
+    own: &Factors,
+    scale: f32,
+    path: &str,
+) -> Result<(), AdapterLoadError> {
     check_shape(all, own, path)?;
     // Equal scales are kept; otherwise they are multiplied into the numbers.
     let by = match all.scale.to_bits() == scale.to_bits() {
@@ -141,11 +146,11 @@ fn by_key(file: &AdapterFile) -> HashMap<(&str, Option<u32>), &Factors> {
     factors.map(|own| (own.key(), own)).collect()
 }
 
-fn check_shape(all: &Factors, own: &Factors, path: &str) -> Result<(), AdapterError> {
+fn check_shape(all: &Factors, own: &Factors, path: &str) -> Result<(), AdapterLoadError> {
     let shape = |factors: &Factors| [factors.n_rows() as u64, factors.n_cols() as u64];
     match shape(all) == shape(own) {
         true => Ok(()),
-        false => Err(AdapterError::Shape {
+        false => Err(AdapterLoadError::Shape {
             path: path.into(),
             tensor: told(own),
             found: shape(own),

@@ -1,7 +1,7 @@
 //! Why an adapter cannot be converted or merged.
 #![forbid(unsafe_code)]
 
-use sluice::adapter::AdapterError;
+use sluice::adapter::AdapterLoadError;
 use sluice::file::{FileError, OutputError};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::QuantizeError;
@@ -13,7 +13,7 @@ use sluice_core::kernels::quantize::QuantizeError;
 pub enum LoraError {
     /// An adapter that cannot be read, or does not fit the model.
     #[error(transparent)]
-    Adapter(#[from] AdapterError),
+    Adapter(#[from] AdapterLoadError),
     /// Numbers that a type cannot hold.
     #[error("{tensor}: {error}")]
     Numbers {

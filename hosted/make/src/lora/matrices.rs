@@ -1,7 +1,7 @@
 //! The number and shapes of the matrices in a model's tensors.
 #![forbid(unsafe_code)]
 
-use sluice::adapter::{AdapterError, AdapterFile, Factors};
+use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
 use sluice::file::ModelFile;
 use sluice_core::gguf::Gguf;
 use sluice_hf::adapter::BaseHints;
@@ -29,8 +29,8 @@ impl Matrices {
     /// The matrices of a GGUF file.
     ///
     /// # Errors
-    /// [`AdapterError::File`].
-    pub fn of_model(model: &ModelFile) -> Result<Self, AdapterError> {
+    /// [`AdapterLoadError::File`].
+    pub fn of_model(model: &ModelFile) -> Result<Self, AdapterLoadError> {
         Ok(Self::of_gguf(&model.parse()?))
     }
 
@@ -38,12 +38,12 @@ impl Matrices {
     /// `None` without such a file.
     ///
     /// # Errors
-    /// [`AdapterError::Folder`].
+    /// [`AdapterLoadError::Folder`].
     pub fn of_base(
         folder: &Path,
         named: Option<&str>,
         base: Option<&Path>,
-    ) -> Result<Option<Self>, AdapterError> {
+    ) -> Result<Option<Self>, AdapterLoadError> {
         let hints = BaseHints {
             folder,
             base,
@@ -52,7 +52,7 @@ impl Matrices {
         };
         match hints.bases(&[]) {
             Ok(bases) => Ok(bases.first().map(Self::of)),
-            Err(AdapterError::NoBase { .. }) => Ok(None),
+            Err(AdapterLoadError::NoBase { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -115,17 +115,17 @@ impl Matrices {
     /// Checks that an adapter fits such a model.
     ///
     /// # Errors
-    /// [`AdapterError::Family`], [`AdapterError::Shape`], [`AdapterError::Tensor`].
-    pub fn check(&self, file: &AdapterFile) -> Result<(), AdapterError> {
+    /// [`AdapterLoadError::Family`], [`AdapterLoadError::Shape`], [`AdapterLoadError::Tensor`].
+    pub fn check(&self, file: &AdapterFile) -> Result<(), AdapterLoadError> {
         self.check_family(file)?;
         file.factors
             .iter()
             .try_for_each(|factors| self.check_one(&file.path, factors))
     }
 
-    pub(super) fn check_family(&self, file: &AdapterFile) -> Result<(), AdapterError> {
+    pub(super) fn check_family(&self, file: &AdapterFile) -> Result<(), AdapterLoadError> {
         if !file.architecture.is_empty() && file.architecture != self.architecture {
-            return Err(AdapterError::Family {
+            return Err(AdapterLoadError::Family {
                 path: file.path.clone(),
                 found: file.architecture.clone(),
                 expected: self.architecture.clone(),
@@ -134,10 +134,10 @@ impl Matrices {
         Ok(())
     }
 
-    pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), AdapterError> {
+    pub(super) fn check_one(&self, path: &str, factors: &Factors) -> Result<(), AdapterLoadError> {
         let Some(matrix) = self.find(&factors.tensor) else {
             let what = "is adapted, but the model has no such matrix";
-            return Err(AdapterError::tensor(path, &*factors.tensor, what));
+            return Err(AdapterLoadError::tensor(path, &*factors.tensor, what));
         };
         let is_there = match (matrix.n_parts, factors.part) {
             (None, None) => true,
@@ -153,7 +153,7 @@ impl Matrices {
                 (Some(_), None) => "is a single matrix in the model, but adapted as a stack".into(),
                 _ => "is a stack of matrices in the model, but adapted as one".to_owned(),
             };
-            return Err(AdapterError::tensor(path, &*factors.tensor, what));
+            return Err(AdapterLoadError::tensor(path, &*factors.tensor, what));
         }
         let found = match factors.tensor.as_str() {
             "token_embd.weight" => [factors.n_cols(), factors.n_rows()],
@@ -162,7 +162,7 @@ impl Matrices {
         let (found, expected) = (found.map(|n| n as u64), [matrix.rows, matrix.columns]);
         match found == expected {
             true => Ok(()),
-            false => Err(AdapterError::Shape {
+            false => Err(AdapterLoadError::Shape {
                 path: path.into(),
                 tensor: factors.tensor.clone(),
                 found,

@@ -11,7 +11,7 @@ use super::LoraError;
 use super::added::{Added, EMBEDDING, by_tensor};
 use crate::convert::{can_encode, encode};
 use crate::pieces::{Outcome, share};
-use sluice::adapter::{AdapterError, AdapterFile};
+use sluice::adapter::{AdapterFile, AdapterLoadError};
 use sluice::file::{
     COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
 };
@@ -125,7 +125,7 @@ impl<'m> MergePlan<'m> {
                 .map(|name| format!("{name}.scale"));
             if let Some(scale) = scale.filter(|scale| gguf.tensor(scale).is_some()) {
                 let what = format!("is multiplied by {scale}, so nothing can be added to it");
-                let error = AdapterError::tensor(self.source.name(), info.name, what);
+                let error = AdapterLoadError::tensor(self.source.name(), info.name, what);
                 return Err(error.into());
             }
         }
@@ -265,7 +265,7 @@ impl Room {
         let read = plan
             .source
             .read(info.offset + first * info.row_bytes(), &mut self.bytes);
-        read.map_err(|error| AdapterError::data(plan.source.name(), info.name, error))?;
+        read.map_err(|error| AdapterLoadError::data(plan.source.name(), info.name, error))?;
         let rows = usize_of(piece.row)..usize_of(piece.row + piece.n_rows);
         let own = merged.added.iter();
         let own = own.filter(|added| added.part == piece.part && added.meets(&rows));

@@ -8,7 +8,7 @@ use super::LoraError;
 use super::files::write_all;
 use crate::convert::{FloatType, encode};
 use serde_json::{Value, json};
-use sluice::adapter::{AdapterError, AdapterFile, Factors};
+use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
 use sluice::file::ModelFile;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::Quantizer;
@@ -135,7 +135,7 @@ struct Modules(HashMap<String, Wanted>);
 impl Modules {
     fn new(base: &Base, file: &AdapterFile) -> Result<Self, LoraError> {
         if !file.architecture.is_empty() && file.architecture != base.architecture() {
-            let error = AdapterError::Family {
+            let error = AdapterLoadError::Family {
                 path: file.path.clone(),
                 found: file.architecture.clone(),
                 expected: base.architecture().into(),
@@ -180,7 +180,7 @@ impl Modules {
             ));
         }
         if found != [source[0], source[1]] {
-            let error = AdapterError::Shape {
+            let error = AdapterLoadError::Shape {
                 path: name.into(),
                 tensor: factors.tensor.clone(),
                 found,

@@ -1,9 +1,9 @@
 //! One adapter: its files, its state, and its users.
 
+use super::options::AdapterPart;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sluice::adapter::Blend;
-use std::path::PathBuf;
+use sluice::adapter::AdapterBlend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -12,8 +12,7 @@ pub(crate) struct Entry {
     /// Its number, for llama.cpp's routes.
     pub(crate) id: usize,
     pub(crate) name: Arc<str>,
-    /// Its files, each with its factor.
-    pub(crate) parts: Vec<(PathBuf, f32)>,
+    pub(crate) parts: Vec<AdapterPart>,
     /// The number of its model.
     pub(crate) model: usize,
     pub(crate) origin: Origin,
@@ -44,7 +43,7 @@ pub(crate) enum State {
     /// Being read.
     Loading,
     /// In memory.
-    Ready(Blend),
+    Ready(AdapterBlend),
     /// It could not be read; the next request tries again.
     Failed(String),
 }
@@ -60,7 +59,7 @@ impl Entry {
     pub(crate) fn new(
         id: usize,
         name: &str,
-        parts: Vec<(PathBuf, f32)>,
+        parts: Vec<AdapterPart>,
         model: usize,
         origin: Origin,
     ) -> Self {
@@ -91,7 +90,7 @@ impl Entry {
         let paths = self
             .parts
             .iter()
-            .map(|(path, _)| path.display().to_string());
+            .map(|part| part.path.display().to_string());
         paths.collect::<Vec<_>>().join(",")
     }
 

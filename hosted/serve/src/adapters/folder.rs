@@ -2,6 +2,7 @@
 
 use super::Adapters;
 use super::entry::{Entry, Origin};
+use super::options::AdapterPart;
 use core::hash::{Hash as _, Hasher as _};
 use core::time::Duration;
 use sluice::adapter::adapters_at;
@@ -77,7 +78,8 @@ impl Adapters {
     /// Replaces changed adapters and withdraws deleted ones.
     fn follow(&self, model: usize, found: &Seen, listed: &Listed) {
         for entry in self.all() {
-            let (Origin::Folder(stamp), Some((path, _))) = (entry.origin, entry.parts.first())
+            let (Origin::Folder(stamp), Some(AdapterPart { path, .. })) =
+                (entry.origin, entry.parts.first())
             else {
                 continue;
             };
@@ -117,7 +119,7 @@ impl Adapters {
             let all = self.all();
             let of_folder = |entry: &Arc<Entry>| matches!(entry.origin, Origin::Folder(_));
             let mut own = all.iter().filter(|entry| of_folder(entry));
-            own.any(|entry| entry.parts.iter().any(|(own, _)| own == path))
+            own.any(|entry| entry.parts.iter().any(|own| own.path == path))
         };
         let leave_out = |left_out: &mut BTreeSet<PathBuf>, path: &Path, why: &str| {
             if left_out.insert(path.to_owned()) {
@@ -134,7 +136,7 @@ impl Adapters {
             };
             for path in adapters.iter().filter(|path| !is_published(path)) {
                 let name = name_of(path, place);
-                let parts = vec![(path.clone(), 1.0)];
+                let parts = vec![path.clone().into()];
                 let added = match is_model(&name) {
                     true => Err(format!("{name:?} is the name of a model")),
                     false => self.add(&name, parts, model, Origin::Folder(*stamp)),

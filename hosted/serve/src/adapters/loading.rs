@@ -2,10 +2,11 @@
 
 use super::Adapters;
 use super::entry::{Entry, Pin, State};
+use super::options::AdapterPart;
 use crate::api::ApiError;
 use core::sync::atomic::Ordering;
 use sluice::Model;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,7 +44,7 @@ impl Adapters {
         self: &Arc<Self>,
         pin: &Pin,
         model: &Model,
-    ) -> Result<Blend, ApiError> {
+    ) -> Result<AdapterBlend, ApiError> {
         let entry = pin.entry();
         self.touch(entry);
         let mut states = entry.state.subscribe();
@@ -72,7 +73,7 @@ impl Adapters {
         }
     }
 
-    fn check_rank(&self, entry: &Entry, blend: Blend) -> Result<Blend, ApiError> {
+    fn check_rank(&self, entry: &Entry, blend: AdapterBlend) -> Result<AdapterBlend, ApiError> {
         let (rank, max) = (blend.rank(), self.options.rank);
         if rank <= max {
             return Ok(blend);
@@ -113,9 +114,9 @@ impl Adapters {
         entry.state.send_replace(state);
     }
 
-    fn read(&self, parts: &[(std::path::PathBuf, f32)], model: &Model) -> Result<Blend, String> {
+    fn read(&self, parts: &[AdapterPart], model: &Model) -> Result<AdapterBlend, String> {
         let (base, precision) = (self.options.base.as_deref(), self.options.precision);
-        let parts = parts.iter().map(|(path, scale)| {
+        let parts = parts.iter().map(|AdapterPart { path, scale }| {
             let loaded = sluice_hf::adapter::load(path, base, model, precision);
             let (adapter, warnings) = loaded.map_err(|error| error.to_string())?;
             for warning in &warnings {
@@ -123,7 +124,7 @@ impl Adapters {
             }
             Ok((adapter, *scale))
         });
-        Ok(Blend::new(parts.collect::<Result<_, String>>()?))
+        Ok(AdapterBlend::new(parts.collect::<Result<_, String>>()?))
     }
 
     /// Evicts unused adapters, least recently used first, until there is a place for `entry`. This always succeeds:

@@ -15,7 +15,7 @@ mod options;
 
 pub(crate) use asked::{SCALE_MAX, WantedAdapter};
 pub(crate) use entry::{Entry, Origin, Pin, State};
-pub use options::{AdaptersOptions, NamedAdapter};
+pub use options::{AdapterPart, AdaptersOptions, NamedAdapter};
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +119,7 @@ impl Adapters {
     pub(crate) fn add(
         &self,
         name: &str,
-        parts: Vec<(std::path::PathBuf, f32)>,
+        parts: Vec<AdapterPart>,
         model: usize,
         origin: Origin,
     ) -> Result<Arc<Entry>, String> {
@@ -132,7 +132,7 @@ impl Adapters {
     pub(crate) fn unlisted(
         &self,
         name: &str,
-        parts: Vec<(std::path::PathBuf, f32)>,
+        parts: Vec<AdapterPart>,
         model: usize,
         origin: Origin,
     ) -> Arc<Entry> {

@@ -8,12 +8,28 @@ use std::path::PathBuf;
 pub struct NamedAdapter {
     /// The name that requests use.
     pub name: String,
-    /// Its file or folder; several are summed, each multiplied by its factor.
-    pub parts: Vec<(PathBuf, f32)>,
+    /// Its files or folders, which are summed.
+    pub parts: Vec<AdapterPart>,
     /// The name of its model; `None` for the first.
     pub model: Option<String>,
     /// The factor for requests that name the model and give no scale of their own; `None` for 0.
     pub scale: Option<f32>,
+}
+
+/// A file or folder of an adapter, and the factor of its products.
+#[derive(Clone, Debug)]
+pub struct AdapterPart {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The factor.
+    pub scale: f32,
+}
+
+impl From<PathBuf> for AdapterPart {
+    /// The file or folder, unscaled.
+    fn from(path: PathBuf) -> Self {
+        Self { path, scale: 1.0 }
+    }
 }
 
 /// Which adapters to serve.

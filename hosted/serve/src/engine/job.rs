@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::sequence::{Choose, Ended, TokenReport};
 use sluice::session::StepError;
 use sluice_core::pooling::Pooling;
@@ -47,7 +47,7 @@ pub struct Job {
     /// The preferred slot (`id_slot`).
     pub slot: Option<u32>,
     /// The adapters it is computed with, and their name.
-    pub adapter: Option<(Blend, Arc<str>)>,
+    pub adapter: Option<(AdapterBlend, Arc<str>)>,
     /// Whether events may be held back and sent many at once, because the reader waits for the end. Ends are sent at
     /// once.
     pub gathers: bool,
@@ -251,7 +251,7 @@ pub struct EmbedJob {
     /// How the vectors of tokens become the vector of a text.
     pub pooling: Pooling,
     /// The adapters they are computed with.
-    pub adapter: Option<Blend>,
+    pub adapter: Option<AdapterBlend>,
     /// When it arrived.
     pub arrived: Instant,
     /// Receives a vector (n_embd) for each text, in order, in one buffer; without pooling one for each token. Not
@@ -269,7 +269,7 @@ pub struct ScoreJob {
     /// Number of likely tokens to report with each token.
     pub n_top: usize,
     /// The adapters it is computed with.
-    pub adapter: Option<Blend>,
+    pub adapter: Option<AdapterBlend>,
     /// Receives a score for each token except the first.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<Score>, JobError>>,
 }

@@ -4,7 +4,7 @@ use super::job::{Choice, Event, Job, Timings, Why};
 use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::sequence::Settings;
 use sluice_core::hash::Hash64;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ pub(super) struct Request {
     pub(super) borders: Vec<usize>,
     pub(super) tells_progress: bool,
     pub(super) slot: Option<u32>,
-    adapter: Option<(Blend, Arc<str>)>,
+    adapter: Option<(AdapterBlend, Arc<str>)>,
     pub(super) prompt: Vec<u32>,
     outlet: RefCell<Outlet>,
 }

@@ -1,7 +1,7 @@
 //! Actions on slots.
 
 use core::time::Duration;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use std::path::PathBuf;
 
 /// An action on a slot.
@@ -10,7 +10,7 @@ pub enum SlotAction {
     /// Save its text and state to a file.
     Save(PathBuf),
     /// Restore them from a file; they were computed with these adapters.
-    Restore(PathBuf, Option<Blend>),
+    Restore(PathBuf, Option<AdapterBlend>),
     /// Remove them.
     Erase,
 }

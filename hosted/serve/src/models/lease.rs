@@ -6,7 +6,7 @@ use crate::api::{ApiError, ModelChoice};
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use std::sync::Arc;
 
 /// A model in use, and the adapters: they stay in memory until this is dropped.
@@ -24,7 +24,7 @@ pub(super) struct LeasedAdapter {
     name: Arc<str>,
     /// Whether that name is the adapter's.
     names_model: bool,
-    blend: Blend,
+    blend: AdapterBlend,
     fingerprint: String,
     _pins: Vec<Pin>,
 }
@@ -81,7 +81,7 @@ impl Models {
         for (pin, wanted) in pins.iter().zip(wanted) {
             parts.push((self.adapters.ready(pin, lease.model()).await?, wanted.scale));
         }
-        let blend = Blend::sum(&parts);
+        let blend = AdapterBlend::sum(&parts);
         let (rank, max) = (blend.rank(), self.options.adapters.rank);
         if rank > max {
             let what =
@@ -121,7 +121,7 @@ impl Lease {
     }
 
     /// The adapters that the request is computed with.
-    pub(crate) fn blend(&self) -> Option<&Blend> {
+    pub(crate) fn blend(&self) -> Option<&AdapterBlend> {
         self.adapter.as_ref().map(|adapter| &adapter.blend)
     }
 

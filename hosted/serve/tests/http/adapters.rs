@@ -72,7 +72,7 @@ fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerConfig {
     let mut options = options();
     let named = names.iter().map(|(name, path)| NamedAdapter {
         name: (*name).to_owned(),
-        parts: vec![(path.to_path_buf(), 1.0)],
+        parts: vec![path.to_path_buf().into()],
         model: None,
         scale: None,
     });

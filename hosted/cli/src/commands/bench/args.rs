@@ -13,7 +13,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use core::str::FromStr;
 use sluice::Model;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::table::Prefetch;
 use sluice::core::team::WORKERS_MAX;
@@ -456,7 +456,7 @@ impl BenchArgs {
     ///
     /// # Errors
     /// An adapter cannot be read, or does not match the model.
-    pub(super) fn blends(&self, model: &Model) -> anyhow::Result<Vec<Blend>> {
+    pub(super) fn blends(&self, model: &Model) -> anyhow::Result<Vec<AdapterBlend>> {
         let own = self.adapters.blend(model)?;
         let load = |path: &PathBuf| Ok(self.adapters.load.load(model, path)?.into());
         let each = self.lora_each.iter().map(load);

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use sluice::Session;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::hash::Hash64;
 use sluice::core::kernels::table::Prefetch;
@@ -102,7 +102,7 @@ pub(super) struct Runner {
     /// Entries of the current step.
     pub(super) batch: Vec<BatchEntry>,
     /// Adapters of the sequences, in turn; empty for the model alone.
-    pub(super) adapters: Vec<Blend>,
+    pub(super) adapters: Vec<AdapterBlend>,
     /// Whether every other generation step omits the adapters.
     pub(super) in_turn: bool,
     /// Tokens in the KV cache from earlier tests, which later ones may reuse.
@@ -248,7 +248,7 @@ impl Runner {
             }
         }
         let (last, greedy) = (self.batch.len() - 1, self.greedy);
-        let adapters: Vec<_> = self.adapters.iter().map(Blend::parts).collect();
+        let adapters: Vec<_> = self.adapters.iter().map(AdapterBlend::parts).collect();
         let hooks = StepHooks {
             adapters: &adapters,
             ..StepHooks::default()

@@ -21,7 +21,7 @@ use measure::{Halt, Runner, Tokens};
 use print::Printer;
 use roofline::{ModelCost, Roofline};
 use row::{ModelFacts, Row, RowPlacement};
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
 use sluice::core::team::StopFlag;
@@ -117,7 +117,7 @@ struct Bench<'b> {
 struct Subject {
     model: Model,
     /// Adapters of the sequences, in turn; empty for the model alone.
-    adapters: Vec<Blend>,
+    adapters: Vec<AdapterBlend>,
     facts: ModelFacts,
 }
 
@@ -155,8 +155,13 @@ impl Bench<'_> {
         let limits = Limits {
             table: Some(self.tables[setting.isa]),
             kv_rotation: !self.args.no_kv_rotation,
-            adapter_rank: subject.adapters.iter().map(Blend::rank).max().unwrap_or(0),
-            adapter_kinds: subject.adapters.iter().map(Blend::kinds).collect(),
+            adapter_rank: subject
+                .adapters
+                .iter()
+                .map(AdapterBlend::rank)
+                .max()
+                .unwrap_or(0),
+            adapter_kinds: subject.adapters.iter().map(AdapterBlend::kinds).collect(),
             ..limits(subject, tests)?
         };
         let model = &subject.model;

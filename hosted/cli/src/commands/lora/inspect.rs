@@ -7,7 +7,7 @@ use crate::ui::output::{TextOutput, note};
 use clap::Args;
 use core::fmt::Write as _;
 use serde_json::json;
-use sluice::adapter::{AdapterError, AdapterFile, AdapterFormat, Factors};
+use sluice::adapter::{AdapterFile, AdapterFormat, AdapterLoadError, Factors};
 use sluice_hf::adapter::{read, read_as_named};
 use sluice_make::lora::Matrices;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     let model = args.base.model()?;
     let format = AdapterFormat::of(&args.path)?;
     let file = match read(&args.path, args.base.base(), model.as_ref()) {
-        Err(AdapterError::NoBase { what, .. }) => {
+        Err(AdapterLoadError::NoBase { what, .. }) => {
             note(format_args!("the names are Hugging Face's: {what}"));
             read_as_named(&args.path)?
         }

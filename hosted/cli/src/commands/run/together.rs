@@ -12,7 +12,7 @@ use crate::ui::output::{TextOutput, note};
 use anyhow::{Context as _, anyhow, bail};
 use core::time::Duration;
 use serde_json::{Value, json};
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::generate::{Ended, GenerateError};
 use sluice::host::process::peak_memory_bytes;
 use sluice::host::profile::Profile;
@@ -105,8 +105,8 @@ fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> 
         n_seq,
         // Each running text has a token in each step.
         n_batch: args.engine.n_batch().min(n_tokens).max(n_seq),
-        adapter_rank: blends().map(Blend::rank).max().unwrap_or(0),
-        adapter_kinds: blends().map(Blend::kinds).collect(),
+        adapter_rank: blends().map(AdapterBlend::rank).max().unwrap_or(0),
+        adapter_kinds: blends().map(AdapterBlend::kinds).collect(),
         ..limits
     }
 }
@@ -127,7 +127,7 @@ struct Text {
     tokens: Vec<u32>,
     /// Adapters and their factors.
     lora: Vec<(PathBuf, f32)>,
-    blend: Option<Blend>,
+    blend: Option<AdapterBlend>,
     /// Maximum number of tokens to generate; `None` for as many as fit.
     n_predict: Option<usize>,
     /// Maximum number of tokens that fit after the prompt: the last one is not entered.

@@ -96,7 +96,7 @@ impl FromStr for Module {
         };
         Ok(Self(NamedAdapter {
             name: module.name,
-            parts: vec![(module.path, 1.0)],
+            parts: vec![module.path.into()],
             model: module.base_model_name,
             scale: None,
         }))
@@ -117,14 +117,14 @@ impl ServeAdapterArgs {
             let applies = !self.lora_init_without_apply;
             named.push(NamedAdapter {
                 name: stem(&path),
-                parts: vec![(path, 1.0)],
+                parts: vec![path.into()],
                 model: None,
                 scale: applies.then_some(scale),
             });
         }
         named.extend(self.lora_modules.iter().map(|Module(named)| named.clone()));
-        for (path, _) in named.iter().flat_map(|named: &NamedAdapter| &named.parts) {
-            AdapterFormat::of(path).map_err(|error| UsageError(error.to_string()))?;
+        for part in named.iter().flat_map(|named: &NamedAdapter| &named.parts) {
+            AdapterFormat::of(&part.path).map_err(|error| UsageError(error.to_string()))?;
         }
         let is_on = self.enable_lora
             || self.allow_lora_updates

@@ -6,7 +6,7 @@ use super::super::turn::fits;
 use super::places::Places;
 use super::{Module, Weights};
 use core::cmp::Reverse;
-use sluice::adapter::AdapterError;
+use sluice::adapter::AdapterLoadError;
 use sluice::adapter::Factors;
 use std::collections::HashMap;
 
@@ -39,13 +39,13 @@ impl Weights {
     }
 
     /// The pair of a module that is adapted as a whole.
-    pub(super) fn only<'w>(&self, nest: &Nest<'w>) -> Result<&'w Module, AdapterError> {
+    pub(super) fn only<'w>(&self, nest: &Nest<'w>) -> Result<&'w Module, AdapterLoadError> {
         match nest.pairs[..] {
             [module] if module.inner().1 == 0 => Ok(module),
             _ => {
                 let what =
                     "has matrices of several parameters: only experts and weights are supported";
-                Err(AdapterError::tensor(&self.path, nest.name, what))
+                Err(AdapterLoadError::tensor(&self.path, nest.name, what))
             }
         }
     }
@@ -57,7 +57,7 @@ impl Weights {
         places: &Places<'_>,
         nest: &Nest<'_>,
         stacks: &[Stack],
-    ) -> Result<Vec<Placed>, AdapterError> {
+    ) -> Result<Vec<Placed>, AdapterLoadError> {
         let named = |stack: &Stack| format!("{}.{}", nest.name, stack.name);
         let adapted = stacks.iter().filter(|stack| config.adapts(&named(stack)));
         let adapted: Vec<_> = adapted
@@ -84,7 +84,7 @@ impl Weights {
 
     /// Checks that a module has a pair for each of these parameters, which are the expert parameters in the
     /// configuration.
-    fn check_nest(&self, nest: &Nest<'_>, names: &[&str]) -> Result<(), AdapterError> {
+    fn check_nest(&self, nest: &Nest<'_>, names: &[&str]) -> Result<(), AdapterLoadError> {
         let n = nest.pairs.len();
         let depths = nest.pairs.iter().rev().map(|module| module.inner().1);
         if n == names.len() && depths.eq(0..n) {
@@ -97,7 +97,7 @@ impl Weights {
         let what = format!(
             "has matrices of {n} parameters, but target_parameters names these of experts: {named}"
         );
-        Err(AdapterError::tensor(&self.path, nest.name, what))
+        Err(AdapterLoadError::tensor(&self.path, nest.name, what))
     }
 
     /// The pairs of a module by Hugging Face's names. Without the model, parameters of experts are recognised by their
@@ -106,7 +106,7 @@ impl Weights {
         &self,
         config: &AdapterConfig,
         nest: &Nest<'_>,
-    ) -> Result<Vec<Factors>, AdapterError> {
+    ) -> Result<Vec<Factors>, AdapterLoadError> {
         if nest.name.rsplit('.').next() != Some("experts") {
             let module = self.only(nest)?;
             return Ok(vec![self.pair(config, module)?.into_factors(nest.name)]);
@@ -125,7 +125,7 @@ impl Weights {
                     "has {} rows of A and {} columns of B, but experts have rank {rank}",
                     a[0], b[1]
                 );
-                return Err(AdapterError::tensor(&self.path, parameter, what));
+                return Err(AdapterLoadError::tensor(&self.path, parameter, what));
             }
             let all = self.read_pair(config, &parameter, rank, halves)?;
             found.extend((0..fits(n)).map(|expert| Factors {

@@ -49,7 +49,7 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
         (Some(old), None) => old.model,
         (_, base) => models.find(base.unwrap_or_default())?,
     };
-    let parts = vec![(path, 1.0)];
+    let parts = vec![path.into()];
     // Published only once it is in memory: until then, requests use the old one.
     let entry = match &old {
         None => adapters.unlisted(name, parts, model, Origin::Request),

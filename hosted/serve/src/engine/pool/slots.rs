@@ -5,7 +5,7 @@ use crate::engine::job::JobError;
 use crate::engine::slot::{SlotAction, SlotDone};
 use core::fmt::Display;
 use sluice::Settings;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -60,7 +60,7 @@ impl Pool {
         &mut self,
         slot: u32,
         path: &Path,
-        adapter: Option<Blend>,
+        adapter: Option<AdapterBlend>,
     ) -> Result<usize, JobError> {
         self.erase(slot)?;
         // The maximum number of pages that a file may need.

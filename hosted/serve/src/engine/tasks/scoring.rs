@@ -7,7 +7,7 @@ use crate::Log;
 use crate::engine::job::{JobError, Score, ScoreJob};
 use core::fmt::Display;
 use core::time::Duration;
-use sluice::adapter::Blend;
+use sluice::adapter::AdapterBlend;
 use sluice::sequence::TokenReport;
 use sluice::session::StepHooks;
 use sluice::{Limits, Session};
@@ -86,7 +86,7 @@ impl Scorer {
 impl KnownText {
     /// Drops the tokens that the job's text does not share.
     fn begin(&mut self, session: &mut Session, job: &ScoreJob) -> Result<(), StateError> {
-        let adapter = job.adapter.as_ref().map_or(0, Blend::fingerprint);
+        let adapter = job.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
         let pairs = self.tokens.iter().zip(&job.tokens[..job.tokens.len() - 1]);
         let mut same = pairs.take_while(|(a, b)| a == b).count();
         if self.adapter != adapter || self.n_top < job.n_top {
