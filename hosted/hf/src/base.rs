@@ -1,9 +1,9 @@
 //! A model's name and sizes without its weights, for reading adapters.
 
 use super::config::Config;
-use super::family::{Family, Map, Shape, Wanted, wanted};
 use super::gguf_config::config_of;
 use crate::HfError;
+use crate::family::{Family, Map, Shape, Wanted, all_tensors};
 use crate::files::read_json;
 use sluice_core::gguf::Gguf;
 use std::collections::HashMap;
@@ -77,7 +77,7 @@ impl Base {
     /// adapter may change either.
     #[must_use]
     pub fn wanted(&self) -> Vec<Wanted> {
-        let mut all = wanted(self.family, &self.shape, &|_| false);
+        let mut all = all_tensors(self.family, &self.shape, &|_| false);
         let has_output = all.iter().any(|tensor| tensor.name == "output.weight");
         if !has_output && !self.family.is_encoder() && self.shape.answers.is_none() {
             let dims = vec![self.shape.n_vocab.into(), self.shape.n_embd.into()];
@@ -118,7 +118,7 @@ impl Base {
                 (tensor.name, dims.rev().copied().collect())
             })
             .collect();
-        let all = wanted(self.family, &self.shape, &|_| false);
+        let all = all_tensors(self.family, &self.shape, &|_| false);
         let matrices = all
             .iter()
             .filter(|tensor| is_layers(&tensor.name) && tensor.shape.len() > 1);

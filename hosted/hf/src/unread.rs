@@ -1,6 +1,6 @@
 //! Configuration keys that the converter does not read.
 //!
-//! Such a key is harmless ([`HARMLESS`]), or changes the computation unless it has one particular value ([`NEUTRAL`],
+//! Such a key is harmless ([`HARMLESS`]), or changes the computation unless it has one particular value ([`neutral`],
 //! or a name that resembles [`LOOKS_COMPUTED`]), which is an error that names it; an unknown key causes a warning that
 //! names it.
 
@@ -71,13 +71,12 @@ pub fn check_config(
 ) -> Result<(), HfError> {
     for (key, value) in config.unread() {
         let is_harmless =
-            HARMLESS.contains(&key) || HARMLESS_STARTS.iter().any(|s| key.starts_with(s));
+            is_one_of(HARMLESS, key) || HARMLESS_STARTS.iter().any(|s| key.starts_with(s));
         if is_harmless {
             continue;
         }
-        let listed = NEUTRAL.iter().find(|(name, _)| *name == key);
-        let is_neutral = match listed {
-            Some((_, neutral)) => neutral.is(value),
+        let is_neutral = match neutral(key) {
+            Some(neutral) => neutral.is(value),
             None if LOOKS_COMPUTED.iter().any(|part| key.contains(part)) => {
                 Neutral::Off.is(value) || Neutral::Number(1.0).is(value)
             }
@@ -139,257 +138,85 @@ const LOOKS_COMPUTED: [&str; 12] = [
     "attn_scale",
 ];
 
-/// Keys that change the computation unless they have this value.
-const NEUTRAL: [(&str, Neutral); 79] = [
-    ("add_cross_attention", Neutral::Off),
-    ("alibi", Neutral::Off),
-    ("attention_chunk_size", Neutral::Never),
-    ("attention_multiplier", Neutral::Never),
-    ("attention_out_bias", Neutral::Off),
-    ("attention_value_scale", Neutral::Number(1.0)),
-    ("attn_logit_softcapping", Neutral::Off),
-    ("attn_output_gate", Neutral::Off),
-    ("bias", Neutral::Off),
-    ("block_use_swiglu", Neutral::On),
-    ("clip_qkv", Neutral::Never),
-    ("conv_bias", Neutral::Off),
-    ("decoder_sparse_step", Neutral::Number(1.0)),
-    ("embedding_size", Neutral::Never),
-    ("final_logit_softcapping", Neutral::Off),
-    ("first_k_dense_replace", Neutral::Off),
-    ("full_attention_interval", Neutral::Number(1.0)),
-    ("head_dim", Neutral::Never),
-    ("hidden_size_per_layer_input", Neutral::Off),
-    ("interleave_moe_layer_step", Neutral::Number(1.0)),
-    ("is_causal", Neutral::On),
-    ("is_decoder", Neutral::Off),
-    ("is_encoder_decoder", Neutral::Off),
-    ("kv_lora_rank", Neutral::Off),
-    ("layer_scale", Neutral::Off),
-    ("layernorm_zero_centered", Neutral::Off),
-    ("local_attention", Neutral::Never),
-    ("logit_scale", Neutral::Number(1.0)),
-    ("lora_rank", Neutral::Off),
-    ("long_mscale", Neutral::Never),
-    ("mlp_activation", Neutral::Text(&["silu", "swish"])),
-    ("mlp_only_layers", Neutral::Off),
-    ("moe_layer_freq", Neutral::Number(1.0)),
-    ("moe_layers", Neutral::Off),
-    ("mscale", Neutral::Never),
-    ("mscale_all_dim", Neutral::Never),
-    ("multi_query", Neutral::Off),
-    ("n_group", Neutral::Number(1.0)),
-    ("n_shared_experts", Neutral::Off),
-    ("new_decoder_architecture", Neutral::Off),
-    ("no_rope_layer_interval", Neutral::Off),
-    ("no_rope_layers", Neutral::Number(1.0)),
-    ("norm_after", Neutral::Off),
-    ("norm_topk_prob", Neutral::Never),
-    ("num_dense_layers", Neutral::Off),
-    ("num_kv_shared_layers", Neutral::Off),
-    ("num_shared_experts", Neutral::Off),
-    ("parallel_attn", Neutral::Off),
-    ("partial_rotary_factor", Neutral::Number(1.0)),
-    (
-        "position_embedding_type",
-        Neutral::Text(&["rope", "rotary"]),
-    ),
-    ("post_norm", Neutral::Off),
-    ("pruned_heads", Neutral::Off),
-    ("q_lora_rank", Neutral::Off),
-    ("qk_layernorm", Neutral::Off),
-    ("qk_norm", Neutral::Off),
-    ("qkv_bias", Neutral::Off),
-    ("query_pre_attn_scalar", Neutral::Never),
-    ("relative_attention_num_buckets", Neutral::Off),
-    ("rope_interleave", Neutral::Off),
-    ("rope_interleaved", Neutral::Off),
-    ("rotary_dim", Neutral::Never),
-    ("rotary_emb_fraction", Neutral::Number(1.0)),
-    ("rotary_pct", Neutral::Number(1.0)),
-    ("routed_scaling_factor", Neutral::Number(1.0)),
-    ("scale_attn_by_inverse_layer_idx", Neutral::Off),
-    ("scale_attn_weights", Neutral::On),
-    ("scale_depth", Neutral::Never),
-    ("scoring_func", Neutral::Text(&["softmax"])),
-    ("shared_expert_intermediate_size", Neutral::Off),
-    ("short_mscale", Neutral::Never),
-    ("swiglu_limit", Neutral::Never),
-    ("topk_group", Neutral::Number(1.0)),
-    ("truncate", Neutral::On),
-    ("use_alibi", Neutral::Off),
-    ("use_bias", Neutral::Off),
-    ("use_bidirectional_attention", Neutral::Off),
-    ("use_parallel_residual", Neutral::Off),
-    ("use_qk_norm", Neutral::Off),
-    ("use_qkv_bias", Neutral::Off),
+/// The value for which a key that changes the computation has no effect.
+fn neutral(key: &str) -> Option<Neutral> {
+    let texts = TEXTS.iter().find(|(name, _)| *name == key);
+    match () {
+        () if is_one_of(OFF, key) => Some(Neutral::Off),
+        () if is_one_of(ON, key) => Some(Neutral::On),
+        () if is_one_of(ONE, key) => Some(Neutral::Number(1.0)),
+        () if is_one_of(NEVER, key) => Some(Neutral::Never),
+        () => texts.map(|(_, values)| Neutral::Text(values)),
+    }
+}
+
+/// Whether a list, separated by spaces, has a word.
+pub(crate) fn is_one_of(list: &str, word: &str) -> bool {
+    list.split_whitespace().any(|other| other == word)
+}
+
+/// Keys without effect if they are false, zero or empty.
+const OFF: &str = "\
+    add_cross_attention alibi attention_out_bias attn_logit_softcapping attn_output_gate bias conv_bias \
+    final_logit_softcapping first_k_dense_replace hidden_size_per_layer_input is_decoder is_encoder_decoder \
+    kv_lora_rank layer_scale layernorm_zero_centered lora_rank mlp_only_layers moe_layers multi_query n_shared_experts \
+    new_decoder_architecture no_rope_layer_interval norm_after num_dense_layers num_kv_shared_layers \
+    num_shared_experts parallel_attn post_norm pruned_heads q_lora_rank qk_layernorm qk_norm qkv_bias \
+    relative_attention_num_buckets rope_interleave rope_interleaved scale_attn_by_inverse_layer_idx \
+    shared_expert_intermediate_size use_alibi use_bias use_bidirectional_attention use_parallel_residual use_qk_norm \
+    use_qkv_bias";
+
+/// Keys without effect if they are true.
+const ON: &str = "\
+    block_use_swiglu is_causal scale_attn_weights truncate";
+
+/// Keys without effect if they are 1, or a list of it.
+const ONE: &str = "\
+    attention_value_scale decoder_sparse_step full_attention_interval interleave_moe_layer_step logit_scale \
+    moe_layer_freq n_group no_rope_layers partial_rotary_factor rotary_emb_fraction rotary_pct routed_scaling_factor \
+    topk_group";
+
+/// Keys that always have an effect.
+const NEVER: &str = "\
+    attention_chunk_size attention_multiplier clip_qkv embedding_size head_dim local_attention long_mscale mscale \
+    mscale_all_dim norm_topk_prob query_pre_attn_scalar rotary_dim scale_depth short_mscale swiglu_limit";
+
+/// Keys without effect if they are one of these strings.
+const TEXTS: [(&str, &[&str]); 3] = [
+    ("mlp_activation", &["silu", "swish"]),
+    ("position_embedding_type", &["rope", "rotary"]),
+    ("scoring_func", &["softmax"]),
 ];
 
 const HARMLESS_STARTS: [&str; 5] = ["_", "unsloth", "pooler_", "output_", "summary_"];
 
 /// Keys about training, files, sampling and labels.
-const HARMLESS: [&str; 160] = [
-    "add_pooling_layer",
-    "architectures",
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "attn_implementation",
-    "attn_pdrop",
-    "audio_token_id",
-    "auto_map",
-    "aux_loss_alpha",
-    "block_dim",
-    "block_mlp_init_scale",
-    "block_out_init_scale",
-    "block_use_xavier_init",
-    "boa_token_id",
-    "boi_token_id",
-    "cache_implementation",
-    "chunk_size",
-    "cla_share_factor",
-    "classifier_bias",
-    "classifier_dropout",
-    "clf_pooling",
-    "cls_token_id",
-    "conv_dim",
-    "conv_dim_out",
-    "conv_use_xavier_init",
-    "decoder_bias",
-    "decoder_start_token_id",
-    "dense_seq_output",
-    "deterministic_flash_attn",
-    "directionality",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "emb_pooler",
-    "embd_pdrop",
-    "embedding_dropout",
-    "eoa_token_id",
-    "eoa_token_index",
-    "eod_token_id",
-    "eoi_token_id",
-    "ep_size",
-    "expand",
-    "ffn_div",
-    "ffn_mult",
-    "finetuned",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "fused_bias_fc",
-    "fused_dropout_add_ln",
-    "gradient_checkpointing",
-    "hidden_dropout",
-    "hidden_dropout_prob",
-    "id2label",
-    "image_token_id",
-    "image_token_index",
-    "init_method",
-    "initializer_cutoff_factor",
-    "initializer_factor",
-    "initializer_range",
-    "input_jitter_noise",
-    "keys_to_ignore_at_inference",
-    "label2id",
-    "layer_switch",
-    "layernorm_full_attention_beta",
-    "layernorm_linear_attention_beta",
-    "layernorm_mlp_beta",
-    "length_penalty",
-    "mamba_chunk_size",
-    "mamba_expand",
-    "mamba_ssm_cache_dtype",
-    "mamba_ssm_dtype",
-    "mask_token_id",
-    "matryoshka_dimensions",
-    "max_length",
-    "max_window_layers",
-    "min_length",
-    "mlp_dropout",
-    "mlp_intermediate_size",
-    "model_max_length",
-    "model_type",
-    "moe_capacity",
-    "moe_drop_tokens",
-    "moe_gate",
-    "moe_impl",
-    "moe_random_routing_dropped_token",
-    "moe_resid_pdrop",
-    "moe_shared_expert_overlap",
-    "moe_use_aux_free",
-    "mtp_hybrid_override_pattern",
-    "mtp_layers_block_type",
-    "mtp_transformer_layers",
-    "mtp_use_dedicated_embeddings",
-    "name_or_path",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_logits_to_keep",
-    "num_mtp_modules",
-    "num_return_sequences",
-    "order_of_interleaved_layers",
-    "pad_vocab_size_multiple",
-    "parallel_block_tied_norm",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "reference_compile",
-    "remove_invalid_values",
-    "reorder_and_upcast_attn",
-    "repad_logits_with_grad",
-    "repetition_penalty",
-    "rescale_prenorm_residual",
-    "resid_pdrop",
-    "residual_dropout",
-    "residual_in_fp32",
-    "return_dict",
-    "return_dict_in_generate",
-    "router_aux_loss_coef",
-    "router_jitter_noise",
-    "router_z_loss_coef",
-    "sbert_ce_default_activation_function",
-    "sentence_transformers",
-    "sep_token_id",
-    "seq_aux",
-    "shared_moe_mode",
-    "sparse_pred_ignore_index",
-    "sparse_prediction",
-    "summary_type",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "time_step_floor",
-    "time_step_max",
-    "time_step_min",
-    "time_step_rank",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "transformers.js_config",
-    "transformers_version",
-    "truncate_dim",
-    "typical_p",
-    "use_bfloat16",
-    "use_cache",
-    "use_embedding_sharing",
-    "use_flash_attention",
-    "use_flash_attn",
-    "use_mamba_kernels",
-    "use_mixed_mlp_moe",
-    "use_mtp",
-    "use_pos_enc",
-    "use_reentrant",
-    "use_xentropy",
-    "video_token_id",
-    "vision_end_token_id",
-    "vision_start_token_id",
-];
+const HARMLESS: &str = "\
+    add_pooling_layer architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop \
+    audio_token_id auto_map aux_loss_alpha block_dim block_mlp_init_scale block_out_init_scale block_use_xavier_init \
+    boa_token_id boi_token_id cache_implementation chunk_size cla_share_factor classifier_bias classifier_dropout \
+    clf_pooling cls_token_id conv_dim conv_dim_out conv_use_xavier_init decoder_bias decoder_start_token_id \
+    dense_seq_output deterministic_flash_attn directionality diversity_penalty do_sample dtype early_stopping \
+    emb_pooler embd_pdrop embedding_dropout eoa_token_id eoa_token_index eod_token_id eoi_token_id ep_size expand \
+    ffn_div ffn_mult finetuned finetuning_task forced_bos_token_id forced_eos_token_id fused_bias_fc \
+    fused_dropout_add_ln gradient_checkpointing hidden_dropout hidden_dropout_prob id2label image_token_id \
+    image_token_index init_method initializer_cutoff_factor initializer_factor initializer_range input_jitter_noise \
+    keys_to_ignore_at_inference label2id layer_switch layernorm_full_attention_beta layernorm_linear_attention_beta \
+    layernorm_mlp_beta length_penalty mamba_chunk_size mamba_expand mamba_ssm_cache_dtype mamba_ssm_dtype \
+    mask_token_id matryoshka_dimensions max_length max_window_layers min_length mlp_dropout mlp_intermediate_size \
+    model_max_length model_type moe_capacity moe_drop_tokens moe_gate moe_impl moe_random_routing_dropped_token \
+    moe_resid_pdrop moe_shared_expert_overlap moe_use_aux_free mtp_hybrid_override_pattern mtp_layers_block_type \
+    mtp_transformer_layers mtp_use_dedicated_embeddings name_or_path no_repeat_ngram_size num_beam_groups num_beams \
+    num_logits_to_keep num_mtp_modules num_return_sequences order_of_interleaved_layers pad_vocab_size_multiple \
+    parallel_block_tied_norm prefix pretraining_tp problem_type reference_compile remove_invalid_values \
+    reorder_and_upcast_attn repad_logits_with_grad repetition_penalty rescale_prenorm_residual resid_pdrop \
+    residual_dropout residual_in_fp32 return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise \
+    router_z_loss_coef sbert_ce_default_activation_function sentence_transformers sep_token_id seq_aux shared_moe_mode \
+    sparse_pred_ignore_index sparse_prediction summary_type task_specific_params temperature tf_legacy_loss \
+    tie_encoder_decoder time_step_floor time_step_max time_step_min time_step_rank tokenizer_class top_k top_p \
+    torch_dtype torchscript transformers.js_config transformers_version truncate_dim typical_p use_bfloat16 use_cache \
+    use_embedding_sharing use_flash_attention use_flash_attn use_mamba_kernels use_mixed_mlp_moe use_mtp use_pos_enc \
+    use_reentrant use_xentropy video_token_id vision_end_token_id vision_start_token_id";
 
 #[cfg(test)]
 mod tests {

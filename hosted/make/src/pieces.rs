@@ -1,5 +1,4 @@
 //! Work in pieces, shared between threads.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice_core::team::StopFlag;

@@ -2,7 +2,6 @@
 //!
 //! The first part has all metadata; the others only have their part number. Tensors keep their
 //! order, types and bytes. [`sluice::file::ModelFile`] reads parts.
-#![forbid(unsafe_code)]
 
 use core::num::NonZero;
 use core::ops::Range;

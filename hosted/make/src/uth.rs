@@ -26,7 +26,6 @@
 //! The payload starts after the header or, with flag bit 0, at the next multiple of 4096. It is
 //! gate (n_ff rows of n_embd), up (n_ff rows of n_embd), down (n_embd rows of n_ff). Of UTH1's
 //! types, Int8 has three f32 scales (gate, up, down) before the codes.
-#![forbid(unsafe_code)]
 
 use core::ops::Range;
 use sluice_core::kernels::GgmlType;

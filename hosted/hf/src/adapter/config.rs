@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::files::read_json;
-use crate::unread::{Neutral, short};
+use crate::unread::{Neutral, is_one_of, short};
 use regex_lite::Regex;
 use serde_json::Value;
 use sluice::adapter::AdapterLoadError;
@@ -164,7 +164,7 @@ fn patterns<T>(
 fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterLoadError> {
     check_init(config)?;
     for (key, value) in config.unread() {
-        if HARMLESS.contains(&key) {
+        if is_one_of(HARMLESS, key) {
             continue;
         }
         let listed = NEUTRAL.iter().find(|(name, ..)| *name == key);
@@ -281,32 +281,11 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
 ];
 
 /// Keys about training, files, and the adapted modules, which the tensors already show.
-const HARMLESS: [&str; 24] = [
-    "auto_mapping",
-    "corda_config",
-    "eva_config",
-    "exclude_modules",
-    "inference_mode",
-    "layers_pattern",
-    "layers_to_transform",
-    "loftq_config",
-    "lora_dropout",
-    "lora_ga_config",
-    "megatron_core",
-    "peft_version",
-    "qalora_group_size",
-    "revision",
-    "runtime_config",
-    "target_modules",
-    "task_type",
-    "base_model_class",
-    "parent_library",
-    "unsloth_fixed",
-    "unsloth_version",
-    "transformers_version",
-    "tokenizer_class",
-    "modules_to_tie",
-];
+const HARMLESS: &str = "\
+    auto_mapping corda_config eva_config exclude_modules inference_mode layers_pattern layers_to_transform \
+    loftq_config lora_dropout lora_ga_config megatron_core peft_version qalora_group_size revision runtime_config \
+    target_modules task_type base_model_class parent_library unsloth_fixed unsloth_version transformers_version \
+    tokenizer_class modules_to_tie";
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use super::rows::{
     sparse,
 };
 use super::shape::{ExpertSizes, HeadDim};
-use super::traits::{Traits, VocabularyTraits, Words, means, must_say};
+use super::traits::{Means, Traits, VocabularyTraits, Words, means, must_say};
 use super::{pooling, reranker};
 use crate::HfError;
 use crate::unread::Neutral;
@@ -20,8 +20,12 @@ pub(super) const LLAMA: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
     head_dim: HeadDim::Share,
     keys: &[EPSILON],
+    means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
 };
+
+/// The engine reads texts from left to right.
+const CAUSAL: Means = means("is_causal", Neutral::On);
 
 const N_USED: Key = Key::Count("num_experts_per_tok", "expert_used_count", Or::Missing);
 
@@ -45,6 +49,7 @@ pub(super) const MIXTRAL: Traits = Traits {
     },
     experts: ExpertSizes::Always(""),
     keys: &[EPSILON, N_USED],
+    means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
 };
 
@@ -55,6 +60,7 @@ pub(super) const QWEN2: Traits = Traits {
         block(SWIGLU),
     ],
     keys: &[EPSILON, Key::By(pooling::write)],
+    means: &[CAUSAL],
     ..Traits::TABLES
 };
 
@@ -68,6 +74,7 @@ pub(super) const QWEN3: Traits = Traits {
     ],
     head_dim: HeadDim::Of(128),
     keys: &[EPSILON, Key::By(pooling::write), Key::By(reranker::write)],
+    means: &[CAUSAL],
     ..Traits::TABLES
 };
 
@@ -89,7 +96,7 @@ pub(super) const QWEN3_MOE: Traits = Traits {
         }),
     ],
     // The engine always normalises.
-    means: &[must_say("norm_topk_prob", Neutral::On)],
+    means: &[CAUSAL, must_say("norm_topk_prob", Neutral::On)],
     ..Traits::TABLES
 };
 
@@ -109,7 +116,7 @@ pub(super) const OLMOE: Traits = Traits {
         ),
         N_USED,
     ],
-    means: &[means("norm_topk_prob", Neutral::Off)],
+    means: &[CAUSAL, means("norm_topk_prob", Neutral::Off)],
     ..Traits::TABLES
 };
 

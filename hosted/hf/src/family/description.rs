@@ -1,6 +1,6 @@
 //! A model as families see it: to list its tensors, and to describe it in metadata.
 
-use super::rope::Rope;
+use super::rope::RotarySettings;
 use super::{Family, Shape};
 use crate::config::Config;
 use sluice::file::{GgufHeader, MetaValue};
@@ -18,7 +18,7 @@ pub struct Description<'a> {
     /// Its sizes.
     pub shape: &'a Shape,
     /// Its rotary embedding.
-    pub rope: &'a Rope,
+    pub rope: &'a RotarySettings,
     /// llama.cpp's file type number.
     pub file_type: u32,
     /// Where the metadata is written.

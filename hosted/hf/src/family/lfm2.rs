@@ -39,6 +39,7 @@ pub(super) const LFM2: Traits = Traits {
     n_ff: adjusted_width,
     mixers,
     sizes: &[("conv_L_cache", None)],
+    means: &[means("is_causal", Neutral::On)],
     is_tied: true,
     rope: RopeTraits::of_base(1e6),
     ..Traits::TABLES

@@ -39,9 +39,9 @@ mod wanted;
 pub use context::narrow;
 pub use dense::{Dense, read as read_dense};
 pub use description::Description;
-pub use rope::{Divisors, Rope};
+pub use rope::{Divisors, RotarySettings};
 pub use shape::Shape;
-pub use tensors::wanted;
+pub use tensors::all_tensors;
 pub use traits::{VocabularyTraits, Words};
 pub use wanted::{Change, Map, Slice, Wanted};
 

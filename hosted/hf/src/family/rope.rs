@@ -13,7 +13,7 @@ use sluice::file::{GgufHeader, MetaValue};
 
 /// A configuration's rotary embeddings.
 #[derive(Debug)]
-pub struct Rope {
+pub struct RotarySettings {
     /// The part of the configuration that describes the scaling; may be empty.
     scaling: Config,
     kind: ScalingKind,
@@ -103,7 +103,7 @@ pub struct Divisors {
     pub values: Vec<f32>,
 }
 
-impl Rope {
+impl RotarySettings {
     /// Reads the configuration of rotary embeddings.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ pub(super) struct Model<'a> {
 /// All tensors of a model. The experts of a layer are together, in the order in which llama.cpp's
 /// converter writes them. `has` returns whether the folder has a tensor.
 #[must_use]
-pub fn wanted(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
+pub fn all_tensors(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
     let model = Model { family, shape, has };
     let traits = family.traits;
     let mut all = Vec::new();

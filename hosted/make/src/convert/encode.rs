@@ -2,7 +2,6 @@
 //!
 //! This is the one place that knows which types can be written: floats here, all others by
 //! [`sluice_core::kernels::quantize`]. No type takes a number that is not finite or beyond its range.
-#![forbid(unsafe_code)]
 
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f32_to_bf16, f32_to_f16};

@@ -1,5 +1,4 @@
 //! Why a folder cannot be converted.
-#![forbid(unsafe_code)]
 
 use super::sentencepiece::PiecesError;
 use sluice::file::{FileError, OutputError};

@@ -1,5 +1,4 @@
 //! A model's weights as Hugging Face lays them out: in one or several safetensors files.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use sluice::file::ReadFile;

@@ -1,5 +1,4 @@
 //! 8-bit weights (E4M3) with separate scales: per block, per row, or a single one.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::folder::{Tensor, Weights};

@@ -1,5 +1,4 @@
 //! `generation_config.json`: end-of-text tokens, suppressed tokens, sampling.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::vocabulary::Vocabulary;

@@ -1,6 +1,5 @@
 //! Matches tensors: each tensor of the file gets its sources in the folder, and every tensor of the folder has to be
 //! used.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::encode::can_encode;

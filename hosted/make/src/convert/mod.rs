@@ -10,7 +10,6 @@
 //! warning ([`Conversion::warnings`]).
 //!
 //! [`tokenizer_json`] and [`sentencepiece`] read byte slices, which may be hostile.
-#![forbid(unsafe_code)]
 
 mod encode;
 mod error;

@@ -1,5 +1,4 @@
 //! Names of a converted model.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use sluice_hf::{exists, read_text};

@@ -1,5 +1,4 @@
 //! From a folder to the layout of a GGUF file.
-#![forbid(unsafe_code)]
 
 use super::folder::Weights;
 use super::generation::{end_tokens, read_generation, write_sampling, write_suppressed};
@@ -12,8 +11,8 @@ use super::{ConvertError, naming};
 use core::fmt;
 use sluice::file::GgufHeader;
 use sluice_hf::{
-    Config, Description, Family, HfError, Rope, Shape, Words, check_config, read_dense, read_json,
-    scale_block, wanted,
+    Config, Description, Family, HfError, RotarySettings, Shape, Words, all_tensors, check_config,
+    read_dense, read_json, scale_block,
 };
 use std::path::Path;
 
@@ -129,7 +128,7 @@ impl Conversion {
         let family = Family::of(&whole, &path)?;
         let config = family.text_config(whole)?;
         family.check(&config)?;
-        let rope = Rope::read(family, &config)?;
+        let rope = RotarySettings::read(family, &config)?;
         let mut weights = Weights::open(folder)?;
         let files = TokenizerFiles::read(folder)?;
         let shape = read_shape(folder, family, &config, &files, &mut weights, &mut warnings)?;
@@ -147,7 +146,7 @@ impl Conversion {
             .types
             .unwrap_or((guessed.file_type(), &guessed_type));
         layout.add_numbers(factors);
-        let all = wanted(family, &shape, &|name| layout.has(name));
+        let all = all_tensors(family, &shape, &|name| layout.has(name));
         layout.place(folder, all, type_of)?;
         layout.check_rest(family, shape.is_tied, &mut warnings)?;
         let Layout {

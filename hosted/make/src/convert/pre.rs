@@ -4,7 +4,6 @@
 //! llama.cpp's converter recognises vocabularies by a hash of a tokenised test text; here the rules
 //! themselves are recognised, so that any vocabulary with known rules can be converted.
 //! Names that llama.cpp treats alike share one name here (`qwen2` also covers `deepseek-r1-qwen`).
-#![forbid(unsafe_code)]
 
 use super::rules::{Step, steps};
 use serde_json::Value;

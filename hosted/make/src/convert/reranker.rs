@@ -1,5 +1,4 @@
 //! Recognising Qwen3-Reranker, whose folder has a decoder's class.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::tokenizer_json::TokenizerJson;

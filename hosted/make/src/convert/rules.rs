@@ -2,7 +2,6 @@
 //!
 //! Every component is read completely: an unknown component or setting is an error that names it. Each kind of
 //! vocabulary decides which steps a GGUF file can express.
-#![forbid(unsafe_code)]
 
 use serde_json::{Map, Value};
 use sluice_hf::short;

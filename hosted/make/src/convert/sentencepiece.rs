@@ -4,7 +4,6 @@
 //! repeats a piece (1: text, 2: score as f32, 3: kind), field 2 is the trainer's specification, 3
 //! the normalizer's, 5 the denormalizer's. Most of the trainer's fields are about training; unknown
 //! ones are collected, so callers can decide what to do with them.
-#![forbid(unsafe_code)]
 
 /// A piece of a SentencePiece vocabulary; its index is its ID.
 #[derive(Clone, Debug, PartialEq)]

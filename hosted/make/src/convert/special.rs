@@ -6,7 +6,6 @@
 //! count ([`super::generation`]), and a chat template file takes precedence over the template in
 //! `tokenizer_config.json`, as in Hugging Face's own loader. A post-processor that adds other tokens than BOS and EOS
 //! around a text is refused.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::rules::{Step, no_place, steps};

@@ -1,5 +1,4 @@
 //! `tokenizer.json`, Hugging Face's description of a tokenizer.
-#![forbid(unsafe_code)]
 
 use core::fmt;
 use serde::Deserialize;

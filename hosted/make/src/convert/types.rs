@@ -1,5 +1,4 @@
 //! The types of a converted file's tensors.
-#![forbid(unsafe_code)]
 
 use super::folder::Weights;
 use sluice_core::kernels::GgmlType;

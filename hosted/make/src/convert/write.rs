@@ -1,5 +1,4 @@
 //! Streaming weights into the file.
-#![forbid(unsafe_code)]
 
 use super::ConvertError;
 use super::encode::encode;

@@ -12,7 +12,6 @@
 //!
 //! The low nibble of a byte of MXFP4 codes is the even column. Rows of Q and K keep their order: directories made from
 //! GGUF files have llama.cpp's.
-#![forbid(unsafe_code)]
 
 mod directory;
 mod error;

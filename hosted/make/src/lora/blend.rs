@@ -2,7 +2,6 @@
 //!
 //! [`stack`] is exact: the product of stacked matrices is the sum of the products. [`interpolate`] sums the weighted
 //! matrices themselves, as this program's predecessor did; that differs from the sum of the products.
-#![forbid(unsafe_code)]
 
 use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
 use std::collections::HashMap;

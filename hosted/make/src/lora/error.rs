@@ -1,5 +1,4 @@
 //! Why an adapter cannot be converted or merged.
-#![forbid(unsafe_code)]
 
 use sluice::adapter::AdapterLoadError;
 use sluice::file::{FileError, OutputError};

@@ -1,5 +1,4 @@
 //! Folders of several files that are written as a unit.
-#![forbid(unsafe_code)]
 
 use super::LoraError;
 use sluice::file::{OutputError, OutputFile};

@@ -2,7 +2,6 @@
 //!
 //! The file has a single α. If a pair's scale differs from α / r, its B is multiplied; in a stack, matrices without a
 //! pair are zeros, and ranks are padded to the largest.
-#![forbid(unsafe_code)]
 
 use super::{LoraError, Matrices};
 use crate::convert::{FloatType, encode};

@@ -1,5 +1,4 @@
 //! Writing an INFQ v1 directory with one adapter; [`sluice::adapter::infq`] describes the format.
-#![forbid(unsafe_code)]
 
 use super::LoraError;
 use super::files::write_all;

@@ -1,5 +1,4 @@
 //! The number and shapes of the matrices in a model's tensors.
-#![forbid(unsafe_code)]
 
 use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
 use sluice::file::ModelFile;

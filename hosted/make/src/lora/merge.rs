@@ -5,7 +5,6 @@
 //!
 //! If the token embedding is tied to the output matrix, an adapter may be for only one of them. The new file then has a
 //! separate output matrix.
-#![forbid(unsafe_code)]
 
 use super::LoraError;
 use super::added::{Added, EMBEDDING, by_tensor};

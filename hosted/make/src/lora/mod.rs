@@ -5,7 +5,6 @@
 //! | a PEFT folder: `adapter_config.json`, `adapter_model.safetensors` | [`write_peft`] |
 //! | llama.cpp's GGUF | [`write_gguf`] |
 //! | a directory of INFQ v1 | [`write_infq`] |
-#![forbid(unsafe_code)]
 
 mod added;
 mod blend;

@@ -2,7 +2,6 @@
 //!
 //! Names and the row order are converted back to Hugging Face's. A tensor that the converter cuts from a larger matrix,
 //! or transposes, cannot be converted back alone, and is refused by name.
-#![forbid(unsafe_code)]
 
 use super::LoraError;
 use super::files::write_all;

@@ -5,7 +5,6 @@
 //! tensor relates that to the model's answers. The types with the lowest total cost within the budget are then chosen:
 //! a multiple-choice knapsack, solved along the lower convex hulls of each tensor's (bytes, cost), and improved by
 //! single exchanges until none helps.
-#![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
 use super::mix::fallback;

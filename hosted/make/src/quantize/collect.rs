@@ -1,5 +1,4 @@
 //! Collecting an importance matrix while a model reads.
-#![forbid(unsafe_code)]
 
 use super::importance::{Importance, ImportanceMatrix};
 use sluice_core::engine::{Observer, SiteInput};

@@ -3,7 +3,6 @@
 //! One tensor at a time is replaced by a rough copy. The change of the model's answers on a text (Kullback-Leibler
 //! divergence, in nats per token), divided by the copy's error, is the tensor's sensitivity. Errors of weights are
 //! small and independent enough for the divergence to grow with their square and to add up over tensors.
-#![forbid(unsafe_code)]
 
 use super::budget::Budget;
 use super::importance::ImportanceMatrix;

@@ -1,5 +1,4 @@
 //! Streaming weights from one file to another, in pieces, on all workers.
-#![forbid(unsafe_code)]
 
 use super::importance::ImportanceMatrix;
 use super::plan::{Plan, PlannedTensor};

@@ -2,7 +2,6 @@
 //!
 //! [`sluice_core::slc`] describes the format. Both read and write a piece at a time (about a MiB
 //! per thread), and leave either a complete file or no file.
-#![forbid(unsafe_code)]
 
 mod pack;
 mod plan;

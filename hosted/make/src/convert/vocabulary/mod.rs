@@ -3,7 +3,6 @@
 //! Four kinds, as llama.cpp's converter writes them: `gpt2` (byte-level BPE), `llama` (SentencePiece's BPE), `bert`
 //! (WordPiece) and `t5` (Unigram). Every setting of a tokenizer's files that affects text is written under a key, or
 //! refused by name.
-#![forbid(unsafe_code)]
 
 mod bpe;
 mod pieces;
