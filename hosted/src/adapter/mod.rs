@@ -1,11 +1,12 @@
 //! Adapters (LoRA): read from files, packed for a model, and applied to texts.
 //!
 //! Reading an adapter passes its pairs of matrices to a [`PairSink`], one after the other. A [`Packing`] checks them
-//! against a model and packs them; [`LoadedAdapter::load`] packs an [`AdapterFile`]. GGUF files and INFQ directories are read
-//! here ([`LoadedAdapter::open`], [`read_pairs`]); the crate `sluice-hf` reads PEFT folders too, which takes the model's
-//! `config.json` or its sizes.
-//! A [`AdapterBlend`] is the adapters of a text: one, or several with a factor each. Both are handles: a text
-//! that has begun keeps its own, whatever happens to the others, and memory is freed with the last.
+//! against a model and packs them; [`LoadedAdapter::load`] packs an [`AdapterFile`]. GGUF files and INFQ directories are
+//! read here ([`LoadedAdapter::open`], [`read_pairs`]); the crate `sluice-hf` reads PEFT folders too, which takes the
+//! model's `config.json` or its sizes.
+//!
+//! An [`AdapterBlend`] is the adapters of a text: one, or several with a factor each. Both are handles: a text that has
+//! begun keeps its own, whatever happens to the others, and memory is freed with the last.
 
 mod blend;
 mod error;

@@ -88,46 +88,37 @@ const EXPERT_UP: &[Size] = &[n_expert, n_ff_exp, n_embd];
 
 const GATES_AND_UPS: &[Size] = &[n_expert, two_exp, n_embd];
 
-pub(super) const GRANITE_SHARED: &[Row] = &[
-    row(
-        "ffn_gate_shexp",
-        "shared_mlp.input_linear",
-        &[n_ff_granite, n_embd],
-    )
-    .of(&[two_granite, n_embd], |shape| run(0, n_ff_granite(shape))),
-    row(
-        "ffn_up_shexp",
-        "shared_mlp.input_linear",
-        &[n_ff_granite, n_embd],
-    )
-    .of(&[two_granite, n_embd], |shape| {
-        run(n_ff_granite(shape), n_ff_granite(shape))
-    }),
-    row(
-        "ffn_down_shexp",
-        "shared_mlp.output_linear",
-        &[n_embd, n_ff_granite],
-    ),
-];
+/// A network whose gates and ups are one matrix in the folder, gates first.
+macro_rules! fused {
+    ($end:literal) => {
+        &[
+            row(
+                concat!("ffn_gate", $end),
+                "shared_mlp.input_linear",
+                &[n_ff_granite, n_embd],
+            )
+            .of(&[two_granite, n_embd], |shape| run(0, n_ff_granite(shape))),
+            row(
+                concat!("ffn_up", $end),
+                "shared_mlp.input_linear",
+                &[n_ff_granite, n_embd],
+            )
+            .of(&[two_granite, n_embd], |shape| {
+                run(n_ff_granite(shape), n_ff_granite(shape))
+            }),
+            row(
+                concat!("ffn_down", $end),
+                "shared_mlp.output_linear",
+                &[n_embd, n_ff_granite],
+            ),
+        ]
+    };
+}
+
+pub(super) const GRANITE_SHARED: &[Row] = fused!("_shexp");
 
 /// Without routed experts, the shared expert is the feed-forward network.
-pub(super) const GRANITE_DENSE: &[Row] = &[
-    row(
-        "ffn_gate",
-        "shared_mlp.input_linear",
-        &[n_ff_granite, n_embd],
-    )
-    .of(&[two_granite, n_embd], |shape| run(0, n_ff_granite(shape))),
-    row("ffn_up", "shared_mlp.input_linear", &[n_ff_granite, n_embd])
-        .of(&[two_granite, n_embd], |shape| {
-            run(n_ff_granite(shape), n_ff_granite(shape))
-        }),
-    row(
-        "ffn_down",
-        "shared_mlp.output_linear",
-        &[n_embd, n_ff_granite],
-    ),
-];
+pub(super) const GRANITE_DENSE: &[Row] = fused!("");
 
 pub(super) const GRANITE_SWA: Traits = Traits {
     blocks: &[
