@@ -257,7 +257,7 @@ mod tests {
         );
         let error = part.count(&["d"]).expect_err("half a head").to_string();
         assert!(
-            error.contains("config.json: b.d is 0.5, not a whole number"),
+            error.contains("config.json: b.d is 0.5, not an integer"),
             "{error}"
         );
         assert!(config.part("absent").is_empty());

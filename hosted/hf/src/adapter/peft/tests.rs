@@ -200,7 +200,7 @@ fn other_parameters_are_refused_by_name() {
         (
             of(&["down_proj"]),
             down[..1].to_vec(),
-            "experts has a matrix A and no B",
+            "experts has a matrix A but no B",
         ),
     ];
     for (i, (about, tensors, expected)) in cases.into_iter().enumerate() {
