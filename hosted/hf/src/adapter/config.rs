@@ -396,7 +396,10 @@ mod tests {
             assert!(error.contains(&named), "{error}");
         }
         let error = read(&json!({"rank_pattern": {"(?=x)": 4}})).expect_err("no such pattern");
-        assert!(error.contains("rank_pattern.(?=x) is not a valid pattern"), "{error}");
+        assert!(
+            error.contains("rank_pattern.(?=x) is not a valid pattern"),
+            "{error}"
+        );
         let error = read(&json!({"alpha_pattern": {"q": "x"}})).expect_err("no number");
         assert!(error.contains("alpha_pattern.q is \"x\""), "{error}");
     }

@@ -305,7 +305,7 @@ mod tests {
             ),
             (
                 json!({"type": "NFC", "form": "C"}),
-                "NFC has the setting \"form\"",
+                "NFC has the unknown setting \"form\"",
             ),
             (json!([1]), "[1] is not a component"),
             (json!({"a": 1}), "has no type"),

@@ -255,7 +255,7 @@ mod tests {
         let files = [(file("x", &[("q", 2, 0.5)]), 1.0), (other, 1.0)];
         let error = stack(&files).expect_err("two families").to_string();
         assert!(
-            error.contains("\"qwen2\", the model's is \"llama\""),
+            error.contains("\"qwen2\", but the model's is \"llama\""),
             "{error}"
         );
     }
