@@ -6,6 +6,8 @@
 //!
 //! Everything that computes or waits lets other Python threads run, and reacts to Ctrl-C.
 
+mod answers;
+mod arguments;
 mod callback;
 mod context;
 mod fork;
@@ -13,8 +15,10 @@ mod gate;
 mod logits;
 mod making;
 mod model;
+mod requests;
 mod service;
 mod tokenizer;
+mod values;
 
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
@@ -33,6 +37,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     service::register(module)?;
+    answers::register(module)?;
+    requests::register(module)?;
     model::register(module)?;
     context::register(module)?;
     tokenizer::register(module)?;

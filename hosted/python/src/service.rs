@@ -1,32 +1,32 @@
-//! The server's routes for Python.
+//! The engine for Python.
 
+use crate::answers::{Answer, ChatPrompt, Ranking, refused, waited};
 use crate::callback::{Processor, Raised};
 use crate::context::{Context, Sampler};
 use crate::fork::OfProcess;
 use crate::making::{SIGNALS, made};
 use crate::model::Model;
+use crate::requests;
 use core::any::Any;
 use core::time::Duration;
 use numpy::{PyArray1, PyArray2, PyArrayMethods as _};
-use pyo3::create_exception;
-use pyo3::exceptions::{PyEOFError, PyException, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::PyDict;
 use pyo3::wrap_pyfunction;
 use sluice::Team;
 use sluice::core::team::StopFlag;
 use sluice::embed::Normalization;
 use sluice_cli::server_setup;
-use sluice_serve::api::{ApiError, EmbeddingInput, EmbeddingRequest, VectorKind};
-use sluice_serve::{Call, ReplyPart, ServeError};
+use sluice_serve::ServeError;
+use sluice_serve::api::{AdapterRequest, EmbeddingInput, EmbeddingRequest, FieldName, VectorKind};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Service>()?;
-    module.add_class::<Reply>()?;
-    module.add("RefusedError", module.py().get_type::<RefusedError>())?;
     let stop = wrap_pyfunction!(stop_all, module)?;
     let atexit = module.py().import("atexit")?;
     atexit.call_method1("register", (stop,)).map(drop)
@@ -69,20 +69,6 @@ fn stop_all(py: Python<'_>) {
 /// The 2-bit copy of the model, if it is used as a draft model.
 type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 
-/// An answer as it is generated: an iterator over the bytes of its body. Dropping it cancels the request.
-#[pyclass(frozen, module = "sluice._native")]
-pub(crate) struct Reply {
-    reply: OfProcess<sluice_serve::Reply>,
-    raised: Raised,
-}
-
-create_exception!(
-    sluice._native,
-    RefusedError,
-    PyException,
-    "A request was refused, or failed: a message, the kind of error, and the field that is wrong or None."
-);
-
 #[pymethods]
 impl Service {
     #[new]
@@ -94,13 +80,13 @@ impl Service {
             let (copy, stop) = (Arc::clone(&copy), Arc::clone(&stop));
             sluice_serve::Service::start(move || set_up(&flags, log, &copy, &stop))
         };
-        let starting = starting.map_err(|error| refused(&error))?;
+        let starting = starting.map_err(|error| failed(&error))?;
         let started = made(py, starting, |starting| {
             stop.stop();
             // A copy that has been started is removed before its thread ends.
             drop(starting.wait(STOPPED));
         });
-        let service = started?.map_err(|error| refused(&error))?;
+        let service = started?.map_err(|error| failed(&error))?;
         let mut loading = service.load();
         let inner = Arc::new(Inner {
             service,
@@ -113,7 +99,7 @@ impl Service {
         loop {
             match py.detach(|| loading.wait(SIGNALS)) {
                 Some(Ok(())) => break,
-                Some(Err(error)) => return Err(refused(&error)),
+                Some(Err(error)) => return Err(failed(&error)),
                 None => {}
             }
             py.check_signals()?;
@@ -121,24 +107,77 @@ impl Service {
         Ok(Self(OfProcess::new(inner)))
     }
 
-    /// Starts answering a request of a route: a POST of the JSON in `body`, or a GET without it. `processors` are
-    /// called with the tokens so far and the logits (n_vocab) before each token is sampled; so is `stopping`, which
-    /// ends the text by returning true.
-    #[pyo3(signature = (path, body=None, processors=Vec::new(), stopping=Vec::new()))]
-    fn call(
+    /// Starts continuing texts. `processors` are called with the tokens so far and the logits (n_vocab) before each
+    /// token is sampled; so is `stopping`, which ends the text by returning true.
+    #[pyo3(signature = (arguments, processors=Vec::new(), stopping=Vec::new()))]
+    fn complete(
         &self,
-        path: String,
-        body: Option<Vec<u8>>,
+        arguments: Bound<'_, PyDict>,
         processors: Vec<Py<PyAny>>,
         stopping: Vec<Py<PyAny>>,
-    ) -> PyResult<Reply> {
+    ) -> PyResult<Answer> {
+        let service = &self.0.get()?.service;
+        let asked = requests::completion(arguments, service.defaults())?;
         let raised = Raised::default();
         let wrap = Processor::wrap(processors, stopping, &raised);
-        let reply = self.0.get()?.service.call(Call { path, body, wrap });
-        Ok(Reply {
-            reply: OfProcess::new(reply),
-            raised,
-        })
+        let reader = service.complete(asked.request, wrap);
+        Ok(Answer::new(reader, asked.names, raised))
+    }
+
+    /// Starts answering a conversation. `processors` are called as by `complete`.
+    #[pyo3(signature = (arguments, processors=Vec::new()))]
+    fn chat(&self, arguments: Bound<'_, PyDict>, processors: Vec<Py<PyAny>>) -> PyResult<Answer> {
+        let service = &self.0.get()?.service;
+        let asked = requests::chat(arguments, service.defaults())?;
+        let raised = Raised::default();
+        let wrap = Processor::wrap(processors, Vec::new(), &raised);
+        let reader = service.chat(asked.request, wrap);
+        Ok(Answer::new(reader, asked.names, raised))
+    }
+
+    /// Renders the conversation that `chat` would answer.
+    fn prompt(&self, py: Python<'_>, arguments: Bound<'_, PyDict>) -> PyResult<ChatPrompt> {
+        let service = &self.0.get()?.service;
+        let asked = requests::chat(arguments, service.defaults())?;
+        waited(py, service.prompt(asked.request), &asked.names).map(ChatPrompt::from)
+    }
+
+    /// Scores documents by how well they answer a query.
+    fn rank(&self, py: Python<'_>, arguments: Bound<'_, PyDict>) -> PyResult<Ranking> {
+        let asked = requests::rerank(arguments)?;
+        let pending = self.0.get()?.service.rank(asked.request);
+        waited(py, pending, &asked.names).map(Ranking::from)
+    }
+
+    /// Reads an adapter, which requests can name as their model then.
+    fn load_adapter(
+        &self,
+        py: Python<'_>,
+        name: String,
+        path: PathBuf,
+        replaces: bool,
+    ) -> PyResult<()> {
+        let pending = self.0.get()?.service.load_adapter(AdapterRequest {
+            name,
+            path,
+            model: None,
+            replaces,
+        });
+        waited(py, pending, &[FieldName::new("name", "lora_name")])
+    }
+
+    /// Maximum number of tokens of all texts together, and of a single text if there are no others.
+    #[pyo3(signature = (name=None))]
+    fn n_ctx(&self, name: Option<&str>) -> PyResult<usize> {
+        let n_ctx = self.0.get()?.service.n_ctx(name);
+        n_ctx.ok_or_else(|| PyValueError::new_err("the model is not in memory"))
+    }
+
+    /// The number of texts that are being computed.
+    #[pyo3(signature = (name=None))]
+    fn n_running(&self, py: Python<'_>, name: Option<&str>) -> PyResult<usize> {
+        let service = &self.0.get()?.service;
+        Ok(py.detach(|| service.n_running(name)))
     }
 
     /// Embeds texts, given as tokens. The vectors stay in the memory that the engine wrote them to: float32 (n_texts,
@@ -166,13 +205,7 @@ impl Service {
         if !normalize {
             request.normalization = Normalization::None;
         }
-        let mut pending = self.0.get()?.service.embed(request);
-        let vectors = loop {
-            if let Some(made) = py.detach(|| pending.wait(SIGNALS)) {
-                break made.map_err(|error| of_api(&error))?;
-            }
-            py.check_signals()?;
-        };
+        let vectors = waited(py, self.0.get()?.service.embed(request), &[])?;
         let n = vectors.floats.len() / vectors.length.max(1);
         PyArray1::from_vec(py, vectors.floats).reshape([n, vectors.length])
     }
@@ -193,12 +226,19 @@ impl Service {
         Context::new(py, &self.0.get()?.service, name, all_logits)
     }
 
-    /// The sampler for a request to `/completion` with the JSON `body`.
-    #[pyo3(signature = (body, name=None))]
-    fn sampler(&self, py: Python<'_>, body: &[u8], name: Option<&str>) -> PyResult<Sampler> {
+    /// The sampler of a text that `complete` would generate.
+    #[pyo3(signature = (arguments, name=None))]
+    fn sampler(
+        &self,
+        py: Python<'_>,
+        arguments: Bound<'_, PyDict>,
+        name: Option<&str>,
+    ) -> PyResult<Sampler> {
         let service = &self.0.get()?.service;
-        let sampler = py.detach(|| service.sampler(name, body));
-        Ok(Sampler::of(sampler.map_err(PyValueError::new_err)?))
+        let asked = requests::sampling(arguments, service.defaults())?;
+        let sampler = py.detach(|| service.sampler(name, asked.request));
+        let sampler = sampler.map_err(|error| refused(&error.renamed(&asked.names)));
+        Ok(Sampler::of(sampler?))
     }
 
     /// Ends all requests and the engine.
@@ -206,75 +246,6 @@ impl Service {
         let inner = self.0.get()?;
         py.detach(|| inner.service.stop(Duration::ZERO));
         Ok(())
-    }
-}
-
-#[pymethods]
-impl Reply {
-    /// The HTTP status, once it is known: 200 is success.
-    fn status(&self, py: Python<'_>) -> PyResult<u16> {
-        match self.wait(py)? {
-            ReplyPart::Status(status) => Ok(status),
-            ReplyPart::Bytes(_) | ReplyPart::End | ReplyPart::Broken => Err(ended()),
-        }
-    }
-
-    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        this
-    }
-
-    fn __next__<'p>(&self, py: Python<'p>) -> PyResult<Option<Bound<'p, PyBytes>>> {
-        loop {
-            match self.wait(py)? {
-                ReplyPart::Status(_) => {}
-                ReplyPart::Bytes(bytes) => return Ok(Some(PyBytes::new(py, &bytes))),
-                ReplyPart::End => {
-                    self.raised.check()?;
-                    return Ok(None);
-                }
-                ReplyPart::Broken => {
-                    self.raised.check()?;
-                    return Err(ended());
-                }
-            }
-        }
-    }
-
-    /// Calls `then` once, from another thread, when the next part is available: with a status, bytes, or None at the
-    /// end.
-    fn on_next(&self, then: Py<PyAny>) -> PyResult<()> {
-        self.reply.get()?.when_next(move |part| {
-            // If the interpreter has ended, the part is dropped.
-            let _told = Python::try_attach(|py| {
-                let told = match part {
-                    ReplyPart::Status(status) => then.call1(py, (status,)),
-                    ReplyPart::Bytes(bytes) => then.call1(py, (PyBytes::new(py, &bytes),)),
-                    ReplyPart::End | ReplyPart::Broken => then.call1(py, (py.None(),)),
-                };
-                if let Err(error) = told {
-                    error.write_unraisable(py, None);
-                }
-            });
-        });
-        Ok(())
-    }
-
-    /// Raises the exception of a callback.
-    fn check(&self) -> PyResult<()> {
-        self.raised.check()
-    }
-}
-
-impl Reply {
-    /// Waits for the next part. Other threads and signal handlers run meanwhile.
-    fn wait(&self, py: Python<'_>) -> PyResult<ReplyPart> {
-        let reply = self.reply.get()?;
-        loop {
-            if let Some(part) = py.detach(|| reply.next(SIGNALS)) {
-                return Ok(part);
-            }
-            py.check_signals()?;
-        }
     }
 }
 
@@ -320,16 +291,7 @@ fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Res
     Ok(team)
 }
 
-fn of_api(error: &ApiError) -> PyErr {
-    let kind = format!("{:?}", error.kind);
-    RefusedError::new_err((error.to_string(), kind, error.field.clone()))
-}
-
-fn ended() -> PyErr {
-    PyEOFError::new_err("the service has ended")
-}
-
-fn refused(error: &ServeError) -> PyErr {
+fn failed(error: &ServeError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 

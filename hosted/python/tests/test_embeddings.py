@@ -1,4 +1,9 @@
 import base64
+import json
+import re
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +14,21 @@ FIXTURES = Path(__file__).resolve().parents[3] / "tests/fixtures"
 TEXTS = ["A cat sat.", "A dog ran.", "Once upon a time there was a little boat."]
 
 
-def over_json(llama, texts, **fields):
+@pytest.fixture(scope="module")
+def address(tale):
+    """A server's address."""
+    command = [sys.executable, "-m", "sluice", "serve", "-m", str(tale), "-c", "2048", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        yield next(re.search(r"http://\S+", line) for line in server.stderr if "listening" in line)[0]
+        server.terminate()
+
+
+def over_json(address, texts, **fields):
     """The vectors as the route gives them to clients of HTTP."""
     body = {"input": texts, "encoding_format": "base64", **fields}
-    data = llama.client.post("/v1/embeddings", body)["data"]
+    request = urllib.request.Request(f"{address}/v1/embeddings", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        data = json.load(reply)["data"]
     return np.array([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in data])
 
 
@@ -21,9 +37,9 @@ def same_bits(found, expected):
     assert found.tobytes() == expected.tobytes()
 
 
-def test_arrays_have_the_bits_of_the_route(llama):
-    same_bits(llama.embed_array(TEXTS), over_json(llama, TEXTS))
-    raw = over_json(llama, TEXTS, embd_normalize=-1)
+def test_arrays_have_the_bits_of_the_route(llama, address):
+    same_bits(llama.embed_array(TEXTS), over_json(address, TEXTS))
+    raw = over_json(address, TEXTS, embd_normalize=-1)
     same_bits(llama.embed_array(TEXTS, normalize=False), raw)
     # Python's numbers are those floats, not their texts read again.
     assert llama.embed(TEXTS) == raw.tolist()

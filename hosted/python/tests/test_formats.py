@@ -56,7 +56,7 @@ WITHOUT_SYSTEM = {
 
 
 def prompt(llama, messages):
-    return llama.client.post("/apply-template", {"messages": messages})["prompt"]
+    return llama.client.prompt({"messages": messages}).text
 
 
 @pytest.mark.parametrize("name", PROMPTS)
@@ -66,9 +66,7 @@ def test_prompts(tale, name):
         if name in WITHOUT_SYSTEM:
             assert prompt(llama, TALK[1:2]) == WITHOUT_SYSTEM[name]
         # It goes on behind an answer that was begun.
-        begun = llama.client.post("/apply-template", {"messages": TALK[:3], "continue_final_message": True})[
-            "prompt"
-        ]
+        begun = llama.client.prompt({"messages": TALK[:3], "continue_final_message": True}).text
         assert begun.endswith("A1")
         answer = llama.create_chat_completion(TALK[1:2], max_tokens=4, temperature=0)
         assert answer["choices"][0]["message"]["role"] == "assistant"

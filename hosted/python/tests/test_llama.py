@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import sluice
+from sluice._native import Event
 
 PROMPT = "Once upon a time"
 
@@ -139,10 +140,9 @@ def test_callbacks_see_and_change_logits(llama):
         scores[1::2] = -np.inf
         return scores
 
-    reply = llama.client.post(
-        "/completion", {"prompt": PROMPT, "n_predict": 8, "return_tokens": True}, [only_even]
-    )
-    assert all(token % 2 == 0 for token in reply["tokens"])
+    answer = llama.client.complete({"prompt": PROMPT, "n_predict": 8}, [only_even])
+    tokens = [event.token for event in answer.read(all=True) if isinstance(event, Event.Piece)]
+    assert tokens and all(token % 2 == 0 for token in tokens)
     assert seen[0] == (np.uint32, np.float32, (llama.n_vocab(),))
     processors = sluice.LogitsProcessorList([only_even])
     assert llama(PROMPT, max_tokens=4, logits_processor=processors)["choices"][0]["text"]
@@ -307,7 +307,7 @@ def slow(ids, scores):
 
 def nothing_runs(llama):
     deadline = time.monotonic() + 5
-    while any(slot["is_processing"] for slot in llama.client.get("/slots")):
+    while llama.client.service.n_running():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

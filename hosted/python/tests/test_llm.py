@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sluice._native import Event, sampling_parameters
 from sluice.async_llm import AsyncLLM
 from sluice.llm import LLM
 from sluice.lora_request import LoRARequest
-from sluice.sampling_params import SamplingParams, StructuredOutputsParams
+from sluice.sampling_params import RANGES, SamplingParams, StructuredOutputsParams
 
 PROMPTS = ["Once upon a time", "The dog", "A little girl named Lily", "One day, the sun", "Tom and Sam"]
 
@@ -302,8 +303,9 @@ def test_conversations_become_prompts(llm):
     assert begun.prompt == text + "Once upon"
     with pytest.raises(ValueError, match="chat_template"):
         llm.chat(one, greedy(), chat_template="x")
-    whole = llm._client.post("/v1/chat/completions", {"messages": one, "temperature": 0, "max_tokens": 24})
-    assert whole["choices"][0]["message"]["content"] == found[0].outputs[0].text
+    events = llm._client.chat({"messages": one, "temperature": 0, "max_tokens": 24}).read(all=True)
+    text = "".join(event.text for event in events if isinstance(event, Event.Piece))
+    assert text == found[0].outputs[0].text
 
 
 def test_vectors_are_those_of_each_text_alone(llm):
@@ -390,7 +392,7 @@ def test_ctrl_c_ends_all(llm):
     assert time.monotonic() - start < 5
     timer.join()
     deadline = time.monotonic() + 5
-    while any(slot["is_processing"] for slot in llm._client.get("/slots")):
+    while llm._client.service.n_running():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert generate(llm, PROMPTS[0], greedy())[0].finished
@@ -433,3 +435,17 @@ def test_texts_come_as_they_are_written(tale, llm):
         assert last.prompt_logprobs == whole.prompt_logprobs and whole.prompt_logprobs[1]
         assert last.outputs[0].cumulative_logprob == whole.outputs[0].cumulative_logprob
     model.shutdown()
+
+
+def test_names_and_ranges_are_those_of_the_table():
+    table = {name: parameter for parameter in sampling_parameters() for name in parameter.names}
+    ranges = [*RANGES, ("top_k", -1, (1 << 32) - 1)]
+    assert {name for name, *_ in ranges} == {
+        name for name in SamplingParams.__dataclass_fields__ if name in table
+    }
+    for name, least, most in ranges:
+        parameter = table[name]
+        # 0.01 is checked apart.
+        least = max(least, 0.01) if name == "repetition_penalty" else least
+        assert parameter.least <= least < most <= parameter.most, name
+        assert parameter.is_integer == isinstance(least, int)

@@ -27,14 +27,19 @@ mod wait;
 mod work;
 
 pub use adapters::{AdapterPart, AdaptersOptions, NamedAdapter};
-pub use answer::{TextAnswer, WrapSampler};
+pub use answer::WrapSampler;
 pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use models::{ModelsOptions, NamedModel};
-pub use server::{Call, Loading, Making, Pending, Reply, ReplyPart, Service};
+pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, serve};
 
 use std::sync::Arc;
+
+/// Values in OpenAI's format, for programs that get them as JSON.
+pub mod openai {
+    pub use crate::dialect::{json_schema, messages, response_format};
+}
 
 /// Called with each line of the log, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

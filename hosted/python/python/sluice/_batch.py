@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
 
-from sluice._client import Callback, Client, Json, RequestError, ServiceError, _answer, _joined
-from sluice._native import Model, Reply
+from sluice._client import Callback, Client, RequestError, refusals
+from sluice._native import Answer, Event, Model, Report
+from sluice._replies import Json, finish_reason, timings
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from sluice.sampling_params import (
     BadWords,
@@ -146,8 +149,7 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
     single = [word[0] for word in words if len(word) == 1]
     longer = [word for word in words if len(word) > 1]
     if single:
-        biases = [[int(token), bias] for token, bias in body.get("logit_bias", {}).items()]
-        body["logit_bias"] = biases + [[token, False] for token in single]
+        body["logit_bias"] = {**body.get("logit_bias", {}), **dict.fromkeys(single, False)}
     if longer:
         work.processors.append(BadWords(longer, n_prompt))
     work.processors.extend(Processed(processor, n_prompt) for processor in params.logits_processors or ())
@@ -165,116 +167,138 @@ def bad_words(words: Sequence[str], model: Model) -> list[list[int]]:
     return found
 
 
-def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple[Work, list[Json]]]:
+def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple[Work, list[Event]]]:
     """Answers requests, at most `n_most` texts of them at a time, and gives the answers as they come.
 
     Left early, or interrupted, it ends all that runs.
     """
-    ready: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    running: dict[str, tuple[Work, Reply]] = {}
+    ready: SimpleQueue[tuple[str, list[Event], Exception | None]] = SimpleQueue()
+    running: dict[str, tuple[Work, Answer]] = {}
     n_running = 0
     waiting = next(all_work, None)
     try:
         while waiting is not None or running:
             while waiting is not None and (not running or n_running + waiting.params.n <= n_most):
-                reply = client.call("/completion", waiting.body, waiting.processors)
-                reply.on_next(_teller(ready, waiting.request_id))
-                running[waiting.request_id] = (waiting, reply)
+                with _named(waiting):
+                    answer = client.complete(waiting.body, waiting.processors)
+                answer.on_read(partial(_put, ready, waiting.request_id), True)
+                running[waiting.request_id] = (waiting, answer)
                 n_running += waiting.params.n
                 waiting = next(all_work, None)
-            request_id, status = ready.get()
-            work, reply = running.pop(request_id)
+            request_id, events, error = ready.get()
+            work, answer = running.pop(request_id)
             n_running -= work.params.n
-            if status is None:
-                raise ServiceError("the model was closed", 503, "unavailable_error")
-            try:
-                found = _answer(status, _joined(reply))
-            except RequestError as error:
-                error.add_note(f"of request {request_id}")
-                raise
-            yield work, found if isinstance(found, list) else [found]
+            if error is not None:
+                with _named(work), refusals():
+                    raise error
+            yield work, events
     finally:
-        # Dropped, a reply ends its work.
+        # Dropped, an answer ends its work.
         running.clear()
 
 
-def _teller(ready: SimpleQueue[tuple[str, Any]], request_id: str) -> Callable[[Any], None]:
-    return lambda status: ready.put((request_id, status))
+def _put(ready: SimpleQueue[Any], request_id: str, events: list[Event], error: Exception | None) -> None:
+    ready.put((request_id, events, error))
+
+
+@contextmanager
+def _named(work: Work) -> Iterator[None]:
+    """Notes the request of an error."""
+    try:
+        yield
+    except RequestError as error:
+        error.add_note(f"of request {work.request_id}")
+        raise
 
 
 class Text:
-    """A text as it is written: whole at once, or chunk by chunk."""
+    """A text as it is written: whole at once, or event by event."""
 
     def __init__(self, index: int, work: Work) -> None:
         self.work = work
         wants = work.params.logprobs is not None
         self.output = CompletionOutput(index, "", [], 0.0 if wants else None, [] if wants else None)
         self.output.lora_request = work.adapter
+        self._last: Event.Piece | None = None
 
-    def take(self, chunk: Json) -> None:
-        """Adds what a chunk, or an answer, says."""
+    def take(self, event: Event) -> None:
+        """Adds what an event says."""
         output = self.output
-        if self.work.params.detokenize:
-            output.text += chunk["content"]
-        output.token_ids += chunk["tokens"]
-        for entry in chunk.get("completion_probabilities", ()):
-            self._note(entry)
-        if not chunk["stop"]:
+        if isinstance(event, Event.Piece):
+            if self.work.params.detokenize:
+                output.text += event.text
+            # The token that ends a text belongs to its end.
+            if event.ends:
+                self._last = event
+            else:
+                self._add(event)
+        elif isinstance(event, Event.End):
+            if self._last is not None:
+                self._add(self._last)
+            output.finish_reason = finish_reason(event)
+            output.stop_reason = event.stop
+            last = output.token_ids[-1:]
+            if event.reason == "eos" and set(last) & set(self.work.params.stop_token_ids or ()):
+                output.stop_reason = last[0]
+
+    def _add(self, piece: Event.Piece) -> None:
+        output, n, report = self.output, self.work.params.logprobs, piece.report
+        output.token_ids.append(piece.token)
+        if report is None or n is None or output.logprobs is None or output.cumulative_logprob is None:
             return
-        if "end_token" in chunk:
-            output.token_ids.append(chunk["end_token"])
-            if "end_token_probability" in chunk:
-                self._note(chunk["end_token_probability"])
-        kind = chunk["stop_type"]
-        output.finish_reason = "length" if kind == "limit" else "stop"
-        if kind == "word":
-            output.stop_reason = chunk["stopping_word"]
-        elif (
-            kind == "eos"
-            and output.token_ids
-            and output.token_ids[-1] in (self.work.params.stop_token_ids or ())
-        ):
-            output.stop_reason = output.token_ids[-1]
-
-    def _note(self, entry: Json) -> None:
-        output, n = self.output, self.work.params.logprobs
-        if n is None or output.logprobs is None or output.cumulative_logprob is None:
-            return
-        top = entry["top_logprobs"]
-        ranks = {likely["id"]: rank for rank, likely in enumerate(top, 1)}
-        found = {entry["id"]: Logprob(entry["logprob"], ranks.get(entry["id"]), entry["token"])}
-        for likely in top[:n]:
-            found.setdefault(likely["id"], Logprob(likely["logprob"], ranks[likely["id"]], likely["token"]))
-        output.logprobs.append(found)
-        output.cumulative_logprob += entry["logprob"]
+        ranks = {likely.id: rank for rank, likely in enumerate(report.top, 1)}
+        output.logprobs.append(_logprobs(report, ranks.get(report.chosen.id), n))
+        output.cumulative_logprob += report.chosen.logprob or 0.0
 
 
-def output_of(work: Work, choices: Sequence[Json]) -> RequestOutput:
+def output_of(work: Work, events: Sequence[Event]) -> RequestOutput:
     """What a request came to."""
-    output = RequestOutput(work.request_id, work.prompt.text, work.prompt.tokens, lora_request=work.adapter)
-    for index, choice in enumerate(choices):
-        text = Text(index, work)
-        text.take(choice)
-        output.outputs.append(text.output)
-    if "prompt_probabilities" in choices[0]:
-        output.prompt_logprobs = prompt_logprobs(choices[0]["prompt_probabilities"])
-    output.metrics = choices[-1]["timings"]
-    output.num_cached_tokens = choices[0]["tokens_cached"]
-    output.finished = True
+    texts = [Text(index, work) for index in range(work.params.n)]
+    output = output_with(work, texts, work.request_id)
+    # Texts end in any order, and the last one has the metrics.
+    for event in sorted(events, key=lambda event: event.at if isinstance(event, Event.End) else -1):
+        add(output, texts, event)
     return output
 
 
-def prompt_logprobs(entries: Sequence[Json | None]) -> list[TokenLogprobs | None]:
-    """How likely the tokens of a prompt are, as the server says it; None for the first."""
-    found: list[TokenLogprobs | None] = []
-    for entry in entries:
-        if entry is None:
-            found.append(None)
-            continue
-        each = {entry["id"]: Logprob(entry["logprob"], entry["rank"], entry["token"])}
-        for rank, likely in enumerate(entry["top_logprobs"], 1):
-            each.setdefault(likely["id"], Logprob(likely["logprob"], rank, likely["token"]))
-        found.append(each)
+def output_with(work: Work, texts: Sequence[Text], request_id: str) -> RequestOutput:
+    """The output of a request before its first event."""
+    return RequestOutput(
+        request_id,
+        work.prompt.text,
+        work.prompt.tokens,
+        outputs=[text.output for text in texts],
+        lora_request=work.adapter,
+    )
+
+
+def add(output: RequestOutput, texts: Sequence[Text], event: Event) -> bool:
+    """Adds what an event says to the output of a request. Returns whether a text has changed."""
+    if isinstance(event, (Event.Piece, Event.End)):
+        texts[event.at].take(event)
+    if isinstance(event, Event.Scores) and output.prompt_logprobs is None:
+        output.prompt_logprobs = prompt_logprobs(event.reports)
+    if isinstance(event, Event.End):
+        output.metrics, output.num_cached_tokens = timings(event.timings), event.timings.n_cached
+        output.finished = all(text.output.finished() for text in texts)
+        return True
+    return isinstance(event, Event.Piece) and (not event.ends or event.text != "")
+
+
+def prompt_logprobs(reports: Sequence[Report]) -> list[TokenLogprobs | None]:
+    """How likely the tokens of a prompt are; None for the first."""
+    return [
+        None if report.chosen.logprob is None else _logprobs(report, report.rank, len(report.top))
+        for report in reports
+    ]
+
+
+def _logprobs(report: Report, rank: int | None, n: int) -> TokenLogprobs:
+    """How likely a token is, and the `n` likeliest in its place."""
+    chosen = report.chosen
+    found = {chosen.id: Logprob(chosen.logprob or 0.0, rank, chosen.text)}
+    for at, likely in enumerate(report.top[:n], 1):
+        found.setdefault(likely.id, Logprob(likely.logprob or 0.0, at, likely.text))
     return found
 
 

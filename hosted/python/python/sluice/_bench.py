@@ -52,7 +52,9 @@ def bench(
             process.kill()
             raise
     if process.returncode != 0:
-        raise BenchError(said.strip().removeprefix("error: ") or f"the process ended with {process.returncode}")
+        raise BenchError(
+            said.strip().removeprefix("error: ") or f"the process ended with {process.returncode}"
+        )
     found: list[dict[str, Any]] = json.loads(rows)
     return found
 

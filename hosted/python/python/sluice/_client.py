@@ -1,19 +1,17 @@
-"""Requests to the routes of `sluice serve`, answered in this process."""
+"""Requests to the engine in this process, and their events."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice._native import Context, Model, RefusedError, Reply, Sampler, Service
-
-Json = dict[str, Any]
-"""An object of JSON."""
+from sluice._native import Answer, ChatPrompt, Context, Event, Model, Ranking, RefusedError, Sampler, Service
+from sluice._replies import Json, Writer
 
 Callback = Callable[..., Any]
 
@@ -64,7 +62,7 @@ class Client:
             ServiceError: it was closed.
         """
         if self._service is None:
-            raise _closed()
+            raise ServiceError("the model was closed", 503, "unavailable_error")
         return self._service
 
     def close(self) -> None:
@@ -81,27 +79,45 @@ class Client:
         """A text that is evaluated step by step."""
         return self.service.context(None, all_logits)
 
-    def sampler(self, body: Json) -> Sampler:
-        """What would choose the tokens of a request to `/completion`."""
-        return self.service.sampler(_encoded(body))
+    def sampler(self, arguments: Json) -> Sampler:
+        """What would choose the tokens of a request with these arguments."""
+        with refusals():
+            return self.service.sampler(arguments)
 
-    def get(self, path: str) -> Any:
-        """What a route says that needs no body."""
-        return _whole(self.service.call(path))
+    def n_ctx(self) -> int:
+        """Tokens of all texts at once, and of one if there are no others."""
+        return self.service.n_ctx()
 
-    def post(
-        self,
-        path: str,
-        body: Json,
-        processors: Sequence[Callback] = (),
-        stopping: Sequence[Callback] = (),
-    ) -> Any:
-        """The answer to a request, when it is complete.
+    def complete(
+        self, arguments: Json, processors: Sequence[Callback] = (), stopping: Sequence[Callback] = ()
+    ) -> Answer:
+        """Starts continuing texts. Dropping the answer ends the work.
 
         Raises:
-            RequestError, ServiceError: it was refused, or failed.
+            RequestError, TypeError: an argument is wrong. What only the model can tell is raised by the answer.
         """
-        return _whole(self.call(path, body, processors, stopping))
+        with refusals():
+            return self.service.complete(arguments, list(processors), list(stopping))
+
+    def chat(self, arguments: Json, processors: Sequence[Callback] = ()) -> Answer:
+        """Starts answering a conversation, as `complete` does."""
+        with refusals():
+            return self.service.chat(arguments, list(processors))
+
+    def prompt(self, arguments: Json) -> ChatPrompt:
+        """The prompt of a conversation."""
+        with refusals():
+            return self.service.prompt(arguments)
+
+    def rank(self, arguments: Json) -> Ranking:
+        """The scores of documents for a query."""
+        with refusals():
+            return self.service.rank(arguments)
+
+    def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        """Reads an adapter, which requests can name then."""
+        with refusals():
+            self.service.load_adapter(name, path, replaces)
 
     def embed(
         self,
@@ -121,156 +137,128 @@ class Client:
             RequestError, ServiceError: it was refused, or failed.
         """
         try:
-            return self.service.embed(tokens, kind, normalize=normalize, dimensions=dimensions, model=model)
+            with refusals():
+                return self.service.embed(
+                    tokens, kind, normalize=normalize, dimensions=dimensions, model=model
+                )
         except OverflowError as error:
             raise RequestError(f"a text has a number that is not a token: {error}", param="input") from None
-        except RefusedError as error:
-            raise _of_kind(*error.args) from None
-
-    def call(
-        self,
-        path: str,
-        body: Json,
-        processors: Sequence[Callback] = (),
-        stopping: Sequence[Callback] = (),
-    ) -> Reply:
-        """Begins a request and does not wait for it: `result` of it does. Dropped, its work ends."""
-        return self.service.call(path, _encoded(body), list(processors), list(stopping))
-
-    def stream(
-        self,
-        path: str,
-        body: Json,
-        processors: Sequence[Callback] = (),
-        stopping: Sequence[Callback] = (),
-    ) -> Iterator[Any]:
-        """The chunks of an answer as they come. A loop that is left ends the work.
-
-        Raises:
-            RequestError, ServiceError: at once where the request is refused.
-        """
-        reply = self.call(path, {**body, "stream": True}, processors, stopping)
-        status = _status(reply)
-        if status != 200:
-            raise _error(status, _joined(reply))
-        return _chunks(reply)
-
-    async def apost(
-        self,
-        path: str,
-        body: Json,
-        processors: Sequence[Callback] = (),
-        stopping: Sequence[Callback] = (),
-    ) -> Any:
-        """As `post`, for asyncio. A task that is cancelled ends the work."""
-        reply = self.call(path, body, processors, stopping)
-        status, whole = await _astatus(reply), await _rest(reply)
-        reply.check()
-        return _answer(status, whole)
-
-    async def astream(
-        self,
-        path: str,
-        body: Json,
-        processors: Sequence[Callback] = (),
-        stopping: Sequence[Callback] = (),
-    ) -> AsyncIterator[Any]:
-        """As `stream`, for asyncio."""
-        reply = self.call(path, {**body, "stream": True}, processors, stopping)
-        status = await _astatus(reply)
-        if status != 200:
-            raise _error(status, await _rest(reply))
-        return _achunks(reply)
 
 
-def result(reply: Reply) -> Any:
-    """The answer of a request that was begun with `Client.call`, when it is complete."""
-    return _whole(reply)
+def reply(answer: Answer, writer: Writer) -> Json:
+    """The reply to a request, when it is complete.
+
+    Raises:
+        RequestError, ServiceError: the request was refused, or failed.
+    """
+    return _last(_read(answer, all=True), writer)
 
 
-def _encoded(body: Json) -> bytes:
+async def areply(answer: Answer, writer: Writer) -> Json:
+    """As `reply`, for asyncio. A task that is cancelled ends the work."""
+    return _last(await _aread(answer, all=True), writer)
+
+
+def chunks(answer: Answer, writer: Writer) -> Iterator[Json]:
+    """The chunks of an answer as they come. Leaving the loop ends the work.
+
+    Raises:
+        RequestError, ServiceError: at once if the request is refused.
+    """
+    first = _read(answer)
+    return (chunk for event in _events(answer, first) for chunk in writer.write(event))
+
+
+async def achunks(answer: Answer, writer: Writer) -> AsyncIterator[Json]:
+    """As `chunks`, for asyncio."""
+    first = await aevents(answer)
+    return (chunk async for event in first for chunk in writer.write(event))
+
+
+def whole(answer: Answer) -> list[Event]:
+    """All events of an answer, when it is complete.
+
+    Raises:
+        RequestError, ServiceError: the request was refused, or failed.
+    """
+    return _read(answer, all=True)
+
+
+async def aevents(answer: Answer) -> AsyncIterator[Event]:
+    """The events of an answer as they come, for asyncio.
+
+    Raises:
+        RequestError, ServiceError: at once if the request is refused.
+    """
+    return _aevents(answer, await _aread(answer))
+
+
+def _last(events: list[Event], writer: Writer) -> Json:
+    written = [chunk for event in events for chunk in writer.write(event)]
+    return written[-1]
+
+
+def _events(answer: Answer, events: list[Event]) -> Iterator[Event]:
+    while events:
+        yield from events
+        events = _read(answer)
+
+
+async def _aevents(answer: Answer, events: list[Event]) -> AsyncIterator[Event]:
+    while events:
+        for event in events:
+            yield event
+        events = await _aread(answer)
+
+
+def _read(answer: Answer, *, all: bool = False) -> list[Event]:  # noqa: A002
+    with refusals():
+        return answer.read(all)
+
+
+async def _aread(answer: Answer, *, all: bool = False) -> list[Event]:  # noqa: A002
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Event]] = loop.create_future()
+
+    def settle(events: list[Event], error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(events)
+        else:
+            future.set_exception(error)
+
+    def tell(events: list[Event], error: Exception | None) -> None:
+        # A loop that has ended waits for nothing.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, events, error)
+
+    answer.on_read(tell, all)
+    with refusals():
+        return await future
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raises the native half's refusals as this package's exceptions."""
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"a text is not Unicode: {error}") from None
-    except ValueError:
-        strange = [name for name, value in body.items() if not _is_json(value)]
-        raise RequestError(f"{', '.join(strange)}: a number is not finite", param=strange[0]) from None
+        yield
+    except RefusedError as error:
+        raise refusal(error) from None
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(reply: Reply) -> Any:
-    status = _status(reply)
-    return _answer(status, _joined(reply))
-
-
-def _joined(reply: Reply) -> bytes:
-    try:
-        return b"".join(reply)
-    except EOFError:
-        raise _closed() from None
-
-
-def _status(reply: Reply) -> int:
-    try:
-        return reply.status()
-    except EOFError:
-        raise _closed() from None
-
-
-async def _astatus(reply: Reply) -> int:
-    status = await _next(reply)
-    if status is None:
-        raise _closed()
-    return int(status)
-
-
-async def _rest(reply: Reply) -> bytes:
-    parts = []
-    while (part := await _next(reply)) is not None:
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _closed() -> ServiceError:
-    return ServiceError("the model was closed", 503, "unavailable_error")
-
-
-def _answer(status: int, body: bytes) -> Any:
-    if status != 200:
-        raise _error(status, body)
-    try:
-        return json.loads(body)
-    except ValueError:
-        # It was cut.
-        raise _closed() from None
-
-
-def _error(status: int, body: bytes) -> Exception:
-    try:
-        error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return ServiceError(body.decode(errors="replace") or f"status {status}", status)
-    return _said(error, status)
-
-
-def _said(error: Json, status: int) -> Exception:
-    message, kind = str(error.get("message", "")), str(error.get("type", ""))
-    code = error.get("code")
-    status = code if isinstance(code, int) else status
-    if 400 <= status < 500 and status != 429:
-        return RequestError(message, status, kind, error.get("param"))
-    return ServiceError(message, status, kind)
+def refusal(error: RefusedError) -> RequestError | ServiceError:
+    """A refusal of the native half as an exception of this package."""
+    message, kind, argument = error.args
+    status, name = _KINDS.get(kind, (500, "server_error"))
+    if status in (400, 404):
+        return RequestError(message, status, name, argument)
+    return ServiceError(message, status, name)
 
 
 _KINDS = {
+    # A text that is not Unicode, or a number that is not finite.
+    "": (400, ""),
     "Invalid": (400, "invalid_request_error"),
     "TooLong": (400, "exceed_context_size_error"),
     "NotFound": (404, "not_found_error"),
@@ -280,82 +268,3 @@ _KINDS = {
     "Late": (504, "timeout_error"),
 }
 """The status and the type of a kind of error, as the server writes them."""
-
-
-def _of_kind(message: str, kind: str, field: str | None) -> Exception:
-    status, name = _KINDS.get(kind, (500, "server_error"))
-    if status in (400, 404):
-        return RequestError(message, status, name, field)
-    return ServiceError(message, status, name)
-
-
-class _Events:
-    """The chunks in the bytes of a stream."""
-
-    def __init__(self) -> None:
-        self._is_whole = False
-
-    def of(self, part: bytes) -> Iterator[Any]:
-        for line in part.split(b"\n\n"):
-            if line == b"data: [DONE]":
-                self._is_whole = True
-            elif line.startswith(b"data: "):
-                chunk = json.loads(line[6:])
-                if isinstance(chunk, dict) and "error" in chunk:
-                    raise _said(chunk["error"], 500)
-                # llama-server's own route says so in its last chunks.
-                self._is_whole = chunk.get("stop") is True
-                yield chunk
-
-    def end(self) -> None:
-        if not self._is_whole:
-            raise _closed()
-
-
-def _chunks(reply: Reply) -> Iterator[Any]:
-    events = _Events()
-    while (part := _part(reply)) is not None:
-        try:
-            yield from events.of(part)
-        except ServiceError:
-            # What a callback raised says more than that it did.
-            reply.check()
-            raise
-    events.end()
-
-
-def _part(reply: Reply) -> bytes | None:
-    try:
-        return next(reply, None)
-    except EOFError:
-        raise _closed() from None
-
-
-async def _achunks(reply: Reply) -> AsyncIterator[Any]:
-    events = _Events()
-    while (part := await _next(reply)) is not None:
-        try:
-            for chunk in events.of(part):
-                yield chunk
-        except ServiceError:
-            reply.check()
-            raise
-    reply.check()
-    events.end()
-
-
-async def _next(reply: Reply) -> Any:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(part: Any) -> None:
-        if not future.done():
-            future.set_result(part)
-
-    def tell(part: Any) -> None:
-        # A loop that has ended waits for nothing.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, part)
-
-    reply.on_next(tell)
-    return await future

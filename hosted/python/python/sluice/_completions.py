@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sluice import _fields, _requests
-from sluice._client import Client, Json
+from sluice import _requests
+from sluice._client import Client, RequestError, achunks, areply, chunks, reply
 from sluice._formats import stops_of
+from sluice._native import Answer
+from sluice._replies import ChatWriter, CompletionWriter, Json, Writer
 from sluice.callbacks import LogitsProcessor, StoppingCriteria, listed
 from sluice.grammar import LlamaGrammar
 
@@ -88,7 +90,7 @@ class Completions:
             grammar: A constraint on the answer: a `LlamaGrammar`, or GBNF.
             logit_bias: Added to the logits of tokens; minus infinity excludes a token.
             tfs_z: 1; tail-free sampling is not supported.
-            more: Other fields of the server's route, such as `n`, `cache_salt`, `n_keep`, `samplers`.
+            more: Other options, such as `n`, `cache_salt`, `n_keep`, `samplers`.
 
         Returns:
             `{"id", "object", "created", "model", "choices": [{"text", "index", "logprobs", "finish_reason"}], "usage"}`.
@@ -97,12 +99,10 @@ class Completions:
             RequestError: An argument is invalid (`param` names it), or the prompt does not fit.
             ServiceError: The request could not be answered.
         """
-        body = self._completion_body(locals())
-        callbacks = (listed(logits_processor), listed(stopping_criteria))
-        path = "/v1/completions"
+        answer, writer = self._complete(locals())
         if stream:
-            return self._labelled(self.client.stream(path, body, *callbacks), model)
-        return self._label(self.client.post(path, body, *callbacks), model)
+            return self._labelled(chunks(answer, writer), model)
+        return self._label(reply(answer, writer), model)
 
     async def acreate_completion(self, prompt: str | Sequence[int], **settings: Any) -> Any:
         """As `create_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
@@ -110,14 +110,11 @@ class Completions:
         Cancelling the task stops the work.
         """
         model = settings.get("model")
-        body = self._completion_body(
-            {**_defaults(Completions.create_completion), **settings, "prompt": prompt}
-        )
-        callbacks = (listed(settings.get("logits_processor")), listed(settings.get("stopping_criteria")))
-        path = "/v1/completions"
+        given = {**_defaults(Completions.create_completion), **settings, "prompt": prompt}
+        answer, writer = self._complete(given)
         if settings.get("stream"):
-            return self._alabelled(await self.client.astream(path, body, *callbacks), model)
-        return self._label(await self.client.apost(path, body, *callbacks), model)
+            return self._alabelled(await achunks(answer, writer), model)
+        return self._label(await areply(answer, writer), model)
 
     def create_chat_completion(
         self,
@@ -160,7 +157,7 @@ class Completions:
             tool_choice: `auto`, `none`, `required`, or the function to call.
             response_format: `{"type": "json_object", "schema": …}`, or OpenAI's `json_schema`.
             logprobs, top_logprobs: Report the log-probability of each token and of this many others, 0 to 100.
-            more: Other fields of the server's route, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
+            more: Other options, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
 
         The remaining arguments are those of `create_completion`.
 
@@ -176,13 +173,12 @@ class Completions:
         if self.chat_handler is not None:
             named = {name: value for name, value in given.items() if name not in ("self", "more")}
             return self.chat_handler(llama=self, **named, **more)
-        body = self._chat_body(given)
-        path, processors = "/v1/chat/completions", listed(logits_processor)
+        answer, writer = self._chat(given)
         if stream:
-            chunks = self._labelled(self.client.stream(path, body, processors), model)
-            return map(_requests.as_functions, chunks) if functions else chunks
-        reply = self._label(self.client.post(path, body, processors), model)
-        return _requests.as_functions(reply) if functions else reply
+            written = self._labelled(chunks(answer, writer), model)
+            return map(_requests.as_functions, written) if functions else written
+        whole = self._label(reply(answer, writer), model)
+        return _requests.as_functions(whole) if functions else whole
 
     async def acreate_chat_completion(self, messages: Sequence[Json], **settings: Any) -> Any:
         """As `create_chat_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
@@ -193,13 +189,12 @@ class Completions:
             return await asyncio.to_thread(self.create_chat_completion, messages, **settings)
         model, functions = settings.get("model"), settings.get("functions")
         given = {**_defaults(Completions.create_chat_completion), **settings, "messages": messages}
-        body = self._chat_body(given)
-        path, processors = "/v1/chat/completions", listed(settings.get("logits_processor"))
+        answer, writer = self._chat(given)
         if settings.get("stream"):
-            chunks = self._alabelled(await self.client.astream(path, body, processors), model)
-            return _afunctions(chunks) if functions else chunks
-        reply = self._label(await self.client.apost(path, body, processors), model)
-        return _requests.as_functions(reply) if functions else reply
+            written = self._alabelled(await achunks(answer, writer), model)
+            return _afunctions(written) if functions else written
+        whole = self._label(await areply(answer, writer), model)
+        return _requests.as_functions(whole) if functions else whole
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """As `create_chat_completion`, with objects of the package openai.
@@ -214,39 +209,34 @@ class Completions:
             return (ChatCompletionChunk(**chunk) for chunk in chunks)
         return ChatCompletion(**self.create_chat_completion(*args, **kwargs))
 
-    def _completion_body(self, given: Mapping[str, Any]) -> Json:
+    def _complete(self, given: Mapping[str, Any]) -> tuple[Answer, Writer]:
         prompt = given["prompt"]
-        body: Json = {
+        arguments: Json = {
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
             **self._sampling(given),
             **_requests.ends(given["max_tokens"], given["stop"]),
-            **self._more(given, Completions.create_completion, _fields.COMPLETION),
+            **self._more(given, Completions.create_completion),
+            **{name: given[name] for name in ("suffix", "logprobs")},
         }
-        if given["suffix"] is not None:
-            body["suffix"] = given["suffix"]
-        if given["logprobs"] is not None:
-            body["logprobs"] = given["logprobs"]
         if given["echo"]:
-            body["echo"] = True
-        return body
+            arguments["echo"] = True
+        writer = CompletionWriter(**_stream_options(arguments))
+        callbacks = (listed(given["logits_processor"]), listed(given["stopping_criteria"]))
+        return self.client.complete(arguments, *callbacks), writer
 
-    def _chat_body(self, given: Mapping[str, Any]) -> Json:
-        body: Json = {
+    def _chat(self, given: Mapping[str, Any]) -> tuple[Answer, Writer]:
+        arguments: Json = {
             "messages": list(given["messages"]),
             **_requests.tools(
                 given["functions"], given["function_call"], given["tools"], given["tool_choice"]
             ),
             **self._sampling(given),
             **_requests.ends(given["max_tokens"], self._stops(given["stop"])),
-            **self._more(given, Completions.create_chat_completion, _fields.CHAT),
+            **self._more(given, Completions.create_chat_completion),
+            **{name: given[name] for name in ("response_format", "logprobs", "top_logprobs")},
         }
-        if given["response_format"] is not None:
-            body["response_format"] = given["response_format"]
-        if given["logprobs"] is not None:
-            body["logprobs"] = given["logprobs"]
-        if given["top_logprobs"] is not None:
-            body["top_logprobs"] = given["top_logprobs"]
-        return body
+        writer = ChatWriter(**_stream_options(arguments))
+        return self.client.chat(arguments, listed(given["logits_processor"])), writer
 
     def _stops(self, stop: str | Sequence[str] | None) -> list[str]:
         """The strings that end an answer, including those that end a turn of the chat format."""
@@ -254,25 +244,18 @@ class Completions:
         return [*asked, *(text for text in stops_of(self.chat_format) if text not in asked)]
 
     def _sampling(self, given: Mapping[str, Any]) -> Json:
-        seed = self.seed if given["seed"] is None else _fields.seed_of(given["seed"])
+        seed = self.seed if given["seed"] is None else _requests.seed_of(given["seed"])
         return _requests.sampling(
             last_n_tokens_size=self.last_n_tokens_size,
             seed=seed,
             **{name: given[name] for name in _SAMPLING},
         )
 
-    def _more(self, given: Mapping[str, Any], of: Callable[..., Any], known: frozenset[str]) -> Json:
-        """Fields that the method does not have, and the adapter.
-
-        Raises:
-            TypeError: A field is unknown to the server as well.
-        """
-        if "more" in given:
-            extra = given["more"]
-        else:
-            own = of.__code__.co_varnames[: of.__code__.co_argcount]
-            extra = {name: value for name, value in given.items() if name not in own}
-        more = _fields.checked(extra, known, of.__name__)
+    def _more(self, given: Mapping[str, Any], of: Callable[..., Any]) -> Json:
+        """Arguments that the method does not have, whether to stream, and the adapter."""
+        own = of.__code__.co_varnames[: of.__code__.co_argcount]
+        others = {name: value for name, value in given.items() if name not in own and name != "more"}
+        more = {**others, **given.get("more", {}), "stream": bool(given["stream"])}
         if given["model"] in self._adapters:
             more["model"] = given["model"]
         return more
@@ -288,6 +271,21 @@ class Completions:
     async def _alabelled(self, chunks: AsyncIterator[Json], model: str | None) -> AsyncIterator[Json]:
         async for chunk in chunks:
             yield self._label(chunk, model)
+
+
+def _stream_options(arguments: Json) -> Json:
+    """How answers are written; takes `stream_options` out of the arguments."""
+    options = arguments.pop("stream_options", None) or {}
+    if not isinstance(options, Mapping):
+        raise _refused("stream_options", options, "a dictionary")
+    wanted = options.get("include_usage") or False
+    if not isinstance(wanted, bool):
+        raise _refused("include_usage", wanted, "True or False")
+    return {"is_stream": arguments["stream"], "include_usage": wanted}
+
+
+def _refused(name: str, value: object, expected: str) -> RequestError:
+    return RequestError(f"{name}: {value!r} is not {expected}", 400, "invalid_request_error", name)
 
 
 async def _afunctions(chunks: AsyncIterator[Json]) -> AsyncIterator[Json]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sluice._client import Client, Json
+from sluice._client import Client
 from sluice._native import Model
+from sluice._replies import Json
 
 
 class LLMTokenizer:
@@ -74,8 +75,8 @@ class LLMTokenizer:
         if isinstance(conversation, Mapping):
             raise TypeError("conversation: a list of messages is expected")
         fields = template_fields(tools, add_generation_prompt, continue_final_message, kwargs)
-        made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
-        return list(made["tokens"]) if tokenize else str(made["prompt"])
+        made = self._client.prompt({**fields, "messages": list(conversation)})
+        return made.tokens if tokenize else made.text
 
 
 def template_fields(
@@ -84,8 +85,8 @@ def template_fields(
     continue_final_message: bool,
     kwargs: Mapping[str, Any] | None,
 ) -> Json:
-    """The fields of `/apply-template`, but for the messages."""
-    fields: Json = {"return_tokens": True}
+    """The arguments of a prompt, but for the messages."""
+    fields: Json = {}
     if continue_final_message:
         fields["continue_final_message"] = True
     else:

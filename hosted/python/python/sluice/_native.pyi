@@ -1,6 +1,6 @@
 """The native part of the wheel."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, TypeAlias, TypedDict
 
@@ -13,13 +13,18 @@ def main(arguments: Sequence[str]) -> int: ...
 
 class Service:
     def __new__(cls, flags: Sequence[str], log: Callable[[str], None] | None = None) -> Service: ...
-    def call(
+    def complete(
         self,
-        path: str,
-        body: bytes | None = None,
+        arguments: dict[str, Any],
         processors: Sequence[Callable[..., Any]] = ...,
         stopping: Sequence[Callable[..., Any]] = ...,
-    ) -> Reply: ...
+    ) -> Answer: ...
+    def chat(self, arguments: dict[str, Any], processors: Sequence[Callable[..., Any]] = ...) -> Answer: ...
+    def prompt(self, arguments: dict[str, Any]) -> ChatPrompt: ...
+    def rank(self, arguments: dict[str, Any]) -> Ranking: ...
+    def load_adapter(self, name: str, path: str | PathLike[str], replaces: bool) -> None: ...
+    def n_ctx(self, name: str | None = None) -> int: ...
+    def n_running(self, name: str | None = None) -> int: ...
     def embed(
         self,
         tokens: Sequence[Sequence[int]],
@@ -31,17 +36,116 @@ class Service:
     ) -> NDArray[np.float32]: ...
     def model(self, name: str | None = None) -> Model: ...
     def context(self, name: str | None = None, all_logits: bool = False) -> Context: ...
-    def sampler(self, body: bytes, name: str | None = None) -> Sampler: ...
+    def sampler(self, arguments: dict[str, Any], name: str | None = None) -> Sampler: ...
     def close(self) -> None: ...
 
 class RefusedError(Exception): ...
 
-class Reply(Iterator[bytes]):
-    def status(self) -> int: ...
-    def __iter__(self) -> Reply: ...
-    def __next__(self) -> bytes: ...
-    def on_next(self, then: Callable[[int | bytes | None], None]) -> None: ...
-    def check(self) -> None: ...
+def sampling_parameters() -> list[SamplingParameter]: ...
+
+class SamplingParameter:
+    names: list[str]
+    is_integer: bool
+    least: float
+    most: float
+    default: float
+
+class Answer:
+    def read(self, all: bool = False) -> list[Event]: ...
+    def on_read(self, then: Callable[[list[Event], Exception | None], None], all: bool = False) -> None: ...
+
+class Event:
+    class Start(Event):
+        name: str
+        fingerprint: str
+        created: int
+        seed: int
+        n_probs: int | None
+        prompts: list[str]
+        n: int
+
+    class Scores(Event):
+        at: int
+        reports: list[Report]
+
+    class Progress(Event):
+        at: int
+        total: int
+        cached: int
+        processed: int
+        time_ms: float
+
+    class Piece(Event):
+        at: int
+        token: int
+        text: str
+        deltas: list[Delta]
+        report: Report | None
+        timings: Timings | None
+        ends: bool
+
+    class End(Event):
+        at: int
+        reason: str
+        stop: str | None
+        deltas: list[Delta]
+        timings: Timings
+
+    class Total(Event):
+        n_prompt: int
+        n_cached: int
+        n_predicted: int
+        timings: Timings
+
+class Delta:
+    class Content(Delta):
+        text: str
+
+    class Reasoning(Delta):
+        text: str
+
+    class Call(Delta):
+        index: int
+        id: str
+        name: str
+
+    class Arguments(Delta):
+        index: int
+        text: str
+
+class Likely:
+    id: int
+    logprob: float | None
+    text: str
+    bytes: bytes
+    is_control: bool
+
+class Report:
+    chosen: Likely
+    rank: int | None
+    top: list[Likely]
+
+class Timings:
+    n_cached: int
+    n_prompt: int
+    prompt_ms: float
+    n_predicted: int
+    predicted_ms: float
+    queued_ms: float
+    n_preempted: int
+    n_drafted: int
+    n_accepted: int
+
+class ChatPrompt:
+    text: str
+    tokens: list[int]
+    stop: str | None
+
+class Ranking:
+    order: list[int]
+    scores: list[float]
+    name: str
+    n_tokens: int
 
 class Model:
     @staticmethod

@@ -1,14 +1,16 @@
-"""From the arguments of completions to the fields of a request."""
+"""From the arguments of completions to those of the engine's requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from sluice import grammar as grammars
-from sluice._client import Json
-from sluice._fields import biases
+from sluice._replies import Json
 
 Stop = str | Sequence[str] | None
+
+RANDOM = (-1, 0xFFFFFFFF)
+"""Seeds that stand for a new one each time."""
 
 
 def sampling(
@@ -48,17 +50,17 @@ def sampling(
         "min_p": min_p,
         "typical_p": typical_p,
         "repeat_penalty": repeat_penalty,
-        "repeat_last_n": last_n_tokens_size,
+        "last_n_tokens_size": last_n_tokens_size,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         **grammars.fields(grammar),
     }
     if mirostat_mode:
-        fields |= {"mirostat": mirostat_mode, "mirostat_tau": mirostat_tau, "mirostat_eta": mirostat_eta}
+        fields |= {"mirostat_mode": mirostat_mode, "mirostat_tau": mirostat_tau, "mirostat_eta": mirostat_eta}
     if seed is not None:
         fields["seed"] = seed
     if logit_bias:
-        fields["logit_bias"] = biases(logit_bias)
+        fields["logit_bias"] = logit_bias
     return fields
 
 
@@ -111,3 +113,8 @@ def as_functions(reply: Json) -> Json:
         if calls:
             message["function_call"] = dict(calls[0]["function"])
     return reply
+
+
+def seed_of(given: int | None) -> int | None:
+    """A seed; None where a new one is to be drawn each time."""
+    return None if given is None or given in RANDOM else given

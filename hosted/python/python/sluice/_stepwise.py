@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from sluice import _requests
 from sluice._client import Client
 from sluice._completions import Criteria, Grammar, Processors
-from sluice._fields import seed_of
 from sluice._native import Context, Sampler
 from sluice.callbacks import LogitsProcessor, StoppingCriteriaList, listed
 
@@ -132,7 +130,7 @@ class Stepwise:
         """
         fields = self._fields(dict(locals()))
         # Samplers have state, such as that of mirostat and grammars, which continues from call to call.
-        wanted = json.dumps(fields, sort_keys=True)
+        wanted = repr(fields)
         if self._sampler is None or self._sampler[0] != wanted:
             self._sampler = (wanted, self.client.sampler(fields))
         return self._choose(self._sampler[1], listed(logits_processor), idx)
@@ -194,7 +192,7 @@ class Stepwise:
         """
         self._text.restore(state.llama_state)
         self._sampler = None
-        self.seed = seed_of(state.seed)
+        self.seed = _requests.seed_of(state.seed)
 
     def _choose(self, sampler: Sampler, processors: Sequence[LogitsProcessor], idx: int | None) -> int:
         if not processors and idx is None:

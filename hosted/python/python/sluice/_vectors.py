@@ -39,7 +39,7 @@ def embed(
         for text in each
     ]
     if truncate:
-        n_ctx = int(client.get("/props")["default_generation_settings"]["n_ctx"])
+        n_ctx = client.n_ctx()
         tokens = [text[:n_ctx] for text in tokens]
     if not tokens:
         return np.empty((0, 1 if ranks else model.n_embd), np.float32), []

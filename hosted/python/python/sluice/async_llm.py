@@ -7,7 +7,8 @@ import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sluice._batch import Text, prompt_logprobs, prompt_of
+from sluice._batch import Text, add, output_with, prompt_of
+from sluice._client import aevents
 from sluice.llm import LLM
 from sluice.lora_request import LoRARequest
 from sluice.outputs import RequestOutput
@@ -47,21 +48,13 @@ class AsyncLLM:
         only_final = getattr(params.output_kind, "name", "") == "FINAL_ONLY"
         work = llm._work(prompt_of(prompt, llm._model), params, lora_request, priority)
         texts = [Text(index, work) for index in range(params.n)]
-        output = RequestOutput(
-            request_id if request_id is not None else work.request_id,
-            work.prompt.text,
-            work.prompt.tokens,
-            outputs=[text.output for text in texts],
-            lora_request=lora_request,
-        )
-        async for chunk in await llm._client.astream("/completion", work.body, work.processors):
-            texts[chunk["index"]].take(chunk)
-            if "prompt_probabilities" in chunk and output.prompt_logprobs is None:
-                output.prompt_logprobs = prompt_logprobs(chunk["prompt_probabilities"])
-            if chunk["stop"]:
-                output.metrics, output.num_cached_tokens = chunk["timings"], chunk["tokens_cached"]
-                output.finished = all(text.output.finished() for text in texts)
-            if output.finished or not only_final:
+        name = request_id if request_id is not None else work.request_id
+        output = output_with(work, texts, name)
+        async for event in await aevents(
+            llm._client.complete({**work.body, "stream": True}, work.processors)
+        ):
+            changed = add(output, texts, event)
+            if changed and (output.finished or not only_final):
                 # Each output belongs to the caller: later ones do not change it.
                 yield copy.deepcopy(output)
 

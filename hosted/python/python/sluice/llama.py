@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice import _options, _vectors
-from sluice._client import Client, Json, ServiceError
+from sluice._client import Client, RequestError, ServiceError
 from sluice._completions import ChatHandler, Completions
-from sluice._fields import seed_of
 from sluice._files import as_model, fetched, placed
 from sluice._native import Model
+from sluice._replies import Json
+from sluice._requests import seed_of
 from sluice._stepwise import Stepwise, common_prefix, numbers
 from sluice.cache import LlamaRAMCache
 
@@ -160,7 +161,9 @@ class Llama(Completions, Stepwise):
         self._model = self._client.model()
         if pooling_type == _options.RANK and not self._model.ranks:
             self.close()
-            raise ValueError("pooling_type is 4 (rank): the model has no ranking head, so it is not a reranker")
+            raise ValueError(
+                "pooling_type is 4 (rank): the model has no ranking head, so it is not a reranker"
+            )
 
     @classmethod
     def from_pretrained(
@@ -239,8 +242,7 @@ class Llama(Completions, Stepwise):
 
     def n_ctx(self) -> int:
         """Context size of all texts together, in tokens."""
-        settings = self.client.get("/props")["default_generation_settings"]
-        return int(settings["n_ctx"])
+        return self.client.n_ctx()
 
     def n_embd(self) -> int:
         """Length of the hidden state and of embeddings."""
@@ -377,11 +379,16 @@ class Llama(Completions, Stepwise):
         Returns:
             `{"results": [{"index", "relevance_score"}], "usage", …}`.
         """
-        body: Json = {"query": query, "documents": list(documents)}
-        if top_n is not None:
-            body["top_n"] = top_n
-        reply: Json = self.client.post("/v1/rerank", body)
-        return reply
+        if top_n is not None and top_n < 1:
+            raise RequestError(f"top_n: {top_n} is not 1 or more", 400, "invalid_request_error", "top_n")
+        ranking = self.client.rank({"query": query, "documents": list(documents)})
+        scores = ranking.scores
+        return {
+            "model": ranking.name,
+            "object": "list",
+            "results": [{"index": at, "relevance_score": scores[at]} for at in ranking.order[:top_n]],
+            "usage": {"prompt_tokens": ranking.n_tokens, "total_tokens": ranking.n_tokens},
+        }
 
     def set_seed(self, seed: int) -> None:
         """Sets the default seed of completions; -1 and 0xFFFFFFFF draw a new one each time."""

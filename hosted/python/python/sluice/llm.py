@@ -23,8 +23,9 @@ from sluice._batch import (
     run,
     tokens_of,
 )
-from sluice._client import Client, Json, RequestError, _answer
+from sluice._client import Client, RequestError
 from sluice._llm_tokenizer import LLMTokenizer, template_fields
+from sluice._replies import Json
 from sluice.lora_request import LoRARequest
 from sluice.outputs import (
     EmbeddingOutput,
@@ -215,9 +216,9 @@ class LLM:
         fields = template_fields(tools, add_generation_prompt, continue_final_message, chat_template_kwargs)
 
         def prompt(conversation: Sequence[Json]) -> Prompt:
-            made = self._client.post("/apply-template", {**fields, "messages": list(conversation)})
-            own = (made["stop"],) if made["stop"] is not None else ()
-            return Prompt(made["tokens"], made["prompt"], own + self._stops)
+            made = self._client.prompt({**fields, "messages": list(conversation)})
+            own = (made.stop,) if made.stop is not None else ()
+            return Prompt(made.tokens, made.text, own + self._stops)
 
         given = map(prompt, conversations)
         return self._generate(given, len(conversations), sampling_params, use_tqdm, lora_request, None)
@@ -285,11 +286,9 @@ class LLM:
         )
         outputs = []
         for asked, group in groups:
-            found = self._client.post("/v1/rerank", {**fields, "query": asked, "documents": group})["results"]
-            scores = {result["index"]: result["relevance_score"] for result in found}
+            scores = self._client.rank({**fields, "query": asked, "documents": group}).scores
             outputs += [
-                ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(scores[i]))
-                for i in range(len(group))
+                ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)) for score in scores
             ]
         return outputs
 
@@ -342,8 +341,8 @@ class LLM:
         outputs: list[RequestOutput | None] = [None] * n
         bar = progress(use_tqdm, n)
         try:
-            for done, choices in run(self._client, work(), self._n_most):
-                outputs[places.pop(done.request_id)] = output_of(done, choices)
+            for done, events in run(self._client, work(), self._n_most):
+                outputs[places.pop(done.request_id)] = output_of(done, events)
                 _moved(bar)
         finally:
             _closed(bar)
@@ -391,14 +390,10 @@ class LLM:
             return
         if known is not None and not adapter.load_inplace:
             raise ValueError(f"lora_name: {adapter.lora_name!r} is {known}; use load_inplace to replace it")
-        body = {"lora_name": adapter.lora_name, "lora_path": path, "load_inplace": known is not None}
-        reply = self._client.call("/v1/load_lora_adapter", body)
-        status, said = reply.status(), b"".join(reply)
-        if status != 200:
-            try:
-                _answer(status, said)
-            except RequestError as error:
-                raise ValueError(f"lora_request: {error}") from None
+        try:
+            self._client.load_adapter(adapter.lora_name, path, replaces=known is not None)
+        except RequestError as error:
+            raise ValueError(f"lora_request: {error}") from None
         self._adapters[adapter.lora_name] = path
 
 

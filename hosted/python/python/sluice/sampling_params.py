@@ -163,9 +163,7 @@ class SamplingParams:
         if self.repetition_penalty < 0.01:
             raise ValueError(f"repetition_penalty is {self.repetition_penalty}, expected at least 0.01")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(
-                f"min_tokens is {self.min_tokens}, but max_tokens is {self.max_tokens}"
-            )
+            raise ValueError(f"min_tokens is {self.min_tokens}, but max_tokens is {self.max_tokens}")
         self.stop = (
             [self.stop] if isinstance(self.stop, str) else [_text("stop", text) for text in self.stop or ()]
         )
@@ -192,9 +190,7 @@ class SamplingParams:
         """The fields of a request that correspond to `structured_outputs`."""
         asked = self.structured_outputs if self.structured_outputs is not None else self.guided_decoding
         if self.structured_outputs is not None and self.guided_decoding is not None:
-            raise ValueError(
-                "guided_decoding is the former name of structured_outputs; use only one of them"
-            )
+            raise ValueError("guided_decoding is the former name of structured_outputs; use only one of them")
         if asked is None:
             return {}
         if isinstance(asked, Mapping):
@@ -219,10 +215,9 @@ class SamplingParams:
 
 
 def request_fields(params: SamplingParams) -> Json:
-    """The fields of `/completion`, except for the prompt, the seed, and those that need the vocabulary."""
+    """The arguments of a request, except for the prompt, the seed, and those that need the vocabulary."""
     fields: Json = {
         "n": params.n,
-        "return_tokens": True,
         "temperature": params.temperature,
         "top_p": params.top_p,
         "top_k": max(params.top_k, 0),
@@ -257,7 +252,7 @@ def request_fields(params: SamplingParams) -> Json:
     if params.allowed_token_ids is not None:
         fields["allowed_token_ids"] = list(params.allowed_token_ids)
     if params.logit_bias:
-        fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
+        fields["logit_bias"] = dict(params.logit_bias)
     return fields
 
 

@@ -1,5 +1,6 @@
 //! Turns typed requests into jobs of the engine, and the engine's events into events of an answer.
 
+mod adapters;
 mod app;
 mod clock;
 mod prompts;
@@ -8,9 +9,10 @@ mod sampler;
 mod text;
 mod vectors;
 
+pub(crate) use adapters::load_adapter;
 pub use app::WrapSampler;
 pub(crate) use app::{App, Context, unique};
 pub(crate) use prompts::text_of;
-pub use run::TextAnswer;
-pub(crate) use text::{chat, complete, sampler_of};
+pub(crate) use run::TextAnswer;
+pub(crate) use text::{chat, complete, prompt, sampler_of};
 pub(crate) use vectors::{embed, rank};

@@ -8,11 +8,8 @@ use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
 use crate::models::Lease;
-use crate::wait::wait_for;
 use core::fmt;
-use core::future::poll_fn;
 use core::task::{Context as Waiting, Poll, ready};
-use core::time::Duration;
 use sluice::sequence::{Choose, TokenReport};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +33,7 @@ pub(super) struct ScoredPrompt {
 }
 
 /// The texts of a request as a sequence of events, until all texts have ended. Dropping it cancels the request.
-pub struct TextAnswer {
+pub(crate) struct TextAnswer {
     start: Start,
     jobs: Vec<Running>,
     /// The number of texts of each job.
@@ -135,7 +132,7 @@ impl TextAnswer {
     ///
     /// # Errors
     /// A text failed. The others are cancelled.
-    pub fn poll_next(
+    pub(crate) fn poll_next(
         &mut self,
         context: &mut Waiting<'_>,
     ) -> Poll<Option<Result<AnswerEvent, ApiError>>> {
@@ -162,25 +159,13 @@ impl TextAnswer {
         }
     }
 
-    /// Waits up to `patience` for the next event. The outer `None` is a timeout, the inner one the end of all texts.
-    ///
-    /// # Errors
-    /// See [`Self::poll_next`].
-    #[must_use]
-    pub fn next(&mut self, patience: Duration) -> Option<Option<Result<AnswerEvent, ApiError>>> {
-        let next = poll_fn(|context| self.poll_next(context));
-        wait_for(core::pin::pin!(next), patience)
-    }
-
     /// Details known when the request started.
-    #[must_use]
-    pub const fn start(&self) -> &Start {
+    pub(crate) const fn start(&self) -> &Start {
         &self.start
     }
 
     /// The resources used so far.
-    #[must_use]
-    pub const fn total(&self) -> &Total {
+    pub(crate) const fn total(&self) -> &Total {
         &self.total
     }
 

@@ -4,7 +4,9 @@ use super::app::{App, Context, unix_time};
 use super::prompts::{text_of, tokens_of};
 use super::run::{ReadyPrompt, ScoredPrompt, TextAnswer};
 use super::sampler::{self, Terms, check_length};
-use crate::api::{ApiError, ChatRequest, CompletionRequest, Generation, PromptInfo, Start};
+use crate::api::{
+    ApiError, ChatPrompt, ChatRequest, CompletionRequest, Generation, PromptInfo, Start,
+};
 use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
@@ -42,6 +44,22 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     let mut answer = prepared.submit(context)?;
     answer.add_scores(&scores);
     Ok(answer)
+}
+
+/// Renders a conversation.
+pub(crate) async fn prompt(context: &Context, mut request: ChatRequest) -> Result<ChatPrompt> {
+    let lease = context.model(request.model.name.as_deref()).await?;
+    let work = move || {
+        let conversation = Conversation::take(&mut request)?;
+        let prompts = lease.prompts();
+        let prompt = prompts.prompt(lease.model(), &conversation)?;
+        Ok(ChatPrompt {
+            text: prompt.text,
+            tokens: prompt.tokens,
+            stop: prompts.stop().map(str::to_owned),
+        })
+    };
+    context.app.work().run(work).await?
 }
 
 /// The sampler of a text.

@@ -34,6 +34,17 @@ pub struct ChatRequest {
     pub generation: Generation,
 }
 
+/// A conversation as the model reads it.
+#[derive(Clone, Debug)]
+pub struct ChatPrompt {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// The text that ends an answer, if no token of the vocabulary does.
+    pub stop: Option<String>,
+}
+
 impl ChatRequest {
     /// A request without messages, with a server's defaults.
     #[must_use]

@@ -48,13 +48,17 @@ pub enum ErrorKind {
 
 /// A field or a prefix of a path: its name in the plain values, and its name in the client's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FieldName {
-    pub(crate) ours: &'static str,
-    pub(crate) theirs: &'static str,
+pub struct FieldName {
+    /// Its name in the plain values.
+    pub ours: &'static str,
+    /// Its name in the client's API.
+    pub theirs: &'static str,
 }
 
 impl FieldName {
-    pub(crate) const fn new(ours: &'static str, theirs: &'static str) -> Self {
+    /// A name, and what a client calls it.
+    #[must_use]
+    pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
         Self { ours, theirs }
     }
 }
@@ -156,7 +160,8 @@ impl ApiError {
     }
 
     /// Replaces the field's name by the name that the client used.
-    pub(crate) fn renamed(mut self, names: &[FieldName]) -> Self {
+    #[must_use]
+    pub fn renamed(mut self, names: &[FieldName]) -> Self {
         if let Some(field) = &mut self.field {
             let found = names.iter().find_map(|name| {
                 let rest = field.strip_prefix(name.ours)?;

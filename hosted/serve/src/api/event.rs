@@ -174,3 +174,15 @@ pub struct Total {
     /// Timings of the text that ended last.
     pub timings: Timings,
 }
+
+/// The bytes of a token's text.
+#[must_use]
+pub fn token_bytes(model: &Model, id: u32) -> Vec<u8> {
+    let tokenizer = model.tokenizer();
+    let mut piece = vec![0; tokenizer.piece_len_max()];
+    match tokenizer.decode_piece(id, &mut piece) {
+        Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
+        // A control token is shown by its name.
+        _ => tokenizer.piece(id).to_vec(),
+    }
+}

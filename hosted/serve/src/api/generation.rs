@@ -227,7 +227,7 @@ fn at_most(field: &str, of: &str, n: usize, max: usize) -> Result<(), ApiError> 
 /// Maximum number of texts for each prompt.
 const N_MAX: usize = 128;
 /// Maximum number of likely tokens reported with each token.
-pub(crate) const TOP_MAX: usize = 1000;
+pub const TOP_MAX: usize = 1000;
 const SALT_BYTES_MAX: usize = 1024;
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;

@@ -3,6 +3,7 @@
 //! Dialects parse these from their clients' requests and write their events. A program that embeds the server
 //! ([`Service`](crate::Service)) constructs them itself.
 
+mod adapter;
 mod chat;
 mod completion;
 mod embedding;
@@ -11,15 +12,16 @@ mod event;
 mod generation;
 mod rerank;
 
-pub use chat::ChatRequest;
+pub use adapter::AdapterRequest;
+pub use chat::{ChatPrompt, ChatRequest};
 pub use completion::{CompletionPrompt, CompletionRequest, Infill, InfillFile, PromptPart};
 pub use embedding::{EmbeddingInput, EmbeddingRequest, VectorKind, Vectors};
-pub use error::{ApiError, ErrorKind};
+pub use error::{ApiError, ErrorKind, FieldName};
 pub use event::{
     AnswerEvent, AnswerPiece, End, PromptInfo, PromptProgress, Reason, Start, Total, Usage,
+    token_bytes,
 };
-pub use generation::{AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice};
+pub use generation::{
+    AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice, TOP_MAX,
+};
 pub use rerank::{Ranking, RerankRequest};
-
-pub(crate) use error::FieldName;
-pub(crate) use generation::TOP_MAX;

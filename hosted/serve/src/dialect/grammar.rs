@@ -20,19 +20,11 @@ pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
     let of = |field, source| FieldGrammar { field, source };
     let gbnf = fields.str("grammar")?.filter(|text| !text.is_empty());
     let gbnf = gbnf.map(|text| of("grammar", GrammarSource::Gbnf(text.to_owned())));
-    let schema = match fields.value("json_schema") {
-        // A boolean is a schema, too.
-        Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
-            let source = GrammarSource::JsonSchema(schema.to_string());
-            Some(of("json_schema", source))
-        }
-        None => None,
-        Some(other) => {
-            let expected = "a JSON schema, which is an object";
-            return Err(wrong("json_schema", other, expected));
-        }
-    };
-    let format = response_format(fields)?;
+    let schema = fields.value("json_schema");
+    let schema = schema.map(|schema| schema_in("json_schema", schema));
+    let schema = schema.transpose()?.map(|source| of("json_schema", source));
+    let format = fields.value("response_format");
+    let format = format.map(response_format).transpose()?.flatten();
     let format = format.map(|source| of("response_format", source));
     let mut all = [gbnf, schema, format].into_iter().flatten();
     let first = all.next();
@@ -43,16 +35,33 @@ pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
     Ok(first)
 }
 
-/// Parses the grammar of `response_format`.
-fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSource>> {
-    let Some(format) = fields.object("response_format")? else {
-        return Ok(None);
+/// The grammar of a JSON schema.
+///
+/// # Errors
+/// It is not a schema.
+pub fn json_schema(value: &Value) -> Result<GrammarSource> {
+    schema_in("json_schema", value)
+}
+
+fn schema_in(field: &str, value: &Value) -> Result<GrammarSource> {
+    match value {
+        // A boolean is a schema, too.
+        Value::Object(_) | Value::Bool(_) => Ok(GrammarSource::JsonSchema(value.to_string())),
+        other => Err(wrong(field, other, "a JSON schema, which is an object")),
+    }
+}
+
+/// The grammar of a `response_format`; `None` if it allows any text.
+///
+/// # Errors
+/// A field is wrong, or not supported; its path starts with `response_format`.
+pub fn response_format(value: &Value) -> Result<Option<GrammarSource>> {
+    let Value::Object(_) = value else {
+        return Err(wrong("response_format", value, "an object"));
     };
+    let format = Fields::of_body(value)?;
     let schema_of = |value: Option<&Value>, field: &str| match value {
-        Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
-            Ok(Some(GrammarSource::JsonSchema(schema.to_string())))
-        }
-        Some(other) => Err(wrong(field, other, "a JSON schema, which is an object")),
+        Some(schema) => schema_in(field, schema).map(Some),
         None => Err(ApiError::field(field, "is missing")),
     };
     match format.value("type").and_then(Value::as_str) {

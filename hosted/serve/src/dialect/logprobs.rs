@@ -1,20 +1,10 @@
 //! Log-probabilities in the format of each route.
 
+use crate::api::token_bytes;
 use serde_json::{Map, Value, json};
 use sluice::Model;
 use sluice::sequence::TokenReport;
 use sluice_core::sampler::TokenLogProbability;
-
-/// The bytes of a token's text.
-pub(super) fn token_bytes(model: &Model, id: u32) -> Vec<u8> {
-    let tokenizer = model.tokenizer();
-    let mut piece = vec![0; tokenizer.piece_len_max()];
-    match tokenizer.decode_piece(id, &mut piece) {
-        Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
-        // A control token is shown by its name.
-        _ => tokenizer.piece(id).to_vec(),
-    }
-}
 
 fn token_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

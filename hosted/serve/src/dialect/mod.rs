@@ -22,7 +22,8 @@ mod toy;
 
 pub(crate) use drive::answer;
 pub(crate) use error::error_reply;
-pub(crate) use llama::generation as completion_generation;
+pub use grammar::{json_schema, response_format};
+pub use openai::messages;
 pub(crate) use seam::{Action, Dialect};
 
 /// All dialects. Paths that no dialect has are answered by the first one.

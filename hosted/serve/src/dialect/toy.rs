@@ -95,63 +95,73 @@ fn models(models: &[ModelInfo<'_>]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use crate::server::{Call, ReplyPart, Service};
-    use crate::{ModelsOptions, NamedModel, ServerConfig};
-    use core::time::Duration;
+    use crate::server::Server;
+    use crate::{Listen, ModelsOptions, NamedModel, ServerConfig};
     use serde_json::{Value, json};
     use sluice::host::topology::Cores;
     use sluice::{Limits, Team};
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::sync::mpsc;
+    use tokio::runtime::Runtime;
 
-    const PATIENCE: Duration = Duration::from_secs(120);
-
-    fn service() -> Service {
-        let setup = || {
-            let path = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../models/tale-5.8m-Q4_K_M.gguf"
-            );
-            let named = NamedModel {
-                alias: Some("tale".to_owned()),
-                path: path.into(),
-            };
-            let config = ServerConfig {
-                models: ModelsOptions {
-                    named: vec![named],
-                    limits: Limits {
-                        n_ctx: 256,
-                        n_seq: 1,
-                        ..Limits::default()
-                    },
-                    ..ModelsOptions::default()
-                },
-                ..ServerConfig::default()
-            };
-            Ok((config, Team::new(1, &Cores::detect()).unwrap()))
+    fn config() -> ServerConfig {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../models/tale-5.8m-Q4_K_M.gguf"
+        );
+        let named = NamedModel {
+            alias: Some("tale".to_owned()),
+            path: path.into(),
         };
-        let mut starting = Service::start(setup).unwrap();
-        starting.wait(PATIENCE).unwrap().unwrap()
+        ServerConfig {
+            listen: Listen::Tcp("127.0.0.1".to_owned(), 0),
+            models: ModelsOptions {
+                named: vec![named],
+                limits: Limits {
+                    n_ctx: 256,
+                    n_seq: 1,
+                    ..Limits::default()
+                },
+                ..ModelsOptions::default()
+            },
+            ..ServerConfig::default()
+        }
     }
 
-    fn answer(service: &Service, path: &str, body: Option<Value>) -> (u16, String) {
-        let reply = service.call(Call {
-            path: path.to_owned(),
-            body: body.map(|body| body.to_string().into_bytes()),
-            wrap: None,
+    /// Starts a server, which ends with the process; returns its address.
+    fn serve() -> String {
+        let (sender, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            Runtime::new().unwrap().block_on(async {
+                let team = Team::new(1, &Cores::detect()).unwrap();
+                let server = Server::bind(config(), team).await.unwrap();
+                let address = server.address().trim_start_matches("http://");
+                sender.send(address.to_owned()).unwrap();
+                server.run(core::future::pending()).await.unwrap();
+            });
         });
-        let (mut status, mut bytes) = (0, Vec::new());
-        loop {
-            match reply.next(PATIENCE).unwrap() {
-                ReplyPart::Status(found) => status = found,
-                ReplyPart::Bytes(part) => bytes.extend(part),
-                ReplyPart::End => return (status, String::from_utf8(bytes).unwrap()),
-                ReplyPart::Broken => panic!("the service has ended"),
-            }
-        }
+        ready.recv().unwrap()
+    }
+
+    fn answer(address: &str, path: &str, body: Option<Value>) -> (u16, String) {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let length = body.len();
+        let mut stream = TcpStream::connect(address).unwrap();
+        // Version 1.0 ends a body by closing the connection.
+        let head = format!("{method} {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned())
     }
 
     #[test]
     fn a_new_dialect_is_served_whole_as_a_stream_and_in_errors() {
-        let service = service();
+        let service = serve();
         let mut ask = json!({"say": "Once upon a time", "most": 6});
         let (status, whole) = answer(&service, "/toy/talk", Some(ask.clone()));
         assert_eq!(status, 200, "{whole}");

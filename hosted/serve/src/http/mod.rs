@@ -9,5 +9,5 @@ mod stream;
 pub(crate) use auth::Keys;
 pub(crate) use body::{Bodies, Posted};
 pub(crate) use patient::Patient;
-pub(crate) use reply::{Body, Request, Response, boxed, reply, text_reply};
+pub(crate) use reply::{Request, Response, boxed, reply, text_reply};
 pub(crate) use stream::{Source, Step, Stream, StreamKind};

@@ -1,7 +1,7 @@
 //! Serves one connection and each request on it.
 
 use super::routing;
-use crate::answer::{App, Context, WrapSampler, unique};
+use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
 use crate::http::{Patient, Request, Response, boxed, text_reply};
@@ -27,7 +27,7 @@ where
     let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let app = app.clone();
-        async move { Ok::<_, Infallible>(answer(app, request.map(boxed), None).await) }
+        async move { Ok::<_, Infallible>(answer(app, request.map(boxed)).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -45,11 +45,10 @@ where
     }
 }
 
-/// Checks a request, runs its route, and logs the result. `wrap` replaces its samplers.
-pub(super) async fn answer(app: Arc<App>, request: Request, wrap: Option<WrapSampler>) -> Response {
+/// Checks a request, runs its route, and logs the result.
+async fn answer(app: Arc<App>, request: Request) -> Response {
     let id = request_id(request.headers());
-    let mut context = Context::new(app.clone(), id.clone());
-    context.wrap = wrap;
+    let context = Context::new(app.clone(), id.clone());
     let arrived = context.arrived;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();

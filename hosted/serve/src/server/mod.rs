@@ -4,10 +4,12 @@ mod connection;
 mod listen;
 mod making;
 mod pending;
+mod reader;
 mod routing;
 mod service;
 
 pub use listen::{ServeError, Server, ServerEnd, serve};
 pub use making::Making;
 pub use pending::Pending;
-pub use service::{Call, Loading, Reply, ReplyPart, Service};
+pub use reader::{AnswerPart, AnswerParts, AnswerReader};
+pub use service::{Loading, Service};

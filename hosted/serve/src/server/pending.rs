@@ -2,7 +2,9 @@
 
 use crate::api::ApiError;
 use crate::wait::wait_for;
+use core::future::poll_fn;
 use core::pin::Pin;
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -21,8 +23,17 @@ impl<T> Pending<T> {
     /// The request was refused or failed.
     #[must_use]
     pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ApiError>> {
-        let answered = wait_for(Pin::new(&mut self.receiver), patience)?;
-        Some(answered.unwrap_or_else(|_| Err(ApiError::unavailable("the server is shutting down"))))
+        wait_for(
+            core::pin::pin!(poll_fn(|context| self.poll(context))),
+            patience,
+        )
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T, ApiError>> {
+        let answered = ready!(Pin::new(&mut self.receiver).poll(context));
+        Poll::Ready(
+            answered.unwrap_or_else(|_| Err(ApiError::unavailable("the server is shutting down"))),
+        )
     }
 }
 

@@ -1,82 +1,31 @@
 //! The server without connections, for requests from its own process.
 
-use super::connection::answer;
 use super::listen::ServeError;
 use super::making::Making;
 use super::pending::Pending;
-use crate::answer::{self, App, Context as RequestContext, TextAnswer, WrapSampler, unique};
+use super::reader::AnswerReader;
+use crate::answer::{self, App, Context, WrapSampler, unique};
 use crate::api::{
-    ApiError, ChatRequest, CompletionRequest, Defaults, EmbeddingRequest, ModelChoice, Ranking,
-    RerankRequest, Vectors,
+    AdapterRequest, ApiError, ChatPrompt, ChatRequest, CompletionRequest, Defaults,
+    EmbeddingRequest, Generation, ModelChoice, Ranking, RerankRequest, Vectors,
 };
 use crate::config::ServerConfig;
-use crate::dialect;
 use crate::engine::Engine;
-use crate::http::{Body, Request, Response, boxed};
 use crate::models::Models;
-use crate::wait::wait_for;
 use core::fmt;
-use core::future::poll_fn;
-use core::pin::Pin;
-use core::task::{Context, Poll, ready};
 use core::time::Duration;
-use http_body_util::Full;
-use hyper::body::{Body as _, Bytes};
-use hyper::{Method, header};
 use sluice::sequence::Choose;
 use sluice::{Limits, Model, Session, Team};
 use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{Mutex, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// The routes of a server, for calls from the same process. They run on its own threads.
+/// A server for requests from the same process. They run on its own threads.
 pub struct Service {
     app: Arc<App>,
     /// `None` after it is dropped.
     runtime: Option<Runtime>,
-}
-
-/// A request.
-#[derive(Clone, Default)]
-pub struct Call {
-    /// The path of a route, with a query if the route takes one.
-    pub path: String,
-    /// A JSON body for POST; `None` for GET.
-    pub body: Option<Vec<u8>>,
-    /// Replaces the samplers of the request.
-    pub wrap: Option<WrapSampler>,
-}
-
-/// An answer as it is generated. Its body is produced where it is read: the engine wakes the reader, without a thread
-/// in between. Dropping it cancels the request.
-#[derive(Debug)]
-pub struct Reply {
-    way: Arc<Mutex<Way>>,
-    task: JoinHandle<()>,
-    runtime: Handle,
-}
-
-/// The state of an answer.
-#[derive(Debug)]
-enum Way {
-    Asked(oneshot::Receiver<Response>),
-    Answered(Body),
-    Over,
-}
-
-/// A piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyPart {
-    /// The HTTP status, which comes first; 200 is success.
-    Status(u16),
-    /// Bytes of its body: a whole JSON document, or whole events of a stream.
-    Bytes(Bytes),
-    /// It is complete.
-    End,
-    /// The service has ended; there will be no more parts.
-    Broken,
 }
 
 /// The loading of the models named on the command line.
@@ -170,57 +119,66 @@ impl Service {
         Ok(making?)
     }
 
-    /// The sampler for a request to `/completion` with this body, including its grammar.
+    /// The sampler of a text, with its grammar.
     ///
     /// # Errors
     /// A field is invalid, or the model called `name` is not in memory.
     pub fn sampler(
         &self,
         name: Option<&str>,
-        body: &[u8],
-    ) -> Result<Box<dyn Choose + Send>, String> {
-        let lease = self.app.models().present(name).ok().flatten();
-        let lease = lease.ok_or("the model is not in memory")?;
-        let body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let generation = dialect::completion_generation(&body, self.app.defaults());
-        let sampler = generation.and_then(|asked| answer::sampler_of(&self.app, &lease, asked));
-        sampler.map_err(|error| error.to_string())
+        generation: Generation,
+    ) -> Result<Box<dyn Choose + Send>, ApiError> {
+        let lease = self.app.models().present(name)?;
+        let lease = lease.ok_or_else(|| ApiError::unavailable("the model is not in memory"))?;
+        answer::sampler_of(&self.app, &lease, generation)
     }
 
-    /// Starts answering a request. Does not wait.
+    /// Maximum number of tokens of all texts together on the model called `name` or the first one, and of a single text
+    /// if there are no others; `None` if it is not in memory.
     #[must_use]
-    pub fn call(&self, call: Call) -> Reply {
-        let (sender, asked) = oneshot::channel();
-        let app = Arc::clone(&self.app);
-        let runtime = self.handle();
-        let task = runtime.spawn(async move {
-            // If this fails, the receiver has been dropped.
-            let wrap = call.wrap.clone();
-            let _sent = sender.send(answer(app, request(call), wrap).await);
-        });
-        Reply {
-            way: Arc::new(Mutex::new(Way::Asked(asked))),
-            task,
-            runtime,
-        }
+    pub fn n_ctx(&self, name: Option<&str>) -> Option<usize> {
+        let lease = self.app.models().present(name).ok()??;
+        Some(lease.n_ctx())
+    }
+
+    /// The number of texts of the model called `name` or the first one that are being computed.
+    #[must_use]
+    pub fn n_running(&self, name: Option<&str>) -> usize {
+        let models = self.app.models();
+        let lease = models.present(name).ok().flatten();
+        let view = lease.and_then(|lease| models.engine().view(lease.id()));
+        let slots = view.map(|view| view.slots).unwrap_or_default();
+        slots.iter().filter(|slot| slot.is_processing).count()
     }
 
     /// Starts answering a conversation; `wrap` may replace the samplers. Does not wait.
     #[must_use]
-    pub fn chat(&self, request: ChatRequest, wrap: Option<WrapSampler>) -> Pending<TextAnswer> {
+    pub fn chat(&self, request: ChatRequest, wrap: Option<WrapSampler>) -> AnswerReader {
         let context = self.context(wrap);
-        self.begin(async move { answer::chat(&context, request).await })
+        let asked = self.begin(async move { answer::chat(&context, request).await });
+        AnswerReader::new(asked, self.handle())
     }
 
     /// Starts continuing texts; `wrap` may replace the samplers. Does not wait.
     #[must_use]
-    pub fn complete(
-        &self,
-        request: CompletionRequest,
-        wrap: Option<WrapSampler>,
-    ) -> Pending<TextAnswer> {
+    pub fn complete(&self, request: CompletionRequest, wrap: Option<WrapSampler>) -> AnswerReader {
         let context = self.context(wrap);
-        self.begin(async move { answer::complete(&context, request).await })
+        let asked = self.begin(async move { answer::complete(&context, request).await });
+        AnswerReader::new(asked, self.handle())
+    }
+
+    /// Starts rendering a conversation. Does not wait.
+    #[must_use]
+    pub fn prompt(&self, request: ChatRequest) -> Pending<ChatPrompt> {
+        let context = self.context(None);
+        self.begin(async move { answer::prompt(&context, request).await })
+    }
+
+    /// Starts reading an adapter, which requests can name then. Does not wait.
+    #[must_use]
+    pub fn load_adapter(&self, request: AdapterRequest) -> Pending<()> {
+        let context = self.context(None);
+        self.begin(async move { answer::load_adapter(&context, request).await })
     }
 
     /// Starts embedding texts. Does not wait.
@@ -243,11 +201,11 @@ impl Service {
         self.app.defaults()
     }
 
-    fn context(&self, wrap: Option<WrapSampler>) -> RequestContext {
+    fn context(&self, wrap: Option<WrapSampler>) -> Context {
         let app = Arc::clone(&self.app);
-        RequestContext {
+        Context {
             wrap,
-            ..RequestContext::new(app, unique("req-").into())
+            ..Context::new(app, unique("req-").into())
         }
     }
 
@@ -307,124 +265,10 @@ impl Loading {
     }
 }
 
-impl Reply {
-    /// Waits up to `patience` for the next part; `None` on timeout. Must not be called from an async task.
-    #[must_use]
-    pub fn next(&self, patience: Duration) -> Option<ReplyPart> {
-        // The body's timers need a runtime.
-        let _runtime = self.runtime.enter();
-        wait_for(core::pin::pin!(next(&self.way)), patience)
-    }
-
-    /// Calls `then` on a thread of the service with the next part, or with [`ReplyPart::Broken`] if the service has
-    /// ended.
-    pub fn when_next(&self, then: impl FnOnce(ReplyPart) + Send + 'static) {
-        let way = Arc::clone(&self.way);
-        let mut told = Told(Some(then));
-        self.runtime
-            .spawn(async move { told.tell(next(&way).await) });
-    }
-}
-
-async fn next(way: &Mutex<Way>) -> ReplyPart {
-    let mut way = way.lock().await;
-    poll_fn(|context| way.poll_part(context)).await
-}
-
-impl Way {
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<ReplyPart> {
-        let part = match self {
-            Self::Asked(asked) => match ready!(Pin::new(asked).poll(context)) {
-                Ok(response) => {
-                    let status = response.status().as_u16();
-                    *self = Self::Answered(response.into_body());
-                    return Poll::Ready(ReplyPart::Status(status));
-                }
-                Err(_) => ReplyPart::Broken,
-            },
-            Self::Answered(body) => loop {
-                match ready!(Pin::new(&mut *body).poll_frame(context)) {
-                    None => break ReplyPart::End,
-                    Some(Err(_)) => break ReplyPart::Broken,
-                    Some(Ok(frame)) => {
-                        if let Ok(bytes) = frame.into_data() {
-                            return Poll::Ready(ReplyPart::Bytes(bytes));
-                        }
-                    }
-                }
-            },
-            Self::Over => ReplyPart::Broken,
-        };
-        *self = Self::Over;
-        Poll::Ready(part)
-    }
-}
-
-/// The request that a connection would have read.
-fn request(call: Call) -> Request {
-    let length = call.body.as_ref().map_or(0, Vec::len);
-    let method = if call.body.is_some() {
-        Method::POST
-    } else {
-        Method::GET
-    };
-    let body = Full::new(Bytes::from(call.body.unwrap_or_default()));
-    let mut request = Request::new(boxed(body));
-    *request.method_mut() = method;
-    request
-        .headers_mut()
-        .insert(header::CONTENT_LENGTH, length.into());
-    // An invalid path does not match any route.
-    *request.uri_mut() = call.path.parse().unwrap_or_default();
-    request
-}
-
-/// Calls a function once with a part. If the task ends early or never starts, the part is [`ReplyPart::Broken`].
-struct Told<F: FnOnce(ReplyPart)>(Option<F>);
-
-impl<F: FnOnce(ReplyPart)> Told<F> {
-    fn tell(&mut self, part: ReplyPart) {
-        if let Some(then) = self.0.take() {
-            then(part);
-        }
-    }
-}
-
-impl<F: FnOnce(ReplyPart)> Drop for Told<F> {
-    fn drop(&mut self) {
-        self.tell(ReplyPart::Broken);
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        self.task.abort();
-        if self
-            .way
-            .try_lock()
-            .is_ok_and(|way| matches!(*way, Way::Over))
-        {
-            return;
-        }
-        // Dropping it logs the end, and a log may wait for the thread that drops it.
-        let way = Arc::clone(&self.way);
-        self.runtime
-            .spawn(async move { *way.lock().await = Way::Over });
-    }
-}
-
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service")
             .field("models", self.app.models())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }

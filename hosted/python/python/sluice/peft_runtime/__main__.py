@@ -176,7 +176,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="infer | sft | rl | pretrain")
     infer = commands.add_parser(
-        "infer", help="generate text from prompts", epilog=INFER_EXAMPLES, formatter_class=raw, allow_abbrev=False
+        "infer",
+        help="generate text from prompts",
+        epilog=INFER_EXAMPLES,
+        formatter_class=raw,
+        allow_abbrev=False,
     )
     infer.set_defaults(run=_infer)
     add = infer.add_argument
@@ -196,7 +200,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="set the adapter of a prompt, or `base`",
     )
-    add("--max-new-tokens", metavar="N", type=int, default=128, help="set the maximum number of output tokens [128]")
+    add(
+        "--max-new-tokens",
+        metavar="N",
+        type=int,
+        default=128,
+        help="set the maximum number of output tokens [128]",
+    )
     add("--temperature", metavar="T", type=float, default=0.0, help="of sampling [0.0]")
     add("--top-p", metavar="P", type=float, default=0.95, help="of sampling [0.95]")
     add("--do-sample", action="store_true", help="sample instead of taking the most likely token")
@@ -217,7 +227,9 @@ def _parser() -> argparse.ArgumentParser:
         help="set the weight type of a converted folder: float32, float16, bfloat16, q8_0 ... [its own]",
     )
     for name in NEEDED:
-        _add_training(commands.add_parser(name, help="training (not supported yet)", allow_abbrev=False), name)
+        _add_training(
+            commands.add_parser(name, help="training (not supported yet)", allow_abbrev=False), name
+        )
     return parser
 
 

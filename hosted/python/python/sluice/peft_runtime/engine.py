@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Any, Literal, Self
 
 from sluice import _client
 from sluice._folder import as_gguf
-from sluice._native import Tokenizer
+from sluice._native import Event, Tokenizer
 from sluice.peft_runtime import metrics
 from sluice.peft_runtime.requests import InferenceRequest, InferenceTraceConfig, RequestBatch
 
@@ -152,18 +153,17 @@ class InferenceEngine:
             groups.setdefault(request.adapter_name, []).append(at)
         tokens, tokenize_s = self._tokens(requests, groups)
         # All are submitted before one is awaited, so that they are computed together.
-        replies = []
+        answers = []
         for at, request in enumerate(requests):
             body = _body(request, config, at, cache_prompt)
-            replies.append(self._client.call("/completion", {**body, "prompt": tokens[at]}))
+            with _named(at):
+                answers.append(self._client.complete({**body, "prompt": tokens[at]}))
         results = []
-        for at, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            try:
-                answer = _client.result(reply)
-            except _client.RequestError as error:
-                raise ValueError(f"request {at + 1}: {error}") from None
+        for at, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+            with _named(at):
+                events = _client.whole(answer)
             share = tokenize_s[request.adapter_name] / len(groups[request.adapter_name])
-            results.append(_result(answer, len(tokens[at]), share))
+            results.append(_result(events, len(tokens[at]), share))
         latency_s = time.perf_counter() - began
         profiling = [
             _profile(name, tokenize_s[name], [results[at] for at in group]) for name, group in groups.items()
@@ -211,6 +211,15 @@ class InferenceEngine:
         self._stages.append(("runtime.batch", latency_s))
 
 
+@contextmanager
+def _named(at: int) -> Iterator[None]:
+    """Names the request in its error."""
+    try:
+        yield
+    except _client.RequestError as error:
+        raise ValueError(f"request {at + 1}: {error}") from None
+
+
 def _adapter_flags(adapters: Mapping[str, PathLike]) -> list[str]:
     for name, path in adapters.items():
         if not name or "=" in name or name == metrics.BASE:
@@ -253,16 +262,17 @@ def _body(
     return body
 
 
-def _result(answer: Mapping[str, Any], n_prompt: int, tokenize_s: float) -> RequestResult:
-    timings = answer["timings"]
+def _result(events: Sequence[Event], n_prompt: int, tokenize_s: float) -> RequestResult:
+    (end,) = (event for event in events if isinstance(event, Event.End))
+    timings = end.timings
     queue_s, prompt_s, predicted_s = (
-        timings[key] / 1e3 for key in ("queued_ms", "prompt_ms", "predicted_ms")
+        ms / 1e3 for ms in (timings.queued_ms, timings.prompt_ms, timings.predicted_ms)
     )
     return RequestResult(
-        output=answer["content"],
+        output="".join(event.text for event in events if isinstance(event, Event.Piece)),
         n_prompt_tokens=n_prompt,
-        n_new_tokens=timings["predicted_n"],
-        stop_type=answer["stop_type"],
+        n_new_tokens=timings.n_predicted,
+        stop_type={"eos": "eos", "stop": "word"}.get(end.reason, "limit"),
         tokenize_s=tokenize_s,
         queue_s=queue_s,
         ttft_s=queue_s + prompt_s,

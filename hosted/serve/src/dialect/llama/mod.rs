@@ -6,12 +6,11 @@ mod slots;
 mod state;
 mod tokens;
 
-use super::fields::Fields;
 use super::generation::NAMES;
 use super::openai::{EVENTS, LIST_ADAPTERS, error_value, get, post};
 use super::seam::{Action, Dialect, Framing, Route};
 use super::stream::server_sent;
-use crate::api::{ApiError, Defaults, FieldName, Generation};
+use crate::api::{ApiError, FieldName};
 use crate::http::{Request, Response};
 use serde_json::Value;
 
@@ -38,11 +37,6 @@ impl Dialect for LlamaServer {
     fn names(&self) -> &'static [FieldName] {
         NAMES
     }
-}
-
-/// Parses generation options in the format of a request to `/completion`.
-pub(crate) fn generation(body: &Value, defaults: &Defaults) -> Result<Generation, ApiError> {
-    super::generation::generation(Fields::of_body(body)?, defaults, &mut Vec::new())
 }
 
 const ROUTES: &[Route] = &[

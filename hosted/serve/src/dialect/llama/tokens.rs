@@ -4,12 +4,10 @@
 use super::super::drive::body;
 use super::super::error::json_reply;
 use super::super::fields::{Fields, token, wrong};
-use super::super::logprobs::token_bytes;
 use super::super::openai::read_messages;
 use super::query;
-use crate::answer::{Context, text_of};
-use crate::api::{ApiError, ChatRequest};
-use crate::chat::conversation::Conversation;
+use crate::answer::{self, Context, text_of};
+use crate::api::{ApiError, ChatRequest, token_bytes};
 use crate::http::{Request, Response};
 use crate::models::Lease;
 use serde_json::{Value, json};
@@ -18,7 +16,7 @@ use sluice_core::tokenizer::EncodeOptions;
 type Result<T> = core::result::Result<T, ApiError>;
 
 pub(super) async fn tokenize(context: Context, request: Request) -> Result<Response> {
-    tell(context, request, |lease, fields, _| {
+    tell(context, request, |lease, fields| {
         for name in ["messages", "return_token_strs"] {
             if fields
                 .value(name)
@@ -62,7 +60,7 @@ pub(super) async fn tokenize(context: Context, request: Request) -> Result<Respo
 }
 
 pub(super) async fn detokenize(context: Context, request: Request) -> Result<Response> {
-    tell(context, request, |lease, fields, _| {
+    tell(context, request, |lease, fields| {
         let list = match fields.value("tokens") {
             Some(Value::Array(list)) => list,
             None => return Err(ApiError::field("tokens", "is missing")),
@@ -100,27 +98,26 @@ pub(super) async fn info(context: Context, request: Request) -> Result<Response>
 }
 
 pub(super) async fn apply_template(context: Context, request: Request) -> Result<Response> {
-    tell(context, request, |lease, fields, context| {
-        let mut request = ChatRequest::new(context.app.defaults());
-        read_messages(fields, &mut request)?;
-        let conversation = Conversation::take(&mut request)?;
-        let prompt = lease.prompts().prompt(lease.model(), &conversation)?;
-        let mut reply = json!({"prompt": prompt.text});
-        if fields.bool("return_tokens")?.unwrap_or(false) {
-            reply["tokens"] = prompt.tokens.into();
-            // The text that ends a turn if no token does.
-            reply["stop"] = lease.prompts().stop().into();
-        }
-        Ok(reply)
-    })
-    .await
+    let posted = body(&context, request).await?;
+    let fields = Fields::of_body(&posted.value)?;
+    let mut request = ChatRequest::new(context.app.defaults());
+    request.model.name = fields.str("model")?.map(str::to_owned);
+    read_messages(fields, &mut request)?;
+    let prompt = answer::prompt(&context, request).await?;
+    let mut reply = json!({"prompt": prompt.text});
+    if fields.bool("return_tokens")?.unwrap_or(false) {
+        reply["tokens"] = prompt.tokens.into();
+        // The text that ends a turn if no token does.
+        reply["stop"] = prompt.stop.into();
+    }
+    Ok(json_reply(&reply))
 }
 
 /// Answers a request that needs a model's tokenizer or template, but no step of the engine.
 async fn tell(
     context: Context,
     request: Request,
-    work: impl FnOnce(Lease, Fields<'_>, &Context) -> Result<Value> + Send + 'static,
+    work: impl FnOnce(Lease, Fields<'_>) -> Result<Value> + Send + 'static,
 ) -> Result<Response> {
     let posted = body(&context, request).await?;
     let name = match posted.value.is_object() {
@@ -130,7 +127,6 @@ async fn tell(
         false => None,
     };
     let lease = context.model(name.as_deref()).await?;
-    let inner = context.clone();
-    let work = move || work(lease, Fields::of_body(&posted.value)?, &inner);
+    let work = move || work(lease, Fields::of_body(&posted.value)?);
     Ok(json_reply(&context.app.work().run(work).await??))
 }

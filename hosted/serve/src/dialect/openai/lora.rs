@@ -4,13 +4,11 @@ use super::super::drive::{body, status_of_adapter};
 use super::super::error::json_reply;
 use super::super::fields::Fields;
 use super::models::status;
-use crate::adapters::{Entry, Origin};
-use crate::answer::Context;
-use crate::api::ApiError;
+use crate::adapters::Origin;
+use crate::answer::{self, Context};
+use crate::api::{AdapterRequest, ApiError, FieldName};
 use crate::http::{Request, Response, text_reply};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-use std::sync::Arc;
 
 /// `GET /lora-adapters`, `GET /v1/lora_adapters`.
 pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
@@ -32,60 +30,18 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
 /// `POST /v1/load_lora_adapter`: reads an adapter and publishes it.
 pub(super) async fn load(context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&context, request).await?;
-    let models = context.app.models();
-    let adapters = models.adapters();
     may_change(&context)?;
     let fields = Fields::of_body(&posted.value)?;
     let name = needed(fields, "lora_name")?;
-    let path = PathBuf::from(needed(fields, "lora_path")?);
     let base = fields.str("base_model_name")?;
-    let base = base.filter(|name| !name.is_empty());
-    let in_place = fields.bool("load_inplace")?.unwrap_or(false);
-    if models.find(name).is_ok() {
-        return Err(ApiError::field("lora_name", "is the name of a model"));
-    }
-    let old = adapters.find(name);
-    let model = match (&old, base) {
-        (Some(old), None) => old.model,
-        (_, base) => models.find(base.unwrap_or_default())?,
+    let request = AdapterRequest {
+        name: name.to_owned(),
+        path: needed(fields, "lora_path")?.into(),
+        model: base.filter(|name| !name.is_empty()).map(str::to_owned),
+        replaces: fields.bool("load_inplace")?.unwrap_or(false),
     };
-    let parts = vec![path.into()];
-    // Published only once it is in memory: until then, requests use the old one.
-    let entry = match &old {
-        None => adapters.unlisted(name, parts, model, Origin::Request),
-        Some(old) if !in_place => {
-            let what = format!("The lora adapter {:?} has already been loaded.", old.name);
-            return Err(ApiError::field("lora_name", what));
-        }
-        Some(old) if old.model != model => {
-            let what = format!(
-                "the adapter {name:?} was made for {:?}",
-                models.name_of(old.model)
-            );
-            return Err(ApiError::field("base_model_name", what));
-        }
-        Some(old) => Arc::new(Entry::new(old.id, name, parts, model, Origin::Request)),
-    };
-    let lease = models.acquire(Some(models.name_of(model))).await?;
-    let pins = adapters.pin(core::slice::from_ref(&entry)).await?;
-    let [pin] = &pins[..] else {
-        return Err(ApiError::internal("an adapter has one place"));
-    };
-    adapters.ready(pin, lease.model()).await?;
-    match &old {
-        None => {
-            let published = adapters.publish(&entry);
-            published.map_err(|why| ApiError::field("lora_name", why))?;
-        }
-        Some(old) if !adapters.replace(old, &entry) => {
-            return Err(ApiError::field(
-                "lora_name",
-                "was removed while it was loading",
-            ));
-        }
-        Some(_) => {}
-    }
-    adapters.make_room(&entry);
+    let loaded = answer::load_adapter(&context, request).await;
+    loaded.map_err(|error| error.renamed(&NAMES))?;
     Ok(text_reply(format!(
         "Success: LoRA adapter '{name}' added successfully."
     )))
@@ -120,6 +76,11 @@ fn may_change(context: &Context) -> Result<(), ApiError> {
          VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
     ))
 }
+
+const NAMES: [FieldName; 2] = [
+    FieldName::new("name", "lora_name"),
+    FieldName::new("model", "base_model_name"),
+];
 
 fn needed<'f>(fields: Fields<'f>, name: &str) -> Result<&'f str, ApiError> {
     let value = fields.str(name)?.filter(|value| !value.is_empty());

@@ -9,7 +9,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 
 /// Parses `messages` and the fields that belong to them.
 pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> {
-    request.messages = messages(fields)?;
+    request.messages = messages(fields.value("messages").unwrap_or(&Value::Null))?;
     request.continues_last = match fields.value("continue_final_message") {
         Some(Value::String(_)) => true,
         _ => fields.bool("continue_final_message")?.unwrap_or(false),
@@ -33,13 +33,17 @@ pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> R
     Ok(())
 }
 
-fn messages(fields: Fields<'_>) -> Result<Vec<Message>> {
-    let list = match fields.value("messages") {
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(Value::Array(_)) | None => {
+/// The messages of a conversation: a list of objects with `role` and `content`.
+///
+/// # Errors
+/// A field is missing, or not supported; its path starts with `messages`.
+pub fn messages(value: &Value) -> Result<Vec<Message>> {
+    let list = match value {
+        Value::Array(list) if !list.is_empty() => list,
+        Value::Array(_) | Value::Null => {
             return Err(ApiError::field("messages", "needs at least one message"));
         }
-        Some(other) => return Err(wrong("messages", other, "a list of messages")),
+        other => return Err(wrong("messages", other, "a list of messages")),
     };
     let each = list.iter().enumerate();
     each.map(|(i, value)| message(value, &format!("messages[{i}]")))

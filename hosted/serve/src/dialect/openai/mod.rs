@@ -8,6 +8,7 @@ mod messages;
 mod models;
 mod rerank;
 
+pub use messages::messages;
 pub(super) use messages::read as read_messages;
 pub(super) use models::add_experts;
 
