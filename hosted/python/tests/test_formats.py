@@ -97,7 +97,7 @@ def test_what_no_format_can_say_is_refused(tale):
     for name in ("functionary-v2", "openbuddy"):
         with pytest.raises(ValueError, match=name):
             sluice.Llama(tale, chat_format=name)
-    with pytest.raises(ValueError, match='no chat template "nonsense"'):
+    with pytest.raises(ValueError, match='unknown chat template "nonsense"'):
         sluice.Llama(tale, chat_format="nonsense")
     refused = pytest.raises(sluice.RequestError, match="no tool")
     with sluice.Llama(tale, n_ctx=512, chat_format="vicuna") as llama, refused:

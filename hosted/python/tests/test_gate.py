@@ -145,7 +145,7 @@ def test_wrong_values_are_refused_by_name():
         ({"noise_floor": 0.5}, ValueError, "noise_floor: ratio must be at least 1"),
         ({"noise_floor": gate.NoiseFloor(3, 2, 0)}, ValueError, "noise_floor"),
         ({"noise_floor": 3, "at_most": True}, ValueError, "noise_floor"),
-        ({"measure": "loudness"}, ValueError, "it is one of max_abs, peak_to_peak"),
+        ({"measure": "loudness"}, ValueError, "expected one of max_abs, peak_to_peak"),
     ):
         with pytest.raises(error, match=message):
             gate.Policy(**arguments)

@@ -397,9 +397,9 @@ fn a_folder_has_what_its_places_have() {
     until("published", &|| status("y") == 200 && status("z") == 200);
     assert_ne!(answer(&server, &ask("y", 1)), answer(&server, &ask("z", 1)));
     assert_eq!([status("both"), status("model")], [404, 404]);
-    until("left out", &|| {
+    until("ignored", &|| {
         let said = said.lock().unwrap();
-        said.matches("model.gguf is left out").count() == 1
+        said.matches("model.gguf is ignored").count() == 1
     });
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, text.replace("z/blk.0.", "y/blk.0.")).unwrap();
@@ -408,7 +408,7 @@ fn a_folder_has_what_its_places_have() {
         [status("y"), status("z"), status("both")] == [404, 404, 200]
     });
     let said = said.lock().unwrap();
-    assert_eq!(said.matches("left out").count(), 1, "{said}");
+    assert_eq!(said.matches("is ignored").count(), 1, "{said}");
     drop(said);
     std::fs::remove_dir_all(folder).unwrap();
 }
