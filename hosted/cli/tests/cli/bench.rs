@@ -40,7 +40,8 @@ fn every_combination_is_a_row_in_llama_benchs_order() {
     assert!(ran.stdout.contains(" GB/s read; int8 "), "{ran:?}");
 }
 
-/// Recurrent layers of each kind and attention with sinks; a depth is come back to although recurrent states do not lead back.
+/// Recurrent layers of each kind, and attention with sinks; tests return to a depth although recurrent states cannot
+/// be rewound.
 #[test]
 fn layers_of_every_kind_are_measured_at_every_depth() {
     for model in ["lfm2", "gpt-oss-MXFP4_MOE", "qwen35", "nemotron_h"] {
@@ -98,11 +99,11 @@ fn rows_say_how_weights_were_asked_for() {
     let auto = ways(&["-n", "64", "--prefetch", "auto"]);
     let (far, all) = auto.last().unwrap().split_once(" of ").unwrap();
     assert_eq!(all, "128 far");
-    // Two steps of a trial go the other way, whichever is faster.
+    // Two steps of a trial use the other distance, whichever is faster.
     assert!((2..=126).contains(&far.parse::<u32>().unwrap()), "{auto:?}");
 }
 
-/// Every other step is without adapters, and each with them is compared with those beside it.
+/// Every other step omits the adapters, and each step with them is compared with its neighbours.
 #[test]
 fn steps_with_adapters_and_without_take_turns() {
     let folder = Folder::new("in-turn");

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The story model has no template: its text is what was said.
+/// The story model has no template: its text consists of the messages.
 const PLAIN: [&str; 2] = [
     "--chat-template",
     "{% for m in messages %}{{ m.content }} {% endfor %}",
@@ -37,7 +37,7 @@ fn piped(more: &[&str], said: &[u8]) -> Ran {
     ran(child.wait_with_output().unwrap())
 }
 
-/// A name for a file that is not there yet, removed at the end.
+/// A name for a file that does not exist yet, removed at the end.
 fn absent(name: &str) -> TemporaryFile {
     let file = TemporaryFile::new(name, b"");
     fs::remove_file(&file.0).unwrap();
@@ -116,7 +116,7 @@ fn commands_in_a_pipe() {
         saved.path()
     );
     let ran = piped(&["-n", "4", "-s", "3"], said.as_bytes());
-    // There was nothing to go on with, and a file is not there.
+    // There was nothing to continue, and a file does not exist.
     assert_eq!(ran.code, Some(1), "{ran:?}");
     for words in [
         "/regen        answer",
@@ -136,7 +136,7 @@ fn commands_in_a_pipe() {
     assert_eq!(turns[5], ("user".into(), "/nonsense".into()));
     assert_eq!(turns[7], ("user".into(), "two \nlines".into()));
     assert_eq!(turns.len(), 9);
-    // A file that is something else is not replaced.
+    // A file of another kind is not replaced.
     let said = format!("Once\n/save {}\n", note.path());
     let ran = piped(&["-n", "2"], said.as_bytes());
     assert!(ran.stderr.contains("is not such a file"), "{ran:?}");
@@ -218,7 +218,7 @@ fn typed_interrupted_and_resumed() {
     pty.expect("> ");
     pty.send(b"Once upun\x7f\x7fon a time\r");
     pty.expect_bytes(300);
-    // Typed while the answer comes: kept for later, not shown in it.
+    // Typed while the answer is generated: kept for later, not echoed in it.
     pty.send(format!("/save {}\r", saved.path()).as_bytes());
     pty.expect_bytes(100);
     pty.send(b"\x03");
@@ -308,7 +308,8 @@ fn a_paste_of_100_kb_arrives_whole() {
         };
         pty.send(pasted.as_bytes());
         pty.send(b"\r");
-        // The editor has the line. It takes long to read; what was said stays when that is stopped.
+        // The editor has received the line. It takes long to read; the messages so far are kept if
+        // that is stopped.
         pty.expect("\x1b[?2004l");
         wait(Duration::from_millis(500));
         pty.send(b"\x03");
@@ -374,13 +375,13 @@ fn lines_that_come_in_one_piece_are_all_heard() {
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 80), many);
     pty.expect("> ");
-    // Ctrl-C gives up its own line, not the next one.
+    // Ctrl-C discards its own line, not the next one.
     pty.send(b"never mind\x03but this\\\rand that\r");
     pty.expect("allows");
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 82)[40], "but this\nand that");
     pty.expect("> ");
-    // Ctrl-Z, in a session where nothing could let the program go on.
+    // Ctrl-Z, in a session where nothing could continue the program.
     pty.send(b"st\x1aill here\r");
     pty.expect("allows");
     pty.expect("> ");
@@ -555,7 +556,7 @@ fn the_history_is_kept() {
     );
 }
 
-/// What a recurrent state holds cannot be taken out again: turns go instead, between answers.
+/// Tokens cannot be removed from a recurrent state, so whole turns are dropped between answers.
 #[test]
 fn a_recurrent_model_forgets_turns() {
     let model = fixture("models/lfm2.gguf");
@@ -573,7 +574,8 @@ fn a_recurrent_model_forgets_turns() {
     assert!(full.stderr.contains("the context is full"), "{full:?}");
 }
 
-/// Also where an answer's tokens are others when it is read as text: random weights write broken characters.
+/// This also holds if an answer's text has other tokens when it is tokenized: random weights write broken
+/// characters.
 #[test]
 fn a_recurrent_model_reads_turns_once() {
     let model = fixture("models/lfm2.gguf");
@@ -615,7 +617,7 @@ fn a_failed_turn_is_a_failed_run() {
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains("rejects the messages: no"), "{ran:?}");
     }
-    // What a flag says is a message, and an empty template loses it.
+    // A text given by a flag is a message, and an empty template drops it.
     let said = run_to(
         0,
         &["chat", PLAIN[0], PLAIN[1], "-p", "/exit", "-st", "-n", "2"],
@@ -653,7 +655,7 @@ fn templates_render_what_was_said_and_nothing_else() {
     assert!(ran.stderr.contains("message is removed"), "{ran:?}");
 }
 
-/// What a message says is text: the token that ends texts is one, its name is several.
+/// A message is plain text: the end-of-text token is one token, its name is several.
 #[test]
 fn messages_cannot_write_control_tokens() {
     let ran = piped(&["-n", "1"], b"<|endoftext|>\n/tokens\n");

@@ -15,7 +15,7 @@ const GREEDY: [&str; 9] = [
     "--no-display-prompt",
 ];
 
-/// What is written behind the prompt, without the newline that ends it.
+/// The text generated after the prompt, without the newline that ends it.
 fn greedy(more: &[&str]) -> String {
     let text = run_to(0, &[&GREEDY[..], more].concat()).stdout;
     text.strip_suffix('\n').unwrap_or(&text).to_owned()
@@ -40,7 +40,8 @@ fn log_probabilities_are_those_of_the_text() {
         let of = |entry: &Value| entry["logprob"].as_f64().expect("a number");
         assert_eq!(top.len(), 1000);
         assert!(top.is_sorted_by(|a, b| of(a) >= of(b)));
-        // The likeliest is chosen, and nearly all of the probability is among a thousand.
+        // The most likely token is chosen, and a thousand tokens have nearly all of the
+        // probability.
         assert_eq!(line["id"], top[0]["id"]);
         let sum: f64 = top.iter().map(|entry| of(entry).exp()).sum();
         assert!((0.95..=1.000_01).contains(&sum), "{sum}");
@@ -51,7 +52,7 @@ fn log_probabilities_are_those_of_the_text() {
         &["run", "--logprobs", "1", "--json"],
         &["--logprobs", "--json"],
     );
-    // A token that may not be chosen has none.
+    // A forbidden token has no log-probability.
     let first = lines[0]["id"].to_string();
     let banned = greedy(&["--logprobs", "2", "-l", &format!("{first}-inf"), "-n", "1"]);
     let banned: Value = serde_json::from_str(&banned).expect("a JSON line");
@@ -214,7 +215,7 @@ fn samplers_run_in_the_order_given() {
         with(&["--sampling-seq", "tm"]),
         with(&["--samplers", "temperature;min_p"])
     );
-    // The last of the two flags counts, and what is not in the list does not run.
+    // The last of the two flags counts, and samplers that are not in the list do not run.
     assert_eq!(
         with(&["--samplers", "temperature", "--sampling-seq", "mt"]),
         best

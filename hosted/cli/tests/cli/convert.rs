@@ -1,5 +1,5 @@
-//! `sluice convert` from the outside: tiny folders of every family against goldens that llama.cpp's
-//! converter made of the same folders, and everything that can be wrong with a folder.
+//! `sluice convert` from the outside: tiny folders of every family compared with goldens of
+//! llama.cpp's converter for the same folders, and everything that can be wrong with a folder.
 //!
 //! The folders and goldens in `convert/` come from `tests/tools/hf_fixtures.py`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -31,7 +31,7 @@ impl Folder {
         Self(path)
     }
 
-    /// A family's folder with its weights, and room for results beside.
+    /// A family's folder with its weights, and room for results.
     pub(crate) fn of(family: &str, purpose: &str) -> Self {
         let folder = Self::new(&format!("{family}-{purpose}"));
         let model = folder.0.join(family);
@@ -210,7 +210,7 @@ pub(crate) fn scalar(value: GgufValue<'_>) -> Value {
     }
 }
 
-/// Where we differ from llama.cpp's converter on purpose; the README says why.
+/// Intended differences from llama.cpp's converter; the README explains them.
 const DIFFERENCES: [(&str, &str); 6] = [
     ("llama3", "tokenizer.ggml.eot_token_id"),
     ("mistral", "tokenizer.ggml.scores"),
@@ -368,7 +368,8 @@ fn published_folders_give_the_tensors_of_their_published_files() {
     }
 }
 
-/// The story model's folder, with weights from its file: they come back, and tell the same story.
+/// The story model's folder, with weights from its file: they are restored, and tell the same
+/// story.
 #[test]
 fn a_converted_model_tells_the_story_of_the_original() {
     let folder = Folder::new("story");
@@ -418,7 +419,7 @@ fn safetensors_of(tensors: &BTreeMap<String, (Vec<u64>, Vec<u8>)>) -> Vec<u8> {
     for (name, (dims, bytes)) in tensors {
         let begin = blob.len();
         if name.contains("attn_q") || name.contains("attn_k") {
-            // Neighbours 2i, 2i + 1 of a head are half a head apart here.
+            // Neighbours 2i and 2i + 1 of a head are half a head apart here.
             let row_bytes = 4 * usize::try_from(dims[0]).unwrap();
             for head in bytes.chunks(HEAD * row_bytes) {
                 let rows: Vec<_> = head.chunks(row_bytes).collect();
@@ -685,7 +686,7 @@ fn folders_and_files_are_told_apart() {
 
 #[test]
 fn an_interrupted_conversion_leaves_nothing() {
-    // A vocabulary of 256 MiB of zeros, which a sparse file takes no room for.
+    // A vocabulary of 256 MiB of zeros, which takes no disk space as a sparse file.
     let folder = Folder::of("qwen2", "interrupt");
     let n_vocab = 2_097_152u64;
     folder.edit("qwen2/config.json", &json!({"vocab_size": n_vocab}));
@@ -720,7 +721,7 @@ fn an_interrupted_conversion_leaves_nothing() {
     ]);
     let child = interruptible(command);
     let since = Instant::now();
-    // The partial file is there as soon as the writing has begun.
+    // The partial file exists as soon as writing has begun.
     while folder.names().len() < 2 && since.elapsed() < Duration::from_secs(60) {
         core::hint::spin_loop();
     }

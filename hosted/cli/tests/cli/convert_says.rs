@@ -1,5 +1,5 @@
-//! `sluice convert` drops nothing in silence: what a folder says about the computation and the tokens is
-//! in the file, or refused by name, or named in a warning.
+//! `sluice convert` drops nothing silently: what a folder states about computation and tokens is written
+//! to the file, refused by name, or named in a warning.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{Folder, data, object, refused, scalar, write_raw};
@@ -11,8 +11,8 @@ use std::fs;
 
 const SPACE: &str = "\u{2581}";
 
-/// The keys of the file that an edited folder becomes, without their common beginning, and what was
-/// said.
+/// The keys of the file that an edited folder converts to, without their common prefix, and the
+/// messages.
 fn converted(family: &str, edit: impl FnOnce(&Folder)) -> (BTreeMap<String, Value>, Ran) {
     let folder = Folder::of(family, "says");
     edit(&folder);
@@ -188,7 +188,7 @@ fn spaces_before_a_text_are_as_the_rules_put_them() {
     refuses("mistral", "tokenizer.json", &nfkc, &["NFKC", "no place"]);
 }
 
-/// A folder whose `tokenizer.model` has these bytes behind it, and no other file about its tokens.
+/// A folder whose `tokenizer.model` has these bytes appended, and no other file about its tokens.
 fn with_model(folder: &Folder, more: &[u8]) {
     let model = folder.0.join("mixtral");
     fs::remove_file(model.join("tokenizer.json")).unwrap();
@@ -250,7 +250,7 @@ fn flags_and_kinds_of_added_tokens_are_kept() {
     for (flag, id) in [("rstrip", 323), ("lstrip", 324), ("single_word", 325)] {
         assert_eq!(keys[&format!("added_tokens.{flag}")], json!([id]));
     }
-    // A list of added tokens that says nothing about kinds.
+    // A list of added tokens without their kinds.
     let list = json!({"<unk>": 0, "<s>": 1, "</s>": 2, "<|im_start|>": 323});
     let (keys, _) = converted("mixtral", |folder| {
         with_model(folder, &[]);

@@ -1,4 +1,4 @@
-//! Folders whose vocabulary is tiktoken's, as Kimi's are: tokens beside those that the tiktoken package makes
+//! Folders with a tiktoken vocabulary, such as Kimi's: tokens compared with those of the tiktoken package
 //! (`tests/tools/hf_tiktoken.py`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/tiktoken");
-/// Ranks, and the tokens behind them.
+/// Ranks, and the tokens after them.
 const N_VOCAB: u64 = 640 + 256;
 
 /// A small Kimi: DeepSeek-V3's layers.

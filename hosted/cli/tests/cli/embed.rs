@@ -33,7 +33,7 @@ fn embeddings(args: &[&str]) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// The texts, one a line.
+/// The texts, one per line.
 fn texts() -> String {
     let golden = golden();
     let texts = golden["texts"].as_array().expect("an array").iter();
@@ -63,7 +63,7 @@ fn every_pooling_is_llama_cpps() {
             assert!(worst.fold(0.0, f64::max) < 2e-3, "{pooling}");
         }
     }
-    // The file says cls; each token for itself has as many rows as there are tokens.
+    // The file selects cls; without pooling there are as many rows as tokens.
     let all = texts();
     assert_eq!(
         embeddings(&["-p", &all]),

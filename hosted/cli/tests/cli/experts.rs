@@ -1,4 +1,4 @@
-//! `sluice experts`: traces described and replayed.
+//! `sluice experts`: summaries and replays of traces.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
 
-/// Two layers of 4 experts, 2 a step. Layer 1 follows from layer 0.
+/// Two layers of 4 experts, 2 per step. Layer 1 follows from layer 0.
 fn trace() -> String {
     let mut text = String::new();
     for token in 0..40 {
@@ -162,7 +162,7 @@ fn tables_have_what_was_asked_for() {
         layers.starts_with(&said) && layers.contains("recall by layer"),
         "{layers}"
     );
-    // Twice the same, and from a pipe.
+    // Twice with the same result, and from a pipe.
     let mut piped = sluice();
     piped.args([
         "experts", "replay", "-", "--share", "50%", "--policy", "heat,lru",

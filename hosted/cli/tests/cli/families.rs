@@ -1,5 +1,5 @@
-//! `sluice convert` for every family: tiny folders, each in one file of `families/`, against what llama.cpp's converter
-//! makes of the same folder, and whether the engine runs what comes out.
+//! `sluice convert` for every family: tiny folders, each in one file of `families/`, compared with the output of
+//! llama.cpp's converter for the same folder, and whether the engine can run the result.
 //!
 //! The files come from `tests/tools/hf_families.py`, which describes their contents.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const FAMILIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/families");
 
-/// What is the tokenizer's own and not recorded, and guesses from the folder's name.
+/// Keys of the tokenizer itself, which are not recorded, and guesses from the folder's name.
 const LEFT_OUT: [&str; 9] = [
     "general.basename",
     "general.finetune",
@@ -26,7 +26,7 @@ const LEFT_OUT: [&str; 9] = [
     "tokenizer.ggml.tokens",
 ];
 
-/// Keys that llama.cpp has no place for; docs/convert.md says why.
+/// Keys that llama.cpp does not support; docs/convert.md explains them.
 const OWN: [&str; 1] = ["tokenizer.ggml.normalizer.nfc"];
 
 pub(crate) fn cases() -> Vec<(String, Map<String, Value>)> {
@@ -103,7 +103,7 @@ fn write_weights<'a>(path: &Path, shapes: &Map<String, Value>, dtype: impl Fn(&s
     write_safetensors(path, tensors.iter());
 }
 
-/// Special tokens behind the others of tokenizer.json.
+/// Special tokens after the others of tokenizer.json.
 fn add_tokens(model: &Path, added: &[Value]) {
     let path = model.join("tokenizer.json");
     let mut json = object(&path);
@@ -119,7 +119,7 @@ fn add_tokens(model: &Path, added: &[Value]) {
     fs::write(path, Value::Object(json).to_string()).unwrap();
 }
 
-/// Converts a case. Returns the file, and what was said.
+/// Converts a case. Returns the file and the messages.
 fn convert(name: &str, case: &Map<String, Value>, folder: &Folder) -> (PathBuf, Ran) {
     let out = folder.0.join("out.gguf");
     let (model, file) = (folder.path(name), folder.path("out.gguf"));
@@ -183,7 +183,7 @@ fn differences(name: &str, case: &Map<String, Value>, file: &[u8], failures: &mu
             failures.push(format!("{name}: {key} is not {value}, but absent"));
         }
     }
-    // Encoders' converters say this one here and there.
+    // The converters of encoders print this one in some cases.
     let moving = [
         "tokenizer.ggml.token_type_count",
         "tokenizer.ggml.normalizer.lowercase",
@@ -291,7 +291,7 @@ fn classes_are_named_where_one_is_not_known() {
     assert!(ran.stderr.contains("GraniteForCausalLM"), "{ran:?}");
 }
 
-/// A case whose config.json is changed; null removes a key. Exit code and what is said.
+/// A case with changes to its config.json; null removes a key. Exit code and messages.
 fn changed(name: &str, changes: &Value) -> Ran {
     let case = object(&Path::new(FAMILIES).join(format!("{name}.json")));
     let folder = folder_of(name, &case);

@@ -1,4 +1,4 @@
-//! `sluice gate`: decisions, files, pipes, pictures and mistakes.
+//! `sluice gate`: decisions, files, pipes, plots and errors.
 
 use crate::interrupt::{interrupt, interruptible, read_some};
 use crate::support::{Ran, TemporaryFile, fails, ran, run_to, sluice};
@@ -12,7 +12,7 @@ const N_FRAMES: usize = 12;
 /// Which of them are loud.
 const LOUD: [usize; 4] = [2, 3, 7, 11];
 
-/// Loud frames of 0.5, the others of 0.001, and some samples that are no whole frame.
+/// Loud frames of 0.5, the others of 0.001, and some samples that do not fill a frame.
 fn signal() -> Vec<i16> {
     let n = N_FRAMES * FRAME_LEN + 10;
     let level = |i: usize| {
@@ -61,7 +61,7 @@ fn wav_file(name: &str) -> TemporaryFile {
     TemporaryFile::new(name, &wav(&samples, 2 * samples.len()))
 }
 
-/// The flags of every run here, behind the file's name.
+/// The flags of every run here, after the file's name.
 fn gate(file: &str, more: &[&str]) -> Vec<String> {
     let policy = ["gate", file, "--frame-len", "64", "--threshold", "0.25"];
     let args = policy.iter().chain(more);
@@ -73,7 +73,7 @@ fn gated(file: &str, more: &[&str]) -> Ran {
     run_to(0, &args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The cells of a table's rows, without its head.
+/// The cells of a table's rows, without its header.
 fn rows(ran: &Ran) -> Vec<Vec<&str>> {
     let lines = ran.stdout.lines().skip(1);
     lines.map(|line| line.split(',').collect()).collect()
@@ -221,7 +221,7 @@ fn what_passed_is_written_and_nothing_else() {
     let found: Vec<f32> = text.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(found, expected);
 
-    // Back in: every frame passes, and passes unchanged.
+    // Read back: every frame passes, unchanged.
     let (once, twice) = (output("once.wav"), output("twice.wav"));
     gated(file.path(), &[&quiet[..], &[once.path()]].concat());
     let ran = gated(once.path(), &[&quiet[..], &[twice.path()]].concat());
@@ -235,7 +235,7 @@ fn what_passed_is_written_and_nothing_else() {
         std::fs::read(&twice.0).unwrap()
     );
 
-    // What is there is kept, unless told otherwise.
+    // An existing file is kept, unless overwriting is requested.
     let args = gate(file.path(), &[&quiet[..], &[once.path()]].concat());
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     fails(1, &args, &["once.wav", "--overwrite"]);
@@ -252,7 +252,7 @@ fn a_plot_is_a_picture_of_all_frames() {
         "{text}"
     );
     assert!(text.contains("max_abs"), "{text}");
-    // XML needs every number to be one.
+    // Every number must be valid in XML.
     assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
 }
 
@@ -317,7 +317,7 @@ fn mistakes_are_named() {
         &["gate", cut.path()],
         &["cut.wav", "truncated", "100 bytes"],
     );
-    // What came before the cut has been decided.
+    // Everything before the cut has been decided.
     let ran = run_to(1, &["gate", cut.path(), "--frame-len", "64"]);
     assert_eq!(ran.stdout.lines().count(), 1 + N_FRAMES, "{ran:?}");
     let odd = TemporaryFile::new("odd.f32", &[0; 4 * FRAME_LEN + 3]);

@@ -113,7 +113,7 @@ fn no_part_is_larger_than_asked_but_for_a_single_tensor() {
             .sum();
         let first = bytes[0].2.len() as u64;
         assert!(size <= 1_000_000 || bytes.len() == 1, "{name}: {size}");
-        // It was begun because what came before was full.
+        // It was begun because the previous part was full.
         assert!(
             previous == u64::MAX || previous + first > 1_000_000,
             "{name}"
@@ -230,7 +230,7 @@ fn parts_that_do_not_belong_together_are_named() {
     fs::remove_file(&second).unwrap();
     let missing = ["cannot open", &second, "in one folder"];
     fails(1, &["inspect", &first], &missing);
-    // A model in one file stands in its place.
+    // A model in one file under its name.
     fs::copy(MODEL, &second).unwrap();
     fails(
         1,
@@ -271,7 +271,7 @@ fn a_part_of_another_model_is_named() {
     let (folder, other) = (Folder::new("ours"), Folder::new("theirs"));
     split(&folder, &["--split-max-tensors", "25"]);
     let count = folder.names().len();
-    // As many parts, cut elsewhere: tensors are there twice.
+    // As many parts, split elsewhere: some tensors occur twice.
     split(&other, &["--split-max-tensors", "24"]);
     assert_eq!(other.names().len(), count);
     fs::copy(part(&other, 2, count), part(&folder, 2, count)).unwrap();
@@ -318,7 +318,7 @@ fn wrong_usage_writes_nothing() {
     let planned = split(&folder, &["--dry-run", "--split-max-tensors", "10"]);
     assert!(planned.stdout.contains("split 00002"), "{planned:?}");
     assert!(folder.names().is_empty());
-    // What is there stays.
+    // Existing files are kept.
     split(&folder, &["--split-max-tensors", "25"]);
     let names = folder.names();
     let last = folder.path(names.last().unwrap());

@@ -1,4 +1,4 @@
-//! What is said to a person who typed what another program knows, or nearly the right thing.
+//! Suggestions for flags and commands of other programs, and for nearly correct ones.
 
 use crate::pty::Pty;
 use crate::support::{MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
@@ -129,7 +129,7 @@ fn a_variable_is_blamed_by_its_own_name() {
         assert!(found.stderr.starts_with(&expected), "{found:?}");
         assert!(found.stderr.contains(named), "{found:?}");
         assert_eq!(found.code, Some(2));
-        // Here it is the flag's.
+        // Here the flag is to blame.
         let found = blamed(&["-t", "abc", "-ctk", "f16"]);
         assert!(found.stderr.contains("'--threads <N>'"), "{found:?}");
     }

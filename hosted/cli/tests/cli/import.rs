@@ -1,4 +1,4 @@
-//! `sluice import` from the outside: a data directory made from a GGUF file gives its tensors back.
+//! `sluice import` from the outside: a data directory made from a GGUF file restores its tensors.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers make bytes")]
@@ -253,7 +253,7 @@ fn experts_that_are_left_are_found_again() {
     let (one, other) = (folder.path("one"), folder.path("other"));
     fs::create_dir(&one).unwrap();
     data_directory(one.as_ref(), &gguf, &file);
-    // Odd ids, half of them under their other name, lie on another drive.
+    // Odd ids, half of them under their other name, are on another drive.
     fs::create_dir(&other).unwrap();
     for name in ["expert_0_1", "expert_0_3", "expert_1_1", "expert_1_3"] {
         let file = |folder: &str| format!("{folder}/{name}.bin");

@@ -56,7 +56,7 @@ fn a_head_that_predicts_a_token_further_is_described() {
     let report = run_to(0, &["inspect", &fixture("models/deepseek2-mtp.gguf")]).stdout;
     assert!(report.contains("head        block 1"), "{report}");
     assert!(!report.contains("shares"), "{report}");
-    // Nor are its tensors called unused.
+    // Its tensors are not reported as unused either.
     let args = [
         "run",
         "-m",
@@ -115,7 +115,7 @@ fn metadata_that_nothing_reads_are_told() {
     }
 }
 
-/// Tensors that have a dimension of 0 are read and written as what they are, and change nothing.
+/// Tensors with a dimension of 0 are read and written unchanged, and have no effect.
 #[test]
 fn tensors_without_elements_do_no_harm() {
     let old = fs::read(MODEL).unwrap();

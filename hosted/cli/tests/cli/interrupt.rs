@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// Starts with signals at their defaults, which a background job of a script would not have.
+/// Starts with default signal handlers, which a background job of a script would not have.
 pub(crate) fn interruptible(mut command: Command) -> Child {
     let reset = || {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -52,14 +52,14 @@ fn during_decode_the_text_so_far_and_the_footer_are_printed() {
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert!(footer_number(&ran, "eval time", "runs") >= 10.0, "{ran:?}");
     assert!(ran.stderr.contains("peak memory"), "{ran:?}");
-    // Nothing comes after a story that has just ended a line.
+    // Nothing follows a story that has just ended a line.
     text.extend(ran.stdout.as_bytes());
     assert!(text.ends_with(b"\n"), "{ran:?}");
 }
 
 #[test]
 fn during_prefill_it_ends_within_a_step() {
-    // A prompt that takes minutes on the slowest kernels: each token looks at all before it.
+    // A prompt that takes minutes on the slowest kernels: each token attends to all before it.
     let prompt = "and so on ".repeat(8000);
     let file = TemporaryFile::new("long-prompt.txt", prompt.as_bytes());
     let mut command = sluice();
@@ -171,7 +171,7 @@ fn a_server_that_is_told_to_end_lets_answers_end() {
     let mut client = TcpStream::connect(address).expect("it listens");
     let patience = Duration::from_secs(60);
     client.set_read_timeout(Some(patience)).expect("a limit");
-    // The model may still be on its way: then the request waits for it.
+    // The model may still be loading: then the request waits for it.
     let body = r#"{"prompt": "Once", "max_tokens": 3000, "ignore_eos": true, "stream": true}"#;
     let length = body.len();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";

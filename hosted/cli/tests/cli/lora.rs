@@ -1,4 +1,4 @@
-//! `sluice lora`: adapters of many families against what llama.cpp's converter makes of them, and what is refused.
+//! `sluice lora`: adapters of many families compared with the output of llama.cpp's converter, and refusals.
 //!
 //! `lora/goldens.json` comes from `tests/tools/lora_families.py`, which describes its contents.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -16,7 +16,7 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/lora/golde
 
 pub(crate) const RANK: u64 = 4;
 
-/// As `lora_families.py` has them.
+/// The matrices of `lora_families.py`.
 const EMBEDDINGS: [&str; 4] = [
     "embed_tokens",
     "word_embeddings",
@@ -24,7 +24,7 @@ const EMBEDDINGS: [&str; 4] = [
     "backbone.embeddings",
 ];
 
-/// Matrices that are no linear layers.
+/// Matrices that are not linear layers.
 const OTHERS: [&str; 7] = [
     "position_embeddings",
     "token_type_embeddings",
@@ -35,7 +35,7 @@ const OTHERS: [&str; 7] = [
     "cls.",
 ];
 
-/// The modules of a model that the converter of the goldens was given, with their shapes.
+/// The modules of a model that the goldens' converter received, with their shapes.
 pub(crate) fn modules(tensors: &Map<String, Value>) -> Vec<(String, [u64; 2])> {
     let matrices = tensors.iter().filter_map(|(name, shape)| {
         let module = name.strip_suffix(".weight")?;
@@ -49,7 +49,7 @@ pub(crate) fn modules(tensors: &Map<String, Value>) -> Vec<(String, [u64; 2])> {
     matrices.collect()
 }
 
-/// Writes PEFT's folder of an adapter.
+/// Writes a PEFT folder.
 pub(crate) fn write_adapter(folder: &Path, modules: &[(String, [u64; 2])], changes: &Value) {
     fs::create_dir_all(folder).unwrap();
     let mut config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "bias": "none"});
@@ -140,8 +140,8 @@ fn every_family_becomes_what_llama_cpp_makes_of_it() {
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }
 
-/// Compares an adapter's file with what is recorded, and the file that is made by the model's GGUF file with the one that
-/// is made by its folder.
+/// Compares an adapter's file with the recorded one, and conversion by the model's GGUF file with conversion by its
+/// folder.
 fn compare(name: &str, folder: &Folder, golden: &Value) -> Result<(), String> {
     let convert = |out: &str, hint: [&str; 2]| {
         let [adapter, out] = [folder.path("adapter"), folder.path(out)];
@@ -187,7 +187,7 @@ fn check_way_back(folder: &Folder, base: &str, by_folder: &[u8]) -> Result<(), S
             || ran
                 .stderr
                 .contains("is part of a Hugging Face matrix")
-            // Blocks behind the layers have names of their own.
+            // Blocks after the layers have names of their own.
             || ran.stderr.contains("is not a matrix of Hugging Face's");
         return if is_cut { Ok(()) } else { Err(ran.stderr) };
     }

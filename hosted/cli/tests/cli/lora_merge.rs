@@ -1,4 +1,5 @@
-//! `sluice lora merge` and `blend`: weights and products added up by other means.
+//! `sluice lora merge` and `blend`, compared with sums of weights and products computed
+//! independently.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{Folder, object, told};
@@ -116,7 +117,7 @@ fn merged_weights_are_weights_and_products() {
                 assert!((x - own).abs() <= 1e-6, "{name} {tensor}: {x}, not {own}");
             }
         }
-        // What is said about the model stays, byte for byte.
+        // The metadata of the model is unchanged, byte for byte.
         let keys = |file: &[u8]| -> Vec<(String, Value)> {
             let gguf = Gguf::parse(file, file.len() as u64).unwrap();
             let entries = gguf.metadata();
@@ -217,7 +218,7 @@ fn adapted_weights_have_the_type_that_is_asked_for() {
     let found = numbers(&fs::read(&merged).unwrap());
     assert_eq!(found["blk.0.attn_q.weight"].1, GgmlType::F16);
     assert_eq!(found["blk.0.attn_k.weight"].1, GgmlType::Q8_0);
-    // A type whose rows do not fit leaves nothing.
+    // A type whose rows do not fit leaves no file.
     let bad = path("bad.gguf");
     let args = [
         "lora",

@@ -1,4 +1,4 @@
-//! What `sluice lora` says of files that it cannot honour.
+//! What `sluice lora` reports about files that it cannot apply in full.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{Folder, object, write_safetensors};
@@ -210,7 +210,7 @@ fn what_is_no_adapter_is_said() {
         &args,
         &["blk.0.attn_q.weight is adapted, but the model has no such matrix"],
     );
-    // Without the model its names are not known.
+    // Without the model its names are unknown.
     let alone = folder.path("adapter");
     fails(
         1,

@@ -1,4 +1,4 @@
-//! The program `sluice` from the outside: what it prints, says and returns.
+//! The program `sluice` from the outside: its output, messages and exit codes.
 
 mod bench;
 mod chat;

@@ -35,7 +35,7 @@ fn a_file_of_llama_cpp_is_read() {
     let stdout = run_to(0, &args).stdout;
     let row = last_row(&stdout);
     assert!((row[0] / BY_LLAMA_CPP[0] - 1.0).abs() < 0.02, "{row:?}");
-    // Eight-bit activations on both sides, rounded differently: the same size.
+    // Eight-bit activations on both sides, rounded differently: of the same magnitude.
     assert!(row[4] < 2.0 * BY_LLAMA_CPP[1], "{row:?}");
     assert!(row[4] > 0.5 * BY_LLAMA_CPP[1], "{row:?}");
     assert!((row[8] - BY_LLAMA_CPP[2]).abs() < 1e-9, "{row:?}");

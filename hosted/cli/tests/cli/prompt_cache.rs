@@ -1,4 +1,4 @@
-//! `--prompt-cache`: the same text, read once; files that are no prompt cache.
+//! `--prompt-cache`: the same text, read once; files that are not prompt caches.
 
 use crate::support::{MODEL, TemporaryFile, fails, fixture, footer_number, run, run_to};
 use std::fs;
@@ -41,13 +41,14 @@ fn the_same_text_without_reading_the_prompt_again() {
         written,
         "--prompt-cache-ro does not write"
     );
-    // What was generated is kept, too, when asked for.
+    // Generated tokens are kept as well if requested.
     cached(cache.path(), &["--prompt-cache-all"]);
     assert!(fs::read(&cache.0).unwrap().len() > written.len());
     assert_eq!(cached(cache.path(), &[]).stdout, text);
 }
 
-/// Recurrent states do not lead back: the file ends before the token whose logits are needed again.
+/// Recurrent states cannot be rewound: the file ends before the token whose logits are needed
+/// again.
 #[test]
 fn a_recurrent_model_goes_on_from_the_file() {
     let model = fixture("models/lfm2.gguf");

@@ -1,4 +1,4 @@
-//! `sluice run --prompts`: several prompts in one session, each as it is alone.
+//! `sluice run --prompts`: several prompts in one session, each with the result that it has alone.
 
 use crate::interrupt::{interrupt, interruptible, read_some};
 use crate::support::{TemporaryFile, fails, fixture, ran, run_to, sluice};
@@ -103,7 +103,7 @@ fn models_of_other_families_as_well() {
     }
 }
 
-/// A model whose rotation is another with a larger context stays as it is alone.
+/// A model whose RoPE depends on the context size gives the result that it gives alone.
 #[test]
 fn contexts_add_up_only_where_the_model_stays_the_same() {
     let model = fixture("models/llama-longrope.gguf");
@@ -180,7 +180,7 @@ fn stdin_is_a_file_too_and_empty_lines_are_none() {
     );
 }
 
-/// All is looked at before the first token, and errors name line and field.
+/// Everything is checked before the first token, and errors name line and field.
 #[test]
 fn what_is_wrong_is_named_before_anything_is_written() {
     let good = json!({"prompt": "x"});
@@ -240,7 +240,7 @@ fn what_is_wrong_is_named_before_anything_is_written() {
     );
 }
 
-/// What is done is shown in order, at once; Ctrl-C ends the others.
+/// Finished results are printed in order, at once; Ctrl-C ends the others.
 #[test]
 fn an_interrupt_leaves_whole_lines() {
     let long = json!({"prompt": "Once upon a time", "n_predict": -1});

@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A program whose terminal is ours.
+/// A program whose terminal we control.
 pub(crate) struct Pty {
     master: File,
     pub(crate) child: Child,
     seen: Arc<Mutex<Vec<u8>>>,
-    /// Bytes of [`Self::seen`] that were waited for.
+    /// The bytes of [`Self::seen`] that were awaited.
     passed: usize,
 }
 
@@ -89,7 +89,7 @@ impl Pty {
         String::from_utf8_lossy(&self.seen.lock().expect("no panic")).into_owned()
     }
 
-    /// Waits until `text` has been shown behind what was waited for last.
+    /// Waits until `text` appears after the text awaited last.
     pub(crate) fn expect(&mut self, text: &str) {
         let until = Instant::now() + Duration::from_secs(120);
         loop {
@@ -165,7 +165,7 @@ fn window(rows: u16, columns: u16) -> libc::winsize {
     }
 }
 
-/// Lets time pass; what is waited for has no other sign.
+/// Lets time pass, as there is no other sign of what is awaited.
 pub(crate) fn wait(time: Duration) {
     std::thread::park_timeout(time);
 }

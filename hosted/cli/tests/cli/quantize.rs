@@ -296,7 +296,7 @@ fn damaged_importance_is_named() {
         std::fs::write(&path, bytes).unwrap();
         sluice_make::quantize::ImportanceMatrix::open(Path::new(&path))
     };
-    // The older kind: one weight of two columns, three calls, sums of squares times calls.
+    // The older format: one weight of two columns, three calls, sums of squares times calls.
     let mut good = Vec::new();
     good.extend(1i32.to_le_bytes());
     good.extend(1i32.to_le_bytes());

@@ -219,7 +219,7 @@ fn wrong_usage_has_its_own_exit_code() {
 
 #[test]
 fn memory_that_cannot_be_had_is_an_error() {
-    // 3 KiB a token: 48 GiB of KV cache, more than `ulimit -v` allows here.
+    // 3 KiB per token: 48 GiB of KV cache, more than `ulimit -v` allows here.
     let limited = "ulimit -v 4000000; exec \"$0\" -c 16777216 -n 1";
     let mut command = std::process::Command::new("sh");
     let output = command

@@ -16,7 +16,7 @@ impl Drop for Served {
     }
 }
 
-/// Only what computes is bound to a CPU: the threads that speak with clients may run on all that the process may.
+/// Only computing threads are bound to a CPU: those that serve clients may use all CPUs of the process.
 #[test]
 fn threads_of_clients_are_not_bound() {
     let mut command = sluice();

@@ -1,5 +1,5 @@
-//! What shells and scripts see: completions, man pages, the environment, quiet, logs, JSON, and
-//! streams that fail.
+//! What shells and scripts use: completions, man pages, the environment, quiet mode, logs, JSON,
+//! and failing streams.
 
 use crate::support::{MODEL, TemporaryFile, fails, ran, run, run_to, sluice};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 /// The names of all commands, from the help.
 fn commands() -> Vec<String> {
     let help = run_to(0, &["--help"]).stdout;
-    // They stand in groups before the options.
+    // They are listed in groups before the options.
     let lines = help
         .lines()
         .skip_while(|line| *line != "Run a model:")
@@ -187,7 +187,7 @@ fn streams_that_fail() {
         let ran = ran(output.expect("it starts"));
         assert_eq!(ran.code, Some(1), "{args:?}: {ran:?}");
         assert!(ran.stderr.contains("No space left"), "{args:?}: {ran:?}");
-        // A reader that has gone before the first word.
+        // A reader that closed the pipe before the first word.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = sluice()

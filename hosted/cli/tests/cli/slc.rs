@@ -1,4 +1,4 @@
-//! `sluice pack`, `unpack`, and what else reads a `.slc` file, from the outside.
+//! `sluice pack`, `unpack`, and other commands that read `.slc` files, from the outside.
 
 use crate::interrupt::{interrupt, interruptible};
 use crate::support::{Folder, MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
@@ -41,7 +41,7 @@ fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
     ] {
         assert!(report.contains(words), "{words}: {report}");
     }
-    // What reads tensors by their GGUF offsets reads them through the panels.
+    // Commands that read tensors by their GGUF offsets read them through the panels.
     let requantised = folder.path("q.gguf");
     let args = ["--allow-requantize", &slc, &requantised, "Q8_0"];
     run_to(0, &[&["quantize"], &args[..]].concat());
@@ -51,7 +51,7 @@ fn a_packed_model_tells_the_same_and_unpacks_to_the_same_bytes() {
     assert!(fs::read(requantised).unwrap() == fs::read(from_gguf).unwrap());
 }
 
-/// Taps, sinks, biases of experts, decays: what is not a matrix travels, too.
+/// Taps, sinks, biases of experts, decays: tensors that are not matrices are preserved as well.
 #[test]
 fn layers_of_every_kind_are_packed() {
     let folder = Folder::new("kinds");
@@ -176,7 +176,7 @@ fn expert_blobs_are_recognised() {
 #[test]
 fn an_interrupted_pack_leaves_nothing() {
     let folder = Folder::new("interrupted");
-    // One tensor of 400 MB that takes no disk: F16, 50,000 rows of 4096.
+    // One tensor of 400 MB that takes no disk space: F16, 50,000 rows of 4096.
     let mut header = b"GGUF\x03\0\0\0".to_vec();
     header.extend([1u64, 0, 17].iter().flat_map(|n| n.to_le_bytes()));
     header.extend(b"blk.0.attn_q.weig");

@@ -10,7 +10,7 @@ pub(crate) const MODEL: &str = concat!(
     "/../models/tale-5.8m-Q4_K_M.gguf"
 );
 
-/// What a finished program left behind.
+/// The results of a finished program.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -79,7 +79,7 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// A folder of its own among the temporary files, removed when dropped.
+/// A temporary folder, removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -97,7 +97,7 @@ impl Folder {
         path.to_str().expect("the path is UTF-8").to_owned()
     }
 
-    /// What is in it, in order.
+    /// The names in it, in order.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("it is there");
         let names = entries.map(|entry| entry.expect("it can be read").file_name());
