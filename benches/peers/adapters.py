@@ -19,7 +19,7 @@ MODULES = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
            "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
 FILE_TYPES = {"f16": "float16", "f32": "float32"}
 BYTES_MAX = 40e9
-# What a disk keeps free beside them.
+# Disk space to keep free in addition to them.
 BYTES_FREE = 1e9
 # From one adapter's place in the pool to the next one's: no multiple of a row, so that no matrix repeats.
 STEP = 4099
@@ -44,7 +44,7 @@ class Model:
         self.architecture = reader.fields["general.architecture"].contents()
         # By name: (columns, rows), as GGUF writes them.
         self.shapes = {tensor.name: [int(n) for n in tensor.shape] for tensor in reader.tensors}
-        # A token reads every weight but those of the embedding, of which it reads a row. Mixtures read less.
+        # A token reads every weight except for the embedding, of which it reads one row. Mixtures read less.
         is_tied = "output.weight" not in self.shapes
         self.bytes_per_token = sum(int(tensor.n_bytes) for tensor in reader.tensors
                                    if is_tied or tensor.name != "token_embd.weight")

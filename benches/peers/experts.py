@@ -12,7 +12,7 @@ its routers choose. Weights are random but for what routers see (mixture.py).
 `compare` generates with both programs in turn, below the same limit, from an empty page cache: the dense part, the
 cache and 64 MB and a reserve for each. The limit is a control group's, or, where none can be made, what locked memory
 leaves. How far the kernel reads ahead in maps decides much of llama.cpp's rate: 128 KiB is what most machines have
-(--read-ahead 128). Beside the rates: what Sluice's cache hits and what part of the best possible that is, by the trace
+(--read-ahead 128). In addition to the rates: what Sluice's cache hits and what part of the best possible that is, by the trace
 of the same run; it may be above 1, as experts that were guessed in time are hits and the best cache does not guess. And
 the time of a token by the longer of reading its bytes as fast as the disk gives them and of computing it with all
 experts in memory; where these do not fit, that time is continued from two models of fewer layers. The disk is measured
@@ -40,7 +40,7 @@ import llama
 import mixture
 from llama import ROOT, SHARED, Failed, environment, say
 
-# What Sluice may use beside the dense part and the cache.
+# Memory that Sluice may use in addition to the dense part and the cache.
 BESIDE = 64_000_000
 # A resident model leaves so much memory to others.
 SPARE = 2_000_000_000
@@ -91,7 +91,7 @@ class Setup:
 
 
 class Row:
-    """What `sluice bench` says of one test, on stdout and beside it."""
+    """What `sluice bench` reports about one test, on stdout and stderr."""
 
     def __init__(self, done, cache):
         fields = json.loads(done.stdout.splitlines()[-1])
@@ -560,7 +560,7 @@ def arguments():
     part.add_argument(
         "--no-pack",
         action="store_true",
-        help="no .slc beside it: experts are read from the GGUF file",
+        help="no .slc next to it: experts are read from the GGUF file",
     )
     part.add_argument(
         "--trace-tokens",
@@ -591,7 +591,7 @@ def arguments():
         type=int,
         default=64,
         metavar="MiB",
-        help="of the limit, beside the rest [64]",
+        help="of the limit, in addition to the rest [64]",
     )
     part.add_argument(
         "--read-ahead",

@@ -107,7 +107,7 @@ def check_answers(sluice, python, work):
 
 
 def measure_sluice(sluice, memory_mb, pin):
-    """Frames/s and percent of the read probe beside them, by share of silence, all from memory."""
+    """Frames/s and percent of the read probe measured with them, by share of silence, all from memory."""
     text = run([*pin, sluice, "gate", "bench", "--json", "--memory", memory_mb, "--cache", 64,
                 "--seconds", "0.3"])
     rows = [json.loads(line) for line in text.splitlines()]

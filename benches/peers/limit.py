@@ -17,7 +17,7 @@ from llama import Failed
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 DROP_CACHES = pathlib.Path("/proc/sys/vm/drop_caches")
-# Allocations of the kernel and of this program, beside a balloon.
+# Allocations of the kernel and of this program, in addition to a balloon.
 BALLOON_SPARE = 256 << 20
 
 

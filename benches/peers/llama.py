@@ -1,4 +1,4 @@
-"""What the programs beside llama.cpp share: its build, and models of published shapes with random weights.
+"""What the comparisons with llama.cpp share: its build, and models of published shapes with random weights.
 
 The tree is the one inside llama-cpp-python's source package, which pip downloads: CMake, a compiler and
 pip are all that the build needs.
@@ -32,7 +32,7 @@ def run(command, **options):
 
 
 def environment(tools):
-    """For llama.cpp's programs: their libraries lie beside them."""
+    """For llama.cpp's programs, whose libraries are next to them."""
     return {**os.environ, "LD_LIBRARY_PATH": str(tools)}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What adapters (LoRA) cost: Sluice with and without them, in turn, and llama-server the same way.
 
-    benches/peers/lora.py tax                    one token at a time, r = 16 on all matrices, beside llama-server
+    benches/peers/lora.py tax                    one token at a time, r = 16 on all matrices, compared with llama-server
     benches/peers/lora.py mixed                  16 sequences with 16, 4 and 1 different adapters
     benches/peers/lora.py zipf --csv FILE        the server: 512 adapters, Poisson arrivals, 10 minutes of each
     benches/peers/lora.py make --model M.gguf --out DIR -n 512 -r 32 --modules q,k,v,o
@@ -11,7 +11,7 @@ Needs the packages numpy and gguf. Adapters have random numbers, lie outside of 
 end (--keep, --adapters DIR). Models: TinyLlama's shape with random weights, made where missing. Builds llama-server
 and llama-quantize as run.py does, or takes a build with --llama DIR or $LLAMA_BIN.
 
-In a run of Sluice every other token is without adapters, and a step is compared with those beside it (bench --in-turn).
+In a run of Sluice every other token is without adapters, and a step is compared with its neighbours (bench --in-turn).
 A run of llama-server is compared with the runs without before and after it, and made again where these two differ too
 much (--unsteady). A tax is the median of the rounds. Exit code: 0 every bar is met, 1 one is missed or could
 not be measured, 2 wrong usage, 130 interrupted.
@@ -126,7 +126,7 @@ def alternate(setup, base, others, servers=None):
 
 
 def head(share):
-    """Prints the head of a table; `share` is what the adapters' bytes beside the weights' are there."""
+    """Prints the head of a table; `share` is the ratio of the adapters' bytes to the weights' there."""
     print(f"| what                          | without |    with |   tax (least to most)  | {share:>6} |    bar | verdict |\n"
           "|---|---:|---:|---|---:|---:|---|", flush=True)
 
@@ -360,7 +360,7 @@ def main():
         stop_all()
     beside = ""
     if setup.n_measured:
-        beside = f"; {setup.n_disturbed} of {setup.n_measured} runs had other processes beside them"
+        beside = f"; {setup.n_disturbed} of {setup.n_measured} runs had other processes running"
     print(f"\n{'every bar is met' if not n_missed else f'{n_missed} missed'}{beside}", flush=True)
     return 1 if n_missed else 0
 

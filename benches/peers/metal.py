@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bare-metal image under KVM beside the hosted program: same model, cores and steps, alternating, medians.
+"""The bare-metal image under KVM, compared with the hosted program: same model, cores and steps, alternating, medians.
 
     benches/peers/metal.py                       11 pairs of 10,240 tokens on one core
     benches/peers/metal.py --cores 2             the same on two, where the accelerator starts them

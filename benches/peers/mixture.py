@@ -31,7 +31,7 @@ ROPE_BASE, EPS, N_CTX = 1e6, 1e-6, 32768
 BLOCK, BLOCK_BYTES = 32, 34
 # Blocks of the pool that rows of experts are cut out of.
 N_POOL = 1 << 16
-# What a disk keeps free beside the files.
+# Disk space to keep free in addition to the files.
 BYTES_FREE = 2e9
 
 # Popularity of the expert of rank r: r ** -ZIPF, before the tokens' own part; SPREAD is the standard deviation of that
@@ -41,7 +41,7 @@ ZIPF, SPREAD = 1.0, 1.3
 MEAN = 0.5
 # What layers add to the stream, as scales of their last matrices: the first layer's attention, that of others, experts.
 ATTN_FIRST, ATTN, EXPERTS = 1.3, 0.5, 0.5
-# Root mean square of queries' and keys' common part beside a random part of 1, in the pairs that rotate fastest.
+# Root mean square of queries' and keys' common part relative to a random part of 1, in the pairs that rotate fastest.
 RECENT, N_RECENT = 2.0, 32
 # Root mean square that attention and experts of scale 1 give, measured.
 ATTN_RMS, EXPERTS_RMS = 0.3, 0.27
@@ -227,7 +227,7 @@ class Vocabulary:
 
 
 def size_of(n_layer, n_vocab):
-    """Bytes of all tensors, and those of them that are not experts'."""
+    """Bytes of all tensors, and of all except the experts."""
     sizes = {m[0]: tensor_bytes(*m) for m in matrices(n_layer, n_vocab)}
     dense = sum(n for name, n in sizes.items() if not name.endswith("_exps.weight"))
     return sum(sizes.values()), dense
@@ -291,7 +291,7 @@ def settings(writer, n_layer, n_vocab):
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(n_layer)
-    # That of a dense layer, of which the published model has none.
+    # The length of a dense layer; the published model has none.
     writer.add_feed_forward_length(6144)
     writer.add_head_count(N_HEAD)
     writer.add_head_count_kv(N_HEAD_KV)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama-cpp-python beside `sluice.Llama`: what programs written for it do, on the same files, in turn.
+"""llama-cpp-python compared with `sluice.Llama`: what programs written for it do, on the same files, in turn.
 
     benches/peers/python.py --model MODEL.gguf [--model OTHER.gguf] [--pairs N] [--overhead]
 
@@ -152,7 +152,7 @@ class Scenarios:
         return texts, 32
 
     def margin(self, tokens, best, other):
-        """How much better one token is than another behind tokens, in logits."""
+        """How much better one token is than another after some tokens, in logits."""
         llama = self.llama(logits_all=True)
         llama.reset()
         llama.eval(tokens)

@@ -152,7 +152,7 @@ def against_llama(model, flags, sluice_flags=(), avx2=False, test=0):
 
 
 def passes(model, flags, four):
-    """The time of a pass of four tokens over that of one."""
+    """The time of a pass of four tokens, relative to one token."""
     def measure(setup):
         file = model(setup)
         rate = lambda more: lambda: bench_sluice(setup, file, flags, more)[0]["avg_ts"]
@@ -163,7 +163,7 @@ def passes(model, flags, four):
 
 
 def disturbed(model, flags):
-    """The rate beside a process that spins on CPU 0, over the quiet rate."""
+    """The rate while another process spins on CPU 0, relative to the quiet rate."""
     def measure(setup):
         file = model(setup)
         programs = {"sluice": lambda: bench_sluice(setup, file, flags)}

@@ -11,7 +11,7 @@
     long      one answer is being written when a prompt of 4,000 tokens comes
     again     a prompt of 4,000 tokens, the same again, and again after a restart
     start     from the start of the server to its first answer; Sluice's file is packed
-    rate      Sluice alone: turns in which every stream decodes, beside `sluice bench`
+    rate      Sluice alone: turns in which every stream decodes, compared with `sluice bench`
 
 Builds llama-server and llama-quantize as run.py does, or takes a build with --llama DIR or $LLAMA_BIN. The
 models: TinyLlama's shape with random weights, which is given a whole vocabulary so that every token has
@@ -229,7 +229,7 @@ def start(setup, kind, prompts):
 
 
 def rate(n_clients):
-    """The server's own count of turns in which every stream decodes, beside what bench reaches."""
+    """The server's own count of turns in which every stream decodes, compared with bench's rate."""
     # Streams begin one after the other. The more there are, the longer they have to be to overlap.
     n_answer = N_ANSWER if n_clients <= 16 else 256 - N_PROMPT - 2
 
@@ -345,7 +345,7 @@ class Results:
     def measure(self, cell, side, servers, round_number):
         """One cell of one server in one round; what fails is kept as the cell's error.
 
-        What was measured beside other processes is measured again, as long as patience lasts.
+        Measurements with other processes running are repeated, as long as patience lasts.
         """
         subject = servers[side] if cell.model else self.setup.sides[side]
         until = time.perf_counter() + self.setup.patience_s
@@ -549,7 +549,7 @@ def main():
     n_judged = sum(row["verdict"] != "-" for row in rows)
     print(f"\n{n_judged - sum(row['verdict'] == 'MISSED' for row in rows)} of {n_judged} bars are met; the client "
           f"took at most {results.client_pct:.0f}% of a core; {results.n_disturbed} of {results.n_measured} measurements "
-          f"had other processes beside them", flush=True)
+          f"had other processes running", flush=True)
     return 1 if n_missed else 0
 
 

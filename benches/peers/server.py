@@ -1,4 +1,4 @@
-"""Servers that are started, watched and stopped, and never left behind."""
+"""Servers that are started, watched, and always stopped."""
 import atexit, ctypes, functools, os, pathlib, resource, signal, socket, subprocess, tempfile, time
 
 import llama
@@ -130,7 +130,7 @@ class Watch:
 
 
 def wait_for_quiet(pct_max, until):
-    """Waits while other processes use more than that of a core, at most until then."""
+    """Waits while other processes use more than this share of a core, until a deadline."""
     while time.perf_counter() < until:
         with Watch({}, None) as watch:
             time.sleep(0.5)

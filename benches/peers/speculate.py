@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speculation beside llama-server: the same prompts, greedily, with and without drafts, in turns.
+"""Speculation compared with llama-server: the same prompts, greedily, with and without drafts, in turns.
 
 Each kind of --spec-type of llama-server is tried, and the best one of each prompt counts. A new server is started for
 each answer: nothing is learnt from another round.

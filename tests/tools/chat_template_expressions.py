@@ -285,7 +285,7 @@ class Generation(jinja2.ext.Extension):
 
 
 def composed(chance, n):
-    """Filters behind each other, methods, operators and tests, with values of all kinds."""
+    """Chains of filters, methods, operators and tests, with values of all kinds."""
     values = NAMES + ["m", "p", "messages", "(1, 'a')", "'a-b_C d'", "'  x '", "[none, 1, 'q']", "{'k': [1, {'z': none}]}", "1.0", "-3.7",
                       "(h | safe)", "'%s|%s'", "range(4)", "d.items()", "o[0]", "s[2:5]", "'12'", "'é\\n'", "[[1, 2], [3, 4]]", "nope.a"]
     # What jinja2 makes lazily fails later there, or never.

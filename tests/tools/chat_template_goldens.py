@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/chat/cases.json: what Python's jinja2 makes of the templates beside it.
+"""Writes tests/fixtures/chat/cases.json: what Python's jinja2 makes of the templates next to it.
 
     python3 tests/tools/chat_template_goldens.py
 

@@ -8,7 +8,7 @@ A file under `hosted/cli/tests/cli/families/` has by hand
 
     config      config.json, as the family's published folders have it, but small
     tokenizer   the folder under `convert/` or `families/tokenizers/` whose tokenizer it has
-    added       special tokens behind those of the tokenizer (optional)
+    added       special tokens after the tokenizer's own (optional)
     files       other files of the folder, name to content (optional)
     raw         config.json is read as it is, without the defaults of transformers (optional)
     pre         the pre-tokenizer's name (optional; else the one of the tokenizer's rules)
@@ -132,7 +132,7 @@ def folder_of(case, folder):
 
 
 def add_tokens(path, added):
-    """Special tokens behind the others."""
+    """Special tokens after the others."""
     tokenizer = json.loads(path.read_text())
     tokens = tokenizer["added_tokens"]
     first = max(token["id"] for token in tokens) + 1

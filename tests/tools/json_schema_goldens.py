@@ -6,7 +6,7 @@ schema is made by chance from a fixed seed: keywords, their combinations, refere
 that every object of a schema declares its other properties, so that our closing by default
 changes nothing and the verdicts must be equal; otherwise what we accept must be valid.
 
-`long_numbers` are schemas of whole numbers that doubles do not hold, in and beyond 64 bits, as text, and numbers beside
+`long_numbers` are schemas of whole numbers that doubles do not hold, in and beyond 64 bits, as text, and numbers near
 their bounds: Python's integers are exact.
 
     pip install jsonschema

@@ -4,7 +4,7 @@
     pip install tokenizers gguf
     python tests/tools/tokenizer_speed.py [ROUNDS] [FOLDER]
 
-FOLDER is the data folder beside the checkout (models/, goldens/, data/). One thread each. HF
+FOLDER is the data folder next to the checkout (models/, goldens/, data/). One thread each. HF
 encodes the whole text by `encode_batch_fast` (no offsets), we by `Tokenizer::encode`; every round runs
 one after the other, and the medians count. The tokens must be the same, but for WordPiece: HF
 keeps a combining mark that stands alone, llama.cpp, which we follow, drops it (one token here).

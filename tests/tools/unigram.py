@@ -5,7 +5,7 @@
 made by `hf_tokens.py`.
 
 Hugging Face's normaliser looks at graphemes: if one begins with a key of the map, the rest of it is lost
-(U+0301 behind U+FB01), and a key that is longer than a grapheme is not found. SentencePiece is what models
+(U+0301 after U+FB01), and a key that is longer than a grapheme is not found. SentencePiece is what models
 were trained with; so its normalisation counts where the two differ. It adds scores in 32 bits, Hugging
 Face in 64, which tells equally good ways apart differently; Hugging Face's sums count.
 """
