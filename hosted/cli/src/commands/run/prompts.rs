@@ -221,13 +221,13 @@ mod tests {
         let cases = [
             (
                 "{".into(),
-                "no JSON object: EOF while parsing an object at column 1",
+                "not a JSON object: EOF while parsing an object at column 1",
             ),
             ("[1]".into(), "[1], expected an object with \"prompt\""),
             ("{}".into(), "\"prompt\" is missing"),
             (
                 r#"{"prompt": ["x"]}"#.into(),
-                "\"prompt\" is [\"x\"], expected a text",
+                "\"prompt\" is [\"x\"], expected a string",
             ),
             (
                 with(r#""n": 1"#),
@@ -235,16 +235,16 @@ mod tests {
             ),
             (
                 with(r#""n_predict": 1.5"#),
-                "\"n_predict\" is 1.5, expected a whole number",
+                "\"n_predict\" is 1.5, expected an integer",
             ),
             (with(r#""n_predict": -2"#), "\"n_predict\" is -2, "),
             (
                 with(r#""stop": "x""#),
-                "\"stop\" is \"x\", expected a list of texts",
+                "\"stop\" is \"x\", expected a list of strings",
             ),
             (
                 with(r#""stop": ["x", null]"#),
-                "\"stop\"[1] is null, expected a text",
+                "\"stop\"[1] is null, expected a string",
             ),
             (
                 with(r#""lora": 1"#),
@@ -260,7 +260,7 @@ mod tests {
             ),
             (
                 with(r#""lora": [{"path": 1}]"#),
-                "\"lora\"[0]: \"path\" is 1, expected a text",
+                "\"lora\"[0]: \"path\" is 1, expected a string",
             ),
             (
                 with(r#""lora": [{"path": "a", "scale": "1"}]"#),
