@@ -72,7 +72,7 @@ class Scenarios:
                           "seed": 1, "chat_format": chat_format}
         if package == "sluice":
             # Time, not draft tokens, is compared.
-            self.arguments["flags"] = ["--spec-type", "none"]
+            self.arguments["spec_type"] = "none"
         else:
             self.arguments["n_threads_batch"] = threads
         self.made = {}
@@ -279,7 +279,7 @@ def streamed(args, model, n):
     """Tokens per second of a stream, from the first chunk to the last."""
     code = ("import json,sys,time,sluice\n"
             "path,threads,text,n=json.loads(sys.argv[1])\n"
-            "llama=sluice.Llama(path,n_ctx=1024,n_threads=threads,verbose=False,flags=['--spec-type','none'])\n"
+            "llama=sluice.Llama(path,n_ctx=1024,n_threads=threads,verbose=False,spec_type='none')\n"
             "end=llama.token_eos()\n"
             "times=[time.perf_counter() for _ in llama.create_completion(text,max_tokens=n,temperature=0.0,stream=True,"
             "logit_bias={end:-100})]\n"

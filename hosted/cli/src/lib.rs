@@ -7,36 +7,11 @@ mod outcome;
 mod ui;
 
 use clap::error::ErrorKind;
-pub use commands::serve::{ServerSetup, TeamOf};
-use commands::{Cli, Command};
+use commands::Cli;
 use outcome::{EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Ending, UsageError};
-use sluice::core::team::StopFlag;
 use sluice_pull::PullError;
 use std::ffi::OsString;
 use ui::output;
-
-/// The server that `sluice serve` would be with the flags `args`, which begin behind the command's name. It neither
-/// listens nor loads yet.
-///
-/// # Errors
-/// A flag is unknown or out of range, or threads cannot be started.
-pub fn server_setup(
-    args: &[String],
-    team: TeamOf<'_>,
-    stop: &StopFlag,
-) -> anyhow::Result<ServerSetup> {
-    let words = ["sluice", "serve"].into_iter().map(OsString::from);
-    let cli = parse(words.chain(args.iter().map(OsString::from)).collect())?;
-    let Command::Serve(args) = cli.command else {
-        return Err(UsageError("flags of `sluice serve` are expected".to_owned()).into());
-    };
-    ServerSetup::new(&args, team, stop)
-}
-
-/// Sets whether only errors are printed on stderr.
-pub fn set_quiet(is_quiet: bool) {
-    output::set_quiet(is_quiet);
-}
 
 /// Runs the program with `args`, whose first is the program's name, and returns the exit code.
 #[must_use]

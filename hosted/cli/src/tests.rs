@@ -1,6 +1,7 @@
 //! Tests of the command line.
 
 use super::*;
+use crate::commands::Command;
 
 fn parsed(args: &[&str]) -> Result<Cli, String> {
     let all = [&["sluice"], args].concat();

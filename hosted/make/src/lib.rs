@@ -1,9 +1,11 @@
 //! Making model files: GGUF files from Hugging Face folders ([`mod@convert`]) and from other systems' expert blobs
 //! ([`mod@import`], [`uth`]), quantised files ([`mod@quantize`]), files whose weights are used in place ([`slc`]),
-//! split files ([`mod@split`]), and adapter files in several formats ([`lora`]).
+//! split files ([`mod@split`]), 2-bit copies of models as their drafts ([`mod@draft_copy`]), and adapter files in several
+//! formats ([`lora`]).
 #![forbid(unsafe_code)]
 
 pub mod convert;
+pub mod draft_copy;
 pub mod import;
 pub mod lora;
 mod pieces;

@@ -8,6 +8,7 @@
 //! Source: the layout of `huggingface_hub` ("Understand caching") and the hub's HTTP interface.
 #![forbid(unsafe_code)]
 
+mod access;
 mod cache;
 mod choose;
 mod download;
@@ -17,6 +18,7 @@ mod hub;
 mod partial;
 mod repo;
 
+pub use access::HubAccess;
 pub use cache::Cache;
 pub use choose::FileChoice;
 pub use error::PullError;
@@ -119,6 +121,14 @@ fn chosen<'p>(
         repo: request.repo.to_string(),
         why,
     })
+}
+
+impl PulledFiles {
+    /// The model's file: the first one, or the folder if there are no files.
+    #[must_use]
+    pub fn into_model(self) -> PathBuf {
+        self.files.into_iter().next().unwrap_or(self.folder)
+    }
 }
 
 impl dyn Watch + '_ {

@@ -9,6 +9,7 @@
 mod answers;
 mod arguments;
 mod callback;
+mod config;
 mod context;
 mod fork;
 mod gate;

@@ -2,25 +2,23 @@
 
 use crate::answers::{Answer, ChatPrompt, Ranking, refused, waited};
 use crate::callback::{Processor, Raised};
+use crate::config::Arguments;
 use crate::context::{Context, Sampler};
 use crate::fork::OfProcess;
 use crate::making::{SIGNALS, made};
 use crate::model::Model;
 use crate::requests;
-use core::any::Any;
 use core::time::Duration;
 use numpy::{PyArray1, PyArray2, PyArrayMethods as _};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::wrap_pyfunction;
-use sluice::Team;
 use sluice::core::team::StopFlag;
 use sluice::embed::Normalization;
-use sluice_cli::server_setup;
-use sluice_serve::ServeError;
+use sluice_make::draft_copy::DraftCopy;
 use sluice_serve::api::{AdapterRequest, EmbeddingInput, EmbeddingRequest, FieldName, VectorKind};
-use std::collections::HashMap;
+use sluice_serve::{Log, ServeError};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -34,14 +32,15 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Models in memory, and the engine that runs them.
 ///
-/// `flags` are the flags of `sluice serve`. `log` is called with each log line, from any thread.
+/// `arguments` are named as in `sluice.Llama` and `sluice.Options`; None stands for the default. `log` is called with
+/// each log line, from any thread.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Service(OfProcess<Arc<Inner>>);
 
 struct Inner {
     service: sluice_serve::Service,
     /// Keeps the temporary folder of the draft model until the service ends.
-    _copy: DraftCopy,
+    _copy: DraftFile,
 }
 
 impl Drop for Inner {
@@ -66,19 +65,27 @@ fn stop_all(py: Python<'_>) {
     }
 }
 
-/// The 2-bit copy of the model, if it is used as a draft model.
-type DraftCopy = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
+/// The 2-bit copy of the model, if it drafts.
+type DraftFile = Arc<Mutex<Option<DraftCopy>>>;
 
 #[pymethods]
 impl Service {
     #[new]
-    #[pyo3(signature = (flags, log=None))]
-    fn new(py: Python<'_>, flags: Vec<String>, log: Option<Py<PyAny>>) -> PyResult<Self> {
-        sluice_cli::set_quiet(log.is_none());
-        let (copy, stop) = (DraftCopy::default(), Arc::new(StopFlag::new()));
+    #[pyo3(signature = (arguments, log=None))]
+    fn new(
+        py: Python<'_>,
+        arguments: &Bound<'_, PyDict>,
+        log: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let arguments = Arguments::read(arguments)?;
+        let (copy, stop) = (DraftFile::default(), Arc::new(StopFlag::new()));
         let starting = {
             let (copy, stop) = (Arc::clone(&copy), Arc::clone(&stop));
-            sluice_serve::Service::start(move || set_up(&flags, log, &copy, &stop))
+            sluice_serve::Service::start(move || {
+                let setup = arguments.set_up(logged(log), &stop)?;
+                *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.copy;
+                Ok((setup.config, setup.team))
+            })
         };
         let starting = starting.map_err(|error| failed(&error))?;
         let started = made(py, starting, |starting| {
@@ -249,46 +256,18 @@ impl Service {
     }
 }
 
-fn set_up(
-    flags: &[String],
-    log: Option<Py<PyAny>>,
-    copy: &Mutex<Option<Box<dyn Any + Send>>>,
-    stop: &StopFlag,
-) -> Result<(sluice_serve::ServerConfig, Team), String> {
-    let setup = server_setup(flags, &mut team, stop);
-    let mut setup = setup.map_err(|error| format!("{error:#}"))?;
-    *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.take_copy();
-    let mut config = setup.config;
-    config.log = match log {
-        None => Arc::new(|_: &str| {}),
-        Some(log) => Arc::new(move |line: &str| {
-            let _told = Python::try_attach(|py| {
-                if let Err(error) = log.call1(py, (line,)) {
-                    error.write_unraisable(py, None);
-                }
-            });
-        }),
+/// Calls `log`, which any thread may do.
+fn logged(log: Option<Py<PyAny>>) -> Log {
+    let Some(log) = log else {
+        return Arc::new(|_: &str| {});
     };
-    config.http.body_max = BODY_MAX;
-    // API keys are for clients over the network.
-    config.http.keys.clear();
-    Ok((config, setup.team))
-}
-
-/// The threads for these placement flags, shared by all models of a process, so that they take turns.
-fn team(placement: &str, make: &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team> {
-    static TEAMS: Mutex<Option<(u32, HashMap<String, Team>)>> = Mutex::new(None);
-    let mut known = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    // After a fork, the parent's threads do not exist in the child.
-    known.take_if(|(owner, _)| *owner != process);
-    let (_, teams) = known.get_or_insert_with(|| (process, HashMap::new()));
-    if let Some(team) = teams.get(placement) {
-        return Ok(team.clone());
-    }
-    let team = make()?;
-    teams.insert(placement.to_owned(), team.clone());
-    Ok(team)
+    Arc::new(move |line: &str| {
+        let _told = Python::try_attach(|py| {
+            if let Err(error) = log.call1(py, (line,)) {
+                error.write_unraisable(py, None);
+            }
+        });
+    })
 }
 
 fn failed(error: &ServeError) -> PyErr {
@@ -297,4 +276,3 @@ fn failed(error: &ServeError) -> PyErr {
 
 /// How long stopping may take.
 const STOPPED: Duration = Duration::from_secs(5);
-const BODY_MAX: usize = 1 << 30;

@@ -22,9 +22,7 @@ def adapters():
 def test_adapters_are_on_for_all_or_named(tale, adapters):
     plain = sluice.Llama(tale, n_ctx=512)
     always = sluice.Llama(tale, n_ctx=512, lora_path=adapters[0], lora_scale=4.0)
-    named = sluice.Llama(
-        tale, n_ctx=512, lora_modules={"first": adapters[0]}, flags=["--lora-scaled", f"{adapters[0]}:4"]
-    )
+    named = sluice.Llama(tale, n_ctx=512, lora_modules={"first": adapters[0]}, lora_scaled={adapters[0]: 4})
     assert text(always) != text(plain)
     # One that is always on, and one that is asked for instead.
     assert text(named) == text(always)

@@ -41,8 +41,8 @@ def test_what_is_wrong_is_named(make, mixture):
         ({"expert_cache_mib": 0}, "expert_cache_mib"),
         ({"expert_io": "pread"}, "expert_cache_mib"),
         ({"expert_cache_mib": 1, "expert_io": "tape"}, "tape"),
-        ({"expert_cache_mib": 1, "expert_policy": "static"}, "expert-profile"),
-        ({"expert_cache_mib": 1, "expert_dirs": ["a,b"]}, "comma"),
+        ({"expert_cache_mib": 1, "expert_policy": "static"}, "expert_profile"),
+        ({"expert_cache_mib": 1, "expert_dirs": ["nowhere,with comma"]}, "nowhere,with comma"),
     ]:
         with pytest.raises(ValueError, match=said):
             make(mixture, **arguments)

@@ -1,5 +1,6 @@
 import asyncio
 import pickle
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -84,8 +85,29 @@ def test_wrong_arguments_are_named(llama, tale):
         sluice.Llama(tale, rope_freq_base=5.0)
     with pytest.raises(ValueError, match="type_k"):
         sluice.Llama(tale, type_k=99)
-    with pytest.raises(ValueError, match="cache-type-k"):
-        sluice.Llama(tale, type_k="q9")
+    for wrong, name in [
+        ({"type_k": "q9"}, "type_k is 'q9', expected one of f32, "),
+        ({"n_ctx": -1}, "n_ctx is -1, expected an integer from 0 to "),
+        ({"poll": 101}, "poll is 101, expected an integer from 0 to 100"),
+        ({"prompt_share": 2.0}, "prompt_share is 2.0, expected a number from 0 to 1"),
+        ({"spec_type": "ngram,nonsense"}, "spec_type is 'ngram,nonsense', expected auto, "),
+        ({"spec_type": ["none", "ngram"]}, "spec_type: none and auto cannot be combined"),
+        ({"top_p": 1.5}, "top_p is 1.5, expected a number from 0 to 1"),
+        ({"cpu_mask": "0xz"}, "cpu_mask is '0xz', "),
+        ({"lora_dir": "/nowhere"}, "lora_dir: /nowhere "),
+        ({"expert_profile": "/nowhere", "expert_cache_mib": 1}, "expert_profile is '/nowhere', "),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(name)):
+            sluice.Llama(tale, **wrong)
+    for wrong, name in [
+        ({"n_parallel": "4"}, "n_parallel is '4', expected an integer"),
+        ({"n_threads": True}, "n_threads is True, expected an integer"),
+        ({"context_shift": "yes"}, "context_shift is 'yes', expected True or False"),
+        ({"lora_scaled": ["a"]}, "lora_scaled is ['a'], expected a mapping"),
+        ({"chat_template_kwargs": {"a": {1}}}, "chat_template_kwargs is {'a': {1}}, expected JSON"),
+    ]:
+        with pytest.raises(TypeError, match=re.escape(name)):
+            sluice.Llama(tale, **wrong)
     with pytest.warns(UserWarning, match="n_gpu_layers"):
         sluice.Llama(tale, n_gpu_layers=-1, vocab_only=True)
     for path in ("/nowhere/model.gguf", "/etc/passwd"):
@@ -385,10 +407,11 @@ def test_drafts_change_nothing(tale):
     def text(llama):
         return llama(PROMPT, max_tokens=60, temperature=0.7, seed=11)["choices"][0]["text"]
 
-    expected = text(sluice.Llama(tale, flags=["--spec-type", "none"]))
+    expected = text(sluice.Llama(tale, spec_type="none"))
     lookup = sluice.LlamaPromptLookupDecoding(num_pred_tokens=6)
     assert text(sluice.Llama(tale, draft_model=lookup)) == expected
     assert text(sluice.Llama(tale, draft_model=tale)) == expected
+    assert text(sluice.Llama(tale, spec_type=["ngram", "draft-self"], spec_draft_n_max=4)) == expected
     with pytest.raises(TypeError, match="draft_model"):
         sluice.Llama(tale, draft_model=lambda ids: ids)
 

@@ -112,7 +112,7 @@ def test_ctrl_c_ends_what_is_computed(tale, what):
     code = """
         import sys, threading, os, signal, time
         import sluice
-        llama = sluice.Llama(sys.argv[1], n_ctx=200_000, flags=["--context-shift"])
+        llama = sluice.Llama(sys.argv[1], n_ctx=200_000, context_shift=True)
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
         def slow(ids, scores):
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_a_draft_copy(tale, tmp_path):
             sent.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
         threading.Thread(target=watch).start()
-        copy = dict(n_ctx=64, n_threads=1, flags=["--spec-type", "draft-self"])
+        copy = dict(n_ctx=64, n_threads=1, spec_type="draft-self")
         lines = []
         try:
             sluice.Llama(sys.argv[1], log=lines.append, **copy)
@@ -199,7 +199,7 @@ def test_an_interpreter_that_ends_while_work_goes_on(tale):
     code = """
         import sys, threading
         import sluice
-        llama = sluice.Llama(sys.argv[1], n_ctx=100_000, flags=["--context-shift"])
+        llama = sluice.Llama(sys.argv[1], n_ctx=100_000, context_shift=True)
         more = dict(max_tokens=1_000_000, ignore_eos=True)
         streams = [llama("Once", stream=True, logits_processor=lambda i, s: s, **more) for _ in range(3)]
         for stream in streams: next(stream)
@@ -217,7 +217,7 @@ def test_a_model_may_go_while_its_callbacks_run(tale):
         import gc, sys
         import sluice
         for _ in range(5):
-            llama = sluice.Llama(sys.argv[1], n_ctx=100_000, flags=["--context-shift"], log=lambda line: None)
+            llama = sluice.Llama(sys.argv[1], n_ctx=100_000, context_shift=True, log=lambda line: None)
             more = dict(max_tokens=1_000_000, ignore_eos=True)
             streams = [llama("Once", stream=True, logits_processor=lambda i, s: s, **more) for _ in range(3)]
             for stream in streams: next(stream)

@@ -6,6 +6,7 @@ use crate::engine::EngineOptions;
 use crate::models::ModelsOptions;
 use core::fmt;
 use core::time::Duration;
+use sluice::host::process::available_memory_bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -129,6 +130,20 @@ impl Default for EngineOptions {
             checkpoint_every: 4096,
             telemetry: None,
             max_adapters: 0,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Bytes for [`Self::cache_ram`] from a number of MiB: -1 is a quarter of the available memory, `None` also that,
+    /// but at most 8 GiB.
+    #[must_use]
+    pub fn cache_ram_bytes(mib: Option<i64>) -> u64 {
+        let quarter = || available_memory_bytes() / 4;
+        match mib.map(u64::try_from) {
+            Some(Ok(mib)) => mib.saturating_mul(1 << 20),
+            Some(Err(_)) => quarter(),
+            None => quarter().min(8 << 30),
         }
     }
 }

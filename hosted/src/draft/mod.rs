@@ -7,12 +7,14 @@
 
 mod error;
 mod head;
+mod options;
 mod sampler;
 mod source;
 mod vocabulary;
 
 pub use error::DraftError;
 pub use head::HeadDrafter;
+pub use options::{DraftKind, DraftOptions};
 pub use source::{DraftSource, SpeculationSetup};
 
 use crate::generate::common_prefix;

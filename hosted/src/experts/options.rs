@@ -45,3 +45,9 @@ impl ExpertOptions {
         }
     }
 }
+
+impl Default for ExpertOptions {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}

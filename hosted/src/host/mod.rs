@@ -12,5 +12,6 @@ pub mod placement;
 pub mod process;
 pub mod profile;
 pub mod reads;
+pub mod threads;
 pub mod topology;
 pub mod workers;

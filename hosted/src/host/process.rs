@@ -3,13 +3,44 @@
 
 use core::fmt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::read_to_string;
 
 /// Peak resident memory of this process so far, in bytes (`VmHWM`): anonymous memory and
 /// pages of mapped files. `None` if `/proc` is not mounted.
 pub fn peak_memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let status = read_to_string("/proc/self/status").ok()?;
     parse_peak_memory(&status)
 }
+
+/// Bytes of memory that this process may still take: what the machine has available, or less where a cgroup allows
+/// less.
+pub fn available_memory_bytes() -> u64 {
+    let info = read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = info
+        .lines()
+        .find_map(|line| kib_of_line(line, "MemAvailable:"));
+    let free = free.map_or(AVAILABLE_IF_UNKNOWN, |kib| kib << 10);
+    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut own = groups.lines().filter_map(|line| line.strip_prefix("0::"));
+    // In a container the own group is often the root of what it sees.
+    let own = format!("/sys/fs/cgroup{}", own.next().unwrap_or("/"));
+    let folders = [own.as_str(), "/sys/fs/cgroup"];
+    let rooms = folders.into_iter().filter_map(cgroup_room);
+    rooms.fold(free, u64::min)
+}
+
+/// The bytes that a cgroup's limit leaves; `None` without a limit.
+fn cgroup_room(folder: &str) -> Option<u64> {
+    let number = |name: &str| -> Option<u64> {
+        let text = read_to_string(format!("{folder}/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let max = number("memory.max")?;
+    Some(max.saturating_sub(number("memory.current").unwrap_or(0)))
+}
+
+/// Available memory where the kernel does not report it.
+const AVAILABLE_IF_UNKNOWN: u64 = 4 << 30;
 
 /// The process may not open as many files as it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +91,7 @@ const FILES_BESIDE: u64 = 256;
 
 /// The number of a line of `/proc/self/status` that is in KiB, such as `VmLck:`.
 pub(crate) fn status_kib(name: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let status = read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| kib_of_line(line, name))
 }
 
@@ -72,10 +103,8 @@ pub(crate) fn kib_of_line(line: &str, name: &str) -> Option<u64> {
 
 /// Reads `VmHWM:   1234 kB` of a status file; the unit is always 1024 bytes.
 fn parse_peak_memory(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let mut lines = status.lines();
+    let kib = lines.find_map(|line| kib_of_line(line, "VmHWM:"))?;
     kib.checked_mul(1024)
 }
 

@@ -3,7 +3,7 @@
 use crate::flags::experts::ExpertArgs;
 use crate::flags::names::kernels;
 use crate::flags::placement::PlacementArgs;
-use clap::builder::{FalseyValueParser, PossibleValuesParser};
+use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
 use sluice::core::model::ModelConfig;
@@ -38,10 +38,10 @@ pub(crate) struct EngineArgs {
     ///
     /// q8_0 halves the memory of f16: -ctk q8_0 -ctv q8_0.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
-    pub(crate) cache_type_k: String,
+    pub(crate) cache_type_k: KvType,
     /// Set the KV cache type of values [short: -ctv]
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
-    pub(crate) cache_type_v: String,
+    pub(crate) cache_type_v: KvType,
     /// Do not rotate keys and values before quantizing them
     ///
     /// Applies to the cache types q8_0, q4_0 and fp8.
@@ -72,9 +72,8 @@ pub(crate) struct EngineArgs {
 
 impl EngineArgs {
     /// The types of keys and of values in the KV cache.
-    pub(crate) fn cache_types(&self) -> (KvType, KvType) {
-        let ty = |name| KvType::from_name(name).expect("clap accepts only names of types");
-        (ty(&self.cache_type_k), ty(&self.cache_type_v))
+    pub(crate) const fn cache_types(&self) -> (KvType, KvType) {
+        (self.cache_type_k, self.cache_type_v)
     }
 
     /// Tokens per step.
@@ -142,6 +141,7 @@ pub(crate) fn load_mode(mode: &str) -> LoadMode {
     }
 }
 
-pub(crate) fn kv_types() -> PossibleValuesParser {
-    PossibleValuesParser::new(KvType::ALL.map(KvType::name))
+pub(crate) fn kv_types() -> impl TypedValueParser<Value = KvType> {
+    let names = PossibleValuesParser::new(KvType::ALL.map(KvType::name));
+    names.try_map(|name| KvType::from_name(&name).ok_or("unknown type"))
 }

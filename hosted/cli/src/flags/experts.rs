@@ -104,7 +104,7 @@ pub(crate) fn say(model: &Model) {
         note(format_args!("warning: {text}"));
     }
     if let Some(placement) = experts.placement() {
-        placement::say(&[placement]);
+        placement::say(&placement);
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use sluice::core::team::StopFlag;
 use sluice::host::interrupt;
-use sluice_pull::{Cache, FileChoice, Hub, Progress, PullError, PullRequest, PulledFiles, Watch};
+use sluice_pull::{FileChoice, HubAccess, Progress, PullError, PullRequest, PulledFiles, Watch};
 use std::path::PathBuf;
 
 /// A model on Hugging Face, as an alternative to `-m`.
@@ -66,8 +66,7 @@ impl HubArgs {
     /// # Errors
     /// [`PullError`].
     pub(crate) fn fetch(&self, request: &PullRequest) -> anyhow::Result<PathBuf> {
-        let pulled = self.access.fetch(request)?;
-        Ok(pulled.files.into_iter().next().unwrap_or(pulled.folder))
+        Ok(self.access.fetch(request)?.into_model())
     }
 }
 
@@ -102,25 +101,13 @@ impl AccessArgs {
     /// # Errors
     /// [`PullError`].
     pub(crate) fn fetch(&self, request: &PullRequest) -> anyhow::Result<PulledFiles> {
-        let cache = Cache::from_env()?;
-        let hub = match self.is_offline() {
-            true => None,
-            false => Some(Hub::from_env(self.hf_token.as_deref())?),
-        };
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let mut shown = Shown { bar: None, stop };
-        Ok(sluice_pull::pull(
-            request,
-            hub.as_ref(),
-            &cache,
-            &mut shown,
-        )?)
-    }
-
-    fn is_offline(&self) -> bool {
-        let set = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
-        let words = ["1", "on", "yes", "true"];
-        self.offline || words.iter().any(|word| set.eq_ignore_ascii_case(word))
+        let access = HubAccess {
+            token: self.hf_token.clone(),
+            offline: self.offline,
+        };
+        Ok(access.fetch(request, &mut shown)?)
     }
 }
 

@@ -5,15 +5,13 @@ use crate::ui::output::note;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
-use core::str::FromStr as _;
 use sluice::Team;
-use sluice::host::cpus::{CPUS_MAX, CpuList};
-use sluice::host::isa;
+use sluice::host::cpus::CpuList;
 use sluice::host::measures::HostMeasure;
-use sluice::host::memory::{self, MemoryPolicy};
-use sluice::host::placement::{Bind, Numa, Priority, WorkerOptions};
+use sluice::host::memory;
+use sluice::host::placement::{Numa, Priority};
+use sluice::host::threads::PlacementOptions;
 use sluice::host::topology::{CoreChoice, Cores};
-use sluice::host::workers::Workers;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
@@ -36,8 +34,8 @@ pub(crate) struct PlacementArgs {
     ///
     /// By default the performance cores, or all of the given CPUs.
     #[arg(long, value_name = "KIND", env = "SLUICE_CORES", hide_env_values = true,
-        value_parser = cores_choice())]
-    cores: Option<String>,
+        value_parser = one_of::<CoreChoice>(["performance", "efficiency", "all"]))]
+    cores: Option<CoreChoice>,
     /// Measure each core's speed and divide the work accordingly
     ///
     /// For --cores all.
@@ -73,84 +71,32 @@ pub(crate) struct PlacementArgs {
 }
 
 impl PlacementArgs {
-    /// The cores to use, and the policy for memory to come; says what was refused. Call it before
-    /// memory is taken and threads are started. `locks` is whether the load mode locks.
-    pub(crate) fn cores(&self, locks: bool) -> Cores {
-        let mut cores = Cores::choose(self.core_choice());
-        if let Some(given) = self.cpus() {
-            let allowed = cores.cpus();
-            cores.keep(|cpu| given.0.contains(&cpu));
-            let found = CpuList(cores.cpus());
-            let is_allowed = |cpu: &usize| allowed.contains(cpu);
-            let is_none = !given.0.iter().any(is_allowed);
-            // A range without an end means those that there are.
-            let range = self
-                .cpu_range
-                .iter()
-                .find(|range| range.0.last() == Some(&(CPUS_MAX - 1)));
-            let is_wanted = |cpu: &&usize| !range.is_some_and(|range| range.0.contains(cpu));
-            if is_none || !given.0.iter().filter(is_wanted).all(is_allowed) {
-                let why = if is_none {
-                    "none of them is there and allowed, so all that are will be used"
-                } else {
-                    "not all of them are there and allowed"
-                };
-                let (wanted, found) = (format!("CPU {given}"), format!("CPU {found}"));
-                let measure = HostMeasure::refused("CPUs", wanted, found, why);
-                say(&[measure.with_remedy("taskset or a cgroup cpuset that has them")]);
-            }
-        }
-        if let Some(numa) = self.numa {
-            say(&numa.apply(&mut cores));
-        }
-        memory::set_policy(MemoryPolicy {
-            huge_pages: self.huge_pages != "off",
-            locks: locks || self.mlock,
-        });
-        cores
-    }
-
-    /// Which kinds of cores to use. CPUs that are given are used whatever they are.
-    fn core_choice(&self) -> CoreChoice {
-        match self.cores.as_deref().map(CoreChoice::from_str) {
-            Some(choice) => choice.expect("clap accepts only names of kinds"),
-            None if self.cpus().is_some() => CoreChoice::All,
-            None => CoreChoice::Performance,
-        }
-    }
-
-    /// The CPUs of mask and range.
-    fn cpus(&self) -> Option<CpuList> {
-        let mut lists = [&self.cpu_mask, &self.cpu_range].into_iter().flatten();
-        let mut all = lists.next()?.clone();
-        lists.for_each(|list| all.extend(list));
-        Some(all)
-    }
-
-    pub(crate) fn options(&self) -> WorkerOptions {
-        let given = self.cpus().is_some();
-        let strict = self.cpu_strict.as_deref();
-        WorkerOptions {
-            bind: match strict {
-                Some("1") => Bind::Own,
-                None if !given => Bind::Own,
-                _ => Bind::Together,
-            },
+    /// The flags as options. `locks` is whether the load mode locks.
+    pub(crate) fn options(&self, locks: bool) -> PlacementOptions {
+        PlacementOptions {
+            cpu_mask: self.cpu_mask.clone(),
+            cpu_range: self.cpu_range.clone(),
+            cpu_strict: self.cpu_strict.as_deref().map(|strict| strict == "1"),
+            cores: self.cores,
+            share_by_speed: self.share_by_speed,
             priority: self.prio,
             poll: self.poll,
+            numa: self.numa,
+            huge_pages: self.huge_pages != "off",
+            locks: locks || self.mlock,
         }
     }
 
-    /// Threads as asked for; says what was refused.
+    /// The cores to use, and the policy for memory to come; notes what was refused. Call it before
+    /// memory is taken and threads are started. `locks` is whether the load mode locks.
+    pub(crate) fn cores(&self, locks: bool) -> Cores {
+        self.options(locks).apply(&mut say)
+    }
+
+    /// Threads as asked for; notes what was refused.
     pub(crate) fn team(&self, n: usize, cores: &Cores) -> anyhow::Result<Team> {
-        let workers = Workers::with_options(n, cores, self.options());
-        let mut workers = workers.context("cannot start threads")?;
-        workers.place_caller();
-        say(workers.measures());
-        if self.share_by_speed {
-            workers.share_by_speed(isa::kernel_table(None)?)?;
-        }
-        Ok(workers.into())
+        let workers = self.options(false).workers(n, cores, &mut say);
+        Ok(workers.context("cannot start threads")?.into())
     }
 
     /// Says what of the memory's measures was refused; of huge pages only if they were asked for.
@@ -159,17 +105,13 @@ impl PlacementArgs {
         let asked = |measure: &&HostMeasure| {
             self.huge_pages == "on" || !measure.name.starts_with("huge pages")
         };
-        say(&measures.iter().filter(asked).cloned().collect::<Vec<_>>());
+        measures.iter().filter(asked).for_each(say);
     }
 }
 
-fn cores_choice() -> PossibleValuesParser {
-    PossibleValuesParser::new(["performance", "efficiency", "all"])
-}
-
-/// Says which measures are not held, and what to type to get them.
-pub(crate) fn say(measures: &[HostMeasure]) {
-    for measure in measures.iter().filter(|measure| !measure.is_held()) {
+/// Notes a measure that is not held, and what to type to get it.
+pub(crate) fn say(measure: &HostMeasure) {
+    if !measure.is_held() {
         note(format_args!("warning: {measure}"));
     }
 }

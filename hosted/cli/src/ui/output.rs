@@ -30,7 +30,7 @@ pub(crate) fn set_up(is_quiet: bool, log: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// Sets whether only errors and responses to the user are printed on stderr.
-pub(crate) fn set_quiet(is_quiet: bool) {
+fn set_quiet(is_quiet: bool) {
     QUIET.store(is_quiet, Ordering::Relaxed);
 }
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sluice._bench import BenchError, bench
     from sluice._client import RequestError, ServiceError
     from sluice._native import Tokenizer
+    from sluice._options import LLMOptions, Options
     from sluice._stepwise import LlamaState
     from sluice.async_llm import AsyncLLM
     from sluice.cache import LlamaCache, LlamaRAMCache
@@ -28,6 +29,7 @@ _MODULES = {
     "_bench": ("BenchError", "bench"),
     "_client": ("RequestError", "ServiceError"),
     "_native": ("Tokenizer",),
+    "_options": ("LLMOptions", "Options"),
     "_stepwise": ("LlamaState",),
     "async_llm": ("AsyncLLM",),
     "cache": ("LlamaCache", "LlamaRAMCache"),
@@ -48,6 +50,7 @@ __all__ = [
     "AsyncLLM",
     "BenchError",
     "CompletionOutput",
+    "LLMOptions",
     "Llama",
     "LlamaCache",
     "LlamaGrammar",
@@ -57,6 +60,7 @@ __all__ = [
     "LoRARequest",
     "LogitsProcessorList",
     "MinTokensLogitsProcessor",
+    "Options",
     "RequestError",
     "RequestOutput",
     "SamplingParams",

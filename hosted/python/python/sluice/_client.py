@@ -45,14 +45,13 @@ class Client:
     each answer is the one that it has alone.
     """
 
-    def __init__(self, flags: Sequence[str], log: Callable[[str], None] | None = None) -> None:
-        """Loads what `flags` (those of `sluice serve`) name. Ctrl-C ends it.
+    def __init__(self, arguments: dict[str, Any], log: Callable[[str], None] | None = None) -> None:
+        """Loads a model; `arguments` as `_native.Service` takes them. Ctrl-C ends it.
 
         Raises:
-            ValueError: a flag is wrong, or a model cannot be loaded.
+            ValueError, TypeError: An argument is invalid, or the model cannot be loaded.
         """
-        # There are no connections to keep alive, and callers limit themselves.
-        self._service: Service | None = Service(["--sse-ping-interval", "0", *flags], log)
+        self._service: Service | None = Service(arguments, log)
 
     @property
     def service(self) -> Service:

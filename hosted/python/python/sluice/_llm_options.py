@@ -1,4 +1,4 @@
-"""From the arguments of `LLM` to the flags of `sluice serve`."""
+"""How `LLM` runs a model: its arguments, as `_native.Service` takes them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice._native import Model
+from sluice._options import LLMOptions
 
 WITHOUT_EFFECT: Mapping[str, Any] = {
     "tokenizer_mode": "auto",
@@ -53,15 +54,14 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, str]] = {
     "data_parallel_size": (1, "a model runs in one process, on all its cores"),
     "quantization": (None, "what the file has is taken; `sluice quantize` makes another"),
     "hf_overrides": (None, "what the file says is taken"),
-    "hf_token": (None, "flags=('--hf-token', …) is what you look for"),
     "rope_scaling": (None, "what the file says is taken"),
     "rope_theta": (None, "what the file says is taken"),
-    "speculative_config": (None, "flags=('--spec-type', …) is what you look for"),
+    "speculative_config": (None, "use spec_type and its options"),
     "limit_mm_per_prompt": (None, "there are neither images nor sound"),
     "mm_processor_kwargs": (None, "there are neither images nor sound"),
     "logits_processors": (None, "SamplingParams(logits_processors=…) is"),
-    "override_pooler_config": (None, "flags=('--pooling', …) is what you look for"),
-    "pooler_config": (None, "flags=('--pooling', …) is what you look for"),
+    "override_pooler_config": (None, "use pooling"),
+    "pooler_config": (None, "use pooling"),
     "max_logprobs": (20, "1000 are allowed"),
     "logprobs_mode": ("raw_logprobs", "they are the model's own"),
 }
@@ -92,26 +92,30 @@ WEIGHT_TYPES = {
 }
 
 
-def check_others(given: Mapping[str, Any]) -> None:
-    """Looks at arguments that this constructor does not have.
+def llm_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among keyword arguments that are not in the signature of `LLM`.
 
     Raises:
-        TypeError: one is unknown. ValueError: one would change what is done, and is not supported.
+        TypeError: An argument is unknown. ValueError: It would have an effect and is not supported.
     """
+    made = {}
     for name, value in given.items():
-        if name in NOT_SUPPORTED:
+        if name in LLMOptions.__optional_keys__:
+            made[name] = value
+        elif name in NOT_SUPPORTED:
             default, why = NOT_SUPPORTED[name]
             if value not in (None, default, {}):
                 raise ValueError(f"{name}: not supported; {why}")
         elif name in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[name]:
-                warnings.warn(f"{name} changes nothing here", stacklevel=3)
+                warnings.warn(f"{name} has no effect here", stacklevel=3)
         else:
             raise TypeError(f"LLM() has no argument {name!r}")
+    return made
 
 
-def where(model: str | os.PathLike[str], dtype: str) -> list[str]:
-    """The flags that name a model: its file, that of a folder, or a repository of Hugging Face's.
+def where(model: str | os.PathLike[str], dtype: str) -> dict[str, Any]:
+    """The arguments that name a model: its file, the file made of a folder, or a repository on Hugging Face.
 
     Raises:
         ValueError: The file does not exist, or `dtype` is invalid.
@@ -123,20 +127,20 @@ def where(model: str | os.PathLike[str], dtype: str) -> list[str]:
     if path.is_dir():
         from sluice._folder import as_gguf
 
-        return ["--model", f"model={as_gguf(path, WEIGHT_TYPES[dtype])}"]
+        return {"model": as_gguf(path, WEIGHT_TYPES[dtype]), "alias": "model"}
     if path.exists():
         if dtype != "auto":
             raise ValueError(f"dtype is {dtype!r}: {name} has types of its own")
-        return ["--model", f"model={path}"]
+        return {"model": path, "alias": "model"}
     if dtype != "auto" and name.count("/") == 1:
         raise ValueError(f"dtype is {dtype!r}: a repository's files have types of their own")
     if name.count("/") == 1 and not name.startswith((".", "~", "/")) and path.suffix not in (".gguf", ".slc"):
-        return ["--hf-repo", name]
+        return {"hf_repo": name}
     raise ValueError(f"model: {name} does not exist")
 
 
 @dataclass(frozen=True)
-class Options:
+class Settings:
     """How a model is run."""
 
     max_model_len: int | None
@@ -173,34 +177,36 @@ class Options:
             return self.max_model_len
         return min(n_ctx_train, self.kv_cache_tokens or n_ctx_train)
 
-    def flags(self, model: list[str]) -> list[str]:
-        """The flags of `sluice serve`."""
-        made = [*model, "--ctx-size", str(self._n_ctx(model)), "--parallel", str(self.max_num_seqs)]
-        # The caller is its own limit.
-        made += ["--max-queue", "1000000"]
+    def arguments(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """The engine's arguments for `model`, which `where` has made."""
         kind = KV_TYPES[self.kv_cache_dtype]
-        made += ["--cache-type-k", kind, "--cache-type-v", kind]
-        if self.max_num_batched_tokens is not None:
-            n = str(self.max_num_batched_tokens)
-            made += ["--batch-size", n, "--ubatch-size", n]
-        if not self.enable_prefix_caching:
-            made += ["--cache-ram", "0"]
-        if self.enable_lora:
-            made += ["--enable-lora", "--allow-lora-updates", "--max-loras", str(self.max_loras)]
-            made += ["--max-lora-rank", str(self.max_lora_rank), "--max-cpu-loras", str(self.max_cpu_loras)]
-        if self.chat_template is not None:
-            made += ["--chat-template", self.chat_template]
-        if self.threads is not None:
-            made += ["--threads", str(self.threads)]
-        return made
+        return {
+            **model,
+            "max_model_len" if self.kv_cache_tokens is None else "kv_cache_tokens": self._n_ctx(model),
+            "max_num_seqs": self.max_num_seqs,
+            # The caller is its own limit.
+            "max_queue": 1000000,
+            "type_k": kind,
+            "type_v": kind,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "n_ubatch": self.max_num_batched_tokens,
+            "cache_ram_mib": None if self.enable_prefix_caching else 0,
+            "enable_lora": self.enable_lora,
+            "allow_lora_updates": self.enable_lora,
+            "max_loras": self.max_loras,
+            "max_lora_rank": self.max_lora_rank,
+            "max_cpu_loras": self.max_cpu_loras,
+            "chat_template": self.chat_template,
+            "threads": self.threads,
+        }
 
-    def _n_ctx(self, model: list[str]) -> int:
+    def _n_ctx(self, model: Mapping[str, Any]) -> int:
         """Tokens of all texts; 0 is what the model was trained on."""
         if self.kv_cache_tokens is not None:
             return self.kv_cache_tokens
         if self.max_model_len is None:
             return 0
-        if model[0] != "--model":
+        if "model" not in model:
             return self.max_model_len
-        n_ctx_train = Model.open(model[1].removeprefix("model=")).n_ctx_train
+        n_ctx_train = Model.open(model["model"]).n_ctx_train
         return max(self.max_model_len, min(self.max_model_len * self.max_num_seqs, n_ctx_train))

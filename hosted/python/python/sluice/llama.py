@@ -13,6 +13,7 @@ from sluice import _options, _vectors
 from sluice._client import Client, RequestError, ServiceError
 from sluice._completions import ChatHandler, Completions
 from sluice._files import as_model, fetched, placed
+from sluice._formats import template_of
 from sluice._native import Model
 from sluice._replies import Json
 from sluice._requests import seed_of
@@ -56,14 +57,7 @@ class Llama(Completions, Stepwise):
         cache_ram_mib: int = 512,
         prompt_cache_dir: str | os.PathLike[str] | None = None,
         max_queue: int = 1 << 16,
-        expert_cache_mib: int | None = None,
-        expert_io: str | None = None,
-        expert_policy: str | None = None,
-        expert_profile: str | os.PathLike[str] | None = None,
-        expert_prefetch: bool = True,
-        expert_dirs: Sequence[str | os.PathLike[str]] = (),
         dtype: str | None = None,
-        flags: Sequence[str] = (),
         verbose: bool = True,
         log: Callable[[str], None] | None = None,
         **others: Any,
@@ -78,7 +72,8 @@ class Llama(Completions, Stepwise):
             seed: Default seed of completions. None, -1 or 0xFFFFFFFF draws a new one each time.
             vocab_only: Only tokenize; the weights are not loaded.
             use_mmap, use_mlock: Map the file; lock the weights in memory.
-            numa: Spread threads and memory over all nodes.
+            numa: True or 1 spreads threads and memory over all NUMA nodes, 2 keeps them on the current node, 3 uses
+            the nodes that numactl has set.
             type_k, type_v: Types of the KV cache: a name (`f16`, `q8_0`, `q4_0`, `fp8`, …) or ggml's number.
             logits_all: `eval` keeps the logits of every token. Completions do not need it.
             pooling_type: How token vectors become one: 1 mean, 2 cls, 3 last; 0 keeps one per token, 4 returns the
@@ -94,18 +89,10 @@ class Llama(Completions, Stepwise):
             cache_ram_mib: Maximum memory for cached prompts, in MiB.
             prompt_cache_dir: A folder that keeps cached prompts across restarts.
             max_queue: Maximum number of waiting completions.
-            expert_cache_mib: Keep the experts of a mixture on disk and cache up to this many MiB of them, for models
-            larger than memory. None keeps all in memory.
-            expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Eviction policy: `aged` (the default), `lru`, `lfu`, `heat`, or `static` with a profile.
-            expert_profile: A profile of the experts that `static` keeps.
-            expert_prefetch: Prefetch experts before their layer is reached, by prediction.
-            expert_dirs: Folders with copies of the model's file on other drives.
             dtype: The weight type for converting a folder: `f16`, `bf16`, `q8_0`, …
-            flags: More flags of `sluice serve`, such as `["--turn-ms", "20"]`.
             verbose: Report on stderr what the machine did not grant. `log` is called with each line of the log.
-            others: Arguments of llama-cpp-python without effect here, such as `n_gpu_layers`. One that would
-            change answers is refused.
+            others: The options of `sluice.Options`; and arguments of llama-cpp-python without effect here, such as
+            `n_gpu_layers`. One that would change answers is refused.
 
         Raises:
             ValueError: An argument is invalid or not supported, or the file is not a model that can be run.
@@ -115,7 +102,7 @@ class Llama(Completions, Stepwise):
             name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
         }
         self._arguments = {**given, **others}
-        _options.without_effect(others)
+        options = _options.llama_options(others)
         self._client: Client | None = None
         self.model_path = os.fspath(model_path)
         self.last_n_tokens_size = last_n_tokens_size
@@ -131,33 +118,30 @@ class Llama(Completions, Stepwise):
         if vocab_only:
             self._model = Model.open(path)
             return
-        made = _options.flags(
-            path,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_parallel=n_parallel,
-            use_mmap=use_mmap,
-            use_mlock=use_mlock,
-            numa=numa,
-            type_k=type_k,
-            type_v=type_v,
-            pooling_type=pooling_type,
-            chat_template=chat_format,
-            cache_ram_mib=cache_ram_mib,
-            prompt_cache_dir=prompt_cache_dir,
-            max_queue=max_queue,
-            more=[
-                *_options.lora_flags(lora_path, lora_scale, lora_modules),
-                *_options.draft_flags(draft_model),
-                *_options.expert_flags(
-                    expert_cache_mib, expert_io, expert_policy, expert_profile, expert_prefetch, expert_dirs
-                ),
-                *flags,
-            ],
-        )
-        self._client = Client(made, log if log is not None else _say if verbose else None)
+        arguments = {
+            "model": path,
+            "alias": "model",
+            "n_ctx": n_ctx,
+            "n_batch": n_batch,
+            "n_ubatch": n_ubatch,
+            "n_threads": n_threads,
+            "n_parallel": n_parallel,
+            "use_mmap": use_mmap,
+            "use_mlock": use_mlock,
+            "numa": _options.numa_policy(numa),
+            "type_k": _options.kv_type("type_k", type_k),
+            "type_v": _options.kv_type("type_v", type_v),
+            "pooling": _options.pooling(pooling_type),
+            "lora_path": None if lora_path is None else {lora_path: lora_scale},
+            "lora_modules": lora_modules,
+            "chat_format": None if chat_format is None else template_of(chat_format),
+            "cache_ram_mib": cache_ram_mib,
+            "prompt_cache_dir": prompt_cache_dir,
+            "max_queue": max_queue,
+            **_options.draft(draft_model),
+            **options,
+        }
+        self._client = Client(arguments, log if log is not None else _say if verbose else None)
         self._model = self._client.model()
         if pooling_type == _options.RANK and not self._model.ranks:
             self.close()

@@ -9,7 +9,7 @@ from itertools import count
 from threading import Lock
 from typing import Any
 
-from sluice import _formats, _llm_options, _options
+from sluice import _formats, _llm_options
 from sluice._batch import (
     Prompt,
     Work,
@@ -78,13 +78,6 @@ class LLM:
         max_cpu_loras: int = 64,
         chat_template: str | None = None,
         threads: int | None = None,
-        expert_cache_mib: int | None = None,
-        expert_io: str | None = None,
-        expert_policy: str | None = None,
-        expert_profile: str | os.PathLike[str] | None = None,
-        expert_prefetch: bool = True,
-        expert_dirs: Sequence[str | os.PathLike[str]] = (),
-        flags: Sequence[str] = (),
         log: Callable[[str], None] | None = None,
         **others: Any,
     ) -> None:
@@ -107,24 +100,16 @@ class LLM:
             max_cpu_loras: Maximum number of adapters in memory.
             chat_template: A template's name or text, instead of the model's own.
             threads: Number of threads; by default one per core.
-            expert_cache_mib: Keep the experts of a mixture on disk and cache up to this many MiB of them, for models
-            larger than memory. None keeps all in memory.
-            expert_io: How they are read: `uring`, `pread`, `mmap`; by default the first that works.
-            expert_policy: Eviction policy: `aged` (the default), `lru`, `lfu`, `heat`, or `static` with a profile.
-            expert_profile: A profile of the experts that `static` keeps.
-            expert_prefetch: Prefetch experts before their layer is reached, by prediction.
-            expert_dirs: Folders with copies of the model's file on other drives.
-            flags: More flags of `sluice serve`.
             log: Called with each line of the log.
-            others: Arguments of vLLM without effect on a CPU are ignored, with a warning if they differ from their
-            defaults; others are refused.
+            others: The options of `sluice.Options` and `sluice.LLMOptions`; and arguments of vLLM without effect on a
+            CPU, with a warning if they differ from their defaults. One that would change answers is refused.
 
         Raises:
             ValueError: An argument is invalid or not supported, or the model cannot be loaded.
             TypeError: The argument is unknown.
         """
-        _llm_options.check_others(others)
-        options = _llm_options.Options(
+        given = _llm_options.llm_options(others)
+        options = _llm_options.Settings(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -138,11 +123,8 @@ class LLM:
             chat_template=chat_template,
             threads=threads,
         )
-        experts = _options.expert_flags(
-            expert_cache_mib, expert_io, expert_policy, expert_profile, expert_prefetch, expert_dirs
-        )
-        made = [*options.flags(_llm_options.where(model, dtype)), *experts, *flags]
-        self._client = Client(made, log)
+        arguments = options.arguments(_llm_options.where(model, dtype))
+        self._client = Client({**arguments, **given}, log)
         self._model = self._client.model()
         self._max_model_len = options.text_len(self._model.n_ctx_train)
         self._stops = _formats.stops_of(chat_template)

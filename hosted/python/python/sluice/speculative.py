@@ -15,9 +15,3 @@ class LlamaPromptLookupDecoding:
 
     max_ngram_size: int = 2
     num_pred_tokens: int = 10
-
-    def flags(self) -> list[str]:
-        """The flags of `sluice serve` that ask for it."""
-        if not 1 <= self.num_pred_tokens <= 16:
-            raise ValueError(f"num_pred_tokens is {self.num_pred_tokens}, expected 1 to 16")
-        return ["--spec-type", "ngram", "--spec-draft-n-max", str(self.num_pred_tokens)]

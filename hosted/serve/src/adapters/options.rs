@@ -32,6 +32,42 @@ impl From<PathBuf> for AdapterPart {
     }
 }
 
+impl NamedAdapter {
+    /// The adapter at `path`, called as its file or folder, applied with `scale` by default.
+    #[must_use]
+    pub fn of_path(path: PathBuf, scale: Option<f32>) -> Self {
+        let name = if path.is_dir() {
+            path.file_name()
+        } else {
+            path.file_stem()
+        };
+        let name = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        Self {
+            name,
+            parts: vec![path.into()],
+            model: None,
+            scale,
+        }
+    }
+}
+
+impl AdaptersOptions {
+    /// These options with room for ranks up to `max_rank`, if adapters are on: because they are `enabled`, or there is
+    /// a way to name one.
+    #[must_use]
+    pub fn with_room(self, enabled: bool, max_rank: usize) -> Self {
+        let is_on = enabled || self.updates || self.folder.is_some() || !self.named.is_empty();
+        Self {
+            rank: if is_on {
+                max_rank.next_multiple_of(16)
+            } else {
+                0
+            },
+            ..self
+        }
+    }
+}
+
 /// Which adapters to serve.
 #[derive(Clone, Debug)]
 pub struct AdaptersOptions {

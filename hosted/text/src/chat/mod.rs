@@ -12,7 +12,7 @@ mod prompt;
 mod templates;
 
 pub use prompt::{Prompt, PromptMaker};
-pub use templates::{TEMPLATES, end_of_turn, template};
+pub use templates::{TEMPLATES, UnknownTemplateError, check_template, end_of_turn, template};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::encode::EncodeError;

@@ -16,6 +16,22 @@ pub fn template(name: &str) -> Option<&'static str> {
     found.map(|(_, text)| *text)
 }
 
+/// A text that is neither the name of a template nor Jinja.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown chat template {0:?}: expected {names}, or Jinja text", names = TEMPLATES.map(|(name, _)| name).join(", "))]
+pub struct UnknownTemplateError(String);
+
+/// Checks a template that may be given by name.
+///
+/// # Errors
+/// [`UnknownTemplateError`]: a single word that is not a name.
+pub fn check_template(text: &str) -> Result<(), UnknownTemplateError> {
+    if text.contains(['{', ' ', '\n']) || template(text).is_some() {
+        return Ok(());
+    }
+    Err(UnknownTemplateError(text.to_owned()))
+}
+
 /// What the template called `name` writes after each turn. If the vocabulary has no such token,
 /// the text still has to end an answer.
 #[must_use]

@@ -1,7 +1,7 @@
 //! The flags of `sluice bench`, spelled as in llama-bench, with their lists and ranges.
 
 use crate::flags::adapters::AdapterArgs;
-use crate::flags::engine::{LOAD_MODES, load_mode};
+use crate::flags::engine::{LOAD_MODES, kv_types, load_mode};
 use crate::flags::experts::ExpertArgs;
 use crate::flags::hub::HubArgs;
 use crate::flags::names::kernels;
@@ -74,10 +74,10 @@ pub(crate) struct BenchArgs {
     ubatch_size: Vec<Numbers>,
     /// Set the KV cache types of keys [short: -ctk] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
-    cache_type_k: Vec<String>,
+    cache_type_k: Vec<KvType>,
     /// Set the KV cache types of values [short: -ctv] [default: f16]
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = kv_types())]
-    cache_type_v: Vec<String>,
+    cache_type_v: Vec<KvType>,
     /// Do not rotate keys and values before quantizing them
     ///
     /// Applies to the cache types q8_0, q4_0 and fp8.
@@ -294,10 +294,6 @@ impl FromStr for PromptGen {
     }
 }
 
-fn kv_types() -> PossibleValuesParser {
-    PossibleValuesParser::new(KvType::ALL.map(KvType::name))
-}
-
 /// The values of one flag, or its default.
 fn numbers(lists: &[Numbers], default: u32) -> Vec<u32> {
     if lists.is_empty() {
@@ -465,17 +461,12 @@ impl BenchArgs {
 
     /// Every combination of a type of keys and a type of values.
     fn kv_types(&self) -> Vec<(KvType, KvType)> {
-        let types = |list: &[String]| -> Vec<KvType> {
-            let named = list.iter().filter_map(|name| KvType::from_name(name));
-            let types: Vec<_> = named.collect();
-            if types.is_empty() {
-                vec![KvType::F16]
-            } else {
-                types
-            }
+        let or_default = |list: &[KvType]| match list {
+            [] => vec![KvType::F16],
+            list => list.to_vec(),
         };
-        let values = types(&self.cache_type_v);
-        let keys = types(&self.cache_type_k);
+        let values = or_default(&self.cache_type_v);
+        let keys = or_default(&self.cache_type_k);
         let pairs = keys
             .iter()
             .flat_map(|&k| values.iter().map(move |&v| (k, v)));

@@ -115,47 +115,25 @@ impl ServeAdapterArgs {
         for part in parts {
             let (path, scale) = part?;
             let applies = !self.lora_init_without_apply;
-            named.push(NamedAdapter {
-                name: stem(&path),
-                parts: vec![path.into()],
-                model: None,
-                scale: applies.then_some(scale),
-            });
+            named.push(NamedAdapter::of_path(path, applies.then_some(scale)));
         }
         named.extend(self.lora_modules.iter().map(|Module(named)| named.clone()));
         for part in named.iter().flat_map(|named: &NamedAdapter| &named.parts) {
             AdapterFormat::of(&part.path).map_err(|error| UsageError(error.to_string()))?;
         }
-        let is_on = self.enable_lora
-            || self.allow_lora_updates
-            || self.lora_dir.is_some()
-            || !named.is_empty();
         if let Some(folder) = self.lora_dir.as_ref().filter(|folder| !folder.is_dir()) {
             let message = format!("--lora-dir {} is not a folder", folder.display());
             return Err(UsageError(message));
         }
-        Ok(AdaptersOptions {
+        let options = AdaptersOptions {
             named,
             folder: self.lora_dir.clone(),
             max_in_memory: self.max_cpu_loras as usize,
-            rank: if is_on {
-                (self.max_lora_rank as usize).next_multiple_of(16)
-            } else {
-                0
-            },
+            rank: 0,
             precision: self.load.precision(),
             base: self.load.base().map(Path::to_path_buf),
             updates: self.allow_lora_updates,
-        })
+        };
+        Ok(options.with_room(self.enable_lora, self.max_lora_rank as usize))
     }
-}
-
-/// What an adapter is called that has no name: as its file or folder.
-fn stem(path: &Path) -> String {
-    let name = if path.is_dir() {
-        path.file_name()
-    } else {
-        path.file_stem()
-    };
-    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

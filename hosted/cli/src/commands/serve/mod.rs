@@ -2,26 +2,27 @@
 
 mod adapters;
 mod args;
-mod memory;
 
 pub(super) use args::ServeArgs;
 
-use crate::flags::speculation::Copy;
+use crate::flags::speculation;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::input;
 use crate::ui::output::{note, tell};
-use anyhow::Context as _;
-use core::any::Any;
+use anyhow::{Context as _, anyhow};
 use core::time::Duration;
 use sluice::core::pooling::Pooling;
 use sluice::core::team::StopFlag;
+use sluice::draft::{DraftKind, DraftOptions};
+use sluice::file::ModelFile;
 use sluice::host::{interrupt, isa};
 use sluice::{Limits, Team};
+use sluice_make::draft_copy::DraftCopy;
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
     Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, ServerConfig, ServerEnd, serve as run,
 };
-use sluice_text::chat::{TEMPLATES, template};
+use sluice_text::chat::check_template;
 use std::sync::Arc;
 
 pub(super) const EXAMPLES: &str = "\
@@ -39,11 +40,10 @@ Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     // Until the server has its own handlers.
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
-    let ServerSetup { config, team, copy } =
-        match ServerSetup::new(args, &mut |_, make| make(), stop) {
-            _ if stop.is_set() => return Ok(Ending::Interrupted),
-            made => made?,
-        };
+    let Setup { config, team, copy } = match Setup::new(args, stop) {
+        _ if stop.is_set() => return Ok(Ending::Interrupted),
+        made => made?,
+    };
     let ready = |address: &str| tell(format_args!("listening on {address}"));
     match run(config, team, ready)? {
         ServerEnd::Drained => Ok(Ending::Done),
@@ -56,28 +56,25 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
 }
 
 /// What the flags of `sluice serve` ask for.
-#[derive(Debug)]
-pub struct ServerSetup {
-    /// The server.
-    pub config: ServerConfig,
-    /// Its threads.
-    pub team: Team,
-    copy: Option<Copy>,
+struct Setup {
+    config: ServerConfig,
+    team: Team,
+    /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
+    copy: Option<DraftCopy>,
 }
 
-impl ServerSetup {
-    pub(crate) fn new(args: &ServeArgs, team: TeamOf<'_>, stop: &StopFlag) -> anyhow::Result<Self> {
+impl Setup {
+    fn new(args: &ServeArgs, stop: &StopFlag) -> anyhow::Result<Self> {
         let table =
             isa::kernel_table(args.engine.isa()).map_err(|error| UsageError(error.to_string()))?;
         let cores = args.engine.placement.cores(args.engine.locks());
         let n_workers = args.engine.n_workers(cores.default_workers());
-        let placement = format!("{n_workers} {:?}", args.engine.placement);
-        let team = team(&placement, &|| {
-            args.engine.placement.team(n_workers, &cores)
-        })?;
+        let team = args.engine.placement.team(n_workers, &cores)?;
         let mut models = models(args, table)?;
-        models.speculation = args.speculation.setup(args.engine.load_mode())?;
-        let copy = args.speculation.copy_of_first(&mut models, &team, stop)?;
+        let drafts = args.speculation.options()?;
+        let setup = drafts.setup(args.engine.load_mode());
+        models.speculation = setup.map_err(speculation::usage)?;
+        let copy = copy_of_first(&drafts, &mut models, &team, stop)?;
         let config = ServerConfig {
             listen: Listen::new(&args.host, args.port),
             models,
@@ -88,17 +85,29 @@ impl ServerSetup {
         };
         Ok(Self { config, team, copy })
     }
-
-    /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
-    pub fn take_copy(&mut self) -> Option<Box<dyn Any + Send>> {
-        self.copy.take().map(|copy| Box::new(copy) as _)
-    }
 }
 
-/// Gives the threads for flags of placement, which the first argument tells apart: those that the second makes, or
-/// others that were made for the same flags.
-pub type TeamOf<'t> =
-    &'t mut dyn FnMut(&str, &dyn Fn() -> anyhow::Result<Team>) -> anyhow::Result<Team>;
+/// The first model in two bits, to draft for it, where that is asked for.
+fn copy_of_first(
+    drafts: &DraftOptions,
+    models: &mut ModelsOptions,
+    team: &Team,
+    stop: &StopFlag,
+) -> anyhow::Result<Option<DraftCopy>> {
+    if !drafts.has(DraftKind::Copy) {
+        return Ok(None);
+    }
+    let message = "--spec-type draft-self is for a model that is named: -m FILE";
+    let first = models.named.first();
+    let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
+    let file = ModelFile::open(&first.path, models.load_mode)?;
+    let copy = speculation::copy(&file, models.experts.is_some(), team, stop)?;
+    let copy = copy.ok_or_else(|| anyhow!("--spec-type draft-self: stopped"))?;
+    if let Some(setup) = &mut models.speculation {
+        setup.draft = Some(drafts.copied(copy.path().to_path_buf()));
+    }
+    Ok(Some(copy))
+}
 
 fn models(
     args: &ServeArgs,
@@ -170,26 +179,17 @@ fn chat_template(args: &ServeArgs) -> anyhow::Result<Option<String>> {
     let Some(text) = &args.chat_template else {
         return Ok(None);
     };
-    if !text.contains(['{', ' ', '\n']) && template(text).is_none() {
-        let names = TEMPLATES.map(|(name, _)| name).join(", ");
-        let message = format!("unknown chat template {text:?}: expected {names}, or Jinja text");
-        return Err(UsageError(message).into());
-    }
+    check_template(text).map_err(|error| UsageError(error.to_string()))?;
     Ok(Some(text.clone()))
 }
 
 fn scheduling(args: &ServeArgs) -> EngineOptions {
     let given = &args.scheduling;
-    let quarter = || memory::available() / 4;
     EngineOptions {
         turn: Duration::from_millis(given.turn_ms),
         prompt_share: given.prompt_share,
         max_queue: given.max_queue,
-        cache_ram: match given.cache_ram.map(u64::try_from) {
-            Some(Ok(mib)) => mib.saturating_mul(MIB),
-            Some(Err(_)) => quarter(),
-            None => quarter().min(CACHE_RAM),
-        },
+        cache_ram: EngineOptions::cache_ram_bytes(given.cache_ram),
         cache_dir: given.cache_dir.clone(),
         cache_disk: given.cache_disk.saturating_mul(MIB),
         checkpoint_every: given.checkpoint_every as usize,
@@ -275,11 +275,51 @@ fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
 /// As llama-server.
 const PARALLEL: usize = 4;
 const MIB: u64 = 1 << 20;
-const CACHE_RAM: u64 = 8192 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::Command;
+    use sluice::core::kernels::KvType;
+    use sluice::host::threads::PlacementOptions;
+
+    #[test]
+    fn defaults_of_flags_are_those_of_the_library() {
+        let words = ["sluice", "serve", "-m", "a.gguf"].map(Into::into);
+        let Command::Serve(args) = crate::parse(words.to_vec()).unwrap().command else {
+            panic!("not serve");
+        };
+        let table = isa::kernel_table(None).unwrap();
+        let (found, engine) = (models(&args, table).unwrap(), scheduling(&args));
+        let models = ModelsOptions {
+            named: found.named.clone(),
+            limits: Limits {
+                n_batch: 512,
+                types: Some((KvType::F16, KvType::F16)),
+                table: Some(table),
+                ..ModelsOptions::default().limits
+            },
+            ..ModelsOptions::default()
+        };
+        assert_eq!(format!("{found:?}"), format!("{models:?}"));
+        let usual = EngineOptions {
+            cache_ram: engine.cache_ram,
+            ..EngineOptions::default()
+        };
+        assert_eq!(format!("{engine:?}"), format!("{usual:?}"));
+        let (found, mut usual) = (defaults(&args).unwrap(), Defaults::default());
+        usual.sampling.config.seed = found.sampling.config.seed;
+        assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        let http = http(&args, "", HttpOptions::default().threads).unwrap();
+        assert_eq!(format!("{http:?}"), format!("{:?}", HttpOptions::default()));
+        let drafts = args.speculation.options().unwrap();
+        assert_eq!(
+            format!("{drafts:?}"),
+            format!("{:?}", DraftOptions::default())
+        );
+        let placement = args.engine.placement.options(args.engine.locks());
+        assert_eq!(placement, PlacementOptions::default());
+    }
 
     #[test]
     fn models_may_have_names() {

@@ -86,23 +86,27 @@ class InferenceEngine:
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, expected 1 or more")
         self.adapters = tuple(adapters or ())
-        flags = _adapter_flags(adapters or {})
+        _check_names(adapters or {})
         path = as_gguf(model, dtype, log)
-        flags += ["-a", metrics.BASE, "-np", str(n_parallel), "--max-queue", str(2**31 - 1)]
-        n_threads = n_threads or _number("INFENG_NUM_THREADS")
-        flags += ["-t", str(n_threads)] if n_threads else []
-        interop = _number("INFENG_NUM_INTEROP_THREADS")
-        flags += ["--threads-http", str(interop)] if interop else []
-        flags += ["-c", str(n_ctx)] if n_ctx else []
         self._telemetry = Path(telemetry_csv) if telemetry_csv is not None else None
         if self._telemetry is not None:
             self._telemetry.parent.mkdir(parents=True, exist_ok=True)
-            flags += ["--telemetry-csv", str(self._telemetry)]
+        arguments = {
+            "model": path,
+            "alias": metrics.BASE,
+            "n_ctx": n_ctx,
+            "n_parallel": n_parallel,
+            "n_threads": n_threads or _number("INFENG_NUM_THREADS"),
+            "threads_http": _number("INFENG_NUM_INTEROP_THREADS"),
+            "max_queue": 2**31 - 1,
+            "adapters": adapters,
+            "telemetry_csv": self._telemetry,
+        }
         self._stages: list[tuple[str, float]] = []
         self._tokenizer_threads = n_tokenizer_threads or _number("INFENG_TOK_THREADS")
         keeps = os.environ.get("INFENG_TOKEN_CACHE", "").lower() not in ("0", "false", "off", "no")
         self._tokenizer = Tokenizer(path) if keeps else Tokenizer(path, cache_bytes=0)
-        self._client = _client.Client(["-m", str(path), *flags], log)
+        self._client = _client.Client(arguments, log)
 
     def generate(self, batch: RequestBatch) -> list[str]:
         """Generates the continuation of each prompt, in the order of the requests.
@@ -220,15 +224,12 @@ def _named(at: int) -> Iterator[None]:
         raise ValueError(f"request {at + 1}: {error}") from None
 
 
-def _adapter_flags(adapters: Mapping[str, PathLike]) -> list[str]:
+def _check_names(adapters: Mapping[str, PathLike]) -> None:
     for name, path in adapters.items():
-        if not name or "=" in name or name == metrics.BASE:
+        if not name or name == metrics.BASE:
             raise ValueError(f"{name!r} cannot be an adapter's name")
         if not Path(path).exists():
             raise FileNotFoundError(f"adapter {name!r}: {os.fspath(path)}: no such file or folder")
-    if not adapters:
-        return []
-    return ["--lora-modules", *(f"{name}={os.fspath(path)}" for name, path in adapters.items())]
 
 
 def _number(variable: str) -> int | None:

@@ -1,9 +1,6 @@
 //! `--spec-type` and its kin: what speculates. Answers are the same with and without.
 
-mod quantised;
-
-pub(crate) use quantised::Copy;
-
+use crate::flags::engine::kv_types;
 use crate::outcome::UsageError;
 use crate::ui::output::note;
 use crate::ui::progress::LoadBar;
@@ -11,14 +8,13 @@ use anyhow::{Context as _, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
-use sluice::core::model::ModelConfig;
 use sluice::core::team::{StopFlag, WORKERS_MAX};
-use sluice::draft::{DraftSource, SpeculationSetup};
+use sluice::draft::{DraftKind, DraftOptions};
 use sluice::file::{LoadMode, ModelFile};
 use sluice::model::{LoadOptions, ModelSource};
-use sluice::speculate::{Figures, POSITIONS_MAX, SpeculationOptions};
+use sluice::speculate::{Figures, POSITIONS_MAX};
 use sluice::{Limits, Session, Team};
-use sluice_serve::ModelsOptions;
+use sluice_make::draft_copy::{DraftCopy, DraftCopyError};
 use std::path::PathBuf;
 
 /// What drafts, and how far.
@@ -33,7 +29,7 @@ pub(crate) struct SpeculationArgs {
     /// --model-draft is given, or with draft-mtp if the file has such heads. llama.cpp's ngram-simple,
     /// ngram-map-k, ngram-map-k4v, ngram-mod and ngram-cache are ngram.
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "auto", value_parser = kinds())]
-    spec_type: Vec<Kind>,
+    spec_type: Vec<DraftKind>,
     /// Set the draft model, which needs the same vocabulary [short: -md]
     #[arg(long, value_name = "FILE", visible_alias = "spec-draft-model")]
     model_draft: Option<PathBuf>,
@@ -68,27 +64,16 @@ pub(crate) struct SpeculationArgs {
     /// Set the draft model's KV cache type of keys [short: -ctkd]
     ///
     /// By default the model's.
-    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-k", value_parser = crate::flags::engine::kv_types())]
-    cache_type_k_draft: Option<String>,
+    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-k", value_parser = kv_types())]
+    cache_type_k_draft: Option<KvType>,
     /// Set the draft model's KV cache type of values [short: -ctvd]
     ///
     /// By default the model's.
-    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-v", value_parser = crate::flags::engine::kv_types())]
-    cache_type_v_draft: Option<String>,
+    #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-v", value_parser = kv_types())]
+    cache_type_v_draft: Option<KvType>,
 }
 
-/// A source of draft tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    None,
-    Auto,
-    Ngram,
-    Draft,
-    Itself,
-    Head,
-}
-
-fn kinds() -> impl TypedValueParser<Value = Kind> {
+fn kinds() -> impl TypedValueParser<Value = DraftKind> {
     let ngrams = [
         "ngram-simple",
         "ngram-map-k",
@@ -107,20 +92,7 @@ fn kinds() -> impl TypedValueParser<Value = Kind> {
     ];
     // Known, to say why they are refused.
     let trained = trained.map(|name| PossibleValue::new(name).hide(true));
-    PossibleValuesParser::new(names.into_iter().chain(trained)).try_map(|name| kind(&name))
-}
-
-fn kind(text: &str) -> Result<Kind, &'static str> {
-    Ok(match text {
-        "none" => Kind::None,
-        "auto" => Kind::Auto,
-        "ngram" | "ngram-simple" | "ngram-map-k" | "ngram-map-k4v" | "ngram-mod"
-        | "ngram-cache" => Kind::Ngram,
-        "draft-simple" | "draft" => Kind::Draft,
-        "draft-self" | "self" => Kind::Itself,
-        "draft-mtp" | "mtp" => Kind::Head,
-        _ => return Err("models that are trained to draft for another are not supported"),
-    })
+    PossibleValuesParser::new(names.into_iter().chain(trained)).try_map(|name| name.parse())
 }
 
 fn probability(text: &str) -> Result<f32, String> {
@@ -129,118 +101,34 @@ fn probability(text: &str) -> Result<f32, String> {
 }
 
 impl SpeculationArgs {
-    fn has(&self, kind: Kind) -> bool {
-        self.spec_type.contains(&kind)
-    }
-
-    fn has_draft(&self) -> bool {
-        self.has(Kind::Draft) || (self.has(Kind::Auto) && self.model_draft.is_some())
+    /// The flags as options.
+    ///
+    /// # Errors
+    /// Flags that contradict each other.
+    pub(crate) fn options(&self) -> Result<DraftOptions, UsageError> {
+        let options = DraftOptions {
+            kinds: self.spec_type.clone(),
+            model: self.model_draft.clone(),
+            n_max: self.spec_draft_n_max.map(usize::from),
+            n_min: self.spec_draft_n_min.into(),
+            p_min: self.spec_draft_p_min,
+            is_fixed: self.spec_fixed,
+            n_threads: self.threads_draft.map(usize::from),
+            n_ctx: self.ctx_size_draft as usize,
+            type_k: self.cache_type_k_draft,
+            type_v: self.cache_type_v_draft,
+        };
+        options.check().map_err(usage)?;
+        Ok(options)
     }
 
     /// # Errors
     /// Flags that contradict each other; a draft model that is not there, or whose header is broken.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        self.check_types()?;
-        if let Some(path) = self.model_draft.as_deref().filter(|_| self.has_draft()) {
+        if let Some(path) = self.options()?.draft_model() {
             ModelFile::open(path, LoadMode::Map)?.parse()?;
         }
         Ok(())
-    }
-
-    /// # Errors
-    /// Flags that contradict each other.
-    fn check_types(&self) -> Result<(), UsageError> {
-        let several = self.spec_type.len() > 1;
-        let message = if several && (self.has(Kind::None) || self.has(Kind::Auto)) {
-            "--spec-type none and auto stand alone"
-        } else if self.has(Kind::Draft) && self.model_draft.is_none() {
-            "--spec-type draft-simple needs the smaller model: -md FILE"
-        } else if self.model_draft.is_some() && !self.has_draft() {
-            "-md is given, but --spec-type does not name draft-simple"
-        } else if [
-            self.has_draft(),
-            self.has(Kind::Itself),
-            self.has(Kind::Head),
-        ]
-        .into_iter()
-        .filter(|is_one| *is_one)
-        .count()
-            > 1
-        {
-            "one model drafts: --spec-type draft-simple, draft-mtp or draft-self"
-        } else {
-            return Ok(());
-        };
-        Err(UsageError(message.to_owned()))
-    }
-
-    /// What drafts, where anything does, with the draft model's file. A copy in two bits is not among it.
-    ///
-    /// # Errors
-    /// Flags that contradict each other.
-    pub(crate) fn setup(
-        &self,
-        load_mode: LoadMode,
-    ) -> Result<Option<SpeculationSetup>, UsageError> {
-        self.check_types()?;
-        let path = self.model_draft.clone().filter(|_| self.has_draft());
-        let setup = SpeculationSetup {
-            options: SpeculationOptions {
-                n_min: usize::from(self.spec_draft_n_min).max(1),
-                p_min: self.spec_draft_p_min,
-                ngrams: self.has(Kind::Ngram) || self.has(Kind::Auto),
-                is_fixed: self.spec_fixed,
-                ..SpeculationOptions::default()
-            },
-            n_max: self.spec_draft_n_max.map(usize::from),
-            draft: path.map(|path| self.source(path, "draft-simple", load_mode)),
-            head: self.has(Kind::Auto) || self.has(Kind::Head),
-        };
-        Ok(Some(setup).filter(|_| !self.has(Kind::None)))
-    }
-
-    fn source(&self, path: PathBuf, name: &'static str, load_mode: LoadMode) -> DraftSource {
-        let ty = |name: &Option<String>| name.as_deref().and_then(KvType::from_name);
-        DraftSource {
-            path,
-            name,
-            rescores: name == "draft-self",
-            load_mode,
-            n_threads: self.threads_draft.map(usize::from),
-            n_ctx: self.ctx_size_draft as usize,
-            type_k: ty(&self.cache_type_k_draft),
-            type_v: ty(&self.cache_type_v_draft),
-        }
-    }
-
-    /// A server's first model in two bits, to draft for it, where that is asked for.
-    ///
-    /// # Errors
-    /// No model is named, it cannot be quantised, or `stop` was set meanwhile.
-    pub(crate) fn copy_of_first(
-        &self,
-        models: &mut ModelsOptions,
-        team: &Team,
-        stop: &StopFlag,
-    ) -> anyhow::Result<Option<Copy>> {
-        if !self.has(Kind::Itself) {
-            return Ok(None);
-        }
-        let message = "--spec-type draft-self is for a model that is named: -m FILE";
-        let first = models.named.first();
-        let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
-        let file = ModelFile::open(&first.path, models.load_mode)?;
-        if models.experts.is_some() && ModelConfig::from_gguf(&file.parse()?)?.has_experts() {
-            return Err(no_copy(file.name()).into());
-        }
-        let copy = Copy::of(&file, team, stop)?;
-        let Some(path) = copy.path() else {
-            bail!("--spec-type draft-self: stopped");
-        };
-        if let Some(setup) = &mut models.speculation {
-            setup.draft = Some(self.source(path, "draft-self", LoadMode::Read));
-        }
-        Ok(Some(copy))
     }
 
     /// The limits with room for draft tokens.
@@ -248,10 +136,11 @@ impl SpeculationArgs {
     /// # Errors
     /// A head for further tokens is asked for that the file does not have.
     pub(crate) fn limits(&self, file: &ModelSource, limits: Limits) -> anyhow::Result<Limits> {
-        let Some(setup) = self.setup(LoadMode::Map)? else {
+        let options = self.options()?;
+        let Some(setup) = options.setup(LoadMode::Map).map_err(usage)? else {
             return Ok(limits);
         };
-        if self.has(Kind::Head) && !setup.has_head(file) {
+        if options.has(DraftKind::Head) && !setup.has_head(file) {
             let name = file.name();
             bail!("--spec-type draft-mtp: {name} has no head for further tokens");
         }
@@ -270,22 +159,23 @@ impl SpeculationArgs {
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
-        let Some(mut setup) = self.setup(load_mode)? else {
+        let options = self.options()?;
+        let Some(mut setup) = options.setup(load_mode).map_err(usage)? else {
             return Ok(true);
         };
-        if self.has(Kind::Itself) && session.model().experts().is_some() {
-            return Err(no_copy(session.model().name()).into());
-        }
-        let copy = match self.has(Kind::Itself) {
-            true => Some(Copy::of(session.model().file(), session.team(), stop)?),
-            false => None,
+        let model = session.model().clone();
+        let copied = options.has(DraftKind::Copy).then(|| {
+            let experts_stay = model.experts().is_some();
+            copy(model.file(), experts_stay, session.team(), stop)
+        });
+        let copy = match copied.transpose()? {
+            Some(None) => return Ok(false),
+            copy => copy.flatten(),
         };
-        if let Some(copy) = &copy {
-            let Some(path) = copy.path() else {
-                return Ok(false);
-            };
-            setup.draft = Some(self.source(path, "draft-self", LoadMode::Read));
-        }
+        setup.draft = match &copy {
+            Some(copy) => Some(options.copied(copy.path().to_path_buf())),
+            None => setup.draft,
+        };
         session.set_speculation(Some(setup.options(limits)));
         let mut bar = LoadBar::new();
         let mut progress = |progress| bar.update(progress);
@@ -294,7 +184,7 @@ impl SpeculationArgs {
             progress: Some(&mut progress),
             ..LoadOptions::default()
         };
-        let (model, team) = (session.model().clone(), session.team().clone());
+        let team = session.team().clone();
         let loaded = setup.load(&model, &team, limits, load);
         let loaded = match &setup.draft {
             Some(source) => loaded.with_context(|| source.path.display().to_string()),
@@ -308,12 +198,29 @@ impl SpeculationArgs {
     }
 }
 
-/// The copy would take into memory what is to stay on disk.
-fn no_copy(name: &str) -> UsageError {
-    UsageError(format!(
-        "--spec-type draft-self: the experts of {name} stay on disk (--expert-cache), and a copy of it in two bits has \
-         all of them in memory; ngram, draft-mtp and a smaller model (-md) can draft for it"
-    ))
+/// The error of drafting methods that contradict each other.
+pub(crate) fn usage(why: &str) -> UsageError {
+    UsageError(format!("--spec-type: {why}"))
+}
+
+/// A 2-bit copy of a model; `None` if `stop` was set meanwhile. `experts_stay` is whether its experts stay on disk.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn copy(
+    file: &ModelFile,
+    experts_stay: bool,
+    team: &Team,
+    stop: &StopFlag,
+) -> anyhow::Result<Option<DraftCopy>> {
+    let made = DraftCopy::new(file, experts_stay, team, stop);
+    made.map_err(|error| match error {
+        DraftCopyError::Experts(_) => UsageError(format!(
+            "--spec-type draft-self: {error} (--expert-cache, -md)"
+        ))
+        .into(),
+        error => anyhow::Error::new(error).context("--spec-type draft-self"),
+    })
 }
 
 /// Says what came of draft tokens, in full for a profile, and why a draft model stopped.

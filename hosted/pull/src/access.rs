@@ -1,0 +1,41 @@
+//! How a program reaches the hub.
+
+use crate::cache::Cache;
+use crate::error::PullError;
+use crate::hub::Hub;
+use crate::repo::PullRequest;
+use crate::{PulledFiles, Watch, pull};
+
+/// How the hub is reached; what is left out is taken from the environment.
+#[derive(Clone, Debug, Default)]
+pub struct HubAccess {
+    /// The access token; `None` for `HF_TOKEN`, else the one that `hf auth login` has stored.
+    pub token: Option<String>,
+    /// Whether only cached downloads are used, as with `HF_HUB_OFFLINE=1`.
+    pub offline: bool,
+}
+
+impl HubAccess {
+    /// Downloads the files that `request` names into the cache of [`Cache::from_env`].
+    ///
+    /// # Errors
+    /// As [`pull`], and as [`Hub::from_env`].
+    pub fn fetch(
+        &self,
+        request: &PullRequest,
+        watch: &mut dyn Watch,
+    ) -> Result<PulledFiles, PullError> {
+        let cache = Cache::from_env()?;
+        let hub = match self.is_offline() {
+            true => None,
+            false => Some(Hub::from_env(self.token.as_deref())?),
+        };
+        pull(request, hub.as_ref(), &cache, watch)
+    }
+
+    fn is_offline(&self) -> bool {
+        let set = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
+        let words = ["1", "on", "yes", "true"];
+        self.offline || words.iter().any(|word| set.eq_ignore_ascii_case(word))
+    }
+}
