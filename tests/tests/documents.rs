@@ -62,7 +62,7 @@ const RARE: [&str; 14] = [
     "says what",
     "says which",
 ];
-const RARE_MAX: usize = 68;
+const RARE_MAX: usize = 75;
 /// Words that are right now and then.
 const DOUBTFUL: [&str; 4] = ["behind", "beside", "that of", "those of"];
 const DOUBTFUL_MAX: usize = 425;
