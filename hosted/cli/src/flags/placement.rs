@@ -1,4 +1,4 @@
-//! Where threads and memory go: the flags that every command which runs a model shares.
+//! Placement of threads and memory, for every command that runs a model.
 
 use crate::flags::names::one_of;
 use crate::ui::output::note;
@@ -27,7 +27,7 @@ pub(crate) struct PlacementArgs {
     pub(crate) cpu_range: Option<CpuList>,
     /// Pin each thread to one of the given CPUs (1) or to all of them (0)
     ///
-    /// Without given CPUs each thread has a CPU of its own.
+    /// By default each thread is pinned to a CPU of its own.
     #[arg(long, value_name = "0|1", value_parser = PossibleValuesParser::new(["0", "1"]))]
     pub(crate) cpu_strict: Option<String>,
     /// Select the cores of a hybrid CPU: performance, efficiency or all
@@ -93,13 +93,13 @@ impl PlacementArgs {
         self.options(locks).apply(&mut say)
     }
 
-    /// Threads as asked for; notes what was refused.
+    /// The requested number of threads; notes refusals.
     pub(crate) fn team(&self, n: usize, cores: &Cores) -> anyhow::Result<Team> {
         let workers = self.options(false).workers(n, cores, &mut say);
         Ok(workers.context("cannot start threads")?.into())
     }
 
-    /// Says what of the memory's measures was refused; of huge pages only if they were asked for.
+    /// Notes which measures for memory were refused; huge pages only if they were requested.
     pub(crate) fn say_memory(&self) {
         let measures = memory::report();
         let asked = |measure: &&HostMeasure| {
@@ -109,7 +109,7 @@ impl PlacementArgs {
     }
 }
 
-/// Notes a measure that is not held, and what to type to get it.
+/// Notes a measure that is not in force, and the command that fixes it.
 pub(crate) fn say(measure: &HostMeasure) {
     if !measure.is_held() {
         note(format_args!("warning: {measure}"));

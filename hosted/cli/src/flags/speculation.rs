@@ -1,4 +1,4 @@
-//! `--spec-type` and its kin: what speculates. Answers are the same with and without.
+//! `--spec-type` and related flags: speculation. Answers do not depend on it.
 
 use crate::flags::engine::kv_types;
 use crate::outcome::UsageError;
@@ -43,15 +43,15 @@ pub(crate) struct SpeculationArgs {
     #[arg(long, value_name = "N", visible_aliases = ["draft-min", "draft-n-min"], default_value_t = 0,
         value_parser = value_parser!(u8).range(0..=POSITIONS_MAX as i64))]
     spec_draft_n_min: u8,
-    /// Stop drafting at a token that the draft model finds less probable
+    /// Stop drafting at a token that is less probable than this in the draft model
     #[arg(long, value_name = "P", visible_alias = "draft-p-min", default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Verify all draft tokens whether it pays or not, for measurements
+    /// Verify all draft tokens even if it does not pay, for measurements
     #[arg(long)]
     spec_fixed: bool,
     /// Set the number of threads of the draft model [short: -td]
     ///
-    /// By default that of the model.
+    /// By default the number of threads of the model.
     #[arg(long, value_name = "N", visible_alias = "spec-draft-threads",
         value_parser = value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     threads_draft: Option<u16>,
@@ -63,12 +63,12 @@ pub(crate) struct SpeculationArgs {
     ctx_size_draft: u32,
     /// Set the draft model's KV cache type of keys [short: -ctkd]
     ///
-    /// By default the model's.
+    /// By default the type of the model.
     #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-k", value_parser = kv_types())]
     cache_type_k_draft: Option<KvType>,
     /// Set the draft model's KV cache type of values [short: -ctvd]
     ///
-    /// By default the model's.
+    /// By default the type of the model.
     #[arg(long, value_name = "TYPE", visible_alias = "spec-draft-type-v", value_parser = kv_types())]
     cache_type_v_draft: Option<KvType>,
 }
@@ -90,7 +90,7 @@ fn kinds() -> impl TypedValueParser<Value = DraftKind> {
         PossibleValue::new("draft-self").alias("self"),
         PossibleValue::new("none"),
     ];
-    // Known, to say why they are refused.
+    // Known, so that the error can explain why they are not supported.
     let trained = trained.map(|name| PossibleValue::new(name).hide(true));
     PossibleValuesParser::new(names.into_iter().chain(trained)).try_map(|name| name.parse())
 }
@@ -223,13 +223,13 @@ pub(crate) fn copy(
     })
 }
 
-/// Says what came of draft tokens, in full for a profile, and why a draft model stopped.
+/// Reports statistics of draft tokens, in full for a profile, and why a draft model stopped.
 pub(crate) fn say(session: &mut Session, is_profile: bool) {
     let Some(speculation) = session.speculation_mut() else {
         return;
     };
     if let Some(failure) = speculation.failure() {
-        note(format_args!("warning: drafts ended: {failure}"));
+        note(format_args!("warning: drafting stopped: {failure}"));
     }
     let figures = *speculation.figures();
     if is_profile {
@@ -239,7 +239,7 @@ pub(crate) fn say(session: &mut Session, is_profile: bool) {
     }
 }
 
-/// A line of the footer, in llama.cpp's words.
+/// A line of the footer, in llama.cpp's format.
 fn line(figures: &Figures) -> String {
     format!(
         "   draft acceptance = {:>10.5} ({:>5} accepted / {:>5} generated), {:.2} tokens per pass",

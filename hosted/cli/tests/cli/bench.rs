@@ -119,7 +119,7 @@ fn steps_with_adapters_and_without_take_turns() {
     let line = "tg9: adapters add ";
     assert!(ran.stderr.contains(line), "{ran:?}");
     // Four of nine steps have them, in each of two repetitions.
-    assert!(ran.stderr.contains("(median of 8, "), "{ran:?}");
+    assert!(ran.stderr.contains("(median of 8; "), "{ran:?}");
     let no_turns = json(&["--lora", &path]);
     assert_eq!(no_turns[1]["bare_ts"], 0.0, "{no_turns:?}");
 }

@@ -10,7 +10,7 @@ use sluice::adapter::AdapterFormat;
 use sluice_serve::{AdaptersOptions, NamedAdapter};
 use std::path::{Path, PathBuf};
 
-/// Which adapters there are.
+/// Which adapters are available.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapters (LoRA)")]
 pub(crate) struct ServeAdapterArgs {
@@ -67,7 +67,7 @@ pub(crate) struct ServeAdapterArgs {
 #[derive(Clone, Debug)]
 struct Module(NamedAdapter);
 
-/// The same as JSON.
+/// An adapter in JSON notation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModuleJson {
@@ -104,7 +104,7 @@ impl FromStr for Module {
 }
 
 impl ServeAdapterArgs {
-    /// As the server takes them.
+    /// Converts the flags to the server's options.
     ///
     /// # Errors
     /// A scale is not a number, or a path contains no adapter.

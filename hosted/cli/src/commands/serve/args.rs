@@ -76,7 +76,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 30))]
     pub(super) reasoning_budget: i64,
-    /// Set how token vectors become one; by default what the file says
+    /// Set the pooling of token vectors; by default the model file's
     #[arg(long, value_name = "TYPE",
         value_parser = PossibleValuesParser::new(["none", "mean", "cls", "last"]))]
     pub(super) pooling: Option<String>,

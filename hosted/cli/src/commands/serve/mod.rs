@@ -1,4 +1,4 @@
-//! `sluice serve`: the flags become a server.
+//! `sluice serve`: creates a server from the flags.
 
 mod adapters;
 mod args;
@@ -38,7 +38,7 @@ The routes are OpenAI's and llama-server's; docs/serve.md lists them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
-    // Until the server has its own handlers.
+    // Until the server installs its own handlers.
     let stop = interrupt::install().context("cannot handle Ctrl-C")?;
     let Setup { config, team, copy } = match Setup::new(args, stop) {
         _ if stop.is_set() => return Ok(Ending::Interrupted),
@@ -55,11 +55,11 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
     }
 }
 
-/// What the flags of `sluice serve` ask for.
+/// The server requested by the flags.
 struct Setup {
     config: ServerConfig,
     team: Team,
-    /// The first model in two bits, where that drafts for it: it lies on disk until this is dropped.
+    /// The 2-bit copy of the first model, if it drafts; it stays on disk until this is dropped.
     copy: Option<DraftCopy>,
 }
 
@@ -87,7 +87,7 @@ impl Setup {
     }
 }
 
-/// The first model in two bits, to draft for it, where that is asked for.
+/// Makes a 2-bit copy of the first model, to draft for it, if requested.
 fn copy_of_first(
     drafts: &DraftOptions,
     models: &mut ModelsOptions,
@@ -154,7 +154,7 @@ fn models(
     })
 }
 
-/// `NAME=FILE`, or a file alone, whose path may have an `=`.
+/// Parses `NAME=FILE`, or a file alone, whose path may contain `=`.
 fn named(text: &str) -> NamedModel {
     let split = text.split_once('=').filter(|(name, path)| {
         let is_name = !name.is_empty() && !name.contains('/');
@@ -208,7 +208,7 @@ fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
         || !sampling.stop.is_empty()
         || !sampling.reverse_prompt.is_empty();
     if is_of_requests {
-        let message = "grammars, stop texts and log-probabilities are asked for in requests";
+        let message = "grammars, stop strings and log-probabilities can be set only in requests";
         return Err(UsageError(message.to_owned()).into());
     }
     let kwargs = args.chat_template_kwargs.as_deref().unwrap_or("{}");
@@ -252,7 +252,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
     })
 }
 
-/// The keys of the command line, and those of the file.
+/// The keys of the command line and of the file.
 fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
     let given = args.api_key.as_deref().unwrap_or_default().split(',');
     let mut keys: Vec<_> = given.map(|key| key.trim().to_owned()).collect();
@@ -260,7 +260,7 @@ fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
         let text = input::text("file", path).context("--api-key-file")?;
         keys.extend(text.lines().map(|key| key.trim().to_owned()));
         if keys.iter().all(String::is_empty) {
-            // Without a key all would be let in, which is not what the flag asks for.
+            // Without a key everybody would be admitted, contrary to the flag.
             let message = format!(
                 "--api-key-file {}: the file contains no keys",
                 path.display()
@@ -272,7 +272,7 @@ fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
     Ok(keys)
 }
 
-/// As llama-server.
+/// As in llama-server.
 const PARALLEL: usize = 4;
 const MIB: u64 = 1 << 20;
 
