@@ -303,5 +303,5 @@ fn prompts_of_rerankers() {
     let (model, mut session) = self::session("eurobert", 1);
     assert!(!model.ranks() && model.rank_pooling().is_none());
     let error = session.rank("a", &["b"]).unwrap_err().to_string();
-    assert!(error.contains("no head for ranking"), "{error}");
+    assert!(error.contains("no ranking head"), "{error}");
 }

@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         let error = "LRU".parse::<EvictionPolicy>().unwrap_err();
-        assert_eq!(error.to_string(), "not one of aged, lru, lfu, heat, static");
+        assert_eq!(error.to_string(), "expected aged, lru, lfu, heat or static");
     }
 
     #[test]

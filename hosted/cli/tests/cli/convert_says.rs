@@ -60,11 +60,11 @@ fn what_a_normalizer_does_is_kept_or_refused() {
         "StripAccents",
         "Strip",
     ] {
-        let expected = ["tokenizer.json", "normalizer", kind, "no place"];
+        let expected = ["tokenizer.json", "normalizer", kind, "cannot express"];
         refuses("qwen2", "tokenizer.json", &rule(kind), &expected);
     }
     let replace = json!({"type": "Replace", "pattern": {"String": "Once"}, "content": "Twice"});
-    let expected = ["Replace", "Twice", "no place"];
+    let expected = ["Replace", "Twice", "cannot express"];
     refuses(
         "qwen2",
         "tokenizer.json",
@@ -75,7 +75,7 @@ fn what_a_normalizer_does_is_kept_or_refused() {
         "mistral",
         "tokenizer.json",
         &rule("NFKC"),
-        &["normalizer", "NFKC", "no place"],
+        &["normalizer", "NFKC", "cannot express"],
     );
 }
 
@@ -88,7 +88,7 @@ fn components_and_settings_that_are_not_known_are_refused() {
         ),
         (
             json!({"normalizer": {"type": "NFC", "x": 1}}),
-            "NFC has the setting \"x\"",
+            "NFC has the unknown setting \"x\"",
         ),
         (
             json!({"decoder": {"type": "Strip", "content": "a", "start": 1, "stop": 0}}),
@@ -185,7 +185,12 @@ fn spaces_before_a_text_are_as_the_rules_put_them() {
     }
     let nfkc =
         json!({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, replace]}});
-    refuses("mistral", "tokenizer.json", &nfkc, &["NFKC", "no place"]);
+    refuses(
+        "mistral",
+        "tokenizer.json",
+        &nfkc,
+        &["NFKC", "cannot express"],
+    );
 }
 
 /// A folder whose `tokenizer.model` has these bytes appended, and no other file about its tokens.

@@ -212,7 +212,7 @@ fn what_cannot_be_read_is_named() {
     fails(
         1,
         &with(&["--experts", "3"]),
-        &["line 2", "where a layer has 3"],
+        &["line 2", "a layer has 3 experts"],
     );
     for (flags, expected) in [
         (&["--share", "25"][..], "per cent"),

@@ -251,7 +251,7 @@ fn gguf_files_that_cannot_be_honoured_are_refused_by_name() {
     let cases: [(Change, &str); 12] = [
         (
             |h| h.set("general.architecture", "llama"),
-            "architecture \"llama\", the model's is \"qwen2moe\"",
+            "architecture \"llama\", but the model's is \"qwen2moe\"",
         ),
         (|h| h.set("adapter.type", "ia3"), "adapter.type is \"ia3\""),
         (|h| h.remove("adapter.type"), "adapter.type is missing"),

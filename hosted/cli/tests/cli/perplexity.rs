@@ -168,7 +168,7 @@ fn other_files_are_named_and_left_alone() {
     fails(
         1,
         &[&["perplexity", "-m", MODEL][..], &write].concat(),
-        &["is something else"],
+        &["is not such a file"],
     );
     assert_eq!(fs::read(&model.0).unwrap(), fs::read(MODEL).unwrap());
     fails(2, &["perplexity", "-m", MODEL], &["-f FILE"]);

@@ -213,7 +213,11 @@ fn what_is_wrong_is_named_before_anything_is_written() {
         assert_eq!(run_to(1, &args).stdout, "");
     }
     let empty = TemporaryFile::new("no-prompts.jsonl", b"\n\n");
-    fails(1, &["run", "--prompts", empty.path()], &["has no prompts"]);
+    fails(
+        1,
+        &["run", "--prompts", empty.path()],
+        &["contains no prompts"],
+    );
     fails(
         1,
         &["run", "--prompts", "/no/such"],

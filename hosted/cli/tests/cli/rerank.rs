@@ -64,5 +64,5 @@ fn errors_name_what_is_wrong() {
     fails(1, &args, &["document 1 has", "256"]);
     let embedder = fixture("embed/eurobert.gguf");
     let args = ["rerank", "-m", &embedder, "--query", "a", "-d", "b"];
-    fails(1, &args, &["no head for ranking", "eurobert"]);
+    fails(1, &args, &["no ranking head", "eurobert"]);
 }

@@ -75,8 +75,8 @@ fn errors_name_the_line_and_the_field() {
             "{\"token\":1,\"layer\":1,\"experts\":[3],\"cache_hit\":[true,true]}",
             "\"cache_hit\" has 2 values, but \"experts\" has 1",
         ),
-        (&*long, "more than 64 KiB"),
-        (&*many, "at most 1024 experts"),
+        (&*long, "exceeds 64 KiB"),
+        (&*many, "more than the 1024 experts"),
     ] {
         let message = read_all(&format!("{good}{line}\n")).unwrap_err();
         let found = message.starts_with("trace t, line 2: ") && message.contains(expected);
