@@ -11,6 +11,8 @@ import random
 import sys
 import unicodedata
 
+from digits import static
+
 VERSION = "15.1.0"
 HANGUL = range(0xAC00, 0xAC00 + 19 * 21 * 28)
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -38,12 +40,6 @@ def runs(codes):
     return found
 
 
-def rows(entries, per_line):
-    texts = [entry if isinstance(entry, str) else "[%s]" % ", ".join(map(str, entry)) for entry in entries]
-    lines = [", ".join(texts[i:i + per_line]) for i in range(0, len(texts), per_line)]
-    return "\n".join(f"    {line}," for line in lines)
-
-
 def tables():
     steps = decompositions()
     listed = sorted(steps)
@@ -64,35 +60,22 @@ def tables():
         or 0x1161 <= code < 0x1176 or 0x11A8 <= code < 0x11C3
         or unicodedata.normalize("NFC", chr(code)) != chr(code)
     ]
-    return f'''\
+    return f"""\
 //! Tables for canonical composition, from Unicode {VERSION}.
 //!
 //! Written by `tests/tools/nfc_tables.py`, with Python 3.13; do not edit by hand.
 
-/// First and last character of a run that texts in NFC may lack, or that composes with what is before it.
-#[rustfmt::skip]
-pub(super) static MAY_CHANGE: [[u32; 2]; {len(runs(may_change))}] = [
-{rows(runs(may_change), 6)}
-];
-
-/// First and last character of a run, and its canonical combining class, where that is not 0.
-#[rustfmt::skip]
-pub(super) static CLASSES: [[u32; 3]; {len(classes)}] = [
-{rows(classes, 5)}
-];
-
-/// A character and one step of its canonical decomposition, whose second character may be none; Hangul apart.
-#[rustfmt::skip]
-pub(super) static DECOMPOSITIONS: [[u32; 3]; {len(listed)}] = [
-{rows([[code, *steps[code]] for code in listed], 5)}
-];
-
-/// Those of the decompositions that are undone, by what they decompose to.
-#[rustfmt::skip]
-pub(super) static COMPOSITIONS: [u16; {len(composed)}] = [
-{rows([str(index[code]) for code in composed], 16)}
-];
-'''
+use crate::kernels::literals::table;
+""" + "".join(static(doc, name, rows) + "\n" for doc, name, rows in [
+        ("First and last character of a run that texts in NFC may lack, or that composes with what is before it.",
+         "MAY_CHANGE", runs(may_change)),
+        ("First and last character of a run, and its canonical combining class, where that is not 0.",
+         "CLASSES", classes),
+        ("A character and one step of its canonical decomposition, whose second character may be none; Hangul apart.",
+         "DECOMPOSITIONS", [[code, *steps[code]] for code in listed]),
+        ("Those of the decompositions that are undone, by what they decompose to.",
+         "COMPOSITIONS", [[index[code]] for code in composed]),
+    ])
 
 
 def cases():

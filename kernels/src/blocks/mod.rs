@@ -5,7 +5,7 @@
 //! Layouts: `ggml-common.h` of llama.cpp; values equal ggml's own dequantisation bit for bit.
 
 mod codebook;
-mod codebooks;
+pub(crate) mod codebooks;
 mod large;
 mod small;
 mod ternary;

@@ -4,13 +4,7 @@
 //! second half are adjacent, so the minimum over a codebook is the minimum over all second halves of their cost plus
 //! the lowest cost among the first halves paired with them.
 
-#[expect(
-    clippy::duplicate_mod,
-    reason = "only read when this file is compiled, into another order"
-)]
-#[expect(dead_code, reason = "nothing is quantised to IQ1")]
-#[path = "../blocks/codebooks.rs"]
-mod codebooks;
+use crate::blocks::codebooks;
 
 /// Maximum number of halves in a codebook: four columns of three codes.
 const HALVES_MAX: usize = 81;

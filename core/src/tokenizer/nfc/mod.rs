@@ -116,6 +116,19 @@ fn find<T>(runs: &'static [T], code: u32, ends: impl Fn(&T) -> [u32; 2]) -> Opti
     runs.get(at).filter(|run| ends(run)[0] <= code)
 }
 
+/// The canonical decomposition of a character, of at most four.
+pub(super) fn decomposition(c: char) -> [Option<char>; 4] {
+    let mut found = [Some(c), None, None, None];
+    let mut places = found.iter_mut();
+    if !c.is_ascii() {
+        let _fits = decompose(c.into(), &mut |code| {
+            *places.next()? = char::from_u32(code);
+            Some(())
+        });
+    }
+    found
+}
+
 /// All steps of the canonical decomposition; only the first resulting character may decompose further.
 fn decompose(code: u32, push: &mut impl FnMut(u32) -> Option<()>) -> Option<()> {
     if let Some(syllable) = code.checked_sub(SYLLABLES).filter(|&n| n < SYLLABLE_COUNT) {
@@ -151,7 +164,7 @@ fn composed(first: u32, second: u32) -> Option<u32> {
     ) {
         return (syllable % TRAIL_COUNT == 0).then_some(first + trail + 1);
     }
-    let entry = |at: &u16| DECOMPOSITIONS[usize::from(*at)];
+    let entry = |[at]: &[u32; 1]| DECOMPOSITIONS[*at as usize];
     let found = COMPOSITIONS.binary_search_by_key(&[first, second], |at| {
         let [_, first, second] = entry(at);
         [first, second]
