@@ -22,7 +22,7 @@
 //! ```
 //! #![no_std]
 //! # extern crate std; // rustdoc's harness, not the program
-//! use sluice_core::engine::{BatchEntry, Engine, EnginePlan, Limits, StepOptions, Wants};
+//! use sluice_core::engine::{BatchEntry, Engine, EnginePlan, EngineLimits, StepOptions, Wants};
 //! use sluice_core::gguf::{Gguf, source::SliceSource};
 //! use sluice_core::kernels::{CpuFeatures, KernelTable};
 //! use sluice_core::memory::Arena;
@@ -51,7 +51,7 @@
 //!     let model = loader.finish(&source).expect("all of them");
 //!
 //!     // A context of 64 tokens on one core, with the best kernels of this CPU.
-//!     let limits = Limits { n_batch: 32, ..Limits::single(64, 1) };
+//!     let limits = EngineLimits { n_batch: 32, ..EngineLimits::single(64, 1) };
 //!     let plan = EnginePlan::new(&config, &limits).expect("limits in range");
 //!     let kv = arena.bytes(plan.kv_bytes).expect("room");
 //!     let scratch = arena.bytes(plan.scratch_bytes).expect("room");

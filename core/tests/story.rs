@@ -5,7 +5,7 @@
     reason = "`--nocapture` shows what was computed where"
 )]
 
-use sluice_core::engine::{BatchEntry, Engine, EnginePlan, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineLimits, EnginePlan, StepOptions, Wants};
 use sluice_core::gguf::{Gguf, source::SliceSource};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
@@ -61,9 +61,9 @@ fn story(table: &'static KernelTable) -> (String, u64) {
     let loader = Loader::new(&gguf, &config, weights, tables).expect("weights");
     loader.work(&source, &mut [], || true).expect("weights");
     let model = loader.finish(&source).expect("weights");
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 32,
-        ..Limits::single(64, 1)
+        ..EngineLimits::single(64, 1)
     };
     let plan = EnginePlan::new(&config, &limits).expect("limits");
     let kv = arena.bytes(plan.kv_bytes).expect("room");

@@ -17,7 +17,7 @@ use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{
-    LoadProgress, Loader, Model, ModelConfig, ModelError, ModelPlan, Residency, Tables,
+    LoadProgress, Loader, ModelWeights, ModelConfig, ModelError, ModelPlan, Residency, Tables,
 };
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
@@ -199,7 +199,7 @@ pub(crate) fn load<'m>(
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
-) -> Result<Model<'m>, LoadError> {
+) -> Result<ModelWeights<'m>, LoadError> {
     if let Some(slc) = file.slc()? {
         return in_place::load(file, &slc, part, memory, team, stop, progress);
     }
@@ -232,12 +232,12 @@ fn advise(file: &ModelFile, gguf: &Gguf<'_>, config: &ModelConfig) {
 pub(crate) fn load_from<'m>(
     from: WeightsSource<'_, 'm>,
     config: &ModelConfig,
-    trunk: Option<&Model<'m>>,
+    trunk: Option<&ModelWeights<'m>>,
     memory: &'m mut ModelMemory,
     team: &Team,
     stop: &StopFlag,
     progress: impl FnMut(LoadProgress) + Send,
-) -> Result<Model<'m>, LoadError> {
+) -> Result<ModelWeights<'m>, LoadError> {
     let WeightsSource {
         name,
         gguf,

@@ -123,7 +123,7 @@ impl Model {
 
     /// The weights, as core uses them.
     #[must_use]
-    pub fn weights(&self) -> &model::Model<'_> {
+    pub fn weights(&self) -> &model::ModelWeights<'_> {
         self.weights.get()
     }
 
@@ -396,9 +396,9 @@ impl Borrower for Head<'static> {
 pub(crate) struct Weights;
 
 impl Borrower for Weights {
-    type Of<'a> = model::Model<'a>;
+    type Of<'a> = model::ModelWeights<'a>;
 
-    fn shorten<'s, 'a: 's>(value: &'s model::Model<'a>) -> &'s model::Model<'s> {
+    fn shorten<'s, 'a: 's>(value: &'s model::ModelWeights<'a>) -> &'s model::ModelWeights<'s> {
         value
     }
 }

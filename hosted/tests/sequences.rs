@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use sluice::file::LoadMode;
-use sluice::generate::{Ended, GenerateError};
+use sluice::generate::{EndReason, GenerateError};
 use sluice::host::topology::Cores;
 use sluice::model::ModelSource;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose};
@@ -217,7 +217,10 @@ fn texts_that_fill_the_context_end_one_by_one() {
     let mut a = session.begin(PROMPTS[0], &endless).unwrap();
     let mut b = session.begin(PROMPTS[1], &endless).unwrap();
     together(&mut session, &mut [&mut a, &mut b]);
-    assert_eq!([&a, &b].map(Sequence::ended), [Some(Ended::ContextFull); 2]);
+    assert_eq!(
+        [&a, &b].map(Sequence::ended),
+        [Some(EndReason::ContextFull); 2]
+    );
     let lens = [&a, &b].map(|sequence| sequence.tokens().len());
     assert!(
         lens.iter().all(|len| len.is_multiple_of(64)),
@@ -290,7 +293,7 @@ fn texts_end_as_they_were_asked_to() {
         (text, pieces.ended().unwrap())
     };
     let (whole, why) = ended(&mut session, settings(0, 0));
-    assert_eq!(why, Ended::Length);
+    assert_eq!(why, EndReason::Length);
     let stop = &whole[10..14];
     let stopped = Settings {
         stops: vec![stop.to_owned()],
@@ -299,19 +302,22 @@ fn texts_end_as_they_were_asked_to() {
     let (text, why) = ended(&mut session, stopped);
     assert_eq!(
         (text.as_str(), why),
-        (&whole[..whole.find(stop).unwrap()], Ended::EndOfText)
+        (&whole[..whole.find(stop).unwrap()], EndReason::EndOfText)
     );
     let endless = Settings {
         n_predict: None,
         ignore_eos: true,
         ..settings(0, 0)
     };
-    assert_eq!(ended(&mut session, endless).1, Ended::ContextFull);
+    assert_eq!(ended(&mut session, endless).1, EndReason::ContextFull);
     let nothing = Settings {
         n_predict: Some(0),
         ..settings(0, 0)
     };
-    assert_eq!(ended(&mut session, nothing), (String::new(), Ended::Length));
+    assert_eq!(
+        ended(&mut session, nothing),
+        (String::new(), EndReason::Length)
+    );
     session.stop().stop();
     let mut pieces = session.generate(PROMPTS[0], settings(0, 0));
     let error = pieces.next().unwrap().unwrap_err();
@@ -350,7 +356,7 @@ fn a_sampler_that_fails_ends_its_own_text_alone() {
     let texts = together(&mut session, &mut [&mut good, first, second]);
     assert_eq!(texts[0], alone(PROMPTS[0], &settings));
     for (sequence, why) in failing.iter_mut().zip(["no more", "the sampler panicked"]) {
-        assert_eq!(sequence.ended(), Some(Ended::Failed));
+        assert_eq!(sequence.ended(), Some(EndReason::Failed));
         assert_eq!(sequence.failure().unwrap().to_string(), why);
         assert_eq!(sequence.tokens(), [70, 71, 100]);
     }

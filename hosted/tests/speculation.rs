@@ -5,7 +5,7 @@
 
 use sluice::core::engine::Wants;
 use sluice::core::sampler::SamplerConfig;
-use sluice::generate::{Ended, Until};
+use sluice::generate::{EndReason, Until};
 use sluice::sequence::PlainSampler;
 use sluice::speculate::SpeculationOptions;
 use sluice::{Generator, Limits, Model};
@@ -37,7 +37,7 @@ fn generator(model: &Model, temperature: f32, n_draft: usize) -> Generator {
 }
 
 /// What was written: tokens, the end, what is in the context and what is pending.
-type Told = (Vec<u32>, Ended, Vec<u32>, Option<u32>);
+type Told = (Vec<u32>, EndReason, Vec<u32>, Option<u32>);
 
 fn write(generator: &mut Generator, prompt: &[u32], n_shown: usize, until: &Until) -> Told {
     let next = generator.prompt(prompt, Wants::Logits).unwrap();

@@ -6,7 +6,7 @@
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
 use core::sync::atomic::AtomicU32;
-use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineLimits, StepOptions, Wants};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::KvType;
 use sluice_core::team::{StopFlag, WaitPolicy};
@@ -47,10 +47,10 @@ fn main() {
     let mut weights = Weights::plan(&file).expect("a model");
     let model = weights.load(&file, 2).expect("a model");
     drop(file);
-    let limits = Limits {
+    let limits = EngineLimits {
         type_k: ty(2),
         type_v: ty(3),
-        ..Limits::single(depth + 1024, n_workers)
+        ..EngineLimits::single(depth + 1024, n_workers)
     };
     let mut room = Room::plan(model.config(), &limits).expect("limits");
     let mut engine = room.engine(model, table(), &limits).expect("an engine");

@@ -4,7 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
-use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, EngineLimits, StepOptions, Wants};
 use sluice_core::kernels::cpu::CpuFeatures;
 use sluice_core::kernels::{GgmlType, KernelTable};
 use sluice_core::team::StopFlag;
@@ -34,7 +34,7 @@ fn main() {
     println!("| table | median, us | least, us |");
     println!("|---|---|---|");
     for table in KernelTable::available(CpuFeatures::detect()) {
-        let limits = Limits::single(N_STEPS + 64, 1);
+        let limits = EngineLimits::single(N_STEPS + 64, 1);
         let mut room = Room::plan(model.config(), &limits).expect("limits");
         let mut engine = room.engine(model.clone(), table, &limits).expect("memory");
         let mut times = Vec::with_capacity(N_STEPS);

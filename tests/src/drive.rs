@@ -4,7 +4,7 @@ use crate::build::{File, Shape};
 use crate::run::{self, Aligned, Weights, YieldWait};
 use core::time::Duration;
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, StepOptions, Wants,
+    BatchEntry, Engine, EngineError, EngineLimits, EnginePlan, StepOptions, Wants,
 };
 use sluice_core::team::{Stop, StopFlag};
 use std::sync::mpsc;
@@ -51,7 +51,7 @@ impl Bench {
     /// If the limits are out of range.
     pub fn with_garbage<R>(
         &mut self,
-        limits: &Limits,
+        limits: &EngineLimits,
         garbage: u8,
         act: impl FnOnce(&mut Engine<'_>) -> R,
     ) -> R {
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     /// An engine while `act` runs. Its memory is full of what reads as NaN.
-    pub fn with<R>(&mut self, limits: &Limits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
+    pub fn with<R>(&mut self, limits: &EngineLimits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
         self.with_garbage(limits, 0xff, act)
     }
 }
@@ -85,7 +85,7 @@ pub struct Rows {
 
 /// How a step ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndReason {
     /// What each rank returned, by rank; `None` for one that panicked.
     pub ranks: Vec<Option<Result<(), Stop>>>,
     /// What `finish` returned.
@@ -95,7 +95,7 @@ pub struct Ended {
 /// Runs a step with a thread for every rank.
 ///
 /// # Errors
-/// If the step is refused. How it ended otherwise is in [`Ended`].
+/// If the step is refused. How it ended otherwise is in [`EndReason`].
 ///
 /// # Panics
 /// If a rank is taken.
@@ -103,7 +103,7 @@ pub fn drive(
     engine: &mut Engine<'_>,
     batch: &[BatchEntry],
     options: StepOptions<'_>,
-) -> Result<Ended, EngineError> {
+) -> Result<EndReason, EngineError> {
     let step = engine.step(batch, options)?;
     let ranks = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..step.n_workers())
@@ -119,7 +119,7 @@ pub fn drive(
         logits: rows(batch.len(), |i| outputs.logits(i)),
         hidden: rows(batch.len(), |i| outputs.hidden(i)),
     });
-    Ok(Ended { ranks, result })
+    Ok(EndReason { ranks, result })
 }
 
 fn rows<'a>(n: usize, row: impl Fn(usize) -> Option<&'a [f32]>) -> Vec<Option<Vec<f32>>> {

@@ -15,7 +15,7 @@ mod seeds;
 
 use crate::run::Aligned;
 use core::fmt::Display;
-use sluice_core::engine::{EnginePlan, Limits};
+use sluice_core::engine::{EngineLimits, EnginePlan};
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::gguf::{Gguf, GgufErrorKind, Value};
 use sluice_core::model::{Loader, ModelConfig, ModelPlan};
@@ -482,10 +482,10 @@ fn accepted<T, E: Display>(result: Result<T, E>) -> Option<T> {
 
 /// Maximum number of tokens in a text by a grammar.
 const TOKENS_MAX: usize = 40;
-const LIMITS: Limits = Limits {
+const LIMITS: EngineLimits = EngineLimits {
     n_batch: 2,
     n_outputs: 2,
-    ..Limits::single(64, 1)
+    ..EngineLimits::single(64, 1)
 };
 /// As in the test `hostile_model`, and for the same reasons.
 const MODEL_BYTES_PER_FILE_BYTE: usize = 16;

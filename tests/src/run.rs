@@ -3,13 +3,13 @@
 use core::sync::atomic::AtomicU32;
 use sluice::Team;
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, Outputs, StepOptions, Wants,
+    BatchEntry, Engine, EngineError, EngineLimits, EnginePlan, Outputs, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::KernelTable;
-use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelError, ModelPlan, ModelWeights};
 use sluice_core::team::{StopFlag, WaitPolicy};
 use std::sync::Once;
 
@@ -139,7 +139,7 @@ impl Weights {
     ///
     /// # Panics
     /// If a loading thread panics.
-    pub fn load(&mut self, file: &[u8], n_threads: usize) -> Result<Model<'_>, ModelError> {
+    pub fn load(&mut self, file: &[u8], n_threads: usize) -> Result<ModelWeights<'_>, ModelError> {
         let gguf = Gguf::parse(file, file.len() as u64)?;
         let config = ModelConfig::from_gguf(&gguf)?;
         let loader = self.loaded(file, &gguf, &config, n_threads)?;
@@ -156,8 +156,8 @@ impl Weights {
     pub fn load_head<'w>(
         &'w mut self,
         file: &[u8],
-        trunk: &Model<'w>,
-    ) -> Result<Model<'w>, ModelError> {
+        trunk: &ModelWeights<'w>,
+    ) -> Result<ModelWeights<'w>, ModelError> {
         let gguf = Gguf::parse(file, file.len() as u64)?;
         let config = ModelConfig::next_token_head(&gguf)?.expect("the file has a head");
         let loader = self.loaded(file, &gguf, &config, 2)?;
@@ -195,8 +195,8 @@ impl Room {
     /// Allocates the room that the plan requires.
     ///
     /// # Errors
-    /// Limits out of range.
-    pub fn plan(config: &ModelConfig, limits: &Limits) -> Result<Self, EngineError> {
+    /// EngineLimits out of range.
+    pub fn plan(config: &ModelConfig, limits: &EngineLimits) -> Result<Self, EngineError> {
         let plan = EnginePlan::new(config, limits)?;
         Ok(Self {
             kv: Aligned::new(plan.kv_bytes),
@@ -207,12 +207,12 @@ impl Room {
     /// An engine in this room.
     ///
     /// # Errors
-    /// Limits out of range.
+    /// EngineLimits out of range.
     pub fn engine<'m>(
         &'m mut self,
-        model: Model<'m>,
+        model: ModelWeights<'m>,
         table: &'static KernelTable,
-        limits: &Limits,
+        limits: &EngineLimits,
     ) -> Result<Engine<'m>, EngineError> {
         Engine::new(
             model,

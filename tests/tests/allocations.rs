@@ -8,7 +8,7 @@ use sluice::file::{LoadMode, ModelFile};
 use sluice::host::topology::Cores;
 use sluice::model::{LoadOptions, ModelSource};
 use sluice::session::StepHooks;
-use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, EngineLimits, StepOptions, Wants};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
@@ -189,9 +189,9 @@ fn a_mixture_allocates_nothing() {
     let mut weights = Weights::plan(&file).unwrap();
     let model = weights.load(&file, 2).unwrap();
     for n_workers in [1, 2, 3] {
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: 16,
-            ..Limits::single(256, n_workers)
+            ..EngineLimits::single(256, n_workers)
         };
         let mut room = Room::plan(model.config(), &limits).unwrap();
         let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();

@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::{Engine, Limits, Wants};
+use sluice_core::engine::{Engine, EngineLimits, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_tests::goldens::{self, Golden};
 use sluice_tests::run::{self, Room, Weights};
@@ -194,7 +194,7 @@ impl Bench {
     fn with<R>(
         &mut self,
         table: &'static KernelTable,
-        limits: &Limits,
+        limits: &EngineLimits,
         act: impl FnOnce(&mut Engine<'_>) -> R,
     ) -> R {
         let model = self.weights.load(&self.file, 1).unwrap();
@@ -203,14 +203,14 @@ impl Bench {
     }
 }
 
-fn limits(n_workers: usize, kv_type: KvType) -> Limits {
-    Limits {
+fn limits(n_workers: usize, kv_type: KvType) -> EngineLimits {
+    EngineLimits {
         n_batch: 600,
         n_outputs: 600,
         n_seq: 4,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(4 * 640, n_workers)
+        ..EngineLimits::single(4 * 640, n_workers)
     }
 }
 
@@ -327,7 +327,7 @@ fn cache_types_keep_their_bits_over_workers_chunks_and_splits() {
     let (prompt, rest) = ids.split_at(1048);
     for (type_k, type_v) in types {
         let mut run = |n_workers, chunk: usize| {
-            let limits = Limits {
+            let limits = EngineLimits {
                 type_v,
                 ..limits(n_workers, type_k)
             };
@@ -539,9 +539,9 @@ fn longrope_follows_the_context() {
         return;
     };
     let mut run = |n_ctx| {
-        let limits = Limits {
+        let limits = EngineLimits {
             n_outputs: 64,
-            ..Limits::single(n_ctx, 1)
+            ..EngineLimits::single(n_ctx, 1)
         };
         bench.with(run::table(), &limits, |engine| {
             let hash = run::hash(&run::logits(engine, golden.ids, 64).unwrap());

@@ -6,8 +6,8 @@
 
 use sluice::embed::{EmbedOptions, Normalization};
 use sluice::host::topology::Cores;
-use sluice::{Limits as SessionLimits, Model, Team};
-use sluice_core::engine::{BatchEntry, Engine, Limits, StepOptions, Wants};
+use sluice::{Limits, Model, Team};
+use sluice_core::engine::{BatchEntry, Engine, EngineLimits, StepOptions, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
@@ -81,20 +81,20 @@ fn golden(name: &str, key: &str) -> serde_json::Value {
     json[key].clone()
 }
 
-fn limits(n_workers: usize, kv_type: KvType) -> Limits {
-    Limits {
+fn limits(n_workers: usize, kv_type: KvType) -> EngineLimits {
+    EngineLimits {
         n_batch: 256,
         n_outputs: 256,
         n_seq: 5,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(5 * 256, n_workers)
+        ..EngineLimits::single(5 * 256, n_workers)
     }
 }
 
 fn with<R>(
     name: &str,
-    limits: &Limits,
+    limits: &EngineLimits,
     table: &'static KernelTable,
     act: impl FnOnce(&mut Engine<'_>) -> R,
 ) -> R {
@@ -208,7 +208,7 @@ fn session(name: &str, n_workers: usize) -> (Model, sluice::Session) {
     let opened = sluice::model::ModelSource::open(path(name), sluice::file::LoadMode::Map).unwrap();
     let team = Team::with_options(n_workers, &Cores::detect(), Default::default()).unwrap();
     let model = opened.load(&team).unwrap();
-    let limits = SessionLimits::for_embedding(&model, 256, 256);
+    let limits = Limits::for_embedding(&model, 256, 256);
     let session = model.session_on(&team, limits).unwrap();
     (model, session)
 }

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineError, EngineLimits, StepOptions, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
@@ -38,19 +38,19 @@ fn model_file() -> Vec<u8> {
     std::fs::read(folder().join("tiny-bert-f16.gguf")).unwrap()
 }
 
-fn limits(n_workers: usize, kv_type: KvType) -> Limits {
-    Limits {
+fn limits(n_workers: usize, kv_type: KvType) -> EngineLimits {
+    EngineLimits {
         n_batch: 64,
         n_outputs: 64,
         n_seq: 5,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(5 * 64, n_workers)
+        ..EngineLimits::single(5 * 64, n_workers)
     }
 }
 
 fn with<R>(
-    limits: &Limits,
+    limits: &EngineLimits,
     table: &'static KernelTable,
     act: impl FnOnce(&mut Engine<'_>) -> R,
 ) -> R {
@@ -208,7 +208,7 @@ fn what_an_encoder_cannot_do_is_named() {
         let long = entries(&[5; 65], 0);
         assert!(matches!(refuse(&long), EngineError::BatchTooLong { .. }));
     });
-    let wide = Limits {
+    let wide = EngineLimits {
         n_batch: 80,
         ..limits(1, KvType::F32)
     };

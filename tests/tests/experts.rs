@@ -5,11 +5,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertPart, ExpertSource, Limits, Loan, NeededExperts, Observer,
+    Engine, EngineError, EngineLimits, ExpertPart, ExpertSource, Loan, NeededExperts, Observer,
     SiteInput, StepOptions,
 };
 use sluice_core::kernels::{GgmlType, KernelTable};
-use sluice_core::model::{Model, Site};
+use sluice_core::model::{ModelWeights, Site};
 use sluice_core::team::{Stop, StopFlag};
 use sluice_tests::build::{File, Shape};
 use sluice_tests::drive::{Bench, drive};
@@ -55,12 +55,12 @@ fn ids() -> Vec<u32> {
     (0..45u32).map(|i| (7 * i * i + 11 * i + 5) % 100).collect()
 }
 
-fn limits(n_workers: usize) -> Limits {
-    Limits {
+fn limits(n_workers: usize) -> EngineLimits {
+    EngineLimits {
         n_batch: 100,
         n_outputs: 100,
         n_seq: 2,
-        ..Limits::single(512, n_workers)
+        ..EngineLimits::single(512, n_workers)
     }
 }
 
@@ -228,7 +228,7 @@ fn observe(file: &[u8]) -> [[usize; 5]; 2] {
 
 /// Runs all tokens before an observer, some in a batch.
 fn observed(file: &[u8], observer: &dyn Observer, n_batch: usize) {
-    let limits = Limits {
+    let limits = EngineLimits {
         observes: true,
         ..limits(3)
     };
@@ -286,7 +286,7 @@ fn observers_of_experts_read_the_same_in_every_batch() {
 
 /// A source that delivers experts late.
 struct Late<'m> {
-    model: Model<'m>,
+    model: ModelWeights<'m>,
     stop: &'m StopFlag,
     asked: AtomicU32,
     announced: Mutex<Vec<(usize, Vec<u32>)>>,

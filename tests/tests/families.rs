@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::activation::ActivationKinds;
@@ -19,9 +19,9 @@ fn bits(file: &File) -> Vec<Vec<u32>> {
 
 fn bits_in_batches(file: &File, n_batch: usize) -> Vec<Vec<u32>> {
     let ids: Vec<u32> = (0..20u32).map(|i| (7 * i * i + 11 * i + 5) % 300).collect();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: 32,
-        ..Limits::single(32, 2)
+        ..EngineLimits::single(32, 2)
     };
     let logits = Bench::of(file).with(&limits, |engine| {
         run::logits(engine, &ids, n_batch).unwrap()

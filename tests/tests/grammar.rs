@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use sluice::file::ModelFile;
-use sluice::generate::Ended;
+use sluice::generate::EndReason;
 use sluice::host::topology::Cores;
 use sluice::model::ModelSource;
 use sluice::{Limits, Session, Settings, Team};
@@ -45,7 +45,7 @@ fn generate(session: &mut Session, sampler: Sampler, prompt: &str) -> Option<Str
             text.push_str(&event.piece);
         }
     }
-    (sequence.ended() == Some(Ended::EndOfText)).then_some(text)
+    (sequence.ended() == Some(EndReason::EndOfText)).then_some(text)
 }
 
 const SCHEMA: &str = r#"{

@@ -8,7 +8,7 @@ use core::fmt::Display;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use sluice_core::engine::{BatchEntry, Engine, EnginePlan, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineLimits, EnginePlan, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
 use sluice_core::kernels::{GgmlType, WeightType};
@@ -34,10 +34,10 @@ const CONSTANT_BYTES: usize = 256 << 10;
 /// Time limit for one file; a run takes well under a millisecond.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-const LIMITS: Limits = Limits {
+const LIMITS: EngineLimits = EngineLimits {
     n_batch: 2,
     n_outputs: 2,
-    ..Limits::single(64, 1)
+    ..EngineLimits::single(64, 1)
 };
 
 /// Memory that many files pass through, one after the other.

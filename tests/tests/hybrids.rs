@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::kernels::{KernelTable, KvType};
 use sluice_tests::goldens::{self, Golden, HYBRIDS};
 use sluice_tests::reference::Hybrid;
@@ -56,12 +56,12 @@ fn logits(
     let file = std::fs::read(folder().join(golden.model)).unwrap();
     let mut weights = Weights::plan(&file).unwrap();
     let model = weights.load(&file, 1).unwrap();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 600,
         n_outputs: 600,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(600, n_workers)
+        ..EngineLimits::single(600, n_workers)
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, table, &limits).unwrap();

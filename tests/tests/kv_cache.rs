@@ -1,6 +1,6 @@
 //! What the KV cache guarantees: pages shared and copied, rollback, snapshots, context shift.
 
-use sluice_core::engine::{Engine, EngineError, Limits};
+use sluice_core::engine::{Engine, EngineError, EngineLimits};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{GgmlType, KvType};
 use sluice_core::state::{SnapshotError, StateError};
@@ -14,13 +14,13 @@ const SHAPE: Shape = Shape {
     ..Shape::TINY
 };
 
-fn limits(kv_type: KvType) -> Limits {
-    Limits {
+fn limits(kv_type: KvType) -> EngineLimits {
+    EngineLimits {
         n_batch: 200,
         n_seq: 4,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(512, 2)
+        ..EngineLimits::single(512, 2)
     }
 }
 
@@ -122,7 +122,7 @@ fn truncated_sequences_go_on_like_fresh_ones() {
 
 #[test]
 fn a_full_cache_leaves_everything_as_before() {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_ctx: 128,
         n_seq: 2,
         ..limits(KvType::F16)
@@ -162,7 +162,7 @@ fn a_full_cache_leaves_everything_as_before() {
 fn random_histories_end_in_the_same_bits_as_fresh_sequences() {
     for (seed, kv_type) in (1..).zip(KvType::ALL) {
         let (mut one, mut two) = (Bench::new(&SHAPE), Bench::new(&SHAPE));
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: 256,
             ..limits(kv_type)
         };
@@ -236,7 +236,7 @@ fn fits(engine: &Engine<'_>, texts: &[Vec<u32>], s: usize, n: usize) -> bool {
 #[test]
 fn many_sequences_in_one_batch_are_as_if_alone() {
     let ids = ids(70);
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 280,
         n_outputs: 280,
         ..limits(KvType::BF16)
@@ -385,7 +385,7 @@ fn snapshots_of_other_models_types_and_shapes_are_refused() {
         );
     });
     // A cache with too few pages for it.
-    let tiny = Limits {
+    let tiny = EngineLimits {
         n_ctx: 64,
         n_seq: 1,
         ..limits(KvType::F16)
@@ -550,7 +550,7 @@ fn removing_has_exact_edges() {
 /// Shared pages have to be copied before keys move in them.
 #[test]
 fn removing_without_pages_for_copies_changes_nothing() {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_ctx: 128,
         n_seq: 2,
         ..limits(KvType::F16)

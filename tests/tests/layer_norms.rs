@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::KvType;
 use sluice_core::model::{ModelConfig, QkNorm};
@@ -22,11 +22,11 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 fn logits(file: &[u8], ids: &[u32], n_batch: usize, n_workers: usize) -> Vec<Vec<f32>> {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: 32,
         type_k: KvType::F32,
         type_v: KvType::F32,
-        ..Limits::single(32, n_workers)
+        ..EngineLimits::single(32, n_workers)
     };
     Bench::of_bytes(file).with(&limits, |engine| run::logits(engine, ids, n_batch).unwrap())
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::kernels::KvType;
 use sluice_tests::goldens::{self, Golden};
 use sluice_tests::reference::Model as Reference;
@@ -13,11 +13,11 @@ use sluice_tests::run::{self, Room, Weights};
 fn ours(golden: &Golden, file: &[u8], kv_type: KvType) -> Vec<Vec<f32>> {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 1).unwrap();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: 64,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(64, 1)
+        ..EngineLimits::single(64, 1)
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();

@@ -9,11 +9,13 @@ use sluice::file::{LoadMode, OutputFile};
 use sluice::host::topology::Cores;
 use sluice::model::ModelSource;
 use sluice::session::StepHooks;
-use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, Outputs, StepOptions, Wants};
+use sluice_core::engine::{
+    BatchEntry, Engine, EngineError, EngineLimits, Outputs, StepOptions, Wants,
+};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{CpuFeatures, GgmlType, KernelTable, KvType};
-use sluice_core::model::{Loader, Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelError, ModelPlan, ModelWeights};
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, SlcWatch, pack};
 use sluice_tests::build::{Shape, Tensor};
@@ -104,20 +106,20 @@ fn step(
     Ok(())
 }
 
-fn limits(kv_type: KvType, n_workers: usize) -> Limits {
-    Limits {
+fn limits(kv_type: KvType, n_workers: usize) -> EngineLimits {
+    EngineLimits {
         n_batch: 300,
         n_outputs: 300,
         type_k: kv_type,
         type_v: kv_type,
-        ..Limits::single(300, n_workers)
+        ..EngineLimits::single(300, n_workers)
     }
 }
 
 /// The head's outputs for `ids`: the states before the first tokens are `given`, in steps of `chunk`; before the
 /// others, its own.
 fn follow(
-    head: &Model<'_>,
+    head: &ModelWeights<'_>,
     (table, kv_type): (&'static KernelTable, KvType),
     (n_workers, chunk): (usize, usize),
     given: &[f32],
@@ -145,7 +147,7 @@ fn follow(
 }
 
 /// Calls `f` with the model of a file and its head.
-fn with_head<R>(file: &[u8], f: impl FnOnce(&Model<'_>, &Model<'_>) -> R) -> R {
+fn with_head<R>(file: &[u8], f: impl FnOnce(&ModelWeights<'_>, &ModelWeights<'_>) -> R) -> R {
     let mut weights = Weights::plan(file).unwrap();
     let trunk = weights.load(file, 2).unwrap();
     let mut weights = Weights::plan_head(file).unwrap().unwrap();
@@ -341,7 +343,7 @@ fn hidden_states_are_for_heads_alone_and_one_for_each_entry() {
             limits(KvType::F16, 1),
             Team::new(1, &Cores::detect()).unwrap(),
         );
-        let refused = |model: &Model<'_>, hidden: Option<&[f32]>| {
+        let refused = |model: &ModelWeights<'_>, hidden: Option<&[f32]>| {
             let mut room = Room::plan(model.config(), &limits).unwrap();
             let mut engine = room.engine(model.clone(), run::table(), &limits).unwrap();
             let mut rows = Rows::default();

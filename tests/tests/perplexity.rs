@@ -10,7 +10,7 @@ use core::str::FromStr as _;
 use sluice::Team;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::topology::Cores;
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::sampler::log_probability;
 use sluice_core::team::StopFlag;
@@ -43,9 +43,9 @@ fn perplexity(file: &[u8], text: &str, n_ctx: usize) -> (f64, usize) {
     let (ids, bos) = tokenize(file, text);
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 2).unwrap();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: n_ctx,
-        ..Limits::single(n_ctx, 2)
+        ..EngineLimits::single(n_ctx, 2)
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();

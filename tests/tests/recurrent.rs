@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_core::engine::{BatchEntry, Engine, EngineError, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineError, EngineLimits, StepOptions, Wants};
 use sluice_core::state::{PAGE_TOKENS, StateError};
 use sluice_core::team::{Deadline, Stop, StopFlag};
 use sluice_tests::drive::drive;
@@ -30,18 +30,18 @@ fn ids(n: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + (7 * i * i + 11 * i + 5) % 256).collect()
 }
 
-fn limits(n_workers: usize) -> Limits {
-    Limits {
+fn limits(n_workers: usize) -> EngineLimits {
+    EngineLimits {
         n_batch: 200,
         n_outputs: 200,
         n_seq: 4,
         n_behind: 3,
         n_checkpoints: 2,
-        ..Limits::single(4 * 256, n_workers)
+        ..EngineLimits::single(4 * 256, n_workers)
     }
 }
 
-fn with<R>(name: &str, limits: &Limits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
+fn with<R>(name: &str, limits: &EngineLimits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
     let mut goldens = OURS.iter().chain(HYBRIDS);
     let golden = goldens.find(|golden| golden.name == name).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden.model);

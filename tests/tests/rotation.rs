@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::{GgmlType, KvType};
 use sluice_core::state::{SnapshotError, StateError};
@@ -23,13 +23,13 @@ const SHAPE: Shape = Shape {
 };
 const COARSE: [KvType; 3] = [KvType::Q8_0, KvType::Q4_0, KvType::FP8];
 
-fn limits(kv_type: KvType, kv_rotation: bool, n_workers: usize) -> Limits {
-    Limits {
+fn limits(kv_type: KvType, kv_rotation: bool, n_workers: usize) -> EngineLimits {
+    EngineLimits {
         n_outputs: 512,
         type_k: kv_type,
         type_v: kv_type,
         kv_rotation,
-        ..Limits::single(512, n_workers)
+        ..EngineLimits::single(512, n_workers)
     }
 }
 
@@ -38,7 +38,7 @@ fn ids(n: usize, n_vocab: u32) -> Vec<u32> {
     (0..n).map(|_| random.below(n_vocab)).collect()
 }
 
-fn logits(shape: &Shape, limits: &Limits, ids: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+fn logits(shape: &Shape, limits: &EngineLimits, ids: &[u32], chunk: usize) -> Vec<Vec<f32>> {
     Bench::new(shape).with(limits, |engine| run::logits(engine, ids, chunk).unwrap())
 }
 
@@ -99,7 +99,7 @@ fn workers_and_chunks_change_no_bit() {
 fn latent_rows_are_rotated_whole() {
     let path = sluice_tests::fixture("models/deepseek2-glm.gguf");
     let file = std::fs::read(path).unwrap();
-    let run = |limits: &Limits, chunk| {
+    let run = |limits: &EngineLimits, chunk| {
         let mut weights = Weights::plan(&file).unwrap();
         let model = weights.load(&file, 1).unwrap();
         let n_vocab = u32::try_from(model.config().n_vocab).unwrap();

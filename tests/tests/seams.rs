@@ -5,12 +5,12 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    Engine, EngineError, ExpertPart, ExpertSource, Limits, Loan, StepOptions, Wants,
+    Engine, EngineError, EngineLimits, ExpertPart, ExpertSource, Loan, StepOptions, Wants,
 };
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::GgmlType;
-use sluice_core::model::{Loader, Mixer, Model, ModelConfig, ModelPlan, Residency};
+use sluice_core::model::{Loader, Mixer, ModelConfig, ModelPlan, ModelWeights, Residency};
 use sluice_core::state::StateError;
 use sluice_core::team::StopFlag;
 use sluice_core::trace::{EventRing, Phase, TraceEvent};
@@ -31,7 +31,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(golden.model)).unwrap()
 }
 
-fn with<R>(file: &[u8], limits: &Limits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
+fn with<R>(file: &[u8], limits: &EngineLimits, act: impl FnOnce(&mut Engine<'_>) -> R) -> R {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 1).unwrap();
     let mut room = Room::plan(model.config(), limits).unwrap();
@@ -44,12 +44,12 @@ fn pages_that_a_window_has_left_are_given_back_and_no_bit_changes() {
     for name in ["gpt-oss", "gemma2", "gemma3"] {
         let file = golden(name);
         let run = |windows_give_back: bool, chunk: usize| {
-            let limits = Limits {
+            let limits = EngineLimits {
                 n_batch: chunk,
                 n_outputs: chunk,
                 n_behind: 5,
                 windows_give_back,
-                ..Limits::single(640, 2)
+                ..EngineLimits::single(640, 2)
             };
             with(&file, &limits, |engine| {
                 let rows = run::logits(engine, &ids(530), chunk).unwrap();
@@ -95,10 +95,10 @@ fn a_layer_may_read_the_keys_of_another() {
         file.tensor(&format!("blk.1.{name}.weight")).data = data;
     }
     let (bytes, ids) = (file.bytes(), ids(70));
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 70,
         n_outputs: 70,
-        ..Limits::single(128, 2)
+        ..EngineLimits::single(128, 2)
     };
     let expected = with(&bytes, &limits, |engine| {
         run::logits(engine, &ids, 70).unwrap()
@@ -132,7 +132,7 @@ fn a_layer_may_read_the_keys_of_another() {
         "keys and values of layer 1 are not loaded"
     );
     for (n_workers, chunk) in [(1, 70), (2, 13), (3, 1)] {
-        let limits = Limits {
+        let limits = EngineLimits {
             n_workers,
             ..limits
         };
@@ -154,10 +154,10 @@ fn layers_run_alone_over_a_callers_stream() {
         ("llama-yarn", 1),
     ] {
         let file = golden(name);
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: 30,
             n_outputs: 30,
-            ..Limits::single(64, 2)
+            ..EngineLimits::single(64, 2)
         };
         with(&file, &limits, |engine| {
             let n_embd = engine.model().config().n_embd;
@@ -220,7 +220,7 @@ fn layers_run_alone_over_a_callers_stream() {
 
 /// A source with room for a single expert, which it takes back before it lends another.
 struct OneSlot<'m> {
-    model: Model<'m>,
+    model: ModelWeights<'m>,
     /// The layer and expert that is lent, and how often.
     slot: Mutex<(Option<(usize, u32)>, usize)>,
     freed: Condvar,
@@ -263,10 +263,10 @@ fn room_for_one_expert_is_enough() {
     for name in ["gpt-oss", "gpt-oss-MXFP4_MOE"] {
         let file = golden(name);
         for n_workers in [1, 2, 5] {
-            let limits = Limits {
+            let limits = EngineLimits {
                 n_batch: 40,
                 n_outputs: 40,
-                ..Limits::single(64, n_workers)
+                ..EngineLimits::single(64, n_workers)
             };
             with(&file, &limits, |engine| {
                 let expected = step(engine, &entries(&ids(40), 0, 0)).unwrap();
@@ -304,9 +304,9 @@ fn room_for_one_expert_is_enough() {
 #[test]
 fn the_loader_leaves_experts_out_where_it_is_told_to() {
     let file = golden("gpt-oss");
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: 40,
-        ..Limits::single(64, 2)
+        ..EngineLimits::single(64, 2)
     };
     let mut resident = Weights::plan(&file).unwrap();
     let resident = resident.load(&file, 1).unwrap();
@@ -341,7 +341,7 @@ fn the_loader_leaves_experts_out_where_it_is_told_to() {
 
 #[test]
 fn a_step_reports_rows_positions_and_time() {
-    Bench::new(&Shape::SMALL).with(&Limits::single(64, 1), |engine| {
+    Bench::new(&Shape::SMALL).with(&EngineLimits::single(64, 1), |engine| {
         let ticks = AtomicU64::new(0);
         let clock = || ticks.fetch_add(5, Ordering::Relaxed);
         let stop = StopFlag::new();
@@ -367,10 +367,10 @@ fn meetings(file: &File, n_workers: usize, n: usize) -> (usize, usize) {
     let clock = || ticks.fetch_add(1, Ordering::Relaxed);
     let mut memory = vec![TraceEvent::EMPTY; n_workers * 400];
     let mut ring = EventRing::new(&mut memory, n_workers, &clock);
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 40,
         n_outputs: 40,
-        ..Limits::single(64, n_workers)
+        ..EngineLimits::single(64, n_workers)
     };
     Bench::of(file).with(&limits, |engine| {
         let stop = StopFlag::new();

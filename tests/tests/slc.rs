@@ -5,11 +5,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice::file::OutputFile;
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::KvType;
-use sluice_core::model::{Model, ModelConfig, ModelError, ModelPlan};
+use sluice_core::model::{ModelConfig, ModelError, ModelPlan, ModelWeights};
 use sluice_core::slc::{FileHeader, Gap, Layout, Slc, TensorHeader, seal};
 use sluice_core::team::StopFlag;
 use sluice_make::slc::{PackOptions, SlcFileError, SlcWatch, pack, unpack, verify};
@@ -81,28 +81,28 @@ impl InPlace {
         }
     }
 
-    fn model(&mut self) -> Result<Model<'_>, ModelError> {
+    fn model(&mut self) -> Result<ModelWeights<'_>, ModelError> {
         let slc = Slc::parse(&self.file, self.file.len() as u64).unwrap();
         let config = ModelConfig::from_gguf(slc.gguf())?;
         let (payloads, tables) = (self.payloads.bytes_mut(), self.tables.bytes_mut());
-        Model::in_place(&slc, &config, payloads, tables)
+        ModelWeights::in_place(&slc, &config, payloads, tables)
     }
 }
 
 #[test]
 fn golden_models_in_place_have_the_logits_of_the_gguf_file() {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 600,
         n_outputs: 600,
         type_k: KvType::F16,
         type_v: KvType::F16,
-        ..Limits::single(640, 2)
+        ..EngineLimits::single(640, 2)
     };
     let mut n_mixtures = 0;
     for (golden, folder) in goldens::all() {
         let gguf_file = std::fs::read(folder.join(golden.model)).unwrap();
         let mut weights = Weights::plan(&gguf_file).unwrap();
-        let hash = |model: Model<'_>| {
+        let hash = |model: ModelWeights<'_>| {
             let mut room = Room::plan(model.config(), &limits).unwrap();
             let mut engine = room.engine(model, run::table(), &limits).unwrap();
             let logits = run::logits(&mut engine, golden.ids, 600).unwrap();

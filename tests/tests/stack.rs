@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 use core::ffi::c_void;
-use sluice_core::engine::{Engine, Limits, StepOptions};
+use sluice_core::engine::{Engine, EngineLimits, StepOptions};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
@@ -74,7 +74,7 @@ fn steps(painted: &mut Painted, ty: &str, file: &[u8], table: &'static KernelTab
     let model = weights.load(file, 2).unwrap();
     let n_vocab = u32::try_from(model.config().n_vocab).unwrap();
     let ids: Vec<u32> = (0..64).map(|i| i * 61 % n_vocab).collect();
-    let limits = Limits::single(128, 1);
+    let limits = EngineLimits::single(128, 1);
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model.clone(), table, &limits).unwrap();
     let prefill = painted.depth(|| step(&mut engine, &ids, 0));
@@ -133,7 +133,7 @@ fn load(file: &[u8]) {
 fn start(painted: &mut Painted, file: &[u8]) {
     let mut weights = Weights::plan(file).unwrap();
     let model = weights.load(file, 1).unwrap();
-    let limits = Limits::single(128, 1);
+    let limits = EngineLimits::single(128, 1);
     let table = run::table();
     let mut room = None;
     let planning = painted.depth(|| room = Some(Room::plan(model.config(), &limits).unwrap()));

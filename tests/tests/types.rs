@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
-use sluice_core::engine::Limits;
+use sluice_core::engine::EngineLimits;
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KvType, WeightType};
 use sluice_tests::build::{Random, Shape};
@@ -14,11 +14,11 @@ use sluice_tests::run::{self, Room, Weights};
 fn models_of_every_type_are_as_near_to_f64_as_their_activations() {
     let mut random = Random(5);
     let ids: Vec<u32> = (0..12).map(|_| random.below(300)).collect();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_outputs: 12,
         type_k: KvType::F32,
         type_v: KvType::F32,
-        ..Limits::single(64, 1)
+        ..EngineLimits::single(64, 1)
     };
     for ty in WeightType::ALL {
         // 300 tokens: the output layer has rows after its last panel.

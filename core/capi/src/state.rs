@@ -4,14 +4,14 @@ use crate::{Core, Params, SLUICE_CORE_ABI_VERSION, SLUICE_CORE_ALIGN, Spread, St
 use core::ffi::c_void;
 use core::fmt::{self, Write as _};
 use heapless::{String, Vec};
-use sluice_core::engine::{BatchEntry, Engine, EngineError, EnginePlan, Limits};
+use sluice_core::engine::{BatchEntry, Engine, EngineError, EngineLimits, EnginePlan};
 use sluice_core::engine::{Step, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 use sluice_core::memory::{Arena, MemoryPlan};
-use sluice_core::model::{Loader, Model, ModelConfig, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelPlan, ModelWeights};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::{SpinWait, Stop, StopFlag, WORKERS_MAX};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
@@ -136,7 +136,7 @@ impl Settings {
 /// The memory that a model with these settings needs.
 struct Sizes {
     n_ctx: usize,
-    limits: Limits,
+    limits: EngineLimits,
     words: usize,
     workspace_words: usize,
     prompt_tokens: usize,
@@ -150,9 +150,9 @@ impl Sizes {
             0 => config.n_ctx_train.max(1),
             n => n,
         };
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: settings.n_batch.min(n_ctx),
-            ..Limits::single(n_ctx, settings.n_threads)
+            ..EngineLimits::single(n_ctx, settings.n_threads)
         };
         let engine = EnginePlan::new(config, &limits)
             .map_err(|error| Failure::new(Status::SLUICE_CORE_INVALID_ARGUMENT, &error))?;
@@ -296,7 +296,7 @@ fn load(
     settings: &Settings,
     weights: &'static mut [u8],
     tables: &'static mut [u8],
-) -> Result<Model<'static>, Failure> {
+) -> Result<ModelWeights<'static>, Failure> {
     let source = SliceSource(file);
     let loader = Loader::new(gguf, config, weights, tables).map_err(|error| invalid(&error))?;
     settings.spread(&|_| {

@@ -78,9 +78,9 @@ pub enum EngineError {
     Memory(MemoryError),
     /// A batch has no entries.
     EmptyBatch,
-    /// A batch has more entries than [`super::Limits::n_batch`].
+    /// A batch has more entries than [`super::EngineLimits::n_batch`].
     BatchTooLong { n_entries: usize, n_batch: usize },
-    /// More entries want outputs than [`super::Limits::n_outputs`].
+    /// More entries want outputs than [`super::EngineLimits::n_outputs`].
     TooManyOutputs { wanted: usize, n_outputs: usize },
     /// Entry `entry` has a token outside the vocabulary.
     UnknownToken {
@@ -105,7 +105,7 @@ pub enum EngineError {
     },
     /// Entry `entry` names an adapter that was not given.
     UnknownAdapter { entry: usize, adapter: u32 },
-    /// An entry's adapters need more room ([`super::Blend::rank`]) than [`super::Limits::adapter_rank`].
+    /// An entry's adapters need more room ([`super::Blend::rank`]) than [`super::EngineLimits::adapter_rank`].
     AdapterRank { rank: usize, max: usize },
     /// The engine was built without the limit of that name, or its model without its experts.
     NotMadeFor { what: &'static str },

@@ -1,7 +1,7 @@
 //! Checks of a batch, before resources are reserved for it.
 
 use super::batch::{BatchEntry, EngineError, Wants};
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::pass::{NO_ENTRY, Wanted};
 use super::sites::{Blend, StepOptions};
 use super::step::Engine;
@@ -60,7 +60,7 @@ impl Engine<'_> {
             n_logits: count(Wants::has_logits),
             n_outputs: count(|wants| wants != Wants::Nothing),
         };
-        let Limits {
+        let EngineLimits {
             n_outputs,
             n_hidden,
             ..

@@ -9,7 +9,7 @@ use crate::team::WORKERS_MAX;
 
 /// Limits of an engine, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct EngineLimits {
     /// Maximum entries in a step. Longer prompts are cut by the caller.
     pub n_batch: usize,
     /// Maximum entries of a step that want logits. They have room for hidden states, too.
@@ -55,7 +55,7 @@ const ANY_ADAPTER: ActivationKinds = ActivationKinds::F32.union(ActivationKinds:
 /// Largest rank of a blend.
 const RANK_MAX: usize = 4096;
 
-impl Limits {
+impl EngineLimits {
     /// One sequence of `n_ctx` tokens in f16, prompts in steps of 512, one row of logits.
     pub const fn single(n_ctx: usize, n_workers: usize) -> Self {
         Self {

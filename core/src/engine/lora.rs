@@ -1,6 +1,6 @@
 //! Room for the adapters' products of rows, before they are added to outputs.
 
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::scratch::{PerWorker, Room};
 use crate::kernels::lora::PART;
 use crate::memory::{MemoryError, Shared};
@@ -32,7 +32,7 @@ pub(super) struct LoraRoom<'m> {
 impl<'m> LoraRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         n_rows: usize,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {

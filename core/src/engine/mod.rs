@@ -34,7 +34,7 @@ mod step;
 mod stream;
 
 pub use batch::{BatchEntry, EngineError, Wants};
-pub use limits::Limits;
+pub use limits::EngineLimits;
 pub use output::{Outputs, StepReport};
 pub use plan::EnginePlan;
 pub use sites::{

@@ -1,7 +1,7 @@
 //! The outputs of a step: their memory, and how a caller reads them.
 
 use super::batch::{BatchEntry, Wants};
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::pass::{Needs, RowsRoom, activations_of_sites};
 use super::scratch::Room;
 use crate::kernels::activation::ActivationLayout;
@@ -25,7 +25,7 @@ pub(super) struct OutputRoom<'m> {
 impl<'m> OutputRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let kinds = config.output_activations | activations_of_sites(limits);

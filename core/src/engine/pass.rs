@@ -1,7 +1,7 @@
 //! The data that the ranks of a step share: the model, the batch, and the memory that every block uses.
 
 use super::batch::BatchEntry;
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::lora::LoraRoom;
 use super::rows::{Entries, Order, SMALL_BATCH, TILE_TOKENS};
 use super::scratch::{PerWorker, Room};
@@ -13,7 +13,7 @@ use crate::kernels::contract::{GROUP, double};
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::table::{Activations, Quantize, RopeArgs};
 use crate::memory::{MemoryError, Shared};
-use crate::model::{LayerActivations, Model, ModelConfig, Norm, QueryTemperature};
+use crate::model::{LayerActivations, ModelConfig, ModelWeights, Norm, QueryTemperature};
 use crate::state::{PAGE_TOKENS, PagesView, StateView};
 use core::ops::Range;
 
@@ -86,12 +86,12 @@ pub(super) const NO_ENTRY: u32 = u32::MAX;
 
 /// The kinds of activations that rows are kept in: the kinds of the weights, and f32 for adapters and
 /// observers.
-pub(super) fn activations_of(config: &ModelConfig, limits: &Limits) -> LayerActivations {
+pub(super) fn activations_of(config: &ModelConfig, limits: &EngineLimits) -> LayerActivations {
     config.activations.with(activations_of_sites(limits))
 }
 
 /// The kinds of activations that adapters and observers read.
-pub(super) fn activations_of_sites(limits: &Limits) -> ActivationKinds {
+pub(super) fn activations_of_sites(limits: &EngineLimits) -> ActivationKinds {
     let of = |is_on, kinds| {
         if is_on {
             kinds
@@ -105,7 +105,7 @@ pub(super) fn activations_of_sites(limits: &Limits) -> ActivationKinds {
 impl<'m> Common<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         needs: &Needs,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
@@ -183,7 +183,7 @@ pub(super) struct Wanted {
 /// Everything that the ranks of a step share.
 #[derive(Clone)]
 pub(super) struct Pass<'s> {
-    pub(super) model: &'s Model<'s>,
+    pub(super) model: &'s ModelWeights<'s>,
     pub(super) table: &'static KernelTable,
     pub(super) common: &'s Common<'s>,
     pub(super) state: StateView<'s>,
@@ -197,7 +197,7 @@ pub(super) struct Pass<'s> {
     pub(super) layers: Range<usize>,
     pub(super) input: Option<&'s [f32]>,
     pub(super) options: &'s StepOptions<'s>,
-    pub(super) limits: &'s Limits,
+    pub(super) limits: &'s EngineLimits,
 }
 
 /// The first `n` rows as activations.

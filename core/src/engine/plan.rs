@@ -2,7 +2,7 @@
 
 use super::batch::EngineError;
 use super::blocks::Rooms;
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::output::OutputRoom;
 use super::pass::Common;
 use super::scratch::{Carve, Count, Room};
@@ -24,7 +24,7 @@ impl EnginePlan {
     ///
     /// # Errors
     /// A limit out of range, heads that are too long, or sizes beyond the address space.
-    pub fn new(model: &ModelConfig, limits: &Limits) -> Result<Self, EngineError> {
+    pub fn new(model: &ModelConfig, limits: &EngineLimits) -> Result<Self, EngineError> {
         limits.check()?;
         let lengths = model
             .attentions()
@@ -56,7 +56,7 @@ pub(super) struct Scratch<'m> {
 impl<'m> Scratch<'m> {
     pub(super) fn new(
         model: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         memory: &'m mut [u8],
     ) -> Result<Self, MemoryError> {
         Self::with_room(model, limits, &mut Carve(Arena::new(memory)?))
@@ -64,7 +64,7 @@ impl<'m> Scratch<'m> {
 
     fn with_room(
         model: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let rooms = Rooms::new(model, limits, room)?;

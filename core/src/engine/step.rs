@@ -2,14 +2,14 @@
 
 use super::batch::{BatchEntry, EngineError};
 use super::forward;
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::output::{Outputs, StepReport};
 use super::pass::{Asked, Pass, Wanted};
 use super::plan::{EnginePlan, Scratch};
 use super::rows::{Order, SMALL_BATCH};
 use super::sites::{StepOptions, Unit};
 use crate::kernels::{FpEnv, KernelTable};
-use crate::model::Model;
+use crate::model::ModelWeights;
 use crate::state::State;
 use crate::team::{Meeting, Member, Ranks, Shares, Stop};
 use core::fmt;
@@ -18,9 +18,9 @@ use core::ops::Range;
 /// A model with the state of sequences and room to compute in.
 #[derive(Debug)]
 pub struct Engine<'m> {
-    pub(super) model: Model<'m>,
+    pub(super) model: ModelWeights<'m>,
     table: &'static KernelTable,
-    pub(super) limits: Limits,
+    pub(super) limits: EngineLimits,
     pub(super) state: State<'m>,
     /// The fingerprint that a replacement of the state must have.
     pub(super) state_fingerprint: u64,
@@ -33,11 +33,11 @@ impl<'m> Engine<'m> {
     /// zeroed.
     ///
     /// # Errors
-    /// Limits out of range, heads that are too long, memory that is misaligned or too small.
+    /// EngineLimits out of range, heads that are too long, memory that is misaligned or too small.
     pub fn new(
-        model: Model<'m>,
+        model: ModelWeights<'m>,
         table: &'static KernelTable,
-        limits: &Limits,
+        limits: &EngineLimits,
         kv_memory: &'m mut [u8],
         scratch_memory: &'m mut [u8],
     ) -> Result<Self, EngineError> {
@@ -59,7 +59,7 @@ impl<'m> Engine<'m> {
     }
 
     /// The model.
-    pub const fn model(&self) -> &Model<'m> {
+    pub const fn model(&self) -> &ModelWeights<'m> {
         &self.model
     }
 
@@ -69,7 +69,7 @@ impl<'m> Engine<'m> {
     }
 
     /// The limits it was made with.
-    pub const fn limits(&self) -> &Limits {
+    pub const fn limits(&self) -> &EngineLimits {
         &self.limits
     }
 

@@ -5,7 +5,7 @@
 //! no further barrier. Where mixer and channel read one norm, the mixer's rows are pending as well, so that the channel
 //! still finds the stream as the mixer found it.
 
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::rows::Rows;
 use super::scratch::{PerWorker, Room};
 use crate::kernels::KernelTable;
@@ -31,7 +31,7 @@ pub(super) struct StreamRoom<'m> {
 impl<'m> StreamRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_embd = config.n_embd;

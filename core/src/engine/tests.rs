@@ -1,4 +1,4 @@
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::plan::{EnginePlan, Scratch};
 use crate::kernels::activation::ActivationKinds;
 use crate::memory::{ALIGN, MemoryError};
@@ -85,13 +85,13 @@ fn a_plan_is_exactly_what_scratch_memory_takes() {
         for (n_batch, n_outputs, n_workers, adapter_rank) in
             [(1, 0, 1, 0), (7, 7, 3, 5), (40, 1, 64, 0)]
         {
-            let limits = Limits {
+            let limits = EngineLimits {
                 n_batch,
                 n_outputs,
                 adapter_rank,
                 observes: n_batch == 40,
                 selects: n_batch == 7,
-                ..Limits::single(64, n_workers)
+                ..EngineLimits::single(64, n_workers)
             };
             let bytes = EnginePlan::new(&config, &limits).unwrap().scratch_bytes;
             let mut memory = vec![0u8; bytes + ALIGN];

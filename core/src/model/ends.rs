@@ -5,11 +5,11 @@ use super::error::ModelError;
 use super::norm::Norm;
 use super::refs::{Embedding, RowsRef};
 use super::weight::Weight;
-use super::weights::Model;
+use super::weights::ModelWeights;
 use crate::kernels::contract::{Portable, soft_cap};
 use crate::kernels::panel::dequantize_gguf_row;
 
-impl<'w> Model<'w> {
+impl<'w> ModelWeights<'w> {
     pub(crate) fn output(&self) -> Weight<'w> {
         self.ends.output.weight(self.output_memory)
     }

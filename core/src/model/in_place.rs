@@ -7,7 +7,7 @@ use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target, check_size};
 use super::plan::ModelPlan;
-use super::weights::{Layer, Model};
+use super::weights::{Layer, ModelWeights};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
 use crate::kernels::bytes::cast;
@@ -16,7 +16,7 @@ use crate::slc::Slc;
 
 impl ModelPlan {
     /// Sizes for the model `config` of a `.slc` file: no weight memory, tables only. Its tensors
-    /// are checked by [`Model::in_place`].
+    /// are checked by [`ModelWeights::in_place`].
     ///
     /// # Errors
     /// A configuration that is out of range.
@@ -29,7 +29,7 @@ impl ModelPlan {
     }
 }
 
-impl<'w> Model<'w> {
+impl<'w> ModelWeights<'w> {
     /// The model `config` of a `.slc` file. No weights are copied. Apart from norms and biases
     /// (which must be finite) and a sample of each matrix, none are read.
     ///

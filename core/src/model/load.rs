@@ -9,7 +9,7 @@ use super::job::Job;
 use super::place::{Placer, Residency, Tables};
 use super::plan::ModelPlan;
 use super::refs::Ends;
-use super::weights::{Layer, Model};
+use super::weights::{Layer, ModelWeights};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::kernels::bytes::cast_mut;
@@ -253,7 +253,7 @@ impl<'w, 'a> Loader<'w, 'a> {
     /// # Errors
     /// [`ModelError::NotLoaded`] if [`Self::work`] has not converted everything; an optional
     /// tensor that does not fit; a head that predicts a token further ([`ModelError::NeedsTrunk`]).
-    pub fn finish(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
+    pub fn finish(self, source: &dyn TensorSource) -> Result<ModelWeights<'w>, ModelError> {
         match self.config.next_token {
             Some(_) => Err(ModelError::NeedsTrunk),
             None => self.finish_any(source),
@@ -269,12 +269,12 @@ impl<'w, 'a> Loader<'w, 'a> {
     pub fn finish_head(
         self,
         source: &dyn TensorSource,
-        trunk: &Model<'w>,
-    ) -> Result<Model<'w>, ModelError> {
+        trunk: &ModelWeights<'w>,
+    ) -> Result<ModelWeights<'w>, ModelError> {
         self.finish_any(source)?.behind(trunk)
     }
 
-    fn finish_any(self, source: &dyn TensorSource) -> Result<Model<'w>, ModelError> {
+    fn finish_any(self, source: &dyn TensorSource) -> Result<ModelWeights<'w>, ModelError> {
         if self.chunks_done.load(Ordering::Acquire) != self.n_chunks {
             return Err(ModelError::NotLoaded);
         }
@@ -292,7 +292,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             };
             fingerprint.add(&lies_in[job.target..][..job.len]);
         }
-        Ok(Model {
+        Ok(ModelWeights {
             config: self.config,
             layers: self.layers,
             ends: self.ends,

@@ -8,13 +8,13 @@
 //!      ──ModelPlan::new──────────▶ ModelPlan          bytes of weight memory
 //!      ──Loader::new─────────────▶ Loader             places every tensor in that memory
 //!          any number of threads: Loader::work        converts tensors to panels, in parallel
-//!      ──Loader::finish──────────▶ Model              immutable, shared by all workers
-//! Slc  ──Model::in_place─────────▶ Model              weights stay where they are
+//!      ──Loader::finish──────────▶ ModelWeights       immutable, shared by all workers
+//! Slc  ──ModelWeights::in_place──▶ ModelWeights       weights stay where they are
 //! ```
 //!
 //! Some models have a head after their layers that predicts one more token. [`ModelConfig::next_token_head`]
 //! describes it as a model of its own, which is planned and loaded likewise, and finished with its trunk:
-//! [`Loader::finish_head`], [`Model::head_in_place`].
+//! [`Loader::finish_head`], [`ModelWeights::head_in_place`].
 
 mod arch;
 mod architecture;
@@ -63,7 +63,7 @@ pub(crate) use site::Vector;
 pub use site::{Input, Site};
 pub use weight::Weight;
 pub(crate) use weights::Layer;
-pub use weights::Model;
+pub use weights::ModelWeights;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -37,7 +37,7 @@ impl Layer {
 
 /// A model in memory. Immutable; every worker reads it.
 #[derive(Clone)]
-pub struct Model<'w> {
+pub struct ModelWeights<'w> {
     pub(super) config: ModelConfig,
     pub(super) layers: &'w [Layer],
     pub(super) ends: Ends,
@@ -62,15 +62,15 @@ pub struct Model<'w> {
 /// Distinguishes the fingerprint of a model that rotates by its long factors from the fingerprint of the plain model.
 const LONG_MARK: u64 = 0x6c6f_6e67_726f_7065;
 
-impl fmt::Debug for Model<'_> {
+impl fmt::Debug for ModelWeights<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Model")
+        f.debug_struct("ModelWeights")
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
 }
 
-impl<'w> Model<'w> {
+impl<'w> ModelWeights<'w> {
     /// Shape and constants.
     pub const fn config(&self) -> &ModelConfig {
         &self.config

@@ -3,7 +3,7 @@
 //! # This module
 //!
 //! [`Slc::parse`] reads and checks everything before the payloads; afterwards every accessor is
-//! total. [`crate::model::Model::in_place`] runs such a file without copying a weight. To make
+//! total. [`crate::model::ModelWeights::in_place`] runs such a file without copying a weight. To make
 //! one, see [`FileHeader`] and [`TensorHeader`].
 #![forbid(unsafe_code)]
 

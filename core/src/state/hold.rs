@@ -267,7 +267,7 @@ impl State<'_> {
 
     /// Copies a held page to `out` ([`Self::page_bytes`]): version, model and shape in front, then the blocks of
     /// each group; groups that gave it back leave zeros. The bytes carry no checksum. `fingerprint` is
-    /// [`crate::model::Model::fingerprint`].
+    /// [`crate::model::ModelWeights::fingerprint`].
     ///
     /// # Errors
     /// A page of another state, or `out` of another length.

@@ -24,7 +24,7 @@ use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};
 use crate::kernels::hadamard::hadamard;
 use crate::kernels::kv::KV_ROW_BYTES_MAX;
 use crate::memory::{Arena, MemoryError, MemoryPlan};
-use crate::model::{Model, ROPES_MAX};
+use crate::model::{ModelWeights, ROPES_MAX};
 use config::{GROUPS_MAX, Place};
 use core::ops::Range;
 use heapless::Vec;
@@ -234,7 +234,7 @@ impl<'m> State<'m> {
         &mut self,
         sequence: u32,
         range: Range<usize>,
-        model: &Model<'_>,
+        model: &ModelWeights<'_>,
         table: &KernelTable,
     ) -> Result<(), StateError> {
         let s = self.check(sequence)?;
@@ -373,7 +373,7 @@ fn move_down(
     index: usize,
     s: usize,
     shift: &Shift,
-    model: &Model<'_>,
+    model: &ModelWeights<'_>,
     table: &KernelTable,
 ) {
     const HALF: usize = HEAD_DIM_MAX / 2;

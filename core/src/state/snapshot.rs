@@ -162,7 +162,7 @@ impl State<'_> {
     }
 
     /// Saves a sequence into `out` and returns the bytes written; `fingerprint` is
-    /// [`crate::model::Model::fingerprint`].
+    /// [`crate::model::ModelWeights::fingerprint`].
     ///
     /// # Errors
     /// An unknown sequence, or `out` too small.

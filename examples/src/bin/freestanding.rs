@@ -18,7 +18,7 @@ mod listen {
     use core::arch::{asm, global_asm};
     use core::fmt::{self, Write as _};
     use core::panic::PanicInfo;
-    use sluice_core::engine::{BatchEntry, Engine, EnginePlan, Limits, StepOptions, Wants};
+    use sluice_core::engine::{BatchEntry, Engine, EngineLimits, EnginePlan, StepOptions, Wants};
     use sluice_core::gate::{Gate, GateConfig, Measure, Policy};
     use sluice_core::gguf::Gguf;
     use sluice_core::gguf::source::SliceSource;
@@ -111,9 +111,9 @@ mod listen {
         loader.work(&source, &mut [], || true).expect("weights");
         let model = loader.finish(&source).expect("weights");
 
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: 32,
-            ..Limits::single(N_CTX, 1)
+            ..EngineLimits::single(N_CTX, 1)
         };
         let plan = EnginePlan::new(&config, &limits).expect("limits in range");
         let kv = arena.bytes(plan.kv_bytes).expect("memory for the context");

@@ -13,12 +13,12 @@
 use core::error::Error;
 use core::sync::atomic::AtomicU32;
 use rayon_core::{ThreadPool, ThreadPoolBuilder};
-use sluice_core::engine::{BatchEntry, Engine, EnginePlan, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, Engine, EngineLimits, EnginePlan, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
-use sluice_core::model::{Loader, Model, ModelConfig, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelPlan, ModelWeights};
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::team::{StopFlag, WORKERS_MAX, WaitPolicy};
 use sluice_core::tokenizer::{self, Detokenizer, EncodeOptions, Tokenizer};
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (weights, tables) = (bytes(&mut weights), bytes(&mut tables));
     let model = load(&pool, &file, &gguf, &config, weights, tables)?;
 
-    let limits = Limits::single(config.n_ctx_train, n_workers);
+    let limits = EngineLimits::single(config.n_ctx_train, n_workers);
     let plan = EnginePlan::new(&config, &limits)?;
     let (mut kv, mut scratch) = (lines(plan.kv_bytes), lines(plan.scratch_bytes));
     let table = KernelTable::best(CpuFeatures::detect());
@@ -133,7 +133,7 @@ fn load<'m>(
     config: &ModelConfig,
     weights: &'m mut [u8],
     tables: &'m mut [u8],
-) -> Result<Model<'m>, Box<dyn Error>> {
+) -> Result<ModelWeights<'m>, Box<dyn Error>> {
     let source = SliceSource(file);
     let loader = Loader::new(gguf, config, weights, tables)?;
     let outcomes = pool.broadcast(|_| loader.work(&source, &mut [], || true));

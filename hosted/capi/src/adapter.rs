@@ -2,7 +2,7 @@
 
 use crate::arguments::{Versioned, c_text, check_out, give, params, slice};
 use crate::context::{Context, ContextParams, generate_failure};
-use crate::model::{Model, hand_out, handle};
+use crate::model::{ModelHandle, hand_out, handle};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -87,7 +87,11 @@ const_assert_eq!(size_of::<AdapterInfo>(), 32);
 impl AdapterHandle {
     /// # Safety
     /// - The texts in `params` are null or zero-terminated.
-    unsafe fn load(model: &Model, path: &str, params: &AdapterParams) -> Result<Self, Failure> {
+    unsafe fn load(
+        model: &ModelHandle,
+        path: &str,
+        params: &AdapterParams,
+    ) -> Result<Self, Failure> {
         // SAFETY: by the caller.
         let (dtype, base) =
             unsafe { (c_text("dtype", params.dtype)?, c_text("base", params.base)?) };
@@ -216,7 +220,7 @@ pub extern "C" fn sluice_adapter_params_default() -> AdapterParams {
 ///   its size and whose texts are null or zero-terminated, `adapter` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_adapter_load(
-    model: *const Model,
+    model: *const ModelHandle,
     path: *const c_char,
     params: *const AdapterParams,
     adapter: *mut *mut AdapterHandle,

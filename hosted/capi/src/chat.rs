@@ -1,7 +1,7 @@
 //! Conversations as prompts.
 
 use crate::arguments::{Versioned, c_text, check_memory, fill, params, slice};
-use crate::model::{Model, handle};
+use crate::model::{ModelHandle, handle};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
 use core::ptr;
@@ -74,7 +74,7 @@ pub extern "C" fn sluice_chat_params_default() -> ChatParams {
 ///   or zero-terminated, `text` is null or has room for `capacity` bytes, `text_len` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_chat_render(
-    model: *const Model,
+    model: *const ModelHandle,
     messages: *const ChatMessage,
     n_messages: usize,
     params: *const ChatParams,

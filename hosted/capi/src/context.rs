@@ -2,7 +2,7 @@
 
 use crate::arguments::{Versioned, c_text, fill, params, slice};
 
-use crate::model::{Model, hand_out, handle, session_failure, start_team};
+use crate::model::{ModelHandle, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
 use crate::speculation::{Asked, Speculation};
 use crate::status::{Failure, Status, guard};
@@ -62,7 +62,7 @@ pub struct ContextParams {
     pub speculation: *const c_char,
     /// A smaller model with the same vocabulary that drafts on the threads of the context; null for none. The
     /// context keeps it alive, and has a KV cache for it.
-    pub draft_model: *const Model,
+    pub draft_model: *const ModelHandle,
     /// Minimum number of draft tokens that is worth verifying, 0 to 16; fewer are discarded.
     pub n_draft_min: u32,
     /// A draft ends at a token that is less probable than this, 0 to 1.
@@ -168,7 +168,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Context {
     /// # Safety
     /// - The texts in `params` are null or zero-terminated, and its model is null or a handle.
-    unsafe fn new(model: &Model, params: &ContextParams) -> Result<Self, Failure> {
+    unsafe fn new(model: &ModelHandle, params: &ContextParams) -> Result<Self, Failure> {
         let invalid =
             |error: &dyn core::fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
         model.check_process()?;
@@ -292,7 +292,7 @@ pub extern "C" fn sluice_context_params_default() -> ContextParams {
 ///   zero-terminated and whose model is null or a handle, `context` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_context_new(
-    model: *const Model,
+    model: *const ModelHandle,
     params: *const ContextParams,
     context: *mut *mut Context,
 ) -> Status {

@@ -2,7 +2,7 @@
 
 use crate::adapter::{AdapterHandle, blend, parts};
 use crate::arguments::{Versioned, c_text, fill, no_room, params, slice};
-use crate::model::{Model, encode_failure, hand_out, handle, session_failure, start_team};
+use crate::model::{ModelHandle, encode_failure, hand_out, handle, session_failure, start_team};
 use crate::process::Process;
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
@@ -74,7 +74,7 @@ const_assert_eq!(size_of::<EmbedderParams>(), 40);
 impl Embedder {
     /// # Safety
     /// - The text in `params` is null or zero-terminated.
-    unsafe fn new(model: &Model, params: &EmbedderParams) -> Result<Self, Failure> {
+    unsafe fn new(model: &ModelHandle, params: &EmbedderParams) -> Result<Self, Failure> {
         model.check_process()?;
         let model = &model.model;
         let mut options = EmbedOptions::of(model);
@@ -152,7 +152,7 @@ pub extern "C" fn sluice_embedder_params_default() -> EmbedderParams {
 ///   or zero-terminated, `embedder` writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_embedder_new(
-    model: *const Model,
+    model: *const ModelHandle,
     params: *const EmbedderParams,
     embedder: *mut *mut Embedder,
 ) -> Status {

@@ -1,7 +1,7 @@
 //! Experts that stay on disk.
 
 use crate::arguments::{Versioned, check_out, give};
-use crate::model::{Model, handle};
+use crate::model::{ModelHandle, handle};
 use crate::status::{Failure, Status, guard};
 use sluice::experts;
 use static_assertions::const_assert_eq;
@@ -9,7 +9,7 @@ use static_assertions::const_assert_eq;
 /// Statistics of a model's experts since it was opened. Set `struct_bytes` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ExpertStats {
+pub struct ExpertCounts {
     /// Set to `sizeof` this struct.
     pub struct_bytes: usize,
     /// Experts of all layers; 0 if they are in memory, and then all other numbers are 0 as well.
@@ -43,7 +43,7 @@ pub struct ExpertStats {
 }
 
 // SAFETY: numbers without padding.
-unsafe impl Versioned for ExpertStats {
+unsafe impl Versioned for ExpertCounts {
     const NAME: &'static str = "sluice_expert_stats";
     const DEFAULT: Self = Self {
         struct_bytes: size_of::<Self>(),
@@ -66,9 +66,9 @@ unsafe impl Versioned for ExpertStats {
 
 // The layout that C programs were compiled with.
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ExpertStats>(), 120);
+const_assert_eq!(size_of::<ExpertCounts>(), 120);
 
-impl ExpertStats {
+impl ExpertCounts {
     fn of(stats: &experts::ExpertStats) -> Self {
         Self {
             struct_bytes: size_of::<Self>(),
@@ -96,8 +96,8 @@ impl ExpertStats {
 /// - `model` is a handle, `stats` a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_get_expert_stats(
-    model: *const Model,
-    stats: *mut ExpertStats,
+    model: *const ModelHandle,
+    stats: *mut ExpertCounts,
 ) -> Status {
     // SAFETY: by the caller.
     guard(|| unsafe {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn sluice_model_get_expert_stats(
         let found = model
             .model
             .experts()
-            .map(|experts| ExpertStats::of(&experts.stats()));
-        give(stats, &found.unwrap_or(ExpertStats::DEFAULT))
+            .map(|experts| ExpertCounts::of(&experts.stats()));
+        give(stats, &found.unwrap_or(ExpertCounts::DEFAULT))
     })
 }

@@ -84,7 +84,7 @@ const SAMPLING: SamplerConfig = SamplerConfig::DEFAULT;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(non_camel_case_types, reason = "the names that C programs use")]
-pub enum Ended {
+pub enum GenerateEnd {
     /// The model ended it.
     SLUICE_ENDED_BY_MODEL = 0,
     /// It has `n_predict` tokens.
@@ -115,7 +115,7 @@ pub struct GenerateResult {
     /// Number of generated tokens.
     pub n_generated: u32,
     /// Why it ended.
-    pub ended: Ended,
+    pub ended: GenerateEnd,
     /// Number of draft tokens that were verified; `eval_ns` includes their rows.
     pub n_draft: u32,
     /// How many of them were accepted, and thus took no step of their own.
@@ -133,7 +133,7 @@ unsafe impl Versioned for GenerateResult {
         n_prompt: 0,
         n_reused: 0,
         n_generated: 0,
-        ended: Ended::SLUICE_ENDED_BY_LENGTH,
+        ended: GenerateEnd::SLUICE_ENDED_BY_LENGTH,
         n_draft: 0,
         n_accepted: 0,
     };
@@ -200,7 +200,7 @@ impl Work {
         let ns = |span: generate::Span| u64::try_from(span.ns).unwrap_or(u64::MAX);
         let n_generated = entered + usize::from(generator.pending().is_some());
         // Tokens drawn after the callback ended the text are not part of it.
-        let n_drawn = Some(n_generated).filter(|_| ended == generate::Ended::Closed);
+        let n_drawn = Some(n_generated).filter(|_| ended == generate::EndReason::Closed);
         Ok(GenerateResult {
             logits_hash: lock(&self.drawing).hash_of(n_drawn),
             prompt_ns: ns(generator.timings.prompt),
@@ -209,13 +209,13 @@ impl Work {
             n_reused: number(generator.timings.reused),
             n_generated: number(n_generated),
             ended: match ended {
-                generate::Ended::EndOfText => Ended::SLUICE_ENDED_BY_MODEL,
-                generate::Ended::Length => Ended::SLUICE_ENDED_BY_LENGTH,
-                generate::Ended::ContextFull => Ended::SLUICE_ENDED_BY_CONTEXT,
+                generate::EndReason::EndOfText => GenerateEnd::SLUICE_ENDED_BY_MODEL,
+                generate::EndReason::Length => GenerateEnd::SLUICE_ENDED_BY_LENGTH,
+                generate::EndReason::ContextFull => GenerateEnd::SLUICE_ENDED_BY_CONTEXT,
                 // A failed text is an error of the generator, not an end of the text.
-                generate::Ended::Closed
-                | generate::Ended::Interrupted
-                | generate::Ended::Failed => Ended::SLUICE_ENDED_BY_CANCEL,
+                generate::EndReason::Closed
+                | generate::EndReason::Interrupted
+                | generate::EndReason::Failed => GenerateEnd::SLUICE_ENDED_BY_CANCEL,
             },
             n_draft: count(drafted.n_draft),
             n_accepted: count(drafted.n_accepted),
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn sluice_generate(
         let made = unsafe { work.generate(prompt, &params, each)? };
         // SAFETY: by the caller.
         unsafe { give(result, &made)? };
-        if made.ended != Ended::SLUICE_ENDED_BY_CANCEL {
+        if made.ended != GenerateEnd::SLUICE_ENDED_BY_CANCEL {
             return Ok(());
         }
         let by = if closed {

@@ -21,13 +21,13 @@ use std::path::Path;
 
 /// A model in memory. Contexts share it and keep it alive.
 #[derive(Debug)]
-pub struct Model {
+pub struct ModelHandle {
     pub(crate) model: sluice::Model,
     process: Process,
 }
 
 // A handle may be used from any thread.
-assert_impl_all!(Model: Send, Sync);
+assert_impl_all!(ModelHandle: Send, Sync);
 
 /// Information about a model. Set `struct_bytes` before the call.
 #[repr(C)]
@@ -70,7 +70,7 @@ unsafe impl Versioned for ModelInfo {
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ModelInfo>(), 40);
 
-impl Model {
+impl ModelHandle {
     /// # Safety
     /// - The texts in `params` are null or zero-terminated.
     unsafe fn load(file: ModelFile, params: &ModelParams) -> Result<Self, Failure> {
@@ -226,7 +226,7 @@ pub extern "C" fn sluice_model_params_default() -> ModelParams {
 pub unsafe extern "C" fn sluice_model_open(
     path: *const c_char,
     params: *const ModelParams,
-    model: *mut *mut Model,
+    model: *mut *mut ModelHandle,
 ) -> Status {
     // SAFETY: by the caller.
     guard(|| unsafe {
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn sluice_model_open(
                 LoadMode::Map
             };
             let file = ModelFile::open(Path::new(path), mode).map_err(file_failure)?;
-            Model::load(file, &params)
+            ModelHandle::load(file, &params)
         })
     })
 }
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn sluice_model_from_bytes(
     bytes: *const u8,
     len: usize,
     params: *const ModelParams,
-    model: *mut *mut Model,
+    model: *mut *mut ModelHandle,
 ) -> Status {
     // SAFETY: by the caller.
     guard(|| unsafe {
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn sluice_model_from_bytes(
             let bytes: &'static [u8] = slice("bytes", bytes, len)?;
             let file = ModelFile::from_static("the model in memory", bytes);
             let file = file.map_err(file_failure)?;
-            Model::load(file, &params)
+            ModelHandle::load(file, &params)
         })
     })
 }
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn sluice_model_from_bytes(
 /// # Safety
 /// - `model` is null or a handle, which must not be used afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sluice_model_free(model: *mut Model) {
+pub unsafe extern "C" fn sluice_model_free(model: *mut ModelHandle) {
     guard(|| {
         if !model.is_null() {
             // SAFETY: created by `hand_out`, and by the caller not freed yet.
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn sluice_model_free(model: *mut Model) {
 /// - `model` is a handle, `info` a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_model_get_info(
-    model: *const Model,
+    model: *const ModelHandle,
     info: *mut ModelInfo,
 ) -> Status {
     // SAFETY: by the caller.
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn sluice_model_get_info(
 ///   `capacity` tokens, `n_tokens` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_tokenize(
-    model: *const Model,
+    model: *const ModelHandle,
     text: *const c_char,
     text_len: usize,
     add_special: bool,
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn sluice_tokenize(
 ///   `capacity` bytes, `text_len` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_detokenize(
-    model: *const Model,
+    model: *const ModelHandle,
     tokens: *const u32,
     n_tokens: usize,
     text: *mut c_char,

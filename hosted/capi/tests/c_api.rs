@@ -22,7 +22,7 @@ use sluice_capi::embed::{
     sluice_embedder_set_adapters,
 };
 use sluice_capi::generate::{
-    Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
+    GenerateEnd, GenerateResult, sluice_generate, sluice_generate_params_default,
 };
 use sluice_capi::model::{sluice_model_free, sluice_model_open};
 use sluice_capi::status::Status;
@@ -317,7 +317,7 @@ fn hash_of(context: *mut Context, prompt: &str) -> u64 {
         n_prompt: 0,
         n_reused: 0,
         n_generated: 0,
-        ended: Ended::SLUICE_ENDED_BY_MODEL,
+        ended: GenerateEnd::SLUICE_ENDED_BY_MODEL,
         n_draft: 0,
         n_accepted: 0,
     };

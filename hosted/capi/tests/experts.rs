@@ -11,12 +11,12 @@ use core::ptr;
 use sluice_capi::context::{
     Context, sluice_context_free, sluice_context_new, sluice_context_params_default,
 };
-use sluice_capi::experts::{ExpertStats, sluice_model_get_expert_stats};
+use sluice_capi::experts::{ExpertCounts, sluice_model_get_expert_stats};
 use sluice_capi::generate::{
-    Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
+    GenerateEnd, GenerateResult, sluice_generate, sluice_generate_params_default,
 };
 use sluice_capi::model::{
-    Model, sluice_model_free, sluice_model_open, sluice_model_params_default,
+    ModelHandle, sluice_model_free, sluice_model_open, sluice_model_params_default,
 };
 use sluice_capi::model_params::ModelParams;
 use sluice_capi::status::{Status, sluice_last_error};
@@ -30,7 +30,7 @@ const MIXTURE: &str = concat!(
     "/../../tests/fixtures/models/gpt-oss.gguf"
 );
 
-fn open(path: &str, params: &ModelParams) -> Result<*mut Model, (Status, String)> {
+fn open(path: &str, params: &ModelParams) -> Result<*mut ModelHandle, (Status, String)> {
     let (path, mut model) = (CString::new(path).expect("no zero"), ptr::null_mut());
     // SAFETY: a zero-terminated text, a struct that begins with its size, a place for a handle.
     let opened = unsafe { sluice_model_open(path.as_ptr(), params, &raw mut model) };
@@ -46,7 +46,7 @@ fn last_error() -> String {
     text.to_str().expect("UTF-8").to_owned()
 }
 
-fn context(model: *const Model) -> *mut Context {
+fn context(model: *const ModelHandle) -> *mut Context {
     let mut params = sluice_context_params_default();
     (params.n_ctx, params.n_threads) = (256, 2);
     let mut context = ptr::null_mut();
@@ -68,7 +68,7 @@ fn hash(context: *mut Context, prompt: &str) -> Result<u64, Status> {
         n_prompt: 0,
         n_reused: 0,
         n_generated: 0,
-        ended: Ended::SLUICE_ENDED_BY_MODEL,
+        ended: GenerateEnd::SLUICE_ENDED_BY_MODEL,
         n_draft: 0,
         n_accepted: 0,
     };
@@ -82,10 +82,10 @@ fn hash(context: *mut Context, prompt: &str) -> Result<u64, Status> {
     }
 }
 
-fn stats(model: *const Model) -> ExpertStats {
+fn stats(model: *const ModelHandle) -> ExpertCounts {
     // SAFETY: plain numbers.
-    let mut stats: ExpertStats = unsafe { core::mem::zeroed() };
-    stats.struct_bytes = size_of::<ExpertStats>();
+    let mut stats: ExpertCounts = unsafe { core::mem::zeroed() };
+    stats.struct_bytes = size_of::<ExpertCounts>();
     // SAFETY: a handle, and a struct that begins with its size.
     let status = unsafe { sluice_model_get_expert_stats(model, &raw mut stats) };
     assert_eq!(status, Status::SLUICE_OK);
@@ -110,7 +110,7 @@ fn on_disk() -> ModelParams {
     }
 }
 
-fn free(model: *mut Model, context: *mut Context) {
+fn free(model: *mut ModelHandle, context: *mut Context) {
     // SAFETY: handles, not used afterwards.
     unsafe {
         sluice_context_free(context);

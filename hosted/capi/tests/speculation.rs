@@ -11,9 +11,9 @@ use sluice_capi::context::{
     sluice_context_reset, sluice_eval,
 };
 use sluice_capi::generate::{
-    Ended, GenerateResult, sluice_generate, sluice_generate_params_default,
+    GenerateEnd, GenerateResult, sluice_generate, sluice_generate_params_default,
 };
-use sluice_capi::model::{Model, sluice_model_free, sluice_model_open};
+use sluice_capi::model::{ModelHandle, sluice_model_free, sluice_model_open};
 use sluice_capi::status::Status;
 use sluice_tests::hosted::TALE;
 use sluice_tests::measured;
@@ -24,7 +24,7 @@ fn fixture(name: &str) -> String {
     format!("{folder}/{name}.gguf")
 }
 
-fn open(path: &str) -> *mut Model {
+fn open(path: &str) -> *mut ModelHandle {
     let (path, mut model) = (CString::new(path).expect("no zero"), ptr::null_mut());
     // SAFETY: a zero-terminated text and a place for a handle.
     let opened = unsafe { sluice_model_open(path.as_ptr(), ptr::null(), &raw mut model) };
@@ -32,7 +32,7 @@ fn open(path: &str) -> *mut Model {
     model
 }
 
-fn context(model: *const Model, params: &ContextParams) -> *mut Context {
+fn context(model: *const ModelHandle, params: &ContextParams) -> *mut Context {
     let mut context = ptr::null_mut();
     // SAFETY: a handle, a struct that begins with its size, a place for a handle.
     let made = unsafe { sluice_context_new(model, params, &raw mut context) };
@@ -79,7 +79,7 @@ struct Told {
     text: Vec<u8>,
     hash: u64,
     n_generated: u32,
-    ended: Ended,
+    ended: GenerateEnd,
 }
 
 /// The state of a callback.
@@ -119,7 +119,7 @@ fn tell(context: *const Context, asked: &Asked) -> (Told, (u32, u32)) {
         n_prompt: 0,
         n_reused: 0,
         n_generated: 0,
-        ended: Ended::SLUICE_ENDED_BY_MODEL,
+        ended: GenerateEnd::SLUICE_ENDED_BY_MODEL,
         n_draft: u32::MAX,
         n_accepted: u32::MAX,
     };
@@ -227,7 +227,7 @@ fn texts_are_those_without_drafts() {
         let model = open(&path);
         let other = other.map(|name| open(&fixture(name)));
         let plain = context(model, &params(c"none"));
-        let of = |n_draft: u32, draft_model: *const Model| ContextParams {
+        let of = |n_draft: u32, draft_model: *const ModelHandle| ContextParams {
             n_draft,
             draft_model,
             ..params(c"auto")

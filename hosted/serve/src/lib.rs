@@ -32,7 +32,7 @@ pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use models::{ModelsOptions, NamedModel};
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
-pub use server::{ServeError, Server, ServerEnd, serve};
+pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};
 
 use std::sync::Arc;
 

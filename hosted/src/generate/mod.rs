@@ -10,7 +10,7 @@ mod pieces;
 pub mod prompt_cache;
 mod timings;
 
-pub use crate::sequence::Ended;
+pub use crate::sequence::EndReason;
 pub use crate::session::GenerateError;
 pub use pieces::Pieces;
 pub use timings::{GeneratorTimings, Span};
@@ -211,7 +211,7 @@ impl Generator {
         mut next: Next,
         until: &Until,
         mut each: impl FnMut(&GeneratedToken<'_>) -> bool,
-    ) -> Result<Ended, GenerateError> {
+    ) -> Result<EndReason, GenerateError> {
         let model = self.session.model().clone();
         let tokenizer = model.tokenizer();
         let mut detokenizer = Detokenizer::continuing();
@@ -221,13 +221,13 @@ impl Generator {
         let ended = loop {
             let token = match next {
                 Next::Token(token) => token,
-                Next::Nothing => break Ended::Length,
-                Next::Interrupted => break Ended::Interrupted,
+                Next::Nothing => break EndReason::Length,
+                Next::Interrupted => break EndReason::Interrupted,
             };
             let chosen = self.ready.pop_front();
             let report = chosen.as_ref().and_then(|chosen| chosen.report.as_ref());
             if tokenizer.is_end_of_generation(token) && !until.ignore_eos {
-                break Ended::EndOfText;
+                break EndReason::EndOfText;
             }
             piece.clear();
             detokenizer.push(tokenizer, token, |part| piece.push_str(part))?;
@@ -240,7 +240,7 @@ impl Generator {
                 report,
             }) {
                 self.forget_ready(chosen.as_ref())?;
-                break Ended::Closed;
+                break EndReason::Closed;
             }
             if let Some(following) = self.ready.front() {
                 // It was drafted, and this one is in the context already.
@@ -248,15 +248,15 @@ impl Generator {
                 continue;
             }
             if self.sequence.sampler.is_complete() {
-                break Ended::EndOfText;
+                break EndReason::EndOfText;
             }
             if left == 0 {
-                break Ended::Length;
+                break EndReason::Length;
             }
             if self.is_full() {
                 match until.shift {
                     Some(n_keep) if self.shift(n_keep)? > 0 => {}
-                    _ => break Ended::ContextFull,
+                    _ => break EndReason::ContextFull,
                 }
             }
             self.sequence.ignore_eos = until.ignore_eos;

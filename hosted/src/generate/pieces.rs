@@ -1,6 +1,6 @@
 //! A text as an iterator.
 
-use crate::sequence::{Ended, Sequence, Settings};
+use crate::sequence::{EndReason, Sequence, Settings};
 use crate::session::{GenerateError, Session};
 
 /// The text after a prompt, piece by piece: whole characters, without any stop text. Dropped, it
@@ -15,7 +15,7 @@ pub struct Pieces<'s> {
 enum State {
     Refused(GenerateError),
     Writing(Box<Sequence>),
-    Over(Option<Ended>),
+    Over(Option<EndReason>),
 }
 
 impl Session {
@@ -36,7 +36,7 @@ impl Session {
 impl Pieces<'_> {
     /// Why the text ended; `None` before its end, and after an error.
     #[must_use]
-    pub const fn ended(&self) -> Option<Ended> {
+    pub const fn ended(&self) -> Option<EndReason> {
         match self.state {
             State::Over(ended) => ended,
             State::Refused(_) | State::Writing(_) => None,

@@ -8,7 +8,7 @@ use crate::host::memory::{note_lock, policy};
 use crate::team::Team;
 use core::ops::Range;
 use sluice_core::model::{
-    ExpertMatrices, LoadProgress, Model, ModelConfig, ModelError, ModelPlan, Residency,
+    ExpertMatrices, LoadProgress, ModelConfig, ModelError, ModelPlan, ModelWeights, Residency,
 };
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
@@ -22,12 +22,12 @@ pub(crate) fn load_head_in_place<'m>(
     file: &ModelFile,
     slc: &Slc<'_>,
     part: ModelPart<'_>,
-    trunk: &Model<'m>,
+    trunk: &ModelWeights<'m>,
     memory: &'m mut ModelMemory,
-) -> Result<Model<'m>, LoadError> {
+) -> Result<ModelWeights<'m>, LoadError> {
     let make = match part.residency {
-        Residency::All => Model::head_in_place,
-        Residency::WithoutExperts => Model::head_in_place_without_experts,
+        Residency::All => ModelWeights::head_in_place,
+        Residency::WithoutExperts => ModelWeights::head_in_place_without_experts,
     };
     let head = make(slc, part.config, trunk, &mut memory.tables);
     head.map_err(|error| LoadError::unusable(file.name(), error))
@@ -42,7 +42,7 @@ pub(super) fn load<'m>(
     team: &Team,
     stop: &StopFlag,
     mut progress: impl FnMut(LoadProgress) + Send,
-) -> Result<Model<'m>, LoadError> {
+) -> Result<ModelWeights<'m>, LoadError> {
     let named = |error| LoadError::Model {
         name: file.name().to_owned(),
         error: Box::new(error),
@@ -85,8 +85,8 @@ pub(super) fn load<'m>(
         total_bytes,
     });
     let make = match part.residency {
-        Residency::All => Model::in_place,
-        Residency::WithoutExperts => Model::in_place_without_experts,
+        Residency::All => ModelWeights::in_place,
+        Residency::WithoutExperts => ModelWeights::in_place_without_experts,
     };
     make(slc, part.config, payloads, tables).map_err(named)
 }

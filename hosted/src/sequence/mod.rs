@@ -85,7 +85,7 @@ pub(crate) struct Chosen {
 
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// The model ended it.
     EndOfText,
     /// It has reached the requested length.
@@ -100,7 +100,7 @@ pub enum Ended {
     Failed,
 }
 
-impl Ended {
+impl EndReason {
     /// The reason in one word, for other programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -159,7 +159,7 @@ pub struct Sequence {
     pub(crate) shifts: bool,
     /// Number of tokens it may still write.
     pub(crate) n_left: usize,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<EndReason>,
     pub(crate) failure: Option<ChoiceError>,
 }
 
@@ -305,11 +305,11 @@ impl Sequence {
 
     /// Why it ended; `None` while it continues.
     #[must_use]
-    pub const fn ended(&self) -> Option<Ended> {
+    pub const fn ended(&self) -> Option<EndReason> {
         self.ended
     }
 
-    /// Why no token could be chosen, once: it ended as [`Ended::Failed`].
+    /// Why no token could be chosen, once: it ended as [`EndReason::Failed`].
     pub const fn failure(&mut self) -> Option<ChoiceError> {
         self.failure.take()
     }
@@ -340,7 +340,7 @@ impl Sequence {
     }
 
     /// Ends it.
-    pub(crate) fn end(&mut self, why: Ended) {
+    pub(crate) fn end(&mut self, why: EndReason) {
         self.ended = Some(why);
         self.queue.clear();
         self.drafts.clear();
@@ -402,7 +402,7 @@ impl Sequence {
         self.queue.drain(..n_queued);
         self.n_wanted = self.n_wanted.min(self.queue.len());
         if self.failure.is_some() {
-            self.end(Ended::Failed);
+            self.end(EndReason::Failed);
         }
     }
 

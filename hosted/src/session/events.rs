@@ -2,7 +2,7 @@
 
 use super::texts::BatchStats;
 use super::{GenerateError, Session, StepHooks};
-use crate::sequence::{Ended, Sequence, TokenReport};
+use crate::sequence::{EndReason, Sequence, TokenReport};
 use sluice_core::engine::EngineError;
 use sluice_core::state::PAGE_TOKENS;
 
@@ -18,7 +18,7 @@ pub struct TokenEvent {
     /// The text that it completes: whole characters, without any stop text.
     pub piece: String,
     /// Why the text ends here, if it does.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndReason>,
     /// How likely the token was, if the text's sampler records that.
     pub report: Option<TokenReport>,
 }
@@ -27,7 +27,7 @@ impl Session {
     /// Advances all of `sequences` that have something to read: one step of the model over all of them, which takes
     /// first the texts that are being written and then as much of the prompts as fits. Returns the chosen tokens,
     /// several of a text where draft tokens were right; none, if only parts of prompts were read. A sequence for which
-    /// no token could be chosen ends as [`Ended::Failed`], and the others continue.
+    /// no token could be chosen ends as [`EndReason::Failed`], and the others continue.
     ///
     /// # Errors
     /// [`GenerateError`]; after a failed step the sequences are as before.
@@ -95,7 +95,7 @@ impl Session {
         let tokenizer = self.model.tokenizer();
         let mut why = None;
         if sequence.is_hidden_end(token, tokenizer) {
-            why = Some(Ended::EndOfText);
+            why = Some(EndReason::EndOfText);
         } else {
             let (stops, mut found) = (&mut sequence.stops, sequence.stop_tokens.contains(&token));
             let looks = sequence.n_unstopped == 0;
@@ -109,11 +109,11 @@ impl Session {
             sequence.n_left = sequence.n_left.saturating_sub(1);
             sequence.n_unstopped = sequence.n_unstopped.saturating_sub(1);
             if found || (is_last && sequence.sampler.is_complete()) {
-                why = Some(Ended::EndOfText);
+                why = Some(EndReason::EndOfText);
             } else if sequence.n_left == 0 {
-                why = Some(Ended::Length);
+                why = Some(EndReason::Length);
             } else if is_last && !sequence.shifts && self.is_full(sequence) {
-                why = Some(Ended::ContextFull);
+                why = Some(EndReason::ContextFull);
             }
         }
         match why {

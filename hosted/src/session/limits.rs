@@ -26,12 +26,12 @@ pub struct Limits {
     /// Element types of keys and of values in the KV cache; `None` for f16, and for f32 where the
     /// model is an encoder, which keeps them for a step only.
     pub types: Option<(KvType, KvType)>,
-    /// Whether keys and values of q8_0, q4_0 and fp8 are rotated ([`engine::Limits::kv_rotation`]).
+    /// Whether keys and values of q8_0, q4_0 and fp8 are rotated ([`engine::EngineLimits::kv_rotation`]).
     pub kv_rotation: bool,
     /// Room for the ranks of a text's adapters: the largest of their [`AdapterBlend::rank`](crate::adapter::AdapterBlend::rank); 0 for
     /// no adapters.
     pub adapter_rank: usize,
-    /// In which kinds inputs of layers are kept for adapters ([`engine::Limits::adapter_kinds`]): less is faster.
+    /// In which kinds inputs of layers are kept for adapters ([`engine::EngineLimits::adapter_kinds`]): less is faster.
     pub adapter_kinds: ActivationKinds,
     /// Whether steps may have an observer.
     pub observes: bool,
@@ -77,7 +77,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The limits in the form that core takes.
-    pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::Limits {
+    pub(super) fn resolved(&self, model: &Model, n_workers: usize) -> engine::EngineLimits {
         let or = |n: usize, default: usize| if n == 0 { default } else { n };
         let trained = model.config().n_ctx_train.max(1);
         let n_ctx = or(
@@ -96,7 +96,7 @@ impl Limits {
         let n_rows = self.n_seq + (self.n_seq * n_draft).min(DRAFTS_MAX.max(n_draft));
         let n_batch = n_batch.max(n_rows.min(n_ctx));
         let outputs = if model.embeds() { n_batch } else { n_rows };
-        engine::Limits {
+        engine::EngineLimits {
             n_held: self.n_held,
             n_batch,
             n_outputs: or(self.n_outputs, outputs),
@@ -112,7 +112,7 @@ impl Limits {
             n_behind: self.n_behind + n_draft,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
-            ..engine::Limits::single(n_ctx, n_workers)
+            ..engine::EngineLimits::single(n_ctx, n_workers)
         }
     }
 }

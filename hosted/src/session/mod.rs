@@ -137,7 +137,7 @@ impl Session {
 
     /// The limits it was made with.
     #[must_use]
-    pub fn limits(&self) -> &engine::Limits {
+    pub fn limits(&self) -> &engine::EngineLimits {
         self.engine.get().limits()
     }
 

@@ -3,7 +3,7 @@
 use super::entries::Blends;
 use super::{GenerateError, Session, StepHooks};
 use crate::adapter::AdapterBlend;
-use crate::sequence::{Choose, Ended, PlainSampler, Sequence, Settings};
+use crate::sequence::{Choose, EndReason, PlainSampler, Sequence, Settings};
 use crate::team::Team;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -91,7 +91,7 @@ impl Session {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
         if settings.n_predict == Some(0) {
-            sequence.end(Ended::Length);
+            sequence.end(EndReason::Length);
         } else {
             sequence.push(&tokens, 1);
         }

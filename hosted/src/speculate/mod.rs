@@ -21,7 +21,7 @@ use core::fmt;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use sluice_core::costs::Costs;
-use sluice_core::engine::{Limits, Outputs};
+use sluice_core::engine::{EngineLimits, Outputs};
 use sluice_core::speculate::{Acceptance, NgramTable};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -78,7 +78,11 @@ pub struct Speculation {
 
 impl Speculation {
     /// For a session with `limits`; `keeps_states` keeps recurrent states of written texts.
-    pub(crate) fn new(options: SpeculationOptions, limits: &Limits, keeps_states: bool) -> Self {
+    pub(crate) fn new(
+        options: SpeculationOptions,
+        limits: &EngineLimits,
+        keeps_states: bool,
+    ) -> Self {
         let n_max = options.n_max.clamp(1, POSITIONS_MAX);
         Self {
             options: SpeculationOptions { n_max, ..options },

@@ -16,7 +16,7 @@ use core::fmt;
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::SliceSource;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
-use sluice_core::model::{Loader, Model, ModelConfig, ModelPlan};
+use sluice_core::model::{Loader, ModelConfig, ModelPlan, ModelWeights};
 use sluice_core::slc::Slc;
 use sluice_core::team::{WORKERS_MAX, WaitPolicy};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
@@ -168,14 +168,14 @@ fn load<'m>(
     config: &ModelConfig,
     room: &mut Room<'m>,
     n_workers: usize,
-) -> Result<Model<'m>, StoryError> {
+) -> Result<ModelWeights<'m>, StoryError> {
     if let Some(slc) = slc {
         let plan = ModelPlan::in_place(slc, config)?;
         let tables = room.bytes("the model's tables", plan.table_bytes)?;
         let start = usize::try_from(slc.header().payload_offset());
         let start = start.map_err(|_| StoryError::TooLarge)?;
         let payloads = file.get(start..).unwrap_or(&[]);
-        return Ok(Model::in_place(slc, config, payloads, tables)?);
+        return Ok(ModelWeights::in_place(slc, config, payloads, tables)?);
     }
     let plan = ModelPlan::new(gguf, config)?;
     let weights = room.bytes("the weights", plan.weight_bytes)?;

@@ -7,11 +7,11 @@ use super::room::Room;
 use super::{Machine, StoryError};
 use crate::options::Options;
 use heapless::Vec;
-use sluice_core::engine::{BatchEntry, Engine, EngineError, EnginePlan, Limits};
+use sluice_core::engine::{BatchEntry, Engine, EngineError, EngineLimits, EnginePlan};
 use sluice_core::engine::{StepOptions, Wants};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::KernelTable;
-use sluice_core::model::Model;
+use sluice_core::model::ModelWeights;
 use sluice_core::sampler::{Candidate, SamplerChain, SamplerConfig};
 use sluice_core::speculate::{POSITIONS_MAX, n_draft};
 use sluice_core::team::StopFlag;
@@ -58,7 +58,7 @@ impl<'t, 'm> Teller<'t, 'm> {
     pub(super) fn new(
         machine: &'t dyn Machine,
         tokenizer: &'t Tokenizer<'m>,
-        model: Model<'m>,
+        model: ModelWeights<'m>,
         table: &'static KernelTable,
         options: &Options<'_>,
         Extent { n_ctx, n_workers }: Extent,
@@ -71,11 +71,11 @@ impl<'t, 'm> Teller<'t, 'm> {
             Some(n) => n.min(POSITIONS_MAX),
         };
         let n_most = n_most.min(n_ctx.saturating_sub(1));
-        let limits = Limits {
+        let limits = EngineLimits {
             n_batch: N_BATCH.min(n_ctx.max(1)),
             n_outputs: 1 + n_most,
             n_behind: n_most,
-            ..Limits::single(n_ctx.max(1), n_workers)
+            ..EngineLimits::single(n_ctx.max(1), n_workers)
         };
         let n_times = if options.bench {
             options.n_predict

@@ -9,7 +9,7 @@ use sluice::adapter::{
     AdapterBlend, AdapterFile, AdapterLoadError, Factors, LoadedAdapter, Precision,
 };
 use sluice::file::GgufHeader;
-use sluice_core::engine::{BatchEntry, Limits, StepOptions, Wants};
+use sluice_core::engine::{BatchEntry, EngineLimits, StepOptions, Wants};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::kernels::lora::LoraType;
 use sluice_core::kernels::{GgmlType, KvType};
@@ -147,13 +147,13 @@ fn outputs(
     let model = weights.load(bytes, 1).unwrap();
     let is_causal = model.config().is_causal;
     let chunk = if is_causal { chunk } else { ids.len() };
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 64,
         n_outputs: 64,
         type_k: KvType::F32,
         type_v: KvType::F32,
         adapter_rank: blend.map_or(0, AdapterBlend::rank),
-        ..Limits::single(64, n_workers)
+        ..EngineLimits::single(64, n_workers)
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();

@@ -3,7 +3,7 @@
 use super::adapters::{Pair, SITES, alone, layer_of};
 use super::{Q8_0, ids, limits, logits};
 use sluice_core::engine::{
-    Adapter, AdapterPair, BatchEntry, Blend, BlendPart, Engine, Limits, Wants,
+    Adapter, AdapterPair, BatchEntry, Blend, BlendPart, Engine, EngineLimits, Wants,
 };
 use sluice_core::kernels::lora::LoraType;
 use sluice_core::model::Site;
@@ -43,8 +43,8 @@ fn entry_of(sequence: u32, slot: u32, position: usize) -> BatchEntry {
     }
 }
 
-fn room(n_workers: usize) -> Limits {
-    Limits {
+fn room(n_workers: usize) -> EngineLimits {
+    EngineLimits {
         adapter_rank: 64,
         n_batch: 128,
         n_outputs: 128,

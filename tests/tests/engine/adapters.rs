@@ -4,7 +4,7 @@ use super::selectors::Mask;
 use super::{F32, Q8_0, ids, limits, logits, plain, refusal};
 use sluice_core::engine::{
     Adapter, AdapterEmbedding, AdapterError, AdapterPair, BatchEntry, Blend, BlendPart,
-    EngineError, Limits, StepOptions, Wants,
+    EngineError, EngineLimits, StepOptions, Wants,
 };
 use sluice_core::kernels::KvType;
 use sluice_core::kernels::activation::ActivationKinds;
@@ -113,7 +113,7 @@ fn relative(actual: &[f32], expected: &[f32]) -> f32 {
 /// it, and nothing for the others.
 #[test]
 fn adapters_act_as_if_added_to_the_weights() {
-    let limits = Limits {
+    let limits = EngineLimits {
         adapter_rank: 16,
         type_k: KvType::F32,
         type_v: KvType::F32,
@@ -197,7 +197,7 @@ fn a_row_with_an_adapter_has_the_bits_that_it_has_alone() {
     let ids = ids(12);
     let adapter_of = |sequence: u32| sequence.checked_sub(1);
     let run = |n_workers, sequences: &[u32], chunk: usize| {
-        let limits = Limits {
+        let limits = EngineLimits {
             adapter_rank: 16,
             n_batch: 64,
             n_outputs: 64,
@@ -243,7 +243,7 @@ fn adapters_of_experts_are_like_other_weights() {
         n_expert_used: 3,
         ..F32
     };
-    let limits = |n_workers| Limits {
+    let limits = |n_workers| EngineLimits {
         adapter_rank: 16,
         n_batch: 200,
         n_outputs: 200,
@@ -354,7 +354,7 @@ fn adapters_are_checked_against_the_model() {
 fn room_for_adapters_changes_no_bit() {
     for shape in [F32, Q8_0] {
         let run = |adapter_rank| {
-            let limits = Limits {
+            let limits = EngineLimits {
                 adapter_rank,
                 observes: adapter_rank > 0,
                 selects: adapter_rank > 0,
@@ -389,7 +389,7 @@ fn room_for_adapters_changes_no_bit() {
 #[test]
 fn inputs_are_kept_for_the_adapters_that_there_are() {
     let of = |ty, kinds: Option<ActivationKinds>| {
-        let mut limits = Limits {
+        let mut limits = EngineLimits {
             adapter_rank: 16,
             ..limits(2)
         };
@@ -441,7 +441,7 @@ fn blends_are_sums_of_adapters() {
         let x = x + 0.5 * products[0] - 2.0 * products[1];
         bytes.copy_from_slice(&x.to_le_bytes());
     }
-    let limits = Limits {
+    let limits = EngineLimits {
         adapter_rank: 32,
         type_k: KvType::F32,
         type_v: KvType::F32,

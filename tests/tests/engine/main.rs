@@ -7,7 +7,7 @@ use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sluice_core::engine::{
-    BatchEntry, Engine, EngineError, EnginePlan, Limits, Observer, Selector, SiteInput,
+    BatchEntry, Engine, EngineError, EngineLimits, EnginePlan, Observer, Selector, SiteInput,
     StepOptions, Wants,
 };
 use sluice_core::kernels::{GgmlType, KvType, PanelLayout};
@@ -36,12 +36,12 @@ const Q8_0: Shape = Shape {
     ..Shape::SMALL
 };
 
-fn limits(n_workers: usize) -> Limits {
-    Limits {
+fn limits(n_workers: usize) -> EngineLimits {
+    EngineLimits {
         n_batch: 40,
         n_outputs: 40,
         n_seq: 4,
-        ..Limits::single(256, n_workers)
+        ..EngineLimits::single(256, n_workers)
     }
 }
 
@@ -126,7 +126,7 @@ fn bad_batches() -> Vec<(Vec<BatchEntry>, EngineError)> {
 
 #[test]
 fn bad_batches_are_refused_and_change_nothing() {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: 4,
         n_outputs: 2,
         n_seq: 2,
@@ -152,7 +152,7 @@ fn bad_batches_are_refused_and_change_nothing() {
 /// Two sequences in one batch, of which the second finds no page.
 #[test]
 fn a_full_cache_refuses_the_whole_batch() {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_ctx: 64,
         n_seq: 3,
         n_batch: 70,
@@ -183,23 +183,23 @@ fn limits_and_memory_are_checked() {
     let bad = [
         (
             "n_batch",
-            Limits {
+            EngineLimits {
                 n_batch: 0,
                 ..limits
             },
         ),
         (
             "n_outputs",
-            Limits {
+            EngineLimits {
                 n_outputs: 1 << 25,
                 ..limits
             },
         ),
-        ("n_ctx", Limits { n_ctx: 0, ..limits }),
-        ("n_seq", Limits { n_seq: 0, ..limits }),
+        ("n_ctx", EngineLimits { n_ctx: 0, ..limits }),
+        ("n_seq", EngineLimits { n_seq: 0, ..limits }),
         (
             "n_workers",
-            Limits {
+            EngineLimits {
                 n_workers: WORKERS_MAX + 1,
                 ..limits
             },
@@ -322,7 +322,7 @@ fn strips_at_once_or_one_by_one_have_the_same_bits() {
         let mut bench = Bench::new(&shape);
         let tokens = ids(5);
         let mut run = |n_batch: usize, n_workers: usize, step: usize, masked: bool| {
-            let limits = Limits {
+            let limits = EngineLimits {
                 n_batch,
                 n_outputs: n_batch,
                 selects: masked,
@@ -419,7 +419,7 @@ enum Interruption {
 /// Interrupts a step at every barrier in turn. All ranks leave for the same reason, the cache is
 /// as before, and the next step has the bits that it would have had.
 fn interrupt_everywhere(interruption: Interruption, n_workers: usize) {
-    let limits = Limits {
+    let limits = EngineLimits {
         n_ctx: 64,
         n_seq: 2,
         ..limits(n_workers)
@@ -520,7 +520,7 @@ impl Observer for PanicsAt {
 #[test]
 fn a_panic_within_a_phase_takes_all_ranks_along() {
     within_a_minute(|| {
-        let limits = Limits {
+        let limits = EngineLimits {
             observes: true,
             ..limits(3)
         };
@@ -656,7 +656,7 @@ fn shares_by_speed_change_no_bit() {
 #[test]
 fn what_memory_held_changes_no_bit() {
     for kv_type in KvType::ALL {
-        let limits = Limits {
+        let limits = EngineLimits {
             type_k: kv_type,
             type_v: kv_type,
             ..limits(2)

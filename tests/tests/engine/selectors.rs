@@ -1,7 +1,7 @@
 //! Selectors: which neurons are computed.
 
 use super::{F32, Q8_0, ids, limits, logits};
-use sluice_core::engine::{Limits, Selector, Unit};
+use sluice_core::engine::{EngineLimits, Selector, Unit};
 use sluice_tests::build::Random;
 use sluice_tests::drive::{Bench, step_with};
 use sluice_tests::run::entries;
@@ -41,7 +41,7 @@ impl Selector for Positive {
 
 #[test]
 fn rows_choose_their_neurons_for_themselves() {
-    let limits = Limits {
+    let limits = EngineLimits {
         selects: true,
         observes: true,
         ..limits(2)
@@ -78,7 +78,7 @@ fn masked_neurons_count_as_zero() {
         let mut bench = Bench::of(&file);
         let run = |bench: &mut Bench, masks: Option<Vec<Option<Vec<u64>>>>| {
             let mask = masks.map(Mask);
-            let limits = Limits {
+            let limits = EngineLimits {
                 selects: true,
                 ..limits(2)
             };

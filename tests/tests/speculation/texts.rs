@@ -2,7 +2,7 @@
 
 use core::fmt;
 use sluice::adapter::{AdapterBlend, AdapterFile, Factors, LoadedAdapter, Precision};
-use sluice::sequence::{ChoiceContext, ChoiceError, Choose, Ended, Sequence, TokenReport};
+use sluice::sequence::{ChoiceContext, ChoiceError, Choose, EndReason, Sequence, TokenReport};
 use sluice::{Model, Session, Settings};
 use sluice_core::hash::Hash64;
 use sluice_core::sampler::{MirostatVersion, SamplerConfig};
@@ -131,7 +131,7 @@ pub(super) struct Told {
     pub(super) tokens: Vec<u32>,
     pieces: Vec<String>,
     reports: Vec<Option<TokenReport>>,
-    ended: Option<Ended>,
+    ended: Option<EndReason>,
     /// Hashes of the logits that each token was drawn from.
     logits: Vec<u64>,
     /// Tokens that are in its state at the end.

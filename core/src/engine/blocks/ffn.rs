@@ -2,7 +2,7 @@
 
 use super::LayerAt;
 use crate::engine::epilogue::{Epilogue, Gated, Selection};
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, activations, activations_of};
 use crate::engine::rows::Order;
 use crate::engine::runner::Runner;
@@ -25,7 +25,7 @@ pub(super) struct FfnRoom<'m> {
 impl<'m> FfnRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let kinds = activations_of(config, limits).neurons;

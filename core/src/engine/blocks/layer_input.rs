@@ -9,7 +9,7 @@
 
 use super::LayerAt;
 use crate::engine::epilogue::{Epilogue, Gated};
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, activations, activations_of};
 use crate::engine::rows::{Order, Rows};
 use crate::engine::runner::Runner;
@@ -37,7 +37,7 @@ pub(in crate::engine) struct LayerInputRoom<'m> {
 impl<'m> LayerInputRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n = config.n_embd_layer;

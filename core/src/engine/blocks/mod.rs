@@ -13,7 +13,7 @@ mod next_token;
 mod recurrent;
 mod short_conv;
 
-use super::limits::Limits;
+use super::limits::EngineLimits;
 use super::pass::Needs;
 use super::rows::Order;
 use super::runner::Runner;
@@ -48,7 +48,7 @@ pub(super) struct Rooms<'m> {
 impl<'m> Rooms<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         Ok(Self {

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::engine::epilogue::Epilogue;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
 use crate::engine::runner::Runner;
 use crate::engine::scratch::{PerWorker, Room};
@@ -30,7 +30,7 @@ pub(in crate::engine) struct NextTokenRoom<'m> {
 impl<'m> NextTokenRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_embd = config.next_token.map_or(0, |_| config.n_embd);

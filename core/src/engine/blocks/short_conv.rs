@@ -13,7 +13,7 @@
 
 use super::{LayerAt, MixerInput};
 use crate::engine::epilogue::Epilogue;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{NO_ENTRY, Needs, Pass, RowsRoom, activations_of};
 use crate::engine::rows::{Order, Rows, SMALL_BATCH};
 use crate::engine::runner::Runner;
@@ -41,7 +41,7 @@ pub(super) struct ShortConvRoom<'m> {
 impl<'m> ShortConvRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let is_there = config.kinds.iter().any(|kind| kind.convolution().is_some());

@@ -217,13 +217,13 @@ pub struct Blend<'a> {
 }
 
 impl Blend<'_> {
-    /// The rank that [`crate::engine::Limits::adapter_rank`] must have room for: the sum of all, each rounded up to 16.
+    /// The rank that [`crate::engine::EngineLimits::adapter_rank`] must have room for: the sum of all, each rounded up to 16.
     pub fn rank(&self) -> usize {
         let ranks = self.parts.iter().map(|part| part.adapter.rank());
         ranks.map(|rank| rank.next_multiple_of(PANEL_ROWS)).sum()
     }
 
-    /// The kinds of rows that [`crate::engine::Limits::adapter_kinds`] must have.
+    /// The kinds of rows that [`crate::engine::EngineLimits::adapter_kinds`] must have.
     pub fn kinds(&self) -> ActivationKinds {
         self.parts.iter().map(|part| part.adapter.kinds()).collect()
     }

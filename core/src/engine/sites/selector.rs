@@ -29,6 +29,6 @@ pub trait Selector: Sync {
 
     /// Sets the bits of units that entry `entry` of the batch needs in `layer`, lowest first; all are off
     /// before. `false` computes all. `input` is what the network reads, (n_embd), where the engine keeps it
-    /// in f32 ([`super::super::Limits::observes`]).
+    /// in f32 ([`super::super::EngineLimits::observes`]).
     fn select(&self, layer: usize, entry: usize, input: Option<&[f32]>, units: &mut [u64]) -> bool;
 }

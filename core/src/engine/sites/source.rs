@@ -1,6 +1,6 @@
 //! Where the weights of experts come from.
 
-use crate::model::{Model, Site};
+use crate::model::{ModelWeights, Site};
 use crate::team::Member;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +62,7 @@ pub struct NeededExperts<'a> {
     pub n_tokens: usize,
 }
 
-/// Weights of experts that are in memory, or being loaded. A [`Model`] is one: all of its experts
+/// Weights of experts that are in memory, or being loaded. A [`ModelWeights`] is one: all of its experts
 /// are resident.
 ///
 /// An expert is lent for one product of one layer, then given back. A worker holds one at a time and does not wait
@@ -109,7 +109,7 @@ pub trait ExpertSource: Sync {
     }
 }
 
-impl ExpertSource for Model<'_> {
+impl ExpertSource for ModelWeights<'_> {
     fn lend(&self, layer: usize, expert: u32, _: ExpertPart) -> Loan<'_> {
         let bytes = |site| self.expert_bytes(layer, site, expert as usize);
         Loan::Ready(ExpertWeights {

@@ -71,9 +71,9 @@ impl<'a> Placer<'_, 'a> {
         })
     }
 
-    /// The tensors that a head has of its own. It shares its trunk's others ([`Model::behind`]).
+    /// The tensors that a head has of its own. It shares its trunk's others ([`ModelWeights::behind`]).
     ///
-    /// [`Model::behind`]: crate::model::Model::behind
+    /// [`ModelWeights::behind`]: crate::model::ModelWeights::behind
     fn ends_of_head(
         &mut self,
         c: &ModelConfig,

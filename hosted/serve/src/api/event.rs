@@ -3,7 +3,7 @@
 use crate::engine::{Score, Timings, Why};
 use core::time::Duration;
 use sluice::Model;
-use sluice::sequence::{Ended, TokenReport};
+use sluice::sequence::{EndReason, TokenReport};
 use sluice_text::assistant::Delta;
 use sluice_text::sampling::SamplingSettings;
 
@@ -143,12 +143,13 @@ impl Reason {
     /// `None` where it failed.
     pub(crate) fn of(why: &Why) -> Option<Self> {
         Some(match why {
-            Why::Ended(Ended::EndOfText) => Self::EndOfText,
-            Why::Ended(Ended::Length) => Self::Length,
-            Why::Ended(Ended::ContextFull) => Self::ContextFull,
+            Why::Ended(EndReason::EndOfText) => Self::EndOfText,
+            Why::Ended(EndReason::Length) => Self::Length,
+            Why::Ended(EndReason::ContextFull) => Self::ContextFull,
             Why::Stop(text) => Self::Stop(text.clone()),
             Why::Late => Self::Late,
-            Why::Ended(Ended::Closed | Ended::Interrupted | Ended::Failed) | Why::Failed(_) => {
+            Why::Ended(EndReason::Closed | EndReason::Interrupted | EndReason::Failed)
+            | Why::Failed(_) => {
                 return None;
             }
         })

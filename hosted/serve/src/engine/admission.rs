@@ -5,7 +5,7 @@ use super::job::Why;
 use super::pool::{Pool, n_pages};
 use super::queue::{Fetch, Queue, Waiting};
 use super::running::{Run, Running};
-use sluice::sequence::Ended;
+use sluice::sequence::EndReason;
 use std::rc::Rc;
 
 /// Admits texts to the running ones, as far as there is room.
@@ -136,7 +136,7 @@ impl Admission<'_> {
                 continue;
             };
             match self.pool.shift(run.text_mut(), n_keep) {
-                Ok(0) => run.end(Why::Ended(Ended::ContextFull)),
+                Ok(0) => run.end(Why::Ended(EndReason::ContextFull)),
                 Ok(_) => {}
                 Err(error) => run.end(Why::failed(&error)),
             }

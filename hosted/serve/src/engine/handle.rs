@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 /// A handle on the engine's thread. Clones share the engine.
 #[derive(Clone)]
-pub struct Engine {
+pub struct EngineHandle {
     inner: Arc<Inner>,
 }
 
@@ -49,7 +49,7 @@ struct Models {
     disk: Option<DiskCache>,
 }
 
-impl Engine {
+impl EngineHandle {
     /// Starts the thread. Steps run on `team`; Problems are logged to `log`.
     ///
     /// # Errors
@@ -275,9 +275,9 @@ impl Engine {
     }
 }
 
-impl fmt::Debug for Engine {
+impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
+        f.debug_struct("EngineHandle")
             .field("options", &self.inner.options)
             .finish_non_exhaustive()
     }

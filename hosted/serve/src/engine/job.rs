@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use sluice::adapter::AdapterBlend;
-use sluice::sequence::{Choose, Ended, TokenReport};
+use sluice::sequence::{Choose, EndReason, TokenReport};
 use sluice::session::StepError;
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ pub enum Event {
 #[derive(Debug)]
 pub enum Why {
     /// The text, its length or the context ended.
-    Ended(Ended),
+    Ended(EndReason),
     /// This stop text was written.
     Stop(String),
     /// Its deadline passed.

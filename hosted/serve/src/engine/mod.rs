@@ -36,7 +36,7 @@ mod telemetry;
 mod thread;
 mod view;
 
-pub use handle::Engine;
+pub use handle::EngineHandle;
 pub use job::{
     Choice, EmbedJob, Event, Job, JobError, ModelId, Score, ScoreJob, Stops, Timings, Why,
 };

@@ -8,7 +8,7 @@ use super::view::SlotView;
 use crate::metrics::EndFigures;
 use core::time::Duration;
 use sluice::Sequence;
-use sluice::sequence::Ended;
+use sluice::sequence::EndReason;
 use sluice::session::TokenEvent as Chosen;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -97,7 +97,7 @@ impl Running {
             .retain(|request| !request.flush() && !request.is_closed());
         for run in self.runs.values_mut() {
             if run.request().is_closed() {
-                run.end(Why::Ended(Ended::Closed));
+                run.end(Why::Ended(EndReason::Closed));
             } else if run.request().is_late(now, run.first_token) {
                 run.end(Why::Late);
             }
@@ -361,10 +361,10 @@ impl Run {
         let (timings, inference) = (&self.timings, self.began.elapsed());
         EndFigures {
             reason: match why {
-                Why::Ended(Ended::EndOfText) | Why::Stop(_) => "stop",
-                Why::Ended(Ended::Length | Ended::ContextFull) => "length",
-                Why::Ended(Ended::Closed | Ended::Interrupted) | Why::Late => "abort",
-                Why::Ended(Ended::Failed) | Why::Failed(_) => "error",
+                Why::Ended(EndReason::EndOfText) | Why::Stop(_) => "stop",
+                Why::Ended(EndReason::Length | EndReason::ContextFull) => "length",
+                Why::Ended(EndReason::Closed | EndReason::Interrupted) | Why::Late => "abort",
+                Why::Ended(EndReason::Failed) | Why::Failed(_) => "error",
             },
             e2e: self.request().arrived.elapsed(),
             inference,

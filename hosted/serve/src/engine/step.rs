@@ -8,7 +8,7 @@ use super::running::Running;
 use crate::Log;
 use crate::metrics::StepFigures;
 use sluice::experts::ExpertStore;
-use sluice::sequence::Ended;
+use sluice::sequence::EndReason;
 use sluice::session::{GenerateError, TokenEvent};
 use std::time::Instant;
 
@@ -76,7 +76,7 @@ fn deliver(
         let row = plan.rows()[event.sequence];
         if let Some(run) = running.get_mut(row.run) {
             let sequence = run.text().sequence();
-            let is_end = event.ended == Some(Ended::EndOfText);
+            let is_end = event.ended == Some(EndReason::EndOfText);
             let is_hidden = is_end && sequence.is_hidden_end(event.token, tokenizer);
             run.deliver(event, is_hidden, entry);
         }

@@ -2,7 +2,7 @@
 
 use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
-use crate::engine::{Engine, ModelId, ModelOptions, reads_whole};
+use crate::engine::{EngineHandle, ModelId, ModelOptions, reads_whole};
 use crate::metrics::Metrics;
 use sluice::draft::SpeculationSetup;
 use sluice::embed::EmbedOptions;
@@ -55,7 +55,7 @@ impl Loaded {
         listed: &Listed,
         opened: Option<ModelSource>,
         options: &ModelsOptions,
-        engine: &Engine,
+        engine: &EngineHandle,
         team: &Team,
         metrics: &Arc<Metrics>,
         stop: &StopFlag,

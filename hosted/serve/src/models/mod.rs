@@ -13,7 +13,7 @@ pub use options::{ModelsOptions, NamedModel};
 
 use crate::adapters::Adapters;
 use crate::api::ApiError;
-use crate::engine::Engine;
+use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 /// The models of a server.
 pub(crate) struct Models {
-    engine: Engine,
+    engine: EngineHandle,
     team: Team,
     options: ModelsOptions,
     listed: Vec<Listed>,
@@ -80,7 +80,7 @@ impl Models {
     /// # Errors
     /// The folder of models cannot be read, or two models have the same name.
     pub(crate) fn new(
-        engine: Engine,
+        engine: EngineHandle,
         options: ModelsOptions,
         opened: Vec<ModelSource>,
         log: crate::Log,
@@ -121,7 +121,7 @@ impl Models {
     }
 
     /// The engine that runs the models.
-    pub(crate) const fn engine(&self) -> &Engine {
+    pub(crate) const fn engine(&self) -> &EngineHandle {
         &self.engine
     }
 

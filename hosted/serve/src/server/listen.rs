@@ -4,9 +4,10 @@ use super::connection;
 use crate::Log;
 use crate::answer::App;
 use crate::config::{Listen, ServerConfig};
-use crate::engine::Engine;
+use crate::engine::EngineHandle;
 use crate::models::Models;
 use core::fmt;
+use core::pin::Pin;
 use core::time::Duration;
 use sluice::Team;
 use sluice::host::topology::bind_current_thread;
@@ -63,6 +64,9 @@ pub enum ServeError {
     Io(#[from] io::Error),
 }
 
+/// Resolves when a server has to stop.
+pub type StopSignal = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Serves until a signal: the first SIGINT or SIGTERM lets answers finish, a second one ends them at once. `ready` gets
 /// the address. The engine's thread runs where the caller is; the threads that serve clients run where the caller was
 /// before `team` placed it.
@@ -72,7 +76,7 @@ pub enum ServeError {
 pub fn serve(
     config: ServerConfig,
     team: Team,
-    ready: impl FnOnce(&str),
+    ready: &mut dyn FnMut(&str),
 ) -> Result<ServerEnd, ServeError> {
     let cpus = team.cpus_before();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -98,9 +102,9 @@ pub fn serve(
             tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
         };
         // Spawned, so that the I/O threads accept connections: this thread is in the engine's place.
-        let served = tokio::spawn(server.run(async {
+        let served = tokio::spawn(server.run(Box::pin(async {
             let _asked = stop.await;
-        }));
+        })));
         tokio::select! {
             served = served => served.map_err(io::Error::other)?.map(|()| ServerEnd::Drained),
             () = signals => Ok(ServerEnd::AtOnce),
@@ -120,7 +124,7 @@ impl Server {
         let opened = config.models.open();
         let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
         let (listener, address) = listen(&config.listen).await?;
-        let engine = Engine::start(team, config.engine.clone(), config.log.clone())?;
+        let engine = EngineHandle::start(team, config.engine.clone(), config.log.clone())?;
         let log = config.log.clone();
         let models = Models::new(engine, config.models.clone(), opened, log.clone())?;
         let n_connections = u32::try_from(config.http.connections_max.max(1)).unwrap_or(u32::MAX);
@@ -144,7 +148,7 @@ impl Server {
     ///
     /// # Errors
     /// A model named on the command line could not be loaded.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub async fn run(self, stop: StopSignal) -> Result<(), ServeError> {
         let models = self.app.models().clone();
         let adapters = Arc::clone(models.adapters());
         let known = Arc::clone(&models);

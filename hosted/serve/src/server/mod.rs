@@ -8,7 +8,7 @@ mod reader;
 mod routing;
 mod service;
 
-pub use listen::{ServeError, Server, ServerEnd, serve};
+pub use listen::{ServeError, Server, ServerEnd, StopSignal, serve};
 pub use making::Making;
 pub use pending::Pending;
 pub use reader::{AnswerPart, AnswerParts, AnswerReader};

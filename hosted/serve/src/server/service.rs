@@ -10,7 +10,7 @@ use crate::api::{
     EmbeddingRequest, Generation, ModelChoice, Ranking, RerankRequest, Vectors,
 };
 use crate::config::ServerConfig;
-use crate::engine::Engine;
+use crate::engine::EngineHandle;
 use crate::models::Models;
 use core::fmt;
 use core::time::Duration;
@@ -52,7 +52,7 @@ impl Service {
             let opened = config.models.open();
             let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
             let log = config.log.clone();
-            let engine = Engine::start(team, config.engine.clone(), log.clone())?;
+            let engine = EngineHandle::start(team, config.engine.clone(), log.clone())?;
             let models = Models::new(engine, config.models.clone(), opened, log)?;
             Ok(Self {
                 app: Arc::new(App::new(Arc::new(models), &config)),

@@ -10,7 +10,7 @@ use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
-    Choice, Engine, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Stops, Why,
+    Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Stops, Why,
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -61,7 +61,7 @@ pub(crate) struct Setup {
     pub(crate) drafts: Option<SpeculationOptions>,
     /// Whether the model also drafts with its own head.
     pub(crate) drafts_by_itself: bool,
-    pub(crate) kept: OnceCell<(Engine, ModelId)>,
+    pub(crate) kept: OnceCell<(EngineHandle, ModelId)>,
 }
 
 impl Setup {
@@ -125,7 +125,7 @@ impl Setup {
         assert!(n > 0);
     }
 
-    pub(crate) fn engine(&self) -> (Engine, ModelId) {
+    pub(crate) fn engine(&self) -> (EngineHandle, ModelId) {
         let team = Team::new(self.n_workers, &Cores::detect()).unwrap();
         let options = EngineOptions {
             turn: self.turn,
@@ -138,7 +138,7 @@ impl Setup {
             max_adapters: 0,
             telemetry: None,
         };
-        let engine = Engine::start(team, options, Arc::new(|_: &str| ())).unwrap();
+        let engine = EngineHandle::start(team, options, Arc::new(|_: &str| ())).unwrap();
         let limits = Limits {
             n_ctx: self.n_ctx,
             n_seq: self.n_seq,
@@ -166,7 +166,7 @@ impl Setup {
 
     pub(crate) fn submit(
         &self,
-        (engine, id): &(Engine, ModelId),
+        (engine, id): &(EngineHandle, ModelId),
         ask: &Ask,
     ) -> Result<mpsc::Receiver<Vec<Event>>, JobError> {
         let (events, receiver) = mpsc::channel(self.channel);
@@ -225,7 +225,7 @@ impl Setup {
     }
 
     /// The engine that this setup shares between answers; with a disk, a new one each time.
-    fn shared(&self) -> (Engine, ModelId) {
+    fn shared(&self) -> (EngineHandle, ModelId) {
         match self.disk {
             Some(_) => self.engine(),
             None => self.kept.get_or_init(|| self.engine()).clone(),

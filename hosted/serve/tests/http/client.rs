@@ -119,7 +119,10 @@ impl Running {
                 let team = Team::new(1, &Cores::detect()).unwrap();
                 let server = Server::bind(options, team).await.unwrap();
                 told.send(server.address().to_owned()).unwrap();
-                server.run(async { drop(stopped.await) }).await.unwrap();
+                server
+                    .run(Box::pin(async { drop(stopped.await) }))
+                    .await
+                    .unwrap();
             });
         });
         let address = ready.recv().unwrap();

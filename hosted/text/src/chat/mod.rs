@@ -16,7 +16,7 @@ pub use templates::{TEMPLATES, UnknownTemplateError, check_template, end_of_turn
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::encode::EncodeError;
-use sluice::generate::{Ended, GenerateError, Generator, Next, Until, common_prefix};
+use sluice::generate::{EndReason, GenerateError, Generator, Next, Until, common_prefix};
 use sluice::sequence::StopStrings;
 use sluice_core::engine::Wants;
 
@@ -124,7 +124,11 @@ impl Chat {
     ///
     /// # Errors
     /// [`ChatError`]; the message is not added.
-    pub fn say(&mut self, text: &str, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
+    pub fn say(
+        &mut self,
+        text: &str,
+        each: impl FnMut(&str) -> bool,
+    ) -> Result<EndReason, ChatError> {
         // If its answer was stopped before the first word, the last message is joined with this one.
         let unanswered = self.messages.pop_if(|message| message.role == "user");
         let before = unanswered
@@ -147,7 +151,7 @@ impl Chat {
     ///
     /// # Errors
     /// [`ChatError`]; the last answer is kept.
-    pub fn regenerate(&mut self, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
+    pub fn regenerate(&mut self, each: impl FnMut(&str) -> bool) -> Result<EndReason, ChatError> {
         let last = self.take_answer()?;
         self.generator.choose_anew();
         let answered = self.answer(String::new(), each);
@@ -161,7 +165,7 @@ impl Chat {
     ///
     /// # Errors
     /// [`ChatError`]; the answer is unchanged.
-    pub fn resume(&mut self, each: impl FnMut(&str) -> bool) -> Result<Ended, ChatError> {
+    pub fn resume(&mut self, each: impl FnMut(&str) -> bool) -> Result<EndReason, ChatError> {
         let last = self.take_answer()?;
         let begun = last.as_ref().and_then(|message| message.content.as_ref());
         let begun = begun.and_then(|text| text.as_str()).unwrap_or_default();
@@ -191,7 +195,7 @@ impl Chat {
         &mut self,
         begun: String,
         mut each: impl FnMut(&str) -> bool,
-    ) -> Result<Ended, ChatError> {
+    ) -> Result<EndReason, ChatError> {
         let begun_text = self.maker.marked_text(&begun);
         let text = self.render(&self.messages)? + &begun_text;
         let tokens = self.fit(&text, &begun_text)?;
@@ -201,7 +205,7 @@ impl Chat {
             if !begun.is_empty() {
                 self.messages.push(Message::new("assistant", &begun));
             }
-            return Ok(Ended::Interrupted);
+            return Ok(EndReason::Interrupted);
         }
         let until = Until {
             n_predict: Some(self.options.n_predict.unwrap_or(self.generator.n_ctx())),
@@ -228,7 +232,7 @@ impl Chat {
             each(&rest);
         }
         let ended = match ended {
-            Ended::Closed if stops.found().is_some() => Ended::EndOfText,
+            EndReason::Closed if stops.found().is_some() => EndReason::EndOfText,
             ended => ended,
         };
         self.seen = text + &self.maker.marked_text(&raw);

@@ -22,7 +22,7 @@ use super::Block;
 use crate::engine::adapt::Adapted;
 use crate::engine::blocks::MixerInput;
 use crate::engine::epilogue::Epilogue;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::linear::Linear;
 use crate::engine::pass::{RowsRoom, activations, activations_of};
 use crate::engine::rows::{Order, Rows};
@@ -51,7 +51,7 @@ pub(super) struct LatentRoom<'m> {
 impl<'m> LatentRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let kinds = activations_of(config, limits).mixed;

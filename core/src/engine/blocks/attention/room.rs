@@ -2,7 +2,7 @@
 
 use super::latent::LatentRoom;
 use crate::engine::batch::BatchEntry;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Common, Needs, activations_of};
 use crate::engine::rows::Order;
 use crate::engine::scratch::{PerWorker, Room};
@@ -60,7 +60,7 @@ pub(in crate::engine) struct AttentionRoom<'m> {
 impl<'m> AttentionRoom<'m> {
     pub(in crate::engine) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let most = |len: fn(&Attention) -> usize| config.attentions().map(len).max().unwrap_or(0);
@@ -139,7 +139,7 @@ pub(in crate::engine) struct Tiler {
 }
 
 impl Tiler {
-    fn new(config: &ModelConfig, limits: &Limits) -> Self {
+    fn new(config: &ModelConfig, limits: &EngineLimits) -> Self {
         let n_group = config.attentions().map(Attention::n_group).max();
         let tile_entries = TILE_QUERIES / n_group.unwrap_or(1).max(1);
         let heads = || config.attentions().map(Attention::n_units);

@@ -2,7 +2,7 @@
 
 use super::Block;
 use crate::engine::epilogue::Epilogue;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{RowsRoom, activations_of};
 use crate::engine::rows::Rows;
 use crate::engine::runner::Runner;
@@ -30,7 +30,7 @@ pub(super) struct LatentRoom<'m> {
 impl<'m> LatentRoom<'m> {
     pub(super) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let n_latent = config.experts().map(|shape| shape.n_latent).max();

@@ -1,7 +1,7 @@
 //! Memory of experts.
 
 use super::latent::LatentRoom;
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, RowsRoom, activations_of};
 use crate::engine::rows::{Buckets, SMALL_BATCH, TILE_TOKENS};
 use crate::engine::scratch::{PerWorker, Room};
@@ -45,7 +45,7 @@ pub(in crate::engine::blocks) struct ExpertsRoom<'m> {
 impl<'m> ExpertsRoom<'m> {
     pub(in crate::engine::blocks) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let most = |len: fn(&Experts) -> usize| config.experts().map(len).max().unwrap_or(0);

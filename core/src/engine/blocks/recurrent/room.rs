@@ -1,6 +1,6 @@
 //! Memory of mixers with a recurrence.
 
-use crate::engine::limits::Limits;
+use crate::engine::limits::EngineLimits;
 use crate::engine::pass::{Needs, Pass, RowsRoom, activations_of};
 use crate::engine::scratch::{PerWorker, Room};
 use crate::kernels::activation::ActivationLayout;
@@ -73,7 +73,7 @@ impl Lengths {
 impl<'m> RecurrentRoom<'m> {
     pub(in crate::engine::blocks) fn new(
         config: &ModelConfig,
-        limits: &Limits,
+        limits: &EngineLimits,
         room: &mut impl Room<'m>,
     ) -> Result<Self, MemoryError> {
         let lengths = || config.kinds.iter().map(Lengths::of);

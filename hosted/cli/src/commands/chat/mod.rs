@@ -21,7 +21,7 @@ use command::{Command, HELP};
 use input::{Input, UserInput};
 use serde_json::json;
 use sluice::file::OutputFile;
-use sluice::generate::Ended;
+use sluice::generate::EndReason;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits};
 use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, end_of_turn, template};
@@ -344,7 +344,7 @@ enum Turn {
 /// Prints an answer as it is generated.
 fn answer(
     chat: &mut Chat,
-    make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<Ended, ChatError>,
+    make: impl FnOnce(&mut Chat, &mut dyn FnMut(&str) -> bool) -> Result<EndReason, ChatError>,
 ) -> anyhow::Result<Turn> {
     let mut output = TextOutput::new();
     let mut written = Ok(());
@@ -369,14 +369,14 @@ fn answer(
         Err(error) => return Err(error.into()),
     };
     match ended {
-        Ended::Interrupted => {
+        EndReason::Interrupted => {
             tell(format_args!("(stopped; /continue resumes)"));
             return Ok(Turn::Interrupted);
         }
-        Ended::ContextFull => note(format_args!(
+        EndReason::ContextFull => note(format_args!(
             "(the context is full: /clear starts a new conversation, -c sets a larger context)"
         )),
-        Ended::Length => note(format_args!("(limit of -n reached; /continue resumes)")),
+        EndReason::Length => note(format_args!("(limit of -n reached; /continue resumes)")),
         _ if output.is_closed() => return Ok(Turn::Left),
         _ => {}
     }

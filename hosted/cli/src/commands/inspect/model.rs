@@ -3,7 +3,7 @@
 use crate::flags::engine::EngineArgs;
 use crate::ui::format::{Bytes, CacheTypes};
 use core::fmt::Write as _;
-use sluice::core::engine::{EnginePlan, Limits};
+use sluice::core::engine::{EnginePlan, EngineLimits};
 use sluice::core::gguf::Gguf;
 use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
 use sluice::host::topology::Cores;
@@ -37,12 +37,12 @@ pub(super) fn describe(
     }
     let n_workers = args.n_workers(Cores::detect().default_workers());
     let (type_k, type_v) = args.cache_types();
-    let limits = Limits {
+    let limits = EngineLimits {
         n_batch: args.n_batch(),
         type_k,
         type_v,
         kv_rotation: !args.no_kv_rotation,
-        ..Limits::single(args.n_ctx(&config), n_workers)
+        ..EngineLimits::single(args.n_ctx(&config), n_workers)
     };
     let plans = ModelPlan::new(gguf, &config).map_err(|error| error.to_string());
     let plans = plans.and_then(|model| {
@@ -71,7 +71,7 @@ pub(super) fn describe(
 }
 
 /// The head that predicts further tokens, if the file has one, and the memory it adds.
-fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &Limits) -> core::fmt::Result {
+fn next_token(report: &mut String, gguf: &Gguf<'_>, limits: &EngineLimits) -> core::fmt::Result {
     let planned = |config: &ModelConfig| {
         let model = ModelPlan::new(gguf, config).map_err(|error| error.to_string())?;
         let engine = EnginePlan::new(config, limits).map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::generate::{Ended, GeneratorTimings, Until};
+use sluice::generate::{EndReason, GeneratorTimings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits, Model};
@@ -89,7 +89,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Ending> {
     }
     speculation::say(generator.session_mut(), args.profile);
     Ok(match ended {
-        Ended::Interrupted => Ending::Interrupted,
+        EndReason::Interrupted => Ending::Interrupted,
         _ => Ending::Done,
     })
 }
@@ -104,7 +104,7 @@ struct Job<'j> {
 
 impl Job<'_> {
     /// Prefills and decodes until the text ends.
-    fn write_text(&self, generator: &mut Generator) -> anyhow::Result<Ended> {
+    fn write_text(&self, generator: &mut Generator) -> anyhow::Result<EndReason> {
         let mut output = TextOutput::new();
         let as_json = self.args.sampling.logprobs.is_some();
         let mut text = String::new();
@@ -154,7 +154,7 @@ impl Job<'_> {
         if until.shift.is_none() || cache.keeps_all() {
             cache.save(generator, self.n_cached())?;
         }
-        if ended == Ended::ContextFull {
+        if ended == EndReason::ContextFull {
             note(format_args!(
                 "the context of {} tokens is full (raise -c)",
                 generator.n_ctx()
@@ -171,7 +171,7 @@ impl Job<'_> {
     }
 
     /// The text and its timings, with llama.cpp's names.
-    fn object(&self, text: &str, ended: Ended, generator: &Generator) -> String {
+    fn object(&self, text: &str, ended: EndReason, generator: &Generator) -> String {
         let timings = &generator.timings;
         let object = json!({
             "content": text,

@@ -13,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail};
 use core::time::Duration;
 use serde_json::{Value, json};
 use sluice::adapter::AdapterBlend;
-use sluice::generate::{Ended, GenerateError};
+use sluice::generate::{EndReason, GenerateError};
 use sluice::host::process::peak_memory_bytes;
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
@@ -205,7 +205,7 @@ impl Text {
     }
 
     /// The result, with llama.cpp's names.
-    fn line(&self, index: usize, content: &str, ended: Ended, n_predicted: usize) -> String {
+    fn line(&self, index: usize, content: &str, ended: EndReason, n_predicted: usize) -> String {
         let lora = self.lora.iter().map(|(path, scale)| {
             // As it was written, which an f64 of the same value would not preserve.
             let scale: Value = serde_json::from_str(&format!("{scale:?}")).unwrap_or_default();
@@ -259,7 +259,7 @@ struct Running {
     content: String,
     n_predicted: usize,
     /// Why it ended.
-    ended: Option<Ended>,
+    ended: Option<EndReason>,
 }
 
 /// All texts.
@@ -311,7 +311,7 @@ impl Together<'_> {
             let (index, text) = (self.n_begun, &self.texts[self.n_begun]);
             self.n_begun += 1;
             if text.n_max() == 0 {
-                self.results[index] = Some(text.line(index, "", Ended::Length, 0));
+                self.results[index] = Some(text.line(index, "", EndReason::Length, 0));
                 continue;
             }
             let tokenizer = self.session.model().tokenizer();
@@ -354,10 +354,10 @@ impl Together<'_> {
             .stops
             .push(&event.piece, |part| content.push_str(part));
         running.ended = match event.ended {
-            _ if is_stopped => Some(Ended::EndOfText),
+            _ if is_stopped => Some(EndReason::EndOfText),
             // It reached the length that the context allows.
-            Some(Ended::Length) if text.n_predict.is_none_or(|n| n > text.n_room) => {
-                Some(Ended::ContextFull)
+            Some(EndReason::Length) if text.n_predict.is_none_or(|n| n > text.n_room) => {
+                Some(EndReason::ContextFull)
             }
             ended => ended,
         };
@@ -379,7 +379,7 @@ impl Together<'_> {
             }
             let content = &mut done.content;
             done.stops.finish(|part| content.push_str(part));
-            let ended = done.ended.unwrap_or(Ended::EndOfText);
+            let ended = done.ended.unwrap_or(EndReason::EndOfText);
             let line = text.line(done.index, &done.content, ended, done.n_predicted);
             self.results[done.index] = Some(line);
             self.session.remove(done.sequence)?;

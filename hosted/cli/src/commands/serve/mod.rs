@@ -44,8 +44,8 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
         _ if stop.is_set() => return Ok(Ending::Interrupted),
         made => made?,
     };
-    let ready = |address: &str| tell(format_args!("listening on {address}"));
-    match run(config, team, ready)? {
+    let mut ready = |address: &str| tell(format_args!("listening on {address}"));
+    match run(config, team, &mut ready)? {
         ServerEnd::Drained => Ok(Ending::Done),
         // The engine may be in the middle of a step, which is no longer awaited.
         ServerEnd::AtOnce => {
