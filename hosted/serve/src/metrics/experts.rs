@@ -1,7 +1,7 @@
 //! Statistics of experts on disk. A store counts from when its model was loaded; these are sums over all loads of the
 //! model.
 
-use super::page::Page;
+use super::page::{Page, Row, rows};
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 use sluice::experts::{ExpertStats, READ_TIMES};
@@ -140,45 +140,15 @@ pub(super) fn write(page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-type Count = (&'static str, &'static str, fn(&Sums) -> u64);
-
-const COUNTS: [Count; 7] = [
-    (
-        "expert_cache_hits_total",
-        "Number of expert lookups that hit the cache.",
-        |sums| sums.hits,
-    ),
-    (
-        "expert_cache_misses_total",
-        "Number of expert lookups that missed, including experts that were being read.",
-        |sums| sums.misses,
-    ),
-    (
-        "expert_cache_evictions_total",
-        "Number of experts evicted.",
-        |sums| sums.evictions,
-    ),
-    (
-        "expert_read_bytes_total",
-        "Bytes of experts read.",
-        |sums| sums.read_bytes,
-    ),
-    (
-        "expert_read_failures_total",
-        "Number of failed expert reads.",
-        |sums| sums.failures,
-    ),
-    (
-        "expert_guessed_total",
-        "Number of experts read speculatively.",
-        |sums| sums.guessed,
-    ),
-    (
-        "expert_guessed_needed_total",
-        "Number of speculatively read experts that were used.",
-        |sums| sums.guessed_needed,
-    ),
-];
+const COUNTS: [Row<fn(&Sums) -> u64>; 7] = rows! {
+    "expert_cache_hits_total" "Number of expert lookups that hit the cache." |sums| sums.hits;
+    "expert_cache_misses_total" "Number of expert lookups that missed, including experts that were being read." |sums| sums.misses;
+    "expert_cache_evictions_total" "Number of experts evicted." |sums| sums.evictions;
+    "expert_read_bytes_total" "Bytes of experts read." |sums| sums.read_bytes;
+    "expert_read_failures_total" "Number of failed expert reads." |sums| sums.failures;
+    "expert_guessed_total" "Number of experts read speculatively." |sums| sums.guessed;
+    "expert_guessed_needed_total" "Number of speculatively read experts that were used." |sums| sums.guessed_needed;
+};
 
 #[cfg(test)]
 mod tests {

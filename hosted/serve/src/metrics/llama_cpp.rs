@@ -1,46 +1,22 @@
 //! llama-server's metrics, under its names. Because llama-server has one model, they have no labels; these are sums.
 
 use super::Metrics;
-use super::page::{PER_POSITION, PER_POSITION_HELP, SPECULATION};
+use super::page::{PER_POSITION, PER_POSITION_HELP, SPECULATION, rows};
 use core::fmt::{self, Write as _};
 use sluice::speculate::{Figures, POSITIONS_MAX};
 
 /// Writes all fifteen metrics.
 pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
     let all = Sums::of(models);
-    for (name, help, value) in [
-        (
-            "prompt_tokens_total",
-            "Number of prompt tokens processed.",
-            all.prompt,
-        ),
-        (
-            "prompt_seconds_total",
-            "Prompt processing time, in seconds.",
-            all.prompt_time,
-        ),
-        (
-            "tokens_predicted_total",
-            "Number of tokens generated.",
-            all.predicted,
-        ),
-        (
-            "tokens_predicted_seconds_total",
-            "Generation time, in seconds.",
-            all.predicted_time,
-        ),
-        ("n_decode_total", "Steps.", all.steps),
-        (
-            "n_tokens_max",
-            "Length of the longest sequence, in tokens.",
-            all.longest,
-        ),
-        (
-            "n_busy_slots_per_decode",
-            "Mean number of sequences per step.",
-            ratio(all.busy, all.steps),
-        ),
-    ] {
+    for (name, help, value) in rows! {
+        "prompt_tokens_total" "Number of prompt tokens processed." all.prompt;
+        "prompt_seconds_total" "Prompt processing time, in seconds." all.prompt_time;
+        "tokens_predicted_total" "Number of tokens generated." all.predicted;
+        "tokens_predicted_seconds_total" "Generation time, in seconds." all.predicted_time;
+        "n_decode_total" "Steps." all.steps;
+        "n_tokens_max" "Length of the longest sequence, in tokens." all.longest;
+        "n_busy_slots_per_decode" "Mean number of sequences per step." ratio(all.busy, all.steps);
+    } {
         line(text, name, "counter", help, value)?;
     }
     let sum = |of: fn(&Figures) -> u64| models.iter().map(|(_, m)| of(&m.drafts())).sum::<u64>();
@@ -53,32 +29,12 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
             sum(of) as f64,
         )?;
     }
-    let (read, written) = (
-        ratio(all.prompt, all.prompt_time),
-        ratio(all.predicted, all.predicted_time),
-    );
-    for (name, help, value) in [
-        (
-            "prompt_tokens_seconds",
-            "Prompt throughput, in tokens per second.",
-            read,
-        ),
-        (
-            "predicted_tokens_seconds",
-            "Generation throughput, in tokens per second.",
-            written,
-        ),
-        (
-            "requests_processing",
-            "Number of requests running.",
-            all.running,
-        ),
-        (
-            "requests_deferred",
-            "Number of requests queued.",
-            all.waiting,
-        ),
-    ] {
+    for (name, help, value) in rows! {
+        "prompt_tokens_seconds" "Prompt throughput, in tokens per second." ratio(all.prompt, all.prompt_time);
+        "predicted_tokens_seconds" "Generation throughput, in tokens per second." ratio(all.predicted, all.predicted_time);
+        "requests_processing" "Number of requests running." all.running;
+        "requests_deferred" "Number of requests queued." all.waiting;
+    } {
         line(text, name, "gauge", help, value)?;
     }
     let name = format!("llamacpp:{PER_POSITION}_total");

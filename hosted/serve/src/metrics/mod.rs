@@ -17,48 +17,64 @@ use sluice::experts::ExpertStats;
 use sluice::speculate::Figures;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The metrics of one model.
-#[derive(Debug)]
-pub struct Metrics {
-    model: String,
-    /// Names of adapters with running texts, and of those with waiting texts.
-    adapters: Mutex<[Vec<Arc<str>>; 2]>,
-    drafts: Mutex<Figures>,
-    experts: Mutex<Experts>,
-    running: Gauge,
-    waiting: Gauge,
-    loading: Gauge,
-    kv_usage: Gauge,
-    prompt_tokens: Counter,
-    prompt_tokens_cached: Counter,
-    generation_tokens: Counter,
-    queued: [Counter; QUEUE_REASONS.len()],
-    finished: [Counter; END_REASONS.len()],
-    rejected: [Counter; REJECT_REASONS.len()],
-    preemptions: Counter,
-    prefix_queries: Counter,
-    prefix_hits: Counter,
-    steps: Counter,
-    decode_steps: Counter,
-    busy: Counter,
-    decode_turn_tokens: Counter,
-    decode_turn_time: Seconds,
-    prefill_time: Seconds,
-    decode_time: Seconds,
-    n_tokens_max: Counter,
-    first_token: Histogram,
-    inter_token: Histogram,
-    per_token: Histogram,
-    e2e: Histogram,
-    queue: Histogram,
-    inference: Histogram,
-    prefill: Histogram,
-    decode: Histogram,
-    step_tokens: Histogram,
-    request_prompt: Histogram,
-    request_generation: Histogram,
-    request_max_tokens: Histogram,
-    request_n: Histogram,
+/// Declares [`Metrics`]: its fields, and its histograms with their borders, names and help texts.
+macro_rules! metrics {
+    ({ $($field:ident: $type:ty,)* } $($histogram:ident $of:ident $borders:ident $name:literal $help:literal;)*) => {
+        /// The metrics of one model.
+        #[derive(Debug)]
+        pub struct Metrics {
+            model: String,
+            $($field: $type,)*
+            $($histogram: Histogram,)*
+        }
+
+        impl Metrics {
+            /// Metrics of the model called `model`.
+            #[must_use]
+            pub fn new(model: &str) -> Self {
+                Self {
+                    model: model.to_owned(),
+                    $($field: Default::default(),)*
+                    $($histogram: Histogram::$of(&$borders),)*
+                }
+            }
+        }
+
+        /// All histograms, in the order of the page.
+        const HISTOGRAMS: &[(&str, &str, fn(&Metrics) -> &Histogram)] =
+            &[$(($name, $help, |metrics| &metrics.$histogram)),*];
+    };
+}
+
+metrics! {
+    {
+        // Names of adapters with running texts, and of those with waiting texts.
+        adapters: Mutex<[Vec<Arc<str>>; 2]>,
+        drafts: Mutex<Figures>,
+        experts: Mutex<Experts>,
+        running: Gauge, waiting: Gauge, loading: Gauge, kv_usage: Gauge,
+        prompt_tokens: Counter, prompt_tokens_cached: Counter, generation_tokens: Counter,
+        queued: [Counter; QUEUE_REASONS.len()],
+        finished: [Counter; END_REASONS.len()],
+        rejected: [Counter; REJECT_REASONS.len()],
+        preemptions: Counter, prefix_queries: Counter, prefix_hits: Counter,
+        steps: Counter, decode_steps: Counter, busy: Counter, n_tokens_max: Counter,
+        decode_turn_tokens: Counter, decode_turn_time: Seconds,
+        prefill_time: Seconds, decode_time: Seconds,
+    }
+    first_token of_time FIRST_TOKEN "time_to_first_token_seconds" "Time from arrival to the first token.";
+    inter_token of_time TOKEN "inter_token_latency_seconds" "Time between consecutive tokens.";
+    per_token of_time TOKEN "request_time_per_output_token_seconds" "Mean time between consecutive tokens of a request.";
+    e2e of_time REQUEST "e2e_request_latency_seconds" "Time from arrival to the end.";
+    queue of_time REQUEST "request_queue_time_seconds" "Time from arrival to the start of prompt processing.";
+    inference of_time REQUEST "request_inference_time_seconds" "Time from the start of prompt processing to the end.";
+    prefill of_time REQUEST "request_prefill_time_seconds" "Time from the start of prompt processing to the first token.";
+    decode of_time REQUEST "request_decode_time_seconds" "Time from the first token to the last.";
+    step_tokens of_numbers STEP_TOKENS "iteration_tokens_total" "Tokens per step.";
+    request_prompt of_numbers NUMBERS "request_prompt_tokens" "Prompt tokens per request.";
+    request_generation of_numbers NUMBERS "request_generation_tokens" "Generated tokens per request.";
+    request_max_tokens of_numbers NUMBERS "request_params_max_tokens" "Requested maximum of generated tokens.";
+    request_n of_numbers N "request_params_n" "Requested number of choices.";
 }
 
 /// How a text ended, recorded for each choice of a request.
@@ -113,51 +129,6 @@ impl Metrics {
     /// The figures last passed to [`Self::drafted`].
     fn drafts(&self) -> Figures {
         *self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Metrics of the model called `model`.
-    #[must_use]
-    pub fn new(model: &str) -> Self {
-        Self {
-            model: model.to_owned(),
-            adapters: Mutex::default(),
-            drafts: Mutex::default(),
-            experts: Mutex::default(),
-            running: Gauge::default(),
-            waiting: Gauge::default(),
-            loading: Gauge::default(),
-            kv_usage: Gauge::default(),
-            prompt_tokens: Counter::default(),
-            prompt_tokens_cached: Counter::default(),
-            generation_tokens: Counter::default(),
-            queued: Default::default(),
-            finished: Default::default(),
-            rejected: Default::default(),
-            preemptions: Counter::default(),
-            prefix_queries: Counter::default(),
-            prefix_hits: Counter::default(),
-            steps: Counter::default(),
-            decode_steps: Counter::default(),
-            busy: Counter::default(),
-            decode_turn_tokens: Counter::default(),
-            decode_turn_time: Seconds::default(),
-            prefill_time: Seconds::default(),
-            decode_time: Seconds::default(),
-            n_tokens_max: Counter::default(),
-            first_token: Histogram::of_time(&FIRST_TOKEN),
-            inter_token: Histogram::of_time(&TOKEN),
-            per_token: Histogram::of_time(&TOKEN),
-            e2e: Histogram::of_time(&REQUEST),
-            queue: Histogram::of_time(&REQUEST),
-            inference: Histogram::of_time(&REQUEST),
-            prefill: Histogram::of_time(&REQUEST),
-            decode: Histogram::of_time(&REQUEST),
-            step_tokens: Histogram::of_numbers(&STEP_TOKENS),
-            request_prompt: Histogram::of_numbers(&NUMBERS),
-            request_generation: Histogram::of_numbers(&NUMBERS),
-            request_max_tokens: Histogram::of_numbers(&NUMBERS),
-            request_n: Histogram::of_numbers(&N),
-        }
     }
 
     /// The model's name.

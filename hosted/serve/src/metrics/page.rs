@@ -58,27 +58,6 @@ impl<'m> Page<'m> {
         }
         Ok(())
     }
-
-    pub(super) fn by(
-        &mut self,
-        name: &str,
-        label: &str,
-        reasons: &[&str],
-        help: &str,
-        of: fn(&Metrics) -> Vec<u64>,
-    ) -> fmt::Result {
-        let name = format!("{name}_total");
-        self.head(&name, "counter", help)?;
-        for (labels, m) in &self.models {
-            for (reason, value) in reasons.iter().zip(of(m)) {
-                writeln!(
-                    self.text,
-                    "sluice:{name}{{{labels},{label}=\"{reason}\"}} {value}"
-                )?;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn labels(metrics: &Metrics) -> String {
@@ -90,26 +69,22 @@ pub(super) fn escaped(value: &str) -> String {
     value.replace('\n', "\\n")
 }
 
-/// A count of draft tokens: its name, its help text, and how to read it.
-type DraftCount = (&'static str, &'static str, fn(&Figures) -> u64);
+/// A metric: its name, its help text, and how to read it.
+pub(super) type Row<Of> = (&'static str, &'static str, Of);
 
-pub(super) const SPECULATION: [DraftCount; 3] = [
-    (
-        "spec_decode_num_drafts",
-        "Number of draft verifications.",
-        |all| all.n_drafts,
-    ),
-    (
-        "spec_decode_num_draft_tokens",
-        "Number of draft tokens.",
-        |all| all.n_draft,
-    ),
-    (
-        "spec_decode_num_accepted_tokens",
-        "Number of accepted draft tokens.",
-        |all| all.n_accepted,
-    ),
-];
+/// A table of [`Row`]s.
+macro_rules! rows {
+    ($($name:literal $help:literal $of:expr;)*) => {
+        [$(($name, $help, $of)),*]
+    };
+}
+pub(super) use rows;
+
+pub(super) const SPECULATION: [Row<fn(&Figures) -> u64>; 3] = rows! {
+    "spec_decode_num_drafts" "Number of draft verifications." |all| all.n_drafts;
+    "spec_decode_num_draft_tokens" "Number of draft tokens." |all| all.n_draft;
+    "spec_decode_num_accepted_tokens" "Number of accepted draft tokens." |all| all.n_accepted;
+};
 pub(super) const PER_POSITION: &str = "spec_decode_num_accepted_tokens_per_pos";
 pub(super) const PER_POSITION_HELP: &str =
     "Number of accepted draft tokens, by position in the draft.";

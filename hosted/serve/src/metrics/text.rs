@@ -1,8 +1,8 @@
 //! Metrics in Prometheus' text format.
 
-use super::histogram::{Counter, Histogram};
-use super::page::{PER_POSITION, PER_POSITION_HELP, Page, SPECULATION, escaped};
-use super::{END_REASONS, Metrics, QUEUE_REASONS, REJECT_REASONS};
+use super::histogram::Counter;
+use super::page::{PER_POSITION, PER_POSITION_HELP, Page, Row, SPECULATION, escaped, rows};
+use super::{END_REASONS, HISTOGRAMS, Metrics, QUEUE_REASONS, REJECT_REASONS};
 use super::{experts, llama_cpp};
 use core::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError};
@@ -30,12 +30,9 @@ fn write(page: &mut Page<'_>, isa: &str, max_adapters: Option<usize>) -> fmt::Re
 }
 
 fn gauges(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
-    page.each(
-        "num_requests_running",
-        "gauge",
-        "Number of requests running.",
-        |m| m.running.value(),
-    )?;
+    page.each("num_requests_running", "gauge", "Number of requests running.", |m| {
+        m.running.value()
+    })?;
     page.each(
         "num_requests_waiting",
         "gauge",
@@ -88,46 +85,43 @@ fn adapters(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
 }
 
 fn counters(page: &mut Page<'_>) -> fmt::Result {
-    page.count("prompt_tokens", "Number of prompt tokens.", |m| {
-        &m.prompt_tokens
-    })?;
-    let help = "Number of prompt tokens found in the prefix cache.";
-    page.count("prompt_tokens_cached", help, |m| &m.prompt_tokens_cached)?;
-    page.count("generation_tokens", "Number of tokens generated.", |m| {
-        &m.generation_tokens
-    })?;
-    let help = "Number of finished requests, by finish reason.";
-    let ends = |m: &Metrics| m.finished.each_ref().map(Counter::value).to_vec();
-    page.by(
-        "request_success",
-        "finished_reason",
-        &END_REASONS,
-        help,
-        ends,
-    )?;
-    let help = "Number of rejected requests, by reason.";
-    let rejected = |m: &Metrics| m.rejected.each_ref().map(Counter::value).to_vec();
-    page.by(
-        "admission_rejections",
-        "reason",
-        &REJECT_REASONS,
-        help,
-        rejected,
-    )?;
-    let help = "Number of requests that had to wait, by reason.";
-    let queued = |m: &Metrics| m.queued.each_ref().map(Counter::value).to_vec();
-    page.by("requests_queued", "reason", &QUEUE_REASONS, help, queued)?;
-    let help = "Number of preemptions, which drop the state of a sequence.";
-    page.count("num_preemptions", help, |m| &m.preemptions)?;
-    let help = "Number of tokens looked up in the prefix cache.";
-    page.count("prefix_cache_queries", help, |m| &m.prefix_queries)?;
-    page.count(
-        "prefix_cache_hits",
-        "Number of tokens found in the prefix cache.",
-        |m| &m.prefix_hits,
-    )?;
-    let help = "Number of tokens generated in turns without prompt processing.";
-    page.count("decode_turn_tokens", help, |m| &m.decode_turn_tokens)?;
+    type Count = Row<fn(&Metrics) -> &Counter>;
+    type Counts = fn(&Metrics) -> &[Counter];
+    let tokens: [Count; 3] = rows! {
+        "prompt_tokens" "Number of prompt tokens." |m| &m.prompt_tokens;
+        "prompt_tokens_cached" "Number of prompt tokens found in the prefix cache." |m| &m.prompt_tokens_cached;
+        "generation_tokens" "Number of tokens generated." |m| &m.generation_tokens;
+    };
+    let reasons: [Row<(&str, &[&str], Counts)>; 3] = rows! {
+        "request_success" "Number of finished requests, by finish reason." ("finished_reason", &END_REASONS, |m| &m.finished);
+        "admission_rejections" "Number of rejected requests, by reason." ("reason", &REJECT_REASONS, |m| &m.rejected);
+        "requests_queued" "Number of requests that had to wait, by reason." ("reason", &QUEUE_REASONS, |m| &m.queued);
+    };
+    let others: [Count; 4] = rows! {
+        "num_preemptions" "Number of preemptions, which drop the state of a sequence." |m| &m.preemptions;
+        "prefix_cache_queries" "Number of tokens looked up in the prefix cache." |m| &m.prefix_queries;
+        "prefix_cache_hits" "Number of tokens found in the prefix cache." |m| &m.prefix_hits;
+        "decode_turn_tokens" "Number of tokens generated in turns without prompt processing." |m| &m.decode_turn_tokens;
+    };
+    for (name, help, of) in tokens {
+        page.count(name, help, of)?;
+    }
+    for (name, help, (label, known, of)) in reasons {
+        let name = format!("{name}_total");
+        page.head(&name, "counter", help)?;
+        for (labels, m) in &page.models {
+            for (reason, count) in known.iter().zip(of(m)) {
+                let value = count.value();
+                writeln!(
+                    page.text,
+                    "sluice:{name}{{{labels},{label}=\"{reason}\"}} {value}"
+                )?;
+            }
+        }
+    }
+    for (name, help, of) in others {
+        page.count(name, help, of)?;
+    }
     let help = "Duration of turns without prompt processing, in seconds.";
     page.each("decode_turn_seconds_total", "counter", help, |m| {
         m.decode_turn_time.value()
@@ -154,69 +148,7 @@ fn counters(page: &mut Page<'_>) -> fmt::Result {
 }
 
 fn histograms(page: &mut Page<'_>) -> fmt::Result {
-    type Of = fn(&Metrics) -> &Histogram;
-    let all: [(&str, &str, Of); 13] = [
-        (
-            "time_to_first_token_seconds",
-            "Time from arrival to the first token.",
-            |m| &m.first_token,
-        ),
-        (
-            "inter_token_latency_seconds",
-            "Time between consecutive tokens.",
-            |m| &m.inter_token,
-        ),
-        (
-            "request_time_per_output_token_seconds",
-            "Mean time between consecutive tokens of a request.",
-            |m| &m.per_token,
-        ),
-        (
-            "e2e_request_latency_seconds",
-            "Time from arrival to the end.",
-            |m| &m.e2e,
-        ),
-        (
-            "request_queue_time_seconds",
-            "Time from arrival to the start of prompt processing.",
-            |m| &m.queue,
-        ),
-        (
-            "request_inference_time_seconds",
-            "Time from the start of prompt processing to the end.",
-            |m| &m.inference,
-        ),
-        (
-            "request_prefill_time_seconds",
-            "Time from the start of prompt processing to the first token.",
-            |m| &m.prefill,
-        ),
-        (
-            "request_decode_time_seconds",
-            "Time from the first token to the last.",
-            |m| &m.decode,
-        ),
-        ("iteration_tokens_total", "Tokens per step.", |m| {
-            &m.step_tokens
-        }),
-        ("request_prompt_tokens", "Prompt tokens per request.", |m| {
-            &m.request_prompt
-        }),
-        (
-            "request_generation_tokens",
-            "Generated tokens per request.",
-            |m| &m.request_generation,
-        ),
-        (
-            "request_params_max_tokens",
-            "Requested maximum of generated tokens.",
-            |m| &m.request_max_tokens,
-        ),
-        ("request_params_n", "Requested number of choices.", |m| {
-            &m.request_n
-        }),
-    ];
-    for (name, help, of) in all {
+    for (name, help, of) in HISTOGRAMS {
         page.head(name, "histogram", help)?;
         for (labels, m) in &page.models {
             of(m).write(&mut page.text, &format!("sluice:{name}"), labels)?;
