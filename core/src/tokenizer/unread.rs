@@ -1,5 +1,6 @@
 //! Metadata about the vocabulary that no tokenizer here reads.
 
+use crate::kernels::words;
 use super::Tokenizer;
 use crate::gguf::Gguf;
 
@@ -16,49 +17,16 @@ impl Tokenizer<'_> {
 }
 
 /// Keys that `build` and `special.rs` read.
-const READ: &[&str] = &[
-    "add_bos_token",
-    "add_eos_token",
-    "add_sep_token",
-    "add_space_prefix",
-    "add_space_prefix_first",
-    "added_tokens.lstrip",
-    "added_tokens.rstrip",
-    "added_tokens.single_word",
-    "bos_token_id",
-    "eog_token_ids",
-    "eom_token_id",
-    "eos_token_id",
-    "eot_token_id",
-    "fim_mid_token_id",
-    "fim_pad_token_id",
-    "fim_pre_token_id",
-    "fim_rep_token_id",
-    "fim_sep_token_id",
-    "fim_suf_token_id",
-    "fuse_unk",
-    "ignore_merges",
-    "mask_token_id",
-    "merges",
-    "middle_token_id",
-    "model",
-    "normalizer.lowercase",
-    "normalizer.nfc",
-    "normalizer.strip_accents",
-    "padding_token_id",
-    "pre",
-    "precompiled_charsmap",
-    "prefix_token_id",
-    "remove_extra_whitespaces",
-    "scores",
-    "seperator_token_id",
-    "suffix_token_id",
-    "suppress_tokens",
-    "token_type",
-    "tokens",
-    "treat_whitespace_as_suffix",
-    "unknown_token_id",
-];
+const READ: &[&str] = words!(
+    "add_bos_token add_eos_token add_sep_token add_space_prefix add_space_prefix_first \
+     added_tokens.lstrip added_tokens.rstrip added_tokens.single_word bos_token_id eog_token_ids \
+     eom_token_id eos_token_id eot_token_id fim_mid_token_id fim_pad_token_id fim_pre_token_id \
+     fim_rep_token_id fim_sep_token_id fim_suf_token_id fuse_unk ignore_merges mask_token_id \
+     merges middle_token_id model normalizer.lowercase normalizer.nfc normalizer.strip_accents \
+     padding_token_id pre precompiled_charsmap prefix_token_id remove_extra_whitespaces scores \
+     seperator_token_id suffix_token_id suppress_tokens token_type tokens \
+     treat_whitespace_as_suffix unknown_token_id"
+);
 
 /// Keys that are read elsewhere or have no effect: of the two roles, WordPiece's marks are its BOS and separator.
 const WITHOUT_EFFECT: &[&str] = &["add_sep_token", "cls_token_id", "token_type_count"];

@@ -2,6 +2,7 @@
 //!
 //! Sources: DeepSeek-AI 2024, arXiv 2405.04434; llama.cpp, `src/models/deepseek2.cpp`.
 
+use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
@@ -34,22 +35,12 @@ pub(super) static DEEPSEEK2: Family = Family {
     ],
     rope_pairing: RopePairing::Interleaved,
     has_next_token: true,
-    keys: &[
-        "attention.key_length_mla",
-        "attention.kv_lora_rank",
-        "attention.q_lora_rank",
-        "attention.temperature_length",
-        "attention.temperature_scale",
-        "attention.value_length_mla",
-        "expert_feed_forward_length",
-        "expert_gating_func",
-        "expert_group_count",
-        "expert_group_used_count",
-        "expert_shared_count",
-        "expert_weights_norm",
-        "expert_weights_scale",
-        "leading_dense_block_count",
-    ],
+    keys: words!(
+        "attention.key_length_mla attention.kv_lora_rank attention.q_lora_rank \
+         attention.temperature_length attention.temperature_scale attention.value_length_mla \
+         expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count \
+         expert_shared_count expert_weights_norm expert_weights_scale leading_dense_block_count"
+    ),
     adjust,
     ..Family::PLAIN
 };

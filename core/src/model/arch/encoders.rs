@@ -10,6 +10,7 @@
 //!
 //! Sources: llama.cpp, `src/models/*bert*.cpp`, `src/models/gemma-embedding.cpp`.
 
+use crate::kernels::words;
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
@@ -136,14 +137,10 @@ pub(super) static MODERN_BERT: Family = Family {
     output_norm: EndNorm::Layer("output_norm"),
     embedding_norm: Some(EndNorm::Layer("token_embd_norm")),
     activation: Activation::Gelu,
-    keys: &[
-        "attention.causal",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "classifier.pooling_type",
-        "hidden_activation",
-        "rope.freq_base_swa",
-    ],
+    keys: words!(
+        "attention.causal attention.sliding_window attention.sliding_window_pattern \
+         classifier.pooling_type hidden_activation rope.freq_base_swa"
+    ),
     adjust: modern_bert,
     ..Family::PLAIN
 };
@@ -177,16 +174,10 @@ pub(super) static GEMMA_EMBEDDING: Family = Family {
     layer: gemma::LAYER_WITH_QK_NORMS,
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
-    keys: &[
-        "attention.causal",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "dense_2_feat_in",
-        "dense_2_feat_out",
-        "dense_3_feat_in",
-        "dense_3_feat_out",
-        "rope.freq_base_swa",
-    ],
+    keys: words!(
+        "attention.causal attention.sliding_window attention.sliding_window_pattern \
+         dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out rope.freq_base_swa"
+    ),
     adjust: gemma_embedding,
     ..Family::PLAIN
 };

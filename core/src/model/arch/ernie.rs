@@ -2,6 +2,7 @@
 //!
 //! Source: llama.cpp, `src/models/ernie4-5.cpp`, `ernie4-5-moe.cpp`.
 
+use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, share_expert};
 use super::{Family, Keys, layers};
@@ -20,13 +21,10 @@ pub(super) static ERNIE4_5_MOE: Family = Family {
     name: "ernie4_5-moe",
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
-    keys: &[
-        "expert_feed_forward_length",
-        "expert_shared_count",
-        "expert_shared_feed_forward_length",
-        "interleave_moe_layer_step",
-        "leading_dense_block_count",
-    ],
+    keys: words!(
+        "expert_feed_forward_length expert_shared_count expert_shared_feed_forward_length \
+         interleave_moe_layer_step leading_dense_block_count"
+    ),
     adjust,
     ..Family::PLAIN
 };

@@ -3,6 +3,7 @@
 //!
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
 
+use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::{Family, Keys, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
@@ -19,13 +20,10 @@ pub(super) static GEMMA2: Family = Family {
         &[Tensor::Vector("post_ffw_norm", V::ChannelPostNorm)],
     ],
     activation: Activation::Gelu,
-    keys: &[
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "rope.freq_base_swa",
-    ],
+    keys: words!(
+        "attention.sliding_window attention.sliding_window_pattern attn_logit_softcapping \
+         final_logit_softcapping rope.freq_base_swa"
+    ),
     adjust: gemma2,
     ..Family::PLAIN
 };

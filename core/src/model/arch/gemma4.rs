@@ -3,6 +3,7 @@
 //!
 //! Norm weights are used as they are. Scores are not scaled. Source: llama.cpp, `src/models/gemma4.cpp`.
 
+use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
@@ -42,18 +43,12 @@ pub(super) static GEMMA4: Family = Family {
     ],
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
-    keys: &[
-        "attention.key_length_swa",
-        "attention.shared_kv_layers",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "attention.value_length_swa",
-        "embedding_length_per_layer_input",
-        "expert_feed_forward_length",
-        "final_logit_softcapping",
-        "rope.dimension_count_swa",
-        "rope.freq_base_swa",
-    ],
+    keys: words!(
+        "attention.key_length_swa attention.shared_kv_layers attention.sliding_window \
+         attention.sliding_window_pattern attention.value_length_swa \
+         embedding_length_per_layer_input expert_feed_forward_length final_logit_softcapping \
+         rope.dimension_count_swa rope.freq_base_swa"
+    ),
     adjust,
     ..Family::PLAIN
 };

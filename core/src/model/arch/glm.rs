@@ -4,6 +4,7 @@
 //! In glm4moe `post_attention_norm` is the norm before the channel. Source: llama.cpp, `src/models/glm4.cpp`,
 //! `glm4-moe.cpp`.
 
+use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
@@ -40,16 +41,10 @@ pub(super) static GLM4_MOE: Family = Family {
     ],
     qk_norm: QkNorm::Head,
     has_next_token: true,
-    keys: &[
-        "expert_feed_forward_length",
-        "expert_gating_func",
-        "expert_group_count",
-        "expert_group_used_count",
-        "expert_shared_count",
-        "expert_weights_norm",
-        "expert_weights_scale",
-        "leading_dense_block_count",
-    ],
+    keys: words!(
+        "expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count \
+         expert_shared_count expert_weights_norm expert_weights_scale leading_dense_block_count"
+    ),
     adjust,
     ..Family::PLAIN
 };

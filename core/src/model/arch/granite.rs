@@ -3,6 +3,7 @@
 //!
 //! Source: llama.cpp, `src/models/granite.cpp`, `granite-moe.cpp`, `granite-swa.cpp`.
 
+use crate::kernels::words;
 use super::draft::{Draft, Pattern, RopeLayers};
 use super::experts::{NORMALIZED, read_experts, share_expert};
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
@@ -50,17 +51,11 @@ pub(super) static GRANITE_SWA: Family = Family {
         ],
     ],
     rope_pairing: RopePairing::Interleaved,
-    keys: &[
-        "attention.rope_pattern",
-        "attention.scale",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "embedding_scale",
-        "expert_shared_feed_forward_length",
-        "logit_scale",
-        "residual_scale",
-        "rope.freq_base_swa",
-    ],
+    keys: words!(
+        "attention.rope_pattern attention.scale attention.sliding_window \
+         attention.sliding_window_pattern embedding_scale expert_shared_feed_forward_length \
+         logit_scale residual_scale rope.freq_base_swa"
+    ),
     adjust: |keys, draft| {
         adjust(keys, draft)?;
         draft.attention.has_sink = true;
@@ -73,14 +68,10 @@ pub(super) static GRANITE_SWA: Family = Family {
     ..Family::PLAIN
 };
 
-const KEYS: &[&str] = &[
-    "attention.scale",
-    "embedding_scale",
-    "expert_shared_feed_forward_length",
-    "logit_scale",
-    "residual_scale",
-    "rope.scaling.finetuned",
-];
+const KEYS: &[&str] = words!(
+    "attention.scale embedding_scale expert_shared_feed_forward_length logit_scale residual_scale \
+     rope.scaling.finetuned"
+);
 
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     read_scales(keys, draft)?;

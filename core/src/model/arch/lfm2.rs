@@ -3,6 +3,7 @@
 //!
 //! The final norm is called `token_embd_norm`. Source: llama.cpp, `src/models/lfm2.cpp`.
 
+use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
@@ -47,14 +48,10 @@ pub(super) static LFM2MOE: Family = Family {
     layer: LAYER,
     output_norm: EndNorm::Rms("token_embd_norm"),
     qk_norm: QkNorm::Head,
-    keys: &[
-        "attention.causal",
-        "attention.sliding_window",
-        "expert_feed_forward_length",
-        "expert_gating_func",
-        "leading_dense_block_count",
-        "shortconv.l_cache",
-    ],
+    keys: words!(
+        "attention.causal attention.sliding_window expert_feed_forward_length expert_gating_func \
+         leading_dense_block_count shortconv.l_cache"
+    ),
     adjust: |keys, draft| {
         adjust(keys, draft)?;
         let n_ff = n_ff_of_experts(keys, draft, None)?;

@@ -4,6 +4,7 @@
 //!
 //! Source: llama.cpp, `src/models/granite-hybrid.cpp`, `nemotron-h.cpp`.
 
+use crate::kernels::words;
 use super::draft::{Draft, RopeLayers};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, read_router, share_expert};
 use super::granite::read_scales;
@@ -25,19 +26,11 @@ pub(super) static GRANITE_HYBRID: Family = Family {
         layers::SHARED,
     ],
     rope_pairing: RopePairing::Interleaved,
-    keys: &[
-        "attention.scale",
-        "embedding_scale",
-        "expert_shared_feed_forward_length",
-        "logit_scale",
-        "residual_scale",
-        "rope.scaling.finetuned",
-        "ssm.conv_kernel",
-        "ssm.group_count",
-        "ssm.inner_size",
-        "ssm.state_size",
-        "ssm.time_step_rank",
-    ],
+    keys: words!(
+        "attention.scale embedding_scale expert_shared_feed_forward_length logit_scale \
+         residual_scale rope.scaling.finetuned ssm.conv_kernel ssm.group_count ssm.inner_size \
+         ssm.state_size ssm.time_step_rank"
+    ),
     adjust: |keys, draft| {
         // Switches its rotation on or off.
         if !keys.bool_or("rope.scaling.finetuned", true)? {
@@ -92,22 +85,12 @@ pub(super) static NEMOTRON_H_MOE: Family = Family {
     ..Family::PLAIN
 };
 
-const NEMOTRON_KEYS: &[&str] = &[
-    "expert_feed_forward_length",
-    "expert_gating_func",
-    "expert_group_count",
-    "expert_group_used_count",
-    "expert_shared_count",
-    "expert_shared_feed_forward_length",
-    "expert_weights_norm",
-    "expert_weights_scale",
-    "moe_latent_size",
-    "ssm.conv_kernel",
-    "ssm.group_count",
-    "ssm.inner_size",
-    "ssm.state_size",
-    "ssm.time_step_rank",
-];
+const NEMOTRON_KEYS: &[&str] = words!(
+    "expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count \
+     expert_shared_count expert_shared_feed_forward_length expert_weights_norm \
+     expert_weights_scale moe_latent_size ssm.conv_kernel ssm.group_count ssm.inner_size \
+     ssm.state_size ssm.time_step_rank"
+);
 
 fn adjust_nemotron<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
     draft.is_mixer_or_channel = true;

@@ -6,6 +6,7 @@
 //! sections of the rotation make no difference. A block after the last layer, which predicts one more token, has
 //! attention. Source: llama.cpp, `src/models/qwen35.cpp`, `qwen35moe.cpp`, `qwen3next.cpp`.
 
+use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::keys::Keys;
@@ -73,19 +74,11 @@ const LAYER: &[&[Tensor]] = &[
 ];
 
 /// The settings that families with delta nets read.
-pub(super) const KEYS: &[&str] = &[
-    "attention.recurrent_layers",
-    "attention.scale",
-    "expert_feed_forward_length",
-    "expert_shared_feed_forward_length",
-    "full_attention_interval",
-    "rope.dimension_sections",
-    "ssm.conv_kernel",
-    "ssm.group_count",
-    "ssm.inner_size",
-    "ssm.state_size",
-    "ssm.time_step_rank",
-];
+pub(super) const KEYS: &[&str] = words!(
+    "attention.recurrent_layers attention.scale expert_feed_forward_length \
+     expert_shared_feed_forward_length full_attention_interval rope.dimension_sections \
+     ssm.conv_kernel ssm.group_count ssm.inner_size ssm.state_size ssm.time_step_rank"
+);
 
 /// Delta nets with gated attention.
 pub(super) fn adjust<'a>(

@@ -6,6 +6,7 @@
 //!
 //! Meanings of keys: llama.cpp, `src/llama-arch.cpp` and `src/llama-model.cpp`.
 
+use crate::kernels::words;
 use super::Keys;
 use crate::gguf::{Gguf, Value};
 use crate::model::config::ModelConfig;
@@ -74,44 +75,22 @@ impl Neutral {
 }
 
 /// Read for every family: `read.rs`, and poolings.
-const READ: &[&str] = &[
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.layer_norm_epsilon",
-    "attention.layer_norm_rms_epsilon",
-    "attention.value_length",
-    "block_count",
-    "classifier.output_labels",
-    "context_length",
-    "embedding_length",
-    "expert_count",
-    "expert_used_count",
-    "feed_forward_length",
-    "nextn_predict_layers",
-    "pooling_type",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scale_linear",
-    "rope.scaling.attn_factor",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
-    "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-    "rope.scaling.yarn_ext_factor",
-    "rope.scaling.yarn_log_multiplier",
-];
+const READ: &[&str] = words!(
+    "attention.head_count attention.head_count_kv attention.key_length \
+     attention.layer_norm_epsilon attention.layer_norm_rms_epsilon attention.value_length \
+     block_count classifier.output_labels context_length embedding_length expert_count \
+     expert_used_count feed_forward_length nextn_predict_layers pooling_type rope.dimension_count \
+     rope.freq_base rope.scale_linear rope.scaling.attn_factor rope.scaling.factor \
+     rope.scaling.original_context_length rope.scaling.type rope.scaling.yarn_attn_factor \
+     rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.yarn_ext_factor \
+     rope.scaling.yarn_log_multiplier"
+);
 
 /// Describes the file or its making, or repeats what the shapes of tensors say.
-const WITHOUT_EFFECT: &[&str] = &[
-    "embedding_length_out",
-    "expert_feed_forward_length",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    "vocab_size",
-];
+const WITHOUT_EFFECT: &[&str] = words!(
+    "embedding_length_out expert_feed_forward_length rope.scaling.finetuned tensor_data_layout \
+     vocab_size"
+);
 
 /// Settings that other architectures use.
 const CHANGING: &[(&str, Neutral)] = &[

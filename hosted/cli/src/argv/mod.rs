@@ -6,6 +6,7 @@
 mod foreign;
 mod hint;
 
+use sluice::core::kernels::words;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use std::ffi::{OsStr, OsString};
@@ -52,17 +53,9 @@ const OLD: &[(&str, &str, &str)] = &[
 const NEEDLESS: &[(&str, &[&str])] = &[
     (
         "chat",
-        &[
-            "-cnv",
-            "--conversation",
-            "-i",
-            "--interactive",
-            "-if",
-            "--interactive-first",
-            "--jinja",
-            "-e",
-            "--escape",
-        ],
+        words!(
+            "-cnv --conversation -i --interactive -if --interactive-first --jinja -e --escape"
+        ),
     ),
     ("serve", &["--jinja"]),
     (
@@ -75,15 +68,9 @@ const NEEDLESS: &[(&str, &[&str])] = &[
 const ELSEWHERE: &[(&str, &[&str], &str)] = &[
     (
         "run",
-        &[
-            "-cnv",
-            "--conversation",
-            "-i",
-            "--interactive",
-            "-if",
-            "--interactive-first",
-            "--jinja",
-        ],
+        words!(
+            "-cnv --conversation -i --interactive -if --interactive-first --jinja"
+        ),
         "`sluice run` continues a text as it is; use `sluice chat`, which applies the model's template",
     ),
     (

@@ -1,5 +1,6 @@
 //! The help of all commands: a heading for every flag, a summary for `-h`, and groups of commands.
 
+use sluice::core::kernels::words;
 use clap::builder::styling::{AnsiColor, Style};
 use clap::builder::{StyledStr, Styles};
 use clap::{Arg, ArgAction, Command, Id};
@@ -22,16 +23,9 @@ const COMMANDS: [(&str, &[&str]); 6] = [
     ("Serve", &["serve", "pull"]),
     (
         "Make model files",
-        &[
-            "convert",
-            "quantize",
-            "imatrix",
-            "lora",
-            "pack",
-            "unpack",
-            "gguf-split",
-            "import",
-        ],
+        words!(
+            "convert quantize imatrix lora pack unpack gguf-split import"
+        ),
     ),
     (
         "Measure and inspect",
@@ -64,99 +58,44 @@ const SINGLE: &[Single] = &[
     Single {
         with: "HubArgs",
         heading: "Model",
-        flags: &[
-            "model",
-            "hf_repo",
-            "hf_file",
-            "alias",
-            "models_dir",
-            "models_max",
-        ],
+        flags: words!(
+            "model hf_repo hf_file alias models_dir models_max"
+        ),
     },
     Single {
         with: "PlacementArgs",
         heading: "Engine",
-        flags: &[
-            "ctx_size",
-            "batch_size",
-            "ubatch_size",
-            "threads",
-            "cache_type_k",
-            "cache_type_v",
-            "no_kv_rotation",
-            "isa",
-            "load_mode",
-            "gather_tables",
-            "context_shift",
-            "no_context_shift",
-            "keep",
-        ],
+        flags: words!(
+            "ctx_size batch_size ubatch_size threads cache_type_k cache_type_v no_kv_rotation isa \
+             load_mode gather_tables context_shift no_context_shift keep"
+        ),
     },
     Single {
         with: "AdapterLoadArgs",
         heading: ADAPTERS,
-        flags: &[
-            "lora",
-            "lora_scaled",
-            "lora_each",
-            "in_turn",
-            "lora_init_without_apply",
-            "lora_modules",
-            "lora_dir",
-            "enable_lora",
-            "max_loras",
-            "max_cpu_loras",
-            "max_lora_rank",
-            "allow_lora_updates",
-        ],
+        flags: words!(
+            "lora lora_scaled lora_each in_turn lora_init_without_apply lora_modules lora_dir \
+             enable_lora max_loras max_cpu_loras max_lora_rank allow_lora_updates"
+        ),
     },
     Single {
         with: "SamplingArgs",
         heading: "Sampling",
-        flags: &[
-            "seed",
-            "samplers",
-            "sampling_seq",
-            "temp",
-            "dynatemp_range",
-            "dynatemp_exp",
-            "top_k",
-            "top_p",
-            "min_p",
-            "typical",
-            "top_nsigma",
-            "xtc_probability",
-            "xtc_threshold",
-            "min_keep",
-            "repeat_last_n",
-            "repeat_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "dry_multiplier",
-            "dry_base",
-            "dry_allowed_length",
-            "dry_penalty_last_n",
-            "dry_sequence_breaker",
-            "mirostat",
-            "mirostat_lr",
-            "mirostat_ent",
-            "logit_bias",
-            "ignore_eos",
-            "logprobs",
-            "reverse_prompt",
-            "stop",
-        ],
+        flags: words!(
+            "seed samplers sampling_seq temp dynatemp_range dynatemp_exp top_k top_p min_p typical \
+             top_nsigma xtc_probability xtc_threshold min_keep repeat_last_n repeat_penalty \
+             presence_penalty frequency_penalty dry_multiplier dry_base dry_allowed_length \
+             dry_penalty_last_n dry_sequence_breaker mirostat mirostat_lr mirostat_ent logit_bias \
+             ignore_eos logprobs reverse_prompt stop"
+        ),
     },
     Single {
         with: "SamplingArgs",
         heading: "Chat template",
-        flags: &[
-            "chat_template",
-            "chat_template_file",
-            "chat_template_kwargs",
-            "reasoning_format",
-            "reasoning_budget",
-        ],
+        flags: words!(
+            "chat_template chat_template_file chat_template_kwargs reasoning_format \
+             reasoning_budget"
+        ),
     },
     Single {
         with: "SamplingArgs",
@@ -166,17 +105,9 @@ const SINGLE: &[Single] = &[
     Single {
         with: "ServeAdapterArgs",
         heading: "Server",
-        flags: &[
-            "host",
-            "port",
-            "api_key",
-            "api_key_file",
-            "metrics",
-            "slots",
-            "no_slots",
-            "slot_save_path",
-            "log_prompts",
-        ],
+        flags: words!(
+            "host port api_key api_key_file metrics slots no_slots slot_save_path log_prompts"
+        ),
     },
 ];
 
@@ -191,98 +122,21 @@ const GENERAL: &str = "General";
 const ADAPTERS: &str = "Adapters (LoRA)";
 
 /// Flags shown in the summary of a command that has more than [`SUMMARY_FLAGS_MAX`].
-const ESSENTIAL: &[&str] = &[
-    "model",
-    "hf_repo",
-    "prompt",
-    "file",
-    "prompts",
-    "n_predict",
-    "json",
-    "no_display_prompt",
-    "ctx_size",
-    "threads",
-    "cache_type_k",
-    "expert_cache",
-    "lora",
-    "lora_modules",
-    "temp",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "repeat_penalty",
-    "grammar",
-    "json_schema",
-    "stop",
-    "spec_type",
-    "model_draft",
-    "prompt_cache",
-    "system_prompt",
-    "chat_template",
-    "single_turn",
-    "host",
-    "port",
-    "api_key",
-    "alias",
-    "models_dir",
-    "parallel",
-    "metrics",
-    "cache_ram",
-    "cache_dir",
-    "max_queue",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "n_parallel",
-    "repetitions",
-    "output",
-    "strict",
-    "plot",
-    "pooling",
-    "embd_output_format",
-    "query",
-    "documents",
-    "top_n",
-    "output_format",
-    "ids",
-    "chunks",
-    "kl_divergence_base",
-    "kl_divergence",
-    "in_file",
-    "overwrite",
-    "imatrix",
-    "tensor_type",
-    "pure",
-    "allow_requantize",
-    "bits_per_weight",
-    "calibrate",
-    "dry_run",
-    "format",
-    "frame_len",
-    "measure",
-    "threshold",
-    "hang_over",
-    "noise_floor",
-    "decisions",
-    "out",
-    "watch",
-    "quiet",
-    "help",
-];
+const ESSENTIAL: &[&str] = words!(
+    "model hf_repo prompt file prompts n_predict json no_display_prompt ctx_size threads \
+     cache_type_k expert_cache lora lora_modules temp top_k top_p min_p seed repeat_penalty \
+     grammar json_schema stop spec_type model_draft prompt_cache system_prompt chat_template \
+     single_turn host port api_key alias models_dir parallel metrics cache_ram cache_dir max_queue \
+     n_prompt n_gen n_depth n_parallel repetitions output strict plot pooling embd_output_format \
+     query documents top_n output_format ids chunks kl_divergence_base kl_divergence in_file \
+     overwrite imatrix tensor_type pure allow_requantize bits_per_weight calibrate dry_run format \
+     frame_len measure threshold hang_over noise_floor decisions out watch quiet help"
+);
 
 /// Essential flags that set defaults of requests in `sluice serve`, whose summary has no room for them.
-const OF_REQUESTS: &[&str] = &[
-    "temp",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "repeat_penalty",
-    "grammar",
-    "json_schema",
-    "stop",
-];
+const OF_REQUESTS: &[&str] = words!(
+    "temp top_k top_p min_p seed repeat_penalty grammar json_schema stop"
+);
 
 /// More flags than this do not fit on a screen.
 const SUMMARY_FLAGS_MAX: usize = 26;

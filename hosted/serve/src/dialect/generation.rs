@@ -1,5 +1,6 @@
 //! The generation fields that OpenAI's and llama-server's requests share.
 
+use sluice_core::kernels::words;
 use super::fields::{Fields, set, wrong};
 use super::grammar::grammar;
 use super::sampling;
@@ -158,14 +159,9 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
 }
 
 /// vLLM's names for grammars.
-const STRUCTURED: [&str; 6] = [
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structural_tag",
-];
+const STRUCTURED: [&str; 6] = words(
+    "structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag"
+);
 
 fn max_tokens(fields: Fields<'_>, all: &mut Generation) -> Result<()> {
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];

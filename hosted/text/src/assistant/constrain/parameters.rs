@@ -1,5 +1,6 @@
 //! Arguments of calls: one object for all, or each between tags.
 
+use sluice_core::kernels::words;
 use super::lark;
 use crate::assistant::parser::is_text;
 use crate::assistant::tool::Tool;
@@ -125,19 +126,9 @@ fn is_writable(name: &str) -> bool {
 }
 
 /// Keywords that are allowed for a string that is arbitrary or one of some values.
-const ANY_TEXT: [&str; 12] = [
-    "type",
-    "enum",
-    "const",
-    "format",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "$comment",
-];
+const ANY_TEXT: [&str; 12] = words(
+    "type enum const format title description default examples deprecated readOnly writeOnly \
+     $comment"
+);
 /// Keywords that add no properties.
 const PLAIN: [&str; 5] = ["type", "properties", "description", "title", "$schema"];

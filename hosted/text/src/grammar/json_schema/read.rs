@@ -1,5 +1,6 @@
 //! Reads the keywords of a schema as alternatives.
 
+use sluice_core::kernels::words;
 use super::PARTS_MAX;
 use super::keywords::{
     NOTHING, closed, count, exact, is_void, list_of, matching, numeric, objects, of_name, textual,
@@ -501,18 +502,7 @@ impl<'s> Reader<'s> {
 
 const DEPTH_MAX: usize = 100;
 const LOOKS_MAX: usize = 3;
-const UNSUPPORTED: [&str; 13] = [
-    "not",
-    "if",
-    "then",
-    "else",
-    "dependentSchemas",
-    "dependentRequired",
-    "dependencies",
-    "contains",
-    "minContains",
-    "maxContains",
-    "propertyNames",
-    "uniqueItems",
-    "$recursiveRef",
-];
+const UNSUPPORTED: [&str; 13] = words(
+    "not if then else dependentSchemas dependentRequired dependencies contains minContains \
+     maxContains propertyNames uniqueItems $recursiveRef"
+);
