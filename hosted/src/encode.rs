@@ -1,43 +1,21 @@
 //! Text to tokens, in memory that grows with what the text needs.
 
-use core::error::Error;
-use core::fmt;
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use std::collections::TryReserveError;
 
 /// Why a text has no tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The text is too long, or has a character that the vocabulary cannot write.
-    Text(TokenizerError),
+    #[error(transparent)]
+    Text(#[from] TokenizerError),
     /// Not enough memory.
+    #[error("not enough memory to encode a text of {text_bytes} bytes")]
     Memory {
         /// Length of the text.
         text_bytes: usize,
     },
-}
-
-impl fmt::Display for EncodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(error) => error.fmt(f),
-            Self::Memory { text_bytes } => {
-                write!(
-                    f,
-                    "not enough memory to encode a text of {text_bytes} bytes"
-                )
-            }
-        }
-    }
-}
-
-impl Error for EncodeError {}
-
-impl From<TokenizerError> for EncodeError {
-    fn from(error: TokenizerError) -> Self {
-        Self::Text(error)
-    }
 }
 
 /// The tokens of `text`.

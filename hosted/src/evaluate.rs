@@ -3,40 +3,26 @@
 #![forbid(unsafe_code)]
 
 use crate::session::{GenerateError, Limits, Session, StepError, StepHooks};
-use core::error::Error;
-use core::fmt;
 use sluice_core::engine::{BatchEntry, EngineError, Observer, Wants};
 use sluice_core::model::ModelConfig;
 
 /// Why a text was not read to its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
     /// The session lacks room for it.
-    Session(GenerateError),
+    #[error(transparent)]
+    Session(#[from] GenerateError),
     /// A step failed.
+    #[error(transparent)]
     Step(StepError),
     /// A text has no tokens.
+    #[error("text {0} is empty, and the model adds no tokens of its own")]
     Empty(usize),
     /// The stop flag was set.
+    #[error("interrupted")]
     Stopped,
 }
-
-impl fmt::Display for EvaluateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Session(error) => error.fmt(f),
-            Self::Step(error) => error.fmt(f),
-            Self::Empty(error) => write!(
-                f,
-                "text {error} is empty, and the model adds no tokens of its own"
-            ),
-            Self::Stopped => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl Error for EvaluateError {}
 
 impl From<StepError> for EvaluateError {
     fn from(error: StepError) -> Self {
@@ -44,12 +30,6 @@ impl From<StepError> for EvaluateError {
             error if error.is_cancelled() => Self::Stopped,
             error => Self::Step(error),
         }
-    }
-}
-
-impl From<GenerateError> for EvaluateError {
-    fn from(error: GenerateError) -> Self {
-        Self::Session(error)
     }
 }
 

@@ -10,25 +10,25 @@ use crate::file::{FileError, ModelFile};
 use crate::host::memory::{AlignedMemory, OutOfMemory, note_lock, policy};
 use crate::host::workers::WorkerPanicked;
 use crate::team::Team;
-use core::error::Error;
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::memory::ALIGN;
 use sluice_core::model::{
-    LoadProgress, Loader, ModelWeights, ModelConfig, ModelError, ModelPlan, Residency, Tables,
+    LoadProgress, Loader, ModelConfig, ModelError, ModelPlan, ModelWeights, Residency, Tables,
 };
 use sluice_core::team::StopFlag;
 use std::sync::{Mutex, PoisonError};
 
 /// Why a model was not loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The file cannot be read.
-    File(FileError),
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It does not hold a model that can be run.
+    #[error("{name}: {error}")]
     Model {
         /// The file.
         name: String,
@@ -36,13 +36,16 @@ pub enum LoadError {
         error: Box<ModelError>,
     },
     /// Its experts cannot stay on disk.
+    #[error(transparent)]
     Experts(ExpertError),
     /// Its tables cannot stay in the file: it is not mapped as one.
+    #[error("{name}: tables can stay in the file only if it is mapped and in one part")]
     Tables {
         /// The file.
         name: String,
     },
     /// Not enough memory for the model.
+    #[error("not enough memory for {what}: {error}")]
     Memory {
         /// What the memory is for.
         what: &'static str,
@@ -50,40 +53,11 @@ pub enum LoadError {
         error: OutOfMemory,
     },
     /// A loading thread failed.
-    Panicked(WorkerPanicked),
+    #[error(transparent)]
+    Panicked(#[from] WorkerPanicked),
     /// The stop flag was set.
+    #[error("interrupted")]
     Stopped,
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(error) => error.fmt(f),
-            Self::Model { name, error } => write!(f, "{name}: {error}"),
-            Self::Experts(error) => error.fmt(f),
-            Self::Tables { name } => write!(
-                f,
-                "{name}: tables can stay in the file only if it is mapped and in one part"
-            ),
-            Self::Memory { what, error } => write!(f, "not enough memory for {what}: {error}"),
-            Self::Panicked(error) => error.fmt(f),
-            Self::Stopped => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl Error for LoadError {}
-
-impl From<FileError> for LoadError {
-    fn from(error: FileError) -> Self {
-        Self::File(error)
-    }
-}
-
-impl From<WorkerPanicked> for LoadError {
-    fn from(error: WorkerPanicked) -> Self {
-        Self::Panicked(error)
-    }
 }
 
 /// The memory that a model is stored in. It stays valid while the model is used.

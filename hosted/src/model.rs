@@ -49,12 +49,14 @@ pub(crate) type WeightsMemory = (ModelMemory, ModelSource, Option<Model>);
 pub struct ModelSource(Arc<Owned<Head<'static>, (ModelFile, Vec<u32>)>>);
 
 /// Why a model was not opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The file cannot be read, or is not a model file.
-    File(FileError),
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It does not hold a model that can be run.
+    #[error("{name}: {reason}")]
     Unusable {
         /// The file.
         name: String,
@@ -62,34 +64,11 @@ pub enum OpenError {
         reason: Box<dyn Error + Send + Sync>,
     },
     /// The weights were not loaded.
-    Load(LoadError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// No threads to load them with.
+    #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(error) => error.fmt(f),
-            Self::Unusable { name, reason } => write!(f, "{name}: {reason}"),
-            Self::Load(error) => error.fmt(f),
-            Self::Threads(error) => write!(f, "cannot start threads: {error}"),
-        }
-    }
-}
-
-impl Error for OpenError {}
-
-impl From<FileError> for OpenError {
-    fn from(error: FileError) -> Self {
-        Self::File(error)
-    }
-}
-
-impl From<LoadError> for OpenError {
-    fn from(error: LoadError) -> Self {
-        Self::Load(error)
-    }
 }
 
 /// How weights are loaded.

@@ -6,38 +6,21 @@ use crate::encode::EncodeError;
 use crate::evaluate::EvaluateError;
 use crate::model::{Model, ModelSource};
 use crate::session::{GenerateError, Session};
-use core::error::Error;
-use core::fmt;
 use sluice_core::gguf::optional;
 use sluice_core::head::Head;
 use sluice_core::pooling::Pooling;
 use sluice_core::tokenizer::EncodeOptions;
 
 /// Why documents were not scored.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
     /// The model has no head that scores.
+    #[error("{}", NO_HEAD)]
     NoHead,
     /// The documents could not be read.
-    Read(EvaluateError),
-}
-
-impl fmt::Display for RankError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoHead => f.write_str(NO_HEAD),
-            Self::Read(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for RankError {}
-
-impl From<EvaluateError> for RankError {
-    fn from(error: EvaluateError) -> Self {
-        Self::Read(error)
-    }
+    #[error(transparent)]
+    Read(#[from] EvaluateError),
 }
 
 /// The message for a model without a head.

@@ -2,18 +2,23 @@
 
 use crate::model::{LoadError, OpenError};
 use crate::session::SessionError;
-use core::fmt;
 
 /// Why a model cannot draft for another.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
     /// A token stands for a different text in it.
+    #[error(
+        "token {token} stands for another text in the draft model: both models need the same vocabulary"
+    )]
     Vocabulary {
         /// The token.
         token: u32,
     },
     /// One vocabulary is much longer.
+    #[error(
+        "the draft model has {draft} tokens, but the model {target}: both models need the same vocabulary"
+    )]
     VocabularyLength {
         /// Tokens of the draft model.
         draft: usize,
@@ -21,37 +26,20 @@ pub enum DraftError {
         target: usize,
     },
     /// It is an encoder.
+    #[error("the draft model is an encoder, which does not generate text")]
     Encoder,
     /// No session could be made over it.
+    #[error("draft model: {0}")]
     Session(SessionError),
     /// Its file is not a model's.
+    #[error(transparent)]
     Open(OpenError),
     /// Its weights cannot be loaded.
+    #[error(transparent)]
     Load(LoadError),
     /// Its threads could not be started.
+    #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
-}
-
-impl fmt::Display for DraftError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vocabulary { token } => write!(
-                f,
-                "token {token} stands for another text in the draft model: both models need the same vocabulary"
-            ),
-            Self::VocabularyLength { draft, target } => write!(
-                f,
-                "the draft model has {draft} tokens, but the model {target}: both models need the same vocabulary"
-            ),
-            Self::Encoder => {
-                f.write_str("the draft model is an encoder, which does not generate text")
-            }
-            Self::Session(error) => write!(f, "draft model: {error}"),
-            Self::Open(error) => error.fmt(f),
-            Self::Load(error) => error.fmt(f),
-            Self::Threads(error) => write!(f, "cannot start threads: {error}"),
-        }
-    }
 }
 
 impl DraftError {
@@ -64,8 +52,6 @@ impl DraftError {
         )
     }
 }
-
-impl core::error::Error for DraftError {}
 
 impl From<SessionError> for DraftError {
     fn from(error: SessionError) -> Self {

@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::file::{OutputError, OutputFile};
-use core::error::Error;
-use core::fmt::{self, Write as _};
+use core::fmt::Write as _;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,49 +16,29 @@ pub struct ExpertProfile {
 }
 
 /// Why a profile was not read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum ProfileError {
     /// It cannot be read: it is absent, or a directory.
+    #[error("cannot read profile {file}: {error}")]
     Read { file: String, error: io::Error },
     /// It is longer than a profile can be.
+    #[error("profile {file} exceeds {} MiB", BYTES_MAX >> 20)]
     TooLong { file: String },
     /// It is not JSON; with the position of the fault.
+    #[error("profile {file} is not JSON: {error}")]
     Json { file: String, error: String },
     /// It is not an object.
+    #[error("profile {file}: expected an object of ids and counts, such as {{\"17\": 3}}")]
     NotAnObject { file: String },
     /// A key is not an id of an expert.
+    #[error("profile {file}: {id:?} is not an expert id (0 to {})", super::trace::IDS_MAX - 1)]
     Id { file: String, id: String },
     /// The count of an expert is not a whole number.
+    #[error("profile {file}: {id:?}: expected an integer")]
     Count { file: String, id: String },
 }
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read { file, error } => write!(f, "cannot read profile {file}: {error}"),
-            Self::TooLong { file } => {
-                write!(f, "profile {file} exceeds {} MiB", BYTES_MAX >> 20)
-            }
-            Self::Json { file, error } => write!(f, "profile {file} is not JSON: {error}"),
-            Self::NotAnObject { file } => write!(
-                f,
-                "profile {file}: expected an object of ids and counts, such as {{\"17\": 3}}"
-            ),
-            Self::Id { file, id } => write!(
-                f,
-                "profile {file}: {id:?} is not an expert id (0 to {})",
-                super::trace::IDS_MAX - 1
-            ),
-            Self::Count { file, id } => {
-                write!(f, "profile {file}: {id:?}: expected an integer")
-            }
-        }
-    }
-}
-
-impl Error for ProfileError {}
 
 impl ExpertProfile {
     /// Reads the file `path`.

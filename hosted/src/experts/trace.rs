@@ -8,39 +8,26 @@
 //! `predicted` was expected before the router chose, the likeliest first. Ids are a layer's own (`0..n_expert`).
 #![forbid(unsafe_code)]
 
-use core::error::Error;
 use core::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 /// Why a trace cannot be written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum TraceError {
     /// The file cannot be opened.
+    #[error("cannot open trace {file}: {error}")]
     Open { file: String, error: io::Error },
     /// It is a directory.
+    #[error("trace {file} is a directory")]
     Directory { file: String },
     /// It exists and is not a trace.
+    #[error("{file} exists already and is not a trace; it was not changed")]
     Foreign { file: String },
 }
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { file, error } => write!(f, "cannot open trace {file}: {error}"),
-            Self::Directory { file } => write!(f, "trace {file} is a directory"),
-            Self::Foreign { file } => write!(
-                f,
-                "{file} exists already and is not a trace; it was not changed"
-            ),
-        }
-    }
-}
-
-impl Error for TraceError {}
 
 /// Appends steps to a trace.
 ///

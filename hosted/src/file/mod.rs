@@ -39,8 +39,6 @@ pub use read::ReadFile;
 pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};
 pub use unpacked::GgufInSlc;
 
-use core::error::Error;
-use core::fmt;
 use sluice_core::gguf::{GgufError, GgufErrorKind};
 use sluice_core::slc::SlcError;
 use std::fs::{self, File};
@@ -48,39 +46,52 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why a file cannot be used, with its path.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum FileError {
     /// It does not exist, or may not be read.
+    #[error("cannot open {path}: {error}")]
     Open { path: PathBuf, error: io::Error },
     /// A directory.
+    #[error("{path} is a directory, not a model file{}", convert_hint(.path))]
     Directory { path: PathBuf },
     /// A pipe, socket or device: it has no length and cannot be read in parallel.
+    #[error("{path} is not a regular file")]
     NotRegular { path: PathBuf },
     /// No bytes.
+    #[error("{path} is empty")]
     Empty { path: PathBuf },
     /// The kernel refused the map.
+    #[error("cannot map {path}: {error}")]
     Map { path: PathBuf, error: io::Error },
     /// Reading failed.
+    #[error("cannot read {path}: {error}")]
     Read { path: PathBuf, error: io::Error },
     /// The headers of a `.slc` file are wrong.
+    #[error("{name}: {error}")]
     Slc { name: String, error: Box<SlcError> },
     /// Not a model; `what` describes the file and what to do.
+    #[error("{name}: {what}")]
     Mistaken { name: String, what: &'static str },
     /// The header is not one of a GGUF file.
+    #[error("{name}: {error}")]
     Header { name: String, error: Box<GgufError> },
     /// The file does not belong to the split model that it is read for.
+    #[error("{name}: {problem}")]
     Split { name: String, problem: SplitProblem },
     /// A part of a split model is absent.
+    #[error("cannot open {path}: {error}; all {count} parts of the model must be in one folder")]
     Part {
         path: PathBuf,
         count: u64,
         error: io::Error,
     },
     /// Experts in other files cannot be read.
+    #[error("{name}: {problem}")]
     Links { name: String, problem: LinkProblem },
     /// A file with experts of the model `name` does not exist, or may not be read.
+    #[error("cannot open {path}: {error}; it holds experts of {name}")]
     Blob {
         path: PathBuf,
         name: String,
@@ -88,41 +99,13 @@ pub enum FileError {
     },
 }
 
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { path, error } => write!(f, "cannot open {}: {error}", path.display()),
-            Self::Directory { path } => {
-                write!(f, "{} is a directory, not a model file", path.display())?;
-                match path.join("config.json").is_file() {
-                    true => f.write_str(": convert such a folder to GGUF with `sluice convert`"),
-                    false => Ok(()),
-                }
-            }
-            Self::NotRegular { path } => write!(f, "{} is not a regular file", path.display()),
-            Self::Empty { path } => write!(f, "{} is empty", path.display()),
-            Self::Map { path, error } => write!(f, "cannot map {}: {error}", path.display()),
-            Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
-            Self::Slc { name, error } => write!(f, "{name}: {error}"),
-            Self::Mistaken { name, what } => write!(f, "{name}: {what}"),
-            Self::Header { name, error } => write!(f, "{name}: {error}"),
-            Self::Split { name, problem } => write!(f, "{name}: {problem}"),
-            Self::Part { path, count, error } => write!(
-                f,
-                "cannot open {}: {error}; all {count} parts of the model must be in one folder",
-                path.display()
-            ),
-            Self::Links { name, problem } => write!(f, "{name}: {problem}"),
-            Self::Blob { path, name, error } => write!(
-                f,
-                "cannot open {}: {error}; it holds experts of {name}",
-                path.display()
-            ),
-        }
+/// What to do with a folder of Hugging Face's.
+fn convert_hint(path: &Path) -> &'static str {
+    match path.join("config.json").is_file() {
+        true => ": convert such a folder to GGUF with `sluice convert`",
+        false => "",
     }
 }
-
-impl Error for FileError {}
 
 impl FileError {
     /// What is wrong with a file that begins with `head`.

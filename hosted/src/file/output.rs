@@ -2,8 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::partial::PartialFile;
-use core::error::Error;
-use core::fmt;
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
@@ -27,53 +25,26 @@ pub struct OutputFile {
 }
 
 /// Why a file cannot be written, with its path.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum OutputError {
     /// The file exists, and is not to be replaced.
+    #[error("{path} exists already; use --overwrite to replace it")]
     Exists { path: PathBuf },
     /// The file exists and is of another kind, which must not be lost.
+    #[error("{path} exists already and is not such a file; it was not changed")]
     Foreign { path: PathBuf },
     /// A directory, device or pipe has the name, or it names no file at all.
+    #[error("{path} is not a valid name for an output file")]
     NotRegular { path: PathBuf },
     /// The folder does not exist or is not writable.
+    #[error("cannot create {path}: {error}")]
     Create { path: PathBuf, error: io::Error },
     /// Writing failed, for example because the disk is full.
+    #[error("cannot write {path}: {error}; the incomplete file was removed")]
     Write { path: PathBuf, error: io::Error },
 }
-
-impl fmt::Display for OutputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exists { path } => write!(
-                f,
-                "{} exists already; use --overwrite to replace it",
-                path.display()
-            ),
-            Self::Foreign { path } => write!(
-                f,
-                "{} exists already and is not such a file; it was not changed",
-                path.display()
-            ),
-            Self::NotRegular { path } => {
-                write!(
-                    f,
-                    "{} is not a valid name for an output file",
-                    path.display()
-                )
-            }
-            Self::Create { path, error } => write!(f, "cannot create {}: {error}", path.display()),
-            Self::Write { path, error } => write!(
-                f,
-                "cannot write {}: {error}; the incomplete file was removed",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl Error for OutputError {}
 
 impl OutputFile {
     /// Begins a file that will be called `path`. An existing one is an error, unless it is to be

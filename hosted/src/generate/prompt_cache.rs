@@ -15,8 +15,6 @@ use super::{GenerateError, Generator};
 use crate::file::{OutputError, OutputFile};
 use crate::sequence::Sequence;
 use crate::session::Session;
-use core::error::Error;
-use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
 use sluice_core::state::StateError;
@@ -30,76 +28,43 @@ const HEADER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 
 /// Why a prompt cache was not read or written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum PromptCacheError {
     /// The file cannot be read.
+    #[error("cannot read prompt cache {path}: {error}")]
     Read { path: PathBuf, error: io::Error },
     /// It is not a prompt cache.
+    #[error("{path} is not a prompt cache")]
     NotACache { path: PathBuf },
     /// Another version wrote it.
+    #[error("prompt cache {path} has version {version}, expected {}", VERSION)]
     Version { path: PathBuf, version: u32 },
     /// It was truncated, or its bytes were changed.
+    #[error("prompt cache {path} is damaged: {what}")]
     Damaged { path: PathBuf, what: &'static str },
     /// It is for another model, KV type or shape.
+    #[error("prompt cache {path} cannot be used: {error}")]
     Foreign { path: PathBuf, error: StateError },
     /// It holds more tokens than the context.
+    #[error("prompt cache {path} holds {n_tokens} tokens, more than the context of {n_ctx} (-c)")]
     TooLong {
         path: PathBuf,
         n_tokens: usize,
         n_ctx: usize,
     },
     /// It cannot be written.
+    #[error("prompt cache: {0}")]
     Write(OutputError),
     /// The engine refused.
-    Generate(GenerateError),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
 }
-
-impl fmt::Display for PromptCacheError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read { path, error } => {
-                write!(f, "cannot read prompt cache {}: {error}", path.display())
-            }
-            Self::NotACache { path } => write!(f, "{} is not a prompt cache", path.display()),
-            Self::Version { path, version } => write!(
-                f,
-                "prompt cache {} has version {version}, expected {VERSION}",
-                path.display()
-            ),
-            Self::Damaged { path, what } => {
-                write!(f, "prompt cache {} is damaged: {what}", path.display())
-            }
-            Self::Foreign { path, error } => {
-                write!(f, "prompt cache {} cannot be used: {error}", path.display())
-            }
-            Self::TooLong {
-                path,
-                n_tokens,
-                n_ctx,
-            } => write!(
-                f,
-                "prompt cache {} holds {n_tokens} tokens, more than the context of {n_ctx} (-c)",
-                path.display()
-            ),
-            Self::Write(error) => write!(f, "prompt cache: {error}"),
-            Self::Generate(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for PromptCacheError {}
 
 impl From<OutputError> for PromptCacheError {
     fn from(error: OutputError) -> Self {
         Self::Write(error)
-    }
-}
-
-impl From<GenerateError> for PromptCacheError {
-    fn from(error: GenerateError) -> Self {
-        Self::Generate(error)
     }
 }
 

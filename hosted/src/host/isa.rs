@@ -1,44 +1,25 @@
 //! The choice of kernels: the best this CPU and kernel offer, or the requested ones.
 
-use core::error::Error;
-use core::fmt;
 use sluice_core::kernels::{CpuFeatures, KernelTable};
 
 /// A requested kernel table is not available.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum IsaError {
     /// This build does not have a table of that name.
+    #[error("unknown instruction set {name:?}: this build has {}", .names.join(", "))]
     Unknown {
         name: String,
         names: Vec<&'static str>,
     },
     /// The CPU lacks features that the table needs.
+    #[error("this CPU does not support {name:?}, only {}", .available.join(", "))]
     NotAvailable {
         name: String,
         available: Vec<&'static str>,
     },
 }
-
-impl fmt::Display for IsaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { name, names } => write!(
-                f,
-                "unknown instruction set {name:?}: this build has {}",
-                names.join(", ")
-            ),
-            Self::NotAvailable { name, available } => write!(
-                f,
-                "this CPU does not support {name:?}, only {}",
-                available.join(", ")
-            ),
-        }
-    }
-}
-
-impl Error for IsaError {}
 
 /// The kernel table called `name`; the fastest one for `None`.
 ///
