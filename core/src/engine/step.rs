@@ -33,7 +33,7 @@ impl<'m> Engine<'m> {
     /// zeroed.
     ///
     /// # Errors
-    /// EngineLimits out of range, heads that are too long, memory that is misaligned or too small.
+    /// Limits out of range, heads that are too long, memory that is misaligned or too small.
     pub fn new(
         model: ModelWeights<'m>,
         table: &'static KernelTable,
