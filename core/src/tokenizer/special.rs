@@ -4,11 +4,11 @@
 //! each place by the longest name, as Hugging Face's `added_vocabulary.rs` does it. A token may include the
 //! white space next to it, or count only as a word of its own.
 
-use crate::kernels::words;
 use super::error::TokenizerError;
 use super::unicode::{Class, class};
 use super::vocab::{Attributes, AttributesMut, Pieces, attribute};
 use crate::gguf::{Array, Gguf, optional};
+use crate::kernels::words;
 use crate::sort::sort_indices;
 
 /// The tokens with a role, as the metadata or their names give them.
@@ -374,25 +374,23 @@ fn set_bit(map: &mut [u32], at: usize) {
 // Source of all names: llama.cpp, `src/llama-vocab.cpp`, as vendored by llama-cpp-python 0.3.36.
 const EOT_NAMES: [&str; 11] = words(
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT] \
-     <｜end▁of▁sentence｜> <end_of_utterance>"
+     <｜end▁of▁sentence｜> <end_of_utterance>",
 );
 const FIM_PRE_NAMES: [&str; 8] = words(
     "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> \
-     <|prefix|>"
+     <|prefix|>",
 );
 const FIM_SUF_NAMES: [&str; 8] = words(
-    "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>"
+    "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
 );
 const FIM_MID_NAMES: [&str; 8] = words(
-    "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>"
+    "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
 );
 const FIM_PAD_NAMES: [&str; 5] = ["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"];
-const FIM_REP_NAMES: [&str; 5] = words(
-    "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"
-);
+const FIM_REP_NAMES: [&str; 5] = words("<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>");
 const FRAME_NAMES: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 const END_NAMES: [&str; 22] = words(
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> \
      <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> \
-     <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
+     <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[",
 );

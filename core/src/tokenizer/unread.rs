@@ -1,8 +1,8 @@
 //! Metadata about the vocabulary that no tokenizer here reads.
 
-use crate::kernels::words;
 use super::Tokenizer;
 use crate::gguf::Gguf;
+use crate::kernels::words;
 
 impl Tokenizer<'_> {
     /// The metadata keys under `tokenizer.ggml.` that nothing reads, in the file's order: they may change

@@ -1,7 +1,7 @@
 //! The vocabulary of the project's own model, extended by control tokens that it lacks.
 
-use sluice_core::kernels::words;
 use sluice_core::gguf::Gguf;
+use sluice_core::kernels::words;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 
 /// A small random number generator.
@@ -93,7 +93,7 @@ pub(crate) const MARKS: [&str; 22] = words(
     "<tool_call> </tool_call> <think> </think> [TOOL_CALLS] [ARGS] [THINK] [/THINK] <|channel|> \
      <|message|> <|start|> <|end|> <|constrain|> <|call|> <|return|> <｜tool▁calls▁begin｜> \
      <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> <|START_ACTION|> \
-     <|END_ACTION|>"
+     <|END_ACTION|>",
 );
 
 const MODEL: &[u8] = include_bytes!("../../models/tale-5.8m-Q4_K_M.gguf");

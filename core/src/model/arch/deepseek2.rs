@@ -2,7 +2,6 @@
 //!
 //! Sources: DeepSeek-AI 2024, arXiv 2405.04434; llama.cpp, `src/models/deepseek2.cpp`.
 
-use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
@@ -10,6 +9,7 @@ use super::experts::{
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::{double, sqrt};
 use crate::kernels::table::RopePairing;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeScalingKind;
 use crate::model::shape::{Latent, QueryTemperature, Router, RouterScore};

@@ -10,12 +10,12 @@
 //!
 //! Sources: llama.cpp, `src/models/*bert*.cpp`, `src/models/gemma-embedding.cpp`.
 
-use crate::kernels::words;
 use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
 use super::{Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
 use crate::kernels::contract::sqrt;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, QkNorm, Router};
 

@@ -2,11 +2,11 @@
 //!
 //! Source: llama.cpp, `src/models/ernie4-5.cpp`, `ernie4-5-moe.cpp`.
 
-use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, share_expert};
 use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::shape::Router;
 

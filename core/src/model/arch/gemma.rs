@@ -3,10 +3,10 @@
 //!
 //! Norm weights are used as they are: converters have added Gemma's 1 to them.
 
-use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::{Family, Keys, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
 use crate::model::shape::{Activation, QkNorm};

@@ -3,11 +3,11 @@
 //!
 //! Norm weights are used as they are. Scores are not scaled. Source: llama.cpp, `src/models/gemma4.cpp`.
 
-use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
 use crate::model::shape::{Activation, QkNorm};

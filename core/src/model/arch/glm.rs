@@ -4,13 +4,13 @@
 //! In glm4moe `post_attention_norm` is the norm before the channel. Source: llama.cpp, `src/models/glm4.cpp`,
 //! `glm4-moe.cpp`.
 
-use crate::kernels::words;
 use super::draft::Draft;
 use super::experts::{
     n_ff_of_experts, read_expert_layers, read_experts, read_router, share_expert,
 };
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::shape::{QkNorm, Router, RouterScore};
 

@@ -3,11 +3,11 @@
 //!
 //! Source: llama.cpp, `src/models/granite.cpp`, `granite-moe.cpp`, `granite-swa.cpp`.
 
-use crate::kernels::words;
 use super::draft::{Draft, Pattern, RopeLayers};
 use super::experts::{NORMALIZED, read_experts, share_expert};
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::table::RopePairing;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 
 pub(super) static GRANITE: Family = Family {

@@ -3,12 +3,12 @@
 //!
 //! The final norm is called `token_embd_norm`. Source: llama.cpp, `src/models/lfm2.cpp`.
 
-use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_expert_layers, read_experts, read_router};
 use super::keys::Keys;
 use super::{EndNorm, Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{QkNorm, Router, RouterScore, ShortConv};

@@ -4,7 +4,6 @@
 //!
 //! Source: llama.cpp, `src/models/granite-hybrid.cpp`, `nemotron-h.cpp`.
 
-use crate::kernels::words;
 use super::draft::{Draft, RopeLayers};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, read_router, share_expert};
 use super::granite::read_scales;
@@ -12,6 +11,7 @@ use super::keys::Keys;
 use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::kernels::table::RopePairing;
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{Activation, Mamba2, Router, RouterScore};

@@ -6,11 +6,11 @@
 //! sections of the rotation make no difference. A block after the last layer, which predicts one more token, has
 //! attention. Source: llama.cpp, `src/models/qwen35.cpp`, `qwen35moe.cpp`, `qwen3next.cpp`.
 
-use crate::kernels::words;
 use super::draft::{Draft, Pattern};
 use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::keys::Keys;
 use super::{Family, Site as S, Tensor, Vector as V, layers};
+use crate::kernels::words;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
 use crate::model::shape::{DeltaKeys, DeltaNet, QkNorm};

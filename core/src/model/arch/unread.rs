@@ -6,9 +6,9 @@
 //!
 //! Meanings of keys: llama.cpp, `src/llama-arch.cpp` and `src/llama-model.cpp`.
 
-use crate::kernels::words;
 use super::Keys;
 use crate::gguf::{Gguf, Value};
+use crate::kernels::words;
 use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 

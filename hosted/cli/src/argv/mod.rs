@@ -6,9 +6,9 @@
 mod foreign;
 mod hint;
 
-use sluice::core::kernels::words;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
+use sluice::core::kernels::words;
 use std::ffi::{OsStr, OsString};
 
 /// Short names of more than one letter.
@@ -53,9 +53,7 @@ const OLD: &[(&str, &str, &str)] = &[
 const NEEDLESS: &[(&str, &[&str])] = &[
     (
         "chat",
-        words!(
-            "-cnv --conversation -i --interactive -if --interactive-first --jinja -e --escape"
-        ),
+        words!("-cnv --conversation -i --interactive -if --interactive-first --jinja -e --escape"),
     ),
     ("serve", &["--jinja"]),
     (
@@ -68,9 +66,7 @@ const NEEDLESS: &[(&str, &[&str])] = &[
 const ELSEWHERE: &[(&str, &[&str], &str)] = &[
     (
         "run",
-        words!(
-            "-cnv --conversation -i --interactive -if --interactive-first --jinja"
-        ),
+        words!("-cnv --conversation -i --interactive -if --interactive-first --jinja"),
         "`sluice run` continues a text as it is; use `sluice chat`, which applies the model's template",
     ),
     (

@@ -1,10 +1,10 @@
 //! The help of all commands: a heading for every flag, a summary for `-h`, and groups of commands.
 
-use sluice::core::kernels::words;
 use clap::builder::styling::{AnsiColor, Style};
 use clap::builder::{StyledStr, Styles};
 use clap::{Arg, ArgAction, Command, Id};
 use core::fmt::Write as _;
+use sluice::core::kernels::words;
 use std::collections::HashMap;
 
 /// Colours of help and errors, if the terminal supports them and `NO_COLOR` is not set.
@@ -23,9 +23,7 @@ const COMMANDS: [(&str, &[&str]); 6] = [
     ("Serve", &["serve", "pull"]),
     (
         "Make model files",
-        words!(
-            "convert quantize imatrix lora pack unpack gguf-split import"
-        ),
+        words!("convert quantize imatrix lora pack unpack gguf-split import"),
     ),
     (
         "Measure and inspect",
@@ -58,9 +56,7 @@ const SINGLE: &[Single] = &[
     Single {
         with: "HubArgs",
         heading: "Model",
-        flags: words!(
-            "model hf_repo hf_file alias models_dir models_max"
-        ),
+        flags: words!("model hf_repo hf_file alias models_dir models_max"),
     },
     Single {
         with: "PlacementArgs",
@@ -134,9 +130,8 @@ const ESSENTIAL: &[&str] = words!(
 );
 
 /// Essential flags that set defaults of requests in `sluice serve`, whose summary has no room for them.
-const OF_REQUESTS: &[&str] = words!(
-    "temp top_k top_p min_p seed repeat_penalty grammar json_schema stop"
-);
+const OF_REQUESTS: &[&str] =
+    words!("temp top_k top_p min_p seed repeat_penalty grammar json_schema stop");
 
 /// More flags than this do not fit on a screen.
 const SUMMARY_FLAGS_MAX: usize = 26;

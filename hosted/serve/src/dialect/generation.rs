@@ -1,6 +1,5 @@
 //! The generation fields that OpenAI's and llama-server's requests share.
 
-use sluice_core::kernels::words;
 use super::fields::{Fields, set, wrong};
 use super::grammar::grammar;
 use super::sampling;
@@ -9,6 +8,7 @@ use crate::api::{
 };
 use core::time::Duration;
 use serde_json::{Value, json};
+use sluice_core::kernels::words;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -160,7 +160,7 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
 
 /// vLLM's names for grammars.
 const STRUCTURED: [&str; 6] = words(
-    "structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag"
+    "structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag",
 );
 
 fn max_tokens(fields: Fields<'_>, all: &mut Generation) -> Result<()> {

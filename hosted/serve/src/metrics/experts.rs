@@ -140,7 +140,9 @@ pub(super) fn write(page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-const COUNTS: [Row<fn(&Sums) -> u64>; 7] = rows! {
+type Count = fn(&Sums) -> u64;
+
+const COUNTS: [Row<Count>; 7] = rows! {
     "expert_cache_hits_total" "Number of expert lookups that hit the cache." |sums| sums.hits;
     "expert_cache_misses_total" "Number of expert lookups that missed, including experts that were being read." |sums| sums.misses;
     "expert_cache_evictions_total" "Number of experts evicted." |sums| sums.evictions;

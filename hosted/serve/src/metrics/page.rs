@@ -80,7 +80,9 @@ macro_rules! rows {
 }
 pub(super) use rows;
 
-pub(super) const SPECULATION: [Row<fn(&Figures) -> u64>; 3] = rows! {
+type DraftCount = fn(&Figures) -> u64;
+
+pub(super) const SPECULATION: [Row<DraftCount>; 3] = rows! {
     "spec_decode_num_drafts" "Number of draft verifications." |all| all.n_drafts;
     "spec_decode_num_draft_tokens" "Number of draft tokens." |all| all.n_draft;
     "spec_decode_num_accepted_tokens" "Number of accepted draft tokens." |all| all.n_accepted;

@@ -30,9 +30,12 @@ fn write(page: &mut Page<'_>, isa: &str, max_adapters: Option<usize>) -> fmt::Re
 }
 
 fn gauges(page: &mut Page<'_>, max_adapters: Option<usize>) -> fmt::Result {
-    page.each("num_requests_running", "gauge", "Number of requests running.", |m| {
-        m.running.value()
-    })?;
+    page.each(
+        "num_requests_running",
+        "gauge",
+        "Number of requests running.",
+        |m| m.running.value(),
+    )?;
     page.each(
         "num_requests_waiting",
         "gauge",

@@ -3,7 +3,7 @@
 use crate::flags::engine::EngineArgs;
 use crate::ui::format::{Bytes, CacheTypes};
 use core::fmt::Write as _;
-use sluice::core::engine::{EnginePlan, EngineLimits};
+use sluice::core::engine::{EngineLimits, EnginePlan};
 use sluice::core::gguf::Gguf;
 use sluice::core::model::{LayerKind, Mixer, ModelConfig, ModelPlan};
 use sluice::host::topology::Cores;

@@ -1,12 +1,12 @@
 //! Arguments of calls: one object for all, or each between tags.
 
-use sluice_core::kernels::words;
 use super::lark;
 use crate::assistant::parser::is_text;
 use crate::assistant::tool::Tool;
 use crate::grammar::{Part, quoted};
 use core::fmt::Write as _;
 use serde_json::{Map, Value};
+use sluice_core::kernels::words;
 
 /// The schema of the arguments, always an object. Without properties, the object is empty.
 pub(super) fn schema(tool: &Tool) -> String {
@@ -128,7 +128,7 @@ fn is_writable(name: &str) -> bool {
 /// Keywords that are allowed for a string that is arbitrary or one of some values.
 const ANY_TEXT: [&str; 12] = words(
     "type enum const format title description default examples deprecated readOnly writeOnly \
-     $comment"
+     $comment",
 );
 /// Keywords that add no properties.
 const PLAIN: [&str; 5] = ["type", "properties", "description", "title", "$schema"];

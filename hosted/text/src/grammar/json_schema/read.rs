@@ -1,6 +1,5 @@
 //! Reads the keywords of a schema as alternatives.
 
-use sluice_core::kernels::words;
 use super::PARTS_MAX;
 use super::keywords::{
     NOTHING, closed, count, exact, is_void, list_of, matching, numeric, objects, of_name, textual,
@@ -10,6 +9,7 @@ use super::numeric::Numeric;
 use super::reference::Index;
 use super::shape::{Array, Object, Shape, Text, Together, same};
 use serde_json::{Map, Value};
+use sluice_core::kernels::words;
 use std::collections::{HashMap, HashSet};
 
 /// A schema, or a value that acts as one because it is the only one allowed.
@@ -504,5 +504,5 @@ const DEPTH_MAX: usize = 100;
 const LOOKS_MAX: usize = 3;
 const UNSUPPORTED: [&str; 13] = words(
     "not if then else dependentSchemas dependentRequired dependencies contains minContains \
-     maxContains propertyNames uniqueItems $recursiveRef"
+     maxContains propertyNames uniqueItems $recursiveRef",
 );
