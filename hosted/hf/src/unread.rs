@@ -8,6 +8,7 @@ use super::config::Config;
 use crate::HfError;
 use core::fmt;
 use serde_json::Value;
+use sluice_core::kernels::words;
 
 /// Values for which a key has no effect.
 #[derive(Clone, Copy, Debug)]
@@ -123,20 +124,10 @@ pub fn short(value: &Value) -> String {
 }
 
 /// Parts of names that scale, cap or bias something: 1 and 0 have no effect there.
-const LOOKS_COMPUTED: [&str; 12] = [
-    "multiplier",
-    "logit_scale",
-    "logits_scaling",
-    "softcap",
-    "soft_cap",
-    "alibi",
-    "clip_",
-    "temperature_tuning",
-    "residual_scale",
-    "embedding_scale",
-    "scale_emb",
-    "attn_scale",
-];
+const LOOKS_COMPUTED: [&str; 12] = words(
+    "multiplier logit_scale logits_scaling softcap soft_cap alibi clip_ temperature_tuning \
+     residual_scale embedding_scale scale_emb attn_scale",
+);
 
 /// The value for which a key that changes the computation has no effect.
 fn neutral(key: &str) -> Option<Neutral> {

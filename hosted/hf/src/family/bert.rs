@@ -10,6 +10,7 @@ use super::rows::{Need, block, n_embd, n_ff, n_vocab, row, run};
 use super::traits::Traits;
 use super::wanted::Change;
 use crate::HfError;
+use sluice_core::kernels::words;
 
 pub(super) const BERT: Traits = Traits {
     globals: &[
@@ -85,13 +86,7 @@ pub(super) const ROBERTA_RANK: Traits = Traits {
 };
 
 /// The names of GELU variants that a GGUF file does not tell apart.
-pub(super) const GELU: &[&str] = &[
-    "gelu",
-    "gelu_new",
-    "gelu_pytorch_tanh",
-    "gelu_fast",
-    "gelu_python",
-];
+pub(super) const GELU: &[&str] = words!("gelu gelu_new gelu_pytorch_tanh gelu_fast gelu_python");
 
 fn n_positions(shape: &Shape) -> u64 {
     let [n_rows, n_skipped, _] = shape.positions;

@@ -47,6 +47,7 @@ pub use wanted::{Change, Map, Slice, Wanted};
 
 use list::{FAMILIES, known_classes};
 use shape::Nextn;
+use sluice_core::kernels::words;
 use traits::Traits;
 
 use crate::HfError;
@@ -305,15 +306,10 @@ fn half_name(inner: &str, n_layer: u32) -> Option<String> {
 }
 
 /// The parts of a multimodal model other than the text model.
-const WRAPPED_PARTS: [&str; 7] = [
-    "mm_projector.",
-    "vision_tower.",
-    "multi_modal_projector.",
-    "visual.",
-    "audio_tower.",
-    "embed_vision.",
-    "embed_audio.",
-];
+const WRAPPED_PARTS: [&str; 7] = words(
+    "mm_projector. vision_tower. multi_modal_projector. visual. audio_tower. embed_vision. \
+     embed_audio.",
+);
 
 /// Refuses quantised weights in an unsupported format.
 fn check_quantization(config: &Config) -> Result<(), HfError> {

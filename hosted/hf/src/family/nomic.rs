@@ -13,6 +13,7 @@ use super::wanted::Change;
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
+use sluice_core::kernels::words;
 
 fn n_types(shape: &Shape) -> u64 {
     shape.size("type_vocab_size")
@@ -212,15 +213,10 @@ fn write_jina_context(out: &mut Description<'_>) -> Result<(), HfError> {
     Ok(())
 }
 
-const ADAPTERS: [&str; 7] = [
-    "load_trained_adapters",
-    "lora_adaptations",
-    "lora_alpha",
-    "lora_dropout_p",
-    "lora_main_params_trainable",
-    "lora_rank",
-    "task_instructions",
-];
+const ADAPTERS: [&str; 7] = words(
+    "load_trained_adapters lora_adaptations lora_alpha lora_dropout_p lora_main_params_trainable \
+     lora_rank task_instructions",
+);
 
 /// Whether config.json lists task adapters, which XLM-R does not have.
 pub(super) fn has_adapters(config: &Config) -> bool {

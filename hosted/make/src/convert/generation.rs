@@ -4,6 +4,7 @@ use super::ConvertError;
 use super::vocabulary::Vocabulary;
 use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
+use sluice_core::kernels::words;
 use sluice_hf::{Config, HfError, narrow, read_object_if_there, warn_of_rest};
 use std::path::Path;
 
@@ -96,29 +97,10 @@ fn lenient(generation: &Config, keys: &[&str], warnings: &mut Vec<String>) -> Op
 }
 
 /// About lengths, caches, output and training; roles are read from other files.
-const HARMLESS: [&str; 24] = [
-    "assistant_confidence_threshold",
-    "assistant_lookbehind",
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "chat_format",
-    "decoder_start_token_id",
-    "do_sample",
-    "eos_token_id",
-    "max_length",
-    "max_matching_ngram_size",
-    "max_new_tokens",
-    "max_time",
-    "max_window_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "prompt_lookup_num_tokens",
-    "target_lookbehind",
-    "transformers_version",
-    "trust_remote_code",
-    "use_cache",
-];
+const HARMLESS: [&str; 24] = words(
+    "assistant_confidence_threshold assistant_lookbehind bos_token_id cache_config \
+     cache_implementation chat_format decoder_start_token_id do_sample eos_token_id max_length \
+     max_matching_ngram_size max_new_tokens max_time max_window_size num_assistant_tokens \
+     num_assistant_tokens_schedule output_attentions output_hidden_states pad_token_id \
+     prompt_lookup_num_tokens target_lookbehind transformers_version trust_remote_code use_cache",
+);

@@ -8,6 +8,7 @@ use super::fp8::Scale;
 use super::types::TypeOf;
 use sluice::file::GgufHeader;
 use sluice_core::kernels::GgmlType;
+use sluice_core::kernels::words;
 use sluice_hf::safetensors::Dtype;
 use sluice_hf::{Change, Divisors, Family, Map, Wanted};
 use std::collections::{BTreeMap, HashMap};
@@ -320,16 +321,10 @@ impl<'w> Layout<'w> {
 }
 
 /// Suffixes of tensors that the engine computes itself, and of scales for 8-bit activations, which it does not use.
-const COMPUTED: [&str; 8] = [
-    "rotary_emb.inv_freq",
-    ".attention.bias",
-    ".attention.masked_bias",
-    "position_ids",
-    ".input_scale",
-    ".activation_scale",
-    ".k_scale",
-    ".v_scale",
-];
+const COMPUTED: [&str; 8] = words(
+    "rotary_emb.inv_freq .attention.bias .attention.masked_bias position_ids .input_scale \
+     .activation_scale .k_scale .v_scale",
+);
 
 /// How the parts are arranged in a tensor.
 fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {

@@ -7,6 +7,7 @@
 
 use super::rules::{Step, steps};
 use serde_json::Value;
+use sluice_core::kernels::words;
 
 /// The name of the rules in a tokenizer's `normalizer` and `pre_tokenizer`, or, if they are
 /// unknown, a readable description of them.
@@ -99,23 +100,10 @@ fn told(step: Step<'_>) -> String {
 
 /// Whether llama.cpp takes this name to mean that a word that is itself a token is taken whole.
 pub(super) fn ignores_merges(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
-        "llama3",
-        "llama-v3",
-        "llama-bpe",
-        "falcon3",
-        "falcon-h1",
-        "pixtral",
-        "midm-2.0",
-        "lfm2",
-        "jina-v5-nano",
-        "tekken",
-        "glm4",
-        "glm5",
-        "minicpm5",
-        "youtu",
-        "granite-embed-multi-97m",
-    ];
+    const NAMES: [&str; 15] = words(
+        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken \
+         glm4 glm5 minicpm5 youtu granite-embed-multi-97m",
+    );
     NAMES.contains(&name)
 }
 

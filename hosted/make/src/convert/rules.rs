@@ -4,6 +4,7 @@
 //! vocabulary decides which steps a GGUF file can express.
 
 use serde_json::{Map, Value};
+use sluice_core::kernels::words;
 use sluice_hf::short;
 
 /// One component of a normalizer, a pre-tokenizer, a decoder or a post-processor.
@@ -123,13 +124,7 @@ const SETTINGS: [(&str, &[&str]); 33] = [
     ("Lowercase", &[]),
     (
         "Metaspace",
-        &[
-            "replacement",
-            "add_prefix_space",
-            "prepend_scheme",
-            "split",
-            "str_rep",
-        ],
+        words!("replacement add_prefix_space prepend_scheme split str_rep"),
     ),
     ("NFC", &[]),
     ("NFD", &[]),

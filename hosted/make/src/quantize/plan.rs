@@ -8,6 +8,7 @@ use regex_lite::Regex;
 use sluice::file::{GgufHeader, MetaValue};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::kernels::quantize::can_quantize;
+use sluice_core::kernels::words;
 use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::model::Site;
 use std::collections::HashMap;
@@ -371,44 +372,16 @@ fn is_weight(tensor: &TensorInfo<'_>) -> bool {
 }
 
 /// Name parts of tensors that llama.cpp does not quantise: small, and sensitive to errors.
-const KEPT: &[&str] = &[
-    "_norm.weight",
-    "ffn_gate_inp.weight",
-    "ffn_gate_tid2eid.weight",
-    "altup",
-    "laurel",
-    "per_layer_model_proj",
-    "position_embd",
-    "token_types",
-    "ssm_conv1d",
-    "shortconv.conv.weight",
-    "indexer.k_proj.weight",
-    "indexer.q_proj.weight",
-    "time_mix_first.weight",
-    "time_mix_w0.weight",
-    "time_mix_w1.weight",
-    "time_mix_w2.weight",
-    "time_mix_v0.weight",
-    "time_mix_v1.weight",
-    "time_mix_v2.weight",
-    "time_mix_a0.weight",
-    "time_mix_a1.weight",
-    "time_mix_a2.weight",
-    "time_mix_g1.weight",
-    "time_mix_g2.weight",
-    "time_mix_decay_w1.weight",
-    "time_mix_decay_w2.weight",
-    "time_mix_lerp_fused.weight",
-    "attn_rel_b.weight",
-    "sam.pos_embd",
-    "sam.neck.",
-    "sam.net_",
-    ".rel_pos",
-    ".patch_embd",
-    ".patch_merger",
-    "a.rvq.codebook",
-    "mm.a.code_embd",
-];
+const KEPT: &[&str] = words!(
+    "_norm.weight ffn_gate_inp.weight ffn_gate_tid2eid.weight altup laurel per_layer_model_proj \
+     position_embd token_types ssm_conv1d shortconv.conv.weight indexer.k_proj.weight \
+     indexer.q_proj.weight time_mix_first.weight time_mix_w0.weight time_mix_w1.weight \
+     time_mix_w2.weight time_mix_v0.weight time_mix_v1.weight time_mix_v2.weight \
+     time_mix_a0.weight time_mix_a1.weight time_mix_a2.weight time_mix_g1.weight \
+     time_mix_g2.weight time_mix_decay_w1.weight time_mix_decay_w2.weight \
+     time_mix_lerp_fused.weight attn_rel_b.weight sam.pos_embd sam.neck. sam.net_ .rel_pos \
+     .patch_embd .patch_merger a.rvq.codebook mm.a.code_embd"
+);
 
 fn facts(gguf: &Gguf<'_>, request: &QuantizeRequest) -> Facts {
     let arch = gguf.str("general.architecture").unwrap_or_default();

@@ -17,6 +17,7 @@ use super::rules::Spaces;
 use super::tokenizer_json::{TokenizerJson, parse_tokenizer};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
+use sluice_core::kernels::words;
 use sluice_hf::{
     Config, HfError, Words, exists, read_object_if_there, read_text_bytes, short, warn_of_rest,
     whole,
@@ -154,62 +155,18 @@ impl TokenizerFiles {
 }
 
 /// Keys of tokenizer_config.json that are about files, padding and Python, or that are read elsewhere as a role.
-const ABOUT_FILES: [&str; 54] = [
-    "add_bos_token",
-    "add_eos_token",
-    "add_prefix_space",
-    "add_sep_token",
-    "added_tokens_decoder",
-    "additional_special_tokens",
-    "auto_map",
-    "backend",
-    "bos_token",
-    "clean_up_tokenization_spaces",
-    "cls_token",
-    "do_basic_tokenize",
-    "do_lower_case",
-    "eom_token",
-    "eos_token",
-    "eot_token",
-    "errors",
-    "extra_special_tokens",
-    "fast_tokenizer",
-    "from_slow",
-    "is_local",
-    "legacy",
-    "local_files_only",
-    "mask_token",
-    "max_length",
-    "merges_file",
-    "model_input_names",
-    "model_max_length",
-    "model_specific_special_tokens",
-    "name_or_path",
-    "never_split",
-    "pad_to_multiple_of",
-    "pad_token",
-    "pad_token_type_id",
-    "padding_side",
-    "processor_class",
-    "return_token_type_ids",
-    "sep_token",
-    "split_special_tokens",
-    "spaces_between_special_tokens",
-    "special_tokens_map_file",
-    "stride",
-    "strip_accents",
-    "tokenize_chinese_chars",
-    "tokenizer_class",
-    "tokenizer_file",
-    "trim_offsets",
-    "truncation_side",
-    "truncation_strategy",
-    "unk_token",
-    "use_default_system_prompt",
-    "use_fast",
-    "verbose",
-    "vocab_file",
-];
+const ABOUT_FILES: [&str; 54] = words(
+    "add_bos_token add_eos_token add_prefix_space add_sep_token added_tokens_decoder \
+     additional_special_tokens auto_map backend bos_token clean_up_tokenization_spaces cls_token \
+     do_basic_tokenize do_lower_case eom_token eos_token eot_token errors extra_special_tokens \
+     fast_tokenizer from_slow is_local legacy local_files_only mask_token max_length merges_file \
+     model_input_names model_max_length model_specific_special_tokens name_or_path never_split \
+     pad_to_multiple_of pad_token pad_token_type_id padding_side processor_class \
+     return_token_type_ids sep_token split_special_tokens spaces_between_special_tokens \
+     special_tokens_map_file stride strip_accents tokenize_chinese_chars tokenizer_class \
+     tokenizer_file trim_offsets truncation_side truncation_strategy unk_token \
+     use_default_system_prompt use_fast verbose vocab_file",
+);
 
 /// The texts of entries such as `bos_token` and `additional_special_tokens`.
 fn texts_with_a_role<'a>(
