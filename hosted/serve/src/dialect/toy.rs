@@ -138,7 +138,7 @@ mod tests {
                 let server = Server::bind(config(), team).await.unwrap();
                 let address = server.address().trim_start_matches("http://");
                 sender.send(address.to_owned()).unwrap();
-                server.run(core::future::pending()).await.unwrap();
+                server.run(Box::pin(core::future::pending())).await.unwrap();
             });
         });
         ready.recv().unwrap()
