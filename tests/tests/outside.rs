@@ -1,4 +1,4 @@
-//! The Rust programs of docs/embedding.md, built and run outside the workspace.
+//! The Rust programs of README.md and docs/embedding.md, built and run outside the workspace.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs in their order: a name, and its maximum number of lines.
-const PROGRAMS: [(&str, usize); 4] = [
+const PROGRAMS: [(&str, usize); 5] = [
+    ("readme", 9),
     ("text", 12),
     ("two", 20),
     ("embeddings", 10),
@@ -16,8 +17,9 @@ const PROGRAMS: [(&str, usize); 4] = [
 #[test]
 fn the_programs_of_the_documents_run_outside_the_workspace() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let page = fs::read_to_string(root.join("docs/embedding.md")).unwrap();
-    let programs: Vec<_> = blocks(&page).collect();
+    let pages = ["README.md", "docs/embedding.md"];
+    let pages = pages.map(|name| fs::read_to_string(root.join(name)).unwrap());
+    let programs: Vec<_> = pages.iter().flat_map(|page| blocks(page)).collect();
     assert_eq!(programs.len(), PROGRAMS.len());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
     fs::create_dir_all(folder.join("src/bin")).unwrap();
@@ -51,6 +53,7 @@ fn the_programs_of_the_documents_run_outside_the_workspace() {
     let text = run(&folder, "text");
     assert!(text.starts_with(','), "{text}");
     assert!(text.split(' ').count() > 20, "{text}");
+    assert!(run(&folder, "readme").starts_with(&text));
     let two = run(&folder, "two");
     for beginning in ["A little bird", "An old boat"] {
         let line = two.split(beginning).nth(1).unwrap();

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "docs/python.md", ROOT / "hosted/python/README.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs/python.md", ROOT / "hosted/python/README.md"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_do_what_they_say(page, tale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("model.gguf").symlink_to(tale)

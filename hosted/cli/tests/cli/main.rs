@@ -25,6 +25,7 @@ mod prompts;
 mod pty;
 mod pull;
 mod quantize;
+mod readme;
 mod rerank;
 mod run;
 mod serve;
