@@ -120,7 +120,7 @@ pub(super) static AVX512_SPLIT_OTHERWISE: KernelTable = KernelTable {
     ..AVX512
 };
 
-/// Kernels with tiles of kind `$tiles`; for the other types, and fewer than 32 tokens, AVX-512.
+/// Kernels with tiles of kind `$tiles`; for the other types, and few tokens, AVX-512.
 macro_rules! amx_kernels {
     ($tiles:ty) => {
         kernels! {

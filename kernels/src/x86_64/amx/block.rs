@@ -204,6 +204,7 @@ impl<'r, T: Tiles> Strip<'r, T> {
     /// - What `T` needs.
     unsafe fn new(room: &'r mut Room, n_tokens: usize) -> Self {
         let shape = Shape {
+            a_rows: 16,
             a_row_bytes: 32,
             b_rows: 8,
         };

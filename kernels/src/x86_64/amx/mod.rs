@@ -2,8 +2,8 @@
 //!
 //! 16 unpacked lines of a panel are the second operand of a tile product as stored, and 16 rows of activations the
 //! first, so nothing is rearranged. A group of 256 columns of two panels is unpacked by AVX-512 and multiplied with 32
-//! tokens at a time (`block`, `super_block`). Fewer than 32 tokens are multiplied by `avx512`, with bit-identical
-//! results.
+//! tokens at a time (`block`, `wide`) or 16 (`super_block`). Few tokens are multiplied by `avx512`, with
+//! bit-identical results.
 //!
 //! Tile instructions overlap with vectors, and loads, stores and products of tiles with each other, only
 //! where the kinds take turns with a few vectors between any two. So AVX-512 scales and adds earlier
@@ -17,8 +17,10 @@
 )]
 
 mod block;
+mod planes;
 mod super_block;
 mod tiles;
+mod wide;
 
 pub(crate) use block::matmul as block_matmul;
 pub(crate) use super_block::matmul as super_block_matmul;
@@ -55,7 +57,7 @@ impl Square<i32> {
 }
 
 /// Multiplies as many tokens as fill tiles by `tiled`, up to `n_max` at a time and of much the same
-/// number, and the rest by `rest`: fewer than 32 are faster without tiles.
+/// number, and the rest by `rest`.
 ///
 /// # Safety
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has what the

@@ -1,64 +1,28 @@
 //! Types with exact sums over 256 columns: codes times integer scales are 16-bit numbers, and
 //! their low bytes (unsigned) and high bytes (signed) two planes of full tiles. So a group needs
 //! no step between its sub-blocks: `S = 256 · high + low`, exact because S is below 2^31.
+//!
+//! A step multiplies two panels with up to 16 tokens, stores the sums of the step before, and scales
+//! and adds those of the step before that: stored tiles take a while to reach the cache.
 
+use super::planes::{Numbers, Planes, whole};
 use super::tiles::{ROWS, Shape, Tiles};
-use super::{PANELS, TOKENS, split};
+use super::{PANELS, split, wide};
+use crate::activation::GroupNumbers;
 use crate::args::Matmul;
 use crate::contract::GROUP;
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
-use crate::vector::rows::{Int8Rows, Out, SuperBlockScales};
+use crate::prefetch::prefetch_line;
+use crate::vector::rows::{Int8Rows, Out};
 use crate::vector::stream::Ahead;
-use crate::vector::unpack::{SuperBlock, UnpackedSuperBlock};
-use crate::x86_64::avx512::{self, scaled, scaled_less_min};
+use crate::vector::unpack::SuperBlock;
+use crate::x86_64::avx512::{self, scaled};
 use core::arch::x86_64::*;
 
-/// A group of one panel as two planes of bytes.
-#[repr(C, align(64))]
-struct Planes {
-    low: [[u8; LINE_BYTES]; GROUP / 4],
-    high: [[u8; LINE_BYTES]; GROUP / 4],
-    /// Minima of two sub-blocks as a pair of i16.
-    min_pairs: [[i32; PANEL_ROWS]; 8],
-    d: [f32; PANEL_ROWS],
-    dmin: [f32; PANEL_ROWS],
-}
-
-impl Planes {
-    const EMPTY: Self = Self {
-        low: [[0; _]; _],
-        high: [[0; _]; _],
-        min_pairs: [[0; _]; _],
-        d: [0.0; _],
-        dmin: [0.0; _],
-    };
-
-    /// Multiplies codes and scales.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn fill(&mut self, w: &UnpackedSuperBlock, sub_cols: usize, offset: i16) {
-        let offset = _mm512_set1_epi16(offset);
-        let low_bytes = _mm512_set1_epi16(0xff);
-        for (i, line) in w.lines.iter().enumerate() {
-            // SAFETY: lines and scales are whole, aligned vectors.
-            unsafe {
-                let scale = _mm512_load_si512(w.scales[4 * i / sub_cols].as_ptr().cast());
-                let codes = _mm512_load_si512(line.as_ptr().cast());
-                let even = _mm512_sub_epi16(_mm512_and_si512(codes, low_bytes), offset);
-                let odd = _mm512_sub_epi16(_mm512_srli_epi16::<8>(codes), offset);
-                let even = _mm512_mullo_epi16(even, scale);
-                let odd = _mm512_mullo_epi16(odd, scale);
-                // (even & low_bytes) | odd << 8, and even >> 8 | (odd & !low_bytes).
-                let upper = _mm512_slli_epi16::<8>(odd);
-                let low = _mm512_ternarylogic_epi32::<0xea>(even, low_bytes, upper);
-                let lower = _mm512_srli_epi16::<8>(even);
-                let high = _mm512_ternarylogic_epi32::<0xba>(odd, low_bytes, lower);
-                _mm512_store_si512(self.low[i].as_mut_ptr().cast(), low);
-                _mm512_store_si512(self.high[i].as_mut_ptr().cast(), high);
-            }
-        }
-        (self.min_pairs, self.d, self.dmin) = (w.min_pairs, w.d, w.dmin);
-    }
-}
+/// The fewest tokens whose products pay for planes.
+const TOKENS_MIN: usize = 16;
+/// From this number of tokens on, types without minima are faster as [`wide`] multiplies them.
+const TOKENS_WIDE: usize = 256;
 
 /// Rows in panels × all tokens, written to `out`.
 ///
@@ -66,311 +30,401 @@ impl Planes {
 /// - The contract of [`crate::KernelTable::matmul`], whose checks have passed; the CPU has the
 ///   Ice Lake set and what `T` needs. `args.store` is `Set`.
 pub(crate) unsafe fn matmul<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
-    // SAFETY: by the caller; `strips` takes any number of whole tiles.
+    // SAFETY: by the caller; `PAIRS` are those of the type, and `split` calls `wide` with whole tiles.
     unsafe {
-        split(
-            args,
-            usize::MAX,
-            strips::<B, T>,
-            avx512::super_block_matmul::<B>,
-        )
+        match (args.tokens.end - args.tokens.start, B::MIN, B::SUB_COLS) {
+            (..TOKENS_MIN, ..) => avx512::super_block_matmul::<B>(args),
+            (TOKENS_WIDE.., false, _) => {
+                split(args, usize::MAX, wide::matmul::<B, T>, matmul::<B, T>)
+            }
+            (_, false, _) => strips::<B, T, 0>(args),
+            (_, true, 32) => strips::<B, T, 4>(args),
+            (_, true, _) => strips::<B, T, 8>(args),
+        }
     }
 }
 
+/// `PAIRS`: pairs of minima in a group.
+///
 /// # Safety
-/// - As [`matmul`]; the number of tokens is a multiple of 32.
-#[expect(
-    clippy::large_stack_arrays,
-    reason = "a kernel has no other memory; stack depths are tested"
-)]
+/// - As [`matmul`]; there is a token.
 #[inline(never)] // Its room on the stack is not needed for few tokens.
-unsafe fn strips<B: SuperBlock, T: Tiles>(args: &Matmul<'_>) {
-    let (n_cols, panel_bytes) = (args.layout.n_cols(), args.layout.panel_bytes());
-    let mut unpacked = UnpackedSuperBlock::EMPTY;
-    let mut planes = [Planes::EMPTY; PANELS];
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+unsafe fn strips<B: SuperBlock, T: Tiles, const PAIRS: usize>(args: &Matmul<'_>) {
+    let n_cols = args.layout.n_cols();
+    let mut room = Room::EMPTY;
+    // SAFETY: by the caller.
+    let mut strip = unsafe { Strip::<T, PAIRS>::new(args, &mut room) };
     for row in (args.rows.start..args.rows.end).step_by(PANELS * PANEL_ROWS) {
         let n_panels = (args.rows.end - row).div_ceil(PANEL_ROWS).min(PANELS);
         args.prefetch_beside(row, n_panels, 0, 1);
         for g in 0..n_cols / GROUP {
-            for (p, planes) in planes[..n_panels].iter_mut().enumerate() {
-                let panel = &args.panels[(row / PANEL_ROWS + p) * panel_bytes..];
-                // SAFETY: by the caller.
-                unsafe {
-                    avx512::unpack_super_block::<B, true>(panel, n_cols, g, &mut unpacked);
-                    planes.fill(&unpacked, B::SUB_COLS, B::OFFSET);
-                }
-            }
-            let planes = &planes[..n_panels];
             Ahead::<PANELS>::new(args, row, g, |g| B::start(n_cols, g)).part(0, 1);
             // SAFETY: by the caller.
             unsafe {
-                match (B::MIN, B::SUB_COLS) {
-                    (false, _) => group::<T, 0>(args, row, g, planes),
-                    (true, 32) => group::<T, 4>(args, row, g, planes),
-                    (true, _) => group::<T, 8>(args, row, g, planes),
-                }
+                strip.fill::<B>(row, n_panels, g);
+                strip.group(row, g);
             }
         }
     }
-}
-
-/// Adds the products of a group of some panels to the outputs of all tokens. `PAIRS`: pairs of
-/// minima in a group.
-///
-/// # Safety
-/// - As [`strips`], for the rows of `panels` from `row` on.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-unsafe fn group<T: Tiles, const PAIRS: usize>(
-    args: &Matmul<'_>,
-    row: usize,
-    g: usize,
-    panels: &[Planes],
-) {
-    let shape = Shape {
-        a_row_bytes: 64,
-        b_rows: 16,
-    };
     // SAFETY: by the caller.
-    let mut tiles = unsafe { T::configure(shape) };
-    let x = Int8Rows::new(args, args.tokens.start, false).skip_groups(g);
-    let mut sums = Sums::ZERO;
-    let mut scales = [[SuperBlockScales::<ROWS>::EMPTY; 2]; 2];
-    let mut before: Option<Job<'_>> = None;
-    let n_tokens = args.tokens.end - args.tokens.start;
-    for (i, token) in (0..n_tokens).step_by(TOKENS).enumerate() {
-        let x = [0, ROWS].map(|half| x.tokens(token + half));
-        for (x, scales) in x.iter().zip(&mut scales[i % 2]) {
-            // SAFETY: the tokens have whole groups of scales and sums.
-            unsafe { scales.gather::<PAIRS>(x) };
-        }
-        for (p, w) in panels.iter().enumerate() {
-            let now = Job {
-                x: x.map(|x| x.q),
-                stride: x[0].stride,
-                w,
-                scales: i % 2,
-                out: Out::new(args, row + p * PANEL_ROWS).tokens(token),
-                is_first: g == 0,
-            };
-            // SAFETY: by the caller.
+    unsafe { strip.finish() };
+}
+
+/// [`Numbers`] of two panels in registers.
+struct Scales {
+    min_pairs: [[__m512i; 8]; PANELS],
+    d: [__m512; PANELS],
+    dmin: [__m512; PANELS],
+}
+
+impl Scales {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn load<const PAIRS: usize>(numbers: &[Numbers; PANELS]) -> Self {
+        let mut out = Self {
+            min_pairs: [[_mm512_setzero_si512(); 8]; PANELS],
+            d: [_mm512_setzero_ps(); PANELS],
+            dmin: [_mm512_setzero_ps(); PANELS],
+        };
+        for (p, numbers) in numbers.iter().enumerate() {
+            // SAFETY: whole, aligned vectors.
             unsafe {
-                match &before {
-                    Some(before) => {
-                        let scales = &scales[before.scales];
-                        now.step::<T, PAIRS>(&mut tiles, &mut sums, before, scales);
-                    }
-                    None => now.multiply(&mut tiles),
+                out.d[p] = _mm512_load_ps(numbers.d.as_ptr());
+                out.dmin[p] = _mm512_load_ps(numbers.dmin.as_ptr());
+                for (pair, from) in out.min_pairs[p][..PAIRS].iter_mut().zip(&numbers.min_pairs) {
+                    *pair = _mm512_load_si512(from.as_ptr().cast());
                 }
             }
-            before = Some(now);
         }
-    }
-    if let Some(before) = before {
-        // SAFETY: by the caller.
-        unsafe {
-            sums.store(&tiles);
-            let scales = &scales[before.scales];
-            (0..TOKENS).for_each(|t| before.add::<PAIRS>(&sums, scales, t));
-        }
+        out
     }
 }
 
-/// Sums of both planes, of 32 tokens and a panel.
-#[derive(Clone, Copy)]
+/// Sums of 16 tokens: of the low and the high plane of a panel, then of its neighbour's.
 #[repr(C, align(64))]
-struct Sums {
-    low: [[i32; PANEL_ROWS]; TOKENS],
-    high: [[i32; PANEL_ROWS]; TOKENS],
-}
+struct Sums([[[i32; PANEL_ROWS]; ROWS]; 2 * PANELS]);
 
 impl Sums {
-    const ZERO: Self = Self {
-        low: [[0; _]; _],
-        high: [[0; _]; _],
-    };
-
-    /// # Safety
-    /// - The registers are configured.
-    unsafe fn store<T: Tiles>(&mut self, tiles: &T) {
-        // SAFETY: by the caller; 16 rows of 64 bytes each.
-        unsafe {
-            tiles.store::<0>(self.low.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.store::<1>(self.high.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.store::<2>(self.low[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
-            tiles.store::<3>(self.high[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
-        }
-    }
+    const ZERO: Self = Self([[[0; _]; _]; _]);
 }
 
-/// 32 tokens × one panel.
-struct Job<'w> {
-    /// Codes of 16 tokens, and of 16 more.
-    x: [*const u8; 2],
+/// What a strip writes.
+struct Room {
+    planes: [Planes; PANELS],
+    /// Sums of the last two steps.
+    sums: [Sums; 2],
+    /// Numbers of the last three groups: a step adds sums of two steps before.
+    numbers: [[Numbers; PANELS]; 3],
+}
+
+impl Room {
+    const EMPTY: Self = Self {
+        planes: [Planes::EMPTY; _],
+        sums: [Sums::ZERO; _],
+        numbers: [[Numbers::EMPTY; _]; _],
+    };
+}
+
+/// Two panels × all tokens on their way through the registers.
+struct Strip<'a, T, const PAIRS: usize> {
+    tiles: T,
+    args: &'a Matmul<'a>,
+    room: &'a mut Room,
+    /// The rows of all tokens.
+    x: Int8Rows,
+    n_tokens: usize,
+    /// Tokens in a tile. Tiles have the same number, so that the last may begin within the one before it.
+    n_in_tile: usize,
+    /// Which of the [`Room::numbers`] are those of the last group.
+    numbers: usize,
+    /// What becomes of the sums of the last two steps, the later one first.
+    before: [Option<Job>; 2],
+}
+
+/// What becomes of the sums of a step.
+#[derive(Clone, Copy)]
+struct Job {
+    /// Which of the [`Room::sums`] they are.
+    sums: usize,
+    /// Which of the [`Room::numbers`] scale them.
+    numbers: usize,
+    /// The numbers of the first token.
+    x: *const GroupNumbers,
     /// Bytes from a token to the next.
     stride: usize,
-    w: &'w Planes,
-    /// Which of the gathered scales are these tokens'.
-    scales: usize,
-    out: Out,
-    is_first: bool,
+    out: [Out; PANELS],
+    /// Tokens that no other tile adds.
+    first: usize,
+    end: usize,
+    is_first_group: bool,
 }
 
-impl Job<'_> {
-    /// Multiplies, and stores and adds the sums of the job `before`, row by row between tile
-    /// instructions: neither waits for the other.
+impl<'a, T: Tiles, const PAIRS: usize> Strip<'a, T, PAIRS> {
+    /// # Safety
+    /// - As [`strips`].
+    unsafe fn new(args: &'a Matmul<'a>, room: &'a mut Room) -> Self {
+        let n_tokens = args.tokens.end - args.tokens.start;
+        let n_in_tile = n_tokens.div_ceil(n_tokens.div_ceil(ROWS));
+        let x = Int8Rows::new(args, args.tokens.start, false);
+        let shape = Shape {
+            a_rows: u8::try_from(n_in_tile).expect("at most 16"),
+            a_row_bytes: 64,
+            b_rows: 16,
+        };
+        // SAFETY: by the caller; a group of the first tokens is readable.
+        let tiles = unsafe {
+            let mut tiles = T::configure(shape);
+            tiles.load::<4>(x.q, x.stride);
+            tiles
+        };
+        Self {
+            tiles,
+            args,
+            room,
+            x,
+            n_tokens,
+            n_in_tile,
+            numbers: 0,
+            before: [None; 2],
+        }
+    }
+
+    /// Unpacks group `g` of the panels from row `row` on. A panel without a neighbour is multiplied
+    /// with what is left of another, and written alone.
     ///
     /// # Safety
-    /// - As [`group`].
+    /// - As [`strips`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
-    unsafe fn step<T: Tiles, const PAIRS: usize>(
-        &self,
-        tiles: &mut T,
-        sums: &mut Sums,
-        before: &Job<'_>,
-        scales: &[SuperBlockScales<ROWS>; 2],
-    ) {
-        // SAFETY: by the caller.
-        unsafe {
-            self.load_low(tiles, 0);
-            tiles.store::<0>(sums.low.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.zero::<0>();
-            self.load_first(tiles, 0);
-            tiles.store::<1>(sums.high.as_mut_ptr().cast(), LINE_BYTES);
-            tiles.zero::<1>();
-            self.load_second(tiles, 0);
-            tiles.store::<2>(sums.low[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
-            tiles.zero::<2>();
-            self.load_high(tiles, 0);
-            tiles.store::<3>(sums.high[ROWS..].as_mut_ptr().cast(), LINE_BYTES);
-            tiles.zero::<3>();
-            for k in 1..GROUP / 64 {
-                let t = 8 * (k - 1);
-                tiles.add_unsigned::<0, 4, 6>();
-                before.add::<PAIRS>(sums, scales, t);
-                tiles.add_unsigned::<2, 5, 6>();
-                before.add::<PAIRS>(sums, scales, t + 1);
-                self.load_low(tiles, k);
-                before.add::<PAIRS>(sums, scales, t + 2);
-                tiles.add_signed::<1, 4, 7>();
-                before.add::<PAIRS>(sums, scales, t + 3);
-                self.load_first(tiles, k);
-                before.add::<PAIRS>(sums, scales, t + 4);
-                tiles.add_signed::<3, 5, 7>();
-                before.add::<PAIRS>(sums, scales, t + 5);
-                self.load_second(tiles, k);
-                before.add::<PAIRS>(sums, scales, t + 6);
-                self.load_high(tiles, k);
-                before.add::<PAIRS>(sums, scales, t + 7);
-            }
-            tiles.add_unsigned::<0, 4, 6>();
-            before.add::<PAIRS>(sums, scales, 24);
-            before.add::<PAIRS>(sums, scales, 25);
-            tiles.add_unsigned::<2, 5, 6>();
-            before.add::<PAIRS>(sums, scales, 26);
-            before.add::<PAIRS>(sums, scales, 27);
-            tiles.add_signed::<1, 4, 7>();
-            before.add::<PAIRS>(sums, scales, 28);
-            before.add::<PAIRS>(sums, scales, 29);
-            tiles.add_signed::<3, 5, 7>();
-            before.add::<PAIRS>(sums, scales, 30);
-            before.add::<PAIRS>(sums, scales, 31);
+    unsafe fn fill<B: SuperBlock>(&mut self, row: usize, n_panels: usize, g: usize) {
+        let (n_cols, panel_bytes) = (self.args.layout.n_cols(), self.args.layout.panel_bytes());
+        self.numbers = if self.numbers == 2 {
+            0
+        } else {
+            self.numbers + 1
+        };
+        for p in 0..n_panels {
+            let panel = &self.args.panels[(row / PANEL_ROWS + p) * panel_bytes..][..panel_bytes];
+            let to = &mut self.room.numbers[self.numbers][p];
+            // SAFETY: by the caller.
+            unsafe { self.room.planes[p].fill::<B>(panel, n_cols, g, to) };
         }
     }
 
-    /// Multiplies.
+    /// Multiplies group `g` of two panels with all tokens.
     ///
     /// # Safety
-    /// - As [`group`].
-    unsafe fn multiply<T: Tiles>(&self, tiles: &mut T) {
-        tiles.zero::<0>();
-        tiles.zero::<1>();
-        tiles.zero::<2>();
-        tiles.zero::<3>();
-        for k in 0..GROUP / 64 {
-            // SAFETY: by the caller.
+    /// - As [`strips`]; the group was [filled](Self::fill).
+    #[inline(never)] // One for all types with the same minima.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    unsafe fn group(&mut self, row: usize, g: usize) {
+        let n_groups = self.args.layout.n_cols() / GROUP;
+        let outs = [0, PANEL_ROWS].map(|r| Out::new(self.args, row + r));
+        let x = self.x.skip_groups(g);
+        let next_group = self.x.skip_groups(if g + 1 < n_groups { g + 1 } else { 0 });
+        let last_token = self.n_tokens - self.n_in_tile;
+        for first in (0..self.n_tokens).step_by(self.n_in_tile) {
+            let token = first.min(last_token);
+            let next = match token < last_token {
+                true => x.tokens((first + self.n_in_tile).min(last_token)),
+                false => next_group,
+            };
+            let x = x.tokens(token);
+            let now = Job {
+                sums: self.before[0].map_or(0, |last| 1 - last.sums),
+                numbers: self.numbers,
+                x: x.numbers(),
+                stride: x.stride,
+                out: outs.map(|out| out.tokens(token)),
+                first: first - token,
+                end: self.n_in_tile,
+                is_first_group: g == 0,
+            };
+            let operands = Operands {
+                x: x.q,
+                next: next.q,
+                stride: x.stride,
+            };
+            let (tiles, room) = (&mut self.tiles, &mut *self.room);
+            // SAFETY: by the caller; after the last tile the first is read once more.
             unsafe {
-                self.load_low(tiles, k);
-                self.load_first(tiles, k);
-                self.load_second(tiles, k);
-                self.load_high(tiles, k);
+                match &self.before {
+                    [Some(last), Some(older)] => {
+                        step::<T, PAIRS, true>(tiles, room, &operands, last.sums, older);
+                    }
+                    _ => step::<T, PAIRS, false>(tiles, room, &operands, 1 - now.sums, &now),
+                }
             }
-            tiles.add_unsigned::<0, 4, 6>();
-            tiles.add_unsigned::<2, 5, 6>();
-            tiles.add_signed::<1, 4, 7>();
-            tiles.add_signed::<3, 5, 7>();
+            now.prefetch();
+            self.before = [Some(now), self.before[0]];
         }
     }
 
-    /// The low plane of 64 columns.
-    #[inline(always)]
-    unsafe fn load_low<T: Tiles>(&self, tiles: &mut T, k: usize) {
-        // SAFETY: 16 lines.
-        unsafe { tiles.load::<6>(self.w.low[16 * k..].as_ptr().cast(), LINE_BYTES) };
+    /// Stores and adds what is not yet added.
+    ///
+    /// # Safety
+    /// - As [`strips`].
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+    unsafe fn finish(&mut self) {
+        let [last, older] = core::mem::take(&mut self.before);
+        if let Some(last) = &last {
+            let [a, b, c, d] = &mut self.room.sums[last.sums].0;
+            // SAFETY: 16 rows of 64 bytes each.
+            unsafe {
+                self.tiles.store::<0>(a.as_mut_ptr().cast(), LINE_BYTES);
+                self.tiles.store::<1>(b.as_mut_ptr().cast(), LINE_BYTES);
+                self.tiles.store::<2>(c.as_mut_ptr().cast(), LINE_BYTES);
+                self.tiles.store::<3>(d.as_mut_ptr().cast(), LINE_BYTES);
+            }
+        }
+        for job in [older, last].into_iter().flatten() {
+            let scales = Scales::load::<PAIRS>(&self.room.numbers[job.numbers]);
+            for t in 0..ROWS {
+                // SAFETY: by the caller.
+                unsafe { job.add::<PAIRS, true>(&self.room.sums[job.sums], &scales, t) };
+            }
+        }
     }
+}
 
-    #[inline(always)]
-    unsafe fn load_high<T: Tiles>(&self, tiles: &mut T, k: usize) {
-        // SAFETY: 16 lines.
-        unsafe { tiles.load::<7>(self.w.high[16 * k..].as_ptr().cast(), LINE_BYTES) };
+/// Codes of a tile's tokens.
+struct Operands {
+    /// The first columns of a group.
+    x: *const u8,
+    /// The first columns of what is multiplied next.
+    next: *const u8,
+    /// Bytes from a token to the next.
+    stride: usize,
+}
+
+/// Multiplies a group of two panels and a tile of tokens, stores the sums of the step before in
+/// [`Room::sums`] number `to`, and, with `ADD`, adds the others, those of `job`: a few vectors between
+/// any two instructions of tiles, or the two kinds do not run side by side.
+///
+/// # Safety
+/// - As [`strips`]; a group of a tile's tokens is readable at `x`, and 64 columns at `next`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
+#[inline]
+unsafe fn step<T: Tiles, const PAIRS: usize, const ADD: bool>(
+    tiles: &mut T,
+    room: &mut Room,
+    operands: &Operands,
+    to: usize,
+    job: &Job,
+) {
+    let Operands { x, next, stride } = *operands;
+    let Room {
+        planes: [first, second],
+        sums: [one, other],
+        numbers,
+    } = room;
+    let (to, sums) = match to {
+        0 => (one, &*other),
+        _ => (other, &*one),
+    };
+    let [a, b, c, d] = to.0.each_mut().map(|rows| rows.as_mut_ptr().cast());
+    let scales = Scales::load::<PAIRS>(&numbers[job.numbers]);
+    // A macro, because functions of this size are not inlined, and scales would stay in memory.
+    macro_rules! quarter {
+        ($k:literal, $now:literal, $then:literal, $at:expr) => {
+            if $k == 0 {
+                tiles.store::<0>(a, LINE_BYTES);
+                tiles.zero::<0>();
+            }
+            tiles.load::<6>(first.low[16 * $k..].as_ptr().cast(), LINE_BYTES);
+            job.add::<PAIRS, ADD>(sums, &scales, 4 * $k);
+            tiles.add_unsigned::<0, $now, 6>();
+            if $k == 0 {
+                tiles.store::<1>(b, LINE_BYTES);
+                tiles.zero::<1>();
+            }
+            tiles.load::<7>(first.high[16 * $k..].as_ptr().cast(), LINE_BYTES);
+            job.add::<PAIRS, ADD>(sums, &scales, 4 * $k + 1);
+            tiles.add_signed::<1, $now, 7>();
+            tiles.load::<$then>($at, stride);
+            if $k == 0 {
+                tiles.store::<2>(c, LINE_BYTES);
+                tiles.zero::<2>();
+            }
+            tiles.load::<6>(second.low[16 * $k..].as_ptr().cast(), LINE_BYTES);
+            job.add::<PAIRS, ADD>(sums, &scales, 4 * $k + 2);
+            tiles.add_unsigned::<2, $now, 6>();
+            if $k == 0 {
+                tiles.store::<3>(d, LINE_BYTES);
+                tiles.zero::<3>();
+            }
+            tiles.load::<7>(second.high[16 * $k..].as_ptr().cast(), LINE_BYTES);
+            job.add::<PAIRS, ADD>(sums, &scales, 4 * $k + 3);
+            tiles.add_signed::<3, $now, 7>();
+        };
     }
-
-    /// 64 columns of the first 16 tokens.
-    #[inline(always)]
-    unsafe fn load_first<T: Tiles>(&self, tiles: &mut T, k: usize) {
-        // SAFETY: a group of 16 tokens is readable, by the caller.
-        unsafe { tiles.load::<4>(self.x[0].add(64 * k), self.stride) };
+    // SAFETY: by the caller; 16 lines of planes, 16 rows of sums, of 64 bytes.
+    unsafe {
+        quarter!(0, 4, 5, x.add(64));
+        quarter!(1, 5, 4, x.add(128));
+        quarter!(2, 4, 5, x.add(192));
+        quarter!(3, 5, 4, next);
     }
+}
 
+impl Job {
+    /// Prefetches the numbers of its tokens, which are needed two steps later.
     #[inline(always)]
-    unsafe fn load_second<T: Tiles>(&self, tiles: &mut T, k: usize) {
-        // SAFETY: as for the first.
-        unsafe { tiles.load::<5>(self.x[1].add(64 * k), self.stride) };
+    fn prefetch(&self) {
+        for t in 0..self.end {
+            prefetch_line(self.x.wrapping_byte_add(t * self.stride).cast());
+        }
     }
 
     /// Scales the sums of token `t` and adds them to its outputs.
     ///
     /// # Safety
-    /// - As [`group`].
+    /// - The outputs are writable and nothing else accesses them; the tokens' numbers are readable.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
     #[inline]
-    unsafe fn add<const PAIRS: usize>(
+    unsafe fn add<const PAIRS: usize, const ADD: bool>(
         &self,
         sums: &Sums,
-        scales: &[SuperBlockScales<ROWS>; 2],
+        scales: &Scales,
         t: usize,
     ) {
-        let scales = &scales[t / ROWS];
-        // SAFETY: whole, aligned vectors; outputs by the caller, where the mask has them.
+        /// 1.5 · 2^23: its bits plus a sum below 2^22 are those of 1.5 · 2^23 + sum. While tiles
+        /// multiply, one of the two 512-bit units adds, but does not convert.
+        const MAGIC: f32 = 12_582_912.0;
+        if !ADD || t < self.first || t >= self.end {
+            return;
+        }
+        let magic = _mm512_set1_ps(MAGIC);
+        // SAFETY: by the caller; rows of sums are whole, aligned vectors.
         unsafe {
-            let d = _mm512_load_ps(self.w.d.as_ptr());
-            let high = _mm512_load_si512(sums.high[t].as_ptr().cast());
-            let low = _mm512_load_si512(sums.low[t].as_ptr().cast());
-            let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
-            let total = if PAIRS > 0 {
-                let dmin = _mm512_load_ps(self.w.dmin.as_ptr());
-                let pairs = &scales.pairs[t % ROWS];
-                let min_sum = min_sum::<PAIRS>(pairs, &self.w.min_pairs);
-                scaled_less_min(sum, min_sum, d, dmin)
-            } else {
-                scaled(sum, d)
+            let x = self.x.wrapping_byte_add(t * self.stride);
+            let d_x = _mm512_set1_ps((*x).d);
+            let of_x: *const i32 = match PAIRS {
+                8 => (&raw const (*x).sums).cast(),
+                _ => (&raw const (*x).sums_of_32).cast(),
             };
-            let acc = self.out.running(t, self.is_first);
-            let d_a = _mm512_set1_ps(scales.d[t % ROWS]);
-            self.out.store(t, _mm512_fmadd_ps(d_a, total, acc));
+            // Sums of minima are at most 16 · 15 · 2032, or 8 · 63 · 4064: below 2^21.
+            let mut min_sums = [_mm512_setzero_si512(); PANELS];
+            for pair in 0..PAIRS {
+                let of_x = _mm512_set1_epi32(of_x.add(pair).read());
+                for (sum, mins) in min_sums.iter_mut().zip(&scales.min_pairs) {
+                    *sum = _mm512_dpwssd_epi32(*sum, mins[pair], of_x);
+                }
+            }
+            for (p, min_sum) in min_sums.into_iter().enumerate() {
+                let low = _mm512_load_si512(sums.0[2 * p][t].as_ptr().cast());
+                let high = _mm512_load_si512(sums.0[2 * p + 1][t].as_ptr().cast());
+                let mut total = scaled(whole(low, high), scales.d[p]);
+                if PAIRS > 0 {
+                    let min_sum = _mm512_add_epi32(min_sum, _mm512_castps_si512(magic));
+                    let min_sum = _mm512_sub_ps(_mm512_castsi512_ps(min_sum), magic);
+                    total = _mm512_fnmadd_ps(scales.dmin[p], min_sum, total);
+                }
+                let acc = self.out[p].running(t, self.is_first_group);
+                self.out[p].store(t, _mm512_fmadd_ps(d_x, total, acc));
+            }
         }
     }
-}
-
-/// `Σ min · Σ a` over a group of a panel.
-#[target_feature(enable = "avx512f,avx512vnni")]
-#[inline]
-fn min_sum<const PAIRS: usize>(pairs: &[i32; 8], min_pairs: &[[i32; PANEL_ROWS]; 8]) -> __m512i {
-    let mut sum = _mm512_setzero_si512();
-    for (pair, mins) in pairs.iter().zip(min_pairs).take(PAIRS) {
-        // SAFETY: minima are whole, aligned vectors.
-        let mins = unsafe { _mm512_load_si512(mins.as_ptr().cast()) };
-        sum = _mm512_dpwssd_epi32(sum, mins, _mm512_set1_epi32(*pair));
-    }
-    sum
 }

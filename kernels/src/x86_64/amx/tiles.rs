@@ -12,13 +12,15 @@ const ROW_BYTES: usize = 64;
 /// Bytes per row and rows of the eight registers: three kinds of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Bytes in a row of the signed operands, registers 4 and 5; they have 16 rows.
+    /// Rows of the signed operands, registers 4 and 5, and of the sums: 1 to 16.
+    pub(crate) a_rows: u8,
+    /// Bytes in a row of the signed operands.
     pub(crate) a_row_bytes: u8,
     /// Rows of the other operands, registers 6 and 7; they have 64 bytes each.
     pub(crate) b_rows: u8,
 }
 
-/// Eight tile registers. Registers 0 to 3 hold sums, 16 × 16 i32.
+/// Eight tile registers. Registers 0 to 3 hold sums, rows of 16 i32.
 pub(crate) trait Tiles {
     /// Registers of these shapes, all zero.
     ///
@@ -71,7 +73,7 @@ impl Shape {
         };
         config.row_bytes[..8].fill(64);
         config.row_bytes[4..6].fill(self.a_row_bytes.into());
-        config.rows[..6].fill(16);
+        config.rows[..6].fill(self.a_rows);
         config.rows[6..8].fill(self.b_rows);
         config
     }
@@ -251,10 +253,11 @@ mod tests {
             return;
         }
         let mut noise = Noise(61);
-        for (a_row_bytes, b_rows) in [(64, 16), (32, 8)] {
+        for (a_rows, a_row_bytes, b_rows) in [(16, 64, 16), (5, 64, 16), (16, 32, 8)] {
             for _ in 0..50 {
                 let (a, b) = (noise.bytes(1024), noise.bytes(1024));
                 let shape = Shape {
+                    a_rows,
                     a_row_bytes,
                     b_rows,
                 };

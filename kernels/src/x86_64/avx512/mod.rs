@@ -37,9 +37,7 @@ pub(crate) use float::{bf16_matmul, matmul as float_matmul};
 pub(crate) use products::Product;
 #[cfg(test)]
 pub(crate) use super_block::matmul_split_otherwise as super_block_matmul_split_otherwise;
-pub(crate) use super_block::{
-    matmul as super_block_matmul, scaled, scaled_less_min, unpack as unpack_super_block,
-};
+pub(crate) use super_block::{matmul as super_block_matmul, scaled};
 
 use crate::args::Matmul;
 use crate::vector::rows::{Int8Rows, Out};

@@ -219,7 +219,7 @@ pub(crate) fn scaled(sum: __m512i, d: __m512) -> __m512 {
 /// `fma(-dmin, f32(min_sum), fma(d, f32(sum), 0))`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: __m512) -> __m512 {
+fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: __m512) -> __m512 {
     _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(min_sum), scaled(sum, d))
 }
 
@@ -228,19 +228,19 @@ pub(crate) fn scaled_less_min(sum: __m512i, min_sum: __m512i, d: __m512, dmin: _
 /// # Safety
 /// - `panel` is a whole panel of `n_cols` columns; the CPU has the Ice Lake set.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")]
-pub(crate) unsafe fn unpack<B: SuperBlock, const WORDS: bool>(
+unsafe fn unpack<B: SuperBlock>(
     panel: &[u8],
     n_cols: usize,
     g: usize,
     out: &mut UnpackedSuperBlock,
 ) {
     // SAFETY: by the caller.
-    unsafe { unpack_super_block::<B, __m512i, WORDS>(panel, n_cols, g, out) };
+    unsafe { unpack_super_block::<B, __m512i, false>(panel, n_cols, g, out) };
 }
 
 const fn kind<B: SuperBlock>() -> SuperBlockKind {
     SuperBlockKind {
-        unpack: unpack::<B, false>,
+        unpack: unpack::<B>,
         start: B::start,
         sub_cols: B::SUB_COLS,
         max: B::MAX,
