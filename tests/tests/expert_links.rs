@@ -502,7 +502,7 @@ fn a_packed_file_has_its_experts() {
     let error = ModelFile::open(&folder.path("m.slc"), LoadMode::Read).unwrap_err();
     let error = error.to_string();
     assert!(
-        error.contains("m.slc: it is a .slc file, and its experts"),
+        error.contains("m.slc: it is a .slc file whose experts"),
         "{error}"
     );
 }

@@ -538,7 +538,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ("rank 8, takes 16, warns ''", ""),
         (
             "no room: SLUICE_INVALID_ARGUMENT: ",
-            "need an adapter_rank of 16, sluice_context_params.adapter_rank was 0: ",
+            "need an adapter_rank of 16, but sluice_context_params.adapter_rank was 0: ",
         ),
         (
             "adapter of nothing: SLUICE_NULL_POINTER: ",
@@ -550,7 +550,7 @@ fn expected_errors<'e>(cut: &'e str, folder: &'e str) -> Vec<(&'e str, &'e str)>
         ),
         (
             "less room than both take: SLUICE_INVALID_ARGUMENT: ",
-            "need an adapter_rank of 32, sluice_context_params.adapter_rank was 16: ",
+            "need an adapter_rank of 32, but sluice_context_params.adapter_rank was 16: ",
         ),
         ("room for one: SLUICE_OK: ", ""),
         ("without its handle: SLUICE_OK: ", ""),

@@ -33,7 +33,7 @@ pub fn mistaken(head: &[u8]) -> Option<&'static str> {
         );
     }
     if head.starts_with(b"\x1f\x8b") {
-        return Some("it is compressed: run `gunzip` first");
+        return Some("it is compressed by gzip: run `gunzip` first");
     }
     if is_tiktoken(text) {
         return Some(

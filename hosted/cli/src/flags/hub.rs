@@ -24,7 +24,7 @@ pub(crate) struct HubArgs {
         hide_env_values = true
     )]
     hf_repo: Option<String>,
-    /// Use this file or pattern instead of a quantization [short: -hff]
+    /// Use this file or pattern, not a quantization [short: -hff]
     #[arg(
         long,
         value_name = "PATH",

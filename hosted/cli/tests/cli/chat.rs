@@ -276,10 +276,10 @@ fn a_window_that_changes_and_bytes_that_are_no_text() {
     pty.resize(50, 200);
     wait(Duration::from_millis(50));
     pty.send(b"end\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     pty.send(b"caf\xff dog\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     pty.send(format!("/save {}\r", saved.path()).as_bytes());
     pty.expect("4 messages written");
@@ -341,15 +341,15 @@ fn bytes_that_are_no_text_take_nothing_with_them() {
     pty.expect("> ");
     // In one piece with text on both sides, cut within a character, in a marked paste.
     pty.send(b"a\xffb\xe9 c\xe2\x82 d\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     pty.send(b"half \xe2\x82");
     wait(Duration::from_millis(30));
     pty.send(b"\xac whole\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     pty.send(b"\x1b[200~one\xff\rtw\xe9o\r\x1b[31mred \x03 \x04\xf0\x9f\r\x1b[201~ end\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     let expected = [
         "a\u{fffd}b\u{fffd} c\u{fffd} d",
@@ -370,20 +370,20 @@ fn lines_that_come_in_one_piece_are_all_heard() {
     let many: Vec<_> = (0..40).map(|i| format!("line {i}")).collect();
     pty.send((many.join("\r") + "\r").as_bytes());
     for _ in &many {
-        pty.expect("allows");
+        pty.expect("of -n reached");
     }
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 80), many);
     pty.expect("> ");
     // Ctrl-C discards its own line, not the next one.
     pty.send(b"never mind\x03but this\\\rand that\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 82)[40], "but this\nand that");
     pty.expect("> ");
     // Ctrl-Z, in a session where nothing could continue the program.
     pty.send(b"st\x1aill here\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     pty.expect("> ");
     assert_eq!(said(&mut pty, &saved, 84)[41], "still here");
 }
@@ -439,7 +439,7 @@ fn answers_to_a_file_and_lines_that_the_terminal_edits() {
         let mut pty = to_file(more);
         pty.expect("> ");
         pty.send(b"caf\xe9 dog\r");
-        pty.expect("allows");
+        pty.expect("of -n reached");
         pty.expect("> ");
         assert_eq!(said(&mut pty, &saved, 2), ["caf\u{fffd} dog"], "{more:?}");
         pty.expect("> ");
@@ -457,7 +457,7 @@ fn answers_to_a_file_and_lines_that_the_terminal_edits() {
     let mut pty = Pty::start_as_is(dumb);
     pty.expect("> ");
     pty.send(b"Once\r");
-    pty.expect("allows");
+    pty.expect("of -n reached");
     assert!(!pty.seen().contains('\x1b'), "{}", pty.seen());
 }
 
@@ -543,7 +543,7 @@ fn the_history_is_kept() {
         pty.expect("> ");
         pty.send(said.as_bytes());
         pty.send(b"\r");
-        pty.expect("allows");
+        pty.expect("of -n reached");
         assert!(pty.seen().contains("Once upon"));
         pty.expect("> ");
         pty.send(b"\x04");

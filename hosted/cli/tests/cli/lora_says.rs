@@ -132,7 +132,7 @@ fn tensors_that_have_no_place_are_refused_by_name() {
         (
             &b.replace("q_proj", "k_proj"),
             of_b.clone(),
-            "q_proj has a matrix A and no B",
+            "q_proj has a matrix A but no B",
         ),
     ] {
         pair((&a, of_a.clone()), (other, about));

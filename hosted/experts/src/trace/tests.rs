@@ -48,7 +48,7 @@ fn errors_name_the_line_and_the_field() {
         ("[1]", "expected a JSON object"),
         ("{}", "\"token\" is missing"),
         ("{\"token\":-1}", "\"token\": expected an integer"),
-        ("{\"token\":1,\"layer\":1.5}", "\"layer\": a whole number"),
+        ("{\"token\":1,\"layer\":1.5}", "\"layer\": expected an integer"),
         ("{\"token\":1,\"layer\":512}", "at most 512 layers"),
         ("{\"token\":1,\"layer\":1}", "\"experts\" is missing"),
         (
@@ -61,11 +61,11 @@ fn errors_name_the_line_and_the_field() {
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3,4,3]}",
-            "\"experts\": 3 is there twice",
+            "\"experts\": 3 is listed twice",
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3],\"predicted\":[\"a\"]}",
-            "\"predicted\": ids of",
+            "\"predicted\": expert ids are",
         ),
         (
             "{\"token\":1,\"layer\":1,\"experts\":[3],\"cache_hit\":[1]}",

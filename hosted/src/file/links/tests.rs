@@ -154,8 +154,8 @@ fn are_refused(name: &str, cases: Vec<(&str, MetaValue, &str)>) {
 fn wrong_names_of_files_are_named() {
     let cases: [(&[&str], &str); 6] = [
         (&["data/a.bin"], "file_bytes has 2 elements, expected 1"),
-        (&["", "b"], "element 0 of sluice.experts.files cannot"),
-        (&["a\0b", "b"], "element 0 of sluice.experts.files cannot"),
+        (&["", "b"], "element 0 of sluice.experts.files is invalid"),
+        (&["a\0b", "b"], "element 0 of sluice.experts.files is invalid"),
         (&["data/c.bin", "b"], "data/c.bin: No such file"),
         (&["/dev/zero", "b"], "/dev/zero is not a regular file"),
         (&["../", "b"], "/../ is a directory"),
@@ -169,7 +169,7 @@ fn wrong_names_of_files_are_named() {
 #[test]
 fn wrong_lengths_of_files_are_named() {
     let changed = "b.bin: it has 64 bytes, but had 18446744073709551615";
-    let element = "element 0 of sluice.experts.file_bytes cannot";
+    let element = "element 0 of sluice.experts.file_bytes is invalid";
     let cases = [
         ("a".into(), "type string, expected an array"),
         (
@@ -220,7 +220,7 @@ fn wrong_tensors_are_named() {
 fn wrong_places_are_named() {
     let index = |places: &[u32]| MetaValue::u32s(places);
     let offsets = |places: &[u64]| MetaValue::u64s(places);
-    let element = "element 1 of sluice.experts.file_index cannot";
+    let element = "element 1 of sluice.experts.file_index is invalid";
     let cases = vec![
         (FILE_INDEX, index(&[1, 2, 1, 0]), element),
         (FILE_INDEX, index(&[1, u32::MAX, 1, 0]), element),

@@ -121,7 +121,7 @@ fn parts_that_disagree_are_named() {
     named.set("general.name", "another");
     let (error, _, second) = said(named, &["b"]);
     assert!(
-        error.starts_with(&format!("{second}: general.name is not")),
+        error.starts_with(&format!("{second}: general.name does not match")),
         "{error}"
     );
     let (error, _, second) = said(GgufHeader::new(), &["a"]);

@@ -47,7 +47,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = EvictionPolicy::ALL,
         value_parser = one_of::<EvictionPolicy>(EvictionPolicy::ALL.map(EvictionPolicy::name)))]
     policy: Vec<EvictionPolicy>,
-    /// Set the profile of the experts that the policy static keeps in half the slots
+    /// Set the profile from which the policy static fills half the slots
     ///
     /// By default the trace's own profile, which looks ahead.
     #[arg(long, value_name = "FILE")]
