@@ -48,7 +48,10 @@ fn errors_name_the_line_and_the_field() {
         ("[1]", "expected a JSON object"),
         ("{}", "\"token\" is missing"),
         ("{\"token\":-1}", "\"token\": expected an integer"),
-        ("{\"token\":1,\"layer\":1.5}", "\"layer\": expected an integer"),
+        (
+            "{\"token\":1,\"layer\":1.5}",
+            "\"layer\": expected an integer",
+        ),
         ("{\"token\":1,\"layer\":512}", "at most 512 layers"),
         ("{\"token\":1,\"layer\":1}", "\"experts\" is missing"),
         (

@@ -155,7 +155,10 @@ fn wrong_names_of_files_are_named() {
     let cases: [(&[&str], &str); 6] = [
         (&["data/a.bin"], "file_bytes has 2 elements, expected 1"),
         (&["", "b"], "element 0 of sluice.experts.files is invalid"),
-        (&["a\0b", "b"], "element 0 of sluice.experts.files is invalid"),
+        (
+            &["a\0b", "b"],
+            "element 0 of sluice.experts.files is invalid",
+        ),
         (&["data/c.bin", "b"], "data/c.bin: No such file"),
         (&["/dev/zero", "b"], "/dev/zero is not a regular file"),
         (&["../", "b"], "/../ is a directory"),
