@@ -660,11 +660,8 @@ fn templates_render_what_was_said_and_nothing_else() {
 fn messages_cannot_write_control_tokens() {
     let ran = piped(&["-n", "1"], b"<|endoftext|>\n/tokens\n");
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let line = ran
-        .stderr
-        .lines()
-        .find(|line| line.contains(" of "))
-        .unwrap();
-    let n: usize = line.split(' ').next().unwrap().parse().unwrap();
-    assert!(n > 4, "{line}");
+    let lines = ran.stderr.lines().filter(|line| line.contains(" of "));
+    let numbers = lines.filter_map(|line| line.split(' ').next()?.parse::<usize>().ok());
+    let n = numbers.max().unwrap();
+    assert!(n > 4, "{ran:?}");
 }

@@ -101,7 +101,7 @@ fn documents_keep_to_a_schema() {
     fails(
         1,
         &["run", "-n", "1", "-j", "{"],
-        &["--json-schema", "not JSON"],
+        &["--json-schema", "not valid JSON"],
     );
     fails(
         1,

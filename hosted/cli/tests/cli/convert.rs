@@ -474,7 +474,7 @@ fn what_is_wrong_with_a_configuration_is_named() {
         ),
         (
             json!({"num_attention_heads": 0}),
-            "num_attention_heads is 0, not a whole number",
+            "num_attention_heads is 0, not an integer",
         ),
         (json!({"num_key_value_heads": 3}), "does not divide"),
         (
@@ -527,7 +527,7 @@ fn what_is_wrong_with_weights_is_named() {
     refused(
         "qwen2",
         extra,
-        &["model.x", "not one of the qwen2 architecture"],
+        &["model.x", "does not belong to the qwen2 architecture"],
     );
     let shape = |folder: &Folder| {
         rewrite(folder, &|tensors| {
@@ -579,7 +579,7 @@ fn what_is_wrong_with_shards_is_named() {
     let path = |folder: &Folder, name: &str| folder.0.join("llama3").join(name);
     let second = "model-00002-of-00003.safetensors";
     let absent = |folder: &Folder| fs::remove_file(path(folder, second)).unwrap();
-    refused("llama3", absent, &[second, "No such file"]);
+    refused("llama3", absent, &[second, "does not exist"]);
     let index = "model.safetensors.index.json";
     let unindexed = |folder: &Folder| {
         absent(folder);
@@ -618,7 +618,7 @@ fn what_is_wrong_with_a_tokenizer_is_named() {
     let cases = [
         (
             json!({"pre_tokenizer": {"type": "Whitespace"}}),
-            "unknown pre-tokenizer (Whitespace); --pre",
+            "unknown pre-tokenizer (Whitespace); set",
         ),
         (
             json!({"model": {"type": "WordLevel", "vocab": {"a": 0}}}),

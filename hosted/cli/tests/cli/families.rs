@@ -366,7 +366,7 @@ fn what_an_architecture_takes_for_granted_is_checked() {
         (
             "nemotron-h",
             json!({"hybrid_override_pattern": "M-*X"}),
-            "has \"X\"",
+            "has the unknown value \"X\"",
         ),
         (
             "minimax-m2",

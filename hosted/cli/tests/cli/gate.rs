@@ -335,7 +335,7 @@ fn mistakes_are_named() {
     fails(
         1,
         &["gate", text.path(), "--column", "c"],
-        &["no column \"c\"", "a,b"],
+        &["column \"c\" does not exist", "a,b"],
     );
     fails(1, &["gate", text.path()], &["bad.csv", "2 columns"]);
     let wav = wav_file("mistakes.wav");

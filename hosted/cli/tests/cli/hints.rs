@@ -106,7 +106,7 @@ fn flags_of_single_programs_are_known() {
         ),
         (
             &["quantize", "--prune-layers", "3", MODEL, "Q8_0"],
-            "--prune-layers 3: layers",
+            "--prune-layers 3: removing layers is not supported",
         ),
     ];
     for (args, expected) in cases {

@@ -291,7 +291,10 @@ fn experts_that_are_left_are_found_again() {
     assert_eq!(limited("-Sn 12", &left).stdout, expected);
     let refused = limited("-n 12", &left);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    for part in ["lie in 10 files: 12 may be open at once", "ulimit -Hn"] {
+    for part in [
+        "are in 10 files: at most 12 files may be open at once",
+        "ulimit -Hn",
+    ] {
         assert!(refused.stderr.contains(part), "{refused:?}");
     }
     // All of it can be moved.

@@ -261,7 +261,7 @@ fn gguf_files_that_cannot_be_honoured_are_refused_by_name() {
         ),
         (
             |h| h.set("adapter.lora.alpha", 8_u32),
-            "adapter.lora.alpha has another type",
+            "adapter.lora.alpha has an unexpected type",
         ),
         (
             |h| h.set("adapter.lora.alpha", f32::INFINITY),

@@ -136,7 +136,7 @@ fn files_that_are_no_cache_of_this_model() {
         &["another type or shape"],
     );
     let small = ["--prompt-cache", cache.path(), "-c", "8", "-p", "Once"];
-    fails(1, &small, &["the context 8"]);
+    fails(1, &small, &["more than the context of 8"]);
     let other = fixture("models/llama-Q8_0.gguf");
     let other = ["--prompt-cache", cache.path(), "-m", &other];
     fails(1, &[&FLAGS[..], &other].concat(), &["another model"]);

@@ -181,7 +181,7 @@ fn wrong_usage_is_named() {
     fails(
         2,
         &["quantize", "--bits-per-weight", "4", MODEL, out, q8],
-        &["leave Q8_0 out"],
+        &["omit Q8_0"],
     );
     assert!(folder.names().is_empty());
 }
