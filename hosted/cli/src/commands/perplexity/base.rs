@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"_logits_";
 const HEADER_BYTES: u64 = 20;
-/// Range of log-probabilities that are told apart, in nats below the best token.
+/// Range of log-probabilities that the file resolves, in nats below the best token.
 const RANGE: f32 = 16.0;
 
 /// The shape of a file.
