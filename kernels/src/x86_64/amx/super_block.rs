@@ -20,7 +20,7 @@ use crate::x86_64::avx512::{self, scaled};
 use core::arch::x86_64::*;
 
 /// The fewest tokens whose products pay for planes.
-const TOKENS_MIN: usize = 16;
+const TOKENS_MIN: usize = 32;
 /// From this number of tokens on, types without minima are faster as [`wide`] multiplies them.
 const TOKENS_WIDE: usize = 256;
 
