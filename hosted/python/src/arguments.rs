@@ -71,6 +71,13 @@ impl<'p> Arguments<'p> {
 }
 
 impl<'p> Argument<'p> {
+    pub(crate) fn new(path: &str, value: Bound<'p, PyAny>) -> Self {
+        Self {
+            path: path.to_owned(),
+            value,
+        }
+    }
+
     pub(crate) fn bool(&self) -> PyResult<bool> {
         let value = self.value.cast::<PyBool>();
         value.map_or_else(
@@ -90,7 +97,7 @@ impl<'p> Argument<'p> {
     pub(crate) fn text(&self) -> PyResult<String> {
         match self.value.cast::<PyString>() {
             Ok(text) => unicode(text),
-            Err(_) => Err(self.wrong("a text")),
+            Err(_) => Err(self.wrong("a string")),
         }
     }
 
@@ -123,7 +130,7 @@ impl<'p> Argument<'p> {
         if self.is_text() {
             return Ok(vec![self.text()?]);
         }
-        let items = self.items("a text or a list of texts")?;
+        let items = self.items("a string or a list of strings")?;
         items.iter().map(Self::text).collect()
     }
 
@@ -132,7 +139,7 @@ impl<'p> Argument<'p> {
         if let Some(tokens) = self.plain_tokens() {
             return Ok(tokens);
         }
-        let items = self.items("a list of tokens")?;
+        let items = self.items("a list of token ids")?;
         items.iter().map(Self::token).collect()
     }
 
@@ -145,7 +152,7 @@ impl<'p> Argument<'p> {
 
     pub(crate) fn token(&self) -> PyResult<u32> {
         let token = self.whole().and_then(|number| u32::try_from(number).ok());
-        token.ok_or_else(|| self.wrong("a token"))
+        token.ok_or_else(|| self.wrong("a token id"))
     }
 
     /// The arguments in a dictionary.
@@ -173,7 +180,7 @@ impl<'p> Argument<'p> {
 
     /// An integer in `range`. A float may be one.
     pub(crate) fn int(&self, range: RangeInclusive<i64>) -> PyResult<i64> {
-        let number = self.whole().ok_or_else(|| self.wrong("a whole number"))?;
+        let number = self.whole().ok_or_else(|| self.wrong("an integer"))?;
         match range.contains(&number) {
             true => Ok(number),
             false => Err(self.outside(&range)),
@@ -326,7 +333,7 @@ impl<'p> Argument<'p> {
 
 fn unicode(text: &Bound<'_, PyString>) -> PyResult<String> {
     text.extract().map_err(|error: PyErr| {
-        let message = format!("a text is not Unicode: {error}");
+        let message = format!("a string is not Unicode: {error}");
         RefusedError::new_err((message, "", None::<String>))
     })
 }

@@ -67,7 +67,7 @@ pub(crate) fn completion(
     let prompt = arguments.get("prompt")?.ok_or_else(|| missing("prompt"))?;
     request.prompts = match arguments.get("suffix")? {
         Some(suffix) if !suffix.text()?.is_empty() => {
-            let needs = |_| suffix.refused("needs a prompt that is one text");
+            let needs = |_| suffix.refused("needs a prompt that is one string");
             vec![CompletionPrompt::Infill(Infill {
                 prefix: prompt.text().map_err(needs)?,
                 suffix: suffix.text()?,
@@ -122,11 +122,11 @@ pub(crate) fn rerank(values: Bound<'_, PyDict>) -> PyResult<Asked<RerankRequest>
         let document = |document: &Argument<'_>| match document.arguments() {
             Ok(mut parts) => parts
                 .get("text")?
-                .ok_or_else(|| document.wrong("a text"))?
+                .ok_or_else(|| document.wrong("a string"))?
                 .text(),
             Err(_) => document.text(),
         };
-        let items = documents.items("a list of texts")?;
+        let items = documents.items("a list of strings")?;
         if items.len() > DOCUMENTS_MAX {
             return Err(documents.refused(format!("at most {DOCUMENTS_MAX} are allowed")));
         }

@@ -76,7 +76,7 @@ pub(crate) fn prompts(
     }
     let items = match x.is_text() || plain.is_some() {
         true => Vec::new(),
-        false => x.items("a text, or a list of tokens")?,
+        false => x.items("a string or a list of token ids")?,
     };
     let is_list = !items.is_empty() && !items.iter().any(Argument::is_number);
     let ours = if is_list { "prompts" } else { "prompts[0]" };
@@ -98,7 +98,7 @@ fn prompt(x: &Argument<'_>) -> PyResult<CompletionPrompt> {
         return Ok(CompletionPrompt::tokens(tokens));
     }
     let mut parts = Vec::new();
-    for part in x.items("a text, or a list of tokens")? {
+    for part in x.items("a string or a list of token ids")? {
         match parts.last_mut() {
             _ if part.is_text() => parts.push(PromptPart::Text(part.text()?)),
             Some(PromptPart::Tokens(tokens)) => tokens.push(part.token()?),

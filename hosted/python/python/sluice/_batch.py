@@ -106,11 +106,11 @@ def tokens_of(given: Any, model: Model) -> list[int]:
         TypeError, ValueError: it is something else.
     """
     if isinstance(given, (bytes, bytearray)) or not hasattr(given, "__iter__"):
-        raise TypeError(f"a prompt is {type(given).__name__}, expected a text, or a list of tokens")
+        raise TypeError(f"a prompt is {type(given).__name__}, expected a string or a list of token ids")
     tokens = []
     for value in given:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"a prompt of tokens has {value!r}, expected a whole number")
+            raise TypeError(f"a prompt of tokens has {value!r}, expected an integer")
         tokens.append(int(value))
     n_vocab = model.n_vocab
     if not tokens:

@@ -1,5 +1,6 @@
 //! Values of keyword arguments: what each kind accepts, and why others are refused.
 
+use crate::arguments::Argument;
 use core::fmt::Display;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
@@ -126,13 +127,8 @@ where
     }
 }
 
-/// Reads an object of JSON.
+/// Reads a JSON object.
 pub(super) fn json(value: &Bound<'_, PyAny>) -> Result<Map<String, Value>, Refusal> {
-    let dump = || {
-        let json = value.py().import("json")?;
-        json.call_method1("dumps", (value,))?.extract::<String>()
-    };
-    let text = dump().map_err(|error| Refusal::Type(format!("expected JSON: {error}")))?;
-    serde_json::from_str(&text)
-        .map_err(|error| Refusal::Type(format!("expected a mapping: {error}")))
+    let object = Argument::new("the value", value.clone()).object();
+    object.map_err(|error| Refusal::Type(format!("expected JSON: {error}")))
 }
