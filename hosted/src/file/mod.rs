@@ -13,7 +13,8 @@
 //! are in files of another program ([`ExpertLinks`]).
 //!
 //! Output files are [`OutputFile`]s: complete under their name, or absent. [`GgufWriter`] writes GGUF
-//! into one. [`mistaken`] identifies other files that stand in a model's place.
+//! into one. [`mistaken`] identifies other files that stand in a model's place. [`FolderKey`] authenticates what a
+//! folder of caches holds.
 
 mod bytes;
 mod gguf;
@@ -24,6 +25,7 @@ mod mistaken;
 mod model;
 mod output;
 mod partial;
+mod private;
 mod read;
 mod split;
 mod unpacked;
@@ -35,6 +37,9 @@ pub use mapped::MappedFile;
 pub use mistaken::mistaken;
 pub use model::ModelFile;
 pub use output::{OutputError, OutputFile};
+pub use private::{
+    FolderKey, PrivateFileError, PrivateFileProblem, SharedFolder, open_plain, open_private,
+};
 pub use read::ReadFile;
 pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};
 pub use unpacked::GgufInSlc;

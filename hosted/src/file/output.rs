@@ -64,6 +64,14 @@ impl OutputFile {
         Self::create_with(path, overwrite, PUBLIC, Some(magic))
     }
 
+    /// Begins a file that will be called `path`, which does not exist, and that only this user may read.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub(super) fn create_private(path: &Path) -> Result<Self, OutputError> {
+        Self::create_with(path, false, PRIVATE, None)
+    }
+
     /// With the permissions `mode`, or the replaced file's.
     fn create_with(
         path: &Path,
@@ -178,10 +186,10 @@ impl OutputFile {
     ///
     /// # Errors
     /// [`OutputError::Write`], or [`OutputError::Exists`] where another process was faster.
-    pub fn finish(self) -> Result<(), OutputError> {
+    pub fn finish(mut self) -> Result<(), OutputError> {
         let synced = self.partial.file.sync_all();
         synced.map_err(|error| self.write_error(error))?;
-        self.rename()?;
+        self.partial.is_renamed = self.rename()?;
         // Sync the name, too. Some file systems have no folders to sync.
         let folder = self
             .path
@@ -192,23 +200,36 @@ impl OutputFile {
         Ok(())
     }
 
-    fn rename(&self) -> Result<(), OutputError> {
+    /// False if the temporary name is still there, too.
+    fn rename(&self) -> Result<bool, OutputError> {
+        let renamed = |result: io::Result<()>| match result {
+            Ok(()) => Ok(true),
+            Err(error) => Err(self.write_error(error)),
+        };
         if self.overwrite {
-            let renamed = fs::rename(&self.partial.path, &self.path);
-            return renamed.map_err(|error| self.write_error(error));
+            return renamed(fs::rename(&self.partial.path, &self.path));
         }
         let (from, to) = (&self.partial.path, &self.path);
         match sys::renameat_with(sys::CWD, from, sys::CWD, to, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Err(OutputError::Exists {
-                path: self.path.clone(),
-            }),
-            // The file system does not support such a rename: check, then rename.
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Err(self.exists()),
+            // The file system does not support such a rename: another name, or else check, then rename.
             Err(Errno::INVAL | Errno::NOSYS) if !self.path.exists() => {
-                let renamed = fs::rename(from, to);
-                renamed.map_err(|error| self.write_error(error))
+                match fs::hard_link(from, to) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        Err(self.exists())
+                    }
+                    Err(_) => renamed(fs::rename(from, to)),
+                    Ok(()) => Ok(false),
+                }
             }
             Err(error) => Err(self.write_error(error.into())),
+        }
+    }
+
+    fn exists(&self) -> OutputError {
+        OutputError::Exists {
+            path: self.path.clone(),
         }
     }
 

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct PartialFile {
     pub(super) path: PathBuf,
     pub(super) file: File,
+    /// Whether the file has its final name. The temporary one may then be another file's already.
+    pub(super) is_renamed: bool,
     /// Its place in [`NAMES`].
     slot: Option<usize>,
 }
@@ -92,6 +94,7 @@ impl PartialFile {
                     return Ok(Self {
                         path: partial,
                         file,
+                        is_renamed: false,
                         slot,
                     });
                 }
@@ -107,8 +110,9 @@ const TRIES: u32 = 1000;
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Already gone if it was renamed.
-        let _removed = fs::remove_file(&self.path);
+        if !self.is_renamed {
+            let _removed = fs::remove_file(&self.path);
+        }
         if let Some(slot) = self.slot {
             leave(slot);
         }

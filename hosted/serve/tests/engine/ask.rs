@@ -112,15 +112,15 @@ impl Setup {
     /// Changes one byte of every page on disk.
     pub(crate) fn damage_pages(&self) {
         let mut n = 0;
-        for sub in std::fs::read_dir(self.disk.as_ref().unwrap()).unwrap() {
-            for file in std::fs::read_dir(sub.unwrap().path()).unwrap() {
-                let path = file.unwrap().path();
-                let mut bytes = std::fs::read(&path).unwrap();
-                let at = bytes.len() / 2;
-                bytes[at] ^= 0x10;
-                std::fs::write(path, bytes).unwrap();
-                n += 1;
-            }
+        let subfolders = std::fs::read_dir(self.disk.as_ref().unwrap()).unwrap();
+        let files = subfolders.filter_map(|sub| std::fs::read_dir(sub.unwrap().path()).ok());
+        for file in files.flatten() {
+            let path = file.unwrap().path();
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = bytes.len() / 2;
+            bytes[at] ^= 0x10;
+            std::fs::write(path, bytes).unwrap();
+            n += 1;
         }
         assert!(n > 0);
     }

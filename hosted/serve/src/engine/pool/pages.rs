@@ -93,7 +93,7 @@ impl Pool {
             if let Some(backing) = &mut self.backing
                 && self.cache.contains(&key)
             {
-                backing.push(key);
+                backing.push(key, FileKind::Page);
             }
         }
         let last = keys[n - 1];
@@ -101,11 +101,13 @@ impl Pool {
             && let Some(name) = self.cache.name_for(&mut self.session, &last)
         {
             match self.session.checkpoint(text.sequence(), name) {
-                Ok(()) => self.cache.named(&last, name),
+                Ok(()) => {
+                    self.cache.named(&last, name);
+                    if let Some(backing) = &mut self.backing {
+                        backing.push(last, FileKind::State);
+                    }
+                }
                 Err(error) => (self.log)(&format!("a state is not cached: {error}")),
-            }
-            if let Some(backing) = &mut self.backing {
-                backing.push(last);
             }
         }
     }
@@ -121,7 +123,7 @@ impl Pool {
         backing.is_some_and(|backing| backing.write(n, &self.cache, &self.session))
     }
 
-    /// Requests pages of a prompt from the disk that memory does not have; false if the disk does not have them either.
+    /// Looks on the disk for pages of a prompt that memory does not have; false if memory has them all.
     pub(in crate::engine) fn fetch(&self, request: &Request, chain: &mut Chain) -> bool {
         let backing = self.backing.as_ref().filter(|_| request.uses_cache);
         backing.is_some_and(|backing| {
