@@ -190,6 +190,11 @@ typedef struct sluice_chat_params {
    Must be 0.
    */
   uint32_t reserved;
+  /*
+   The conversation as a JSON array of messages as in OpenAI's API, which may have calls and their results; null
+   for `messages`, which has to be empty otherwise.
+   */
+  const char *messages_json;
 } sluice_chat_params;
 
 /*
@@ -664,9 +669,9 @@ struct sluice_chat_params sluice_chat_params_default(void);
 
 /*
  Renders the prompt for a conversation, without a terminating zero, and writes its length in bytes
- to `*text_len`; with a null `text` only the length is written. The prompt includes the
- beginning-of-sequence token if the model needs one, so generate from it with `add_special` 0 and
- `parse_special` 1. `params` may be null.
+ to `*text_len`; with a null `text` only the length is written. Messages and tools that the template cannot take are
+ rewritten. The prompt includes the beginning-of-sequence token if the model needs one, so generate from it with
+ `add_special` 0 and `parse_special` 1. `params` may be null.
 
  # Safety
  - `model` is a handle, `messages` points to `n_messages` messages whose texts are

@@ -4,8 +4,8 @@ use crate::arguments::{Versioned, c_text, check_memory, fill, params, slice};
 use crate::model::{ModelHandle, handle};
 use crate::status::{Failure, Status, guard};
 use core::ffi::c_char;
-use core::ptr;
-use sluice_text::chat::template;
+use core::{fmt, ptr};
+use sluice_text::chat::{PromptMaker, template};
 use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
 use static_assertions::const_assert_eq;
 
@@ -36,6 +36,9 @@ pub struct ChatParams {
     pub add_generation_prompt: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// The conversation as a JSON array of messages as in OpenAI's API, which may have calls and their results; null
+    /// for `messages`, which has to be empty otherwise.
+    pub messages_json: *const c_char,
 }
 
 // SAFETY: numbers and pointers without padding.
@@ -48,6 +51,7 @@ unsafe impl Versioned for ChatParams {
         variables: ptr::null(),
         add_generation_prompt: 1,
         reserved: 0,
+        messages_json: ptr::null(),
     };
 }
 
@@ -55,7 +59,7 @@ unsafe impl Versioned for ChatParams {
 #[cfg(target_pointer_width = "64")]
 const_assert_eq!(size_of::<ChatMessage>(), 16);
 #[cfg(target_pointer_width = "64")]
-const_assert_eq!(size_of::<ChatParams>(), 40);
+const_assert_eq!(size_of::<ChatParams>(), 48);
 
 /// The model's own template, with the beginning of the assistant's turn.
 #[unsafe(no_mangle)]
@@ -64,9 +68,9 @@ pub extern "C" fn sluice_chat_params_default() -> ChatParams {
 }
 
 /// Renders the prompt for a conversation, without a terminating zero, and writes its length in bytes
-/// to `*text_len`; with a null `text` only the length is written. The prompt includes the
-/// beginning-of-sequence token if the model needs one, so generate from it with `add_special` 0 and
-/// `parse_special` 1. `params` may be null.
+/// to `*text_len`; with a null `text` only the length is written. Messages and tools that the template cannot take are
+/// rewritten. The prompt includes the beginning-of-sequence token if the model needs one, so generate from it with
+/// `add_special` 0 and `parse_special` 1. `params` may be null.
 ///
 /// # Safety
 /// - `model` is a handle, `messages` points to `n_messages` messages whose texts are
@@ -84,7 +88,7 @@ pub unsafe extern "C" fn sluice_chat_render(
 ) -> Status {
     // SAFETY: by the caller.
     guard(|| unsafe {
-        let model = &handle("model", model)?.model;
+        let model = handle("model", model)?;
         let messages = slice("messages", messages, n_messages)?;
         let rendered = render(model, messages, &self::params(params)?)?;
         fill(
@@ -100,7 +104,7 @@ pub unsafe extern "C" fn sluice_chat_render(
 /// # Safety
 /// - All texts are null or zero-terminated.
 unsafe fn render(
-    model: &sluice::Model,
+    model: &ModelHandle,
     messages: &[ChatMessage],
     params: &ChatParams,
 ) -> Result<String, Failure> {
@@ -113,6 +117,15 @@ unsafe fn render(
         let role = needed("role", message.role)?;
         Ok(Message::new(role, needed("content", message.content)?))
     };
+    // SAFETY: by the caller.
+    let (asked, tools, variables, talk) = unsafe {
+        (
+            c_text("chat_template", params.chat_template)?,
+            c_text("tools", params.tools)?,
+            c_text("variables", params.variables)?,
+            c_text("messages_json", params.messages_json)?,
+        )
+    };
     let lens = messages.iter().map(|message| {
         let (role, content) = (
             needed("role", message.role)?,
@@ -122,33 +135,32 @@ unsafe fn render(
     });
     let bytes = lens.sum::<Result<usize, Failure>>()?;
     // They are copied, passed to the template, and rendered.
+    let bytes = bytes + talk.map_or(0, str::len);
     check_memory("the conversation", bytes.saturating_mul(4))?;
-    let messages: Vec<_> = messages
-        .iter()
-        .map(message)
-        .collect::<Result<_, Failure>>()?;
-    // SAFETY: by the caller.
-    let (asked, tools, variables) = unsafe {
-        (
-            c_text("chat_template", params.chat_template)?,
-            c_text("tools", params.tools)?,
-            c_text("variables", params.variables)?,
-        )
+    let messages: Vec<Message> = match talk {
+        Some(_) if !messages.is_empty() => {
+            let why = "messages_json cannot be combined with messages";
+            return Err(Failure::new(Status::SLUICE_INVALID_ARGUMENT, why));
+        }
+        Some(talk) => json("messages_json", talk)?,
+        None => messages
+            .iter()
+            .map(message)
+            .collect::<Result<_, Failure>>()?,
     };
-    let template = match asked {
-        Some(text) => ChatTemplate::parse(template(text).unwrap_or(text)),
-        None => ChatTemplate::from_gguf(model.gguf(), None),
+    let invalid = |error: &dyn fmt::Display| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
+    let tokenizer = model.model.tokenizer();
+    let given;
+    let maker = match asked {
+        Some(text) => {
+            let template = ChatTemplate::parse(template(text).unwrap_or(text));
+            given = PromptMaker::new(template.map_err(|error| invalid(&error))?, tokenizer);
+            &given
+        }
+        None => model.prompts().map_err(|error| invalid(&error))?,
     };
-    let tokenizer = model.tokenizer();
-    let name = |token: Option<u32>| {
-        let piece = tokenizer.piece(token?);
-        Some(String::from_utf8_lossy(piece).into_owned())
-    };
-    let (bos, eos) = (name(tokenizer.bos()), name(tokenizer.eos()));
     let options = RenderOptions {
         add_generation_prompt: params.add_generation_prompt != 0,
-        bos_token: bos.clone(),
-        eos_token: eos,
         tools: tools.map(|text| json("tools", text)).transpose()?,
         extra: variables
             .map(|text| json("variables", text))
@@ -156,12 +168,13 @@ unsafe fn render(
             .unwrap_or_default(),
         ..RenderOptions::default()
     };
-    let invalid = |error| Failure::new(Status::SLUICE_INVALID_ARGUMENT, error);
-    let text = template.and_then(|template| template.render(&messages, &options));
-    let text = text.map_err(invalid)?;
+    let text = maker
+        .text(&messages, &options)
+        .map_err(|error| invalid(&error))?;
     // A template may write the beginning-of-sequence token, or leave it to the tokenizer.
-    match bos.filter(|bos| tokenizer.adds_bos() && !text.starts_with(bos.as_str())) {
-        Some(bos) => Ok(bos + &text),
+    let (bos, _) = maker.ends();
+    match bos.filter(|bos| tokenizer.adds_bos() && !text.starts_with(bos)) {
+        Some(bos) => Ok(format!("{bos}{text}")),
         None => Ok(text),
     }
 }

@@ -16,14 +16,19 @@ use sluice::host::topology::Cores;
 use sluice::host::workers::WORKERS_MAX;
 use sluice::model::{LoadError, LoadOptions, ModelSource, OpenError};
 use sluice::session::SessionError;
+use sluice_text::chat::PromptMaker;
+use sluice_text::chat_template::{ChatTemplate, ChatTemplateError};
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// A model in memory. Contexts share it and keep it alive.
 #[derive(Debug)]
 pub struct ModelHandle {
     pub(crate) model: sluice::Model,
     process: Process,
+    /// Of the model's own template, once a prompt was asked for.
+    prompts: OnceLock<PromptMaker>,
 }
 
 // A handle may be used from any thread.
@@ -86,7 +91,21 @@ impl ModelHandle {
         Ok(Self {
             model,
             process: Process::current(),
+            prompts: OnceLock::new(),
         })
+    }
+
+    /// What makes prompts with the model's own template.
+    ///
+    /// # Errors
+    /// The file has no template, or it is not well formed.
+    pub(crate) fn prompts(&self) -> Result<&PromptMaker, ChatTemplateError> {
+        if let Some(prompts) = self.prompts.get() {
+            return Ok(prompts);
+        }
+        let template = ChatTemplate::from_gguf(self.model.gguf(), None)?;
+        let made = || PromptMaker::new(template, self.model.tokenizer());
+        Ok(self.prompts.get_or_init(made))
     }
 
     /// # Errors

@@ -55,6 +55,12 @@ impl Template {
         Ok(template)
     }
 
+    /// Its source, without the tags that mark generated text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Renders the template with `variables`, to at most [`OUTPUT_BYTES_MAX`](crate::OUTPUT_BYTES_MAX); `strftime_now`
     /// uses `now`. The template is compiled each time, which takes about ten microseconds per kilobyte of template.
     ///

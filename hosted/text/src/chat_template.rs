@@ -113,7 +113,13 @@ impl ChatTemplate {
         }
     }
 
-    /// The prompt for `messages` ([`Template::render`]).
+    /// Its source ([`Template::source`]).
+    #[must_use]
+    pub fn source(&self) -> &str {
+        self.0.source()
+    }
+
+    /// The prompt for `messages`, which go in unchanged ([`Template::render`]).
     ///
     /// # Errors
     /// The template refuses the messages, fails, or exceeds a limit; the error names the line.

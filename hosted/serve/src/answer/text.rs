@@ -50,8 +50,9 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
 pub(crate) async fn prompt(context: &Context, mut request: ChatRequest) -> Result<ChatPrompt> {
     let lease = context.model(request.model.name.as_deref()).await?;
     let work = move || {
-        let conversation = Conversation::take(&mut request)?;
+        let mut conversation = Conversation::take(&mut request)?;
         let prompts = lease.prompts();
+        Answers::take(&mut request, prompts, &mut conversation)?;
         let prompt = prompts.prompt(lease.model(), &conversation)?;
         Ok(ChatPrompt {
             text: prompt.text,

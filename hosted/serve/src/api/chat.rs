@@ -10,7 +10,7 @@ use sluice_text::chat_template::Message;
 pub struct ChatRequest {
     /// The model.
     pub model: ModelChoice,
-    /// The conversation, at least one message. Contents are strings, or `None`.
+    /// The conversation, at least one message. Contents are text, parts of type `text`, null, or `None`.
     pub messages: Vec<Message>,
     /// Whether the last message, which is the assistant's, is the beginning of the answer.
     pub continues_last: bool,

@@ -37,8 +37,7 @@ pub(crate) struct Constraint {
 }
 
 impl Answers {
-    /// Takes the tools and the reasoning options out of a request, and describes the tools in a message if the
-    /// template does not.
+    /// Takes the tools and the reasoning options out of a request. With a choice of none, the prompt has no tools.
     pub(crate) fn take(
         request: &mut ChatRequest,
         prompts: &Prompts,
@@ -51,11 +50,8 @@ impl Answers {
         if choice == ToolChoice::None {
             tools.clear();
         }
-        if tools.is_empty() || !dialect.writes_tools() {
+        if tools.is_empty() {
             conversation.options.tools = None;
-        }
-        if let Some(text) = dialect.system_text(&tools) {
-            conversation.instruct(&text);
         }
         Ok(Self {
             parallel: request.parallel_calls,

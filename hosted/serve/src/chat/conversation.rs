@@ -48,18 +48,6 @@ impl Conversation {
             begun,
         })
     }
-
-    /// Adds `text` to the system message.
-    pub(super) fn instruct(&mut self, text: &str) {
-        let first = self.messages.first_mut();
-        match first.filter(|first| first.role == "system") {
-            Some(first) => {
-                let content = first.content.as_ref().and_then(Value::as_str);
-                first.content = Some(format!("{}\n\n{text}", content.unwrap_or_default()).into());
-            }
-            None => self.messages.insert(0, Message::new("system", text)),
-        }
-    }
 }
 
 /// Takes the assistant's last message as the beginning of the answer.
@@ -68,6 +56,10 @@ fn begun(messages: &mut Vec<Message>) -> Result<String, ApiError> {
     let content = last.and_then(|message| message.content);
     match content {
         Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+            Ok(texts.collect())
+        }
         _ => {
             let what = "the last message must be an assistant message with text";
             Err(ApiError::field("continues_last", what))

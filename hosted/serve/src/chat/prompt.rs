@@ -14,7 +14,6 @@ use sluice_text::chat_template::ChatTemplate;
 pub(crate) struct Prompts {
     maker: PromptMaker,
     source: String,
-    dialect: Dialect,
     /// The text that ends a turn if the vocabulary has no token for that.
     stop: Option<&'static str>,
 }
@@ -36,7 +35,6 @@ impl Prompts {
         Ok(Self {
             maker: PromptMaker::new(parsed, tokenizer),
             source: source.to_owned(),
-            dialect: Dialect::of_template(source),
             stop: given.and_then(end_of_turn).filter(|text| !is_token(text)),
         })
     }
@@ -48,7 +46,7 @@ impl Prompts {
 
     /// How the model writes reasoning and calls.
     pub(crate) const fn dialect(&self) -> &Dialect {
-        &self.dialect
+        self.maker.dialect()
     }
 
     /// The texts of the tokens that begin and end a sequence.

@@ -7,6 +7,7 @@ mod ends;
 mod experts;
 mod limits;
 mod scores;
+mod turns;
 mod typed;
 
 use client::{Running, options};

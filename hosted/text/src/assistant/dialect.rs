@@ -9,8 +9,6 @@ use serde_json::Value;
 pub struct Dialect {
     pub(super) format: Format,
     reasoning: Option<(&'static str, &'static str)>,
-    /// Whether the template writes the tools that it is given.
-    writes_tools: bool,
 }
 
 /// How calls are written.
@@ -80,11 +78,7 @@ impl Dialect {
                 .into_iter()
                 .find(|(open, close)| has(open) || has(close)),
         };
-        Self {
-            format,
-            reasoning,
-            writes_tools: is_native(format) && has("tools"),
-        }
+        Self { format, reasoning }
     }
 
     /// A dialect by its name, with the usual reasoning marks of its models.
@@ -100,7 +94,6 @@ impl Dialect {
         Some(Self {
             format,
             reasoning: Some(reasoning),
-            writes_tools: is_native(format),
         })
     }
 
@@ -137,19 +130,15 @@ impl Dialect {
         open.is_some_and(|open| prompt_end.trim_end().ends_with(open))
     }
 
-    /// Whether the template is given the tools and writes them itself. If it does not, add
-    /// [`Self::system_text`] to the system message.
+    /// Whether its models are trained to call functions in this format.
     #[must_use]
-    pub const fn writes_tools(&self) -> bool {
-        self.writes_tools
+    pub const fn is_native(&self) -> bool {
+        !matches!(self.format, Format::Gemma | Format::Generic)
     }
 
-    /// The description of `tools` for the system message, if the template does not describe them.
+    /// The description of `tools` for the system message, for templates that do not describe them.
     #[must_use]
-    pub fn system_text(&self, tools: &[Tool]) -> Option<String> {
-        if self.writes_tools || tools.is_empty() {
-            return None;
-        }
+    pub fn system_text(&self, tools: &[Tool]) -> String {
         let mut text = String::from("You can call these functions:\n");
         for tool in tools {
             // Writing to a string cannot fail.
@@ -162,12 +151,12 @@ impl Dialect {
             Format::Generic | Format::Hermes => {
                 "<tool_call>\n{\"name\": \"the function\", \"arguments\": {\"an argument\": \"its value\"}}\n</tool_call>"
             }
-            _ => return Some(text),
+            _ => return text,
         };
         text.push_str("To call one, write only this, with its name and arguments:\n");
         text.push_str(example);
         text.push_str("\nIf no function is needed, answer in plain words.");
-        Some(text)
+        text
     }
 
     /// An id for call `index` of an answer. It depends only on the arguments.
@@ -181,10 +170,6 @@ impl Dialect {
             _ => format!("call_{hash:016x}{:08x}", mixed(hash) >> 32),
         }
     }
-}
-
-fn is_native(format: Format) -> bool {
-    !matches!(format, Format::Gemma | Format::Generic)
 }
 
 /// A tool as one line of JSON.

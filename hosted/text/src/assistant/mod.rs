@@ -9,6 +9,7 @@
 mod constrain;
 mod dialect;
 mod parser;
+mod past;
 #[cfg(test)]
 mod tests;
 mod tool;

@@ -7,6 +7,7 @@
 //! turns are appended to the remaining tokens.
 #![forbid(unsafe_code)]
 
+mod fit;
 mod forged;
 mod prompt;
 mod templates;
@@ -14,6 +15,7 @@ mod templates;
 pub use prompt::{Prompt, PromptMaker};
 pub use templates::{TEMPLATES, UnknownTemplateError, check_template, end_of_turn, template};
 
+use crate::assistant::ToolError;
 use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
 use sluice::encode::EncodeError;
 use sluice::generate::{EndReason, GenerateError, Generator, Next, Until, common_prefix};
@@ -28,6 +30,9 @@ pub enum ChatError {
     /// The template refused the messages.
     #[error("chat template: {0}")]
     Template(#[from] ChatTemplateError),
+    /// A tool is invalid.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
     /// The vocabulary cannot encode a character.
     #[error("cannot encode the message: {0}")]
     Encode(#[from] EncodeError),
@@ -243,7 +248,7 @@ impl Chat {
     fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
         let mut options = self.options.render.clone();
         options.add_generation_prompt = true;
-        Ok(self.maker.render(messages, &options)?)
+        self.maker.render(messages, &options)
     }
 
     /// The tokens that the context needs for `text`, which ends with `begun`, leaving room for an answer.

@@ -1,17 +1,21 @@
-//! Prompts: renders messages with a template and tokenizes the result, in which only the template's own
-//! text can have control tokens.
+//! Prompts: fits messages to a template, renders them with it, and tokenizes the result, in which only the template's
+//! own text can have control tokens.
 
 use super::ChatError;
+use super::fit::Fit;
 use super::forged::{self, Controls, Part};
-use crate::chat_template::{ChatTemplate, ChatTemplateError, Message, RenderOptions};
+use crate::assistant::Dialect;
+use crate::chat_template::{ChatTemplate, Message, RenderOptions};
 use serde_json::Value;
 use sluice::encode::{EncodeError, encode};
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 
-/// Makes the prompts for one model. It collects the vocabulary's control tokens once.
+/// Makes the prompts for one model. It collects the vocabulary's control tokens, and finds what the template takes,
+/// once.
 #[derive(Clone, Debug)]
 pub struct PromptMaker {
     template: ChatTemplate,
+    fit: Fit,
     controls: Controls,
     bos: Option<String>,
     eos: Option<String>,
@@ -34,11 +38,18 @@ impl PromptMaker {
             let piece = tokenizer.piece(id?);
             Some(String::from_utf8_lossy(piece).into_owned())
         };
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        let options = RenderOptions {
+            bos_token: bos.clone(),
+            eos_token: eos.clone(),
+            ..RenderOptions::default()
+        };
         Self {
+            fit: Fit::of(&template, options),
             template,
             controls: Controls::of(tokenizer),
-            bos: text(tokenizer.bos()),
-            eos: text(tokenizer.eos()),
+            bos,
+            eos,
         }
     }
 
@@ -54,12 +65,24 @@ impl PromptMaker {
         &self.template
     }
 
-    /// The prompt for `messages` and the beginning of an answer, which may be empty. The tokens that begin and
-    /// end a sequence default to the vocabulary's if `options` does not set them. Text in messages, tools, documents,
-    /// variables and the beginning never becomes a control token.
+    /// Whether the template itself describes tools, in the format that answers are parsed in.
+    #[must_use]
+    pub const fn writes_tools(&self) -> bool {
+        self.fit.writes_tools()
+    }
+
+    /// How the model writes reasoning and calls.
+    #[must_use]
+    pub const fn dialect(&self) -> &Dialect {
+        self.fit.dialect()
+    }
+
+    /// The prompt for `messages` and the beginning of an answer, which may be empty. Messages and tools that the template
+    /// cannot take are rewritten. The tokens that begin and end a sequence default to the vocabulary's if `options`
+    /// does not set them. Text in messages, tools, documents, variables and the beginning never becomes a control token.
     ///
     /// # Errors
-    /// The template refuses the messages, or the vocabulary cannot encode them.
+    /// The template refuses the messages, a tool is invalid, or the vocabulary cannot encode them.
     pub fn prompt(
         &self,
         messages: &[Message],
@@ -73,12 +96,20 @@ impl PromptMaker {
         Ok(Prompt { text, tokens })
     }
 
+    /// The text of the prompt for `messages`, as [`Self::prompt`] without the tokens.
+    ///
+    /// # Errors
+    /// The template refuses the messages, or a tool is invalid.
+    pub fn text(&self, messages: &[Message], options: &RenderOptions) -> Result<String, ChatError> {
+        Ok(forged::unmarked(&self.render(messages, options)?))
+    }
+
     /// The template's output, with marks where text from others looks like a control token.
     pub(super) fn render(
         &self,
         messages: &[Message],
         options: &RenderOptions,
-    ) -> Result<String, ChatTemplateError> {
+    ) -> Result<String, ChatError> {
         let mut options = options.clone();
         let lists = [&mut options.tools, &mut options.documents];
         let values = lists.into_iter().flatten().flatten();
@@ -86,8 +117,10 @@ impl PromptMaker {
         values.chain(options.extra.values_mut()).for_each(mark);
         options.bos_token = options.bos_token.or_else(|| self.bos.clone());
         options.eos_token = options.eos_token.or_else(|| self.eos.clone());
-        let messages = self.controls.marked(messages);
-        self.template.render(&messages, &options)
+        // The calls that are written as text have marks only in what others wrote.
+        let mut messages = self.controls.marked(messages);
+        self.fit.fit(&mut messages, &mut options)?;
+        Ok(self.template.render(&messages, &options)?)
     }
 
     /// A text with marks, as if it were part of a message.

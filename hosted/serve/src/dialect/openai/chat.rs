@@ -11,7 +11,7 @@ use crate::api::{
 };
 use serde_json::{Map, Value, json};
 use sluice::Model;
-use sluice_text::assistant::{Delta, Tool, ToolChoice, ToolError};
+use sluice_text::assistant::Delta;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -25,10 +25,6 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     let n_probs = &mut request.generation.sampling.n_probs;
     *n_probs = likely(fields)?.or(*n_probs);
     messages::read(fields, &mut request)?;
-    let given = fields.value("tools").unwrap_or(&Value::Null);
-    let tools = Tool::all_of(given).map_err(of_tools)?;
-    let choice = fields.value("tool_choice").unwrap_or(&Value::Null);
-    request.tool_choice = ToolChoice::parse(choice, &tools).map_err(of_tools)?;
     if let Some(format) = fields.word("reasoning_format", &["none", "auto", "deepseek"])? {
         request.splits_reasoning = format != "none";
     }
@@ -84,10 +80,6 @@ fn budget(fields: Fields<'_>) -> Result<Option<usize>> {
     };
     let asked = fields.int(name, -1..=1 << 30)?;
     Ok(asked.and_then(|n| usize::try_from(n).ok()))
-}
-
-fn of_tools(error: ToolError) -> ApiError {
-    ApiError::field(error.field, error.what)
 }
 
 /// Writes chunks and replies.

@@ -2,7 +2,8 @@
 
 use super::super::fields::{Fields, set, shown, wrong};
 use crate::api::{ApiError, ChatRequest};
-use serde_json::{Map, Value};
+use serde_json::Value;
+use sluice_text::assistant::{Tool, ToolChoice, ToolError};
 use sluice_text::chat_template::Message;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -29,8 +30,16 @@ pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> R
     let why = "not accepted from requests; start the server with --chat-template";
     fields.refuse("chat_template", &[], why)?;
     request.tools = fields.list("tools")?;
+    let given = fields.value("tools").unwrap_or(&Value::Null);
+    let tools = Tool::all_of(given).map_err(of_tools)?;
+    let choice = fields.value("tool_choice").unwrap_or(&Value::Null);
+    request.tool_choice = ToolChoice::parse(choice, &tools).map_err(of_tools)?;
     request.documents = fields.list("documents")?;
     Ok(())
+}
+
+fn of_tools(error: ToolError) -> ApiError {
+    ApiError::field(error.field, error.what)
 }
 
 /// The messages of a conversation: a list of objects with `role` and `content`.
@@ -66,7 +75,10 @@ fn message(value: &Value, field: &str) -> Result<Message> {
         None => None,
         Some(Value::Null) => Some(Value::Null),
         Some(Value::String(text)) => Some(Value::String(text)),
-        Some(Value::Array(parts)) => Some(Value::String(text_of(&parts, field)?)),
+        Some(Value::Array(parts)) => {
+            check_parts(&parts, field)?;
+            Some(Value::Array(parts))
+        }
         Some(other) => {
             return Err(wrong(
                 &format!("{field}.content"),
@@ -78,7 +90,6 @@ fn message(value: &Value, field: &str) -> Result<Message> {
     if content.is_none() && !extra.contains_key("tool_calls") {
         return Err(ApiError::field(format!("{field}.content"), "is missing"));
     }
-    parse_arguments(&mut extra);
     Ok(Message {
         role,
         content,
@@ -86,9 +97,8 @@ fn message(value: &Value, field: &str) -> Result<Message> {
     })
 }
 
-/// Joins the text of content that consists of parts: templates expect a single string.
-fn text_of(parts: &[Value], field: &str) -> Result<String> {
-    let mut texts = Vec::with_capacity(parts.len());
+/// Checks that content in parts is text.
+fn check_parts(parts: &[Value], field: &str) -> Result<()> {
     for (i, part) in parts.iter().enumerate() {
         let field = format!("{field}.content[{i}]");
         let kind = part.get("type").cloned().unwrap_or_default();
@@ -110,30 +120,14 @@ fn text_of(parts: &[Value], field: &str) -> Result<String> {
             }
         }
         match part.get("text").or_else(|| part.get("refusal")) {
-            Some(Value::String(text)) => texts.push(text.as_str()),
+            Some(Value::String(_)) => {}
             other => {
                 let other = other.cloned().unwrap_or_default();
                 return Err(wrong(&format!("{field}.text"), &other, "a string"));
             }
         }
     }
-    Ok(texts.join("\n"))
-}
-
-/// Parses the arguments of calls, which clients send as JSON strings and templates expect as objects.
-fn parse_arguments(message: &mut Map<String, Value>) {
-    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else {
-            continue;
-        };
-        let parsed = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok());
-        if let Some(parsed @ Value::Object(_)) = parsed {
-            *arguments = parsed;
-        }
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -148,12 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_text_become_one() {
-        let body = json!({"messages": [
+    fn messages_go_to_the_template_as_they_are() {
+        let messages = json!([
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        ]});
-        let read = of(&body).unwrap();
-        assert_eq!(read.messages[0].content, Some(json!("a\nb")));
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
+            ]},
+        ]);
+        let read = of(&json!({"messages": messages})).unwrap();
+        assert_eq!(json!(read.messages), messages);
         assert!(read.add_generation_prompt);
     }
 
@@ -176,15 +173,5 @@ mod tests {
             let error = of(&json!({"messages": messages})).unwrap_err();
             assert_eq!(error.field.as_deref(), Some(field));
         }
-    }
-
-    #[test]
-    fn arguments_of_calls_are_parsed_for_templates() {
-        let body = json!({"messages": [{"role": "assistant", "content": null, "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
-        ]}]});
-        let read = of(&body).unwrap();
-        let calls = &read.messages[0].extra["tool_calls"];
-        assert_eq!(calls[0]["function"]["arguments"], json!({"a": 1}));
     }
 }

@@ -188,6 +188,22 @@ fn read(dialect: &Dialect, answer: &str, prompt_end: &str, parallel: bool) -> (S
     (content, calls)
 }
 
+#[test]
+fn a_past_call_reads_as_the_call_it_was() {
+    let arguments = "{\"days\": 3, \"unit\": \"kelvin\"}";
+    for name in DIALECTS {
+        let dialect = Dialect::from_name(name).expect("known");
+        let text = dialect.call_text("weather", arguments);
+        let (content, calls) = read(&dialect, &text, "", true);
+        assert_eq!(content, "", "{name}: {text}");
+        assert_eq!(
+            calls,
+            [("weather".to_owned(), arguments.to_owned())],
+            "{name}: {text}"
+        );
+    }
+}
+
 fn check(marks: &[&str]) {
     with_tokenizer(marks, |tokenizer| {
         for name in DIALECTS {
