@@ -314,10 +314,12 @@ impl Running {
         if reason == Reason::Late && text.clock.n_predicted() == 0 {
             return Err(ApiError::late());
         }
+        let is_cut = reason != Reason::EndOfText;
         let parser = text.parser.as_mut();
+        let deltas = parser.map(|parser| parser.finish(is_cut));
         Ok(End {
             reason,
-            deltas: parser.map(Answer::finish).unwrap_or_default(),
+            deltas: deltas.unwrap_or_default(),
             timings,
             slot: self.slot,
             n_prompt: self.n_prompt,

@@ -54,7 +54,8 @@ impl Answers {
             conversation.options.tools = None;
         }
         Ok(Self {
-            parallel: request.parallel_calls,
+            // A named function is called once, as with OpenAI and vLLM.
+            parallel: request.parallel_calls && !matches!(choice, ToolChoice::Named(_)),
             splits_reasoning: request.splits_reasoning,
             budget: request.reasoning_budget,
             dialect,
@@ -119,10 +120,10 @@ impl Answer {
         deltas
     }
 
-    /// The remaining deltas at the end of the text.
-    pub(crate) fn finish(&mut self) -> Vec<Delta> {
+    /// The remaining deltas at the end of the text; `is_cut` if the model did not end it.
+    pub(crate) fn finish(&mut self, is_cut: bool) -> Vec<Delta> {
         let mut deltas = Vec::new();
-        self.0.finish(&mut |delta| deltas.push(delta));
+        self.0.finish(is_cut, &mut |delta| deltas.push(delta));
         deltas
     }
 }

@@ -30,7 +30,7 @@ impl AnswerParser {
             return true;
         }
         let mut marks = HEADS.iter().chain(&harmony::ENDS);
-        if !is_last && marks.any(|mark| is_open(mark)) {
+        if (!is_last || self.is_cut) && marks.any(|mark| is_open(mark)) {
             return false;
         }
         self.state = State::Content;

@@ -10,6 +10,7 @@
 //!    └──────────────────┴───────┴─────┘   Between: of gpt-oss, after a message
 //! ```
 
+mod bare;
 mod event;
 mod marks;
 mod message;
@@ -96,6 +97,8 @@ pub struct AnswerParser {
     /// Whether a call without a mark may begin here.
     may_be_bare: bool,
     n_calls: usize,
+    /// Whether the answer ended before the model ended it.
+    is_cut: bool,
     /// The deltas of the current piece.
     deltas: Vec<Delta>,
 }
@@ -124,6 +127,8 @@ struct Call {
     is_told: bool,
     /// The mark that ends a malformed call.
     close: &'static str,
+    /// Whether no mark began it, so that it may be an answer in JSON.
+    is_bare: bool,
 }
 
 impl AnswerParser {
@@ -152,6 +157,7 @@ impl AnswerParser {
             is_start: true,
             may_be_bare: false,
             n_calls: 0,
+            is_cut: false,
             deltas: Vec::new(),
         };
         parser.may_be_bare = parser.has_bare_calls();
@@ -166,8 +172,10 @@ impl AnswerParser {
         self.deltas.drain(..).for_each(emit);
     }
 
-    /// Ends the answer.
-    pub fn finish(&mut self, emit: &mut dyn FnMut(Delta)) {
+    /// Ends the answer. If it was cut off, what may be the beginning of a call or of a mark is dropped; otherwise it is
+    /// text, because the model ended it.
+    pub fn finish(&mut self, is_cut: bool, emit: &mut dyn FnMut(Delta)) {
+        self.is_cut = is_cut;
         while self.step(true) {}
         if let Some(space) = self.content.finish() {
             self.tell(Delta::Content(space));
@@ -196,19 +204,6 @@ impl AnswerParser {
         }
     }
 
-    fn has_bare_calls(&self) -> bool {
-        self.dialect.format == Format::Llama3 && !self.tools.is_empty()
-    }
-
-    fn bare(&mut self, is_last: bool) -> bool {
-        match self.buffer.trim_start().chars().next() {
-            None if !is_last => return false,
-            Some('{') => self.begin_call(Reader::Undecided(Kind::Bare), ""),
-            _ => self.may_be_bare = false,
-        }
-        true
-    }
-
     /// Parses content or reasoning, up to the next mark.
     fn text(&mut self, is_last: bool) -> bool {
         let is_content = matches!(self.state, State::Content);
@@ -220,9 +215,13 @@ impl AnswerParser {
         let found = find(&self.buffer, marks.iter().map(|(mark, _)| *mark));
         match found {
             Found::None { clear } => {
-                let clear = if is_last { self.buffer.len() } else { clear };
+                let is_whole = is_last && !self.is_cut;
+                let clear = if is_whole { self.buffer.len() } else { clear };
                 let text: String = self.buffer.drain(..clear).collect();
                 self.show(&text);
+                if is_last {
+                    self.buffer.clear();
+                }
                 is_last
             }
             Found::Mark { at, number } => {
@@ -293,6 +292,7 @@ impl AnswerParser {
     fn begin_call(&mut self, reader: Reader, close: &'static str) {
         self.may_be_bare = false;
         self.state = State::Call(Box::new(Call {
+            is_bare: matches!(reader, Reader::Undecided(Kind::Bare)),
             reader,
             raw: String::new(),
             held: Vec::new(),
@@ -309,7 +309,11 @@ impl AnswerParser {
         let buffer = core::mem::take(&mut self.buffer);
         let mut events = Vec::new();
         for (at, c) in buffer.char_indices() {
-            let step = call.reader.push(c, &self.tools, &mut events);
+            let mut step = call.reader.push(c, &self.tools, &mut events);
+            if call.is_bare && events.iter().any(|event| self.is_of_no_tool(event)) {
+                step = Step::Bad;
+                events.clear();
+            }
             let is_complete = events.last() == Some(&Event::End);
             for event in events.drain(..) {
                 self.event(&mut call, event);
@@ -339,7 +343,11 @@ impl AnswerParser {
             self.state = State::Call(call);
             return false;
         }
-        if call.reader.is_between() {
+        let is_between = call.reader.is_between();
+        if self.is_cut && (is_between || (!call.is_told && self.may_be_call(&call))) {
+            return false;
+        }
+        if is_between {
             call.reader.unread().clone_into(&mut self.buffer);
         } else {
             self.bad(&call, "");
@@ -407,7 +415,7 @@ impl AnswerParser {
         let found = find(&self.buffer, core::iter::once(close));
         let (clear, len) = match found {
             Found::Mark { at, .. } => (at, close.len()),
-            Found::None { .. } if is_last => (self.buffer.len(), 0),
+            Found::None { .. } if is_last && !self.is_cut => (self.buffer.len(), 0),
             Found::None { clear } => (clear, 0),
         };
         let text: String = self.buffer.drain(..clear).collect();

@@ -43,7 +43,7 @@ fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
     for piece in pieces {
         parser.push(piece, &mut take);
     }
-    parser.finish(&mut take);
+    parser.finish(false, &mut take);
     told
 }
 

@@ -184,7 +184,7 @@ fn read(dialect: &Dialect, answer: &str, prompt_end: &str, parallel: bool) -> (S
     };
     let mut parser = AnswerParser::new(dialect, &options);
     parser.push(answer, &mut take);
-    parser.finish(&mut take);
+    parser.finish(false, &mut take);
     (content, calls)
 }
 
@@ -202,6 +202,57 @@ fn a_past_call_reads_as_the_call_it_was() {
             "{name}: {text}"
         );
     }
+}
+
+/// Wherever two calls are cut off, no part of them is content, streamed or whole.
+#[test]
+fn a_cut_call_never_becomes_content() {
+    let tools = tools();
+    for name in DIALECTS {
+        let dialect = Dialect::from_name(name).expect("known");
+        let one = dialect.call_text("weather", "{\"days\": 3, \"unit\": \"kelvin\"}");
+        let text = format!(
+            "{one}\n{}",
+            dialect.call_text("find", "{\"code\": \"ab1\", \"word\": \"food\"}")
+        );
+        let text = if name == "harmony" { one } else { text };
+        for end in (1..=text.len()).filter(|&end| text.is_char_boundary(end)) {
+            for stream_arguments in [false, true] {
+                let options = ParserOptions {
+                    tools: &tools,
+                    parallel: true,
+                    split_reasoning: true,
+                    stream_arguments,
+                    ..ParserOptions::default()
+                };
+                let mut content = String::new();
+                let mut take = |delta| {
+                    if let Delta::Content(text) = delta {
+                        content += &text;
+                    }
+                };
+                let mut parser = AnswerParser::new(&dialect, &options);
+                let cut = &text[..end];
+                cut.chars()
+                    .for_each(|c| parser.push(c.encode_utf8(&mut [0; 4]), &mut take));
+                parser.finish(true, &mut take);
+                assert_eq!(content.trim(), "", "{name}: {cut:?}");
+            }
+        }
+    }
+}
+
+/// An answer in JSON is no call, even if it has a name; a text that the model ended is whole.
+#[test]
+fn an_answer_in_json_is_content_where_calls_have_no_mark() {
+    let dialect = Dialect::from_name("llama3").expect("known");
+    let bob = "{\"name\": \"Bob\", \"age\": 7}";
+    assert_eq!(
+        read(&dialect, bob, "", true),
+        (bob.to_owned(), Calls::new())
+    );
+    let hermes = Dialect::from_name("hermes").expect("known");
+    assert_eq!(read(&hermes, "if a <", "", true).0, "if a <");
 }
 
 fn check(marks: &[&str]) {
