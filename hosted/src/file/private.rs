@@ -149,7 +149,7 @@ impl FolderKey {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether a tag is that of these parts, in a time that does not depend on where they differ.
+    /// Whether a tag was made of these parts, in a time that does not depend on where they differ.
     #[must_use]
     pub fn verifies(&self, parts: &[&[u8]], tag: &[u8; 32]) -> bool {
         self.mac(parts).verify_slice(tag).is_ok()

@@ -180,7 +180,7 @@ fn set_form(arguments: &mut Value, form: ArgumentsForm) {
     }
 }
 
-/// Writes calls behind the content.
+/// Writes calls after the content.
 fn write_calls(message: &mut Message, calls: &[Value], dialect: &Dialect, takes: &Takes) {
     let written = calls.iter().map(|call| {
         let function = call.get("function").unwrap_or(call);

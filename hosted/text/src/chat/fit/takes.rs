@@ -353,7 +353,7 @@ fn tool() -> Value {
     json!({"type": "function", "function": {"name": NAME, "description": "Reads a gauge", "parameters": parameters}})
 }
 
-/// Those of the message with calls, in the order in which they are preferred.
+/// The forms of a message with calls, in the order in which they are preferred.
 pub(super) const CONTENTS: [ContentForm; 4] = [
     ContentForm::Null,
     ContentForm::Empty,
