@@ -1,8 +1,7 @@
 //! Files of this user alone, and the key of a folder of caches.
 //!
-//! Whoever may write to a folder may put files there. What we read back as our own (pages, slots, prompt caches) is
-//! therefore authenticated with a key that is in the folder's `.sluice-key`, 32 random bytes that no other user may
-//! read or write.
+//! Any user who may write to a folder may put files there. The pages that we read back as our own are therefore
+//! authenticated with a key in the folder's `.sluice-key`: 32 random bytes that no other user may read or write.
 #![forbid(unsafe_code)]
 
 use super::{OutputError, OutputFile};
@@ -94,7 +93,7 @@ impl fmt::Display for SharedFolder {
 }
 
 impl FolderKey {
-    /// The key of a folder, which is made if there is none yet.
+    /// The key of a folder. Makes one if the folder has no key yet.
     ///
     /// # Errors
     /// [`PrivateFileError`]: the folder must not be used.
@@ -116,7 +115,7 @@ impl FolderKey {
         Self::existing(folder)?.ok_or_else(missing)
     }
 
-    /// The key of a folder; `None` if there is none yet.
+    /// The key of a folder; `None` if it has no key yet.
     ///
     /// # Errors
     /// [`PrivateFileError`].
@@ -172,8 +171,8 @@ impl fmt::Debug for FolderKey {
     }
 }
 
-/// Opens a file that belongs to this process's user and that nobody else may read or write. Neither follows a link nor
-/// waits for a pipe.
+/// Opens a file that belongs to this process's user and that no other user may read or write. Neither follows a link
+/// nor waits for a pipe.
 ///
 /// # Errors
 /// [`PrivateFileError`].
@@ -311,7 +310,7 @@ mod tests {
         symlink(&moved, &path).unwrap();
         refused("not a regular file");
         fs::remove_file(&path).unwrap();
-        // A pipe would block whoever opens it.
+        // Opening a pipe would block.
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         refused("not a regular file");
         fs::remove_file(&path).unwrap();

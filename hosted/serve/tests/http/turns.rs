@@ -54,3 +54,21 @@ fn apply_template_gives_the_prompt_of_the_chat() {
         assert_eq!(prompt.contains("You can call these functions"), describes);
     }
 }
+
+#[test]
+fn a_named_function_is_called_once() {
+    let server = Running::start(options());
+    let named = json!({"type": "function", "function": {"name": "tide"}});
+    let calls = |choice: Value| {
+        let more = json!({"tool_choice": choice, "max_tokens": 160, "temperature": 0});
+        let reply = server.post("/v1/chat/completions", &ask(&more)).json();
+        let choice = &reply["choices"][0];
+        (
+            choice["message"]["tool_calls"].as_array().unwrap().len(),
+            choice["finish_reason"].as_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(calls(named), (1, "tool_calls".to_owned()));
+    // Other choices allow several, which this model writes to the end.
+    assert!(calls("required".into()).0 > 1);
+}

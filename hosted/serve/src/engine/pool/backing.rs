@@ -40,7 +40,7 @@ impl Backing {
     }
 
     /// Looks on the disk for those pages of `keys` with which a text could skip more tokens than with the cache; false
-    /// if there are none to look for. The callback gets `arrival` and the files that were read.
+    /// if memory has them all. The callback gets `arrival` and the files that were read.
     pub(super) fn fetch(&self, cache: &PrefixCache, keys: &[Key], arrival: u64) -> bool {
         let keys = &keys[..keys.len().min(cache.n_pages_max())];
         let n_usable = cache.n_usable(keys);

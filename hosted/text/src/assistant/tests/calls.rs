@@ -242,7 +242,7 @@ fn a_cut_call_never_becomes_content() {
     }
 }
 
-/// An answer in JSON is no call, even if it has a name; a text that the model ended is whole.
+/// JSON that names none of the tools is an answer; a text that the model ended is whole.
 #[test]
 fn an_answer_in_json_is_content_where_calls_have_no_mark() {
     let dialect = Dialect::from_name("llama3").expect("known");

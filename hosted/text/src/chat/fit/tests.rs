@@ -44,7 +44,7 @@ fn a_call_without_content_is_rendered_where_null_fails() {
     let mut absent = called(&Value::Null);
     absent[1].as_object_mut().unwrap().shift_remove("content");
     assert_eq!(prompt(CALLS, absent), expected);
-    // The other way round: calls are written only if there is no content.
+    // This one writes calls only where the content is null.
     let template = "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}\
         {% for c in m.tool_calls %}[{{ c.function.name }} {{ c.function.arguments }}]{% endfor %}\
         {% else %}{{ m.content }}{% endif %}{% endfor %}";

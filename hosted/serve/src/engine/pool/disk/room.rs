@@ -1,8 +1,8 @@
 //! The room of a folder, which the servers of one user share.
 //!
-//! `.sluice-room` has the number of bytes that all files take (u64), and whoever changes it holds a lock on it. A
-//! process that is killed leaves the number too large until a server counts again: when it starts, or when it has
-//! evicted all files that it knows of. The files that no server used for the longest time are evicted first.
+//! `.sluice-room` holds the number of bytes that all files take (u64); a server locks it to change it. A process that
+//! is killed leaves the number too large until a server counts again: when it starts, or when it has evicted all files
+//! that it knows of. The files that no server used for the longest time are evicted first.
 
 use super::file::FileName;
 use sluice::file::open_private;
@@ -160,7 +160,7 @@ impl Shelf {
                         used: metadata.modified()?,
                         n_bytes: len,
                     });
-                } else if is_part(&entry) && !is_leftover(&entry) {
+                } else if is_part(&entry) && !remove_leftover(&entry) {
                     n_bytes += len;
                 }
             }
@@ -215,8 +215,8 @@ fn is_part(entry: &DirEntry) -> bool {
         .is_some_and(|extension| extension == "part")
 }
 
-/// Removes a file that nobody is writing any more; false if somebody is.
-fn is_leftover(entry: &DirEntry) -> bool {
+/// Removes a file unless a server is still writing it; whether it was removed.
+fn remove_leftover(entry: &DirEntry) -> bool {
     let mut options = File::options();
     let file = open_private(&entry.path(), options.read(true).write(true));
     let is_left = file.is_ok_and(|file| file.try_lock().is_ok());
