@@ -5,6 +5,7 @@
 //! Others are rewritten:
 //!
 //! - tools of a template that does not describe them: the system message does;
+//! - tools without a description or parameters, where the template needs them;
 //! - calls, and their results, of a template that cannot write them: as text, in the format which that message asks for;
 //! - arguments as text or as an object, content that is missing, several calls in one message, long ids ([`calls`]);
 //! - content in parts, and system and developer messages ([`contents`]).
@@ -17,7 +18,7 @@ mod tests;
 
 use crate::assistant::{Dialect, Tool, ToolError};
 use crate::chat_template::{ChatTemplate, Message, RenderOptions};
-use serde_json::Value;
+use serde_json::{Value, json};
 use takes::Takes;
 
 /// What one template can take.
@@ -65,11 +66,31 @@ impl Fit {
             }
             tools => options.tools = tools,
         }
+        for tool in options.tools.iter_mut().flatten() {
+            complete(tool, &takes.needs_of_tool);
+        }
         if options.tools.is_none() && takes.needs_tools {
             options.tools = Some(Vec::new());
         }
         calls::fit(messages, takes, &self.dialect, asks);
         contents::fit(messages, takes);
         Ok(())
+    }
+}
+
+/// Adds what a tool must have: nothing to say, and no parameters.
+fn complete(tool: &mut Value, keys: &[&str]) {
+    let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for key in keys {
+        let missing = match *key {
+            "description" => "".into(),
+            _ => json!({"type": "object", "properties": {}}),
+        };
+        let value = function.entry(*key).or_insert(Value::Null);
+        if value.is_null() {
+            *value = missing;
+        }
     }
 }

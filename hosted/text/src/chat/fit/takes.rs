@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 pub(super) struct Takes {
     /// It describes the tools, in a format that answers are parsed in.
     pub(super) tools: bool,
+    /// What each tool must have, among `description` and `parameters`, which clients may leave out.
+    pub(super) needs_of_tool: Vec<&'static str>,
     /// `tools` has to be a list, even without tools.
     pub(super) needs_tools: bool,
     /// The roles that it knows, among `system`, `developer` and `tool`.
@@ -85,7 +87,9 @@ impl Takes {
         (takes.needs_tools, takes.only_lists) = (needs_tools, only_lists);
         let before = probe.options.tools.replace(vec![tool()]);
         takes.tools = dialect.is_native() && probe.shows(&[user()], &[NAME]).is_some();
-        if !takes.tools {
+        if takes.tools {
+            takes.find_needs_of_tool(&mut probe);
+        } else {
             probe.options.tools = before;
         }
         takes.find_calls(&probe);
@@ -123,6 +127,19 @@ impl Takes {
 
     pub(super) fn lists(&self, role: &str) -> bool {
         self.lists.contains(&role)
+    }
+
+    fn find_needs_of_tool(&mut self, probe: &mut Probe<'_>) {
+        for key in ["description", "parameters"] {
+            let mut bare = tool();
+            let function = bare.get_mut("function").and_then(Value::as_object_mut);
+            function.and_then(|function| function.remove(key));
+            probe.options.tools = Some(vec![bare]);
+            if probe.shows(&[user()], &[NAME]).is_none() {
+                self.needs_of_tool.push(key);
+            }
+        }
+        probe.options.tools = Some(vec![tool()]);
     }
 
     fn find_calls(&mut self, probe: &Probe<'_>) {

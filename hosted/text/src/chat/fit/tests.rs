@@ -229,6 +229,29 @@ fn tools_are_an_empty_list_only_where_the_template_fails_without() {
 }
 
 #[test]
+fn a_tool_has_what_the_template_needs() {
+    // Names the format of calls that it writes.
+    let template = "{# <tool_call> #}{% for t in tools %}{{ 'a ' + t.function.name }}{{ ' b ' + t.function.description }}\
+        {{ ' c ' + t.function.parameters | tojson }}\n{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let user = json!([{"role": "user", "content": "Hi"}]);
+    let bare = json!([{"type": "function", "function": {"name": "tide"}}]);
+    let null = json!([{"type": "function", "function": {"name": "tide", "description": null, "parameters": null}}]);
+    for tools in [bare.clone(), null] {
+        assert_eq!(
+            prompt_with(template, user.clone(), Some(tools)),
+            "a tide b  c {\"type\": \"object\", \"properties\": {}}\nHi"
+        );
+    }
+    // A template that takes it as it is gets it as it is.
+    let any = "{# <tool_call> #}{{ tools | tojson }}{{ messages[0].content }}";
+    let shown = prompt_with(any, user, Some(bare));
+    assert!(
+        !shown.contains("description") && !shown.contains("parameters"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn several_calls_go_one_by_one_where_a_message_takes_one() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% if m.tool_calls %}\
         {% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}\
