@@ -55,8 +55,10 @@ impl Folder {
         }
     }
 
-    /// Bytes of all pages, finished or not.
+    /// Bytes of all pages, finished or not. Servers neither take nor give room during the count.
     fn n_bytes(&self) -> u64 {
+        let room = File::open(self.path.join(".sluice-room")).unwrap();
+        room.lock().unwrap();
         let subfolders = fs::read_dir(&self.path).unwrap().flatten();
         let files = subfolders.filter_map(|sub| fs::read_dir(sub.path()).ok());
         let files = files.flatten().flatten();
