@@ -3,6 +3,7 @@
 use crate::Log;
 use crate::api::Defaults;
 use crate::engine::EngineOptions;
+use crate::http::TrustedProxies;
 use crate::models::ModelsOptions;
 use core::fmt;
 use core::time::Duration;
@@ -50,6 +51,8 @@ pub struct HttpOptions {
     pub patience: Duration,
     /// Number of requests that are prepared in parallel (templates, tokens, grammars), 1 to 256; 2 by default.
     pub threads: usize,
+    /// The proxies that name the address of a client; none by default.
+    pub trusted_proxies: TrustedProxies,
     /// The origin whose pages may use the server from a browser (CORS), `*` for all; `None` by default.
     pub cors: Option<String>,
     /// Enables `/metrics`; false by default.
@@ -77,6 +80,7 @@ impl Default for HttpOptions {
             ping: Duration::from_secs(30),
             patience: Duration::from_secs(30),
             threads: 2,
+            trusted_proxies: TrustedProxies::default(),
             cors: None,
             metrics: false,
             slots: true,

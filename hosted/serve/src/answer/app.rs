@@ -3,6 +3,7 @@
 use crate::Log;
 use crate::api::{ApiError, Defaults, ModelChoice};
 use crate::config::{HttpOptions, ServerConfig};
+use crate::engine::Share;
 use crate::http::{Bodies, Keys};
 use crate::models::{Lease, Models};
 use crate::work::Work;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     /// Its id, for the answer and the log.
     pub(crate) request: Arc<str>,
     pub(crate) arrived: Instant,
+    /// Whose it is.
+    pub(crate) share: Share,
     /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
 }
@@ -103,11 +106,12 @@ impl App {
 
 impl Context {
     /// The context of a request that arrives now.
-    pub(crate) fn new(app: Arc<App>, request: Arc<str>) -> Self {
+    pub(crate) fn new(app: Arc<App>, request: Arc<str>, share: Share) -> Self {
         Self {
             app,
             request,
             arrived: Instant::now(),
+            share,
             wrap: None,
         }
     }

@@ -366,6 +366,7 @@ fn job(
         model: lease.id(),
         prompt: prompt.tokens,
         choices: (0..).zip(prompt.samplers).map(choice).collect(),
+        share: context.share.clone(),
         priority: generation.priority,
         arrived: context.arrived,
         deadline: terms.deadline,

@@ -208,6 +208,7 @@ async fn score(
             tokens: tokens.clone(),
             n_top,
             adapter: lease.blend().cloned(),
+            share: context.share.clone(),
             answer,
         })?;
         waiting.push(receiver);

@@ -178,6 +178,7 @@ impl Pooled {
             texts: texts.tokens,
             pooling: texts.pooling,
             adapter: lease.blend().cloned(),
+            share: context.share.clone(),
             arrived: context.arrived,
             answer,
         })?;

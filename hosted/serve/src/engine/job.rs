@@ -1,5 +1,6 @@
 //! The jobs that the engine's thread takes, and the events it returns.
 
+use super::share::Share;
 use core::fmt;
 use core::time::Duration;
 use sluice::adapter::AdapterBlend;
@@ -25,6 +26,8 @@ pub struct Job {
     pub prompt: Vec<u32>,
     /// The choices: each is a separate text after the same prompt.
     pub choices: Vec<Choice>,
+    /// Whose it is.
+    pub share: Share,
     /// Lower values are computed first; 0 is usual.
     pub priority: i32,
     /// When it arrived.
@@ -252,6 +255,8 @@ pub struct EmbedJob {
     pub pooling: Pooling,
     /// The adapters they are computed with.
     pub adapter: Option<AdapterBlend>,
+    /// Whose they are.
+    pub share: Share,
     /// When it arrived.
     pub arrived: Instant,
     /// Receives a vector (n_embd) for each text, in order, in one buffer; without pooling one for each token. Not
@@ -270,6 +275,8 @@ pub struct ScoreJob {
     pub n_top: usize,
     /// The adapters it is computed with.
     pub adapter: Option<AdapterBlend>,
+    /// Whose it is.
+    pub share: Share,
     /// Receives a score for each token except the first.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<Score>, JobError>>,
 }

@@ -5,7 +5,7 @@
 //! each other kind (`tasks`: embeddings, scores). A file uses only those above it:
 //!
 //! ```text
-//! job · options · slot · view · telemetry · pace
+//! share · job · options · slot · view · telemetry · pace
 //! entry                 what other threads know of a model
 //! request               what a request's choices share, and where its events are sent
 //! pool · tasks
@@ -29,6 +29,7 @@ mod queue;
 mod request;
 mod running;
 mod scheduler;
+mod share;
 mod slot;
 mod step;
 mod tasks;
@@ -41,6 +42,7 @@ pub use job::{
     Choice, EmbedJob, Event, Job, JobError, ModelId, Score, ScoreJob, Stops, Timings, Why,
 };
 pub use options::{EngineOptions, ModelOptions};
+pub use share::Share;
 pub use slot::{SlotAction, SlotDone};
 pub use view::{ModelView, SlotView};
 

@@ -1,6 +1,7 @@
 //! A request on the engine's thread: the data that its choices share, and the outlet of its events.
 
 use super::job::{Choice, Event, Job, Timings, Why};
+use super::share::Share;
 use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
@@ -31,6 +32,8 @@ pub(super) struct Request {
     pub(super) id: Arc<str>,
     /// Number in the order of arrival.
     pub(super) arrival: u64,
+    #[expect(dead_code, reason = "the scheduler will divide its places by it")]
+    pub(super) share: Share,
     pub(super) priority: i32,
     pub(super) arrived: Instant,
     deadline: Option<Instant>,
@@ -67,6 +70,7 @@ impl Request {
         let request = Self {
             id: job.request,
             arrival,
+            share: job.share,
             priority: job.priority,
             arrived: job.arrived,
             deadline: job.deadline,

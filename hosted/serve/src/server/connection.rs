@@ -4,7 +4,7 @@ use super::routing;
 use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
-use crate::http::{Patient, Request, Response, boxed, text_reply};
+use crate::http::{Patient, Peer, Request, Response, boxed, text_reply};
 use core::convert::Infallible;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Answers the requests of a connection, one after the other, until the connection or the server ends.
-pub(super) async fn serve<T>(app: Arc<App>, io: T)
+pub(super) async fn serve<T>(app: Arc<App>, io: T, peer: Peer)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -27,7 +27,7 @@ where
     let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let app = app.clone();
-        async move { Ok::<_, Infallible>(answer(app, request.map(boxed)).await) }
+        async move { Ok::<_, Infallible>(answer(app, request.map(boxed), peer).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -46,9 +46,10 @@ where
 }
 
 /// Checks a request, runs its route, and logs the result.
-async fn answer(app: Arc<App>, request: Request) -> Response {
+async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let id = request_id(request.headers());
-    let context = Context::new(app.clone(), id.clone());
+    let share = peer.share(request.headers(), &app.options().trusted_proxies);
+    let context = Context::new(app.clone(), id.clone(), share);
     let arrived = context.arrived;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();

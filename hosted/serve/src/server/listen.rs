@@ -5,6 +5,7 @@ use crate::Log;
 use crate::answer::App;
 use crate::config::{Listen, ServerConfig};
 use crate::engine::EngineHandle;
+use crate::http::Peer;
 use crate::models::Models;
 use core::fmt;
 use core::pin::Pin;
@@ -195,15 +196,15 @@ impl Server {
     async fn accept_all(&self) -> core::convert::Infallible {
         loop {
             let accepted = match &self.listener {
-                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                     // Tokens are small and must not be delayed by Nagle's algorithm.
                     let _set = stream.set_nodelay(true);
-                    self.spawn(stream);
+                    self.spawn(stream, Peer::Address(peer.ip()));
                 }),
-                Listener::Unix(listener, _) => listener
-                    .accept()
-                    .await
-                    .map(|(stream, _)| self.spawn(stream)),
+                Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
+                    let user = stream.peer_cred().map(|peer| peer.uid());
+                    self.spawn(stream, Peer::User(user.ok()));
+                }),
             };
             if let Err(error) = accepted {
                 (self.log)(&format!("cannot accept a connection: {error}"));
@@ -213,7 +214,7 @@ impl Server {
         }
     }
 
-    fn spawn<T>(&self, stream: T)
+    fn spawn<T>(&self, stream: T, peer: Peer)
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
@@ -225,7 +226,7 @@ impl Server {
         let app = self.app.clone();
         tokio::spawn(async move {
             let _permit: OwnedSemaphorePermit = permit;
-            connection::serve(app, stream).await;
+            connection::serve(app, stream, peer).await;
         });
     }
 }

@@ -10,7 +10,7 @@ use crate::api::{
     EmbeddingRequest, Generation, ModelChoice, Ranking, RerankRequest, Vectors,
 };
 use crate::config::ServerConfig;
-use crate::engine::EngineHandle;
+use crate::engine::{EngineHandle, Share};
 use crate::models::Models;
 use core::fmt;
 use core::time::Duration;
@@ -205,7 +205,7 @@ impl Service {
         let app = Arc::clone(&self.app);
         Context {
             wrap,
-            ..Context::new(app, unique("req-").into())
+            ..Context::new(app, unique("req-").into(), Share::default())
         }
     }
 

@@ -10,7 +10,8 @@ use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
-    Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Stops, Why,
+    Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Share, Stops,
+    Why,
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -197,6 +198,7 @@ impl Setup {
             adapter: None,
             prompt: ask.prompt.clone(),
             choices: choices.collect(),
+            share: Share::of_peer(ask.share.as_str()),
             priority: ask.priority,
             arrived,
             deadline: ask.deadline.map(|deadline| arrived + deadline),
@@ -246,6 +248,7 @@ pub(crate) struct Ask {
     pub(crate) temperature: f32,
     pub(crate) n: u32,
     pub(crate) number: u32,
+    pub(crate) share: String,
     pub(crate) priority: i32,
     pub(crate) deadline: Option<Duration>,
     pub(crate) uses_cache: bool,
@@ -263,6 +266,7 @@ impl Ask {
             temperature: 0.8,
             n: 1,
             number: 0,
+            share: String::new(),
             priority: 0,
             deadline: None,
             uses_cache: true,

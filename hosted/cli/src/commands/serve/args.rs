@@ -7,6 +7,7 @@ use crate::flags::sampling::SamplingArgs;
 use crate::flags::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
+use sluice_serve::TrustedProxies;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -138,6 +139,11 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=256))]
     pub(super) threads_http: i64,
+    /// Set the proxies whose X-Forwarded-For names the client, comma-separated
+    ///
+    /// IP addresses, networks such as 10.0.0.0/8, or unix for all peers of a Unix socket.
+    #[arg(long, value_name = "LIST")]
+    pub(super) trusted_proxies: Option<TrustedProxies>,
     /// Allow browser pages of this origin; * allows all
     #[arg(long, value_name = "ORIGIN")]
     pub(super) cors_origins: Option<String>,

@@ -241,6 +241,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
             .ok()
             .filter(|&n| n > 0)
             .unwrap_or(n_workers),
+        trusted_proxies: limits.trusted_proxies.clone().unwrap_or_default(),
         cors: limits.cors_origins.clone(),
         metrics: args.metrics,
         slots: args.slots || !args.no_slots,
