@@ -42,7 +42,7 @@ pub enum PrivateFileProblem {
     #[error(transparent)]
     Create(#[from] OutputError),
     /// A link, folder, device or pipe has its name.
-    #[error("it is not a regular file: remove it")]
+    #[error("it is not a regular file")]
     NotRegular,
     /// Another user's.
     #[error(

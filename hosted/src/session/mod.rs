@@ -14,6 +14,7 @@ pub use error::{GenerateError, SessionError, StepError};
 pub use events::TokenEvent;
 pub use hooks::{StepHooks, StopHandle};
 pub use limits::{Limits, StateSizes};
+pub use pages::SavedText;
 pub use texts::BatchStats;
 
 use crate::adapter::AdapterBlend;

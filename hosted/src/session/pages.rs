@@ -6,7 +6,7 @@ use crate::sequence::{Choose, OtherAdapters, Sequence, Settings};
 use core::borrow::Borrow;
 use sluice_core::engine::EngineError;
 use sluice_core::hash::Hash64;
-use sluice_core::state::HeldPage;
+use sluice_core::state::{HeldPage, SnapshotError, StateError};
 use std::sync::Arc;
 
 impl Session {
@@ -138,35 +138,62 @@ impl Session {
         }
     }
 
-    /// The state of a sequence as bytes.
+    /// What a sequence has read, as a text that needs no memory of the session.
     ///
     /// # Errors
     /// Another session's sequence.
-    pub fn save_bytes(&self, sequence: &Sequence) -> Result<Vec<u8>, GenerateError> {
+    pub fn save(&self, sequence: &Sequence) -> Result<SavedText, GenerateError> {
         self.check(sequence)?;
-        let (state, fingerprint) = (self.state(), self.fingerprint(sequence));
-        let mut bytes = vec![0; state.saved_bytes(sequence.slot)];
-        let saved = state.save(sequence.slot, fingerprint, &mut bytes);
+        let (known, fingerprint) = (self.state(), self.fingerprint(sequence));
+        let mut state = vec![0; known.saved_bytes(sequence.slot)];
+        let saved = known.save(sequence.slot, fingerprint, &mut state);
         saved.map_err(EngineError::from)?;
-        Ok(bytes)
+        let tokens = sequence.tokens.clone();
+        Ok(SavedText { tokens, state })
     }
 
-    /// The reverse of [`Self::save_bytes`], for a sequence without state.
+    /// The reverse of [`Self::save`], for a sequence that has read nothing. Its queue stays.
     ///
     /// # Errors
-    /// Another session's sequence; bytes of something else; no room.
-    pub fn restore_bytes(
+    /// Another session's sequence; a text of another model, of other settings or longer than the context; no room.
+    pub fn restore(
         &mut self,
         sequence: &mut Sequence,
-        tokens: &[u32],
-        bytes: &[u8],
+        text: &SavedText,
     ) -> Result<(), GenerateError> {
         self.check(sequence)?;
-        let fingerprint = self.fingerprint(sequence);
-        let restored = self.with_state(|state| state.restore(sequence.slot, fingerprint, bytes));
+        let (n_tokens, n_ctx) = (text.tokens.len(), self.limits().n_ctx);
+        if n_tokens > n_ctx {
+            return Err(GenerateError::TooLong { n_tokens, n_ctx });
+        }
+        let (slot, fingerprint) = (sequence.slot, self.fingerprint(sequence));
+        let restored = self.with_state(|state| {
+            state.restore(slot, fingerprint, &text.state)?;
+            match state.len(slot) {
+                len if len == n_tokens => Ok(()),
+                _ => state
+                    .clear(slot)
+                    .and(Err(StateError::Snapshot(SnapshotError::Checksum))),
+            }
+        });
         restored.map_err(EngineError::from)?;
-        sequence.tokens.clear();
-        sequence.tokens.extend_from_slice(tokens);
+        sequence.tokens.clone_from(&text.tokens);
         Ok(())
+    }
+}
+
+/// A text outside of a session: tokens, and their keys and values. Where it is restored it continues with the same bits.
+#[derive(Clone, Debug)]
+pub struct SavedText {
+    pub(crate) tokens: Vec<u32>,
+    /// As core saves a sequence, with a fingerprint of the model and the adapters.
+    pub(crate) state: Vec<u8>,
+}
+
+impl SavedText {
+    /// The text's tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 }

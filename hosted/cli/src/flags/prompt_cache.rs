@@ -1,10 +1,12 @@
 //! `--prompt-cache`: the evaluated prompt stays on disk.
 
 use crate::ui::output::note;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
+use sluice::file::{FolderKey, SharedFolder};
 use sluice::generate::Generator;
-use std::path::PathBuf;
+use sluice::generate::prompt_cache::PromptCacheProblem;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -22,22 +24,26 @@ pub(crate) struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
-    /// Checks that the file's folder exists before a model is loaded.
+    /// Checks the file's folder before a model is loaded.
     ///
     /// # Errors
-    /// The folder does not exist.
+    /// The folder does not exist, or its key must not be used.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let Some(path) = &self.prompt_cache else {
             return Ok(());
         };
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        if folder.is_some_and(|folder| !folder.is_dir()) {
+        let folder = path.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        if !folder.is_dir() {
             bail!(
                 "cannot write prompt cache {}: its folder does not exist",
                 path.display()
             );
+        }
+        FolderKey::existing(folder).context("a prompt cache needs a key in its folder")?;
+        if let Some(shared) = SharedFolder::of(folder) {
+            note(format_args!("warning: {shared}"));
         }
         Ok(())
     }
@@ -49,7 +55,19 @@ impl PromptCacheArgs {
         };
         let start = Instant::now();
         let shown = path.display();
-        match generator.restore(path)? {
+        let restored = match generator.restore(path) {
+            Err(error) if matches!(*error.problem, PromptCacheProblem::Older) => {
+                let then = if self.prompt_cache_ro {
+                    "it is not used"
+                } else {
+                    "it is replaced"
+                };
+                note(format_args!("{error}; {then}"));
+                return Ok(());
+            }
+            result => result?,
+        };
+        match restored {
             Some(n) => note(format_args!(
                 "prompt cache {shown}: {n} tokens in {:.1} ms",
                 1e3 * start.elapsed().as_secs_f64()

@@ -196,7 +196,7 @@ fn a_prompt_cache_is_a_regular_file() {
         fails(
             1,
             &short(&["x", "--prompt-cache", path]),
-            &["cannot read prompt cache", "not a regular file"],
+            &["prompt cache", path, "not a regular file"],
         );
     }
 }

@@ -1,7 +1,8 @@
 //! `--prompt-cache`: the same text, read once; files that are not prompt caches.
 
-use crate::support::{MODEL, TemporaryFile, fails, fixture, footer_number, run, run_to};
+use crate::support::{Folder, MODEL, fails, fixture, footer_number, run, run_to};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 const PROMPT: &str = "Once upon a time there was a little dog who wanted to see the sea. One day";
 const FLAGS: [&str; 6] = ["-p", PROMPT, "-n", "16", "--temp", "0"];
@@ -13,23 +14,24 @@ fn cached(path: &str, more: &[&str]) -> crate::support::Ran {
 #[test]
 fn the_same_text_without_reading_the_prompt_again() {
     let text = run_to(0, &FLAGS).stdout;
-    let cache = TemporaryFile::new("cache.slpc", b"");
-    let first = cached(cache.path(), &[]);
+    let folder = Folder::new("cache");
+    let cache = folder.path("cache.slpc");
+    let first = cached(&cache, &[]);
     let n_prompt = footer_number(&first, "prompt eval time", "tokens");
     assert!(n_prompt > 15.0, "{first:?}");
-    let written = fs::read(&cache.0).unwrap();
-    let again = cached(cache.path(), &[]);
+    let written = fs::read(&cache).unwrap();
+    let again = cached(&cache, &[]);
     assert_eq!((&first.stdout, &again.stdout), (&text, &text));
     assert!(
         (footer_number(&again, "prompt eval time", "tokens") - 1.0).abs() < 0.5,
         "{again:?}"
     );
-    assert_eq!(fs::read(&cache.0).unwrap(), written);
+    assert_eq!(fs::read(&cache).unwrap(), written);
     // Another end, on other kernels: only the end is read.
     let longer = format!("{PROMPT} a bird came");
     let flags = ["-p", &longer, "-n", "16", "--temp", "0", "--isa", "scalar"];
     let alone = run_to(0, &flags).stdout;
-    let read_only = ["--prompt-cache", cache.path(), "--prompt-cache-ro"];
+    let read_only = ["--prompt-cache", &cache, "--prompt-cache-ro"];
     let ran = run_to(0, &[&flags[..], &read_only].concat());
     assert_eq!(ran.stdout, alone);
     assert!(
@@ -37,14 +39,14 @@ fn the_same_text_without_reading_the_prompt_again() {
         "{ran:?}"
     );
     assert_eq!(
-        fs::read(&cache.0).unwrap(),
+        fs::read(&cache).unwrap(),
         written,
         "--prompt-cache-ro does not write"
     );
     // Generated tokens are kept as well if requested.
-    cached(cache.path(), &["--prompt-cache-all"]);
-    assert!(fs::read(&cache.0).unwrap().len() > written.len());
-    assert_eq!(cached(cache.path(), &[]).stdout, text);
+    cached(&cache, &["--prompt-cache-all"]);
+    assert!(fs::read(&cache).unwrap().len() > written.len());
+    assert_eq!(cached(&cache, &[]).stdout, text);
 }
 
 /// Recurrent states cannot be rewound: the file ends before the token whose logits are needed
@@ -52,12 +54,13 @@ fn the_same_text_without_reading_the_prompt_again() {
 #[test]
 fn a_recurrent_model_goes_on_from_the_file() {
     let model = fixture("models/lfm2.gguf");
-    let cache = TemporaryFile::new("recurrent.slpc", b"");
+    let folder = Folder::new("recurrent");
+    let cache = folder.path("cache.slpc");
     let text = |prompt: &str, more: &[&str]| {
         let flags = ["-m", &model, "-p", prompt, "-n", "16", "--temp", "0"];
         run_to(0, &[&flags[..], &["--ignore-eos"], more].concat())
     };
-    let with_file = ["--prompt-cache", cache.path()];
+    let with_file = ["--prompt-cache", &cache];
     let longer = format!("{PROMPT} a bird came");
     for (prompt, n_read) in [
         (PROMPT, 110.0),
@@ -87,36 +90,38 @@ fn a_recurrent_model_has_no_context_shift() {
 
 #[test]
 fn files_that_are_no_cache_of_this_model() {
-    let cache = TemporaryFile::new("good.slpc", b"");
-    cached(cache.path(), &[]);
-    let good = fs::read(&cache.0).unwrap();
-    let refused = |name: &str, bytes: &[u8], expected: &str| {
-        let file = TemporaryFile::new(name, bytes);
-        let args = [&FLAGS[..], &["--prompt-cache", file.path()]].concat();
-        fails(1, &args, &[file.path(), expected]);
-        assert_eq!(fs::read(&file.0).unwrap(), bytes, "{name} was changed");
+    let folder = Folder::new("refused");
+    let cache = folder.path("good.slpc");
+    cached(&cache, &[]);
+    let good = fs::read(&cache).unwrap();
+    let refused = |bytes: &[u8], expected: &str| {
+        fs::write(&cache, bytes).unwrap();
+        let args = [&FLAGS[..], &["--prompt-cache", &cache]].concat();
+        fails(1, &args, &[&cache, expected]);
+        assert_eq!(
+            fs::read(&cache).unwrap(),
+            bytes,
+            "{expected}: it was changed"
+        );
     };
     for len in [1, 3, 4, 15, 23, 100, good.len() / 2, good.len() - 1] {
         let expected = if len < 4 {
             "is not a prompt cache"
         } else {
-            "damaged"
+            "it is damaged"
         };
-        refused(&format!("cut-{len}.slpc"), &good[..len], expected);
+        refused(&good[..len], expected);
     }
-    for at in [8, 20, 200, good.len() - 1] {
+    for at in [8, 20, 50, 200, good.len() - 1] {
         let mut changed = good.clone();
         changed[at] ^= 1;
-        refused(&format!("changed-{at}.slpc"), &changed, "damaged");
+        refused(&changed, "it is damaged");
     }
     let mut version = good.clone();
     version[4] = 9;
-    refused("version.slpc", &version, "version 9");
-    refused(
-        "model.slpc",
-        &fs::read(MODEL).unwrap(),
-        "is not a prompt cache",
-    );
+    refused(&version, "version 9");
+    refused(&fs::read(MODEL).unwrap(), "is not a prompt cache");
+    fs::write(&cache, &good).unwrap();
     fails(
         1,
         &[&FLAGS[..], &["--prompt-cache", "/"]].concat(),
@@ -129,18 +134,73 @@ fn files_that_are_no_cache_of_this_model() {
     );
     fails(2, &["--prompt-cache-ro"], &["--prompt-cache <FILE>"]);
     // Right for other settings.
-    let other_type = ["--prompt-cache", cache.path(), "-ctk", "f32", "-ctv", "f32"];
+    let other_type = ["--prompt-cache", &cache, "-ctk", "f32", "-ctv", "f32"];
     fails(
         1,
         &[&FLAGS[..], &other_type].concat(),
         &["another type or shape"],
     );
-    let small = ["--prompt-cache", cache.path(), "-c", "8", "-p", "Once"];
+    let small = ["--prompt-cache", &cache, "-c", "8", "-p", "Once"];
     fails(1, &small, &["more than the context of 8"]);
     let other = fixture("models/llama-Q8_0.gguf");
-    let other = ["--prompt-cache", cache.path(), "-m", &other];
+    let other = ["--prompt-cache", &cache, "-m", &other];
     fails(1, &[&FLAGS[..], &other].concat(), &["another model"]);
-    assert_eq!(fs::read(&cache.0).unwrap(), good);
+    assert_eq!(fs::read(&cache).unwrap(), good);
+}
+
+#[test]
+fn a_cache_that_is_not_this_users_is_refused() {
+    let folder = Folder::new("others");
+    let cache = folder.path("good.slpc");
+    let renamed = folder.path("renamed.slpc");
+    cached(&cache, &[]);
+    let args = |path| [&FLAGS[..], &["--prompt-cache", path]].concat();
+    fs::copy(&cache, &renamed).unwrap();
+    fails(1, &args(&renamed), &[&renamed, "was renamed or moved here"]);
+    let other = Folder::new("moved");
+    cached(&other.path("good.slpc"), &["--prompt-cache-all"]);
+    let good = fs::read(&cache).unwrap();
+    fs::copy(other.path("good.slpc"), &cache).unwrap();
+    fails(1, &args(&cache), &[&cache, "the key of its folder"]);
+    fs::write(&cache, good).unwrap();
+    // A link is followed: it names this file.
+    let link = folder.path("link.slpc");
+    symlink("good.slpc", &link).unwrap();
+    assert!(cached(&link, &[]).stderr.contains("tokens in"));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    let set = |path: &str, mode| {
+        fs::set_permissions(folder.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    assert!(!cached(&cache, &[]).stderr.contains("other users may write"));
+    set("", 0o777);
+    assert!(cached(&cache, &[]).stderr.contains("other users may write"));
+    set(".sluice-key", 0o640);
+    fails(
+        1,
+        &args(&cache),
+        &[".sluice-key", "others may read or write it (mode 640)"],
+    );
+}
+
+#[test]
+fn a_cache_of_an_older_version_is_replaced() {
+    let folder = Folder::new("older");
+    let cache = folder.path("cache.slpc");
+    cached(&cache, &[]);
+    let good = fs::read(&cache).unwrap();
+    let mut older = good.clone();
+    older[4] = 1;
+    fs::write(&cache, &older).unwrap();
+    let ran = cached(&cache, &["--prompt-cache-ro"]);
+    let said = "it is from an older version of Sluice; it is not used";
+    assert!(ran.stderr.contains(said), "{ran:?}");
+    assert_eq!(fs::read(&cache).unwrap(), older);
+    let ran = cached(&cache, &[]);
+    assert!(
+        ran.stderr
+            .contains("older version of Sluice; it is replaced")
+    );
+    assert_eq!(fs::read(&cache).unwrap(), good);
 }
 
 #[test]

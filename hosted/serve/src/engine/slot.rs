@@ -2,26 +2,26 @@
 
 use core::time::Duration;
 use sluice::adapter::AdapterBlend;
-use std::path::PathBuf;
+use sluice::generate::prompt_cache::PromptCache;
 
-/// An action on a slot.
+/// An action on a slot. Files are the caller's: the engine does not wait for a disk.
 #[derive(Clone, Debug)]
 pub enum SlotAction {
-    /// Save its text and state to a file.
-    Save(PathBuf),
-    /// Restore them from a file; they were computed with these adapters.
-    Restore(PathBuf, Option<AdapterBlend>),
+    /// Return its text and state.
+    Save,
+    /// Replace them; they were computed with these adapters.
+    Restore(Box<PromptCache>, Option<AdapterBlend>),
     /// Remove them.
     Erase,
 }
 
 /// The result of an action.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SlotDone {
     /// Tokens that were saved, restored or removed.
     pub n_tokens: usize,
-    /// Bytes written or read.
-    pub n_bytes: u64,
+    /// What was saved.
+    pub saved: Option<Box<PromptCache>>,
     /// How long it took.
     pub time: Duration,
 }

@@ -11,6 +11,7 @@ use core::fmt;
 use core::pin::Pin;
 use core::time::Duration;
 use sluice::Team;
+use sluice::file::{FolderKey, SharedFolder};
 use sluice::host::topology::bind_current_thread;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -116,6 +117,16 @@ pub fn serve(
     ended
 }
 
+/// Logs why slots cannot be saved in this folder, or who else may write there.
+fn check_slots(folder: &Path, log: &Log) {
+    if let Some(shared) = SharedFolder::of(folder) {
+        log(&format!("warning: slots: {shared}"));
+    }
+    if let Err(error) = FolderKey::existing(folder) {
+        log(&format!("warning: slots cannot be saved: {error}"));
+    }
+}
+
 impl Server {
     /// Checks the model files and listens. Models are not loaded yet.
     ///
@@ -128,6 +139,9 @@ impl Server {
         let engine = EngineHandle::start(team, config.engine.clone(), config.log.clone())?;
         let log = config.log.clone();
         let models = Models::new(engine, config.models.clone(), opened, log.clone())?;
+        if let Some(folder) = &config.http.slot_save_path {
+            check_slots(folder, &log);
+        }
         let n_connections = u32::try_from(config.http.connections_max.max(1)).unwrap_or(u32::MAX);
         Ok(Self {
             listener,

@@ -12,7 +12,11 @@ use crate::api::{ApiError, ModelChoice};
 use crate::engine::{SlotAction, SlotView};
 use crate::http::{Request, Response};
 use serde_json::{Value, json};
+use sluice::file::OutputError;
+use sluice::generate::prompt_cache::{PromptCache, PromptCacheError, PromptCacheProblem};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tokio::sync::Semaphore;
 
 pub(super) async fn list(context: Context, request: Request) -> Result<Response, ApiError> {
     check(&context)?;
@@ -58,53 +62,96 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
     let lease = present(&context, &request)?;
     let action = query(&request, "action").unwrap_or_default().to_owned();
     let model = query(&request, "model").map(str::to_owned);
-    let mut name = None;
-    let what = match &*action {
-        "erase" => SlotAction::Erase,
-        "save" | "restore" => {
-            let folder = context.app.options().slot_save_path.clone();
-            let folder = folder.ok_or_else(|| {
-                let message =
-                    "This server does not support slots action. Start it with `--slot-save-path`";
-                ApiError::unsupported(message)
-            })?;
-            let posted = body(&context, request).await?;
-            let given = Fields::of_body(&posted.value)?
-                .str("filename")?
-                .unwrap_or_default();
-            let path = within(&folder, given)?;
-            name = Some(given.to_owned());
-            if action == "save" {
-                SlotAction::Save(path)
-            } else {
-                // The file does not record which adapters a text was computed with, only whether they match.
-                let models = context.app.models();
-                let adapters = model_of(Fields::of_body(&posted.value)?)?.adapters;
-                let name = model;
-                let adapted = models.acquire_with(&ModelChoice { name, adapters }).await?;
-                SlotAction::Restore(path, adapted.blend().cloned())
-            }
-        }
-        other => {
-            let shown: String = other.chars().take(40).collect();
-            let what = format!("{shown:?} is not one of save, restore, erase");
-            return Err(ApiError::field("action", what));
-        }
+    let engine = context.app.models().engine();
+    let act = |action| async {
+        let done = engine.slot(lease.id(), slot, action).await;
+        Ok::<_, ApiError>(done.map_err(|_| ApiError::unavailable("the model was unloaded"))??)
     };
-    let done = context.app.models().engine().slot(lease.id(), slot, what);
-    let done = done
-        .await
-        .map_err(|_| ApiError::unavailable("the model was unloaded"))??;
-    let (n, bytes, ms) = (done.n_tokens, done.n_bytes, millis(done.time));
-    Ok(json_reply(&match &*action {
-        "save" => {
-            json!({"id_slot": slot, "filename": name, "n_saved": n, "n_written": bytes, "timings": {"save_ms": ms}})
+    if action == "erase" {
+        let done = act(SlotAction::Erase).await?;
+        return Ok(json_reply(
+            &json!({"id_slot": slot, "n_erased": done.n_tokens}),
+        ));
+    }
+    if !["save", "restore"].contains(&&*action) {
+        let shown: String = action.chars().take(40).collect();
+        let what = format!("{shown:?} is not one of save, restore, erase");
+        return Err(ApiError::field("action", what));
+    }
+    let folder = context.app.options().slot_save_path.clone();
+    let folder = folder.ok_or_else(|| {
+        let message = "This server does not support slots action. Start it with `--slot-save-path`";
+        ApiError::unsupported(message)
+    })?;
+    let posted = body(&context, request).await?;
+    let fields = Fields::of_body(&posted.value)?;
+    let name = fields.str("filename")?.unwrap_or_default();
+    let path = within(&folder, name)?;
+    if action == "save" {
+        let _turn = TEXTS.acquire().await;
+        let start = Instant::now();
+        let done = act(SlotAction::Save).await?;
+        let n_written = match done.saved {
+            Some(saved) => with_file(&context, path, move |path| saved.write(path)).await?,
+            None => 0,
+        };
+        let (n, ms) = (done.n_tokens, millis(start.elapsed()));
+        return Ok(json_reply(&json!({
+            "id_slot": slot, "filename": name, "n_saved": n, "n_written": n_written, "timings": {"save_ms": ms}
+        })));
+    }
+    // The file does not record which adapters a text was computed with, only whether they match.
+    let adapters = model_of(fields)?.adapters;
+    let choice = ModelChoice {
+        name: model,
+        adapters,
+    };
+    let adapted = context.app.models().acquire_with(&choice).await?;
+    let _turn = TEXTS.acquire().await;
+    let start = Instant::now();
+    let read = |path: &Path| {
+        let n_bytes = path.metadata().map_or(0, |file| file.len());
+        Ok(PromptCache::read(path)?.map(|cache| (cache, n_bytes)))
+    };
+    let read = with_file(&context, path, read).await?;
+    let (cache, n_read) = read.ok_or_else(|| ApiError::field("filename", "does not exist"))?;
+    let restore = SlotAction::Restore(Box::new(cache), adapted.blend().cloned());
+    let (n, ms) = (act(restore).await?.n_tokens, millis(start.elapsed()));
+    Ok(json_reply(&json!({
+        "id_slot": slot, "filename": name, "n_restored": n, "n_read": n_read, "timings": {"restore_ms": ms}
+    })))
+}
+
+/// Held by the action that reads or writes a file: until it is done, a text takes as much memory as its slot.
+static TEXTS: Semaphore = Semaphore::const_new(1);
+
+/// Reads or writes a file on a thread that may wait for the disk.
+async fn with_file<T: Send + 'static>(
+    context: &Context,
+    path: PathBuf,
+    act: impl FnOnce(&Path) -> Result<T, PromptCacheError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let acted = tokio::task::spawn_blocking(move || act(&path)).await;
+    let acted = acted.map_err(|error| ApiError::internal(error.to_string()))?;
+    acted.map_err(|error| {
+        let problem = error.problem;
+        match &*problem {
+            // The server's folders are its own affair: clients see no paths.
+            PromptCacheProblem::Key(error) => {
+                (context.app.log())(&format!("slots: {error}"));
+                let problem = &error.problem;
+                ApiError::internal(format!("the key of the slots' folder: {problem}"))
+            }
+            PromptCacheProblem::Write(OutputError::Foreign { .. }) => {
+                ApiError::field("filename", "exists already and is not a saved slot")
+            }
+            PromptCacheProblem::Write(error) => {
+                (context.app.log())(&format!("slots: {error}"));
+                ApiError::internal("the file cannot be written; the server's log has the reason")
+            }
+            _ => ApiError::field("filename", problem.to_string()),
         }
-        "restore" => {
-            json!({"id_slot": slot, "filename": name, "n_restored": n, "n_read": bytes, "timings": {"restore_ms": ms}})
-        }
-        _ => json!({"id_slot": slot, "n_erased": n}),
-    }))
+    })
 }
 
 fn check(context: &Context) -> Result<(), ApiError> {

@@ -3,8 +3,8 @@
 use crate::engine::request::Request;
 use sluice::Sequence;
 use sluice::generate::common_prefix;
+use sluice::generate::prompt_cache::CacheSalt;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Sequences of ended texts, kept until their room is needed; least recently used first.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct IdleTexts {
 #[derive(Debug)]
 struct IdleText {
     sequence: Sequence,
-    salt: Arc<str>,
+    salt: CacheSalt,
 }
 
 /// An idle text from which a request can continue.
@@ -27,7 +27,7 @@ pub(super) struct IdleMatch {
 }
 
 impl IdleTexts {
-    pub(super) fn push(&mut self, sequence: Sequence, salt: Arc<str>) {
+    pub(super) fn push(&mut self, sequence: Sequence, salt: CacheSalt) {
         self.texts.push_back(IdleText { sequence, salt });
     }
 
@@ -46,9 +46,11 @@ impl IdleTexts {
         self.texts.remove(at).map(|idle| idle.sequence)
     }
 
-    /// The one in this slot.
-    pub(super) fn get(&self, slot: u32) -> Option<&Sequence> {
-        self.iter().find(|sequence| sequence.slot() == slot)
+    /// The one in this slot, and its salt.
+    pub(super) fn get(&self, slot: u32) -> Option<(&Sequence, &CacheSalt)> {
+        let mut texts = self.texts.iter();
+        let found = texts.find(|idle| idle.sequence.slot() == slot)?;
+        Some((&found.sequence, &found.salt))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
@@ -71,7 +73,7 @@ impl IdleTexts {
         };
         let key = request.adapter_key();
         let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
-            idle.salt == request.salt && idle.sequence.adapter_fingerprint() == key
+            idle.sequence.adapter_fingerprint() == key && idle.salt.is(&request.salt)
         });
         let ranked = usable.map(|(i, idle)| {
             let slot = idle.sequence.slot();

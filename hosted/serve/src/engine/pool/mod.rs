@@ -20,13 +20,13 @@ use crate::Log;
 use idle::IdleTexts;
 use prefix::{Key, PrefixCache};
 use sha2::{Digest as _, Sha256};
+use sluice::generate::prompt_cache::CacheSalt;
 use sluice::session::{BatchStats, GenerateError, StepHooks, TokenEvent};
 use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
 use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
 use std::rc::Rc;
 use std::sync::Arc;
-use text::SavedState;
 
 /// A model's session, and the cached parts of earlier texts.
 pub(super) struct Pool {
@@ -186,7 +186,8 @@ impl Pool {
         if is_kept && sequence.n_shifted() == 0 && !sequence.tokens().is_empty() {
             // The next request sets its own adapter.
             sequence.release_adapter();
-            self.idle.push(sequence, Arc::clone(&request.salt));
+            self.idle
+                .push(sequence, CacheSalt::Plain(Arc::clone(&request.salt)));
         } else {
             self.remove(sequence);
         }
@@ -204,11 +205,7 @@ impl Pool {
         let queue = text.sequence().queue().to_vec();
         let is_shifted = text.sequence().n_shifted() > 0;
         if is_shifted {
-            let bytes = self.session.save_bytes(text.sequence())?;
-            text.saved = Some(SavedState {
-                tokens: tokens.clone(),
-                bytes,
-            });
+            text.saved = Some(self.session.save(text.sequence())?);
         }
         self.session.drop_state(text.sequence_mut())?;
         if !is_shifted {
@@ -223,11 +220,8 @@ impl Pool {
     pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {
-            self.ensure_free(n_pages(saved.tokens.len()) + 1);
-            let sequence = text.sequence_mut();
-            return self
-                .session
-                .restore_bytes(sequence, &saved.tokens, &saved.bytes);
+            self.ensure_free(n_pages(saved.tokens().len()) + 1);
+            return self.session.restore(text.sequence_mut(), &saved);
         }
         let tokens = text.sequence().queue().to_vec();
         text.n_kept = 0;

@@ -1,4 +1,4 @@
-//! llama-server's slot actions: the text and state of a sequence are saved to a file, restored, or erased.
+//! llama-server's slot actions: the text and state of a sequence are saved, restored, or erased.
 
 use super::{Pool, n_pages};
 use crate::engine::job::JobError;
@@ -6,8 +6,7 @@ use crate::engine::slot::{SlotAction, SlotDone};
 use core::fmt::Display;
 use sluice::Settings;
 use sluice::adapter::AdapterBlend;
-use std::path::Path;
-use std::sync::Arc;
+use sluice::generate::prompt_cache::PromptCache;
 use std::time::Instant;
 
 impl Pool {
@@ -24,24 +23,23 @@ impl Pool {
                 "slot {slot} does not exist: the model has {n_seq} slots"
             )));
         }
-        let (n_tokens, path) = match action {
-            SlotAction::Erase => (self.erase(slot)?, None),
-            SlotAction::Save(path) => {
+        let mut saved = None;
+        let n_tokens = match action {
+            SlotAction::Erase => self.erase(slot)?,
+            SlotAction::Save => {
                 let idle = self.idle.get(slot);
-                let idle = idle.ok_or_else(|| JobError::Slot(format!("slot {slot} is empty")))?;
-                self.session.save(idle, path).map_err(failed)?;
-                (idle.tokens().len(), Some(path))
+                let (idle, salt) =
+                    idle.ok_or_else(|| JobError::Slot(format!("slot {slot} is empty")))?;
+                let text = self.session.save(idle).map_err(failed)?;
+                let salt = salt.clone();
+                saved = Some(Box::new(PromptCache { text, salt }));
+                idle.tokens().len()
             }
-            SlotAction::Restore(path, adapter) => {
-                (self.restore(slot, path, adapter.clone())?, Some(path))
-            }
+            SlotAction::Restore(cache, adapter) => self.restore(slot, cache, adapter.clone())?,
         };
-        let n_bytes = path
-            .and_then(|path| path.metadata().ok())
-            .map_or(0, |file| file.len());
         Ok(SlotDone {
             n_tokens,
-            n_bytes,
+            saved,
             time: start.elapsed(),
         })
     }
@@ -59,7 +57,7 @@ impl Pool {
     fn restore(
         &mut self,
         slot: u32,
-        path: &Path,
+        cache: &PromptCache,
         adapter: Option<AdapterBlend>,
     ) -> Result<usize, JobError> {
         self.erase(slot)?;
@@ -70,11 +68,11 @@ impl Pool {
             ..Settings::default()
         };
         let mut sequence = self.session.add_at(slot, &settings).map_err(failed)?;
-        let restored = self.session.restore(&mut sequence, path);
-        let missing = || JobError::Slot(format!("{} does not exist or is empty", path.display()));
-        let n_tokens = restored.map_err(failed)?.ok_or_else(missing)?;
+        let restored = self.session.restore(&mut sequence, &cache.text);
+        restored.map_err(failed)?;
         sequence.release_adapter();
-        self.idle.push(sequence, Arc::from(""));
+        let n_tokens = sequence.tokens().len();
+        self.idle.push(sequence, cache.salt.clone());
         Ok(n_tokens)
     }
 }

@@ -3,6 +3,7 @@
 use super::prefix::{Chain, Key};
 use crate::engine::request::Request;
 use sluice::Sequence;
+use sluice::session::SavedText;
 use std::rc::Rc;
 
 /// A text that is being read or written: its sequence, and the keys of its pages.
@@ -16,14 +17,7 @@ pub(crate) struct Text {
     /// Whether its state was dropped to make room.
     pub(super) is_parked: bool,
     /// The state of a parked text that cannot be read again, because it was shifted.
-    pub(super) saved: Option<SavedState>,
-}
-
-/// The state of a text outside of the pool.
-#[derive(Debug)]
-pub(super) struct SavedState {
-    pub(super) tokens: Vec<u32>,
-    pub(super) bytes: Vec<u8>,
+    pub(super) saved: Option<SavedText>,
 }
 
 impl Text {
