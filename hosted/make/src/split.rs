@@ -1,12 +1,15 @@
 //! Splitting a GGUF file into parts and joining them, like llama.cpp's `gguf-split`.
 //!
 //! The first part has all metadata; the others only have their part number. Tensors keep their
-//! order, types and bytes. [`sluice::file::ModelFile`] reads parts.
+//! order, types and bytes. All parts have one id, a hash of the whole model, so that parts of two models are not
+//! taken for one. [`sluice::file::ModelFile`] reads parts.
 
+use core::fmt::Write as _;
 use core::num::NonZero;
 use core::ops::Range;
+use sha2::{Digest as _, Sha256};
 use sluice::file::{
-    COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, OutputError, OutputFile, TENSORS_KEY,
+    COUNT_KEY, GgufHeader, ID_KEY, INDEX_KEY, OutputError, OutputFile, SPLIT_KEYS, TENSORS_KEY,
 };
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, TensorInfo};
@@ -27,6 +30,8 @@ pub enum PartMax {
 pub struct SplitPlan<'a> {
     tensors: Vec<TensorInfo<'a>>,
     parts: Vec<PlannedPart>,
+    /// Of the header, where parts get an id.
+    hash: Option<Sha256>,
 }
 
 /// One file of a plan.
@@ -62,12 +67,14 @@ impl<'a> SplitPlan<'a> {
     pub fn one(gguf: &Gguf<'a>) -> Self {
         let tensors: Vec<_> = gguf.tensors().collect();
         let mut header = GgufHeader::with_layout_of(gguf);
-        for key in [INDEX_KEY, COUNT_KEY, TENSORS_KEY] {
-            header.remove(key);
-        }
+        SPLIT_KEYS.iter().for_each(|key| header.remove(key));
         let all = 0..tensors.len();
         let parts = vec![PlannedPart::new(header, &tensors, all)];
-        Self { tensors, parts }
+        Self {
+            tensors,
+            parts,
+            hash: None,
+        }
     }
 
     /// Parts of up to `max`. With `first_is_bare`, the first has only metadata.
@@ -94,10 +101,17 @@ impl<'a> SplitPlan<'a> {
             header.set(INDEX_KEY, index);
             header.set(COUNT_KEY, count);
             header.set(TENSORS_KEY, n_tensors);
+            // Known when all tensors have been read.
+            header.set(ID_KEY, id(Sha256::new()).as_str());
             PlannedPart::new(header, &tensors, range.clone())
         };
         let parts = (0..count).zip(&ranges).map(part).collect();
-        Ok(Self { tensors, parts })
+        let hash = Sha256::new_with_prefix(gguf.header_bytes());
+        Ok(Self {
+            tensors,
+            parts,
+            hash: Some(hash),
+        })
     }
 
     /// The files in order.
@@ -148,19 +162,31 @@ impl<'a> SplitPlan<'a> {
             }
             Ok(())
         };
+        let mut hash = self.hash;
         let mut writers = Vec::new();
         for (part, output) in self.parts.into_iter().zip(outputs) {
-            let writer = part.header.start(output)?;
+            let writer = part.header.clone().start(output)?;
             for (index, tensor) in self.tensors[part.tensors].iter().enumerate() {
-                copy(source, tensor, &writer, index, &mut advance)?;
+                copy(source, tensor, |offset, piece| {
+                    if let Some(hash) = &mut hash {
+                        hash.update(piece);
+                    }
+                    writer.write(index, offset, piece)?;
+                    advance(piece.len())
+                })?;
             }
-            writers.push(writer);
+            writers.push((writer, part.header));
         }
-        writers
-            .into_iter()
-            .rev()
-            .try_for_each(GgufWriter::finish)
-            .map_err(SplitError::Write)
+        if let Some(hash) = hash {
+            let id = id(hash);
+            for (writer, header) in &mut writers {
+                header.set(ID_KEY, id.as_str());
+                writer.replace_header(header)?;
+            }
+        }
+        let finished = writers.into_iter().rev();
+        let finished = finished.map(|(writer, _)| writer.finish());
+        Ok(finished.collect::<Result<_, _>>()?)
     }
 }
 
@@ -221,13 +247,11 @@ fn ranges(tensors: &[TensorInfo<'_>], max: PartMax) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Copies one tensor, a piece at a time.
+/// Reads one tensor, a piece at a time, each with its offset.
 fn copy(
     source: &dyn TensorSource,
     tensor: &TensorInfo<'_>,
-    writer: &GgufWriter,
-    index: usize,
-    advance: &mut impl FnMut(usize) -> Result<(), SplitError>,
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), SplitError>,
 ) -> Result<(), SplitError> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut done = 0;
@@ -239,11 +263,19 @@ fn copy(
             tensor: tensor.name.to_owned(),
             error,
         })?;
-        writer.write(index, done, piece)?;
+        write(done, piece)?;
         done += piece.len() as u64;
-        advance(piece.len())?;
     }
     Ok(())
+}
+
+/// In hexadecimal.
+fn id(hash: Sha256) -> String {
+    let mut id = String::with_capacity(64);
+    for byte in hash.finalize() {
+        let _written = write!(id, "{byte:02x}");
+    }
+    id
 }
 
 const PARTS_MAX: u16 = u16::MAX;

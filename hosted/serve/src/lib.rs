@@ -19,6 +19,8 @@ mod chat;
 mod config;
 mod dialect;
 pub mod engine;
+#[cfg(test)]
+mod few_files;
 mod http;
 pub mod metrics;
 mod models;

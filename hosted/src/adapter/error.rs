@@ -120,6 +120,26 @@ impl AdapterLoadError {
     }
 }
 
+impl AdapterLoadError {
+    /// Whether the file could not be read, so that a later attempt may succeed without a change of it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        let (Self::Read { error, .. }
+        | Self::File(
+            FileError::Open { error, .. }
+            | FileError::Read { error, .. }
+            | FileError::Map { error, .. },
+        )) = self
+        else {
+            return false;
+        };
+        !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+        )
+    }
+}
+
 fn shown(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }

@@ -236,6 +236,19 @@ impl GgufWriter {
         self.output.write_at(at, bytes)
     }
 
+    /// Writes another header, whose values take as many bytes as the first one's.
+    ///
+    /// # Errors
+    /// [`OutputError::Write`].
+    ///
+    /// # Panics
+    /// As [`GgufHeader::bytes`]; a header of another length.
+    pub fn replace_header(&self, header: &GgufHeader) -> Result<(), OutputError> {
+        let header = header.bytes();
+        assert_eq!(header.len() as u64, self.data_offset);
+        self.output.write_at(0, &header)
+    }
+
     /// Gives the file its name. Call it after all tensors have been written.
     ///
     /// # Errors

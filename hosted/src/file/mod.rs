@@ -13,10 +13,11 @@
 //! are in files of another program ([`ExpertLinks`]).
 //!
 //! Output files are [`OutputFile`]s: complete under their name, or absent. [`GgufWriter`] writes GGUF
-//! into one. [`mistaken`] identifies other files that stand in a model's place. [`FolderKey`] authenticates what a
+//! into one; [`write_folder`] writes several that belong together. [`mistaken`] identifies other files that stand in a model's place. [`FolderKey`] authenticates what a
 //! folder of caches holds.
 
 mod bytes;
+mod folder;
 mod gguf;
 mod joined;
 mod links;
@@ -31,6 +32,7 @@ mod split;
 mod unpacked;
 
 pub use bytes::LoadMode;
+pub use folder::{FolderFile, write_folder};
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use links::{ExpertLinks, LinkProblem};
 pub use mapped::MappedFile;
@@ -41,7 +43,9 @@ pub use private::{
     FolderKey, PrivateFileError, PrivateFileProblem, SharedFolder, open_plain, open_private,
 };
 pub use read::ReadFile;
-pub use split::{COUNT_KEY, INDEX_KEY, SplitPart, SplitProblem, TENSORS_KEY, split_path};
+pub use split::{
+    COUNT_KEY, ID_KEY, INDEX_KEY, SPLIT_KEYS, SplitPart, SplitProblem, TENSORS_KEY, split_path,
+};
 pub use unpacked::GgufInSlc;
 
 use sluice_core::gguf::{GgufError, GgufErrorKind};

@@ -5,7 +5,7 @@ use super::partial::PartialFile;
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -80,29 +80,7 @@ impl OutputFile {
         replaces: Option<[u8; 4]>,
     ) -> Result<Self, OutputError> {
         let path_buf = || path.to_path_buf();
-        if path.file_name().is_none() {
-            return Err(OutputError::NotRegular { path: path_buf() });
-        }
-        let there = fs::metadata(path).ok();
-        match &there {
-            Some(there) if !there.is_file() => {
-                return Err(OutputError::NotRegular { path: path_buf() });
-            }
-            Some(_) if !overwrite => return Err(OutputError::Exists { path: path_buf() }),
-            Some(_) => {
-                let head = head(path, 4);
-                let head = head.map_err(|error| OutputError::Create {
-                    path: path_buf(),
-                    error,
-                })?;
-                let is_model = MODELS.iter().any(|magic| head == magic);
-                if is_model && replaces.is_none_or(|magic| head != magic) {
-                    return Err(OutputError::Foreign { path: path_buf() });
-                }
-            }
-            None => {}
-        }
-        let kept = there.map(|there| there.permissions());
+        let kept = check_output(path, overwrite, replaces)?;
         let path = &fs::canonicalize(path).unwrap_or_else(|_| path_buf());
         let made = PartialFile::create(path, mode).and_then(|partial| {
             if let Some(kept) = kept {
@@ -241,6 +219,38 @@ impl OutputFile {
     }
 }
 
+/// Whether a file may be called `path`, and replace what is there. Returns the permissions of a replaced file.
+pub(super) fn check_output(
+    path: &Path,
+    overwrite: bool,
+    replaces: Option<[u8; 4]>,
+) -> Result<Option<Permissions>, OutputError> {
+    let path_buf = || path.to_path_buf();
+    if path.file_name().is_none() {
+        return Err(OutputError::NotRegular { path: path_buf() });
+    }
+    let there = fs::metadata(path).ok();
+    match &there {
+        Some(there) if !there.is_file() => {
+            return Err(OutputError::NotRegular { path: path_buf() });
+        }
+        Some(_) if !overwrite => return Err(OutputError::Exists { path: path_buf() }),
+        Some(_) => {
+            let head = head(path, 4);
+            let head = head.map_err(|error| OutputError::Create {
+                path: path_buf(),
+                error,
+            })?;
+            let is_model = MODELS.iter().any(|magic| head == magic);
+            if is_model && replaces.is_none_or(|magic| head != magic) {
+                return Err(OutputError::Foreign { path: path_buf() });
+            }
+        }
+        None => {}
+    }
+    Ok(there.map(|there| there.permissions()))
+}
+
 /// The first `len` bytes of a file, or all of a shorter one.
 fn head(path: &Path, len: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
@@ -252,7 +262,7 @@ fn head(path: &Path, len: usize) -> io::Result<Vec<u8>> {
 const MODELS: [[u8; 4]; 2] = [*b"GGUF", sluice_core::slc::MAGIC];
 
 /// Permissions of a new file, before the process's mask takes some away.
-const PUBLIC: u32 = 0o666;
+pub(super) const PUBLIC: u32 = 0o666;
 
 /// Permissions of a new file for its owner alone, before the process's mask.
 const PRIVATE: u32 = 0o600;
@@ -393,7 +403,7 @@ mod tests {
         assert_eq!(mode(&private), 0o600);
         let path = folder.0.join("out");
         fs::write(&path, b"old").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let link = folder.0.join("link");
         std::os::unix::fs::symlink("out", &link).unwrap();
         let output = OutputFile::create(&link, true).unwrap();

@@ -24,7 +24,15 @@ pub(super) struct PartialFile {
     slot: Option<usize>,
 }
 
-/// The files to remove; null where a place is free. As many as may usually be open.
+/// A folder under a temporary name, removed as a [`PartialFile`] is. Its files are removed first.
+#[derive(Debug)]
+pub(super) struct PartialFolder {
+    pub(super) path: PathBuf,
+    pub(super) is_renamed: bool,
+    slot: Option<usize>,
+}
+
+/// The files and folders to remove; null where a place is free. As many as may usually be open.
 static NAMES: [AtomicPtr<c_char>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
 
 /// Handlers that are reading names.
@@ -70,39 +78,58 @@ impl Drop for Waiting {
 }
 
 impl PartialFile {
-    /// Creates a file in the folder of `path`, with the permissions `mode`. A file left by an earlier
-    /// process of the same number does no harm: a free name is used.
+    /// Creates a file in the folder of `path`, with the permissions `mode`.
     pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let pid = std::process::id();
-        let mut tries = (0..TRIES).map(|n| match n {
-            0 => format!(".{name}.partial-{pid}"),
-            n => format!(".{name}.partial-{pid}-{n}"),
-        });
-        loop {
-            let Some(name) = tries.next() else {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            };
-            let partial = path.with_file_name(name);
-            let mut options = File::options();
-            let options = options.read(true).write(true).create_new(true).mode(mode);
-            // No signal arrives between the file's creation and its entry.
+        with_free_name(path, |partial| Self::create_as(partial, mode))
+    }
+
+    /// Creates a file with this temporary name.
+    pub(super) fn create_as(path: PathBuf, mode: u32) -> io::Result<Self> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create_new(true).mode(mode);
+        // No signal arrives between the file's creation and its entry.
+        let _waiting = Waiting::begin();
+        let file = options.open(&path)?;
+        Ok(Self {
+            slot: enter(&path),
+            path,
+            file,
+            is_renamed: false,
+        })
+    }
+}
+
+impl PartialFolder {
+    /// Creates a folder in the folder of `path`.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        with_free_name(path, |partial| {
             let _waiting = Waiting::begin();
-            match options.open(&partial) {
-                Ok(file) => {
-                    let slot = enter(&partial);
-                    return Ok(Self {
-                        path: partial,
-                        file,
-                        is_renamed: false,
-                        slot,
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
+            fs::create_dir(&partial)?;
+            Ok(Self {
+                slot: enter(&partial),
+                path: partial,
+                is_renamed: false,
+            })
+        })
+    }
+}
+
+/// Creates something under a temporary name beside `path`. What an earlier process of the same number left does no harm:
+/// a free name is used.
+fn with_free_name<T>(path: &Path, create: impl Fn(PathBuf) -> io::Result<T>) -> io::Result<T> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let pid = std::process::id();
+    let tries = (0..TRIES).map(|n| match n {
+        0 => format!(".{name}.partial-{pid}"),
+        n => format!(".{name}.partial-{pid}-{n}"),
+    });
+    for name in tries {
+        match create(path.with_file_name(name)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => return result,
         }
     }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Maximum number of names tried.
@@ -112,6 +139,17 @@ impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.is_renamed {
             let _removed = fs::remove_file(&self.path);
+        }
+        if let Some(slot) = self.slot {
+            leave(slot);
+        }
+    }
+}
+
+impl Drop for PartialFolder {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            let _removed = fs::remove_dir(&self.path);
         }
         if let Some(slot) = self.slot {
             leave(slot);
@@ -149,17 +187,20 @@ fn leave(slot: usize) {
     }
 }
 
-/// Runs in a signal handler: atomics and `unlink` alone.
+/// Runs in a signal handler: atomics, `unlink` and `rmdir` alone.
 fn remove_all() {
     while MAKERS.load(Ordering::SeqCst) > 0 {
         core::hint::spin_loop();
     }
     READERS.fetch_add(1, Ordering::SeqCst);
-    for slot in &NAMES {
-        let name = slot.load(Ordering::SeqCst);
-        if !name.is_null() {
-            // SAFETY: a string of `enter`, which `leave` keeps while there are readers.
-            unsafe { libc::unlink(name) };
+    // Folders can be removed once they are empty; neither call removes what is for the other.
+    for remove in [libc::unlink, libc::rmdir] {
+        for slot in &NAMES {
+            let name = slot.load(Ordering::SeqCst);
+            if !name.is_null() {
+                // SAFETY: a string of `enter`, which `leave` keeps while there are readers.
+                unsafe { remove(name) };
+            }
         }
     }
     READERS.fetch_sub(1, Ordering::SeqCst);

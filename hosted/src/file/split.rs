@@ -3,6 +3,10 @@
 //! The parts are called `NAME-00001-of-00003.gguf` and so on. `split.no` (from 0) and `split.count` give each part's
 //! index and the number of parts, `split.tensors.count` the number of tensors in all parts together.
 //! The first part has the metadata, which others may repeat. Source: llama.cpp, `gguf-split`.
+//!
+//! Parts that Sluice wrote have a `sluice.split.id`, a hash of the whole model: parts of two models, of which an
+//! interrupted program has replaced one by the other, do not pass for one. llama.cpp copies the id into the first part
+//! alone, so a later part without one is accepted.
 #![forbid(unsafe_code)]
 
 use super::bytes::{FileBytes, LoadMode};
@@ -45,6 +49,8 @@ pub enum SplitProblem {
     Tensor { name: String },
     /// A key's value differs from the first part's.
     Metadata { key: String },
+    /// Its id differs from the first part's.
+    Id,
     /// The number of tensors in all parts together differs from the one given.
     TensorCount { found: u64, expected: u64 },
     /// It is in memory, without the others.
@@ -105,6 +111,8 @@ pub(super) fn open(
 #[derive(Default)]
 struct Parts {
     joining: Joining,
+    /// The first part's.
+    id: Option<String>,
     names: HashSet<String>,
 }
 
@@ -118,11 +126,16 @@ impl Parts {
         if found != Some(expected) {
             return Err(error(path, SplitProblem::Other { found, expected }));
         }
+        let id = optional(gguf.str(ID_KEY)).map(|id| id.map(str::to_owned));
+        let id = id.map_err(|error| header_error(path, gguf.header_bytes(), error))?;
         let part = usize::try_from(expected.index).expect("files are counted");
         if part == 0 {
+            self.id = id;
             let mut header = GgufHeader::with_layout_of(&gguf);
             SPLIT_KEYS.iter().for_each(|key| header.remove(key));
             self.joining.header = header;
+        } else if id.is_some() && id != self.id {
+            return Err(error(path, SplitProblem::Id));
         } else {
             self.add_metadata(path, &gguf)?;
         }
@@ -257,6 +270,11 @@ impl fmt::Display for SplitProblem {
                 "{} does not match the first part: the parts belong to different models; download them again",
                 key.escape_debug()
             ),
+            Self::Id => write!(
+                f,
+                "its {ID_KEY} differs from the first part's: the parts belong to different models, perhaps because \
+                 replacing them was interrupted; split the model or download it again"
+            ),
             Self::TensorCount { found, expected } => write!(
                 f,
                 "all parts together have {found} tensors, but {TENSORS_KEY} is {expected}: download them again"
@@ -277,7 +295,11 @@ pub const COUNT_KEY: &str = "split.count";
 /// Number of tensors in all parts together.
 pub const TENSORS_KEY: &str = "split.tensors.count";
 
-const SPLIT_KEYS: [&str; 3] = [INDEX_KEY, COUNT_KEY, TENSORS_KEY];
+/// The parts' common id, where Sluice wrote them.
+pub const ID_KEY: &str = "sluice.split.id";
+
+/// The keys of parts, which a model in one file does not have.
+pub const SPLIT_KEYS: [&str; 4] = [INDEX_KEY, COUNT_KEY, TENSORS_KEY, ID_KEY];
 
 const ALIGNMENT_KEY: &str = "general.alignment";
 

@@ -16,6 +16,7 @@ mod import;
 mod input;
 mod inspect;
 mod interrupt;
+mod killed;
 mod lora;
 mod lora_merge;
 mod lora_says;

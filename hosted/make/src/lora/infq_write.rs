@@ -1,10 +1,10 @@
 //! Writing an INFQ v1 directory with one adapter; [`sluice::adapter::infq`] describes the format.
 
 use super::LoraError;
-use super::files::write_all;
 use serde_json::{Value, json};
 use sluice::adapter::AdapterFile;
 use sluice::adapter::infq::{ALIGN, LAYOUT, RECORD_BYTES, RECORD_LAYOUT};
+use sluice::file::{FolderFile, write_folder};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::half::{f16_to_f32, f32_to_f16};
 use sluice_core::kernels::quantize::QuantizeError;
@@ -32,7 +32,7 @@ const OUTLIER_COLUMNS_MAX: usize = 1 << 16;
 /// Writes an adapter as an INFQ directory.
 ///
 /// # Errors
-/// [`LoraError`]; the directory is then unchanged.
+/// [`LoraError`]; the directory is then unchanged, or without its manifest.
 pub fn write_infq(
     file: &AdapterFile,
     options: InfqOptions<'_>,
@@ -52,15 +52,16 @@ pub fn write_infq(
     }
     let manifest = json!({"version": 1, "endianness": "LE", "tensors": [], "adapters": adapters});
     let manifest = format!("{manifest:#}\n").into_bytes();
-    // Written last: a directory without a manifest is not an adapter.
+    // The last one identifies the folder: a directory without a manifest is not an adapter.
+    let file = |name, bytes| FolderFile { name, bytes };
     let contents = [
-        ("weights.bin", &Vec::new()),
-        ("weights_outliers.bin", &Vec::new()),
-        ("adapters.bin", &files.data),
-        ("adapters_outliers.bin", &files.outliers),
-        ("manifest.json", &manifest),
+        file("weights.bin", &[]),
+        file("weights_outliers.bin", &[]),
+        file("adapters.bin", &files.data),
+        file("adapters_outliers.bin", &files.outliers),
+        file("manifest.json", &manifest),
     ];
-    write_all(folder, &contents, options.overwrite)
+    Ok(write_folder(folder, &contents, options.overwrite)?)
 }
 
 /// The data files under construction.

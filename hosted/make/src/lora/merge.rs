@@ -11,9 +11,7 @@ use super::added::{Added, EMBEDDING, by_tensor};
 use crate::convert::{can_encode, encode};
 use crate::pieces::{Outcome, share};
 use sluice::adapter::{AdapterFile, AdapterLoadError};
-use sluice::file::{
-    COUNT_KEY, GgufHeader, GgufWriter, INDEX_KEY, ModelFile, OutputFile, TENSORS_KEY,
-};
+use sluice::file::{GgufHeader, GgufWriter, ModelFile, OutputFile, SPLIT_KEYS};
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
 use sluice_core::kernels::blocks::dequantize_row;
@@ -57,7 +55,7 @@ impl<'m> MergePlan<'m> {
     ) -> Result<Self, LoraError> {
         let mut added = by_tensor(gguf, adapters)?;
         let mut header = GgufHeader::with_layout_of(gguf);
-        for key in [INDEX_KEY, COUNT_KEY, TENSORS_KEY] {
+        for key in SPLIT_KEYS {
             header.remove(key);
         }
         let mut plan = Self {

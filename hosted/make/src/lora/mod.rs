@@ -9,7 +9,6 @@
 mod added;
 mod blend;
 mod error;
-mod files;
 mod gguf_write;
 mod infq_write;
 mod matrices;

@@ -4,11 +4,10 @@
 //! or transposes, cannot be converted back alone, and is refused by name.
 
 use super::LoraError;
-use super::files::write_all;
 use crate::convert::{FloatType, encode};
 use serde_json::{Value, json};
 use sluice::adapter::{AdapterFile, AdapterLoadError, Factors};
-use sluice::file::ModelFile;
+use sluice::file::{FolderFile, ModelFile, write_folder};
 use sluice_core::kernels::GgmlType;
 use sluice_core::kernels::quantize::Quantizer;
 use sluice_hf::adapter::{BaseHints, Pair};
@@ -32,7 +31,7 @@ pub struct PeftOptions<'o> {
 /// Writes an adapter as a PEFT folder.
 ///
 /// # Errors
-/// [`LoraError`]; the folder is then unchanged.
+/// [`LoraError`]; the folder is then unchanged, or without its configuration.
 pub fn write_peft(
     file: &AdapterFile,
     options: PeftOptions<'_>,
@@ -74,11 +73,13 @@ pub fn write_peft(
         pairs.push((module, pair.rank, pair.scale));
     }
     let config = config(file, &pairs);
+    let (weights, config) = (weights.file(), format!("{config:#}\n"));
+    let file = |name, bytes| FolderFile { name, bytes };
     let contents = [
-        ("adapter_model.safetensors", &weights.file()),
-        ("adapter_config.json", &format!("{config:#}\n").into_bytes()),
+        file("adapter_model.safetensors", &weights),
+        file("adapter_config.json", config.as_bytes()),
     ];
-    write_all(folder, &contents, options.overwrite)
+    Ok(write_folder(folder, &contents, options.overwrite)?)
 }
 
 /// `adapter_config.json`. The largest rank and the most frequent α are the defaults; modules that differ get patterns.

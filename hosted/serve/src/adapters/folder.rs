@@ -30,7 +30,14 @@ struct Looks {
 }
 
 /// The adapters at each path in the folder, with the hash of that scan; or the reason why they cannot be listed.
-type Listed = BTreeMap<PathBuf, (u64, Result<Vec<PathBuf>, String>)>;
+type Listed = BTreeMap<PathBuf, (u64, Result<Vec<PathBuf>, Unlisted>)>;
+
+/// Why the adapters at a path cannot be listed.
+struct Unlisted {
+    why: String,
+    /// Whether they may be listed later, although the files stay as they are.
+    is_passing: bool,
+}
 
 impl Adapters {
     /// Watches the folder until the server ends. Its adapters are for model `model`. Signals `looked` after the first
@@ -89,6 +96,8 @@ impl Adapters {
             match now {
                 // It exists, but is still being written.
                 None if place.is_some() => {}
+                // It cannot be read now, for example because too many files are open.
+                Some((_, Err(unlisted))) if unlisted.is_passing => {}
                 Some((now, all)) if is_in(all) => {
                     if *now == stamp {
                         continue;
@@ -129,8 +138,8 @@ impl Adapters {
         for (place, (stamp, adapters)) in listed {
             let adapters = match adapters {
                 Ok(adapters) => adapters,
-                Err(why) => {
-                    leave_out(left_out, place, why);
+                Err(unlisted) => {
+                    leave_out(left_out, place, &unlisted.why);
                     continue;
                 }
             };
@@ -164,10 +173,16 @@ fn list(found: &Seen, last: &Seen, mut before: Listed) -> Listed {
     let whole = found.iter().filter(|(path, looks)| is_whole(path, looks));
     let all = whole.map(|(path, looks)| {
         let stamp = looks.stamp;
-        let known = before.remove(path).filter(|(then, _)| *then == stamp);
+        let is_passing =
+            |all: &Result<_, Unlisted>| all.as_ref().is_err_and(|error| error.is_passing);
+        let known = before.remove(path);
+        let known = known.filter(|(then, all)| *then == stamp && !is_passing(all));
         let listed = known.unwrap_or_else(|| {
-            let all = adapters_at(path);
-            (stamp, all.map_err(|error| error.to_string()))
+            let all = adapters_at(path).map_err(|error| Unlisted {
+                why: error.to_string(),
+                is_passing: error.is_passing(),
+            });
+            (stamp, all)
         });
         (path.clone(), listed)
     });
@@ -195,7 +210,12 @@ fn name_of(path: &Path, place: &Path) -> String {
 fn look(folder: &Path) -> std::io::Result<Seen> {
     let mut found = Seen::new();
     for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        // A folder that is being written, or what a killed program left of it.
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = entry.path();
         let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
         let of_folder = |names: &[&str; 2]| {
             let looks = names.iter().map(|name| looks(&path.join(name)));
@@ -229,4 +249,50 @@ const FOLDERS: [[&str; 2]; 2] = [
 fn looks(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((about.len(), about.modified().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::few_files::{in_child, take_all};
+    use std::fs;
+
+    #[test]
+    fn an_adapter_that_cannot_be_read_now_is_listed_later() {
+        let test = "adapters::folder::tests::an_adapter_that_cannot_be_read_now_is_listed_later";
+        in_child(test, || {
+            let name = format!("sluice-listed-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            let fixture = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../tests/fixtures/adapters/llama/one.gguf"
+            );
+            fs::copy(fixture, folder.join("x.gguf")).unwrap();
+            fs::write(folder.join("y.gguf"), "text").unwrap();
+            let hidden = folder.join(".z.partial-1");
+            fs::create_dir(&hidden).unwrap();
+            for name in FOLDERS[1] {
+                fs::write(hidden.join(name), "").unwrap();
+            }
+            let found = look(&folder).unwrap();
+            assert_eq!(found.len(), 2);
+            let held = take_all();
+            let now = list(&found, &found, Listed::new());
+            let passing = |all: &Listed, name: &str| {
+                let listed = &all[&folder.join(name)].1;
+                listed.as_ref().is_err_and(|error| error.is_passing)
+            };
+            assert!(passing(&now, "x.gguf") && passing(&now, "y.gguf"));
+            drop(held);
+            let later = list(&found, &found, now);
+            assert_eq!(
+                later[&folder.join("x.gguf")].1.as_ref().ok().unwrap().len(),
+                1
+            );
+            let wrong = &later[&folder.join("y.gguf")].1;
+            assert!(wrong.is_err() && !passing(&later, "y.gguf"));
+            fs::remove_dir_all(&folder).unwrap();
+        });
+    }
 }

@@ -137,6 +137,34 @@ fn parts_that_disagree_are_named() {
     );
 }
 
+/// What a program leaves that was interrupted while it replaced parts by others, the first one last.
+#[test]
+fn parts_of_two_splits_are_refused_by_name() {
+    let folder = Folder::new("ids");
+    let opened = |ids: [Option<&str>; 2]| {
+        let [first, second] = [0, 1].map(|i| {
+            let mut header = GgufHeader::new();
+            if let Some(id) = ids[usize::from(i)] {
+                header.set(ID_KEY, id);
+            }
+            folder.part(i, header, &[["a", "b"][usize::from(i)]], 1)
+        });
+        let file = ModelFile::open(&first, LoadMode::Read);
+        (file, second.display().to_string())
+    };
+    for ids in [[None, Some("x")], [Some("y"), Some("x")]] {
+        let (file, second) = opened(ids);
+        let error = file.unwrap_err().to_string();
+        let expected = format!("{second}: its sluice.split.id differs from the first part's");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    for ids in [[Some("x"), Some("x")], [Some("x"), None], [None, None]] {
+        let file = opened(ids).0.unwrap();
+        let gguf = file.parse().unwrap();
+        assert!(gguf.get(ID_KEY).is_none());
+    }
+}
+
 #[test]
 fn a_part_in_memory_is_refused() {
     let folder = Folder::new("memory");

@@ -1,6 +1,7 @@
 //! Restarts, damage, room, and several servers in one folder.
 use super::file::HEADER_BYTES;
 use super::*;
+use crate::few_files::{in_child, take_all};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -274,41 +275,20 @@ fn only_leftovers_of_killed_servers_are_removed() {
     assert!(lost.join("x.part").exists());
 }
 
-/// Runs itself with few file descriptors.
 #[test]
 fn a_page_that_cannot_be_read_now_stays() {
-    if std::env::var_os("SLUICE_FEW_FILES").is_none() {
-        let child = std::process::Command::new("sh")
-            .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
-            .arg(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "engine::pool::disk::tests::a_page_that_cannot_be_read_now_stays",
-            ])
-            .env("SLUICE_FEW_FILES", "1")
-            .output()
-            .unwrap();
-        let shown = String::from_utf8_lossy(&child.stdout);
-        assert!(
-            child.status.success() && shown.contains("1 passed"),
-            "{child:?}"
-        );
-        return;
-    }
-    let folder = Folder::new("files");
-    let cache = folder.open();
-    folder.write(&cache, &[page(0)]);
-    let mut held = Vec::new();
-    while let Ok(file) = File::open("/dev/null") {
-        held.push(file);
-    }
-    for _ in 0..3 {
-        assert!(found(&cache, &[0]).is_empty() && folder.has(&page(0)));
-    }
-    assert_eq!(
-        folder.logged("a page cannot be read now: Too many open files"),
-        1
-    );
-    drop(held);
-    assert_eq!(found(&cache, &[0]), [page(0)]);
+    let test = "engine::pool::disk::tests::a_page_that_cannot_be_read_now_stays";
+    in_child(test, || {
+        let folder = Folder::new("files");
+        let cache = folder.open();
+        folder.write(&cache, &[page(0)]);
+        let held = take_all();
+        for _ in 0..3 {
+            assert!(found(&cache, &[0]).is_empty() && folder.has(&page(0)));
+        }
+        let expected = "a page cannot be read now: Too many open files";
+        assert_eq!(folder.logged(expected), 1);
+        drop(held);
+        assert_eq!(found(&cache, &[0]), [page(0)]);
+    });
 }
