@@ -128,6 +128,7 @@ impl Default for EngineOptions {
             turn: Duration::from_millis(50),
             prompt_share: 0.25,
             max_queue: 256,
+            reader_buffer: 1 << 20,
             cache_ram: 0,
             cache_dir: None,
             cache_disk: 32 << 30,

@@ -108,18 +108,32 @@ impl Session {
         Ok(sequence)
     }
 
-    /// Frees the memory of a sequence that otherwise stays as it is: sampler, stops, tokens left to write.
-    /// The caller must remember its tokens and its queue.
+    /// Frees the memory and the place of a sequence that otherwise stays as it is: sampler, stops, tokens left to
+    /// write. The caller must remember its tokens and its queue. Until [`Self::readmit`] it belongs to no session.
     ///
     /// # Errors
     /// Another session's sequence.
-    pub fn drop_state(&mut self, sequence: &mut Sequence) -> Result<(), GenerateError> {
+    pub fn suspend(&mut self, sequence: &mut Sequence) -> Result<(), GenerateError> {
         self.check(sequence)?;
         let cleared = self.with_state(|state| state.clear(sequence.slot));
         cleared.map_err(EngineError::from)?;
+        sequence.claim = Arc::new(());
         sequence.tokens.clear();
         sequence.queue.clear();
         sequence.n_wanted = 0;
+        Ok(())
+    }
+
+    /// Gives a suspended sequence a place: its former one, or else any. It may have been another session's with the
+    /// same model.
+    ///
+    /// # Errors
+    /// [`GenerateError::NoSequence`].
+    pub fn readmit(&mut self, sequence: &mut Sequence) -> Result<(), GenerateError> {
+        (sequence.slot, sequence.claim) = match self.claim_at(sequence.slot) {
+            Ok(claim) => (sequence.slot, claim),
+            Err(_) => self.claim()?,
+        };
         Ok(())
     }
 

@@ -263,15 +263,21 @@ impl Session {
     /// # Errors
     /// As [`Self::add`]; the number is in use, or out of range.
     pub fn add_at(&mut self, slot: u32, settings: &Settings) -> Result<Sequence, GenerateError> {
+        let claim = self.claim_at(slot)?;
+        let n_ctx = self.limits().n_ctx;
+        let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
+        Ok(self.begun(slot, claim, settings, Box::new(sampler)))
+    }
+
+    /// The place in the KV cache with this number, if it is free.
+    pub(super) fn claim_at(&mut self, slot: u32) -> Result<Arc<()>, GenerateError> {
         let n_seq = self.claims.len();
         let claim = self.claims.get(slot as usize);
         let free = claim.filter(|claim| Arc::strong_count(claim) == 1);
         let claim = Arc::clone(free.ok_or(GenerateError::NoSequence { n_seq })?);
         self.with_state(|state| state.clear(slot))
             .map_err(EngineError::from)?;
-        let n_ctx = self.limits().n_ctx;
-        let sampler = PlainSampler::new(settings.sampler, self.model.tokenizer(), n_ctx)?;
-        Ok(self.begun(slot, claim, settings, Box::new(sampler)))
+        Ok(claim)
     }
 
     /// A free place in the KV cache.

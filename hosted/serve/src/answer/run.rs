@@ -203,12 +203,12 @@ impl TextAnswer {
         let running = &mut self.jobs[job];
         Ok(Some(match event {
             Event::Started { cached, slot } => {
-                running.slot = slot;
-                running
-                    .texts
-                    .iter_mut()
-                    .for_each(|text| text.clock.start(cached));
+                running.start(cached, slot);
                 self.total.usage.n_cached += cached;
+                return Ok(None);
+            }
+            Event::Moved { slot } => {
+                running.slot = slot;
                 return Ok(None);
             }
             Event::Progress {
@@ -308,6 +308,13 @@ impl fmt::Debug for TextAnswer {
 }
 
 impl Running {
+    fn start(&mut self, cached: usize, slot: u32) {
+        self.slot = slot;
+        for text in &mut self.texts {
+            text.clock.start(cached);
+        }
+    }
+
     fn end(&mut self, choice: usize, why: Why, timings: Timings) -> Result<End, ApiError> {
         let text = &mut self.texts[choice];
         let reason = Reason::of(&why).ok_or_else(|| failed(why))?;

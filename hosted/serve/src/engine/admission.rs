@@ -1,10 +1,12 @@
-//! Assigns sequences and room: first to preempted texts, then to waiting ones in order.
+//! Assigns sequences and room to parked and waiting texts, fairly among shares.
 
 use super::entry::Entry;
 use super::job::Why;
 use super::pool::{Pool, n_pages};
 use super::queue::{Fetch, Queue, Waiting};
-use super::running::{Run, Running};
+use super::running::{Run, RunId, Running};
+use super::share::Ledger;
+use core::cmp::Ordering;
 use sluice::sequence::EndReason;
 use std::rc::Rc;
 
@@ -13,51 +15,150 @@ pub(super) struct Admission<'s> {
     pub(super) queue: &'s mut Queue,
     pub(super) pool: &'s mut Pool,
     pub(super) running: &'s mut Running,
+    pub(super) ledger: &'s Ledger,
     pub(super) entry: &'s Entry,
 }
 
+/// A text that has no place.
+#[derive(Clone, Copy, Debug)]
+enum Candidate {
+    Parked(RunId),
+    /// The request with this arrival number.
+    Waiting(u64),
+}
+
 impl Admission<'_> {
-    /// Resumes preempted texts, then starts waiting ones.
+    /// Parks texts whose readers do not read, then gives places to parked and waiting texts.
     pub(super) fn admit(&mut self) {
-        if !self.resume() {
-            return;
+        for id in self.running.ids() {
+            let run = self.running.get_mut(id);
+            if run.is_some_and(|run| run.request().is_stalled() && !run.text().is_parked()) {
+                self.park(id);
+            }
         }
-        while let Some(waiting) = self.queue.first() {
-            let n_tokens = waiting.request.prompt.len() + 1;
-            if !self.pool.has_sequence() || !has_room(self.running, self.pool, n_tokens) {
+        while let Some(next) = self.next() {
+            let Some(victims) = self.victims(next) else {
                 return;
+            };
+            if self.is_on_disk(next) {
+                continue;
             }
-            if waiting.fetch == Fetch::NotYet {
-                let is_reading = self.pool.fetch(&waiting.request, &mut waiting.chain);
-                waiting.fetch = if is_reading {
-                    Fetch::Reading
-                } else {
-                    Fetch::Done
-                };
-                if is_reading {
-                    continue;
+            for id in victims {
+                self.park(id);
+            }
+            match next {
+                Candidate::Parked(id) => {
+                    if let Some(run) = self.running.get_mut(id) {
+                        run.resume(self.pool);
+                    }
                 }
-            }
-            if let Some(waiting) = self.queue.pop() {
-                self.begin(waiting);
+                Candidate::Waiting(arrival) => {
+                    if let Some(waiting) = self.queue.take(arrival) {
+                        self.begin(waiting);
+                    }
+                }
             }
         }
     }
 
-    /// Restores preempted texts, in order of rank. False if some cannot be restored yet.
-    fn resume(&mut self) -> bool {
-        while let Some(parked) = self.running.first_parked() {
-            let n_tokens = parked.text().n_tokens() + 1;
-            if !has_room(self.running, self.pool, n_tokens) {
-                return false;
-            }
-            if let Some(run) = self.running.first_parked()
-                && let Err(error) = self.pool.resume(run.text_mut())
-            {
-                run.end(Why::failed(&error));
-            }
+    fn park(&mut self, id: RunId) {
+        if let Some(run) = self.running.get_mut(id) {
+            run.park(self.pool, self.entry);
         }
-        true
+    }
+
+    /// The text that gets the next place: of a share that has none, if there is one, or else of the share with least.
+    /// A more urgent priority goes first, until the oldest text of another has waited longer by as many seconds.
+    fn next(&self) -> Option<Candidate> {
+        let places = self.running.places();
+        let waiting = self.queue.heads().map(|waiting| {
+            let request = &*waiting.request;
+            (Candidate::Waiting(request.arrival), request)
+        });
+        let parked = self.running.waiting();
+        let parked = parked.map(|(id, run)| (Candidate::Parked(id), run.request()));
+        let mut all: Vec<_> = waiting.chain(parked).collect();
+        if all
+            .iter()
+            .any(|(_, request)| places.of(&request.share) == 0)
+        {
+            all.retain(|(_, request)| places.of(&request.share) == 0);
+        }
+        let oldest = all.iter().min_by_key(|(_, request)| request.rank())?;
+        let priority = oldest.1.priority;
+        let urgent = all
+            .iter()
+            .filter(|(_, request)| request.priority == priority);
+        let ranked = urgent.map(|(candidate, request)| {
+            let standing = self.ledger.standing(&request.share, &places);
+            (standing, request.rank(), *candidate)
+        });
+        let least = ranked.min_by(|(a, first, _), (b, second, _)| {
+            let by_share = a.partial_cmp(b).unwrap_or(Ordering::Equal);
+            by_share.then(first.cmp(second))
+        });
+        least.map(|(_, _, candidate)| candidate)
+    }
+
+    /// The texts of larger shares that make place for this one when they are parked, none if there is a place; `None` if
+    /// it has to wait.
+    fn victims(&mut self, next: Candidate) -> Option<Vec<RunId>> {
+        let (share, n_tokens) = match next {
+            Candidate::Parked(id) => {
+                let run = self.running.get_mut(id)?;
+                (run.request().share.clone(), run.text().n_tokens() + 1)
+            }
+            Candidate::Waiting(arrival) => {
+                let request = &self.queue.get_mut(arrival)?.request;
+                (request.share.clone(), request.prompt.len() + 1)
+            }
+        };
+        let mut places = self.running.places();
+        let mut victims = Vec::new();
+        while !self.has_place(&victims, n_tokens) {
+            if places.of(&share) > 0 {
+                return None;
+            }
+            let victim = self.running.victim(&places, |id, owner| {
+                !victims.contains(&id) && places.yields(owner, &share)
+            })?;
+            if let Some(run) = self.running.get_mut(victim) {
+                places.give(&run.request().share);
+            }
+            victims.push(victim);
+        }
+        Some(victims)
+    }
+
+    /// Whether a text of `n_tokens` fits in addition to the running ones without `victims`, counting their whole
+    /// prompts and one more token.
+    fn has_place(&self, victims: &[RunId], n_tokens: usize) -> bool {
+        let others = self.running.in_memory();
+        let others = others.filter(|(id, _)| !victims.contains(id));
+        let (mut n_texts, mut n_taken) = (0, 0);
+        for (_, run) in others {
+            n_texts += 1;
+            n_taken += n_pages(run.text().n_tokens() + 1);
+        }
+        n_texts < self.pool.n_sequences() && (n_texts == 0 || self.pool.fits(n_taken, n_tokens))
+    }
+
+    /// Whether pages of a prompt have to be read from disk before it starts.
+    fn is_on_disk(&mut self, next: Candidate) -> bool {
+        let waiting = match next {
+            Candidate::Parked(_) => None,
+            Candidate::Waiting(arrival) => self.queue.get_mut(arrival),
+        };
+        let Some(waiting) = waiting.filter(|waiting| waiting.fetch == Fetch::NotYet) else {
+            return false;
+        };
+        let is_reading = self.pool.fetch(&waiting.request, &mut waiting.chain);
+        waiting.fetch = if is_reading {
+            Fetch::Reading
+        } else {
+            Fetch::Done
+        };
+        is_reading
     }
 
     /// Starts a waiting text.
@@ -71,12 +172,12 @@ impl Admission<'_> {
         let Some(first) = choices.pop_front() else {
             return;
         };
-        self.entry.unqueue(1);
+        self.entry.unqueue(&request.share, 1);
         let text = match self.pool.open(&request, first.choice, chain) {
             Ok(text) => text,
             Err(error) => {
                 request.end(first.index, Why::failed(&error));
-                self.entry.unqueue(choices.len());
+                self.entry.unqueue(&request.share, choices.len());
                 for pending in choices {
                     request.end(pending.index, Why::failed(&error));
                 }
@@ -94,8 +195,11 @@ impl Admission<'_> {
     /// Starts the other choices at the end of a prompt that has been read up to its last token. Choices that find no
     /// free sequence wait; they will find the pages in the cache.
     pub(super) fn fork_followers(&mut self) {
+        let n_places = self.pool.n_sequences();
+        let mut n_free = n_places.saturating_sub(self.running.n_in_memory());
         for id in self.running.ids() {
-            let Some(leader) = self.running.get_mut(id) else {
+            let leader = self.running.get_mut(id);
+            let Some(leader) = leader.filter(|leader| !leader.text().is_parked()) else {
                 continue;
             };
             let mut choices = leader.take_followers();
@@ -103,10 +207,11 @@ impl Admission<'_> {
                 continue;
             }
             let mut forks = Vec::new();
-            while self.pool.has_sequence()
+            while n_free > 0
                 && let Some(pending) = choices.pop_front()
             {
-                self.entry.unqueue(1);
+                n_free -= 1;
+                self.entry.unqueue(&leader.request().share, 1);
                 let index = pending.index;
                 match self.pool.fork(leader.text(), pending) {
                     Ok(text) => forks.push(leader.fork(text, index)),
@@ -143,10 +248,4 @@ impl Admission<'_> {
         }
         self.running.take_out(self.pool, self.entry);
     }
-}
-
-/// Whether a text of `n_tokens` fits in addition to the running ones, counting their whole prompts and one more token.
-fn has_room(running: &Running, pool: &Pool, n_tokens: usize) -> bool {
-    let taken = running.n_tokens_each().map(n_pages).sum();
-    pool.fits(taken, n_tokens) || running.len() == 0
 }

@@ -1,17 +1,19 @@
 //! The state of a model that other threads read without asking the engine's thread.
 
 use super::job::JobError;
+use super::share::Share;
 use super::view::ModelView;
 use crate::metrics::{EndFigures, Metrics};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A model's entry.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Number of waiting choices, embeddings and scores.
-    n_waiting: AtomicUsize,
+    /// Number of waiting choices, embeddings and scores of each share.
+    waiting: Mutex<HashMap<Share, usize>>,
     n_ctx: usize,
     metrics: Arc<Metrics>,
     view: Mutex<ModelView>,
@@ -23,7 +25,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn new(metrics: Arc<Metrics>, n_ctx: usize) -> Self {
         Self {
-            n_waiting: AtomicUsize::new(0),
+            waiting: Mutex::default(),
             n_ctx,
             metrics,
             view: Mutex::default(),
@@ -40,34 +42,38 @@ impl Entry {
         &self.metrics
     }
 
-    /// Adds `n` to the waiting ones, unless there are already `max`.
-    pub(super) fn queue(&self, n: usize, max: usize) -> Result<(), JobError> {
-        let more = |waiting: usize| (waiting < max.max(1)).then_some(waiting + n);
-        let queued = self
-            .n_waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        match queued {
-            Ok(_) => {
-                self.metrics.queued("capacity");
-                Ok(())
-            }
-            Err(n_waiting) => {
-                self.metrics.rejected("queue_full");
-                let retry = self
-                    .pace_ms
-                    .load(Ordering::Relaxed)
-                    .saturating_mul(n_waiting as u64);
-                Err(JobError::Busy {
-                    n_waiting,
-                    retry: Duration::from_millis(retry.clamp(1000, 60_000)),
-                })
-            }
+    /// Adds `n` to the waiting ones of a share, unless it already has `max`: nobody fills the queue for others.
+    pub(super) fn queue(&self, share: &Share, n: usize, max: usize) -> Result<(), JobError> {
+        let mut waiting = self.lock_waiting();
+        let n_waiting = waiting.get(share).copied().unwrap_or_default();
+        if n_waiting < max.max(1) {
+            waiting.insert(share.clone(), n_waiting + n);
+            self.metrics.queued("capacity");
+            return Ok(());
+        }
+        drop(waiting);
+        self.metrics.rejected("queue_full");
+        let pace = self.pace_ms.load(Ordering::Relaxed);
+        let retry = pace.saturating_mul(n_waiting as u64);
+        Err(JobError::Busy {
+            n_waiting,
+            retry: Duration::from_millis(retry.clamp(1000, 60_000)),
+        })
+    }
+
+    /// Removes `n` from the waiting ones of a share.
+    pub(super) fn unqueue(&self, share: &Share, n: usize) {
+        let mut waiting = self.lock_waiting();
+        let left = waiting.get(share).map_or(0, |all| all.saturating_sub(n));
+        if left == 0 {
+            waiting.remove(share);
+        } else {
+            waiting.insert(share.clone(), left);
         }
     }
 
-    /// Removes `n` from the waiting ones.
-    pub(super) fn unqueue(&self, n: usize) {
-        self.n_waiting.fetch_sub(n, Ordering::Relaxed);
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<Share, usize>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn show(&self, view: ModelView) {

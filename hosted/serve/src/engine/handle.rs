@@ -189,7 +189,7 @@ impl EngineHandle {
         if n_tokens == 0 || job.choices.is_empty() {
             return Err(JobError::Failed("the prompt is empty".to_owned()));
         }
-        entry.queue(job.choices.len(), self.inner.options.max_queue)?;
+        entry.queue(&job.share, job.choices.len(), self.inner.options.max_queue)?;
         self.send(Command::Job(Box::new(job)));
         Ok(())
     }
@@ -221,7 +221,7 @@ impl EngineHandle {
         if lengths.contains(&0) {
             return Err(JobError::Failed("a text is empty".to_owned()));
         }
-        entry.queue(1, self.inner.options.max_queue)?;
+        entry.queue(task.share(), 1, self.inner.options.max_queue)?;
         self.send(Command::Task(model, task));
         Ok(())
     }

@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
 
-/// A text to be generated. Dropping the receiver of its events cancels it; a receiver that does not read pauses it
-/// until there is room in the channel.
+/// A text to be generated. Dropping the receiver of its events cancels it. For a receiver that does not read, 1 MiB of
+/// events is kept in addition to the channel; then the text gives up its place until the receiver reads.
 pub struct Job {
     /// The request's id, for logs.
     pub request: Arc<str>,
@@ -28,7 +28,7 @@ pub struct Job {
     pub choices: Vec<Choice>,
     /// Whose it is.
     pub share: Share,
-    /// Lower values are computed first; 0 is usual.
+    /// Lower values are computed first, each step as if the request had come a second earlier; 0 is usual.
     pub priority: i32,
     /// When it arrived.
     pub arrived: Instant,
@@ -116,6 +116,11 @@ pub enum Event {
         /// The sequence that it runs in.
         slot: u32,
     },
+    /// It goes on in another sequence, after it gave up its place to others.
+    Moved {
+        /// The sequence that it runs in.
+        slot: u32,
+    },
     /// A part of the prompt was read.
     Progress {
         /// Tokens of the prompt.
@@ -158,6 +163,20 @@ pub enum Event {
         /// Its times and counts.
         timings: Timings,
     },
+}
+
+impl Event {
+    /// Its approximate size.
+    pub(super) fn n_bytes(&self) -> usize {
+        let (piece, report) = match self {
+            Self::Token { piece, report, .. } | Self::EndToken { piece, report, .. } => {
+                (piece.len(), report.as_ref())
+            }
+            _ => (0, None),
+        };
+        let top = report.map_or(0, |report| size_of_val(&*report.top));
+        size_of::<Self>() + piece + top
+    }
 }
 
 /// Why a choice ended.
@@ -207,7 +226,7 @@ pub struct Timings {
 #[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are described with their variants")]
 pub enum JobError {
-    /// Too many are waiting.
+    /// Too many of this share are waiting.
     #[error("{n_waiting} requests are already queued")]
     Busy {
         n_waiting: usize,

@@ -5,9 +5,10 @@
 //! each other kind (`tasks`: embeddings, scores). A file uses only those above it:
 //!
 //! ```text
-//! share · job · options · slot · view · telemetry · pace
+//! share · job · options · slot · view · telemetry
 //! entry                 what other threads know of a model
 //! request               what a request's choices share, and where its events are sent
+//! pace                  lengths of turns, and their parts
 //! pool · tasks
 //! queue · running
 //! admission · plan

@@ -16,6 +16,8 @@ pub struct EngineOptions {
     pub prompt_share: f64,
     /// Maximum number of waiting requests (`--max-queue`).
     pub max_queue: usize,
+    /// Bytes of events that are kept for a request whose reader does not read, before it gives up its place.
+    pub reader_buffer: usize,
     /// Bytes of memory for pages and states of earlier texts, for each model (`--cache-ram`).
     pub cache_ram: u64,
     /// Folder in which pages outlive the server (`--cache-dir`).

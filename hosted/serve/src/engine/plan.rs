@@ -2,9 +2,10 @@
 
 use super::entry::Entry;
 use super::options::EngineOptions;
-use super::pace::{Pace, Reading, WritingLoad, shares};
+use super::pace::{Owner, Pace, Reading, WritingLoad, shares};
 use super::pool::{Pool, n_pages};
 use super::running::{Run, RunId, Running};
+use super::share::{Share, parts};
 use core::time::Duration;
 use sluice::session::BatchStats;
 use sluice_core::costs::Costs;
@@ -54,10 +55,10 @@ impl Plan {
                 break;
             }
             // A single text may use all remaining pages.
-            if running.len() == 1 && pool.n_free_pages() >= needed {
+            if running.n_in_memory() == 1 && pool.n_free_pages() >= needed {
                 break;
             }
-            let Some(victim) = running.last_in_memory() else {
+            let Some(victim) = running.victim(&running.places(), |_, _| true) else {
                 break;
             };
             self.rows.retain(|row| row.run != victim);
@@ -102,13 +103,14 @@ impl Planner {
     pub(super) fn plan(&mut self, running: &mut Running, pool: &mut Pool, entry: &Entry) -> Plan {
         let left_out = self.left_out(running);
         let (mut rows, mut readers, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut n_positions = 0;
+        let (mut n_positions, mut owners) = (0, Owners::default());
         for (id, run) in running.iter() {
             if !run.can_step() || left_out.contains(&run.request().adapter_key()) {
                 continue;
             }
             let position = run.text().n_read();
             if run.is_writing() {
+                owners.writes(run);
                 rows.push(PlanRow {
                     run: id,
                     n_tokens: 1,
@@ -118,8 +120,9 @@ impl Planner {
             }
             readers.push(id);
             prompts.push(Reading {
+                owner: owners.of(run),
+                rank: run.request().rank(),
                 priority: run.request().priority,
-                arrival: run.request().arrival,
                 position,
                 n_computed: run.n_computed(),
                 wanted: wanted(run, pool),
@@ -135,7 +138,7 @@ impl Planner {
             n_rows: rows.len() + n_draft,
             n_positions: n_positions + n_draft * (n_positions / rows.len().max(1)),
         };
-        let read = shares(self.pace, &self.costs, writing, &prompts);
+        let read = shares(self.pace, &self.costs, writing, &prompts, &owners.done());
         let read = readers.into_iter().zip(read).filter(|(_, n)| *n > 0);
         rows.extend(read.map(|(run, n_tokens)| PlanRow { run, n_tokens }));
         rows.sort_unstable_by_key(|row| row.run);
@@ -180,6 +183,37 @@ impl Planner {
             self.n_last_read = n_read;
         }
         n_read
+    }
+}
+
+/// The shares whose texts take part in a step.
+#[derive(Default)]
+struct Owners {
+    shares: Vec<Share>,
+    n_rows: Vec<usize>,
+}
+
+impl Owners {
+    /// The index of a text's share.
+    fn of(&mut self, run: &Run) -> usize {
+        let share = &run.request().share;
+        let known = self.shares.iter().position(|known| known == share);
+        known.unwrap_or_else(|| {
+            self.shares.push(share.clone());
+            self.n_rows.push(0);
+            self.shares.len() - 1
+        })
+    }
+
+    /// Counts a text that is being written.
+    fn writes(&mut self, run: &Run) {
+        let owner = self.of(run);
+        self.n_rows[owner] += 1;
+    }
+
+    fn done(self) -> Vec<Owner> {
+        let both = parts(&self.shares).into_iter().zip(self.n_rows);
+        both.map(|(part, n_rows)| Owner { part, n_rows }).collect()
     }
 }
 

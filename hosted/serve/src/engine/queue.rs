@@ -1,9 +1,10 @@
-//! Waiting work: texts without a sequence, in order, and tasks.
+//! Waiting work: texts without a sequence, in order for each share, and tasks.
 
 use super::entry::Entry;
 use super::job::{Job, JobError, Why};
 use super::pool::Chain;
 use super::request::{PendingChoice, Request};
+use super::share::{Ledger, Places, Share};
 use super::tasks::{Task, TaskKind};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,12 +13,20 @@ use std::time::Instant;
 
 /// The work of a model that has not started, or that continues later.
 pub(super) struct Queue {
-    /// Sorted by rank.
-    texts: Vec<Waiting>,
+    lanes: Vec<Lane>,
     /// In order of arrival within each kind.
     tasks: VecDeque<Task>,
+    /// A task of each kind that holds its session: its kind's next step is its own.
+    holding: Vec<Task>,
     n_arrived: u64,
+    reader_buffer: usize,
     entry: Arc<Entry>,
+}
+
+/// The waiting texts of a share, sorted by rank.
+struct Lane {
+    share: Share,
+    texts: Vec<Waiting>,
 }
 
 /// Choices that wait for a sequence: the first one reads the prompt, the others continue from it.
@@ -38,34 +47,47 @@ pub(super) enum Fetch {
 }
 
 impl Queue {
-    pub(super) const fn new(entry: Arc<Entry>) -> Self {
+    pub(super) const fn new(entry: Arc<Entry>, reader_buffer: usize) -> Self {
         Self {
-            texts: Vec::new(),
+            lanes: Vec::new(),
             tasks: VecDeque::new(),
+            holding: Vec::new(),
             n_arrived: 0,
+            reader_buffer,
             entry,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty() && self.tasks.is_empty()
+        self.lanes.is_empty() && self.tasks.is_empty() && self.holding.is_empty()
     }
 
     /// The number of choices and tasks.
     pub(super) fn len(&self) -> usize {
-        let choices = self.texts.iter().map(|waiting| waiting.choices.len());
-        choices.sum::<usize>() + self.tasks.len()
+        let choices = self.texts().map(|waiting| waiting.choices.len());
+        choices.sum::<usize>() + self.tasks.len() + self.holding.len()
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &Waiting> {
+        self.lanes.iter().flat_map(|lane| &lane.texts)
     }
 
     /// The requests of the waiting texts.
     pub(super) fn requests(&self) -> impl Iterator<Item = &Request> {
-        self.texts.iter().map(|waiting| &*waiting.request)
+        self.texts().map(|waiting| &*waiting.request)
+    }
+
+    /// The shares that have waiting work.
+    pub(super) fn shares(&self) -> impl Iterator<Item = &Share> {
+        let tasks = self.holding.iter().chain(&self.tasks);
+        let lanes = self.lanes.iter().map(|lane| &lane.share);
+        lanes.chain(tasks.map(Task::share))
     }
 
     /// Adds a job; `chain` has the keys of its pages.
     pub(super) fn push(&mut self, job: Job, chain: Chain) {
         self.n_arrived += 1;
-        let (request, choices) = Request::new(job, self.n_arrived);
+        let (request, choices) = Request::new(job, self.n_arrived, self.reader_buffer);
         self.put(Waiting {
             request,
             choices,
@@ -74,54 +96,70 @@ impl Queue {
         });
     }
 
-    /// Inserts choices after all others of the same rank.
+    /// Inserts choices after all others of the same share and rank.
     pub(super) fn put(&mut self, waiting: Waiting) {
-        let rank = waiting.request.rank();
-        let at = self
-            .texts
-            .partition_point(|other| other.request.rank() <= rank);
-        self.texts.insert(at, waiting);
+        let (share, rank) = (&waiting.request.share, waiting.request.rank());
+        let known = self.lanes.iter().position(|lane| lane.share == *share);
+        let lane = known.unwrap_or_else(|| {
+            self.lanes.push(Lane {
+                share: share.clone(),
+                texts: Vec::new(),
+            });
+            self.lanes.len() - 1
+        });
+        let texts = &mut self.lanes[lane].texts;
+        let at = texts.partition_point(|other| other.request.rank() <= rank);
+        texts.insert(at, waiting);
     }
 
-    /// The first choices that do not wait for the disk.
-    pub(super) fn first(&mut self) -> Option<&mut Waiting> {
-        let mut texts = self.texts.iter_mut();
-        texts.find(|waiting| waiting.fetch != Fetch::Reading)
+    /// Of each share, the first choices that do not wait for the disk.
+    pub(super) fn heads(&self) -> impl Iterator<Item = &Waiting> {
+        self.lanes.iter().filter_map(|lane| {
+            let mut texts = lane.texts.iter();
+            texts.find(|waiting| waiting.fetch != Fetch::Reading)
+        })
     }
 
-    /// Removes the choices that [`Self::first`] returns.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
-        let mut texts = self.texts.iter();
-        let at = texts.position(|waiting| waiting.fetch != Fetch::Reading)?;
-        Some(self.texts.remove(at))
-    }
-
-    /// The choices of the request with arrival number `arrival`, which wait for the disk.
-    pub(super) fn reading(&mut self, arrival: u64) -> Option<&mut Waiting> {
-        let mut texts = self.texts.iter_mut();
+    /// The waiting choices of the request with arrival number `arrival`.
+    pub(super) fn get_mut(&mut self, arrival: u64) -> Option<&mut Waiting> {
+        let mut texts = self.lanes.iter_mut().flat_map(|lane| &mut lane.texts);
         texts.find(|waiting| waiting.request.arrival == arrival)
+    }
+
+    /// Removes the waiting choices of the request with arrival number `arrival`.
+    pub(super) fn take(&mut self, arrival: u64) -> Option<Waiting> {
+        let is_it = |waiting: &Waiting| waiting.request.arrival == arrival;
+        let taken = self.lanes.iter_mut().find_map(|lane| {
+            let at = lane.texts.iter().position(is_it)?;
+            Some(lane.texts.remove(at))
+        });
+        self.lanes.retain(|lane| !lane.texts.is_empty());
+        taken
     }
 
     /// Removes choices whose client has disconnected or whose deadline has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let entry = &self.entry;
-        self.texts.retain(|waiting| {
-            let request = &waiting.request;
-            let is_late = request.is_late(now, None);
-            if is_late {
-                for pending in &waiting.choices {
-                    request.end(pending.index, Why::Late);
+        for lane in &mut self.lanes {
+            lane.texts.retain(|waiting| {
+                let request = &waiting.request;
+                let is_late = request.is_late(now, None);
+                if is_late {
+                    for pending in &waiting.choices {
+                        request.end(pending.index, Why::Late);
+                    }
                 }
-            }
-            let is_over = is_late || request.is_closed();
-            if is_over {
-                entry.unqueue(waiting.choices.len());
-                for _ in &waiting.choices {
-                    entry.metrics().finished(request.abandoned());
+                let is_over = is_late || request.is_closed();
+                if is_over {
+                    entry.unqueue(&request.share, waiting.choices.len());
+                    for _ in &waiting.choices {
+                        entry.metrics().finished(request.abandoned());
+                    }
                 }
-            }
-            !is_over
-        });
+                !is_over
+            });
+        }
+        self.lanes.retain(|lane| !lane.texts.is_empty());
     }
 
     /// Adds a task as the last of its kind.
@@ -129,26 +167,34 @@ impl Queue {
         self.tasks.push_back(task);
     }
 
-    /// Removes and returns the first task of a kind.
-    pub(super) fn pop_task(&mut self, kind: TaskKind) -> Option<Task> {
-        let at = self.tasks.iter().position(|task| task.kind() == kind)?;
-        self.tasks.remove(at)
+    /// Removes and returns the next task of a kind: the one that holds the session, or the first one of the share that
+    /// was served least.
+    pub(super) fn pop_task(&mut self, kind: TaskKind, ledger: &Ledger) -> Option<Task> {
+        if let Some(at) = self.holding.iter().position(|task| task.kind() == kind) {
+            return Some(self.holding.swap_remove(at));
+        }
+        let nothing = Places::default();
+        let of_kind = self.tasks.iter().enumerate();
+        let of_kind = of_kind.filter(|(_, task)| task.kind() == kind);
+        let standings = of_kind.map(|(at, task)| (ledger.standing(task.share(), &nothing), at));
+        let next = standings.min_by(|a, b| a.partial_cmp(b).unwrap_or(core::cmp::Ordering::Equal));
+        self.tasks.remove(next?.1)
     }
 
-    /// Puts a task back, first of its kind, so that it gets the kind's next step.
-    pub(super) fn put_task_first(&mut self, task: Task) {
-        self.tasks.push_front(task);
+    /// Puts a task back that holds its kind's session.
+    pub(super) fn hold_task(&mut self, task: Task) {
+        self.holding.push(task);
     }
 
     /// Ends all waiting work.
     pub(super) fn close(&mut self, error: &JobError) {
-        for waiting in self.texts.drain(..) {
+        for waiting in self.lanes.drain(..).flat_map(|lane| lane.texts) {
             for pending in &waiting.choices {
                 let why = Why::Failed(error.clone());
                 waiting.request.end(pending.index, why);
             }
         }
-        for task in self.tasks.drain(..) {
+        for task in self.holding.drain(..).chain(self.tasks.drain(..)) {
             task.answer(Err(error.clone()));
         }
     }

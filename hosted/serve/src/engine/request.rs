@@ -15,11 +15,16 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// The outlet of a request's events. The engine never waits for a reader: events that do not fit into the channel are
-/// kept here, and the request's texts are not stepped until they are sent.
+/// kept here. When these are many, the request is stalled: its texts are parked until the reader has taken half.
 #[derive(Debug)]
 struct Outlet {
     events: mpsc::Sender<Vec<Event>>,
-    held: Vec<Event>,
+    held: VecDeque<Event>,
+    /// Approximate size of the held events in bytes.
+    n_held: usize,
+    /// Maximum size before its texts are parked.
+    n_held_max: usize,
+    is_stalled: bool,
     /// Whether events may be held back even if the channel has room.
     gathers: bool,
     /// Whether the held-back events have to be sent.
@@ -32,7 +37,6 @@ pub(super) struct Request {
     pub(super) id: Arc<str>,
     /// Number in the order of arrival.
     pub(super) arrival: u64,
-    #[expect(dead_code, reason = "the scheduler will divide its places by it")]
     pub(super) share: Share,
     pub(super) priority: i32,
     pub(super) arrived: Instant,
@@ -57,16 +61,32 @@ pub(super) struct PendingChoice {
     pub(super) choice: Choice,
 }
 
-/// The order in which requests are served: lower ranks come first.
+/// The order in which requests of a share are served: lower ranks come first. A step of priority is worth a second of
+/// waiting, so that every request's turn comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
-    priority: i32,
+    due: Instant,
     arrival: u64,
 }
 
+impl Rank {
+    pub(super) fn new(arrived: Instant, priority: i32, arrival: u64) -> Self {
+        let steps = i64::from(priority) - i64::from(i32::MIN);
+        let later = Duration::from_secs(steps.unsigned_abs());
+        Self {
+            due: arrived.checked_add(later).unwrap_or(arrived),
+            arrival,
+        }
+    }
+}
+
 impl Request {
-    /// Splits a job into shared data and choices.
-    pub(super) fn new(job: Job, arrival: u64) -> (Rc<Self>, VecDeque<PendingChoice>) {
+    /// Splits a job into shared data and choices. Up to `n_held_max` bytes are held for a reader that does not read.
+    pub(super) fn new(
+        job: Job,
+        arrival: u64,
+        n_held_max: usize,
+    ) -> (Rc<Self>, VecDeque<PendingChoice>) {
         let request = Self {
             id: job.request,
             arrival,
@@ -85,7 +105,10 @@ impl Request {
             prompt: job.prompt,
             outlet: RefCell::new(Outlet {
                 events: job.events,
-                held: Vec::new(),
+                held: VecDeque::new(),
+                n_held: 0,
+                n_held_max,
+                is_stalled: false,
                 gathers: job.gathers,
                 is_due: false,
             }),
@@ -99,7 +122,8 @@ impl Request {
     pub(super) fn send(&self, event: Event) {
         let mut outlet = self.outlet.borrow_mut();
         let is_end = matches!(event, Event::Ended { .. });
-        outlet.held.push(event);
+        outlet.n_held += event.n_bytes();
+        outlet.held.push_back(event);
         outlet.is_due |= !outlet.gathers || is_end || outlet.held.len() >= GATHERED;
         if is_end {
             outlet.flush();
@@ -113,6 +137,11 @@ impl Request {
             why,
             timings: Timings::default(),
         });
+    }
+
+    /// Whether its texts have to wait for the reader.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.outlet.borrow().is_stalled
     }
 
     /// Sends the events that are due; false if some do not fit yet.
@@ -157,11 +186,8 @@ impl Request {
         &self.prompt[..self.prompt.len() - 1]
     }
 
-    pub(super) const fn rank(&self) -> Rank {
-        Rank {
-            priority: self.priority,
-            arrival: self.arrival,
-        }
+    pub(super) fn rank(&self) -> Rank {
+        Rank::new(self.arrived, self.priority, self.arrival)
     }
 
     /// The settings for the sequence of one of its choices.
@@ -197,16 +223,22 @@ impl Request {
 
 impl Outlet {
     fn flush(&mut self) -> bool {
-        if !self.is_due {
-            return true;
+        while self.is_due
+            && let Ok(room) = self.events.try_reserve()
+        {
+            let n = self.held.len().min(BATCH);
+            let batch: Vec<Event> = self.held.drain(..n).collect();
+            self.n_held -= batch.iter().map(Event::n_bytes).sum::<usize>();
+            room.send(batch);
+            self.is_due = !self.held.is_empty();
         }
-        let held = core::mem::take(&mut self.held);
-        if let Err(mpsc::error::TrySendError::Full(held)) = self.events.try_send(held) {
-            self.held = held;
-            return false;
-        }
-        self.is_due = false;
-        true
+        let limit = if self.is_stalled {
+            self.n_held_max / 2
+        } else {
+            self.n_held_max
+        };
+        self.is_stalled = self.n_held > limit;
+        !self.is_due
     }
 }
 
@@ -220,3 +252,5 @@ fn domain(salt: &str) -> u64 {
 /// Number of events sent at once for an answer that is read as a whole, because waking a reader takes time on both
 /// threads.
 const GATHERED: usize = 32;
+/// Maximum number of events that a full channel's reader gets at once.
+const BATCH: usize = 64;

@@ -4,8 +4,10 @@ use super::entry::Entry;
 use super::job::{Event, JobError, Timings, Why};
 use super::pool::{Pool, Text};
 use super::request::{PendingChoice, Request};
+use super::share::{Places, Share};
 use super::view::SlotView;
 use crate::metrics::EndFigures;
+use core::cmp::Ordering;
 use core::time::Duration;
 use sluice::Sequence;
 use sluice::sequence::EndReason;
@@ -29,8 +31,13 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn len(&self) -> usize {
-        self.runs.len()
+    /// The number of texts that have a place.
+    pub(super) fn n_in_memory(&self) -> usize {
+        self.in_memory().count()
+    }
+
+    pub(super) fn n_parked(&self) -> usize {
+        self.runs.len() - self.n_in_memory()
     }
 
     /// Whether there are neither running texts nor events to send.
@@ -71,24 +78,42 @@ impl Running {
         taken.map(|(_, run)| run.text.sequence_mut()).collect()
     }
 
-    /// For each text in memory, its tokens including queued ones, plus one.
-    pub(super) fn n_tokens_each(&self) -> impl Iterator<Item = usize> {
-        let runs = self.runs().filter(|run| !run.text.is_parked());
-        runs.map(|run| run.text.n_tokens() + 1)
+    /// The texts that have a place.
+    pub(super) fn in_memory(&self) -> impl Iterator<Item = (RunId, &Run)> {
+        self.iter().filter(|(_, run)| !run.text.is_parked())
     }
 
-    /// The first parked text in order of rank.
-    pub(super) fn first_parked(&mut self) -> Option<&mut Run> {
-        let parked = self.runs_mut().filter(|run| run.text.is_parked());
-        parked.min_by_key(|run| run.request().rank())
-    }
-
-    /// The last text in memory in order of rank.
-    pub(super) fn last_in_memory(&self) -> Option<RunId> {
+    /// The parked texts whose readers keep up.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (RunId, &Run)> {
         let runs = self.iter();
-        let runs = runs.filter(|(_, run)| !run.text.is_parked() && run.end.is_none());
-        let last = runs.max_by_key(|(_, run)| run.request().rank());
-        last.map(|(id, _)| id)
+        runs.filter(|(_, run)| {
+            run.text.is_parked() && run.end.is_none() && !run.request().is_stalled()
+        })
+    }
+
+    /// The places that each share has.
+    pub(super) fn places(&self) -> Places {
+        let mut places = Places::default();
+        for (_, run) in self.in_memory() {
+            places.take(&run.request().share);
+        }
+        places
+    }
+
+    /// The text to park next, of those that `yields` allows: the last one of the largest share.
+    pub(super) fn victim(
+        &self,
+        places: &Places,
+        yields: impl Fn(RunId, &Share) -> bool,
+    ) -> Option<RunId> {
+        let runs = self.in_memory();
+        let runs = runs.filter(|(id, run)| run.end.is_none() && yields(*id, &run.request().share));
+        let ranked = runs.map(|(id, run)| {
+            let ((load, n), rank) = (places.size(&run.request().share), run.request().rank());
+            (load, n, rank, id)
+        });
+        let last = ranked.max_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+        last.map(|(_, _, _, id)| id)
     }
 
     /// Marks texts as ended whose client has disconnected or whose time is over.
@@ -193,9 +218,9 @@ impl Run {
         &mut self.text
     }
 
-    /// Whether it can take part in a step: it is in memory, and its reader keeps up.
+    /// Whether it can take part in a step: it has a place, and its reader keeps up.
     pub(super) fn can_step(&self) -> bool {
-        !self.text.is_parked() && self.text.n_queued() > 0 && self.request().flush()
+        !self.text.is_parked() && self.text.n_queued() > 0 && !self.request().is_stalled()
     }
 
     /// Whether it is writing: one token has to be read and the next one sampled.
@@ -246,12 +271,25 @@ impl Run {
         }
     }
 
-    /// Drops its state to make room; it is read again later.
+    /// Takes its place to make room; it goes on later.
     pub(super) fn park(&mut self, pool: &mut Pool, entry: &Entry) {
         match pool.park(&mut self.text) {
             Ok(()) => {
                 self.timings.n_preempted += 1;
                 entry.metrics().preempted();
+            }
+            Err(error) => self.end(Why::failed(&error)),
+        }
+    }
+
+    /// Gives it a place again.
+    pub(super) fn resume(&mut self, pool: &mut Pool) {
+        let slot = self.text.sequence().slot();
+        match pool.resume(&mut self.text) {
+            Ok(()) if self.text.sequence().slot() == slot => {}
+            Ok(()) => {
+                let slot = self.text.sequence().slot();
+                self.request().send(Event::Moved { slot });
             }
             Err(error) => self.end(Why::failed(&error)),
         }
@@ -345,7 +383,7 @@ impl Run {
         entry.finished(self.figures(&why));
         let request = self.text.request();
         for pending in self.followers.drain(..) {
-            entry.unqueue(1);
+            entry.unqueue(&self.text.request().share, 1);
             let error = JobError::Failed("the first choice failed".to_owned());
             request.end(pending.index, Why::Failed(error));
         }

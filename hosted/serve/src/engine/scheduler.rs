@@ -5,11 +5,12 @@ use super::entry::Entry;
 use super::job::{Job, JobError, ModelId, Why};
 use super::options::EngineOptions;
 use super::pace::reads_whole;
-use super::plan::Planner;
+use super::plan::{Plan, Planner};
 use super::pool::{Backing, Pool, StoredFile};
 use super::queue::{Fetch, Queue};
 use super::request::Request;
 use super::running::Running;
+use super::share::Ledger;
 use super::slot::{SlotAction, SlotDone};
 use super::step::step;
 use super::tasks::{Progress, Task, TaskEngines, TaskKind};
@@ -41,6 +42,7 @@ pub(super) struct ModelScheduler {
     queue: Queue,
     pool: Pool,
     running: Running,
+    ledger: Ledger,
     planner: Planner,
     engines: TaskEngines,
     entry: Arc<Entry>,
@@ -60,11 +62,12 @@ impl ModelScheduler {
         let (session, every) = (parts.session, options.checkpoint_every);
         Self {
             id: parts.id,
-            queue: Queue::new(Arc::clone(&entry)),
+            queue: Queue::new(Arc::clone(&entry), options.reader_buffer),
             planner: Planner::new(&options, session.limits().n_batch, is_whole),
             engines: TaskEngines::new(&session, parts.limits, turn, Arc::clone(&log)),
             pool: Pool::new(session, parts.backing, every, Arc::clone(&log)),
             running: Running::default(),
+            ledger: Ledger::default(),
             entry,
             stages: parts.stages,
             log,
@@ -78,17 +81,19 @@ impl ModelScheduler {
     /// Adds a job.
     pub(super) fn push(&mut self, job: Job) {
         let chain = self.pool.chain(&job);
+        self.ledger.enter(&job.share);
         self.queue.push(job, chain);
     }
 
     /// Adds a task.
     pub(super) fn push_task(&mut self, task: Task) {
+        self.ledger.enter(task.share());
         self.queue.push_task(task);
     }
 
     /// Takes the pages that the disk has read for the request with arrival number `arrival`.
     pub(super) fn put_pages(&mut self, arrival: u64, files: Vec<StoredFile>) {
-        if let Some(waiting) = self.queue.reading(arrival) {
+        if let Some(waiting) = self.queue.get_mut(arrival) {
             waiting.fetch = Fetch::Done;
             self.pool
                 .put_pages(&waiting.request, &mut waiting.chain, files);
@@ -97,8 +102,8 @@ impl ModelScheduler {
 
     /// Saves, restores or erases a slot between two steps.
     pub(super) fn act(&mut self, slot: u32, action: &SlotAction) -> Result<SlotDone, JobError> {
-        let mut runs = self.running.runs();
-        if runs.any(|run| run.text().sequence().slot() == slot) {
+        let mut runs = self.running.in_memory();
+        if runs.any(|(_, run)| run.text().sequence().slot() == slot) {
             return Err(JobError::Slot(format!("slot {slot} is in use")));
         }
         self.pool.act(slot, action)
@@ -115,10 +120,12 @@ impl ModelScheduler {
         self.running.sweep(start);
         self.queue.sweep(start);
         self.running.take_out(&mut self.pool, &self.entry);
+        self.forget_shares();
         let mut admission = Admission {
             queue: &mut self.queue,
             pool: &mut self.pool,
             running: &mut self.running,
+            ledger: &self.ledger,
             entry: &self.entry,
         };
         admission.admit();
@@ -140,6 +147,7 @@ impl ModelScheduler {
                 &self.log,
             );
             end = self.stages.note(Stage::Enqueue, planned);
+            self.charge(&plan, end - planned);
         }
         self.running.take_out(&mut self.pool, &self.entry);
         // A client that sees a token can also see it in the slots and the counters.
@@ -156,23 +164,48 @@ impl ModelScheduler {
         is_step || is_task || is_written
     }
 
+    /// Charges the time of a step to its texts' shares, by their numbers of tokens.
+    fn charge(&mut self, plan: &Plan, time: Duration) {
+        let whole: usize = plan.rows().iter().map(|row| row.n_tokens).sum();
+        for row in plan.rows() {
+            if let Some(run) = self.running.get_mut(row.run) {
+                #[expect(clippy::cast_precision_loss, reason = "a part of one")]
+                let part = row.n_tokens as f64 / whole.max(1) as f64;
+                self.ledger
+                    .charge(&run.request().share, time.as_secs_f64() * part);
+            }
+        }
+    }
+
+    /// Forgets what was charged to shares that have nothing to do.
+    fn forget_shares(&mut self) {
+        if self.ledger.is_shared() {
+            let running = self.running.runs().map(|run| &run.request().share);
+            self.ledger.retain(running.chain(self.queue.shares()));
+        }
+    }
+
     /// Runs a step of the first task of each kind; false if there are no tasks.
     fn step_tasks(&mut self) -> bool {
         let mut is_any = false;
         for kind in TaskKind::ALL {
-            let Some(mut task) = self.queue.pop_task(kind) else {
+            let Some(mut task) = self.queue.pop_task(kind, &self.ledger) else {
                 continue;
             };
             is_any = true;
             if task.is_closed() {
-                self.entry.unqueue(1);
+                self.entry.unqueue(task.share(), 1);
                 continue;
             }
-            match self.engines.step(&mut task) {
-                Ok(Progress::Unfinished) => self.queue.put_task_first(task),
+            let start = Instant::now();
+            let outcome = self.engines.step(&mut task);
+            let time = start.elapsed().as_secs_f64();
+            self.ledger.charge(task.share(), time);
+            match outcome {
+                Ok(Progress::Unfinished) => self.queue.hold_task(task),
                 Ok(Progress::Between) => self.queue.push_task(task),
                 outcome => {
-                    self.entry.unqueue(1);
+                    self.entry.unqueue(task.share(), 1);
                     if let Some(figures) = task.finished() {
                         self.entry.metrics().finished(figures);
                     }
@@ -207,8 +240,8 @@ impl ModelScheduler {
         let kv_usage = (held as f64 / n_ctx_pages as f64).min(1.0);
         let view = ModelView {
             slots: self.slots(),
-            n_waiting: self.queue.len(),
-            n_running: self.running.len(),
+            n_waiting: self.queue.len() + self.running.n_parked(),
+            n_running: self.running.n_in_memory(),
             kv_usage,
             cached_pages: self.pool.cached_pages(),
             cache_pages_max: self.pool.cache_pages_max(),
@@ -237,7 +270,7 @@ impl ModelScheduler {
             n_past: sequence.tokens().len(),
             ..SlotView::default()
         });
-        for view in idle.chain(self.running.runs().map(|run| run.view())) {
+        for view in idle.chain(self.running.in_memory().map(|(_, run)| run.view())) {
             if let Some(slot) = slots.get_mut(view.id as usize) {
                 *slot = view;
             }

@@ -58,6 +58,7 @@ pub(crate) struct Setup {
     pub(crate) cache_ram: u64,
     pub(crate) channel: usize,
     pub(crate) gathers: bool,
+    pub(crate) reader_buffer: usize,
     pub(crate) disk: Option<PathBuf>,
     pub(crate) drafts: Option<SpeculationOptions>,
     /// Whether the model also drafts with its own head.
@@ -78,6 +79,7 @@ impl Setup {
             cache_ram: 64 << 20,
             channel: 64,
             gathers: false,
+            reader_buffer: 1 << 20,
             disk: None,
             drafts: Some(SpeculationOptions::default()),
             drafts_by_itself: false,
@@ -132,6 +134,7 @@ impl Setup {
             turn: self.turn,
             prompt_share: 0.25,
             max_queue: self.max_queue,
+            reader_buffer: self.reader_buffer,
             cache_ram: self.cache_ram,
             cache_dir: self.disk.clone(),
             cache_disk: 1 << 30,
@@ -317,7 +320,7 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     for event in all.flatten() {
         match event {
             Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
-            Event::Progress { .. } | Event::EndToken { .. } => {}
+            Event::Moved { .. } | Event::Progress { .. } | Event::EndToken { .. } => {}
             Event::Token {
                 choice,
                 token,

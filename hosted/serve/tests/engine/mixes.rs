@@ -1,5 +1,5 @@
 //! Random mixes of requests: the answer is the same alone and among others, cold, from memory and from disk, after
-//! preemption, at any turn, and for any number of threads and any instruction set.
+//! preemption, at any turn, whoever shares the engine, and for any number of threads and any instruction set.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -89,6 +89,8 @@ fn mixes(model: &Model, seed: u64) {
             n_workers: random.one(&[1, 2]),
             isa: random.one(&[None, None, Some("scalar"), Some("avx2")]),
             turn: Duration::from_micros(random.one(&[1, 500, 5_000, 50_000, 1_000_000])),
+            // Small buffers make readers that do not read give up their places.
+            reader_buffer: random.one(&[1 << 20, 1 << 10]),
             // Few pages force preemption.
             n_ctx: 512,
             n_seq: random.one(&[1, 4, 8, 33]),
@@ -111,18 +113,29 @@ fn mixes(model: &Model, seed: u64) {
                 .map(|&i| {
                     let ask = Ask {
                         priority: i32::try_from(random.below(3)).unwrap(),
+                        share: random.one(&["a", "b", "c"]).to_owned(),
                         ..asks[i].clone()
                     };
                     (i, setup.submit(&engine, &ask).unwrap())
                 })
                 .collect();
             // Each is read at its own pace, and some are cancelled.
-            let reading = running.into_iter().filter_map(|(i, events)| {
-                let leaves = random.below(12) == 0;
-                (!leaves).then(|| (i, std::thread::spawn(move || collect(events).remove(0))))
-            });
-            for (i, reading) in reading.collect::<Vec<_>>() {
-                let answer = reading.join().unwrap();
+            let (mut reading, mut late) = (Vec::new(), Vec::new());
+            for (i, events) in running {
+                match random.below(12) {
+                    0 => drop(events),
+                    // These read after all others have their answers.
+                    1 | 2 => late.push((i, events)),
+                    _ => reading.push((i, std::thread::spawn(move || collect(events).remove(0)))),
+                }
+            }
+            let answers = reading
+                .into_iter()
+                .map(|(i, reading)| (i, reading.join().unwrap()));
+            let late = late
+                .into_iter()
+                .map(|(i, events)| (i, collect(events).remove(0)));
+            for (i, answer) in answers.chain(late) {
                 let what = format!("mix {mix} of {} ({restart}): request {i}", model.name());
                 assert_eq!(answer.bits(), alone[i].bits(), "{what}");
                 *seen.entry("answers").or_default() += 1;

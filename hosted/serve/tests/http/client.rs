@@ -92,6 +92,7 @@ pub(crate) fn options() -> ServerConfig {
             turn: Duration::from_millis(50),
             prompt_share: 0.25,
             max_queue: 64,
+            reader_buffer: 1 << 20,
             cache_ram: 8 << 20,
             cache_dir: None,
             cache_disk: 0,
@@ -131,6 +132,10 @@ impl Running {
             stop: Some(stop),
             thread: Some(thread),
         }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

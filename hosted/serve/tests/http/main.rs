@@ -7,6 +7,7 @@ mod ends;
 mod experts;
 mod limits;
 mod scores;
+mod shares;
 mod slots;
 mod turns;
 mod typed;

@@ -162,9 +162,9 @@ pub(crate) struct SchedulingArgs {
     /// Set the minimum share of a turn for waiting prompts
     #[arg(long, value_name = "0..1", default_value_t = 0.25, value_parser = part)]
     pub(super) prompt_share: f64,
-    /// Set the maximum number of queued requests
+    /// Set the maximum number of queued requests of one client
     ///
-    /// Further requests get status 429.
+    /// Its further requests get status 429. A client is an address, or a Unix socket's user.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(super) max_queue: usize,
     /// Set the memory for cached prompts, in MiB; 0 disables it [short: -cram]

@@ -195,6 +195,7 @@ fn scheduling(args: &ServeArgs) -> EngineOptions {
         checkpoint_every: given.checkpoint_every as usize,
         max_adapters: args.adapters.max_loras,
         telemetry: given.telemetry_csv.clone(),
+        ..EngineOptions::default()
     }
 }
 

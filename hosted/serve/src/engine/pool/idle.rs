@@ -31,10 +31,6 @@ impl IdleTexts {
         self.texts.push_back(IdleText { sequence, salt });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty()
-    }
-
     /// Removes the least recently used one.
     pub(super) fn pop(&mut self) -> Option<Sequence> {
         self.texts.pop_front().map(|idle| idle.sequence)

@@ -101,9 +101,9 @@ impl Pool {
         Chain::new(&self.base, adapter, &job.salt)
     }
 
-    /// Whether another text can get a sequence.
-    pub(super) fn has_sequence(&self) -> bool {
-        self.session.n_free_sequences() > 0 || !self.idle.is_empty()
+    /// Maximum number of texts at once.
+    pub(super) fn n_sequences(&self) -> usize {
+        self.session.limits().n_seq
     }
 
     /// Whether a text of `n_tokens` fits in addition to `n_taken` pages.
@@ -180,8 +180,11 @@ impl Pool {
 
     /// Takes the sequence of an ended text, from which the next turn of a conversation may continue.
     pub(super) fn close(&mut self, text: Text) {
+        if text.is_parked {
+            return;
+        }
         let request = Rc::clone(text.request());
-        let is_kept = request.uses_cache && !text.is_parked;
+        let is_kept = request.uses_cache;
         let mut sequence = text.into_sequence();
         if is_kept && sequence.n_shifted() == 0 && !sequence.tokens().is_empty() {
             // The next request sets its own adapter.
@@ -199,7 +202,7 @@ impl Pool {
         }
     }
 
-    /// Drops the state of a text until [`Self::resume`].
+    /// Takes the place and the state of a text until [`Self::resume`]. Its full pages stay in the cache, if they fit.
     pub(super) fn park(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         let tokens = text.sequence().tokens().to_vec();
         let queue = text.sequence().queue().to_vec();
@@ -207,7 +210,7 @@ impl Pool {
         if is_shifted {
             text.saved = Some(self.session.save(text.sequence())?);
         }
-        self.session.drop_state(text.sequence_mut())?;
+        self.session.suspend(text.sequence_mut())?;
         if !is_shifted {
             text.sequence_mut().push(&tokens, 0);
         }
@@ -216,8 +219,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Restores a parked text: from its saved state, or by queueing all of its tokens to be read again.
+    /// Restores a parked text: from its saved state, or with pages of the cache and by queueing its other tokens to be
+    /// read again.
     pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
+        self.free_sequence()?;
+        self.session.readmit(text.sequence_mut())?;
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {
             self.ensure_free(n_pages(saved.tokens().len()) + 1);

@@ -14,7 +14,7 @@ pub(crate) struct Text {
     chain: Chain,
     /// Number of its pages that were offered to the prefix cache.
     pub(super) n_kept: usize,
-    /// Whether its state was dropped to make room.
+    /// Whether it gave up its place and its state.
     pub(super) is_parked: bool,
     /// The state of a parked text that cannot be read again, because it was shifted.
     pub(super) saved: Option<SavedText>,
@@ -71,7 +71,7 @@ impl Text {
         self.chain.of(tokens)
     }
 
-    /// Whether its state was dropped to make room, so that all of it has to be read again.
+    /// Whether it gave up its place and its state, which is restored later.
     pub(crate) const fn is_parked(&self) -> bool {
         self.is_parked
     }
@@ -88,6 +88,7 @@ impl Text {
 
     /// Number of tokens once all queued ones are read.
     pub(crate) fn n_tokens(&self) -> usize {
-        self.n_read() + self.n_queued()
+        let saved = self.saved.as_ref();
+        self.n_read() + self.n_queued() + saved.map_or(0, |saved| saved.tokens().len())
     }
 }

@@ -7,6 +7,7 @@ mod session;
 mod size;
 
 use super::job::{EmbedJob, JobError, ScoreJob};
+use super::share::Share;
 use crate::Log;
 use crate::metrics::EndFigures;
 use core::time::Duration;
@@ -66,6 +67,13 @@ impl Task {
         match self {
             Self::Embed(_) => TaskKind::Embed,
             Self::Score(_) => TaskKind::Score,
+        }
+    }
+
+    pub(super) fn share(&self) -> &Share {
+        match self {
+            Self::Embed(task) => &task.job.share,
+            Self::Score(task) => &task.job.share,
         }
     }
 
