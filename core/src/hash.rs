@@ -1,4 +1,7 @@
-//! A 64-bit hash for fingerprints and checksums of Sluice's own files. Not cryptographic.
+//! A 64-bit hash for checksums of Sluice's own files and comparisons of its own settings.
+//!
+//! It guards against accidents only: one who chooses the bytes can choose the hash. What others bring (models, adapters,
+//! salts) is known by a cryptographic hash, which the host computes.
 
 /// FNV-1a over 64-bit words with a final mix: order-sensitive, endian-independent, tiny.
 ///

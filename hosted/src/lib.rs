@@ -43,6 +43,8 @@ pub mod file;
 pub mod generate;
 mod head;
 pub mod host;
+pub mod identity;
+mod idle_hash;
 mod load;
 pub mod model;
 mod next_token;

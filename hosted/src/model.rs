@@ -2,14 +2,16 @@
 
 use crate::encode::{EncodeError, encode};
 use crate::experts::{ExpertError, ExpertOptions, ExpertStore, HeadExperts};
-use crate::file::{FileError, LoadMode, ModelFile};
+use crate::file::{FileError, HashRecords, LoadMode, ModelFile};
 use crate::head::Heads;
+use crate::identity::{Identity, ModelIdentity};
 use crate::load::{ModelMemory, ModelPart, WeightsSource, load, load_from, longest_beside_experts};
 use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::error::Error;
 use core::fmt;
 use core::ops::{Deref, Range};
+use sha2::{Digest as _, Sha256};
 use sluice_core::engine::ExpertSource;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
@@ -38,6 +40,7 @@ pub struct Model {
     pub(crate) dense: Option<Range<usize>>,
     /// Whether its weights are a `.slc` file's bytes, rather than converted from the file.
     pub(crate) is_in_place: bool,
+    pub(crate) identity: ModelIdentity,
 }
 
 /// What weights borrow from; for a head that predicts a token further, its trunk too.
@@ -85,6 +88,8 @@ pub struct LoadOptions<'l> {
     /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
     /// read when tokens name them. Tables of a mapped `.slc` file always stay.
     pub tables_stay: bool,
+    /// Where hashes of model files are remembered; `None` is the user's folder ([`HashRecords::of_user`]).
+    pub hashes: Option<HashRecords>,
 }
 
 impl Model {
@@ -139,10 +144,23 @@ impl Model {
         &self.heads
     }
 
-    /// A hash over the weights' shapes and bytes: equal for equal models.
+    /// What stands for its weights: the SHA-256 of its file, where that is known.
     #[must_use]
-    pub fn fingerprint(&self) -> u64 {
-        self.weights().fingerprint()
+    pub const fn identity(&self) -> &ModelIdentity {
+        &self.identity
+    }
+
+    /// One text for as long as the model is loaded: the SHA-256 of its GGUF file if it was known when loading ended,
+    /// otherwise the hash of the file's header and `-u` (unverified).
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        match self.identity.hash_at_load() {
+            Some(hash) => hash.to_string(),
+            None => {
+                let header = Sha256::digest(self.gguf().header_bytes());
+                format!("{}-u", Identity(header.into()))
+            }
+        }
     }
 }
 
@@ -185,6 +203,7 @@ impl ModelSource {
     /// # Errors
     /// As [`Self::load`], and [`LoadError::Stopped`].
     pub fn load_with(&self, team: &Team, options: LoadOptions<'_>) -> Result<Model, LoadError> {
+        let tables = self.tables(&options)?;
         let (n, none) = (team.count(), StopFlag::new());
         let stop = options.stop.unwrap_or(&none);
         let mut ignored = |_| {};
@@ -196,14 +215,6 @@ impl ModelSource {
                 Some(_) => Residency::WithoutExperts,
                 None => Residency::All,
             },
-        };
-        if options.tables_stay && (file.mapped().is_none() || options.source.is_some()) {
-            let name = self.name().to_owned();
-            return Err(LoadError::Tables { name });
-        }
-        let tables = match options.tables_stay {
-            true => Tables::InFile,
-            false => Tables::Loaded,
         };
         let memory = match options.source {
             None => ModelMemory::for_file(file, gguf, part, tables, n)?,
@@ -252,7 +263,28 @@ impl ModelSource {
             head_experts: None,
             dense,
             is_in_place: options.source.is_none() && file.slc()?.is_some(),
+            identity: match options.source {
+                None => ModelIdentity::of_file(file, options.hashes),
+                Some(_) => ModelIdentity::unlike_any(),
+            },
         })
+    }
+
+    fn tables(&self, options: &LoadOptions<'_>) -> Result<Tables, LoadError> {
+        if !options.tables_stay {
+            return Ok(Tables::Loaded);
+        }
+        if self.file().mapped().is_none() || options.source.is_some() {
+            let name = self.name().to_owned();
+            return Err(LoadError::Tables { name });
+        }
+        Ok(Tables::InFile)
+    }
+
+    /// The same file again, as long as it is open.
+    pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + use<> {
+        let weak = Arc::downgrade(&self.0);
+        move || weak.upgrade().map(Self)
     }
 
     /// The path as given, or the name.

@@ -3,6 +3,7 @@
 
 use crate::experts::HeadExperts;
 use crate::head::Heads;
+use crate::identity::ModelIdentity;
 use crate::load::{
     LoadError, ModelMemory, ModelPart, WeightsSource, load_from, load_head_in_place,
 };
@@ -92,6 +93,8 @@ impl Model {
             heads: Arc::new(Heads::default()),
             opened: self.opened.clone(),
             is_in_place: in_place,
+            // Its states differ from its trunk's.
+            identity: ModelIdentity::unlike_any(),
         }))
     }
 }

@@ -166,7 +166,7 @@ fn a_text_keeps_the_adapters_it_was_read_with() {
     session.step(&mut [&mut adapted]).unwrap();
     let plain = settings(1, None);
     let fork = session.fork(&adapted, &plain).unwrap();
-    assert_eq!(session.fingerprint(&fork), session.fingerprint(&adapted));
+    assert_eq!(session.identity(&fork), session.identity(&adapted));
     session.remove(fork).unwrap();
     let other = settings(1, Some(blend(2)));
     let refused = session.fork(&adapted, &other);

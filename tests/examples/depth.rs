@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU32;
 use sluice_core::engine::{BatchEntry, Engine, EngineLimits, StepOptions, Wants};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::KvType;
+use sluice_core::state::Identity;
 use sluice_core::team::{StopFlag, WaitPolicy};
 use sluice_core::trace::{EventRing, Phase, TraceEvent};
 use sluice_tests::run::{Room, Weights, table};
@@ -84,7 +85,7 @@ fn main() {
 
 /// Makes sequence 0 as long as `depth`, with equal rows.
 fn fill(engine: &mut Engine<'_>, depth: usize) {
-    let fingerprint = engine.model().fingerprint();
+    let identity = Identity([7; 32]);
     assert_eq!(
         engine.state().config().groups().len(),
         1,
@@ -94,10 +95,7 @@ fn fill(engine: &mut Engine<'_>, depth: usize) {
     // A saved sequence of one token shows the header.
     step(engine, &[BatchEntry::new(1, 0, 0, Wants::Nothing)], None);
     let mut saved = vec![0; engine.state().saved_bytes(0)];
-    engine
-        .state()
-        .save(0, fingerprint, &mut saved)
-        .expect("room");
+    engine.state().save(0, &identity, &mut saved).expect("room");
     engine.state_mut().clear(0).expect("sequence 0");
     let row = &saved[60..saved.len() - 8];
     let mut long = saved[..24].to_vec();
@@ -111,7 +109,7 @@ fn fill(engine: &mut Engine<'_>, depth: usize) {
     long.extend(hash.finish().to_le_bytes());
     engine
         .state_mut()
-        .restore(0, fingerprint, &long)
+        .restore(0, &identity, &long)
         .expect("a sound sequence");
 }
 

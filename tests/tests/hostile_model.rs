@@ -11,6 +11,7 @@ use core::time::Duration;
 use sluice_core::engine::{BatchEntry, Engine, EngineLimits, EnginePlan, StepOptions, Wants};
 use sluice_core::gguf::Gguf;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
+use sluice_core::hash::Hash64;
 use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::memory::MemoryError;
 use sluice_core::model::{Architecture, Loader, ModelConfig, ModelError, ModelPlan};
@@ -796,7 +797,7 @@ impl TensorSource for Source<'_> {
     }
 }
 
-/// Loads through a source with `staging` bytes of staging memory; the fingerprint covers the weights.
+/// Loads through a source with `staging` bytes of staging memory; returns a hash of the weights.
 fn load(file: &[u8], source: &Source<'_>, staging: usize) -> Result<u64, ModelError> {
     let gguf = Gguf::parse(file, file.len() as u64)?;
     let config = ModelConfig::from_gguf(&gguf)?;
@@ -807,7 +808,10 @@ fn load(file: &[u8], source: &Source<'_>, staging: usize) -> Result<u64, ModelEr
     );
     let loader = Loader::new(&gguf, &config, weights.bytes_mut(), tables.bytes_mut())?;
     loader.work(source, &mut vec![0; staging], || true)?;
-    Ok(loader.finish(source)?.fingerprint())
+    let model = loader.finish(source)?;
+    let mut hash = Hash64::new();
+    hash.write(model.weight_memory());
+    Ok(hash.finish())
 }
 
 fn plan(file: &[u8]) -> ModelPlan {

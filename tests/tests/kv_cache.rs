@@ -3,7 +3,7 @@
 use sluice_core::engine::{Engine, EngineError, EngineLimits};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::{GgmlType, KvType};
-use sluice_core::state::{SnapshotError, StateError};
+use sluice_core::state::{Identity, SnapshotError, StateError};
 use sluice_tests::build::{Random, Shape};
 use sluice_tests::drive::{Bench, bits, prompt, step_with};
 
@@ -40,10 +40,16 @@ fn floats(engine: &mut Engine<'_>, ids: &[u32], sequence: u32) -> Vec<f32> {
     rows.pop().flatten().expect("the last entry wants logits")
 }
 
+/// Stands for the weights of all models here.
+const IDENTITY: Identity = Identity([7; 32]);
+
 fn save(engine: &Engine<'_>, sequence: u32) -> Vec<u8> {
+    save_with(engine, sequence, &IDENTITY)
+}
+
+fn save_with(engine: &Engine<'_>, sequence: u32, identity: &Identity) -> Vec<u8> {
     let mut bytes = vec![0; engine.state().saved_bytes(sequence)];
-    let fingerprint = engine.model().fingerprint();
-    let saved = engine.state().save(sequence, fingerprint, &mut bytes);
+    let saved = engine.state().save(sequence, identity, &mut bytes);
     assert_eq!(saved, Ok(bytes.len()));
     bytes
 }
@@ -211,8 +217,7 @@ fn random_history(seed: u64, engine: &mut Engine<'_>, fresh: &mut Engine<'_>) {
             _ => {
                 let saved = save(engine, s);
                 engine.state_mut().clear(s).expect("a sequence");
-                let fingerprint = engine.model().fingerprint();
-                let restored = engine.state_mut().restore(s, fingerprint, &saved);
+                let restored = engine.state_mut().restore(s, &IDENTITY, &saved);
                 if restored.is_err() {
                     // What was shared needs separate pages now.
                     texts[from].clear();
@@ -279,12 +284,11 @@ fn snapshots_continue_with_the_same_bits_in_another_engine() {
             (saved, feed(engine, &ids[130..], 2))
         });
         bench.with(&limits(kv_type), |engine| {
-            let fingerprint = engine.model().fingerprint();
-            engine.state_mut().restore(0, fingerprint, &saved).unwrap();
+            engine.state_mut().restore(0, &IDENTITY, &saved).unwrap();
             assert_eq!(save(engine, 0), saved);
             assert_eq!(feed(engine, &ids[130..], 0), expected);
             assert_eq!(
-                engine.state_mut().restore(0, fingerprint, &saved),
+                engine.state_mut().restore(0, &IDENTITY, &saved),
                 Err(StateError::NotEmpty { sequence: 0 })
             );
         });
@@ -300,10 +304,8 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
     });
     bench.with(&limits(KvType::F16), |engine| {
         let all = engine.state().free_pages();
-        let fingerprint = engine.model().fingerprint();
-        let mut refuse = |bytes: &[u8], fingerprint| {
-            let Err(StateError::Snapshot(error)) =
-                engine.state_mut().restore(1, fingerprint, bytes)
+        let mut refuse = |bytes: &[u8], identity: &Identity| {
+            let Err(StateError::Snapshot(error)) = engine.state_mut().restore(1, identity, bytes)
             else {
                 panic!("a damaged snapshot is restored");
             };
@@ -315,72 +317,72 @@ fn every_damaged_snapshot_is_refused_and_changes_nothing() {
         for at in 0..saved.len() {
             for flip in [0x01, 0x80, 0xff, 0x10] {
                 saved[at] ^= flip;
-                let error = refuse(&saved, fingerprint);
+                let error = refuse(&saved, &IDENTITY);
                 saved[at] ^= flip;
                 match at {
                     0..4 => assert_eq!(error, SnapshotError::NotASnapshot),
                     4..8 => assert!(matches!(error, SnapshotError::Version(_))),
-                    8..16 => assert_eq!(error, SnapshotError::OtherModel),
-                    16..24 => assert_eq!(error, SnapshotError::OtherShape),
-                    24..28 => assert!(matches!(error, SnapshotError::Length { .. })),
+                    8..40 => assert_eq!(error, SnapshotError::OtherModel),
+                    40..48 => assert_eq!(error, SnapshotError::OtherShape),
+                    48..52 => assert!(matches!(error, SnapshotError::Length { .. })),
                     // No first position but 0: this cache gives no pages back.
-                    28..60 => assert_eq!(error, SnapshotError::OtherShape),
+                    52..84 => assert_eq!(error, SnapshotError::OtherShape),
                     _ => assert_eq!(error, SnapshotError::Checksum),
                 }
             }
         }
         for len in 0..saved.len() {
-            refuse(&saved[..len], fingerprint);
+            refuse(&saved[..len], &IDENTITY);
         }
         saved.push(0);
-        let error = refuse(&saved, fingerprint);
+        let error = refuse(&saved, &IDENTITY);
         assert!(matches!(error, SnapshotError::Length { .. }));
         saved.pop();
-        assert_eq!(refuse(&saved, fingerprint ^ 1), SnapshotError::OtherModel);
+        assert_eq!(
+            refuse(&saved, &Identity([8; 32])),
+            SnapshotError::OtherModel
+        );
         // A file that claims to be longer than any memory, with a sound checksum.
-        let mut forged = saved[..60].to_vec();
-        forged[24..28].fill(0xff);
+        let mut forged = saved[..84].to_vec();
+        forged[48..52].fill(0xff);
         let mut hash = Hash64::new();
         hash.write(&forged);
         forged.extend(hash.finish().to_le_bytes());
-        let error = refuse(&forged, fingerprint);
+        let error = refuse(&forged, &IDENTITY);
         assert!(matches!(error, SnapshotError::Length { .. }));
         // A file whose rows begin in the middle of a page, of the right length and with a sound checksum.
-        let token_bytes = (saved.len() - 68) / 5;
+        let token_bytes = (saved.len() - 92) / 5;
         let mut forged = saved[..saved.len() - 8 - 5 * token_bytes].to_vec();
-        forged[28] = 5;
+        forged[52] = 5;
         let mut hash = Hash64::new();
         hash.write(&forged);
         forged.extend(hash.finish().to_le_bytes());
-        assert_eq!(refuse(&forged, fingerprint), SnapshotError::OtherShape);
+        assert_eq!(refuse(&forged, &IDENTITY), SnapshotError::OtherShape);
     });
 }
 
 #[test]
 fn snapshots_of_other_models_types_and_shapes_are_refused() {
-    let save_of = |shape: &Shape, kv_type| {
-        Bench::new(shape).with(&limits(kv_type), |engine| {
+    let save_of = |kv_type, identity: &Identity| {
+        Bench::new(&SHAPE).with(&limits(kv_type), |engine| {
             feed(engine, &ids(5), 0);
-            (engine.model().fingerprint(), save(engine, 0))
+            save_with(engine, 0, identity)
         })
     };
-    let (fingerprint, saved) = save_of(&SHAPE, KvType::F16);
-    let seed = Shape { seed: 2, ..SHAPE };
-    let other_seed = save_of(&seed, KvType::F16);
-    assert_ne!(other_seed.0, fingerprint);
-    let (same, other_type) = save_of(&SHAPE, KvType::BF16);
-    assert_eq!(same, fingerprint);
+    let saved = save_of(KvType::F16, &IDENTITY);
+    let other_model = save_of(KvType::F16, &Identity([8; 32]));
+    let other_type = save_of(KvType::BF16, &IDENTITY);
     Bench::new(&SHAPE).with(&limits(KvType::F16), |engine| {
-        let mut restore = |bytes: &[u8]| engine.state_mut().restore(0, fingerprint, bytes);
+        let mut restore = |bytes: &[u8]| engine.state_mut().restore(0, &IDENTITY, bytes);
         let refused = |error| Err(StateError::Snapshot(error));
-        assert_eq!(restore(&other_seed.1), refused(SnapshotError::OtherModel));
+        assert_eq!(restore(&other_model), refused(SnapshotError::OtherModel));
         assert_eq!(restore(&other_type), refused(SnapshotError::OtherShape));
         assert_eq!(restore(&saved), Ok(()));
         // Too small to save into.
         let mut small = vec![0; saved.len() - 1];
         let needed = saved.len();
         assert_eq!(
-            engine.state().save(0, fingerprint, &mut small),
+            engine.state().save(0, &IDENTITY, &mut small),
             Err(StateError::Snapshot(SnapshotError::TooSmall { needed }))
         );
     });
@@ -396,17 +398,14 @@ fn snapshots_of_other_models_types_and_shapes_are_refused() {
     });
     Bench::new(&SHAPE).with(&tiny, |engine| {
         let full = StateError::Full { needed: 2, free: 1 };
-        assert_eq!(
-            engine.state_mut().restore(0, fingerprint, &saved),
-            Err(full)
-        );
+        assert_eq!(engine.state_mut().restore(0, &IDENTITY, &saved), Err(full));
         assert_eq!(engine.state().free_pages(), 1);
     });
 }
 
 /// Elements of a saved f32 sequence of [`SHAPE`]: (token, layer, head, key or value, dimension).
 fn elements(saved: &[u8]) -> Vec<f32> {
-    let body = &saved[60..saved.len() - 8];
+    let body = &saved[84..saved.len() - 8];
     let words = body
         .chunks_exact(4)
         .map(|x| x.try_into().expect("four bytes"));

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_core::engine::{BatchEntry, Engine, EngineError, EngineLimits, StepOptions, Wants};
-use sluice_core::state::{PAGE_TOKENS, StateError};
+use sluice_core::state::{Identity, PAGE_TOKENS, StateError};
 use sluice_core::team::{Deadline, Stop, StopFlag};
 use sluice_tests::drive::drive;
 use sluice_tests::goldens::{HYBRIDS, OURS};
@@ -115,14 +115,14 @@ fn sequences_are_forked_rewound_saved_and_restored() {
         let ids = ids(40);
         let expected = with(name, &limits(1), |engine| feed(engine, 0, &ids));
         with(name, &limits(2), |engine| {
-            let fingerprint = engine.model().fingerprint();
+            let identity = Identity([7; 32]);
             feed(engine, 0, &ids[..10]);
             engine.state_mut().checkpoint(0, 5).unwrap();
             feed(engine, 0, &ids[10..20]);
             engine.state_mut().fork(0, 1).unwrap();
             let mut saved = vec![0; engine.state().saved_bytes(0)];
-            engine.state().save(0, fingerprint, &mut saved).unwrap();
-            engine.state_mut().restore(2, fingerprint, &saved).unwrap();
+            engine.state().save(0, &identity, &mut saved).unwrap();
+            engine.state_mut().restore(2, &identity, &saved).unwrap();
             // Each continues as if alone, and a wrong turn is taken back.
             for sequence in 0..3 {
                 feed(engine, sequence, &[1, 2, 3]);
@@ -224,15 +224,22 @@ fn another_sequence_goes_on_from_held_pages_and_a_named_state() {
             // As bytes, into another sequence: the same.
             let state = engine.state_mut();
             let mut bytes = vec![0; state.state_bytes()];
-            state.read_state(1, 5, &mut bytes).unwrap();
+            state.read_state(1, &Identity([5; 32]), &mut bytes).unwrap();
             assert_eq!(
-                state.write_state(1, 5, &bytes),
+                state.write_state(1, &Identity([5; 32]), &bytes),
                 Err(StateError::NameTaken { name: 1 })
             );
-            assert!(state.write_state(2, 6, &bytes).is_err());
-            assert!(state.write_state(2, 5, &bytes[1..]).is_err());
+            assert!(state.write_state(2, &Identity([6; 32]), &bytes).is_err());
+            assert!(
+                state
+                    .write_state(2, &Identity([5; 32]), &bytes[1..])
+                    .is_err()
+            );
             state.forget(1);
-            assert_eq!(state.write_state(2, 5, &bytes), Ok(PAGE_TOKENS));
+            assert_eq!(
+                state.write_state(2, &Identity([5; 32]), &bytes),
+                Ok(PAGE_TOKENS)
+            );
             state.clear(2).unwrap();
             state.attach(2, &pages, Some(2)).unwrap();
             assert_eq!(feed(engine, 2, &ids[PAGE_TOKENS..]), expected, "{name}");

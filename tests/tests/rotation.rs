@@ -6,6 +6,7 @@
 use sluice_core::engine::EngineLimits;
 use sluice_core::gguf::Gguf;
 use sluice_core::kernels::{GgmlType, KvType};
+use sluice_core::state::Identity;
 use sluice_core::state::{SnapshotError, StateError};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use sluice_tests::build::{Random, Shape};
@@ -193,7 +194,10 @@ fn saved_sequences_say_how_they_are_rotated() {
     let saved = Bench::new(&SHAPE).with(&limits(KvType::Q8_0, true, 1), |engine| {
         run::logits(engine, &ids(70, 16), 512).unwrap();
         let mut bytes = vec![0; engine.state().saved_bytes(0)];
-        engine.state().save(0, 1, &mut bytes).unwrap();
+        engine
+            .state()
+            .save(0, &Identity([1; 32]), &mut bytes)
+            .unwrap();
         bytes
     });
     for (on, expected) in [
@@ -201,14 +205,14 @@ fn saved_sequences_say_how_they_are_rotated() {
         (false, Err(StateError::Snapshot(SnapshotError::OtherShape))),
     ] {
         let found = Bench::new(&SHAPE).with(&limits(KvType::Q8_0, on, 1), |engine| {
-            engine.state_mut().restore(0, 1, &saved)
+            engine.state_mut().restore(0, &Identity([1; 32]), &saved)
         });
         assert_eq!(found, expected);
     }
     let mut older = saved;
     older[4] = 3;
     let found = Bench::new(&SHAPE).with(&limits(KvType::Q8_0, true, 1), |engine| {
-        engine.state_mut().restore(0, 1, &older)
+        engine.state_mut().restore(0, &Identity([1; 32]), &older)
     });
     assert_eq!(found, Err(StateError::Snapshot(SnapshotError::Version(3))));
 }

@@ -264,7 +264,7 @@ impl GgufErrorKind {
                 "{len_bytes} bytes of data at byte {offset} do not fit in a file of {file_len}"
             ),
             Self::DataOverlaps { other } => {
-                write!(f, "the data overlaps that of tensor {other}")
+                write!(f, "the data overlaps tensor {other}")
             }
             _ => Ok(()),
         }

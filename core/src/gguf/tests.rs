@@ -432,7 +432,7 @@ fn tensors_without_elements_have_no_data() {
         .data_len(128);
     assert_eq!(
         message(&writer),
-        "tensor 1 (\"b\") at byte 57: the data overlaps that of tensor 0"
+        "tensor 1 (\"b\") at byte 57: the data overlaps tensor 0"
     );
 }
 
@@ -477,7 +477,7 @@ fn wrong_tensors_are_named() {
     );
     says(
         new().tensor_raw("t", &[4], 0, 0),
-        "tensor 1 (\"t\") at byte 61: the data overlaps that of tensor 0",
+        "tensor 1 (\"t\") at byte 61: the data overlaps tensor 0",
     );
     says(
         new().tensor_raw("first", &[4], 0, 32),

@@ -3,7 +3,6 @@
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
-use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target, check_size};
 use super::plan::ModelPlan;
@@ -30,12 +29,12 @@ impl ModelPlan {
 }
 
 impl<'w> ModelWeights<'w> {
-    /// The model `config` of a `.slc` file. No weights are copied. Apart from norms and biases
-    /// (which must be finite) and a sample of each matrix, none are read.
+    /// The model `config` of a `.slc` file. No weights are copied. Apart from norms and biases, which must
+    /// be finite, none are read.
     ///
     /// `payloads` are the file's bytes from [`crate::slc::FileHeader::payload_offset`] on,
     /// aligned to [`ALIGN`]; `tables` are as large as [`ModelPlan::in_place`] says and aligned
-    /// like them. The fingerprint equals the one of the model loaded from the GGUF file.
+    /// like them.
     ///
     /// # Errors
     /// A tensor that is missing, does not fit the configuration or is laid out differently from what the engine
@@ -120,7 +119,6 @@ impl<'w> ModelWeights<'w> {
         let frequencies = arena.slice(frequencies_len(config), 0f64)?;
         let mut weights = Weights {
             payloads,
-            fingerprint: Fingerprint::new(slc.gguf()),
             weight_bytes: 0,
             not_finite: None,
         };
@@ -153,7 +151,6 @@ impl<'w> ModelWeights<'w> {
             embedding_memory: payloads,
             rows_memory: payloads,
             weight_bytes: weights.weight_bytes,
-            fingerprint: weights.fingerprint.finish(),
             has_experts: residency == Residency::All,
         })
     }
@@ -162,7 +159,6 @@ impl<'w> ModelWeights<'w> {
 /// Collected while tensors are found.
 struct Weights<'w> {
     payloads: &'w [u8],
-    fingerprint: Fingerprint,
     weight_bytes: usize,
     not_finite: Option<Name>,
 }
@@ -175,10 +171,6 @@ impl Weights<'_> {
             && cast::<f32>(bytes).iter().any(|x| !x.is_finite())
         {
             self.not_finite.get_or_insert(tensor.name.into());
-        }
-        // Experts may be stored elsewhere; the model is the same either way.
-        if !matches!(target, Target::OneOf(_, _, Some(_))) {
-            self.fingerprint.add(bytes);
         }
         self.weight_bytes += len;
     }

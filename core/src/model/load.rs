@@ -3,7 +3,6 @@
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Name};
-use super::fingerprint::Fingerprint;
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::job::Job;
 use super::place::{Placer, Residency, Tables};
@@ -284,14 +283,6 @@ impl<'w, 'a> Loader<'w, 'a> {
         let has_long = fill_frequencies(&self.gguf, &self.config, read, self.frequencies)?;
         // SAFETY: `self` is consumed: no thread works on the memory any more.
         let memory = unsafe { self.memory.read(0..self.memory.len()) };
-        let mut fingerprint = Fingerprint::new(&self.gguf);
-        for job in self.jobs.iter().filter(|job| job.kind != Job::EXPERT) {
-            let lies_in = match job.kind {
-                Job::FILE_ROWS => self.file.unwrap_or_default(),
-                _ => memory,
-            };
-            fingerprint.add(&lies_in[job.target..][..job.len]);
-        }
         Ok(ModelWeights {
             config: self.config,
             layers: self.layers,
@@ -304,7 +295,6 @@ impl<'w, 'a> Loader<'w, 'a> {
             embedding_memory: memory,
             rows_memory: self.file.unwrap_or(memory),
             weight_bytes: memory.len(),
-            fingerprint: fingerprint.finish(),
             has_experts: self.has_experts,
         })
     }

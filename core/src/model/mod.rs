@@ -22,7 +22,6 @@ mod check;
 mod config;
 mod ends;
 mod error;
-mod fingerprint;
 mod frequencies;
 pub mod head;
 mod in_place;

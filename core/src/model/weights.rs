@@ -55,12 +55,8 @@ pub struct ModelWeights<'w> {
     /// Where tables that are looked up row by row are stored: in `memory`, in the file, or in a head's trunk's memory.
     pub(super) rows_memory: &'w [u8],
     pub(super) weight_bytes: usize,
-    pub(super) fingerprint: u64,
     pub(super) has_experts: bool,
 }
-
-/// Distinguishes the fingerprint of a model that rotates by its long factors from the fingerprint of the plain model.
-const LONG_MARK: u64 = 0x6c6f_6e67_726f_7065;
 
 impl fmt::Debug for ModelWeights<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,12 +78,12 @@ impl<'w> ModelWeights<'w> {
     #[must_use]
     pub fn for_context(self, n_ctx: usize) -> Self {
         let is_long = self.has_long && n_ctx > self.config.rope_scaling.n_ctx_orig;
-        let flip = is_long != self.is_long;
-        Self {
-            is_long,
-            fingerprint: self.fingerprint ^ if flip { LONG_MARK } else { 0 },
-            ..self
-        }
+        Self { is_long, ..self }
+    }
+
+    /// Whether it rotates by its long factors ([`Self::for_context`]).
+    pub const fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// The rotary embedding at `index` of [`ModelConfig::ropes`].
@@ -103,12 +99,6 @@ impl<'w> ModelWeights<'w> {
     /// Whether the experts of its layers are in its memory, if it has any.
     pub const fn has_experts(&self) -> bool {
         self.has_experts
-    }
-
-    /// Identifies the model: a hash of its GGUF header and of a sample of every tensor. A saved
-    /// KV cache is restored only into the model it came from.
-    pub const fn fingerprint(&self) -> u64 {
-        self.fingerprint
     }
 
     /// Bytes of all weights, including the embedding; without those that a head shares with its trunk.

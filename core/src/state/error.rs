@@ -4,7 +4,7 @@ use super::PAGE_TOKENS;
 use core::fmt;
 
 /// Version of the layout of saved sequences.
-pub(super) const SNAPSHOT_VERSION: u32 = 4;
+pub(super) const SNAPSHOT_VERSION: u32 = 5;
 
 /// Why an operation on the state of sequences failed. The state is unchanged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use super::config::GROUPS_MAX;
 use super::error::{SnapshotError, StateError};
 use super::pages::{GIVEN_BACK, Pages};
 use super::slots::Kept;
-use super::{PAGE_TOKENS, State};
+use super::{Identity, PAGE_TOKENS, State};
 use crate::kernels::bytes::Pod;
 use crate::memory::{Arena, MemoryError, MemoryPlan};
 use core::borrow::Borrow;
 use heapless::Vec;
 
 /// Version of the layout of pages in bytes: they are read by the version that wrote them.
-pub const PAGE_VERSION: u32 = 2;
-const HEADER_BYTES: usize = 24;
+pub const PAGE_VERSION: u32 = 3;
+const HEADER_BYTES: usize = 48;
 
 /// A page of keys and values that a host holds: 64 positions in every group of layers. Give it back with
 /// [`State::release`].
@@ -266,21 +266,21 @@ impl State<'_> {
     }
 
     /// Copies a held page to `out` ([`Self::page_bytes`]): version, model and shape in front, then the blocks of
-    /// each group; groups that gave it back leave zeros. The bytes carry no checksum. `fingerprint` is
-    /// [`crate::model::ModelWeights::fingerprint`].
+    /// each group; groups that gave it back leave zeros. The bytes carry no checksum. `identity`
+    /// stands for the weights that computed the page.
     ///
     /// # Errors
     /// A page of another state, or `out` of another length.
     pub fn read_page(
         &self,
         page: &HeldPage,
-        fingerprint: u64,
+        identity: &Identity,
         out: &mut [u8],
     ) -> Result<(), StateError> {
         self.check_owner(page)?;
         check_len(self.page_bytes(), out)?;
         let (header, mut rest) = out.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.header(given_back(page), fingerprint));
+        header.copy_from_slice(&self.header(given_back(page), identity));
         for (group, &page) in self.groups.iter().zip(&page.pages) {
             let (bytes, behind) = rest.split_at_mut(group.config.page_bytes());
             rest = behind;
@@ -296,10 +296,14 @@ impl State<'_> {
     ///
     /// # Errors
     /// Bytes of another version, model, shape or length; no free page.
-    pub fn write_page(&mut self, fingerprint: u64, bytes: &[u8]) -> Result<HeldPage, StateError> {
+    pub fn write_page(
+        &mut self,
+        identity: &Identity,
+        bytes: &[u8],
+    ) -> Result<HeldPage, StateError> {
         check_len(self.page_bytes(), bytes)?;
         let (header, mut rest) = bytes.split_at(HEADER_BYTES);
-        let gone = check_header(header, fingerprint, self.config.fingerprint())?;
+        let gone = check_header(header, identity, self.config.fingerprint())?;
         let is_gone = |group: usize| gone >> group & 1 == 1;
         let mut taken = self.groups.iter().enumerate().filter(|(i, _)| !is_gone(*i));
         if taken.any(|(_, group)| group.n_free() == 0) {
@@ -333,7 +337,7 @@ impl State<'_> {
     pub fn read_state(
         &self,
         name: u32,
-        fingerprint: u64,
+        identity: &Identity,
         out: &mut [u8],
     ) -> Result<(), StateError> {
         let missing = StateError::NoState {
@@ -344,7 +348,7 @@ impl State<'_> {
         let kept = self.checkpoints.entries[index].kept();
         check_len(self.state_bytes(), out)?;
         let (header, floats) = out.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.header(kept.len, fingerprint));
+        header.copy_from_slice(&self.header(kept.len, identity));
         let (floats, _) = floats.as_chunks_mut();
         for (bytes, value) in floats.iter_mut().zip(self.slots.read(kept)) {
             *bytes = value.to_le_bytes();
@@ -360,12 +364,12 @@ impl State<'_> {
     pub fn write_state(
         &mut self,
         name: u32,
-        fingerprint: u64,
+        identity: &Identity,
         bytes: &[u8],
     ) -> Result<usize, StateError> {
         check_len(self.state_bytes(), bytes)?;
         let (header, floats) = bytes.split_at(HEADER_BYTES);
-        let len = check_header(header, fingerprint, self.config.fingerprint())?;
+        let len = check_header(header, identity, self.config.fingerprint())?;
         if self.slots.is_empty() || len == 0 {
             return Err(StateError::Snapshot(SnapshotError::OtherShape));
         }
@@ -381,12 +385,12 @@ impl State<'_> {
     }
 
     /// A header whose second word is `word`.
-    fn header(&self, word: u32, fingerprint: u64) -> [u8; HEADER_BYTES] {
+    fn header(&self, word: u32, identity: &Identity) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&PAGE_VERSION.to_le_bytes());
         header[4..8].copy_from_slice(&word.to_le_bytes());
-        header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
-        header[16..].copy_from_slice(&self.config.fingerprint().to_le_bytes());
+        header[8..40].copy_from_slice(&identity.0);
+        header[40..].copy_from_slice(&self.config.fingerprint().to_le_bytes());
         header
     }
 }
@@ -418,16 +422,16 @@ fn check_len(expected: usize, bytes: &[u8]) -> Result<(), StateError> {
 }
 
 /// Checks the header of a page's or a state's bytes; returns its second word.
-fn check_header(header: &[u8], model: u64, shape: u64) -> Result<u32, StateError> {
+fn check_header(header: &[u8], model: &Identity, shape: u64) -> Result<u32, StateError> {
     let word = |at: usize| {
         let word = header[at..].first_chunk();
         word.map_or(0, |word| u32::from_le_bytes(*word))
     };
     let error = if word(0) != PAGE_VERSION {
         SnapshotError::Version(word(0))
-    } else if header[8..16] != model.to_le_bytes() {
+    } else if header[8..40] != model.0 {
         SnapshotError::OtherModel
-    } else if header[16..24] != shape.to_le_bytes() {
+    } else if header[40..48] != shape.to_le_bytes() {
         SnapshotError::OtherShape
     } else {
         return Ok(word(4));

@@ -11,6 +11,7 @@
 mod config;
 mod error;
 mod hold;
+mod identity;
 mod pages;
 mod slots;
 mod snapshot;
@@ -18,6 +19,7 @@ mod snapshot;
 pub use config::{GroupConfig, HEAD_DIM_MAX, KvRotation, StateConfig, StateLimits};
 pub use error::{SnapshotError, StateError};
 pub use hold::{HeldPage, PAGE_VERSION};
+pub use identity::Identity;
 
 use crate::kernels::KernelTable;
 use crate::kernels::contract::{KV_BLOCK, KV_SPLIT};

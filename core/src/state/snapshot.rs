@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  0  "SLKV"           magic
-//!  4  u32 4            version of this layout
-//!  8  u64              fingerprint of the model
-//! 16  u64              fingerprint of the state's shape
-//! 24  u32              n_tokens
-//! 28  u32 × 8          the first position that each group of layers still has
-//! 60  rows             per group: per token, layer, head: key, then value
+//!  4  u32 5            version of this layout
+//!  8  [u8; 32]         identity of the weights
+//! 40  u64              fingerprint of the state's shape
+//! 48  u32              n_tokens
+//! 52  u32 × 8          the first position that each group of layers still has
+//! 84  rows             per group: per token, layer, head: key, then value
 //!  …  f32 …            the recurrent state, in a model that has some
 //!  …  u64              hash of everything before
 //! ```
@@ -17,12 +17,12 @@
 
 use super::config::{GROUPS_MAX, GroupConfig};
 use super::error::{SNAPSHOT_VERSION as VERSION, SnapshotError, StateError};
-use super::{PAGE_TOKENS, State, StateConfig};
+use super::{Identity, PAGE_TOKENS, State, StateConfig};
 use crate::hash::Hash64;
 use core::ops::Range;
 
 const MAGIC: [u8; 4] = *b"SLKV";
-const HEADER_BYTES: usize = 28 + 4 * GROUPS_MAX;
+const HEADER_BYTES: usize = 52 + 4 * GROUPS_MAX;
 const CHECKSUM_BYTES: usize = 8;
 
 /// The tokens that a header describes.
@@ -49,7 +49,7 @@ impl StateConfig {
         bytes.checked_add(states.checked_mul(size_of::<f32>())?)
     }
 
-    fn header(&self, fingerprint: u64, extent: &Extent) -> [u8; HEADER_BYTES] {
+    fn header(&self, identity: &Identity, extent: &Extent) -> [u8; HEADER_BYTES] {
         let word = |n: usize| {
             u32::try_from(n)
                 .expect("positions are 32-bit")
@@ -58,10 +58,10 @@ impl StateConfig {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC);
         header[4..8].copy_from_slice(&VERSION.to_le_bytes());
-        header[8..16].copy_from_slice(&fingerprint.to_le_bytes());
-        header[16..24].copy_from_slice(&self.fingerprint().to_le_bytes());
-        header[24..28].copy_from_slice(&word(extent.n_tokens));
-        for (bytes, first) in header[28..].chunks_exact_mut(4).zip(extent.firsts) {
+        header[8..40].copy_from_slice(&identity.0);
+        header[40..48].copy_from_slice(&self.fingerprint().to_le_bytes());
+        header[48..52].copy_from_slice(&word(extent.n_tokens));
+        for (bytes, first) in header[52..].chunks_exact_mut(4).zip(extent.firsts) {
             bytes.copy_from_slice(&word(first));
         }
         header
@@ -70,7 +70,7 @@ impl StateConfig {
     /// Checks a snapshot; returns its extent, and the bytes between header and checksum.
     fn verify<'b>(
         &self,
-        fingerprint: u64,
+        identity: &Identity,
         bytes: &'b [u8],
     ) -> Result<(Extent, &'b [u8]), SnapshotError> {
         let word = |at: usize| -> Option<u32> {
@@ -88,14 +88,14 @@ impl StateConfig {
         }
         let number = |at: usize| word(at).map_or(0, |n| n as usize);
         let extent = Extent {
-            n_tokens: number(24),
-            firsts: core::array::from_fn(|i| number(28 + 4 * i)),
+            n_tokens: number(48),
+            firsts: core::array::from_fn(|i| number(52 + 4 * i)),
         };
-        let header = self.header(fingerprint, &extent);
-        if bytes[8..16] != header[8..16] {
+        let header = self.header(identity, &extent);
+        if bytes[8..40] != header[8..40] {
             return Err(SnapshotError::OtherModel);
         }
-        if bytes[16..24] != header[16..24] {
+        if bytes[40..48] != header[40..48] {
             return Err(SnapshotError::OtherShape);
         }
         // Rows begin with a page; groups that do not exist have none.
@@ -161,15 +161,14 @@ impl State<'_> {
         bytes.unwrap_or(usize::MAX)
     }
 
-    /// Saves a sequence into `out` and returns the bytes written; `fingerprint` is
-    /// [`crate::model::ModelWeights::fingerprint`].
+    /// Saves a sequence, which was computed with the weights `identity`, into `out`; returns the bytes written.
     ///
     /// # Errors
     /// An unknown sequence, or `out` too small.
     pub fn save(
         &self,
         sequence: u32,
-        fingerprint: u64,
+        identity: &Identity,
         out: &mut [u8],
     ) -> Result<usize, StateError> {
         let s = self.check(sequence)?;
@@ -179,7 +178,7 @@ impl State<'_> {
         let extent = self.extent(sequence);
         let (body, checksum) = out.split_at_mut(needed - CHECKSUM_BYTES);
         let (header, mut rest) = body.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.config.header(fingerprint, &extent));
+        header.copy_from_slice(&self.config.header(identity, &extent));
         for (group, first) in self.groups.iter().zip(extent.firsts) {
             let (layout, view) = (group.config.layout, group.view());
             let bytes = (extent.n_tokens - first) * group.config.token_bytes();
@@ -206,7 +205,7 @@ impl State<'_> {
         Ok(needed)
     }
 
-    /// Restores a saved sequence into the empty `sequence`.
+    /// Restores a saved sequence, computed with the weights `identity`, into the empty `sequence`.
     ///
     /// # Errors
     /// A sequence that is unknown or not empty, too few free pages, or bytes that were not
@@ -214,14 +213,14 @@ impl State<'_> {
     pub fn restore(
         &mut self,
         sequence: u32,
-        fingerprint: u64,
+        identity: &Identity,
         bytes: &[u8],
     ) -> Result<(), StateError> {
         let s = self.check(sequence)?;
         if self.lens[s] != 0 {
             return Err(StateError::NotEmpty { sequence });
         }
-        let verified = self.config.verify(fingerprint, bytes);
+        let verified = self.config.verify(identity, bytes);
         let (extent, mut rest) = verified.map_err(StateError::Snapshot)?;
         let n_tokens = extent.n_tokens;
         self.reserve_pages(s, n_tokens, &extent.firsts)?;

@@ -1,11 +1,13 @@
 use super::config::{GroupConfig, KvRotation};
-use super::{PAGE_TOKENS, RUN_PAGES, State, StateConfig, StateError, StateLimits};
+use super::{Identity, PAGE_TOKENS, RUN_PAGES, State, StateConfig, StateError, StateLimits};
 use crate::kernels::{KvLayout, KvType};
 use crate::memory::{ALIGN, MemoryError};
 use crate::model::tests::{ATTENTION, KIND, config_of};
 use crate::model::{Attention, LayerKind, Mixer, ShortConv};
 extern crate std;
 use std::vec;
+
+const IDENTITY: Identity = Identity([5; 32]);
 
 /// Four pages, three sequences.
 const LIMITS: StateLimits = StateLimits {
@@ -282,14 +284,14 @@ fn a_saved_recurrent_sequence_goes_on_with_the_same_bits() {
     with_state(&[CONV, KIND, CONV], &recurrent(1, 0), |state| {
         toy_step(state, 0, &TOKENS[..9], true);
         let mut bytes = vec![0; state.saved_bytes(0)];
-        assert_eq!(state.save(0, 5, &mut bytes), Ok(bytes.len()));
-        state.restore(1, 5, &bytes).unwrap();
+        assert_eq!(state.save(0, &IDENTITY, &mut bytes), Ok(bytes.len()));
+        state.restore(1, &IDENTITY, &bytes).unwrap();
         assert_eq!(state.len(1), 9);
         let restored = toy_step(state, 1, &TOKENS[9..], true);
         assert_eq!(restored.to_bits(), toy(&TOKENS).to_bits());
         // A damaged one is refused, and the state is unchanged.
         bytes[70] ^= 1;
-        assert!(state.restore(2, 5, &bytes).is_err());
+        assert!(state.restore(2, &IDENTITY, &bytes).is_err());
         assert_eq!((state.len(2), state.len(1)), (0, 12));
         assert_eq!(state.check_removable(1), Err(StateError::CannotRemove));
     });
@@ -346,12 +348,12 @@ fn layers_of_another_shape_have_pages_of_their_own_and_a_window_gives_them_back(
                 assert_eq!(state.check_removable(0), Err(StateError::CannotRemove));
                 // The remaining tokens are saved and restored.
                 let mut bytes = vec![0; state.saved_bytes(0)];
-                state.save(0, 1, &mut bytes).unwrap();
+                state.save(0, &IDENTITY, &mut bytes).unwrap();
                 state.clear(0).unwrap();
-                state.restore(0, 1, &bytes).unwrap();
+                state.restore(0, &IDENTITY, &bytes).unwrap();
                 assert_eq!(state.len(0), len - 1);
                 let mut again = vec![0; state.saved_bytes(0)];
-                state.save(0, 1, &mut again).unwrap();
+                state.save(0, &IDENTITY, &mut again).unwrap();
                 assert_eq!(again, bytes);
             } else {
                 assert_eq!(far, Ok(()));

@@ -9,6 +9,7 @@ use core::ptr;
 use sluice::Session;
 use sluice::adapter::{self, AdapterBlend, AdapterLoadError, Precision};
 use sluice::core::kernels::lora::LoraType;
+use sluice::identity::Identity;
 use static_assertions::{assert_impl_all, const_assert_eq};
 use std::ffi::CString;
 use std::path::Path;
@@ -17,8 +18,8 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct AdapterHandle {
     adapter: adapter::LoadedAdapter,
-    /// The fingerprint of its model.
-    model: u64,
+    /// The identity of its model.
+    model: Identity,
     warnings: CString,
 }
 
@@ -104,7 +105,7 @@ impl AdapterHandle {
         warnings.retain(|&byte| byte != 0);
         Ok(Self {
             adapter,
-            model: model.fingerprint(),
+            model: model.identity().at_load(),
             warnings: CString::new(warnings).unwrap_or_default(),
         })
     }
@@ -181,7 +182,7 @@ pub(crate) fn blend(
     }
     let model = session.model();
     for (adapter, _) in parts {
-        if adapter.model != model.fingerprint() {
+        if adapter.model != model.identity().at_load() {
             let (path, name) = (adapter.adapter.path(), model.name());
             return Err(invalid(&format_args!(
                 "{path} was loaded for a different model than {name}"

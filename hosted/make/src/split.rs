@@ -165,7 +165,11 @@ impl<'a> SplitPlan<'a> {
         let mut hash = self.hash;
         let mut writers = Vec::new();
         for (part, output) in self.parts.into_iter().zip(outputs) {
-            let writer = part.header.clone().start(output)?;
+            let header = part.header.clone();
+            let writer = match &hash {
+                Some(_) => header.start_provisional(output)?,
+                None => header.start(output)?,
+            };
             for (index, tensor) in self.tensors[part.tensors].iter().enumerate() {
                 copy(source, tensor, |offset, piece| {
                     if let Some(hash) = &mut hash {

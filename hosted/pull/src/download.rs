@@ -87,7 +87,10 @@ impl Fetch<'_> {
         let mut partial = Partial::open(blob, file)?;
         check_room(blob, file, partial.len())?;
         self.fill(file, &mut partial)?;
-        partial.finish(blob)
+        if let Some(sha256) = partial.finish(blob)? {
+            self.watch.received(blob, sha256);
+        }
+        Ok(())
     }
 
     /// Sends requests until the file is complete. A request without new bytes is a failure; several

@@ -25,7 +25,7 @@ pub use error::PullError;
 pub use hub::{Hub, RemoteFile, Revision};
 pub use repo::{PullRequest, RepoId};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The progress of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,9 @@ pub trait Watch {
     /// Called with a message for the user: a retry, a wait for another process, or the use of a
     /// cached copy because the server cannot be reached.
     fn note(&mut self, text: &str);
+
+    /// Called when the file at `path` has been received, and has the SHA-256 that the hub gives for it.
+    fn received(&mut self, path: &Path, sha256: [u8; 32]);
 
     /// Whether to stop. Bytes received so far are kept for the next pull.
     fn is_stopped(&self) -> bool;

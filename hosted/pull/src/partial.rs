@@ -91,10 +91,13 @@ impl<'k> Partial<'k> {
         Ok(())
     }
 
-    /// Checks the SHA-256, syncs the bytes to disk and renames the file to its final name.
-    pub(crate) fn finish(mut self, blob: &Path) -> Result<(), PullError> {
-        if let Some(expected) = self.known.sha256() {
-            let found = hex(&core::mem::take(&mut self.hash).finalize());
+    /// Checks the SHA-256, syncs the bytes to disk and renames the file to its final name. Returns the SHA-256 if the hub
+    /// gives one.
+    pub(crate) fn finish(mut self, blob: &Path) -> Result<Option<[u8; 32]>, PullError> {
+        let sha256: [u8; 32] = core::mem::take(&mut self.hash).finalize().into();
+        let expected = self.known.sha256();
+        if let Some(expected) = expected {
+            let found = hex(&sha256);
             if !found.eq_ignore_ascii_case(expected) {
                 let error = PullError::Sha256 {
                     file: self.known.path.clone(),
@@ -106,7 +109,8 @@ impl<'k> Partial<'k> {
             }
         }
         self.file.sync_all().map_err(PullError::io(&self.path))?;
-        fs::rename(&self.path, blob).map_err(PullError::io(blob))
+        fs::rename(&self.path, blob).map_err(PullError::io(blob))?;
+        Ok(expected.map(|_| sha256))
     }
 }
 

@@ -37,9 +37,14 @@ struct Seen {
     notes: Vec<String>,
     last: Option<Progress>,
     stop_at: Option<u64>,
+    received: Vec<(PathBuf, [u8; 32])>,
 }
 
 impl Watch for Seen {
+    fn received(&mut self, path: &Path, sha256: [u8; 32]) {
+        self.received.push((path.to_path_buf(), sha256));
+    }
+
     fn progress(&mut self, progress: Progress) {
         self.last = Some(progress);
     }
@@ -100,6 +105,12 @@ fn a_model_lies_as_other_clients_lay_it() {
     assert_eq!(fs::read(&found.files[0]).unwrap(), vec![7; 300_000]);
     let link = fs::read_link(&found.files[0]).unwrap();
     assert_eq!(link, PathBuf::from(format!("../../blobs/{sha256}")));
+    let blob = folder.0.join(format!("models--u--m/blobs/{sha256}"));
+    let [(path, received)] = &seen.received[..] else {
+        panic!("{:?}", seen.received);
+    };
+    let hex: String = received.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((path, &hex), (&blob, &sha256));
     let main = folder.0.join("models--u--m/refs/main");
     assert_eq!(fs::read_to_string(main).unwrap(), COMMIT);
     let expected = [

@@ -16,10 +16,11 @@ use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftKind, DraftOptions};
 use sluice::experts::ExpertOptions;
 use sluice::experts::policy::EvictionPolicy;
-use sluice::file::ModelFile;
+use sluice::file::{HashRecords, ModelFile};
 use sluice::host::isa::kernel_table;
 use sluice::host::measures::HostMeasure;
 use sluice::host::threads::PlacementOptions;
+use sluice::identity::Identity;
 use sluice_make::draft_copy::DraftCopy;
 use sluice_pull::{FileChoice, HubAccess, Progress, PullRequest, Watch};
 use sluice_serve::engine::EngineOptions;
@@ -243,6 +244,10 @@ impl Watch for Download<'_> {
 
     fn note(&mut self, text: &str) {
         (self.log)(&format!("note: {text}"));
+    }
+
+    fn received(&mut self, path: &Path, sha256: [u8; 32]) {
+        HashRecords::note(path, Identity(sha256));
     }
 
     fn is_stopped(&self) -> bool {

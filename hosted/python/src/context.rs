@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyBytes;
 use sluice::Session;
+use sluice::adapter::AdapterBlend;
 use sluice::core::engine::{BatchEntry, Wants};
 use sluice::core::state::StateError;
 use sluice::sequence::{ChoiceContext, Choose};
@@ -244,11 +245,10 @@ impl Text {
                 "the text was saved without the logits of each token",
             ));
         }
-        let fingerprint = fingerprint(&self.session);
         self.truncate(py, 0).map_err(PyRuntimeError::new_err)?;
         let session = &mut self.session;
-        let restored =
-            py.detach(|| session.with_state(|state| state.restore(0, fingerprint, bytes)));
+        let adapter = session.adapter().map(AdapterBlend::identity);
+        let restored = py.detach(|| session.restore_state(0, adapter, bytes));
         restored.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let is_known = |token: &u32| (*token as usize) < self.n_vocab;
         if self.session.state().len(0) != tokens.len() || !tokens.iter().all(is_known) {
@@ -299,14 +299,10 @@ fn step(
     Ok(())
 }
 
-fn fingerprint(session: &Session) -> u64 {
-    let adapter = session.adapter().map_or(0, |blend| blend.fingerprint());
-    session.model().fingerprint() ^ adapter
-}
-
 /// The text as bytes. The session is borrowed exclusively, because only one thread may use it at a time.
 fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8>, String> {
-    let fingerprint = fingerprint(session);
+    let adapter = session.adapter().map(AdapterBlend::identity);
+    let identity = session.identity_with(session.model().identity().current(), adapter);
     let state = session.state();
     let mut saved = Vec::new();
     saved.extend_from_slice(MAGIC);
@@ -316,7 +312,7 @@ fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8
     saved.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
     let head = saved.len();
     saved.resize(head + state.saved_bytes(0), 0);
-    let written = state.save(0, fingerprint, &mut saved[head..]);
+    let written = state.save(0, &identity, &mut saved[head..]);
     written.map_err(|error| error.to_string())?;
     Ok(saved)
 }

@@ -1,11 +1,12 @@
 //! The adapters that a text is computed with.
 
 use super::loaded::LoadedAdapter;
+use crate::identity::Identity;
 use crate::owned::{Borrower, Owned};
 use core::convert::Infallible;
 use core::fmt;
+use sha2::{Digest as _, Sha256};
 use sluice_core::engine::{self, BlendPart};
-use sluice_core::hash::Hash64;
 use sluice_core::kernels::activation::ActivationKinds;
 use std::sync::Arc;
 
@@ -18,17 +19,17 @@ struct Shared {
     parts: Owned<Parts, Vec<(LoadedAdapter, f32)>>,
     /// The adapters and factors again, to build other blends from.
     list: Vec<(LoadedAdapter, f32)>,
-    fingerprint: u64,
+    identity: Identity,
 }
 
 impl AdapterBlend {
     /// A blend of adapters of one model, in the order in which they are added.
     #[must_use]
     pub fn new(parts: Vec<(LoadedAdapter, f32)>) -> Self {
-        let mut hash = Hash64::new();
+        let mut hash = Sha256::new();
         for (adapter, scale) in &parts {
-            hash.write(&adapter.fingerprint().to_le_bytes());
-            hash.write_f32(&[*scale]);
+            hash.update(adapter.identity().0);
+            hash.update(scale.to_bits().to_le_bytes());
         }
         let list = parts.clone();
         let made = Owned::new(parts, |parts| {
@@ -42,7 +43,7 @@ impl AdapterBlend {
         Self(Arc::new(Shared {
             parts,
             list,
-            fingerprint: hash.finish(),
+            identity: Identity(hash.finalize().into()),
         }))
     }
 
@@ -81,10 +82,10 @@ impl AdapterBlend {
         self.parts().kinds()
     }
 
-    /// A hash over adapters and factors: equal for blends that compute the same.
+    /// A SHA-256 over adapters and factors: equal for blends that compute the same.
     #[must_use]
-    pub fn fingerprint(&self) -> u64 {
-        self.0.fingerprint
+    pub fn identity(&self) -> Identity {
+        self.0.identity
     }
 }
 
@@ -96,7 +97,7 @@ impl From<LoadedAdapter> for AdapterBlend {
 
 impl PartialEq for AdapterBlend {
     fn eq(&self, other: &Self) -> bool {
-        self.fingerprint() == other.fingerprint()
+        self.identity() == other.identity()
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::error::AdapterLoadError;
 use crate::host::memory::AlignedMemory;
+use crate::identity::Identity;
 use crate::owned::{Borrower, Owned};
 use core::convert::Infallible;
 use core::fmt;
+use sha2::{Digest as _, Sha256};
 use sluice_core::engine::{self, AdapterEmbedding, AdapterPair};
-use sluice_core::hash::Hash64;
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::lora::{LoraMatrix, LoraType};
 use sluice_core::model::ModelConfig;
@@ -52,7 +53,7 @@ struct Loaded {
     path: String,
     packed: Owned<Packed, Owned<Pairs, Vec<AlignedMemory>>>,
     n_bytes: usize,
-    hash: u64,
+    identity: Identity,
 }
 
 impl LoadedAdapter {
@@ -74,12 +75,12 @@ impl LoadedAdapter {
                 error,
             })
         })?;
-        let hash = hash(packed.get());
+        let identity = identity(packed.get());
         Ok(Self(Arc::new(Loaded {
             path,
             packed,
             n_bytes,
-            hash,
+            identity,
         })))
     }
 
@@ -107,10 +108,10 @@ impl LoadedAdapter {
         self.packed().rank()
     }
 
-    /// A hash over its numbers and their places: equal for equal adapters.
+    /// A SHA-256 over its numbers and their places: equal for equal adapters.
     #[must_use]
-    pub fn fingerprint(&self) -> u64 {
-        self.0.hash
+    pub fn identity(&self) -> Identity {
+        self.0.identity
     }
 }
 
@@ -123,17 +124,17 @@ impl fmt::Debug for LoadedAdapter {
     }
 }
 
-fn hash(adapter: &engine::Adapter<'_>) -> u64 {
-    let mut hash = Hash64::new();
+fn identity(adapter: &engine::Adapter<'_>) -> Identity {
+    let mut hash = Sha256::new();
     let mut matrices = |scale: f32, [a, b]: [LoraMatrix<'_>; 2]| {
         for matrix in [a, b] {
             let shape = [matrix.ty() as usize, matrix.n_rows(), matrix.n_cols()];
             for n in shape {
-                hash.write(&(n as u64).to_le_bytes());
+                hash.update((n as u64).to_le_bytes());
             }
-            hash.write(matrix.bytes());
+            hash.update(matrix.bytes());
         }
-        hash.write_f32(&[scale]);
+        hash.update(scale.to_bits().to_le_bytes());
     };
     for pair in adapter.pairs() {
         matrices(pair.scale, [pair.a, pair.b]);
@@ -144,10 +145,10 @@ fn hash(adapter: &engine::Adapter<'_>) -> u64 {
     for pair in adapter.pairs() {
         let part = pair.part.map_or(u64::MAX, u64::from);
         for n in [pair.layer as u64, pair.site as u64, part] {
-            hash.write(&n.to_le_bytes());
+            hash.update(n.to_le_bytes());
         }
     }
-    hash.finish()
+    Identity(hash.finalize().into())
 }
 
 /// The pairs of an adapter in its memory.

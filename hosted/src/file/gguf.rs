@@ -5,6 +5,7 @@
 //! tools write it.
 #![forbid(unsafe_code)]
 
+use super::follow::HashFollower;
 use super::{OutputError, OutputFile};
 use sluice_core::gguf::{Gguf, Value, ValueType};
 use sluice_core::kernels::GgmlType;
@@ -46,6 +47,7 @@ pub struct GgufWriter {
     output: OutputFile,
     tensors: Vec<TensorEntry>,
     data_offset: u64,
+    hash: Option<HashFollower>,
 }
 
 impl GgufHeader {
@@ -190,7 +192,7 @@ impl GgufHeader {
         self.bytes().len() as u64 + self.data_bytes
     }
 
-    /// Reserves room for the whole file and writes the header.
+    /// Reserves room for the whole file and writes the header. The file is hashed while it is written.
     ///
     /// # Errors
     /// [`OutputError::Write`], for example because the disk is full.
@@ -198,6 +200,23 @@ impl GgufHeader {
     /// # Panics
     /// As [`Self::bytes`].
     pub fn start(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
+        let mut writer = self.start_provisional(output)?;
+        // Without a follower, the file is hashed later.
+        writer.hash = writer.output.follow().ok();
+        if let Some(hash) = &writer.hash {
+            hash.written(0..writer.data_offset);
+        }
+        Ok(writer)
+    }
+
+    /// As [`Self::start`], for a header that [`GgufWriter::replace_header`] replaces. The file is not hashed.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    ///
+    /// # Panics
+    /// As [`Self::bytes`].
+    pub fn start_provisional(self, output: OutputFile) -> Result<GgufWriter, OutputError> {
         let header = self.bytes();
         output.reserve(header.len() as u64 + self.data_bytes)?;
         output.write_at(0, &header)?;
@@ -205,6 +224,7 @@ impl GgufHeader {
             output,
             tensors: self.tensors,
             data_offset: header.len() as u64,
+            hash: None,
         })
     }
 }
@@ -232,8 +252,18 @@ impl GgufWriter {
     pub fn write(&self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), OutputError> {
         let tensor = &self.tensors[index];
         assert!(offset + bytes.len() as u64 <= tensor.len_bytes);
-        let at = self.data_offset + tensor.offset + offset;
-        self.output.write_at(at, bytes)
+        let start = self.data_offset + tensor.offset;
+        let at = start + offset;
+        self.output.write_at(at, bytes)?;
+        if let Some(hash) = &self.hash {
+            let end = offset + bytes.len() as u64;
+            // After the last byte of a tensor, padding leads to the next one.
+            let next = self.tensors.get(index + 1);
+            let next = next.filter(|next| end == tensor.len_bytes && next.offset > tensor.offset);
+            let end = next.map_or(start + end, |next| self.data_offset + next.offset);
+            hash.written(at..end);
+        }
+        Ok(())
     }
 
     /// Writes another header, whose values take as many bytes as the first one's.
@@ -242,19 +272,22 @@ impl GgufWriter {
     /// [`OutputError::Write`].
     ///
     /// # Panics
-    /// As [`GgufHeader::bytes`]; a header of another length.
+    /// As [`GgufHeader::bytes`]; a header of another length; a writer that has hashed the first one.
     pub fn replace_header(&self, header: &GgufHeader) -> Result<(), OutputError> {
         let header = header.bytes();
         assert_eq!(header.len() as u64, self.data_offset);
+        assert!(self.hash.is_none());
         self.output.write_at(0, &header)
     }
 
-    /// Gives the file its name. Call it after all tensors have been written.
+    /// Gives the file its name, and records its SHA-256 for this machine ([`super::HashRecords`]). Call it after all
+    /// tensors have been written.
     ///
     /// # Errors
     /// As [`OutputFile::finish`].
     pub fn finish(self) -> Result<(), OutputError> {
-        self.output.finish()
+        let hash = self.hash.and_then(|hash| hash.finish().ok());
+        self.output.finish_with(hash)
     }
 }
 

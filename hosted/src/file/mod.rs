@@ -18,7 +18,9 @@
 
 mod bytes;
 mod folder;
+mod follow;
 mod gguf;
+mod hashes;
 mod joined;
 mod links;
 mod mapped;
@@ -29,11 +31,13 @@ mod partial;
 mod private;
 mod read;
 mod split;
+mod stamp;
 mod unpacked;
 
 pub use bytes::LoadMode;
 pub use folder::{FolderFile, write_folder};
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
+pub use hashes::HashRecords;
 pub use links::{ExpertLinks, LinkProblem};
 pub use mapped::MappedFile;
 pub use mistaken::mistaken;
@@ -46,6 +50,8 @@ pub use read::ReadFile;
 pub use split::{
     COUNT_KEY, ID_KEY, INDEX_KEY, SPLIT_KEYS, SplitPart, SplitProblem, TENSORS_KEY, split_path,
 };
+pub use stamp::FileStamp;
+pub(crate) use stamp::TICK;
 pub use unpacked::GgufInSlc;
 
 use sluice_core::gguf::{GgufError, GgufErrorKind};

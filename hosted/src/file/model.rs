@@ -3,7 +3,9 @@
 
 use super::bytes::{FileBytes, LoadMode};
 use super::joined::JoinedFile;
-use super::{FileError, GgufInSlc, LinkProblem, MappedFile, SplitPart, SplitProblem, links, split};
+use super::{
+    FileError, FileStamp, GgufInSlc, LinkProblem, MappedFile, SplitPart, SplitProblem, links, split,
+};
 use core::fmt;
 use core::ops::Range;
 use sluice_core::gguf::source::{SliceSource, SourceError, TensorSource};
@@ -161,9 +163,23 @@ impl ModelFile {
         (0..self.n_parts()).filter_map(|part| self.part_path(part))
     }
 
+    /// Its files as the kernel knows them; `None` for a model in memory, or where a file is gone.
+    #[must_use]
+    pub fn stamp(&self) -> Option<FileStamp> {
+        FileStamp::of(self.paths())
+    }
+
     /// The whole file, if it is mapped: aligned to a page.
     pub fn mapped(&self) -> Option<&[u8]> {
         self.contents.map().map(MappedFile::bytes)
+    }
+
+    /// All bytes of a model that is part of the program.
+    pub(crate) const fn static_bytes(&self) -> Option<&'static [u8]> {
+        match &self.contents {
+            Contents::File(FileBytes::Static(source)) => Some(source.0),
+            Contents::File(_) | Contents::Joined(_) => None,
+        }
     }
 
     /// Which of the model's files holds all of a range of its own bytes, and where; `None` if none does.

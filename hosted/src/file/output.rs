@@ -1,10 +1,13 @@
 //! Files that appear only when they are complete.
 #![forbid(unsafe_code)]
 
+use super::HashRecords;
+use super::follow::HashFollower;
 use super::partial::PartialFile;
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
+use sluice_core::state::Identity;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
@@ -176,6 +179,25 @@ impl OutputFile {
         let _synced =
             File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
         Ok(())
+    }
+
+    /// As [`Self::finish`]; then records that the GGUF file that this one reads as has the SHA-256 `hash`, if it is
+    /// known, for this machine. A record that cannot be written is no error.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_with(self, hash: Option<Identity>) -> Result<(), OutputError> {
+        let path = self.path.clone();
+        self.finish()?;
+        if let Some(hash) = hash {
+            HashRecords::note(&path, hash);
+        }
+        Ok(())
+    }
+
+    /// Hashes the file while it is written.
+    pub(super) fn follow(&self) -> io::Result<HashFollower> {
+        HashFollower::start(&self.partial.file)
     }
 
     /// False if the temporary name is still there, too.

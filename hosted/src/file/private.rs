@@ -1,7 +1,7 @@
 //! Files of this user alone, and the key of a folder of caches.
 //!
-//! Any user who may write to a folder may put files there. The pages that we read back as our own are therefore
-//! authenticated with a key in the folder's `.sluice-key`: 32 random bytes that no other user may read or write.
+//! Any user who may write to a folder may put files there. The pages, prompt caches and slots that we read back as our
+//! own are therefore authenticated with a key in the folder's `.sluice-key`: 32 random bytes that no other user may read or write.
 #![forbid(unsafe_code)]
 
 use super::{OutputError, OutputFile};

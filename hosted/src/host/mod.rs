@@ -1,5 +1,6 @@
 //! This machine and its kernel: cores, threads, memory, signals, and the report of what was requested.
 
+pub(crate) mod activity;
 pub mod cpus;
 pub mod drives;
 pub mod futex;

@@ -46,6 +46,8 @@ pub enum Bind {
 /// The scheduler's class of a thread, by llama.cpp's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
+    /// `SCHED_IDLE`: only while nothing else wants the CPU. Not one of llama.cpp's.
+    Idle,
     /// -1: `SCHED_BATCH`.
     Low,
     /// 0: unchanged.
@@ -64,6 +66,7 @@ impl Priority {
     const fn class(self) -> Option<(libc::c_int, libc::c_int)> {
         match self {
             Self::Normal => None,
+            Self::Idle => Some((libc::SCHED_IDLE, 0)),
             Self::Low => Some((libc::SCHED_BATCH, 0)),
             Self::Medium => Some((libc::SCHED_FIFO, 40)),
             Self::High => Some((libc::SCHED_FIFO, 80)),

@@ -4,6 +4,7 @@
 //! one over allocates nothing. Rank 0 is the thread that calls [`Workers::run`]; the others wait
 //! for work by spinning a moment and then sleeping.
 
+use crate::host::activity::Run;
 use crate::host::cpus::CpuList;
 use crate::host::futex::{FutexWait, Signal};
 use crate::host::measures::HostMeasure;
@@ -206,6 +207,7 @@ impl Workers {
             let message = "the process was forked from the one that has the threads".to_owned();
             return Err(WorkerPanicked { rank: 0, message });
         }
+        let _run = Run::begin();
         let shared = &*self.shared;
         let erased = Job {
             data: (&raw const job).cast(),

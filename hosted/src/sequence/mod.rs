@@ -11,6 +11,7 @@ pub use plain::PlainSampler;
 pub use stop::StopStrings;
 
 use crate::adapter::AdapterBlend;
+use crate::identity::Identity;
 use core::fmt;
 use core::ops::Range;
 use core::panic::AssertUnwindSafe;
@@ -144,8 +145,8 @@ pub struct Sequence {
     /// See [`Settings::number`].
     pub(crate) number: u32,
     pub(crate) adapter: Option<AdapterBlend>,
-    /// Fingerprint of the adapters that its state was computed with; 0 for none.
-    pub(crate) adapter_fingerprint: u64,
+    /// Identity of the adapters that its state was computed with, if there were any.
+    pub(crate) adapter_identity: Option<Identity>,
     pub(crate) detokenizer: Detokenizer,
     pub(crate) stops: StopStrings,
     /// See [`Settings::stop_tokens`].
@@ -191,10 +192,7 @@ impl Sequence {
             sampler,
             number: settings.number,
             adapter: settings.adapter.clone(),
-            adapter_fingerprint: settings
-                .adapter
-                .as_ref()
-                .map_or(0, AdapterBlend::fingerprint),
+            adapter_identity: settings.adapter.as_ref().map(AdapterBlend::identity),
             detokenizer: Detokenizer::continuing(),
             stops,
             stop_tokens: settings.stop_tokens.clone(),
@@ -255,19 +253,18 @@ impl Sequence {
     /// # Errors
     /// The tokens read so far were computed with others.
     pub fn set_adapter(&mut self, adapter: Option<AdapterBlend>) -> Result<(), OtherAdapters> {
-        let fingerprint = adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
-        if !self.tokens.is_empty() && fingerprint != self.adapter_fingerprint {
+        let identity = adapter.as_ref().map(AdapterBlend::identity);
+        if !self.tokens.is_empty() && identity != self.adapter_identity {
             return Err(OtherAdapters);
         }
-        self.adapter_fingerprint = fingerprint;
+        self.adapter_identity = identity;
         self.adapter = adapter;
         Ok(())
     }
 
     /// Whether it is computed with the same adapters as `other`.
     pub(crate) fn has_adapters_of(&self, other: &Self) -> bool {
-        let own = self.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
-        own == other.adapter_fingerprint
+        self.adapter.as_ref().map(AdapterBlend::identity) == other.adapter_identity
     }
 
     /// Whether more than one token is queued: it is being read, not written.
@@ -286,15 +283,15 @@ impl Sequence {
         (self.n_drafted, self.n_accepted)
     }
 
-    /// Releases its adapters but remembers their fingerprint: for a text that has ended and whose state is kept.
+    /// Releases its adapters but remembers their identity: for a text that has ended and whose state is kept.
     pub fn release_adapter(&mut self) {
         self.adapter = None;
     }
 
-    /// [`AdapterBlend::fingerprint`] of the adapters that its state was computed with; 0 for the model alone.
+    /// [`AdapterBlend::identity`] of the adapters that its state was computed with; `None` for the model alone.
     #[must_use]
-    pub const fn adapter_fingerprint(&self) -> u64 {
-        self.adapter_fingerprint
+    pub const fn adapter_identity(&self) -> Option<Identity> {
+        self.adapter_identity
     }
 
     /// The adapters it is computed with.

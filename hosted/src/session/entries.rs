@@ -156,12 +156,10 @@ impl Blends {
             let Some(blend) = &sequence.adapter else {
                 return 0;
             };
-            *known
-                .entry(sequence.adapter_fingerprint)
-                .or_insert_with(|| {
-                    all.push(blend.clone());
-                    u32::try_from(all.len()).expect("sequences are at most 2^16")
-                })
+            *known.entry(sequence.adapter_identity).or_insert_with(|| {
+                all.push(blend.clone());
+                u32::try_from(all.len()).expect("sequences are at most 2^16")
+            })
         });
         let mut order: Vec<_> = numbers.zip(0..).collect();
         order.sort_unstable();

@@ -2,10 +2,10 @@
 //! are made of these.
 
 use super::{GenerateError, Session};
+use crate::identity::{self, Identity};
 use crate::sequence::{Choose, OtherAdapters, Sequence, Settings};
 use core::borrow::Borrow;
 use sluice_core::engine::EngineError;
-use sluice_core::hash::Hash64;
 use sluice_core::state::{HeldPage, SnapshotError, StateError};
 use std::sync::Arc;
 
@@ -137,19 +137,39 @@ impl Session {
         Ok(())
     }
 
-    /// Fingerprint of the model and adapters that computed a sequence's state.
+    /// What the state of a sequence is marked with when it is saved: the model's identity, and its adapters'.
     #[must_use]
-    pub fn fingerprint(&self, sequence: &Sequence) -> u64 {
-        let model = self.model.fingerprint();
-        match sequence.adapter_fingerprint() {
-            0 => model,
-            adapter => {
-                let mut hash = Hash64::new();
-                hash.write(&model.to_le_bytes());
-                hash.write(&adapter.to_le_bytes());
-                hash.finish()
+    pub fn identity(&self, sequence: &Sequence) -> Identity {
+        self.identity_with(self.model.identity().current(), sequence.adapter_identity())
+    }
+
+    /// As [`Self::identity`], from the identities of the model's file and of the adapters.
+    #[must_use]
+    pub fn identity_with(&self, model: Identity, adapter: Option<Identity>) -> Identity {
+        identity::of_state(model, self.engine.get().model().is_long(), adapter)
+    }
+
+    /// Restores what [`sluice_core::state::State::save`] wrote for this model and these adapters, whether the model's hash
+    /// was known then or not.
+    ///
+    /// # Errors
+    /// As [`sluice_core::state::State::restore`].
+    pub fn restore_state(
+        &mut self,
+        slot: u32,
+        adapter: Option<Identity>,
+        bytes: &[u8],
+    ) -> Result<(), StateError> {
+        let known = self.model.identity().clone();
+        let mut restored = Err(StateError::Snapshot(SnapshotError::OtherModel));
+        for model in known.all() {
+            let identity = self.identity_with(model, adapter);
+            restored = self.with_state(|state| state.restore(slot, &identity, bytes));
+            if restored != Err(StateError::Snapshot(SnapshotError::OtherModel)) {
+                break;
             }
         }
+        restored
     }
 
     /// What a sequence has read, as a text that needs no memory of the session.
@@ -158,9 +178,9 @@ impl Session {
     /// Another session's sequence.
     pub fn save(&self, sequence: &Sequence) -> Result<SavedText, GenerateError> {
         self.check(sequence)?;
-        let (known, fingerprint) = (self.state(), self.fingerprint(sequence));
+        let (known, identity) = (self.state(), self.identity(sequence));
         let mut state = vec![0; known.saved_bytes(sequence.slot)];
-        let saved = known.save(sequence.slot, fingerprint, &mut state);
+        let saved = known.save(sequence.slot, &identity, &mut state);
         saved.map_err(EngineError::from)?;
         let tokens = sequence.tokens.clone();
         Ok(SavedText { tokens, state })
@@ -180,16 +200,12 @@ impl Session {
         if n_tokens > n_ctx {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
-        let (slot, fingerprint) = (sequence.slot, self.fingerprint(sequence));
-        let restored = self.with_state(|state| {
-            state.restore(slot, fingerprint, &text.state)?;
-            match state.len(slot) {
-                len if len == n_tokens => Ok(()),
-                _ => state
-                    .clear(slot)
-                    .and(Err(StateError::Snapshot(SnapshotError::Checksum))),
-            }
-        });
+        let (slot, adapter) = (sequence.slot, sequence.adapter_identity());
+        let mut restored = self.restore_state(slot, adapter, &text.state);
+        if restored.is_ok() && self.state().len(slot) != n_tokens {
+            let damaged = Err(StateError::Snapshot(SnapshotError::Checksum));
+            restored = self.with_state(|state| state.clear(slot)).and(damaged);
+        }
         restored.map_err(EngineError::from)?;
         sequence.tokens.clone_from(&text.tokens);
         Ok(())
@@ -200,7 +216,7 @@ impl Session {
 #[derive(Clone, Debug)]
 pub struct SavedText {
     pub(crate) tokens: Vec<u32>,
-    /// As core saves a sequence, with a fingerprint of the model and the adapters.
+    /// As core saves a sequence, with the identities of the model and the adapters.
     pub(crate) state: Vec<u8>,
 }
 

@@ -69,8 +69,7 @@ impl Session {
         let mut sequence = Sequence::new(slot, claim, settings, sampler);
         if sequence.adapter.is_none() {
             sequence.adapter.clone_from(&self.adapter);
-            sequence.adapter_fingerprint =
-                self.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
+            sequence.adapter_identity = self.adapter.as_ref().map(AdapterBlend::identity);
         }
         sequence
     }

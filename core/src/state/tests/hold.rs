@@ -1,7 +1,7 @@
 //! Pages and states that hosts hold without a sequence.
 
 use super::super::hold::PAGE_VERSION;
-use super::{CONV, LIMITS, TOKENS, recurrent, toy_step, two_shapes, with_state};
+use super::{CONV, IDENTITY, LIMITS, TOKENS, recurrent, toy_step, two_shapes, with_state};
 use crate::model::tests::KIND;
 use crate::state::{PAGE_TOKENS, SnapshotError, State, StateError, StateLimits};
 extern crate std;
@@ -61,25 +61,26 @@ fn held_pages_outlive_their_sequence_and_travel_as_bytes() {
         state.clear(0).unwrap();
         assert_eq!(state.free_pages(), 3);
         let mut bytes = vec![0; state.page_bytes()];
-        state.read_page(&page, 5, &mut bytes).unwrap();
-        let copy = state.write_page(5, &bytes).unwrap();
+        state.read_page(&page, &IDENTITY, &mut bytes).unwrap();
+        let copy = state.write_page(&IDENTITY, &bytes).unwrap();
         let mut again = vec![0; state.page_bytes()];
-        state.read_page(&copy, 5, &mut again).unwrap();
+        state.read_page(&copy, &IDENTITY, &mut again).unwrap();
         assert_eq!(again, bytes);
         // Another version, model, shape or length is refused.
         for (at, error) in [
             (0, SnapshotError::Version(PAGE_VERSION ^ 1)),
             (8, SnapshotError::OtherModel),
-            (16, SnapshotError::OtherShape),
+            (39, SnapshotError::OtherModel),
+            (40, SnapshotError::OtherShape),
         ] {
             let mut other = bytes.clone();
             other[at] ^= 1;
             assert_eq!(
-                state.write_page(5, &other),
+                state.write_page(&IDENTITY, &other),
                 Err(StateError::Snapshot(error))
             );
         }
-        assert!(state.write_page(5, &bytes[1..]).is_err());
+        assert!(state.write_page(&IDENTITY, &bytes[1..]).is_err());
         // Both begin another text; each then has two holders.
         let pages = [page, copy];
         state.attach(1, &pages, None).unwrap();

@@ -23,7 +23,7 @@ const COMMANDS: [(&str, &[&str]); 6] = [
     ("Serve", &["serve", "pull"]),
     (
         "Make model files",
-        words!("convert quantize imatrix lora pack unpack gguf-split import"),
+        words!("convert quantize imatrix lora pack unpack gguf-split hash import"),
     ),
     (
         "Measure and inspect",

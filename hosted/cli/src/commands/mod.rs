@@ -8,6 +8,7 @@ mod embed;
 mod experts;
 mod gate;
 mod gguf_split;
+mod hash;
 mod help;
 mod imatrix;
 mod import;
@@ -112,6 +113,9 @@ pub(super) enum Command {
     /// Split a GGUF file into parts or merge them
     #[command(args_override_self = true, after_help = gguf_split::EXAMPLES)]
     GgufSplit(gguf_split::GgufSplitArgs),
+    /// Print the SHA-256 that identifies a model
+    #[command(args_override_self = true, after_help = hash::EXAMPLES)]
+    Hash(hash::HashArgs),
     /// Restore the GGUF file of a .slc file
     #[command(args_override_self = true, after_help = unpack::EXAMPLES)]
     Unpack(unpack::UnpackArgs),
@@ -230,6 +234,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Experts(args) => experts::experts(&args),
         Command::Lora(args) => lora::lora(&args),
         Command::GgufSplit(args) => gguf_split::gguf_split(&args),
+        Command::Hash(args) => hash::hash(&args),
         Command::Unpack(args) => unpack::unpack(&args),
         Command::Completions(args) => shell::completions(&args, tree()),
         Command::Man(args) => shell::man(&args, tree()),

@@ -12,7 +12,8 @@ use sluice::core::team::WORKERS_MAX;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
-use sluice_make::slc::{Hex, PackOptions, SlcFileError, SlcWatch, pack as pack_file};
+use sluice::identity::Identity;
+use sluice_make::slc::{PackOptions, SlcFileError, SlcWatch, pack as pack_file};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -82,7 +83,7 @@ pub(super) fn pack(args: &PackArgs) -> anyhow::Result<Ending> {
         Bytes(header.file_len),
         Bytes(header.gguf_len),
         header.n_tensors,
-        Hex(header.gguf_sha256),
+        Identity(header.gguf_sha256),
         if args.verify { " (verified)" } else { "" },
         start.elapsed().as_secs_f64()
     ));

@@ -9,7 +9,8 @@ use clap::Args;
 use sluice::core::model::LoadProgress;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
-use sluice_make::slc::{Hex, SlcFileError, SlcWatch, unpack as unpack_file, verify};
+use sluice::identity::Identity;
+use sluice_make::slc::{SlcFileError, SlcWatch, unpack as unpack_file, verify};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -70,7 +71,7 @@ pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Ending> {
     } else {
         "verified"
     };
-    let sha256 = Hex(slc.header().gguf_sha256);
+    let sha256 = Identity(slc.header().gguf_sha256);
     note(format_args!(
         "GGUF file of {} {verb}, SHA-256 {sha256}",
         Bytes(total_bytes)

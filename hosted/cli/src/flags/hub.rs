@@ -6,9 +6,11 @@ use crate::ui::progress::WorkBar;
 use anyhow::Context as _;
 use clap::Args;
 use sluice::core::team::StopFlag;
+use sluice::file::HashRecords;
 use sluice::host::interrupt;
+use sluice::identity::Identity;
 use sluice_pull::{FileChoice, HubAccess, Progress, PullError, PullRequest, PulledFiles, Watch};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A model on Hugging Face, as an alternative to `-m`.
 #[derive(Debug, Args)]
@@ -126,6 +128,10 @@ impl Watch for Shown {
 
     fn note(&mut self, text: &str) {
         note(format_args!("note: {text}"));
+    }
+
+    fn received(&mut self, path: &Path, sha256: [u8; 32]) {
+        HashRecords::note(path, Identity(sha256));
     }
 
     fn is_stopped(&self) -> bool {

@@ -11,6 +11,7 @@ mod experts;
 mod families;
 mod gate;
 mod gguf_split;
+mod hash;
 mod hints;
 mod import;
 mod input;

@@ -18,6 +18,7 @@ use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;
 use sluice_core::model::LoadProgress;
 use sluice_core::slc::{SlcError, TensorProblem};
+use sluice_core::state::Identity;
 use sluice_core::team::StopFlag;
 
 /// Why a file was not packed or unpacked.
@@ -57,9 +58,9 @@ pub enum SlcFileError {
     #[error("the restored GGUF file has SHA-256 {found}, not the recorded {expected}")]
     Sha256 {
         /// The hash of the packed file.
-        expected: Hex,
+        expected: Identity,
         /// The hash of the unpacked file.
-        found: Hex,
+        found: Identity,
     },
     /// The input changed while it was read.
     #[error("the file changed while it was read")]
@@ -72,16 +73,6 @@ pub enum SlcFileError {
 impl From<SlcError> for SlcFileError {
     fn from(error: SlcError) -> Self {
         Self::Header(Box::new(error))
-    }
-}
-
-/// A SHA-256, shown in hexadecimal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hex(pub [u8; 32]);
-
-impl fmt::Display for Hex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

@@ -9,6 +9,7 @@ use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::hash::Hash64;
 use sluice_core::kernels::panel::{PANEL_ROWS, PanelLayout};
 use sluice_core::slc::{FileHeader, Slc, TensorHeader};
+use sluice_core::state::Identity;
 use std::sync::{Mutex, PoisonError};
 
 /// Options of [`pack`].
@@ -88,7 +89,7 @@ pub fn pack(
         let slc = Slc::parse(&head, plan.header.file_len)?;
         verify(&Written(&output, plan.header.file_len), &slc, watch)?;
     }
-    output.finish()?;
+    output.finish_with(Some(Identity(sha256)))?;
     Ok(plan.header)
 }
 

@@ -1,10 +1,11 @@
 //! From `.slc` to GGUF.
 
-use super::{Hex, SlcFileError, SlcWatch, checksum_of, hash_through, pieces};
+use super::{SlcFileError, SlcWatch, checksum_of, hash_through, pieces};
 use sluice::file::{GgufInSlc, OutputFile};
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::hash::Hash64;
 use sluice_core::slc::Slc;
+use sluice_core::state::Identity;
 
 /// Writes the GGUF file from which `slc`, with the bytes `packed`, was made.
 ///
@@ -20,7 +21,7 @@ pub fn unpack(
     pass(packed, slc, watch, &mut |at, piece| {
         Ok(output.write_at(at, piece)?)
     })?;
-    Ok(output.finish()?)
+    Ok(output.finish_with(Some(Identity(slc.header().gguf_sha256)))?)
 }
 
 /// Checks by SHA-256 that a `.slc` file holds the GGUF file it claims to, without writing that
@@ -52,8 +53,8 @@ fn pass(
     // Another pass over the checksums finds the damaged part.
     check_payloads(packed, slc)?;
     Err(SlcFileError::Sha256 {
-        expected: Hex(expected),
-        found: Hex(found),
+        expected: Identity(expected),
+        found: Identity(found),
     })
 }
 

@@ -159,7 +159,7 @@ class Completions:
             logprobs, top_logprobs: Report the log-probability of each token and of this many others, 0 to 100.
             more: Other options, such as `chat_template_kwargs`, `reasoning_budget`, `n`.
 
-        The remaining arguments are those of `create_completion`.
+        The remaining arguments are `create_completion`'s.
 
         Returns:
             `{"id", "object", "created", "model", "choices": [{"index", "message", "logprobs", "finish_reason"}],

@@ -46,8 +46,8 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
 """Arguments of vLLM's that change nothing here, with their defaults."""
 
 NOT_SUPPORTED: Mapping[str, tuple[Any, str]] = {
-    "tokenizer": (None, "that of the file is taken"),
-    "tokenizer_revision": (None, "that of the file is taken"),
+    "tokenizer": (None, "the file's is taken"),
+    "tokenizer_revision": (None, "the file's is taken"),
     "revision": (None, "give a file or a folder"),
     "tensor_parallel_size": (1, "a model runs in one process, on all its cores"),
     "pipeline_parallel_size": (1, "a model runs in one process, on all its cores"),

@@ -19,7 +19,7 @@ class AsyncLLM:
     """A model in memory that processes prompts as they arrive; concurrent ones are computed together."""
 
     def __init__(self, model: Any, **arguments: Any) -> None:
-        """Loads a model; the arguments are those of `LLM`."""
+        """Loads a model; the arguments are `LLM`'s."""
         self._llm = LLM(model, **arguments)
 
     async def generate(

@@ -9,7 +9,7 @@ pub struct AdapterRequest {
     pub name: String,
     /// Its file or folder.
     pub path: PathBuf,
-    /// The model that it is for; `None` for the first one, or that of the adapter that it replaces.
+    /// The model that it is for; `None` for the first one, or the replaced adapter's.
     pub model: Option<String>,
     /// Whether it replaces an adapter of the same name, which is an error otherwise.
     pub replaces: bool,

@@ -138,7 +138,7 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
         (
             "post_sampling_probs",
             &none,
-            "not supported; n_probs are always those of the model",
+            "not supported; n_probs are always the model's",
         ),
         ("n_indent", &[json!(0)], "not supported"),
         (

@@ -111,7 +111,7 @@ impl EngineHandle {
             session,
             limits,
             entry,
-            backing: self.backing(id),
+            backing: self.backing(id, &model),
             options: self.inner.options.clone(),
             stages: Arc::clone(&self.inner.stages),
             log: self.inner.log.clone(),
@@ -120,14 +120,14 @@ impl EngineHandle {
     }
 
     /// The disk cache of a model's pages.
-    fn backing(&self, id: ModelId) -> Option<Backing> {
+    fn backing(&self, id: ModelId, model: &Model) -> Option<Backing> {
         let commands = self.inner.commands.clone();
         let pages_read = move |arrival, files| {
             // If the engine has ended, no request waits for these pages.
             let _sent = commands.send(Command::PagesRead(id, arrival, files));
         };
         let disk = self.disk()?;
-        Some(Backing::new(disk, Arc::new(pages_read)))
+        Some(Backing::new(disk, Arc::new(pages_read), model))
     }
 
     /// The limits, extended by the pages and states of earlier texts.

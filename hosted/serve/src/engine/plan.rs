@@ -9,6 +9,7 @@ use super::share::{Share, parts};
 use core::time::Duration;
 use sluice::session::BatchStats;
 use sluice_core::costs::Costs;
+use sluice_core::state::Identity;
 use sluice_core::state::PAGE_TOKENS;
 use std::collections::HashMap;
 
@@ -149,7 +150,7 @@ impl Planner {
 
     /// The adapters to leave out of the next step. Those whose texts have waited for the most turns take precedence, so
     /// that each gets its turn; texts without an adapter always take part.
-    fn left_out(&mut self, running: &mut Running) -> Vec<u64> {
+    fn left_out(&mut self, running: &mut Running) -> Vec<Option<Identity>> {
         self.n_turns += 1;
         if self.max_adapters == 0 {
             return Vec::new();
@@ -160,11 +161,11 @@ impl Planner {
             let known = oldest.entry(run.request().adapter_key()).or_insert(since);
             *known = since.min(*known);
         }
-        oldest.remove(&0);
+        oldest.remove(&None);
         let mut order: Vec<_> = oldest.into_iter().collect();
         order.sort_by_key(|(_, since)| *since);
         let left_out = order.split_off(self.max_adapters.min(order.len()));
-        let left_out: Vec<u64> = left_out.into_iter().map(|(key, _)| key).collect();
+        let left_out: Vec<_> = left_out.into_iter().map(|(key, _)| key).collect();
         for run in running.runs_mut() {
             if run.can_step() && !left_out.contains(&run.request().adapter_key()) {
                 run.take_part(self.n_turns);

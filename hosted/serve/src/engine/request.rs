@@ -5,9 +5,10 @@ use super::share::Share;
 use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
+use sha2::{Digest as _, Sha256};
 use sluice::adapter::AdapterBlend;
 use sluice::sequence::Settings;
-use sluice_core::hash::Hash64;
+use sluice_core::state::Identity;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -170,10 +171,9 @@ impl Request {
             || over.is_some_and(|(since, limit)| since >= limit)
     }
 
-    /// Fingerprint of its adapters: texts with different fingerprints share no state. 0 without adapters.
-    pub(super) fn adapter_key(&self) -> u64 {
-        let blend = self.adapter.as_ref();
-        blend.map_or(0, |(blend, _)| blend.fingerprint())
+    /// Identity of its adapters, if it has any: texts with different ones share no state.
+    pub(super) fn adapter_key(&self) -> Option<Identity> {
+        self.adapter.as_ref().map(|(blend, _)| blend.identity())
     }
 
     /// The name of its adapters.
@@ -242,11 +242,12 @@ impl Outlet {
     }
 }
 
-/// Separates what drafting learns from texts by their salt.
+/// Separates what drafting learns from texts by their salt. Clients choose salts, so no one may be able to find another
+/// with the same number.
 fn domain(salt: &str) -> u64 {
-    let mut hash = Hash64::new();
-    hash.write(salt.as_bytes());
-    hash.finish()
+    let hash: [u8; 32] = Sha256::digest(salt).into();
+    hash.first_chunk()
+        .map_or(0, |first| u64::from_le_bytes(*first))
 }
 
 /// Number of events sent at once for an answer that is read as a whole, because waking a reader takes time on both

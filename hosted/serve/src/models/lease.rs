@@ -89,11 +89,7 @@ impl Models {
             return Err(ApiError::field("adapters", what));
         }
         lease.adapter = Some(LeasedAdapter {
-            fingerprint: format!(
-                "{}-a{:016x}",
-                lease.loaded.fingerprint(),
-                blend.fingerprint()
-            ),
+            fingerprint: format!("{}-a{}", lease.loaded.fingerprint(), blend.identity()),
             name,
             names_model,
             blend,

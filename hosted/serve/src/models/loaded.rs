@@ -124,7 +124,7 @@ impl Loaded {
             pooling: options
                 .pooling
                 .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
-            fingerprint: format!("{:016x}-c{CONTRACT_VERSION}", model.fingerprint()),
+            fingerprint: format!("{}-c{CONTRACT_VERSION}", model.fingerprint()),
             metrics: metrics.clone(),
             speculates: limits.n_draft > 0 && !model.embeds(),
             model,

@@ -312,6 +312,9 @@ impl Models {
             time.as_secs_f64()
         ));
         loaded.say_experts(&self.log);
+        let (log, model) = (self.log.clone(), name.clone());
+        let log = move |text: &str| log(&format!("model {model:?}: {text}"));
+        loaded.model().identify_when_idle(log);
         if self.options.experts.is_some() && loaded.model().experts().is_none() {
             (self.log)(&format!(
                 "model {name:?} has no experts to keep on disk: --expert-cache has no effect"

@@ -97,7 +97,7 @@ pub(crate) struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// There is one template: that of the last flag, or else of the environment.
+    /// There is one template: the last flag's, or else the environment's.
     pub(super) fn settle_templates(&mut self, given: &clap::ArgMatches) {
         // The position of a flag on the command line, if it is given.
         let place = |name| match given.value_source(name) {
@@ -165,6 +165,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     let Some((model, team)) = opened.load(n_workers, stop)? else {
         return Ok(Ending::Interrupted);
     };
+    model.identify_when_idle(|_| {});
     let setup = Setup::pinned(&team, table.name());
     let mut session = args.adapters.session(&args.engine, &model, &team, limits)?;
     session.set_stop(stop);

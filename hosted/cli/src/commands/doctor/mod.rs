@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct DoctorArgs {
     /// Check the drives of this model or folder of models
     ///
-    /// By default those of the current folder.
+    /// By default the current folder's.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Print one JSON object

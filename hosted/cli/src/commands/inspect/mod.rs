@@ -154,7 +154,7 @@ fn packed(report: &mut String, slc: &Slc<'_>) -> core::fmt::Result {
         count(Layout::Raw),
         header.n_gaps,
         Bytes(header.gguf_len),
-        sluice_make::slc::Hex(header.gguf_sha256)
+        sluice::identity::Identity(header.gguf_sha256)
     )
 }
 

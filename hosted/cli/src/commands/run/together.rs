@@ -231,7 +231,7 @@ impl Text {
 fn at_once(model: &Model, texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
     let mut needs: Vec<_> = texts.iter().map(Text::n_needed).collect();
     needs.sort_unstable_by(|a, b| b.cmp(a));
-    let with = |n_ctx| model.weights().clone().for_context(n_ctx).fingerprint();
+    let with = |n_ctx| model.weights().clone().for_context(n_ctx).is_long();
     let fits = |n: &usize| *n <= N_CTX_MAX && with(*n) == with(n_ctx);
     let sizes = (1..=n_asked).rev().filter_map(|n| {
         let all = needs[..n].iter().sum::<usize>();

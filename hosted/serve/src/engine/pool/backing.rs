@@ -2,7 +2,8 @@
 
 use super::disk::{DiskCache, FileKind, FileName, Lookup, StoredFile, WantedPage};
 use super::prefix::{Key, PrefixCache};
-use sluice::Session;
+use sluice::{Model, Session};
+use sluice_core::state::Identity;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -15,15 +16,23 @@ pub(crate) struct Backing {
     /// Files to be written when there is time.
     unwritten: VecDeque<FileName>,
     pages_read: PagesRead,
+    /// The identity of the model's pages on the disk.
+    owner: Identity,
 }
 
 impl Backing {
-    pub(crate) const fn new(disk: DiskCache, pages_read: PagesRead) -> Self {
+    pub(crate) fn new(disk: DiskCache, pages_read: PagesRead, model: &Model) -> Self {
         Self {
+            owner: disk.owner(model.identity()),
             disk,
             unwritten: VecDeque::new(),
             pages_read,
         }
+    }
+
+    /// The identity of the model's pages.
+    pub(super) const fn owner(&self) -> Identity {
+        self.owner
     }
 
     /// Whether files are still to be written.
@@ -62,12 +71,18 @@ impl Backing {
     }
 
     /// Queues up to `n` files of the cache for writing; false if there are fewer, or if the disk's queue is full.
-    pub(super) fn write(&mut self, n: usize, cache: &PrefixCache, session: &Session) -> bool {
+    pub(super) fn write(
+        &mut self,
+        n: usize,
+        cache: &PrefixCache,
+        session: &Session,
+        identity: &Identity,
+    ) -> bool {
         for _ in 0..n {
             let Some(name) = self.unwritten.front().copied() else {
                 return false;
             };
-            let bytes = bytes_of(name, cache, session);
+            let bytes = bytes_of(name, cache, session, identity);
             if bytes.is_some_and(|bytes| !self.disk.write(name, bytes)) {
                 return false;
             }
@@ -78,18 +93,23 @@ impl Backing {
 }
 
 /// The bytes of a file, if the cache still has them.
-fn bytes_of(name: FileName, cache: &PrefixCache, session: &Session) -> Option<Vec<u8>> {
-    let (state, fingerprint) = (session.state(), session.model().fingerprint());
+fn bytes_of(
+    name: FileName,
+    cache: &PrefixCache,
+    session: &Session,
+    identity: &Identity,
+) -> Option<Vec<u8>> {
+    let state = session.state();
     let cached = cache.page(&name.key)?;
     let mut bytes;
     let read = match name.kind {
         FileKind::Page => {
             bytes = vec![0; state.page_bytes()];
-            state.read_page(cached.page, fingerprint, &mut bytes)
+            state.read_page(cached.page, identity, &mut bytes)
         }
         FileKind::State => {
             bytes = vec![0; state.state_bytes()];
-            state.read_state(cached.state?, fingerprint, &mut bytes)
+            state.read_state(cached.state?, identity, &mut bytes)
         }
     };
     read.is_ok().then_some(bytes)

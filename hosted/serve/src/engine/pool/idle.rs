@@ -69,7 +69,7 @@ impl IdleTexts {
         };
         let key = request.adapter_key();
         let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
-            idle.sequence.adapter_fingerprint() == key && idle.salt.is(&request.salt)
+            idle.sequence.adapter_identity() == key && idle.salt.is(&request.salt)
         });
         let ranked = usable.map(|(i, idle)| {
             let slot = idle.sequence.slot();

@@ -24,7 +24,7 @@ use sluice::generate::prompt_cache::CacheSalt;
 use sluice::session::{BatchStats, GenerateError, StepHooks, TokenEvent};
 use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
-use sluice_core::state::{PAGE_TOKENS, PAGE_VERSION};
+use sluice_core::state::{Identity, PAGE_TOKENS, PAGE_VERSION};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub(super) struct Pool {
     idle: IdleTexts,
     cache: PrefixCache,
     backing: Option<Backing>,
+    /// What pages are marked with.
+    identity: Identity,
     /// Everything that keys depend on except tokens, adapters and salt.
     base: Key,
     /// Total number of pages.
@@ -51,10 +53,13 @@ impl Pool {
     ) -> Self {
         let limits = *session.limits();
         let is_recurrent = session.model().config().is_recurrent();
+        let owner = backing.as_ref().map(Backing::owner);
+        let owner = owner.unwrap_or_else(|| session.model().identity().at_load());
+        let identity = session.identity_with(owner, None);
         let mut hash = Sha256::new();
         hash.update(b"sluice prefix");
         hash.update(PAGE_VERSION.to_le_bytes());
-        hash.update(session.model().fingerprint().to_le_bytes());
+        hash.update(identity.0);
         hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
         hash.update([u8::from(limits.kv_rotation)]);
         // For some models, the rotation angles depend on the context length.
@@ -67,6 +72,7 @@ impl Pool {
                 is_recurrent,
             ),
             backing,
+            identity,
             base: hash.finalize().into(),
             n_pages: session.state().free_pages(),
             checkpoint_every: checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
@@ -97,7 +103,7 @@ impl Pool {
     /// The keys of a job's pages.
     pub(super) fn chain(&self, job: &Job) -> Chain {
         let adapter = job.adapter.as_ref();
-        let adapter = adapter.map_or(0, |(blend, _)| blend.fingerprint());
+        let adapter = adapter.map(|(blend, _)| blend.identity());
         Chain::new(&self.base, adapter, &job.salt)
     }
 

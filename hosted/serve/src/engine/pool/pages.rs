@@ -120,7 +120,7 @@ impl Pool {
     /// Queues up to `n` pages for writing; false if there are fewer.
     pub(in crate::engine) fn write_behind(&mut self, n: usize) -> bool {
         let backing = self.backing.as_mut();
-        backing.is_some_and(|backing| backing.write(n, &self.cache, &self.session))
+        backing.is_some_and(|backing| backing.write(n, &self.cache, &self.session, &self.identity))
     }
 
     /// Looks on the disk for pages of a prompt that memory does not have; false if memory has them all.
@@ -153,10 +153,9 @@ impl Pool {
 
     fn put_page(&mut self, before: &[Key], key: Key, bytes: &[u8]) {
         self.ensure_free(2);
-        let fingerprint = self.session.model().fingerprint();
         match self
             .session
-            .with_state(|state| state.write_page(fingerprint, bytes))
+            .with_state(|state| state.write_page(&self.identity, bytes))
         {
             Ok(page) => self.cache.insert(&mut self.session, key, before, page),
             Err(error) => (self.log)(&format!("a cached page is ignored: {error}")),
@@ -167,10 +166,9 @@ impl Pool {
         let Some(name) = self.cache.name_for(&mut self.session, key) else {
             return;
         };
-        let fingerprint = self.session.model().fingerprint();
         match self
             .session
-            .with_state(|state| state.write_state(name, fingerprint, bytes))
+            .with_state(|state| state.write_state(name, &self.identity, bytes))
         {
             Ok(found) if found == len => self.cache.named(key, name),
             Ok(_) => self.session.with_state(|state| state.forget(name)),

@@ -8,7 +8,7 @@
 
 use sha2::{Digest as _, Sha256};
 use sluice::Session;
-use sluice_core::state::{HeldPage, PAGE_TOKENS};
+use sluice_core::state::{HeldPage, Identity, PAGE_TOKENS};
 use std::collections::{BTreeMap, HashMap};
 
 /// The key of a page.
@@ -22,11 +22,11 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Keys for texts with this `salt` and adapter fingerprint; `base` stands for everything else that pages depend on.
-    pub(super) fn new(base: &Key, adapter: u64, salt: &str) -> Self {
+    /// Keys for texts with this `salt` and these adapters; `base` stands for everything else that pages depend on.
+    pub(super) fn new(base: &Key, adapter: Option<Identity>, salt: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(base);
-        hash.update(adapter.to_le_bytes());
+        hash.update(adapter.map_or([0; 32], |adapter| adapter.0));
         hash.update(salt.as_bytes());
         Self {
             seed: hash.finalize().into(),
@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn keys_depend_on_all_before_and_on_the_salt() {
         let tokens: Vec<u32> = (0..200).collect();
-        let keys = |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], 0, salt).of(tokens).to_vec();
+        let keys =
+            |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], None, salt).of(tokens).to_vec();
         let plain = keys("", &tokens);
         assert_eq!(plain.len(), 3);
         assert_eq!(keys("", &tokens[..130]), plain[..2]);
@@ -256,9 +257,11 @@ mod tests {
         let changed = keys("", &other);
         assert!(plain.iter().zip(&changed).all(|(a, b)| a != b));
         assert!(plain.iter().zip(&keys("x", &tokens)).all(|(a, b)| a != b));
-        let adapted = Chain::new(&[7; 32], 9, "").of(&tokens).to_vec();
+        let adapted = Chain::new(&[7; 32], Some(Identity([9; 32])), "")
+            .of(&tokens)
+            .to_vec();
         assert!(plain.iter().zip(&adapted).all(|(a, b)| a != b));
-        let mut grown = Chain::new(&[7; 32], 0, "");
+        let mut grown = Chain::new(&[7; 32], None, "");
         for n in 0..=tokens.len() {
             assert_eq!(grown.of(&tokens[..n]), &plain[..n / PAGE_TOKENS]);
         }

@@ -13,7 +13,7 @@ use sluice::session::StepHooks;
 use sluice::{Limits, Session};
 use sluice_core::engine::{BatchEntry, Wants};
 use sluice_core::sampler::{TokenLogProbability, log_probability, top_log_probabilities};
-use sluice_core::state::StateError;
+use sluice_core::state::{Identity, StateError};
 use std::time::Instant;
 
 /// Maximum number of tokens in a step: each of them needs logits.
@@ -37,7 +37,7 @@ pub(super) struct Scorer {
 /// The last text that was read. Of the next one, only the part that differs is read.
 #[derive(Debug, Default)]
 struct KnownText {
-    adapter: u64,
+    adapter: Option<Identity>,
     tokens: Vec<u32>,
     /// The scores of the tokens after the first, with `n_top` likely tokens each.
     scores: Vec<Score>,
@@ -86,7 +86,7 @@ impl Scorer {
 impl KnownText {
     /// Drops the tokens that the job's text does not share.
     fn begin(&mut self, session: &mut Session, job: &ScoreJob) -> Result<(), StateError> {
-        let adapter = job.adapter.as_ref().map_or(0, AdapterBlend::fingerprint);
+        let adapter = job.adapter.as_ref().map(AdapterBlend::identity);
         let pairs = self.tokens.iter().zip(&job.tokens[..job.tokens.len() - 1]);
         let mut same = pairs.take_while(|(a, b)| a == b).count();
         if self.adapter != adapter || self.n_top < job.n_top {

@@ -6,6 +6,7 @@
 //! missing. The least recently used files are evicted. A full disk only disables the cache.
 
 mod file;
+mod owner;
 mod room;
 
 pub(crate) use file::StoredFile;
@@ -16,8 +17,10 @@ use crate::Log;
 use core::fmt;
 use core::time::Duration;
 use file::ReadError;
+use owner::Owners;
 use room::Room;
 use sluice::file::{FolderKey, SharedFolder};
+use sluice::identity::{Identity, ModelIdentity};
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -64,6 +67,8 @@ struct Order {
 pub(crate) struct DiskCache(Arc<Shared>);
 
 struct Shared {
+    folder: PathBuf,
+    key: FolderKey,
     /// Both are `None` when it is being dropped.
     writes: Option<SyncSender<StoredFile>>,
     lookups: Option<SyncSender<Order>>,
@@ -101,6 +106,7 @@ impl DiskCache {
             log(&format!("warning: cache folder {shared}"));
         }
         let key = FolderKey::open(path).map_err(io::Error::other)?;
+        let own_key = key.clone();
         let (writes, written) = mpsc::sync_channel(QUEUE_LEN);
         let (lookups, looked_up) = mpsc::sync_channel(QUEUE_LEN);
         let reader = Reader {
@@ -121,10 +127,18 @@ impl DiskCache {
         let reading = named("disk-reads").spawn(move || reader.run(&looked_up))?;
         let writing = named("disk-writes").spawn(move || writer.run(&written))?;
         Ok(Self(Arc::new(Shared {
+            folder: path.to_path_buf(),
+            key: own_key,
             writes: Some(writes),
             lookups: Some(lookups),
             threads: [Some(reading), Some(writing)],
         })))
+    }
+
+    /// The identity of a model's pages in this folder.
+    pub(super) fn owner(&self, model: &ModelIdentity) -> Identity {
+        let Shared { folder, key, .. } = &*self.0;
+        Owners { folder, key }.of(model)
     }
 
     /// Queues a page for writing; false if the queue is full.
