@@ -3,7 +3,7 @@
 use crate::Log;
 use crate::api::Defaults;
 use crate::engine::EngineOptions;
-use crate::http::TrustedProxies;
+use crate::http::{CorsOrigins, TrustedProxies};
 use crate::models::ModelsOptions;
 use core::fmt;
 use core::time::Duration;
@@ -41,6 +41,8 @@ pub struct HttpOptions {
     pub connections_max: usize,
     /// Maximum size of a request's body in bytes; 32 MiB by default.
     pub body_max: usize,
+    /// Maximum memory for the bodies of all requests that are being read or prepared, in bytes; 512 MiB by default.
+    pub body_memory: usize,
     /// Maximum time until a request's headers are complete; 30 s by default.
     pub header_timeout: Duration,
     /// Maximum time without progress in sending or receiving; 60 s by default.
@@ -53,8 +55,11 @@ pub struct HttpOptions {
     pub threads: usize,
     /// The proxies that name the address of a client; none by default.
     pub trusted_proxies: TrustedProxies,
-    /// The origin whose pages may use the server from a browser (CORS), `*` for all; `None` by default.
-    pub cors: Option<String>,
+    /// The origins whose pages may use the server from a browser (CORS); none by default.
+    pub cors: CorsOrigins,
+    /// Names of the server, which a request without a key may ask for, `*` for any; none by default. Addresses, names
+    /// without a dot, and the machine's own name need not be listed.
+    pub allowed_hosts: Vec<String>,
     /// Enables `/metrics`; false by default.
     pub metrics: bool,
     /// Enables `/slots`; true by default.
@@ -75,13 +80,15 @@ impl Default for HttpOptions {
             keys: Vec::new(),
             connections_max: 4096,
             body_max: 32 << 20,
+            body_memory: 512 << 20,
             header_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
             ping: Duration::from_secs(30),
             patience: Duration::from_secs(30),
             threads: 2,
             trusted_proxies: TrustedProxies::default(),
-            cors: None,
+            cors: CorsOrigins::default(),
+            allowed_hosts: Vec::new(),
             metrics: false,
             slots: true,
             slot_save_path: None,

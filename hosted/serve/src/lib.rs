@@ -32,7 +32,7 @@ pub use adapters::{AdapterPart, AdaptersOptions, NamedAdapter};
 pub use answer::WrapSampler;
 pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
-pub use http::{TrustedProxies, TrustedProxiesError};
+pub use http::{CorsOrigins, CorsOriginsError, TrustedProxies, TrustedProxiesError};
 pub use models::{ModelsOptions, NamedModel};
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};

@@ -12,16 +12,26 @@ use tokio::sync::Semaphore;
 /// Limits how much of this work runs at once.
 #[derive(Debug)]
 pub(crate) struct Work {
-    permits: Semaphore,
+    light: Semaphore,
+    heavy: Semaphore,
     /// For the masks of texts that are being written; `None` if the engine uses all CPUs.
     masks: Option<Arc<Semaphore>>,
+}
+
+/// Which work waits for which: what takes long waits only for its like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lane {
+    #[default]
+    Light,
+    Heavy,
 }
 
 impl Work {
     pub(crate) fn new(threads: usize, team: &Team) -> Self {
         let n_masks = n_free(team).min(THREADS_MAX);
         Self {
-            permits: Semaphore::new(threads.clamp(1, THREADS_MAX)),
+            light: Semaphore::new(threads.clamp(1, THREADS_MAX)),
+            heavy: Semaphore::new((threads / 2).clamp(1, THREADS_MAX)),
             masks: (n_masks > 0).then(|| Arc::new(Semaphore::new(n_masks))),
         }
     }
@@ -29,9 +39,14 @@ impl Work {
     /// Runs `work` when it is its turn.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        lane: Lane,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.permits.acquire().await;
+        let permits = match lane {
+            Lane::Light => &self.light,
+            Lane::Heavy => &self.heavy,
+        };
+        let permit = permits.acquire().await;
         let _permit = permit.map_err(|_| ApiError::unavailable("the server is shutting down"))?;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|_| ApiError::internal("the request could not be prepared"))

@@ -21,6 +21,13 @@ pub struct AlignedMemory {
     len: usize,
 }
 
+/// Returns memory that the allocator has free to the system: glibc keeps it otherwise.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, from any thread.
+    let _had_some = unsafe { libc::malloc_trim(0) };
+}
+
 /// The kernel refused the memory.
 #[derive(Debug)]
 pub struct OutOfMemory {

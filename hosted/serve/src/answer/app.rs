@@ -4,9 +4,9 @@ use crate::Log;
 use crate::api::{ApiError, Defaults, ModelChoice};
 use crate::config::{HttpOptions, ServerConfig};
 use crate::engine::Share;
-use crate::http::{Bodies, Keys};
+use crate::http::{Bodies, Keys, Pages};
 use crate::models::{Lease, Models};
-use crate::work::Work;
+use crate::work::{Lane, Work};
 use core::fmt;
 use core::hash::{BuildHasher as _, Hasher as _};
 use sluice::Model;
@@ -27,6 +27,7 @@ pub(crate) struct App {
     defaults: Defaults,
     options: HttpOptions,
     keys: Keys,
+    pages: Pages,
     work: Work,
     bodies: Bodies,
     stopping: watch::Sender<bool>,
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) arrived: Instant,
     /// Whose it is.
     pub(crate) share: Share,
+    /// Where it is prepared.
+    pub(crate) lane: Lane,
     /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
 }
@@ -53,8 +56,9 @@ impl App {
         Self {
             defaults: options.defaults.clone(),
             keys: Keys::new(&http.keys),
+            pages: Pages::new(http.cors.clone(), &http.allowed_hosts),
             work: Work::new(http.threads, models.team()),
-            bodies: Bodies::new(http.body_max, http.stall_timeout),
+            bodies: Bodies::new(http.body_max, http.body_memory, http.stall_timeout),
             stopping: watch::Sender::new(false),
             log: options.log.clone(),
             started: unix_time(),
@@ -77,6 +81,11 @@ impl App {
 
     pub(crate) const fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// Who may use the server from a browser.
+    pub(crate) const fn pages(&self) -> &Pages {
+        &self.pages
     }
 
     /// The memory budget for request bodies.
@@ -112,6 +121,7 @@ impl Context {
             request,
             arrived: Instant::now(),
             share,
+            lane: Lane::default(),
             wrap: None,
         }
     }
@@ -142,6 +152,14 @@ impl Context {
             return Err(ApiError::field("model", what));
         }
         Ok(lease)
+    }
+
+    /// Runs work of this request when it is its turn.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.app.work.run(self.lane, work).await
     }
 
     fn check_open(&self) -> Result<(), ApiError> {

@@ -23,7 +23,7 @@ pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<Text
     let lease = context.decoder(&request.model).await?;
     let inner = context.clone();
     let work = move || prepare_chat(lease, request, &inner);
-    context.app.work().run(work).await??.submit(context)
+    context.work(work).await??.submit(context)
 }
 
 /// Starts continuing texts.
@@ -32,7 +32,7 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     let prompt_logprobs = request.prompt_logprobs;
     let inner = context.clone();
     let work = move || prepare_completion(lease, &request, &inner);
-    let prepared = context.app.work().run(work).await??;
+    let prepared = context.work(work).await??;
     let scores = match prompt_logprobs {
         Some(n_top) => {
             let tokens = prepared.ready.iter().map(|prompt| prompt.tokens.clone());
@@ -60,7 +60,7 @@ pub(crate) async fn prompt(context: &Context, mut request: ChatRequest) -> Resul
             stop: prompts.stop().map(str::to_owned),
         })
     };
-    context.app.work().run(work).await?
+    context.work(work).await?
 }
 
 /// The sampler of a text.

@@ -20,7 +20,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
         let texts = texts_of(&request, &lease)?;
         Ok::<_, ApiError>((lease, request, texts))
     };
-    let (lease, request, texts) = context.app.work().run(read).await??;
+    let (lease, request, texts) = context.work(read).await??;
     let pooled = Pooled::new(context, lease, texts).await?;
     // Scaling many numbers and applying heads takes time.
     let finish = move || {
@@ -43,7 +43,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
             n_tokens: pooled.n_tokens,
         })
     };
-    context.app.work().run(finish).await?
+    context.work(finish).await?
 }
 
 /// The scores of documents.
@@ -53,7 +53,7 @@ pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ra
         let texts = pairs_of(&request, &lease)?;
         Ok::<_, ApiError>((lease, texts))
     };
-    let (lease, texts) = context.app.work().run(read).await??;
+    let (lease, texts) = context.work(read).await??;
     let pooled = Pooled::new(context, lease, texts).await?;
     let finish = move || {
         let scores = pooled.scores()?;
@@ -67,7 +67,7 @@ pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ra
             n_tokens: pooled.n_tokens,
         })
     };
-    context.app.work().run(finish).await?
+    context.work(finish).await?
 }
 
 /// The texts of a job, and how they are pooled.

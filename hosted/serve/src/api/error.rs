@@ -26,6 +26,8 @@ pub enum ErrorKind {
     TooLong,
     /// The key is missing or wrong.
     Unauthorized,
+    /// What sent the request may not use the server.
+    Forbidden,
     /// The route, the model or the adapter does not exist.
     NotFound,
     /// The route does not support this method.
@@ -88,6 +90,10 @@ impl ApiError {
 
     pub(crate) fn unauthorized() -> Self {
         Self::new(ErrorKind::Unauthorized, "Invalid API Key")
+    }
+
+    pub(crate) fn forbidden(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Forbidden, what)
     }
 
     pub(crate) fn no_route(path: &str) -> Self {

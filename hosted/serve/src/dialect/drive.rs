@@ -1,11 +1,12 @@
 //! Handles requests on a dialect's routes, from parsing to the reply.
 
 use super::error::{error_reply, json_reply};
-use super::seam::{Action, Dialect, Exchange, ModelInfo, ModelStatus, Parse, WriteText};
+use super::fields::asked_by;
+use super::seam::{Action, Dialect, ModelInfo, ModelStatus, WriteText};
 use super::stream::Chunks;
 use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, TextAnswer};
-use crate::api::ApiError;
+use crate::api::{ApiError, Defaults};
 use crate::http::{Posted, Request, Response, Stream};
 use crate::models::{Loaded, State};
 use core::future::poll_fn;
@@ -26,7 +27,7 @@ pub(crate) async fn answer(
 }
 
 async fn act(
-    context: Context,
+    mut context: Context,
     request: Request,
     dialect: &'static dyn Dialect,
     action: Action,
@@ -34,7 +35,9 @@ async fn act(
     let path = request.uri().path().to_owned();
     match action {
         Action::Chat(parse) => {
-            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let Posted {
+                value: asked, room, ..
+            } = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
             let begun = answer::chat(&context, asked.request).await;
             drop(room);
@@ -42,7 +45,9 @@ async fn act(
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Complete(parse) => {
-            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let Posted {
+                value: asked, room, ..
+            } = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
             let begun = answer::complete(&context, asked.request).await;
             drop(room);
@@ -50,16 +55,20 @@ async fn act(
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Embed(parse) => {
-            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let Posted {
+                value: asked, room, ..
+            } = read(&mut context, request, parse).await?;
             let vectors = answer::embed(&context, asked.request).await;
             drop(room);
             let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
             // Formatting many numbers takes time.
             let write = move || json_reply(&(asked.writer)(vectors));
-            context.app.work().run(write).await
+            context.work(write).await
         }
         Action::Rank(parse) => {
-            let Posted { value: asked, room } = read(&context, request, parse).await?;
+            let Posted {
+                value: asked, room, ..
+            } = read(&mut context, request, parse).await?;
             let ranking = answer::rank(&context, asked.request).await;
             drop(room);
             let ranking = ranking.map_err(|error| error.renamed(&asked.names))?;
@@ -71,22 +80,34 @@ async fn act(
     }
 }
 
-/// The JSON body of a request, for routes without an [`Action`] of their own.
-pub(super) async fn body(context: &Context, request: Request) -> Result<Posted<Value>> {
-    let bodies = context.app.bodies();
-    bodies.json(request, context.app.work(), Ok).await
-}
-
-/// Parses a request, and holds its body's memory budget.
-async fn read<R: Send + 'static, W: Send + 'static>(
+/// The JSON body of a request, for routes without an [`Action`] of their own. Heavy fields are there only if they are
+/// `wanted`.
+pub(super) async fn body(
     context: &Context,
     request: Request,
-    parse: Parse<R, W>,
-) -> Result<Posted<Exchange<R, W>>> {
-    let app = Arc::clone(&context.app);
-    let read = move |body: Value| parse(&body, app.defaults());
+    wanted: &'static [&'static str],
+) -> Result<Posted<Value>> {
+    let names: Vec<_> = wanted.iter().map(|&name| name.to_owned()).collect();
+    let read = move |body: &Value| (Ok(body.clone()), names.clone());
     let bodies = context.app.bodies();
     bodies.json(request, context.app.work(), read).await
+}
+
+/// Parses a request, and holds its body's memory.
+pub(super) async fn read<T: Send + 'static>(
+    context: &mut Context,
+    request: Request,
+    parse: impl Fn(&Value, &Defaults) -> Result<T> + Send + Sync + 'static,
+) -> Result<Posted<T>> {
+    let app = Arc::clone(&context.app);
+    let read = move |body: &Value| asked_by(|| parse(body, app.defaults()));
+    let posted = context
+        .app
+        .bodies()
+        .json(request, context.app.work(), read)
+        .await?;
+    context.lane = posted.lane;
+    Ok(posted)
 }
 
 /// Writes an answer: streamed, or once it is complete.

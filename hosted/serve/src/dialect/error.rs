@@ -33,6 +33,7 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Invalid | ErrorKind::TooLong => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -2,6 +2,7 @@
 //! error that names the field, the value and the range. Unknown fields are ignored.
 
 use crate::api::ApiError;
+use core::cell::RefCell;
 use core::fmt::Display;
 use core::ops::RangeInclusive;
 use serde_json::{Map, Value};
@@ -34,6 +35,11 @@ impl<'v> Fields<'v> {
 
     /// The value of a field, unless it is null.
     pub(crate) fn value(&self, name: &str) -> Option<&'v Value> {
+        ASKED.with_borrow_mut(|asked| {
+            if let Some(asked) = asked {
+                asked.push(name.to_owned());
+            }
+        });
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -158,6 +164,18 @@ impl<'v> Fields<'v> {
             _ => Ok(()),
         }
     }
+}
+
+/// Runs `read`, and returns the names of all fields that it asked for as well.
+pub(super) fn asked_by<T>(read: impl FnOnce() -> T) -> (T, Vec<String>) {
+    ASKED.set(Some(Vec::new()));
+    let value = read();
+    (value, ASKED.take().unwrap_or_default())
+}
+
+thread_local! {
+    /// The names of fields that were asked for.
+    static ASKED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
 /// Overwrites a field if the request sets it.

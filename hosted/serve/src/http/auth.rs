@@ -17,6 +17,11 @@ impl Keys {
         }
     }
 
+    /// Whether requests need no key.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.digests.is_empty()
+    }
+
     /// Whether a request with these headers may be answered.
     pub(crate) fn allow(&self, headers: &HeaderMap) -> bool {
         if self.digests.is_empty() {

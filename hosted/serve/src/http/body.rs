@@ -1,21 +1,21 @@
-//! Request bodies, bounded in length, in time, and in how many are in memory at once.
+//! Request bodies, bounded in length, in time, and in the memory of all of them together.
 
 use super::reply::{Body, Request};
+use super::room::{BodyRoom, FIRST_BYTES, Room};
+use super::weight::{FieldWeight, parse, weigh};
 use crate::api::ApiError;
-use crate::work::Work;
+use crate::work::{Lane, Work};
 use core::time::Duration;
 use http_body_util::BodyExt as _;
 use hyper::header;
 use serde_json::Value;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-/// The memory budget for bodies.
+/// The limits of bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
-    /// Memory budget in KiB.
-    room: Arc<Semaphore>,
+    room: Room,
     /// Maximum length of a body in bytes.
     limit: usize,
     stall: Duration,
@@ -25,27 +25,33 @@ pub(crate) struct Bodies {
 #[derive(Debug)]
 pub(crate) struct Posted<T> {
     pub(crate) value: T,
-    /// The memory budget for the body, held while its contents are in use.
-    pub(crate) room: OwnedSemaphorePermit,
+    /// Where to prepare the request.
+    pub(crate) lane: Lane,
+    /// Its memory, held while its contents are in use.
+    pub(crate) room: BodyRoom,
 }
 
+/// What a reader of a body made of it, and the names of the fields that it asked for.
+type Asked<T> = (Result<T, ApiError>, Vec<String>);
+
 impl Bodies {
-    /// A budget for bodies of up to `limit` bytes, which time out after `stall` without progress.
-    pub(crate) fn new(limit: usize, stall: Duration) -> Self {
-        let room = kib(limit.saturating_mul(AT_ONCE));
+    /// Bodies of up to `limit` bytes, which take up to `memory` bytes together, and time out after `stall` without
+    /// progress.
+    pub(crate) fn new(limit: usize, memory: usize, stall: Duration) -> Self {
         Self {
-            room: Arc::new(Semaphore::new(room)),
+            room: Room::new(memory),
             limit,
             stall,
         }
     }
 
-    /// Reads a JSON body and converts it with `read`.
+    /// Reads a JSON body and converts it with `read`, which may be called several times: heavy fields that it never asks
+    /// for are skipped.
     pub(crate) async fn json<T: Send + 'static>(
         &self,
         request: Request,
         work: &Work,
-        read: impl FnOnce(Value) -> Result<T, ApiError> + Send + 'static,
+        read: impl Fn(&Value) -> Asked<T> + Send + Sync + 'static,
     ) -> Result<Posted<T>, ApiError> {
         let limit = self.limit;
         let length = request.headers().get(header::CONTENT_LENGTH);
@@ -53,62 +59,159 @@ impl Bodies {
         if length.is_some_and(|length| length > limit) {
             return Err(ApiError::too_large(limit));
         }
-        // A body without a declared length may be as long as the limit.
-        let wanted = kib(length.unwrap_or(limit)).max(1);
-        let wanted = u32::try_from(wanted).map_err(|_| ApiError::too_large(limit))?;
-        let room = self.room.clone().acquire_many_owned(wanted);
-        let Ok(Ok(room)) = timeout(self.stall, room).await else {
-            let what = "too many request bodies are being read";
-            return Err(ApiError::busy(what, self.stall));
-        };
-        let bytes = self.bytes(request.into_body()).await?;
-        let parse = move || {
-            let parsed = serde_json::from_slice(&bytes);
-            let invalid = |error| ApiError::invalid(format!("the body is not valid JSON: {error}"));
-            read(parsed.map_err(invalid)?)
-        };
-        let is_small = wanted <= SMALL_KIB;
-        let value = if is_small {
-            parse()?
-        } else {
-            work.run(parse).await??
-        };
-        Ok(Posted { value, room })
-    }
-
-    async fn bytes(&self, mut body: Body) -> Result<Vec<u8>, ApiError> {
-        let mut bytes = Vec::new();
-        let all = async {
-            loop {
-                let frame = timeout(self.stall, body.frame())
-                    .await
-                    .map_err(|_| ApiError::slow())?;
-                let Some(frame) = frame else {
-                    return Ok(bytes);
-                };
-                let frame = frame.map_err(|_| ApiError::invalid("the body is incomplete"))?;
-                if let Some(data) = frame.data_ref() {
-                    if bytes.len() + data.len() > self.limit {
-                        return Err(ApiError::too_large(self.limit));
-                    }
-                    bytes.extend_from_slice(data);
-                }
+        let ends = || ApiError::unavailable("the server is shutting down");
+        let mut room = self.room.begin().await.ok_or_else(ends)?;
+        let text = Arc::new(self.bytes(request.into_body(), &mut room).await?);
+        let read = Arc::new(read);
+        let weighed = Arc::clone(&text);
+        let fields = convert(work, text.len(), move || weigh(&weighed).map_err(invalid)).await??;
+        let lane = lane(&text, &fields);
+        let mut kept: Vec<_> = fields
+            .iter()
+            .filter(|field| field.n_bytes <= FIRST_BYTES || field.name.is_empty())
+            .map(|field| field.name.clone())
+            .collect();
+        loop {
+            let all = fields.iter().filter(|field| kept.contains(&field.name));
+            let n_bytes = self.check(text.len(), all)?;
+            room.grow(n_bytes).await?;
+            let (text, read, keeps) = (Arc::clone(&text), Arc::clone(&read), kept.clone());
+            let converted = convert(work, n_bytes, move || {
+                let value = parse(&text, &|name| keeps.iter().any(|kept| kept == name));
+                Ok::<_, ApiError>(read(&value.map_err(invalid)?))
+            });
+            let (value, asked) = converted.await??;
+            let n_before = kept.len();
+            let more = fields.iter().map(|field| &field.name);
+            let more = more.filter(|&name| !kept.contains(name) && asked.contains(name));
+            let more: Vec<_> = more.cloned().collect();
+            kept.extend(more);
+            if kept.len() == n_before {
+                let value = value?;
+                return Ok(Posted { value, lane, room });
             }
-        };
-        // A body that trickles in is too slow as well.
-        timeout(self.stall * STALLS, all)
-            .await
-            .unwrap_or_else(|_| Err(ApiError::slow()))
+        }
+    }
+
+    /// What a body of `len` bytes takes with these fields.
+    fn check<'f>(
+        &self,
+        len: usize,
+        fields: impl Iterator<Item = &'f FieldWeight>,
+    ) -> Result<usize, ApiError> {
+        let max = (len.saturating_mul(GROWTH))
+            .max(ALWAYS)
+            .min(self.room.max());
+        let mut n_bytes = len;
+        for field in fields {
+            n_bytes += field.n_bytes;
+            let refused = |what| match field.name.is_empty() {
+                true => ApiError::invalid(format!("the body {what}")),
+                false => ApiError::field(&field.name, what),
+            };
+            if field.n_fields > FIELDS_MAX {
+                let n = field.n_fields;
+                return Err(refused(format!(
+                    "has {n} fields in objects; up to {FIELDS_MAX} are allowed"
+                )));
+            }
+            if n_bytes > max {
+                return Err(refused(format!(
+                    "takes too much memory: {n_bytes} bytes for a body of {len}, of which {max} are allowed"
+                )));
+            }
+        }
+        Ok(n_bytes)
+    }
+
+    /// The bytes of a body, which must not trickle in.
+    async fn bytes(&self, mut body: Body, room: &mut BodyRoom) -> Result<Vec<u8>, ApiError> {
+        let mut bytes = Vec::new();
+        let (mut due, mut n_due) = (Instant::now() + self.stall, 0);
+        loop {
+            let frame = timeout_at(due, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| ApiError::slow())? else {
+                return Ok(bytes);
+            };
+            let frame = frame.map_err(|_| ApiError::invalid("the body is incomplete"))?;
+            let Some(data) = frame.data_ref() else {
+                continue;
+            };
+            if bytes.len() + data.len() > self.limit {
+                return Err(ApiError::too_large(self.limit));
+            }
+            let now = Instant::now();
+            room.grow(bytes.len() + data.len()).await?;
+            bytes.extend_from_slice(data);
+            // Waiting for room is not the client's fault.
+            due += now.elapsed();
+            if bytes.len() >= n_due {
+                n_due = bytes.len() + rate(self.stall);
+                due = Instant::now() + self.stall;
+            }
+        }
     }
 }
 
-fn kib(bytes: usize) -> usize {
-    bytes.div_ceil(1024).min(Semaphore::MAX_PERMITS)
+/// Converts a body where its size belongs.
+async fn convert<T: Send + 'static>(
+    work: &Work,
+    n_bytes: usize,
+    with: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    match n_bytes <= SMALL_BYTES {
+        true => Ok(with()),
+        false => work.run(Lane::Heavy, with).await,
+    }
 }
 
-/// Number of bodies of maximum length that may be in memory at once.
-const AT_ONCE: usize = 8;
-/// Bodies up to this size are parsed on the thread that read them.
-const SMALL_KIB: u32 = 64;
-/// Maximum time for a whole body, as a multiple of the stall timeout.
-const STALLS: u32 = 10;
+/// Texts are prepared quickly; grammars, schemas and tools are not.
+fn lane(text: &[u8], fields: &[FieldWeight]) -> Lane {
+    let is_slow = |field: &FieldWeight| {
+        field.n_bytes > SLOW_BYTES && !TEXTS.contains(&&*field.name) && !field.name.is_empty()
+    };
+    match text.len() > LIGHT_BYTES || fields.iter().any(is_slow) {
+        true => Lane::Heavy,
+        false => Lane::Light,
+    }
+}
+
+fn invalid(error: serde_json::Error) -> ApiError {
+    ApiError::invalid(format!("the body is not valid JSON: {error}"))
+}
+
+/// The bytes that have to arrive within `time`.
+fn rate(time: Duration) -> usize {
+    let n_bytes = time.as_millis() * RATE / 1000;
+    usize::try_from(n_bytes).unwrap_or(usize::MAX)
+}
+
+/// The least rate of a body in bytes per second.
+const RATE: u128 = 4096;
+/// What a body may take, as a multiple of its length.
+const GROWTH: usize = 16;
+/// What any body may take: tools and schemas are small, but many times their text.
+const ALWAYS: usize = 16 << 20;
+/// Maximum number of fields of all objects in a field.
+const FIELDS_MAX: usize = 1 << 16;
+/// Bodies that take no more are parsed on the thread that read them.
+const SMALL_BYTES: usize = 1 << 20;
+/// Bodies up to this length are prepared with the light ones.
+const LIGHT_BYTES: usize = 1 << 20;
+/// What a field that is not a text may take to be prepared with the light ones.
+const SLOW_BYTES: usize = 128 << 10;
+/// Fields whose preparation takes little more than reading them.
+const TEXTS: [&str; 12] = [
+    "messages",
+    "prompt",
+    "input",
+    "content",
+    "documents",
+    "query",
+    "texts",
+    "tokens",
+    "suffix",
+    "input_prefix",
+    "input_suffix",
+    "input_extra",
+];

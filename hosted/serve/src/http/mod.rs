@@ -1,14 +1,19 @@
-//! HTTP without routes: keys, request bodies, streamed replies, slow clients, addresses.
+//! HTTP without routes: keys, browsers, request bodies, streamed replies, slow clients, addresses.
 
 mod auth;
 mod body;
+mod browser;
 mod patient;
 mod peer;
 mod reply;
+mod room;
 mod stream;
+mod weight;
 
 pub(crate) use auth::Keys;
 pub(crate) use body::{Bodies, Posted};
+pub use browser::{CorsOrigins, CorsOriginsError};
+pub(crate) use browser::{Pages, allow_sending, host};
 pub(crate) use patient::Patient;
 pub(crate) use peer::Peer;
 pub use peer::{TrustedProxies, TrustedProxiesError};

@@ -4,7 +4,7 @@ use super::routing;
 use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
-use crate::http::{Patient, Peer, Request, Response, boxed, text_reply};
+use crate::http::{Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply};
 use core::convert::Infallible;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -54,10 +54,11 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();
     let route = routing::find(&method, &path);
-    let checked = check(&app, &request, &path);
+    let is_preflight = app.pages().is_preflight(&request);
+    let checked = check(&app, &request, &path, peer, is_preflight);
     let mut response = match (checked, route.action) {
         (Err(error), _) => dialect::error_reply(route.dialect, error),
-        (Ok(()), _) if method == Method::OPTIONS && app.options().cors.is_some() => preflight(),
+        (Ok(()), _) if is_preflight => preflight(request.headers()),
         (Ok(()), Ok(action)) => dialect::answer(context, request, route.dialect, action).await,
         (Ok(()), Err(error)) => refusal(route.dialect, &route.methods, error),
     };
@@ -81,9 +82,20 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     response
 }
 
-fn check(app: &App, request: &Request, path: &str) -> Result<(), ApiError> {
-    let is_preflight = request.method() == Method::OPTIONS && app.options().cors.is_some();
-    if !OPEN.contains(&path) && !is_preflight && !app.keys().allow(request.headers()) {
+fn check(
+    app: &App,
+    request: &Request,
+    path: &str,
+    peer: Peer,
+    is_preflight: bool,
+) -> Result<(), ApiError> {
+    host(request)?;
+    let is_open = OPEN.contains(&path);
+    // A page knows no key, so a key is enough.
+    if !is_open && app.keys().is_empty() {
+        app.pages().check(request, peer)?;
+    }
+    if !is_open && !is_preflight && !app.keys().allow(request.headers()) {
         return Err(ApiError::unauthorized());
     }
     if *app.stopping().borrow() && request.method() == Method::POST {
@@ -116,29 +128,16 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 }
 
 /// The answer to a CORS preflight request.
-fn preflight() -> Response {
+fn preflight(asked: &HeaderMap) -> Response {
     let mut response = text_reply("");
     *response.status_mut() = StatusCode::NO_CONTENT;
-    let headers = response.headers_mut();
-    for (name, value) in [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
-        (
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "authorization, content-type, x-request-id",
-        ),
-        (header::ACCESS_CONTROL_MAX_AGE, "600"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
+    let asked = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+    allow_sending(asked, response.headers_mut());
     response
 }
 
 fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let Some(allowed) = &app.options().cors else {
-        return;
-    };
-    let is_allowed = allowed == "*" || origin.is_some_and(|origin| origin == allowed.as_str());
-    if let (true, Some(origin)) = (is_allowed, origin) {
+    if let Some(origin) = origin.filter(|origin| app.pages().allows(origin)) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
     }

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod adapters;
+mod bodies;
+mod browsers;
 mod client;
 mod ends;
 mod experts;

@@ -7,7 +7,7 @@ use crate::flags::sampling::SamplingArgs;
 use crate::flags::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
-use sluice_serve::TrustedProxies;
+use sluice_serve::{CorsOrigins, TrustedProxies};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -130,6 +130,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "MiB", default_value_t = 32,
         value_parser = value_parser!(u32).range(1..=1024))]
     pub(super) body_max: u32,
+    /// Set the maximum memory for the bodies of all requests, in MiB
+    #[arg(long, value_name = "MiB", default_value_t = 512,
+        value_parser = value_parser!(u32).range(1..=1 << 20))]
+    pub(super) body_memory: u32,
     /// Send a comment after this many seconds of silence in a stream; 0 is off
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub(super) sse_ping_interval: u64,
@@ -144,9 +148,17 @@ pub(crate) struct LimitArgs {
     /// IP addresses, networks such as 10.0.0.0/8, or unix for all peers of a Unix socket.
     #[arg(long, value_name = "LIST")]
     pub(super) trusted_proxies: Option<TrustedProxies>,
-    /// Allow browser pages of this origin; * allows all
-    #[arg(long, value_name = "ORIGIN")]
-    pub(super) cors_origins: Option<String>,
+    /// Allow browser pages of these origins, comma-separated; * allows all
+    ///
+    /// Origins such as https://app.example; localhost stands for this machine on any port.
+    #[arg(long, value_name = "LIST")]
+    pub(super) cors_origins: Option<CorsOrigins>,
+    /// Set names of the server, comma-separated; * allows any
+    ///
+    /// Without a key, requests for other names get status 403. Addresses, names without a dot and the
+    /// machine's own name need not be listed.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(super) allowed_hosts: Vec<String>,
 }
 
 /// Scheduling and caching.

@@ -235,6 +235,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         keys: keys(args)?,
         connections_max: limits.connections_max as usize,
         body_max: (limits.body_max as usize) << 20,
+        body_memory: (limits.body_memory as usize) << 20,
         stall_timeout: Duration::from_secs(limits.timeout),
         ping: Duration::from_secs(limits.sse_ping_interval),
         patience: Duration::from_secs(limits.drain),
@@ -243,7 +244,8 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
             .filter(|&n| n > 0)
             .unwrap_or(n_workers),
         trusted_proxies: limits.trusted_proxies.clone().unwrap_or_default(),
-        cors: limits.cors_origins.clone(),
+        cors: limits.cors_origins.clone().unwrap_or_default(),
+        allowed_hosts: limits.allowed_hosts.clone(),
         metrics: args.metrics,
         slots: args.slots || !args.no_slots,
         slot_save_path: args.slot_save_path.clone(),

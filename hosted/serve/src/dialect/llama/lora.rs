@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
 pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request).await?;
+    let posted = body(&context, request, &[]).await?;
     let adapters = context.app.models().adapters();
     let Value::Array(list) = &posted.value else {
         return Err(wrong("body", &posted.value, "a list of {id, scale}"));

@@ -83,7 +83,7 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
         let message = "This server does not support slots action. Start it with `--slot-save-path`";
         ApiError::unsupported(message)
     })?;
-    let posted = body(&context, request).await?;
+    let posted = body(&context, request, &[]).await?;
     let fields = Fields::of_body(&posted.value)?;
     let name = fields.str("filename")?.unwrap_or_default();
     let path = within(&folder, name)?;

@@ -1,13 +1,13 @@
 //! `POST /tokenize`, `/detokenize` and `/apply-template`, `GET /tokenizer_info`: llama-server's routes, which also
 //! accept vLLM's fields (`prompt` instead of llama-server's `content`).
 
-use super::super::drive::body;
+use super::super::drive::{body, read};
 use super::super::error::json_reply;
 use super::super::fields::{Fields, token, wrong};
 use super::super::openai::read_messages;
 use super::query;
 use crate::answer::{self, Context, text_of};
-use crate::api::{ApiError, ChatRequest, token_bytes};
+use crate::api::{ApiError, ChatRequest, Defaults, token_bytes};
 use crate::http::{Request, Response};
 use crate::models::Lease;
 use serde_json::{Value, json};
@@ -97,15 +97,19 @@ pub(super) async fn info(context: Context, request: Request) -> Result<Response>
     })))
 }
 
-pub(super) async fn apply_template(context: Context, request: Request) -> Result<Response> {
-    let posted = body(&context, request).await?;
-    let fields = Fields::of_body(&posted.value)?;
-    let mut request = ChatRequest::new(context.app.defaults());
-    request.model.name = fields.str("model")?.map(str::to_owned);
-    read_messages(fields, &mut request)?;
+pub(super) async fn apply_template(mut context: Context, request: Request) -> Result<Response> {
+    let parse = |body: &Value, defaults: &Defaults| {
+        let fields = Fields::of_body(body)?;
+        let mut request = ChatRequest::new(defaults);
+        request.model.name = fields.str("model")?.map(str::to_owned);
+        read_messages(fields, &mut request)?;
+        Ok((request, fields.bool("return_tokens")?.unwrap_or(false)))
+    };
+    let posted = read(&mut context, request, parse).await?;
+    let (request, returns_tokens) = posted.value;
     let prompt = answer::prompt(&context, request).await?;
     let mut reply = json!({"prompt": prompt.text});
-    if fields.bool("return_tokens")?.unwrap_or(false) {
+    if returns_tokens {
         reply["tokens"] = prompt.tokens.into();
         // The text that ends a turn if no token does.
         reply["stop"] = prompt.stop.into();
@@ -115,11 +119,12 @@ pub(super) async fn apply_template(context: Context, request: Request) -> Result
 
 /// Answers a request that needs a model's tokenizer or template, but no step of the engine.
 async fn tell(
-    context: Context,
+    mut context: Context,
     request: Request,
     work: impl FnOnce(Lease, Fields<'_>) -> Result<Value> + Send + 'static,
 ) -> Result<Response> {
-    let posted = body(&context, request).await?;
+    let posted = body(&context, request, &["content", "prompt", "tokens"]).await?;
+    context.lane = posted.lane;
     let name = match posted.value.is_object() {
         true => Fields::of_body(&posted.value)?
             .str("model")?
@@ -128,5 +133,5 @@ async fn tell(
     };
     let lease = context.model(name.as_deref()).await?;
     let work = move || work(lease, Fields::of_body(&posted.value)?);
-    Ok(json_reply(&context.app.work().run(work).await??))
+    Ok(json_reply(&context.work(work).await??))
 }

@@ -29,7 +29,7 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
 
 /// `POST /v1/load_lora_adapter`: reads an adapter and publishes it.
 pub(super) async fn load(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request).await?;
+    let posted = body(&context, request, &[]).await?;
     may_change(&context)?;
     let fields = Fields::of_body(&posted.value)?;
     let name = needed(fields, "lora_name")?;
@@ -49,7 +49,7 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
 
 /// `POST /v1/unload_lora_adapter`. Running requests keep the adapter.
 pub(super) async fn unload(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request).await?;
+    let posted = body(&context, request, &[]).await?;
     let adapters = context.app.models().adapters();
     may_change(&context)?;
     let name = needed(Fields::of_body(&posted.value)?, "lora_name")?;

@@ -59,6 +59,7 @@ pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
         }
         ErrorKind::TooLong => "exceed_context_size_error",
         ErrorKind::Unauthorized => "authentication_error",
+        ErrorKind::Forbidden => "permission_error",
         ErrorKind::NotFound => "not_found_error",
         ErrorKind::Busy => "rate_limit_error",
         ErrorKind::Unsupported => "not_supported_error",
