@@ -12,12 +12,12 @@
 
 use crate::error::PullError;
 use crate::repo::{RepoId, is_commit};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::env::{self, VarError};
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::symlink;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// A cache of repositories.
@@ -95,7 +95,11 @@ impl Cache {
         create_folder_of(&path)?;
         // Replaced atomically: other programs may read it at the same time.
         let fresh = path.with_extension(format!("{}.new", std::process::id()));
-        fs::write(&fresh, commit).map_err(PullError::io(&fresh))?;
+        // A new file: a link of that name would be written through.
+        let _stale = fs::remove_file(&fresh);
+        let written =
+            File::create_new(&fresh).and_then(|mut file| file.write_all(commit.as_bytes()));
+        written.map_err(PullError::io(&fresh))?;
         fs::rename(&fresh, &path).map_err(PullError::io(path))
     }
 
@@ -159,6 +163,7 @@ impl Cache {
         create_folder_of(&path)?;
         let mut options = File::options();
         let options = options.create(true).truncate(false).write(true);
+        let options = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let file = options.open(&path).map_err(PullError::io(&path))?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

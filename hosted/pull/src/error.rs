@@ -39,10 +39,11 @@ pub enum PullError {
     NotCached { repo: String, folder: PathBuf },
     /// The bytes do not match the server's checksum.
     #[error(
-        "{file}: SHA-256 is {found}, but the server announced {expected}; the download was removed"
+        "{file}: the {name} is {found}, but the server announced {expected}; the download was removed"
     )]
-    Sha256 {
+    Checksum {
         file: String,
+        name: &'static str,
         found: String,
         expected: String,
     },

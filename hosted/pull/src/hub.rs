@@ -52,10 +52,40 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The SHA-256 of its bytes, if the etag is one.
-    pub(crate) fn sha256(&self) -> Option<&str> {
-        let is_sha256 = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
-        is_sha256.then_some(&*self.etag)
+    /// The hash of its bytes, if the etag is one.
+    pub(crate) fn checksum(&self) -> Option<Checksum<'_>> {
+        if !self.etag.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        match self.etag.len() {
+            64 => Some(Checksum::Sha256(&self.etag)),
+            40 => Some(Checksum::Blob(&self.etag)),
+            _ => None,
+        }
+    }
+}
+
+/// The hash of a file, in hexadecimal digits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Checksum<'k> {
+    /// Of a large file.
+    Sha256(&'k str),
+    /// The Git object ID of a small file: SHA-1 with a header.
+    Blob(&'k str),
+}
+
+impl<'k> Checksum<'k> {
+    pub(crate) const fn hex(self) -> &'k str {
+        match self {
+            Self::Sha256(hex) | Self::Blob(hex) => hex,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sha256(_) => "SHA-256",
+            Self::Blob(_) => "Git object ID",
+        }
     }
 }
 
@@ -107,7 +137,10 @@ impl Hub {
         let endpoint = endpoint.trim_end_matches('/');
         let host = host_of(endpoint).ok_or_else(|| PullError::Setting {
             name: "HF_ENDPOINT",
-            why: format!("{endpoint:?} does not begin with https:// or http:// and a host"),
+            why: format!(
+                "{:?} does not begin with https:// or http:// and a host",
+                shown(endpoint)
+            ),
         })?;
         if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err(PullError::Setting {
@@ -119,8 +152,10 @@ impl Hub {
             .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             .https_only(endpoint.starts_with("https:"))
-            // A renamed repository redirects on the same host; a storage host must not get the token.
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            // Redirections are followed here: only the hub itself, by host and port, gets the token.
+            .redirect_auth_headers(RedirectAuthHeaders::Never)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .tls_config(tls_config()?);
@@ -170,12 +205,19 @@ impl Hub {
         body.read_to_string(&mut text)
             .map_err(|error| self.broken(&error))?;
         let wrong = |why: String| PullError::Answer {
-            url: url.clone(),
+            url: shown(&url),
             why,
         };
         let info: Info = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         if !is_commit(&info.sha) {
             return Err(wrong(format!("{:?} is not a commit", info.sha)));
+        }
+        let has_control = |file: &&Sibling| file.rfilename.contains(char::is_control);
+        if let Some(file) = info.siblings.iter().find(has_control) {
+            return Err(wrong(format!(
+                "the file name {:?} has control characters",
+                file.rfilename
+            )));
         }
         Ok(Revision {
             commit: info.sha.to_ascii_lowercase(),
@@ -201,7 +243,7 @@ impl Hub {
             (len_bytes, etag) = self.head(&url)?;
         }
         let wrong = |why: &str| PullError::Answer {
-            url: url.clone(),
+            url: shown(&url),
             why: why.to_owned(),
         };
         if !is_inside(path) {
@@ -237,7 +279,7 @@ impl Hub {
                 begins
                     .filter(|&begins: &u64| begins == from)
                     .ok_or_else(|| PullError::Answer {
-                        url,
+                        url: shown(&url),
                         why: String::from("received a different range than requested"),
                     })?
             }
@@ -252,8 +294,10 @@ impl Hub {
     /// The error of a connection that broke, or was silent for too long.
     pub(crate) fn broken(&self, why: &dyn ToString) -> PullError {
         PullError::Unreachable {
-            host: self.endpoint.clone(),
-            why: why.to_string(),
+            host: shown(&self.endpoint),
+            why: why
+                .to_string()
+                .replace(&self.endpoint, &shown(&self.endpoint)),
         }
     }
 
@@ -264,13 +308,7 @@ impl Hub {
             request = request.header("Authorization", authorization);
         }
         // If the bytes are hosted elsewhere, the redirection has the length and the etag.
-        let answer = request
-            .config()
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .build()
-            .call()
-            .map_err(|error| self.broken(&error))?;
+        let answer = request.call().map_err(|error| self.broken(&error))?;
         let answer = checked(answer, url, self.authorization.is_some())?;
         let headers = answer.headers();
         let len_bytes = header(headers, "x-linked-size").or(header(headers, "content-length"));
@@ -280,15 +318,31 @@ impl Hub {
     }
 
     fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, PullError> {
-        let mut request = self.agent.get(url);
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
+        let mut place = url.to_owned();
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = self.agent.get(&place);
+            let authorization = self.authorization.as_ref();
+            if let Some(authorization) = authorization.filter(|_| origin(&place) == origin(url)) {
+                request = request.header("Authorization", authorization);
+            }
+            if let Some(from) = from {
+                request = request.header("Range", format!("bytes={from}-"));
+            }
+            let answer = request.call().map_err(|error| self.broken(&error))?;
+            let answer = checked(answer, url, self.authorization.is_some())?;
+            if !answer.status().is_redirection() {
+                return Ok(answer);
+            }
+            let next = header(answer.headers(), "location").and_then(|next| followed(&place, next));
+            place = next.ok_or_else(|| PullError::Answer {
+                url: shown(url),
+                why: String::from("the redirection leads nowhere"),
+            })?;
         }
-        if let Some(from) = from {
-            request = request.header("Range", format!("bytes={from}-"));
-        }
-        let answer = request.call().map_err(|error| self.broken(&error))?;
-        checked(answer, url, self.authorization.is_some())
+        Err(PullError::Answer {
+            url: shown(url),
+            why: String::from("too many redirections"),
+        })
     }
 
     fn file_url(&self, repo: &RepoId, commit: &str, path: &str) -> String {
@@ -301,6 +355,7 @@ impl Hub {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const REDIRECTS_MAX: usize = 10;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum length of a file list, in bytes.
@@ -331,7 +386,7 @@ fn checked(
         _ => "",
     });
     Err(PullError::Refused {
-        url: url.to_owned(),
+        url: shown(url),
         status: status.as_u16(),
         why,
     })
@@ -341,12 +396,38 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
+/// Scheme, host and port of an address.
+fn origin(url: &str) -> &str {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find(['/', '?', '#']);
+    end.map_or(url, |end| &url[..start + end])
+}
+
+/// The address that a redirection from `place` leads to.
+fn followed(place: &str, next: &str) -> Option<String> {
+    if next.starts_with("https://") || next.starts_with("http://") {
+        return Some(next.to_owned());
+    }
+    let is_path = next.starts_with('/') && !next.starts_with("//");
+    is_path.then(|| format!("{}{next}", origin(place)))
+}
+
+/// An address without the name and password in it.
+fn shown(url: &str) -> String {
+    let scheme = url.find("://").map_or(0, |at| at + 3);
+    match origin(url).rfind('@') {
+        Some(at) => format!("{}{}", &url[..scheme], &url[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
 /// The host of an address.
 fn host_of(endpoint: &str) -> Option<&str> {
     let rest = endpoint
         .strip_prefix("https://")
         .or_else(|| endpoint.strip_prefix("http://"))?;
     let authority = rest.split('/').next()?;
+    let authority = authority.rsplit('@').next()?;
     let host = match authority.strip_prefix('[') {
         Some(v6) => v6.split(']').next()?,
         None => authority.split(':').next()?,
@@ -418,6 +499,16 @@ mod tests {
             let error = Hub::new(endpoint, None).unwrap_err();
             assert!(error.to_string().starts_with("HF_ENDPOINT: "), "{error}");
         }
+        assert_eq!(host_of("http://me:hush@x:80/"), Some("x"));
+        assert_eq!(shown("http://me:h@sh@x/a@b"), "http://x/a@b");
+        for (next, expected) in [
+            ("/u/new", Some("https://x:1/u/new")),
+            ("http://y/z", Some("http://y/z")),
+            ("//y/z", None),
+        ] {
+            assert_eq!(followed("https://x:1/u/m?a=b", next).as_deref(), expected);
+        }
+        assert_ne!(origin("http://x:1/a"), origin("http://x:2/a"));
         let error = Hub::new("https://x", Some("hf_\n")).unwrap_err();
         assert!(error.to_string().starts_with("HF_TOKEN: "), "{error}");
     }

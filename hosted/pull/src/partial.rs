@@ -1,11 +1,14 @@
 //! The part of a file that has been received so far.
 
 use crate::error::PullError;
-use crate::hub::Known;
+use crate::hub::{Checksum, Known};
 use core::fmt::Write as _;
+use rustix::fs::OFlags;
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A blob being downloaded, `ETAG.incomplete`. It includes what an earlier run received.
@@ -13,20 +16,59 @@ pub(crate) struct Partial<'k> {
     known: &'k Known,
     path: PathBuf,
     file: File,
-    hash: Sha256,
+    /// `None` if the server names no hash.
+    hash: Option<Hash>,
     len: u64,
 }
 
+/// The hash of the bytes so far.
+enum Hash {
+    Sha256(Sha256),
+    Blob(Sha1),
+}
+
+impl Hash {
+    fn of(known: &Known) -> Option<Self> {
+        Some(match known.checksum()? {
+            Checksum::Sha256(_) => Self::Sha256(Sha256::new()),
+            // Git hashes a header as well.
+            Checksum::Blob(_) => {
+                Self::Blob(Sha1::new_with_prefix(format!("blob {}\0", known.len_bytes)))
+            }
+        })
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::Blob(hash) => hash.update(bytes),
+        }
+    }
+
+    /// The hash in hexadecimal digits, and itself if it is a SHA-256.
+    fn finish(self) -> (String, Option<[u8; 32]>) {
+        match self {
+            Self::Sha256(hash) => {
+                let hash = hash.finalize();
+                (hex(&hash), Some(hash.into()))
+            }
+            Self::Blob(hash) => (hex(&hash.finalize()), None),
+        }
+    }
+}
+
 impl<'k> Partial<'k> {
-    /// Opens the partial download of `blob`, and reads it to continue its SHA-256.
+    /// Opens the partial download of `blob`, and reads it to continue its hash. A link is refused:
+    /// it would be written through.
     pub(crate) fn open(blob: &Path, known: &'k Known) -> Result<Self, PullError> {
         let mut name = blob.as_os_str().to_owned();
         name.push(".incomplete");
         let path = PathBuf::from(name);
         let mut options = File::options();
         let options = options.create(true).truncate(false).read(true).write(true);
+        let options = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let file = options.open(&path).map_err(PullError::io(&path))?;
-        let hash = Sha256::new();
+        let hash = Hash::of(known);
         let mut partial = Self {
             known,
             path,
@@ -53,8 +95,8 @@ impl<'k> Partial<'k> {
 
     fn take(&mut self, bytes: &[u8]) {
         self.len += bytes.len() as u64;
-        if self.known.sha256().is_some() {
-            self.hash.update(bytes);
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
         }
     }
 
@@ -72,7 +114,7 @@ impl<'k> Partial<'k> {
         let emptied = self.file.set_len(0);
         let begun = emptied.and_then(|()| self.file.seek(SeekFrom::Start(0)));
         begun.map_err(PullError::io(&self.path))?;
-        (self.hash, self.len) = (Sha256::new(), 0);
+        (self.hash, self.len) = (Hash::of(self.known), 0);
         Ok(())
     }
 
@@ -91,18 +133,19 @@ impl<'k> Partial<'k> {
         Ok(())
     }
 
-    /// Checks the SHA-256, syncs the bytes to disk and renames the file to its final name. Returns the SHA-256 if the hub
+    /// Checks the hash, syncs the bytes to disk and renames the file to its final name. Returns the SHA-256 if the hub
     /// gives one.
     pub(crate) fn finish(mut self, blob: &Path) -> Result<Option<[u8; 32]>, PullError> {
-        let sha256: [u8; 32] = core::mem::take(&mut self.hash).finalize().into();
-        let expected = self.known.sha256();
-        if let Some(expected) = expected {
-            let found = hex(&sha256);
-            if !found.eq_ignore_ascii_case(expected) {
-                let error = PullError::Sha256 {
+        let mut sha256 = None;
+        if let Some((expected, hash)) = self.known.checksum().zip(self.hash.take()) {
+            let (found, whole) = hash.finish();
+            sha256 = whole;
+            if !found.eq_ignore_ascii_case(expected.hex()) {
+                let error = PullError::Checksum {
                     file: self.known.path.clone(),
+                    name: expected.name(),
                     found,
-                    expected: expected.to_owned(),
+                    expected: expected.hex().to_owned(),
                 };
                 fs::remove_file(&self.path).map_err(PullError::io(&self.path))?;
                 return Err(error);
@@ -110,7 +153,7 @@ impl<'k> Partial<'k> {
         }
         self.file.sync_all().map_err(PullError::io(&self.path))?;
         fs::rename(&self.path, blob).map_err(PullError::io(blob))?;
-        Ok(expected.map(|_| sha256))
+        Ok(sha256)
     }
 }
 

@@ -115,7 +115,7 @@ impl PullRequest {
 /// Whether `path` stays inside the folder it is joined to.
 pub(crate) fn is_inside(path: &str) -> bool {
     let is_name = |name: &str| !matches!(name, "" | "." | "..");
-    !path.contains(['\\', '\0']) && path.split('/').all(is_name)
+    !path.contains(|c: char| c == '\\' || c.is_control()) && path.split('/').all(is_name)
 }
 
 /// Whether `text` is a commit: 40 hexadecimal digits.
@@ -151,7 +151,7 @@ mod tests {
     fn revisions_stay_in_their_folder() {
         let at = |revision| PullRequest::parse("a/b").unwrap().at(revision);
         assert_eq!(at("refs/pr/1").unwrap().revision, "refs/pr/1");
-        for revision in ["", "..", "a/../../b", "/etc", "a//b"] {
+        for revision in ["", "..", "a/../../b", "/etc", "a//b", "a\u{1b}[31m", "a\n"] {
             assert!(at(revision).is_err(), "{revision}");
         }
     }

@@ -198,13 +198,76 @@ fn other_bytes_are_refused_and_removed() {
     server.add("m.gguf", &[1; 1000]);
     server.send_other_bytes();
     let error = pulled(&server, "u/m", &folder.cache(), &mut Seen::default()).unwrap_err();
-    assert!(matches!(error, PullError::Sha256 { .. }), "{error}");
+    assert!(matches!(error, PullError::Checksum { .. }), "{error}");
     assert!(
-        error.to_string().starts_with("m.gguf: SHA-256 is "),
+        error.to_string().starts_with("m.gguf: the SHA-256 is "),
         "{error}"
     );
     let left = paths_under(&folder.0);
     assert!(left.iter().all(|path| path.ends_with(".lock")), "{left:?}");
+}
+
+#[test]
+fn bytes_of_small_files_are_checked_by_their_git_object() {
+    let folder = Folder::new("blob");
+    let server = StandIn::start();
+    server.add_small("m.gguf", &[1; 1000]);
+    server.send_other_bytes();
+    let error = pulled(&server, "u/m", &folder.cache(), &mut Seen::default()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("m.gguf: the Git object ID is "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_link_is_not_written_through() {
+    let folder = Folder::new("link");
+    let server = StandIn::start();
+    let etag = server.add("m.gguf", &[1; 1000]);
+    let (blobs, outside) = (
+        folder.0.join("models--u--m/blobs"),
+        folder.0.join("outside"),
+    );
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(&outside, "mine").unwrap();
+    std::os::unix::fs::symlink(&outside, blobs.join(format!("{etag}.incomplete"))).unwrap();
+    let error = pulled(&server, "u/m", &folder.cache(), &mut Seen::default()).unwrap_err();
+    assert!(matches!(error, PullError::Io { .. }), "{error}");
+    assert_eq!(fs::read_to_string(outside).unwrap(), "mine");
+}
+
+#[test]
+fn names_with_control_characters_are_refused() {
+    let folder = Folder::new("control");
+    let server = StandIn::start();
+    server.add("m\\u001b[31m.gguf", &[1; 10]);
+    let error = pulled(&server, "u/m", &folder.cache(), &mut Seen::default()).unwrap_err();
+    assert!(error.to_string().contains("control characters"), "{error}");
+    assert!(!error.to_string().contains('\u{1b}'), "{error:?}");
+}
+
+#[test]
+fn a_password_in_the_address_is_not_shown() {
+    let folder = Folder::new("password");
+    for endpoint in ["http://me:hush@127.0.0.1:1", "me:hush@127.0.0.1"] {
+        let error = Hub::new(endpoint, None).and_then(|hub| {
+            let found = pull(
+                &request("u/m"),
+                Some(&hub),
+                &folder.cache(),
+                &mut Seen::default(),
+            );
+            found.map(|_| ())
+        });
+        let shown = error.unwrap_err().to_string();
+        assert!(
+            !shown.contains("hush") && shown.contains("127.0.0.1"),
+            "{shown}"
+        );
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@
 )]
 
 use core::fmt::Write as _;
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -80,7 +81,8 @@ impl StandIn {
 
     /// Adds a file that the hub stores itself, under a Git object's name.
     pub(crate) fn add_small(&self, path: &str, bytes: &[u8]) {
-        let etag = hex(&Sha256::digest(path))[..40].to_owned();
+        let header = format!("blob {}\0", bytes.len());
+        let etag = hex(&Sha1::new_with_prefix(header).chain_update(bytes).finalize());
         self.put(path, bytes, etag, false);
     }
 
@@ -190,7 +192,8 @@ fn answer(state: &mut State, asked: &Asked, storage: u16, to: &mut TcpStream) {
         None => head(to, "404 Not Found", "X-Error-Code: EntryNotFound\r\n"),
         Some(file) if file.is_large => {
             let (etag, len) = (&file.etag, file.bytes.len());
-            let place = format!("http://localhost:{storage}/{etag}");
+            // Only the port differs: a token must not get there.
+            let place = format!("http://127.0.0.1:{storage}/{etag}");
             let linked = format!("X-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {len}\r\n");
             head(to, "302 Found", &format!("Location: {place}\r\n{linked}"));
         }
