@@ -1,5 +1,6 @@
 //! The server that hosts repositories.
 
+use crate::address::{escaped, followed, host_of, is_loopback, origin, shown};
 use crate::cache::{hub_home, setting};
 use crate::error::PullError;
 use crate::repo::{RepoId, is_commit, is_inside};
@@ -396,64 +397,6 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Scheme, host and port of an address.
-fn origin(url: &str) -> &str {
-    let start = url.find("://").map_or(0, |at| at + 3);
-    let end = url[start..].find(['/', '?', '#']);
-    end.map_or(url, |end| &url[..start + end])
-}
-
-/// The address that a redirection from `place` leads to.
-fn followed(place: &str, next: &str) -> Option<String> {
-    if next.starts_with("https://") || next.starts_with("http://") {
-        return Some(next.to_owned());
-    }
-    let is_path = next.starts_with('/') && !next.starts_with("//");
-    is_path.then(|| format!("{}{next}", origin(place)))
-}
-
-/// An address without the name and password in it.
-fn shown(url: &str) -> String {
-    let scheme = url.find("://").map_or(0, |at| at + 3);
-    match origin(url).rfind('@') {
-        Some(at) => format!("{}{}", &url[..scheme], &url[at + 1..]),
-        None => url.to_owned(),
-    }
-}
-
-/// The host of an address.
-fn host_of(endpoint: &str) -> Option<&str> {
-    let rest = endpoint
-        .strip_prefix("https://")
-        .or_else(|| endpoint.strip_prefix("http://"))?;
-    let authority = rest.split('/').next()?;
-    let authority = authority.rsplit('@').next()?;
-    let host = match authority.strip_prefix('[') {
-        Some(v6) => v6.split(']').next()?,
-        None => authority.split(':').next()?,
-    };
-    (!host.is_empty()).then_some(host)
-}
-
-/// The local machine is never reached through a proxy.
-fn is_loopback(host: &str) -> bool {
-    let address = host.parse::<core::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// A path, escaped for an address; `whole` if slashes are part of a name.
-fn escaped(path: &str, whole: bool) -> String {
-    path.bytes().fold(String::new(), |mut escaped, byte| {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-        if is_plain || (byte == b'/' && !whole) {
-            escaped.push(char::from(byte));
-        } else {
-            let _infallible = write!(escaped, "%{byte:02X}");
-        }
-        escaped
-    })
-}
-
 /// The token that `hf auth login` stored.
 fn kept_token() -> Option<String> {
     let named = std::env::var_os("HF_TOKEN_PATH").map(PathBuf::from);
@@ -490,25 +433,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
-        assert_eq!(escaped("a b/ü.gguf", false), "a%20b/%C3%BC.gguf");
-        assert_eq!(escaped("refs/pr/1", true), "refs%2Fpr%2F1");
-        assert_eq!(host_of("http://[::1]:80/x"), Some("::1"));
-        assert!(is_loopback("127.0.0.1") && is_loopback("::1") && !is_loopback("10.0.0.1"));
+    fn settings_that_are_wrong_are_named() {
         for endpoint in ["huggingface.co", "ftp://x", "https://", ""] {
             let error = Hub::new(endpoint, None).unwrap_err();
             assert!(error.to_string().starts_with("HF_ENDPOINT: "), "{error}");
         }
-        assert_eq!(host_of("http://me:hush@x:80/"), Some("x"));
-        assert_eq!(shown("http://me:h@sh@x/a@b"), "http://x/a@b");
-        for (next, expected) in [
-            ("/u/new", Some("https://x:1/u/new")),
-            ("http://y/z", Some("http://y/z")),
-            ("//y/z", None),
-        ] {
-            assert_eq!(followed("https://x:1/u/m?a=b", next).as_deref(), expected);
-        }
-        assert_ne!(origin("http://x:1/a"), origin("http://x:2/a"));
         let error = Hub::new("https://x", Some("hf_\n")).unwrap_err();
         assert!(error.to_string().starts_with("HF_TOKEN: "), "{error}");
     }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod address;
 mod cache;
 mod choose;
 mod download;
