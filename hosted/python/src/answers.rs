@@ -48,7 +48,7 @@ struct Shared {
     /// The names of the request's fields.
     names: Vec<FieldName>,
     /// Known from the first part on.
-    model: OnceLock<sluice::Model>,
+    model: OnceLock<sluice::model::ModelSource>,
 }
 
 /// An event of an answer. Texts are numbered from 0 over all prompts.

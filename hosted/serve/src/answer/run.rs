@@ -7,7 +7,7 @@ use crate::Log;
 use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
-use crate::models::Lease;
+use crate::models::{Lease, ModelUse};
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
 use sluice::sequence::{Choose, TokenReport};
@@ -49,8 +49,7 @@ pub(crate) struct TextAnswer {
     arrived: Instant,
     request: Arc<str>,
     log: Log,
-    /// Keeps the model in memory.
-    _lease: Lease,
+    _use: ModelUse,
 }
 
 struct Running {
@@ -112,7 +111,7 @@ impl TextAnswer {
             arrived: context.arrived,
             request: context.request.clone(),
             log: context.app.log().clone(),
-            _lease: lease,
+            _use: lease.into_use(),
         })
     }
 

@@ -11,6 +11,7 @@ use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
 use crate::models::{Lease, Loaded};
+use sluice::model::ModelSource;
 use sluice::sequence::Choose;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -178,7 +179,7 @@ impl Prepared {
     fn submit(self, context: &Context) -> Result<TextAnswer> {
         let generation = &self.terms.generation;
         let start = Start {
-            model: self.lease.model().clone(),
+            model: ModelSource::clone(self.lease.model()),
             name: self.lease.name().to_owned(),
             fingerprint: self.lease.fingerprint().to_owned(),
             created: unix_time(),

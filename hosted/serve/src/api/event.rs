@@ -2,7 +2,7 @@
 
 use crate::engine::{Score, Timings, Why};
 use core::time::Duration;
-use sluice::Model;
+use sluice::model::ModelSource;
 use sluice::sequence::{EndReason, TokenReport};
 use sluice_text::assistant::Delta;
 use sluice_text::sampling::SamplingSettings;
@@ -10,8 +10,8 @@ use sluice_text::sampling::SamplingSettings;
 /// What is known when the texts of a request start.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The model.
-    pub model: Model,
+    /// The model's file, with its tokenizer.
+    pub model: ModelSource,
     /// The name that the request used: the model's, or an adapter's.
     pub name: String,
     /// Equal for equal weights, adapters and rules of arithmetic.
@@ -178,7 +178,7 @@ pub struct Total {
 
 /// The bytes of a token's text.
 #[must_use]
-pub fn token_bytes(model: &Model, id: u32) -> Vec<u8> {
+pub fn token_bytes(model: &ModelSource, id: u32) -> Vec<u8> {
     let tokenizer = model.tokenizer();
     let mut piece = vec![0; tokenizer.piece_len_max()];
     match tokenizer.decode_piece(id, &mut piece) {

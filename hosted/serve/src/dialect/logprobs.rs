@@ -2,7 +2,7 @@
 
 use crate::api::token_bytes;
 use serde_json::{Map, Value, json};
-use sluice::Model;
+use sluice::model::ModelSource;
 use sluice::sequence::TokenReport;
 use sluice_core::sampler::TokenLogProbability;
 
@@ -11,7 +11,7 @@ fn token_text(bytes: &[u8]) -> String {
 }
 
 /// An entry of a chat's `logprobs.content`.
-pub(super) fn chat(model: &Model, report: &TokenReport) -> Value {
+pub(super) fn chat(model: &ModelSource, report: &TokenReport) -> Value {
     let mut entry = entry_of(model, &report.chosen);
     let top = report
         .top
@@ -23,7 +23,7 @@ pub(super) fn chat(model: &Model, report: &TokenReport) -> Value {
 }
 
 /// An entry that also has token IDs, for llama-server's own routes.
-pub(super) fn native(model: &Model, report: &TokenReport) -> Value {
+pub(super) fn native(model: &ModelSource, report: &TokenReport) -> Value {
     let with_id = |token: &TokenLogProbability| {
         let mut entry = entry_of(model, token);
         entry.insert("id".into(), token.id.into());
@@ -39,7 +39,7 @@ pub(super) fn native(model: &Model, report: &TokenReport) -> Value {
     Value::Object(entry)
 }
 
-fn entry_of(model: &Model, token: &TokenLogProbability) -> Map<String, Value> {
+fn entry_of(model: &ModelSource, token: &TokenLogProbability) -> Map<String, Value> {
     let bytes = token_bytes(model, token.id);
     let mut entry = Map::new();
     entry.insert("token".into(), token_text(&bytes).into());
@@ -60,7 +60,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn push(&mut self, model: &Model, report: &TokenReport) {
+    pub(super) fn push(&mut self, model: &ModelSource, report: &TokenReport) {
         let text = token_text(&token_bytes(model, report.chosen.id));
         let mut top = Map::new();
         for token in report.top.iter().chain([&report.chosen]) {
@@ -78,7 +78,12 @@ impl Lists {
     }
 
     /// Adds a prompt token, with its score if there is one. The first token has none.
-    pub(super) fn push_prompt(&mut self, model: &Model, token: u32, report: Option<&TokenReport>) {
+    pub(super) fn push_prompt(
+        &mut self,
+        model: &ModelSource,
+        token: u32,
+        report: Option<&TokenReport>,
+    ) {
         let offset = self.offset;
         if let Some(report) = report {
             self.push(model, report);

@@ -42,7 +42,7 @@ impl Entry {
         &self.metrics
     }
 
-    /// Adds `n` to the waiting ones of a share, unless it already has `max`: nobody fills the queue for others.
+    /// Adds `n` to the waiting ones of a share, unless it already has `max`: no share fills the queue for others.
     pub(super) fn queue(&self, share: &Share, n: usize, max: usize) -> Result<(), JobError> {
         let mut waiting = self.lock_waiting();
         let n_waiting = waiting.get(share).copied().unwrap_or_default();

@@ -93,6 +93,7 @@ impl EngineHandle {
             model,
             limits,
             metrics,
+            parked,
             speculation,
             drafter,
         } = options;
@@ -100,12 +101,20 @@ impl EngineHandle {
         let mut session = model.session_on(&self.inner.team, cached)?;
         session.set_speculation(speculation);
         session.set_drafter(drafter);
-        let entry = Arc::new(Entry::new(metrics, session.limits().n_ctx));
+        let n_ctx = session.limits().n_ctx;
         let mut models = lock(&self.inner.models);
-        models.last += 1;
-        let id = ModelId(models.last);
-        models.entries.insert(id, Arc::clone(&entry));
+        let known = parked.and_then(|id| Some((id, Arc::clone(models.entries.get(&id)?))));
+        let known = known.filter(|(_, entry)| entry.n_ctx() == n_ctx && !entry.is_lost());
+        let (id, entry) = known.unwrap_or_else(|| {
+            models.last += 1;
+            let (id, entry) = (ModelId(models.last), Arc::new(Entry::new(metrics, n_ctx)));
+            models.entries.insert(id, Arc::clone(&entry));
+            (id, entry)
+        });
         drop(models);
+        if let Some(parked) = parked.filter(|parked| *parked != id) {
+            self.remove(parked);
+        }
         self.send(Command::Add(Box::new(SchedulerParts {
             id,
             session,
@@ -174,6 +183,18 @@ impl EngineHandle {
     pub fn remove(&self, model: ModelId) {
         lock(&self.inner.models).entries.remove(&model);
         self.send(Command::Remove(model));
+    }
+
+    /// Parks all texts of a model and frees its memory. They go on, and so do those that are submitted meanwhile, when
+    /// the same model is added again ([`ModelOptions::parked`]), or end when it is removed.
+    ///
+    /// # Errors
+    /// The receiver sees a closed channel if the model is not there.
+    #[must_use]
+    pub fn suspend(&self, model: ModelId) -> oneshot::Receiver<()> {
+        let (answer, receiver) = oneshot::channel();
+        self.send(Command::Suspend(model, answer));
+        receiver
     }
 
     /// Submits a text to be generated. Does not wait.

@@ -11,7 +11,7 @@
 //! pace                  lengths of turns, and their parts
 //! pool · tasks
 //! queue · running
-//! admission · plan
+//! admission · plan · suspended
 //! step
 //! scheduler
 //! thread                commands between turns, turns of all models
@@ -33,6 +33,7 @@ mod scheduler;
 mod share;
 mod slot;
 mod step;
+mod suspended;
 mod tasks;
 mod telemetry;
 mod thread;

@@ -1,5 +1,6 @@
 //! Options of an engine and its models.
 
+use super::job::ModelId;
 use crate::metrics::Metrics;
 use core::time::Duration;
 use sluice::speculate::{Drafter, SpeculationOptions};
@@ -40,6 +41,9 @@ pub struct ModelOptions {
     /// Its context: `n_ctx` tokens over all texts, `n_seq` texts, the types of keys and values, the maximum number of
     /// tokens in a step. Room for caches is added.
     pub limits: Limits,
+    /// The number that it had when it was suspended ([`EngineHandle::suspend`](super::EngineHandle::suspend)): its
+    /// texts go on.
+    pub parked: Option<ModelId>,
     /// The metrics to update.
     pub metrics: Arc<Metrics>,
     /// How far to speculate; `None` turns speculation off.

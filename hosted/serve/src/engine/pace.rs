@@ -322,7 +322,7 @@ mod tests {
             mine,
         ];
         let read = |n_rows| shares(PACE, &costs(), writing(n_rows), &all, &owners(n_rows));
-        // Nobody writes: half. Others write for 10 ms of 50 ms: 25 ms. They write for longer than a turn: as long.
+        // No text is written: half. Others write for 10 ms of 50 ms: 25 ms. They write for longer than a turn: as long.
         assert!(read(0)[3].abs_diff(100) <= 4, "{:?}", read(0));
         assert!(read(10)[3].abs_diff(25) <= 4, "{:?}", read(10));
         let part = read(100)[3];

@@ -137,6 +137,17 @@ impl Queue {
         taken
     }
 
+    /// Forgets what depends on the session: searches of the disk, and halves of tasks.
+    pub(super) fn leave_session(&mut self) {
+        for waiting in self.lanes.iter_mut().flat_map(|lane| &mut lane.texts) {
+            waiting.fetch = Fetch::NotYet;
+        }
+        for mut task in self.holding.drain(..) {
+            task.leave_session();
+            self.tasks.push_front(task);
+        }
+    }
+
     /// Removes choices whose client has disconnected or whose deadline has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let entry = &self.entry;

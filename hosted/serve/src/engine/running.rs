@@ -131,6 +131,14 @@ impl Running {
 
     /// Removes the texts that have ended, and returns their sequences to the pool.
     pub(super) fn take_out(&mut self, pool: &mut Pool, entry: &Entry) {
+        for text in self.take_ended(entry) {
+            pool.close(text);
+        }
+    }
+
+    /// Removes the texts that have ended, and sends their ends.
+    pub(super) fn take_ended(&mut self, entry: &Entry) -> Vec<Text> {
+        let mut ended = Vec::new();
         let is_ended = |run: &Run| run.end.is_some();
         while let Some((&id, _)) = self.runs.iter().find(|(_, run)| is_ended(run))
             && let Some(mut run) = self.runs.remove(&id)
@@ -141,8 +149,9 @@ impl Running {
             if !request.flush() && !request.is_closed() {
                 self.ending.push(Rc::clone(request));
             }
-            pool.close(text);
+            ended.push(text);
         }
+        ended
     }
 
     /// Sends the events. Readers that have not yet seen the previous ones are waiting for a CPU, possibly for

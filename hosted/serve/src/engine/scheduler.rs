@@ -13,6 +13,7 @@ use super::running::Running;
 use super::share::Ledger;
 use super::slot::{SlotAction, SlotDone};
 use super::step::step;
+use super::suspended::Suspended;
 use super::tasks::{Progress, Task, TaskEngines, TaskKind};
 use super::telemetry::{Stage, Stages};
 use super::view::{ModelView, SlotView};
@@ -72,6 +73,44 @@ impl ModelScheduler {
             stages: parts.stages,
             log,
         }
+    }
+
+    /// Parks all texts and frees the model's memory.
+    pub(super) fn suspend(mut self) -> Suspended {
+        self.running.take_out(&mut self.pool, &self.entry);
+        for run in self.running.runs_mut() {
+            if !run.text().is_parked() {
+                run.park(&mut self.pool, &self.entry);
+            }
+        }
+        self.running.take_out(&mut self.pool, &self.entry);
+        self.queue.leave_session();
+        self.pool.write_behind(usize::MAX);
+        Suspended {
+            id: self.id,
+            identity: self.pool.session().model().identity().clone(),
+            queue: self.queue,
+            running: self.running,
+            ledger: self.ledger,
+            entry: self.entry,
+            jobs: Vec::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    /// Goes on with the work of the same model.
+    pub(super) fn resume(&mut self, suspended: Suspended) {
+        let (before, now) = (&suspended.identity, self.pool.session().model().identity());
+        let is_same_hash = before.hash().is_some() && before.hash() == now.hash();
+        if before.place() != now.place() && !is_same_hash {
+            let message = "the model's file changed while the text waited for its next turn";
+            return suspended.close(&JobError::Failed(message.to_owned()));
+        }
+        (self.queue, self.running) = (suspended.queue, suspended.running);
+        self.ledger = suspended.ledger;
+        suspended.jobs.into_iter().for_each(|job| self.push(job));
+        let tasks = suspended.tasks.into_iter();
+        tasks.for_each(|task| self.push_task(task));
     }
 
     pub(super) const fn id(&self) -> ModelId {

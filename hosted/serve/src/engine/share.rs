@@ -135,7 +135,7 @@ fn load(n_places: usize, share: &Share) -> f64 {
 }
 
 /// The time that was spent on each share that has work, in seconds, for keys divided by their weights. A share that
-/// comes anew begins with what the least served one has: it neither repays nor has saved anything.
+/// returns begins with what the least served one has: it neither repays nor has saved anything.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     keys: HashMap<Arc<str>, f64>,

@@ -4,6 +4,7 @@ use super::job::{Job, JobError, ModelId};
 use super::pool::StoredFile;
 use super::scheduler::{ModelScheduler, SchedulerParts};
 use super::slot::{SlotAction, SlotDone};
+use super::suspended::Suspended;
 use super::tasks::Task;
 use super::telemetry::{Stage, Stages};
 use crate::Log;
@@ -15,9 +16,11 @@ use tokio::sync::oneshot;
 
 /// A command to the thread.
 pub(super) enum Command {
-    /// Add a model, which has no texts yet.
+    /// Add a model, which has no texts yet unless it was suspended.
     Add(Box<SchedulerParts>),
     Remove(ModelId),
+    /// Park all texts of a model, free its memory, and answer.
+    Suspend(ModelId, oneshot::Sender<()>),
     Job(Box<Job>),
     Task(ModelId, Task),
     Slot(ModelId, SlotCommand),
@@ -37,14 +40,23 @@ pub(super) struct SlotCommand {
 /// Pause if there is work but none can be done, because of a slow reader or the disk.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The models of the thread.
+#[derive(Default)]
+struct Models {
+    loaded: Vec<ModelScheduler>,
+    suspended: Vec<Suspended>,
+    /// Index of the model whose turn was last.
+    next: usize,
+    stop: Option<Instant>,
+}
+
 /// Runs until it is asked to stop.
 pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
-    let mut models: Vec<ModelScheduler> = Vec::new();
-    let mut next = 0;
-    let (mut stop, mut is_stuck) = (None::<Instant>, false);
+    let mut models = Models::default();
+    let mut is_stuck = false;
     loop {
-        let has_work = models.iter().any(ModelScheduler::has_work);
-        if let Some(until) = stop
+        let has_work = models.has_work();
+        if let Some(until) = models.stop
             && (!has_work || Instant::now() >= until)
         {
             break;
@@ -57,9 +69,9 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
         match receive(commands, wait) {
             Ok(Some(command)) => {
                 let start = Instant::now();
-                take(command, &mut models, &mut stop);
+                models.take(command);
                 while let Ok(command) = commands.try_recv() {
-                    take(command, &mut models, &mut stop);
+                    models.take(command);
                 }
                 stages.note(Stage::Pop, start);
             }
@@ -67,9 +79,12 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
             // All handles were dropped.
             Err(()) => break,
         }
-        is_stuck = !turn(&mut models, &mut next, log);
+        is_stuck = !models.turn(log);
     }
-    for mut model in models {
+    for mut model in models.loaded {
+        model.close(&JobError::Gone);
+    }
+    for model in models.suspended {
         model.close(&JobError::Gone);
     }
 }
@@ -85,70 +100,113 @@ fn receive(commands: &Receiver<Command>, wait: Duration) -> Result<Option<Comman
     }
 }
 
-fn take(command: Command, models: &mut Vec<ModelScheduler>, stop: &mut Option<Instant>) {
-    match command {
-        Command::Add(parts) => models.push(ModelScheduler::new(*parts)),
-        Command::Remove(id) => {
-            if let Some(at) = models.iter().position(|model| model.id() == id) {
-                models.remove(at).close(&JobError::Gone);
-            }
-        }
-        // If the job is dropped, its receivers see a closed channel.
-        Command::Job(job) => {
-            if let Some(model) = find(models, job.model) {
-                model.push(*job);
-            }
-        }
-        Command::Task(id, task) => match find(models, id) {
-            Some(model) => model.push_task(task),
-            None => task.answer(Err(JobError::Gone)),
-        },
-        Command::Slot(id, command) => {
-            let SlotCommand {
-                slot,
-                action,
-                answer,
-            } = command;
-            let act = |model: &mut ModelScheduler| model.act(slot, &action);
-            let _sent = answer.send(find(models, id).map_or(Err(JobError::Gone), act));
-        }
-        Command::PagesRead(id, arrival, files) => {
-            if let Some(model) = find(models, id) {
-                model.put_pages(arrival, files);
-            }
-        }
-        Command::Stop(until) => *stop = Some(until),
+impl Models {
+    fn has_work(&self) -> bool {
+        self.loaded.iter().any(ModelScheduler::has_work) || !self.suspended.is_empty()
     }
-}
 
-fn find(models: &mut [ModelScheduler], id: ModelId) -> Option<&mut ModelScheduler> {
-    models.iter_mut().find(|model| model.id() == id)
-}
-
-/// Runs a turn of the next model that has work; false if nothing could be done for any.
-fn turn(models: &mut Vec<ModelScheduler>, next: &mut usize, log: &Log) -> bool {
-    for _ in 0..models.len() {
-        *next = (*next + 1) % models.len();
-        let model = &mut models[*next];
-        if !model.has_work() {
-            continue;
-        }
-        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| model.turn()));
-        match worked {
-            Ok(true) => return true,
-            Ok(false) => {}
-            Err(_) => {
-                // After a panic, the model's state cannot be trusted. Other models do not share it.
-                log("the engine panicked; its model is unloaded");
-                let mut broken = models.remove(*next);
-                let error = JobError::Failed("the engine failed".to_owned());
-                broken.lose();
-                let closed = AssertUnwindSafe(|| broken.close(&error));
-                let _ended = std::panic::catch_unwind(closed);
-                *next = 0;
-                return true;
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Add(parts) => {
+                let mut model = ModelScheduler::new(*parts);
+                if let Some(suspended) = self.take_suspended(model.id()) {
+                    model.resume(suspended);
+                }
+                self.loaded.push(model);
             }
+            Command::Remove(id) => {
+                if let Some(mut model) = self.take_loaded(id) {
+                    model.close(&JobError::Gone);
+                }
+                if let Some(suspended) = self.take_suspended(id) {
+                    suspended.close(&JobError::Gone);
+                }
+            }
+            Command::Suspend(id, answer) => {
+                if let Some(model) = self.take_loaded(id) {
+                    self.suspended.push(model.suspend());
+                    let _sent = answer.send(());
+                }
+            }
+            // If the job is dropped, its receivers see a closed channel.
+            Command::Job(job) => match self.find(job.model) {
+                Some(model) => model.push(*job),
+                None => {
+                    if let Some(model) = self.find_suspended(job.model) {
+                        model.jobs.push(*job);
+                    }
+                }
+            },
+            Command::Task(id, task) => match self.find(id) {
+                Some(model) => model.push_task(task),
+                None => match self.find_suspended(id) {
+                    Some(model) => model.tasks.push(task),
+                    None => task.answer(Err(JobError::Gone)),
+                },
+            },
+            Command::Slot(id, command) => {
+                let SlotCommand {
+                    slot,
+                    action,
+                    answer,
+                } = command;
+                let act = |model: &mut ModelScheduler| model.act(slot, &action);
+                let _sent = answer.send(self.find(id).map_or(Err(JobError::Gone), act));
+            }
+            Command::PagesRead(id, arrival, files) => {
+                if let Some(model) = self.find(id) {
+                    model.put_pages(arrival, files);
+                }
+            }
+            Command::Stop(until) => self.stop = Some(until),
         }
     }
-    false
+
+    fn find(&mut self, id: ModelId) -> Option<&mut ModelScheduler> {
+        self.loaded.iter_mut().find(|model| model.id() == id)
+    }
+
+    fn find_suspended(&mut self, id: ModelId) -> Option<&mut Suspended> {
+        self.suspended.iter_mut().find(|model| model.id == id)
+    }
+
+    fn take_loaded(&mut self, id: ModelId) -> Option<ModelScheduler> {
+        let at = self.loaded.iter().position(|model| model.id() == id)?;
+        Some(self.loaded.remove(at))
+    }
+
+    fn take_suspended(&mut self, id: ModelId) -> Option<Suspended> {
+        let at = self.suspended.iter().position(|model| model.id == id)?;
+        Some(self.suspended.remove(at))
+    }
+
+    /// Runs a turn of the next model that has work; false if nothing could be done for any.
+    fn turn(&mut self, log: &Log) -> bool {
+        self.suspended.iter_mut().for_each(Suspended::sweep);
+        let models = &mut self.loaded;
+        for _ in 0..models.len() {
+            self.next = (self.next + 1) % models.len();
+            let model = &mut models[self.next];
+            if !model.has_work() {
+                continue;
+            }
+            let worked = std::panic::catch_unwind(AssertUnwindSafe(|| model.turn()));
+            match worked {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => {
+                    // After a panic, the model's state cannot be trusted. Other models do not share it.
+                    log("the engine panicked; its model is unloaded");
+                    let mut broken = models.remove(self.next);
+                    let error = JobError::Failed("the engine failed".to_owned());
+                    broken.lose();
+                    let closed = AssertUnwindSafe(|| broken.close(&error));
+                    let _ended = std::panic::catch_unwind(closed);
+                    self.next = 0;
+                    return true;
+                }
+            }
+        }
+        false
+    }
 }

@@ -11,11 +11,23 @@ use std::sync::Arc;
 
 /// A model in use, and the adapters: they stay in memory until this is dropped.
 pub(crate) struct Lease {
-    pub(super) models: Arc<Models>,
-    pub(super) index: usize,
+    pub(super) user: ModelUser,
     pub(super) loaded: Arc<Loaded>,
     /// The adapters that the request is computed with.
     pub(super) adapter: Option<LeasedAdapter>,
+}
+
+/// One of the requests that use a model.
+pub(super) struct ModelUser {
+    pub(super) models: Arc<Models>,
+    pub(super) index: usize,
+}
+
+/// The use of a model by texts that the engine computes, with their adapters. It keeps none of the model's memory: if
+/// other models have waited for too long, the engine parks its texts and the model is unloaded until its next turn.
+pub(crate) struct ModelUse {
+    _user: ModelUser,
+    _adapter: Option<LeasedAdapter>,
 }
 
 /// The adapters of a request.
@@ -45,14 +57,14 @@ impl Models {
         let names_model = named.is_some();
         let is_asked = names_model || choice.adapters.is_some();
         let adapters = choice.adapters.as_deref();
-        let wanted = self.adapters.wanted(lease.index, named, adapters)?;
+        let wanted = self.adapters.wanted(lease.user.index, named, adapters)?;
         let leased = self.with_adapters(lease, &wanted, names_model).await;
         leased.map_err(|error| if is_asked { error } else { error.of_server() })
     }
 
     /// A model with the adapters that apply to all requests.
     pub(super) async fn with_usual_adapters(&self, lease: Lease) -> Result<Lease, ApiError> {
-        let wanted = self.adapters.wanted(lease.index, None, None)?;
+        let wanted = self.adapters.wanted(lease.user.index, None, None)?;
         self.with_adapters(lease, &wanted, false).await
     }
 
@@ -100,6 +112,14 @@ impl Models {
 }
 
 impl Lease {
+    /// Gives up the model, once its texts have been submitted.
+    pub(crate) fn into_use(self) -> ModelUse {
+        ModelUse {
+            _user: self.user,
+            _adapter: self.adapter,
+        }
+    }
+
     /// The name the request used: the model's, or an adapter's.
     pub(crate) fn name(&self) -> &str {
         match &self.adapter {
@@ -135,7 +155,7 @@ impl Deref for Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ModelUser {
     fn drop(&mut self) {
         let entry = &self.models.entries[self.index];
         self.models.touch(entry);

@@ -1,5 +1,6 @@
 //! A model in memory, with everything that requests need of it.
 
+use super::Entry;
 use super::options::{Listed, ModelsOptions};
 use crate::chat::prompt::Prompts;
 use crate::engine::{EngineHandle, ModelId, ModelOptions, reads_whole};
@@ -57,7 +58,7 @@ impl Loaded {
         options: &ModelsOptions,
         engine: &EngineHandle,
         team: &Team,
-        metrics: &Arc<Metrics>,
+        entry: &Entry,
         stop: &StopFlag,
     ) -> Result<Self, LoadFailure> {
         let opened = match opened {
@@ -108,7 +109,8 @@ impl Loaded {
         let added = engine.add(ModelOptions {
             model: model.clone(),
             limits,
-            metrics: metrics.clone(),
+            metrics: Arc::clone(&entry.metrics),
+            parked: entry.place().parked,
             speculation: speculation.as_ref().map(|all| all.options(&limits)),
             drafter,
         });
@@ -116,16 +118,15 @@ impl Loaded {
             is_memory: matches!(error, SessionError::Memory { .. }),
             message: format!("{}: {error}", opened.name()),
         })?;
+        let own = || EmbedOptions::of(&opened).pooling;
         Ok(Self {
             id,
             name: listed.name.clone(),
             limits,
             prompts,
-            pooling: options
-                .pooling
-                .unwrap_or_else(|| EmbedOptions::of(&opened).pooling),
+            pooling: options.pooling.unwrap_or_else(own),
             fingerprint: format!("{}-c{CONTRACT_VERSION}", model.fingerprint()),
-            metrics: metrics.clone(),
+            metrics: Arc::clone(&entry.metrics),
             speculates: limits.n_draft > 0 && !model.embeds(),
             model,
             vocabulary: OnceLock::new(),

@@ -1,13 +1,15 @@
 //! The models of a server: which ones exist, which are in memory, and which requests use them.
 //!
 //! A request [acquires](Models::acquire) a model and waits while it is loaded; other requests continue meanwhile. The
-//! least recently used of the unused models may be unloaded to make room for another one.
+//! least recently used of the unused models may be unloaded to make room for another one. If all are in use, models take
+//! turns (`turns`).
 
 mod lease;
 mod loaded;
 mod options;
+mod turns;
 
-pub(crate) use lease::Lease;
+pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
 pub use options::{ModelsOptions, NamedModel};
 
@@ -17,15 +19,15 @@ use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use loaded::{LoadFailure, loading_team};
+use lease::ModelUser;
 use options::{Listed, find, listed};
 use sluice::Team;
 use sluice::model::ModelSource;
 use sluice_core::team::StopFlag;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, watch};
+use turns::{Place, Waiting};
 
 /// The models of a server.
 pub(crate) struct Models {
@@ -58,6 +60,7 @@ struct Entry {
     used: AtomicU64,
     /// The number of requests that wait for it.
     waiting: AtomicUsize,
+    place: Mutex<Place>,
 }
 
 /// The state of a model.
@@ -98,6 +101,7 @@ impl Models {
             opened: Mutex::new(opened.next()),
             used: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            place: Mutex::default(),
         });
         Ok(Self {
             entries: entries.collect(),
@@ -176,10 +180,11 @@ impl Models {
         let eager: Vec<_> = self.listed.iter().filter(|listed| listed.eager).collect();
         for listed in eager.into_iter().take(self.options.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
-            self.wait_for(index).await?;
+            let waiting = Waiting::new(&self.entries[index]);
+            self.wait_for(index, &waiting).await?;
             // Load the adapters that apply to all requests now, so that a bad one is reported at startup; unless a
             // request has already replaced the model.
-            if let Some(lease) = self.take(index) {
+            if let Some(lease) = self.take(index, Some(&waiting)) {
                 let lease = self.with_usual_adapters(lease).await;
                 lease.map_err(|error| error.to_string())?;
             }
@@ -191,19 +196,25 @@ impl Models {
     pub(crate) async fn acquire(self: &Arc<Self>, name: Option<&str>) -> Result<Lease, ApiError> {
         let index = find(&self.listed, name)?;
         loop {
-            if let Some(lease) = self.take(index) {
+            if let Some(lease) = self.take(index, None) {
                 return Ok(lease);
             }
-            let loaded = self.wait_for(index).await;
+            let waiting = Waiting::new(&self.entries[index]);
+            let loaded = self.wait_for(index, &waiting).await;
             loaded.map_err(|why| {
                 ApiError::unavailable(format!("the model could not be loaded: {why}"))
             })?;
+            if let Some(lease) = self.take(index, Some(&waiting)) {
+                return Ok(lease);
+            }
         }
     }
 
     /// The model called `name`, if it is in memory.
     pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
-        Ok(self.take(find(&self.listed, name)?))
+        let index = find(&self.listed, name)?;
+        let _table = self.lock();
+        Ok(self.lease(index))
     }
 
     /// Stops loading models.
@@ -213,159 +224,35 @@ impl Models {
         self.adapters.stop();
     }
 
-    fn take(self: &Arc<Self>, index: usize) -> Option<Lease> {
+    /// The model, if it is in memory and it is the request's turn: others may wait for its place, and then only those
+    /// requests use it that waited for it before.
+    fn take(self: &Arc<Self>, index: usize, waited: Option<&Waiting<'_>>) -> Option<Lease> {
         let _table = self.lock();
+        let entry = &self.entries[index];
+        let is_allowed = match waited {
+            Some(waited) => waited.may_use(),
+            None => !entry.place().is_leaving,
+        };
+        is_allowed.then(|| self.lease(index)).flatten()
+    }
+
+    /// The model, if it is in memory. The table must be locked.
+    fn lease(self: &Arc<Self>, index: usize) -> Option<Lease> {
         let entry = &self.entries[index];
         let State::Loaded(loaded) = entry.state.borrow().clone() else {
             return None;
         };
         entry.users.fetch_add(1, Ordering::Relaxed);
         self.touch(entry);
-        Some(Lease {
+        let user = ModelUser {
             models: self.clone(),
             index,
+        };
+        Some(Lease {
+            user,
             loaded,
             adapter: None,
         })
-    }
-
-    /// Waits until the model is loaded, and starts loading it if that has not been done.
-    async fn wait_for(self: &Arc<Self>, index: usize) -> Result<(), String> {
-        let entry = &self.entries[index];
-        let _waiting = Waiting::new(entry);
-        let mut states = entry.state.subscribe();
-        {
-            let _table = self.lock();
-            let is_idle = matches!(*entry.state.borrow(), State::Unloaded | State::Failed(_));
-            if is_idle {
-                entry.state.send_replace(State::Loading);
-                let models = self.clone();
-                tokio::spawn(async move { models.load(index).await });
-            }
-        }
-        let state = states
-            .wait_for(|state| !matches!(state, State::Loading))
-            .await;
-        match state.as_deref() {
-            Ok(State::Failed(why)) => Err(why.clone()),
-            Ok(_) => Ok(()),
-            Err(_) => Err("the server is shutting down".to_owned()),
-        }
-    }
-
-    /// Loads a model, unloading others if necessary.
-    async fn load(self: Arc<Self>, index: usize) {
-        let state = match self.loading.acquire().await {
-            Ok(_permit) => loop {
-                self.make_room().await;
-                match self.load_now(index).await {
-                    Ok(loaded) => break State::Loaded(Arc::new(loaded)),
-                    Err(failure) if failure.is_memory && self.unload_one() => {}
-                    Err(failure) => break State::Failed(failure.message),
-                }
-            },
-            Err(_) => State::Failed("the server is shutting down".to_owned()),
-        };
-        // An error at startup ends the server, which reports it; it is not logged twice.
-        let ends_it = self.listed[index].eager && self.is_starting();
-        if let (State::Failed(why), false) = (&state, ends_it) {
-            (self.log)(&format!(
-                "model {:?} could not be loaded: {why}",
-                self.listed[index].name
-            ));
-        }
-        let _table = self.lock();
-        self.touch(&self.entries[index]);
-        self.entries[index].state.send_replace(state);
-    }
-
-    async fn load_now(self: &Arc<Self>, index: usize) -> Result<Loaded, LoadFailure> {
-        let begun = Instant::now();
-        let models = self.clone();
-        let loaded = tokio::task::spawn_blocking(move || {
-            let plain = |message| LoadFailure {
-                message,
-                is_memory: false,
-            };
-            // While no other model is loaded, the team is idle and can load this one.
-            let team = if models.n_loaded() == 0 {
-                models.team.clone()
-            } else {
-                loading_team(&models.team).map_err(|error| plain(error.to_string()))?
-            };
-            let (listed, entry) = (&models.listed[index], &models.entries[index]);
-            let opened = entry.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            let opened = { opened }.take();
-            let (options, stop) = (&models.options, &models.stop);
-            let (engine, metrics) = (&models.engine, &entry.metrics);
-            Loaded::load(listed, opened, options, engine, &team, metrics, stop)
-        });
-        let loaded = loaded.await.unwrap_or_else(|_| {
-            Err(LoadFailure {
-                message: "loading failed".to_owned(),
-                is_memory: false,
-            })
-        })?;
-        let (name, time) = (&self.listed[index].name, begun.elapsed());
-        (self.log)(&format!(
-            "model {name:?} loaded in {:.2} s",
-            time.as_secs_f64()
-        ));
-        loaded.say_experts(&self.log);
-        let (log, model) = (self.log.clone(), name.clone());
-        let log = move |text: &str| log(&format!("model {model:?}: {text}"));
-        loaded.model().identify_when_idle(log);
-        if self.options.experts.is_some() && loaded.model().experts().is_none() {
-            (self.log)(&format!(
-                "model {name:?} has no experts to keep on disk: --expert-cache has no effect"
-            ));
-        }
-        let why_not = loaded.model().config().why_not_remove();
-        if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
-            (self.log)(&format!(
-                "model {name:?} {reason}: --context-shift has no effect, and answers end when the context is full"
-            ));
-        }
-        Ok(loaded)
-    }
-
-    /// Waits until there is room for one more model.
-    async fn make_room(&self) {
-        loop {
-            let released = self.released.notified();
-            if self.options.max == 0 || self.n_loaded() < self.options.max || self.unload_one() {
-                return;
-            }
-            released.await;
-        }
-    }
-
-    fn n_loaded(&self) -> usize {
-        let states = self.entries.iter().map(|entry| entry.state.borrow());
-        states
-            .filter(|state| matches!(**state, State::Loaded(_)))
-            .count()
-    }
-
-    /// Unloads the least recently used of the unused models. Returns whether there was one.
-    fn unload_one(&self) -> bool {
-        let table = self.lock();
-        let idle = self.entries.iter().enumerate().filter(|(_, entry)| {
-            let is_loaded = matches!(*entry.state.borrow(), State::Loaded(_));
-            is_loaded && entry.users.load(Ordering::Relaxed) == 0
-        });
-        let oldest = idle.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
-        let Some((index, entry)) = oldest else {
-            return false;
-        };
-        if let State::Loaded(loaded) = entry.state.send_replace(State::Unloaded) {
-            self.engine.remove(loaded.id);
-        }
-        self.adapters.forget(index);
-        // Unlock first: the log's reader may request a model.
-        drop(table);
-        (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
-        true
     }
 
     fn touch(&self, entry: &Entry) {
@@ -375,24 +262,6 @@ impl Models {
 
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a request that waits for its model.
-struct Waiting<'e>(&'e Entry);
-
-impl<'e> Waiting<'e> {
-    fn new(entry: &'e Entry) -> Self {
-        let n = entry.waiting.fetch_add(1, Ordering::Relaxed) + 1;
-        entry.metrics.loading(n);
-        Self(entry)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let n = self.0.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.0.metrics.loading(n);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::adapters::AdaptersOptions;
 use crate::api::ApiError;
+use core::time::Duration;
 use sluice::Limits;
 use sluice::draft::SpeculationSetup;
 use sluice::experts::ExpertOptions;
@@ -28,6 +29,8 @@ pub struct ModelsOptions {
     pub folder: Option<PathBuf>,
     /// Maximum number of models in memory; 4 by default, 0 for no limit.
     pub max: usize,
+    /// How long a model may keep its place while another waits for it, before its texts are parked; 60 s by default.
+    pub turn: Duration,
     /// The limits of each model; 4 texts at once by default.
     pub limits: Limits,
     /// Whether older tokens are dropped when the context is full, unless a request overrides it; false by default.
@@ -53,6 +56,7 @@ impl Default for ModelsOptions {
             named: Vec::new(),
             folder: None,
             max: 4,
+            turn: Duration::from_secs(60),
             limits: Limits {
                 n_seq: 4,
                 ..Limits::default()

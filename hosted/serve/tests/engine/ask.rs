@@ -143,6 +143,12 @@ impl Setup {
             telemetry: None,
         };
         let engine = EngineHandle::start(team, options, Arc::new(|_: &str| ())).unwrap();
+        let id = self.add(&engine, None);
+        (engine, id)
+    }
+
+    /// Adds the model to an engine; `parked` is its number if it was suspended there.
+    pub(crate) fn add(&self, engine: &EngineHandle, parked: Option<ModelId>) -> ModelId {
         let limits = Limits {
             n_ctx: self.n_ctx,
             n_seq: self.n_seq,
@@ -151,11 +157,12 @@ impl Setup {
             ..Limits::default()
         };
         let metrics = Arc::new(Metrics::new("test"));
-        let id = engine
+        engine
             .add(ModelOptions {
                 model: self.model.clone(),
                 limits,
                 metrics,
+                parked,
                 speculation: self.drafts,
                 drafter: self.drafts_by_itself.then(|| {
                     let (model, team) = (&self.model, engine.team());
@@ -164,8 +171,7 @@ impl Setup {
                     draft
                 }),
             })
-            .unwrap();
-        (engine, id)
+            .unwrap()
     }
 
     pub(crate) fn submit(

@@ -1,5 +1,5 @@
 //! Random mixes of requests: the answer is the same alone and among others, cold, from memory and from disk, after
-//! preemption, at any turn, whoever shares the engine, and for any number of threads and any instruction set.
+//! preemption, at any turn, among any shares, and for any number of threads and any instruction set.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

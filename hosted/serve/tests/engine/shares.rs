@@ -3,7 +3,7 @@
 
 use super::ask::{Answer, Ask, Setup, collect, lfm2, tale};
 use core::time::Duration;
-use sluice_serve::engine::{Event, JobError};
+use sluice_serve::engine::{Event, JobError, Why};
 use std::time::Instant;
 use tokio::sync::mpsc::Receiver;
 
@@ -106,7 +106,7 @@ fn a_reader_that_does_not_read_costs_only_itself() {
 }
 
 #[test]
-fn nobody_fills_the_queue_for_others() {
+fn no_share_fills_the_queue_for_others() {
     let setup = Setup {
         max_queue: 2,
         n_seq: 1,
@@ -154,14 +154,63 @@ fn every_priority_is_reached_after_as_many_seconds() {
         if patient.try_recv().is_ok() {
             break begun.elapsed();
         }
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "it waits for ever"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(30), "it still waits");
     };
     assert!(
         waited > Duration::from_secs(1),
         "it was not less urgent: {waited:?}"
     );
     engine.0.stop(Duration::from_secs(5));
+}
+
+#[test]
+fn texts_go_on_after_their_model_was_unloaded_and_lose_no_bit() {
+    for model in [tale(), lfm2()] {
+        let setup = Setup::new(&model);
+        let engine = setup.engine();
+        let asks = [
+            Ask::tokens(&setup, 70, 100, 120),
+            Ask {
+                n: 3,
+                ..Ask::tokens(&setup, 71, 80, 60)
+            },
+            Ask {
+                shift: Some(8),
+                ..Ask::tokens(&setup, 72, 30, 2 * setup.n_ctx)
+            },
+            Ask::tokens(&setup, 73, 300, 5),
+            Ask::tokens(&setup, 74, 20, 5),
+        ];
+        let submit = |ask: &Ask| setup.submit(&engine, ask).unwrap();
+        let mut running: Vec<_> = asks[..4].iter().map(submit).collect();
+        let mut begun = first(&mut running[0]);
+        begun.clear();
+        for turn in 0..2 {
+            engine.0.suspend(engine.1).blocking_recv().unwrap();
+            if turn == 0 {
+                running.push(submit(&asks[4]));
+            }
+            // A client that leaves meanwhile is not waited for.
+            drop(submit(&asks[0]));
+            std::thread::yield_now();
+            assert_eq!(setup.add(&engine.0, Some(engine.1)), engine.1);
+        }
+        let mut n_parked = 0;
+        for (i, (ask, events)) in asks.iter().zip(running).enumerate() {
+            let answers = collect(events);
+            n_parked += answers[0].n_preempted;
+            let alone = setup.answers(ask);
+            assert_eq!(answers.len(), alone.len());
+            for (answer, alone) in answers.iter().zip(alone).filter(|_| i > 0) {
+                assert_eq!(answer.bits(), alone.bits(), "{i} of {}", model.name());
+            }
+        }
+        assert!(n_parked > 0, "none was running");
+        let waiting = submit(&asks[0]);
+        engine.0.suspend(engine.1).blocking_recv().unwrap();
+        engine.0.remove(engine.1);
+        let end = collect(waiting).remove(0).why;
+        assert!(matches!(end, Some(Why::Failed(JobError::Gone))), "{end:?}");
+        engine.0.stop(Duration::from_secs(5));
+    }
 }

@@ -75,6 +75,7 @@ pub(crate) fn options() -> ServerConfig {
             named: vec![named("tale"), named("other")],
             folder: None,
             max: 1,
+            turn: Duration::from_secs(60),
             limits: Limits {
                 n_ctx: 512,
                 n_seq: 4,

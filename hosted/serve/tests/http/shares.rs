@@ -1,6 +1,7 @@
 //! Strangers on one server: each client has its share, whatever others do.
 
 use crate::client::{Reply, Running, options, receive};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
@@ -187,4 +188,76 @@ fn a_trusted_proxy_names_its_clients() {
     let other = post("10.0.0.2", &small(2));
     drop((flood, queued));
     quick(other, Duration::from_secs(60));
+}
+
+fn ask(model: &str, n: usize) -> Value {
+    json!({"model": model, "prompt": "Once", "max_tokens": n, "ignore_eos": true, "seed": 3})
+}
+
+#[test]
+fn a_busy_model_does_not_keep_others_out() {
+    let server = Running::start(options());
+    while server.get("/health").status != 200 {
+        std::thread::yield_now();
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let reply = server.post("/v1/completions", &ask("tale", 30));
+                    assert_eq!(reply.status, 200, "{}", reply.body);
+                }
+            });
+        }
+        wait_until_running(&server, 3);
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let reply = server.post("/v1/completions", &ask("other", 3));
+            is_over.store(reply.status != 200, Ordering::Relaxed);
+            assert_eq!(reply.status, 200, "{}", reply.body);
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                begun.elapsed()
+            );
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn texts_that_outlast_their_models_turn_go_on_at_its_next() {
+    let mut options = options();
+    options.models.limits.n_ctx = 4096;
+    options.models.turn = Duration::from_millis(200);
+    let server = Running::start(options);
+    let alone = server.post("/v1/completions", &ask("tale", 1500)).json();
+    let begun = Instant::now();
+    let ahead = server.post("/v1/completions", &ask("tale", 1500));
+    let whole = begun.elapsed();
+    assert_eq!(ahead.json()["choices"], alone["choices"]);
+    let long = [1500, 1499, 1400].map(|n| {
+        let text = ask("tale", n).to_string();
+        server.send("POST /v1/completions HTTP/1.1", &text)
+    });
+    wait_until_running(&server, 3);
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let other = server.post("/v1/completions", &ask("other", 3));
+        assert_eq!(other.status, 200, "{}", other.body);
+        assert!(begun.elapsed() < whole + Duration::from_secs(10));
+    }
+    let reply = long.map(receive);
+    for (reply, n) in reply.iter().zip([1500, 1499, 1400]) {
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(reply.json()["usage"]["completion_tokens"], n);
+    }
+    assert_eq!(reply[0].json()["choices"], alone["choices"]);
+    let metrics = server.get("/metrics").body;
+    let parked = metrics.lines().find_map(|line| {
+        let line = line.strip_prefix("sluice:num_preemptions_total{model_name=\"tale\"")?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    });
+    assert!(parked >= Some(1.0), "none was parked: {parked:?}");
 }

@@ -26,9 +26,15 @@ pub(crate) struct ServeArgs {
     pub(super) models_dir: Option<PathBuf>,
     /// Set the maximum number of models in memory; 0 is unlimited
     ///
-    /// The least recently used model is evicted first.
+    /// The least recently used model is evicted first. If all are in use, models take turns.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(super) models_max: usize,
+    /// Set how long a busy model may keep others waiting for its place, in seconds
+    ///
+    /// Then its requests are parked; they go on at the model's next turn.
+    #[arg(long, value_name = "S", default_value_t = 60,
+        value_parser = value_parser!(u64).range(0..=86_400))]
+    pub(super) model_turn: u64,
     /// Set the address, or a Unix socket that ends with .sock
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(super) host: String,

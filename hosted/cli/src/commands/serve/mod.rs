@@ -132,6 +132,7 @@ fn models(
         named,
         folder: args.models_dir.clone(),
         max: args.models_max,
+        turn: Duration::from_secs(args.model_turn),
         limits: Limits {
             n_ctx: args.engine.ctx_size as usize,
             n_seq: usize::try_from(args.parallel)

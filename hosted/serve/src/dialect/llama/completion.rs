@@ -13,7 +13,7 @@ use crate::api::{
 };
 use crate::engine::Score;
 use serde_json::{Map, Value, json};
-use sluice::Model;
+use sluice::model::ModelSource;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -122,7 +122,7 @@ struct Options {
 struct Writer {
     name: String,
     fingerprint: String,
-    model: Model,
+    model: ModelSource,
     settings: Map<String, Value>,
     options: Options,
     choices: Vec<Choice>,

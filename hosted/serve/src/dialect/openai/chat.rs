@@ -10,7 +10,7 @@ use crate::api::{
     AnswerEvent, AnswerPiece, ApiError, ChatRequest, Defaults, End, PromptProgress, TOP_MAX, Total,
 };
 use serde_json::{Map, Value, json};
-use sluice::Model;
+use sluice::model::ModelSource;
 use sluice_text::assistant::Delta;
 
 type Result<T> = core::result::Result<T, ApiError>;
@@ -85,7 +85,7 @@ fn budget(fields: Fields<'_>) -> Result<Option<usize>> {
 /// Writes chunks and replies.
 struct Writer {
     head: Head,
-    model: Model,
+    model: ModelSource,
     seed: u64,
     is_stream: bool,
     include_usage: bool,

@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::engine::Score;
 use serde_json::{Map, Value, json};
-use sluice::Model;
+use sluice::model::ModelSource;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -79,7 +79,7 @@ struct Options {
 /// Writes chunks and replies.
 struct Writer {
     head: Head,
-    model: Model,
+    model: ModelSource,
     seed: u64,
     options: Options,
     choices: Vec<Choice>,

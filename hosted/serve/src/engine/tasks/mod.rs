@@ -70,6 +70,14 @@ impl Task {
         }
     }
 
+    /// Forgets the part of it that its session holds, which is computed again.
+    pub(super) fn leave_session(&mut self) {
+        match self {
+            Self::Embed(task) => task.group = None,
+            Self::Score(_) => {}
+        }
+    }
+
     pub(super) fn share(&self) -> &Share {
         match self {
             Self::Embed(task) => &task.job.share,

@@ -1,0 +1,346 @@
+//! Models take turns in memory: first come, first served.
+//!
+//! A model that waits for room picks one that leaves. New requests for that one wait in the same line; it is unloaded
+//! when its last text has ended, or after [`ModelsOptions::turn`](super::ModelsOptions) with its texts parked, which go
+//! on at its next turn.
+
+use super::loaded::{LoadFailure, Loaded, loading_team};
+use super::{Entry, Models, State};
+use crate::engine::ModelId;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::time::timeout;
+
+/// A model's place in memory and in the line.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Whether it leaves as soon as its texts have ended, because another model waits for its place.
+    pub(super) is_leaving: bool,
+    /// Whether it is in the line.
+    is_queued: bool,
+    /// The number of its turns so far.
+    n_turns: u64,
+    /// Requests that waited for this turn and have not begun, and those that wait for the next.
+    n_due: usize,
+    n_next: usize,
+    /// The engine's number of it, while its texts are parked and it is not in memory.
+    pub(super) parked: Option<ModelId>,
+}
+
+/// A request that waits for its model.
+pub(super) struct Waiting<'e> {
+    entry: &'e Entry,
+    /// The turn that it waits for.
+    turn: u64,
+}
+
+impl<'e> Waiting<'e> {
+    pub(super) fn new(entry: &'e Entry) -> Self {
+        let n = entry.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+        entry.metrics.loading(n);
+        let mut place = entry.place();
+        place.n_next += 1;
+        Self {
+            entry,
+            turn: place.n_turns + 1,
+        }
+    }
+
+    /// Whether it may use the model if that is in memory: its turn has come, or no other model waits for the place.
+    pub(super) fn may_use(&self) -> bool {
+        let place = self.entry.place();
+        !place.is_leaving || place.n_turns >= self.turn
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let n = self.entry.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.entry.metrics.loading(n);
+        let mut place = self.entry.place();
+        // If its turn is over, it is no longer counted.
+        if place.n_turns == self.turn {
+            place.n_due = place.n_due.saturating_sub(1);
+        } else if place.n_turns < self.turn {
+            place.n_next = place.n_next.saturating_sub(1);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_loaded(&self) -> bool {
+        matches!(*self.state.borrow(), State::Loaded(_))
+    }
+
+    /// Whether no request uses it, or is about to.
+    fn is_idle(&self) -> bool {
+        self.is_loaded() && self.users.load(Ordering::Relaxed) == 0 && self.place().n_due == 0
+    }
+}
+
+impl Models {
+    /// Waits until the model is loaded and may be used, and puts it into the line if it is not there.
+    pub(super) async fn wait_for(
+        self: &Arc<Self>,
+        index: usize,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), String> {
+        let entry = &self.entries[index];
+        let mut states = entry.state.subscribe();
+        {
+            let _table = self.lock();
+            if !entry.is_loaded() || !waiting.may_use() {
+                self.queue(index);
+            }
+        }
+        let state = states
+            .wait_for(|state| match state {
+                State::Loading => false,
+                State::Loaded(_) => waiting.may_use(),
+                State::Unloaded | State::Failed(_) => true,
+            })
+            .await;
+        match state.as_deref() {
+            Ok(State::Failed(why)) => Err(why.clone()),
+            Ok(_) => Ok(()),
+            Err(_) => Err("the server is shutting down".to_owned()),
+        }
+    }
+
+    /// Puts a model into the line. The table must be locked.
+    fn queue(self: &Arc<Self>, index: usize) {
+        let entry = &self.entries[index];
+        if core::mem::replace(&mut entry.place().is_queued, true) {
+            return;
+        }
+        if !entry.is_loaded() {
+            entry.state.send_replace(State::Loading);
+        }
+        let models = self.clone();
+        tokio::spawn(async move { models.load(index).await });
+    }
+
+    /// Waits for the model's turn and loads it, for which others may have to leave.
+    async fn load(self: Arc<Self>, index: usize) {
+        let entry = &self.entries[index];
+        // The line: the semaphore is fair.
+        let permit = self.loading.acquire().await;
+        let state = match &permit {
+            // Another model left instead of this one.
+            Ok(_) if entry.is_loaded() => None,
+            Ok(_) if self.is_abandoned(index) => Some(State::Unloaded),
+            Ok(_) => Some(self.load_in_turn(index).await),
+            Err(_) => Some(State::Failed("the server is shutting down".to_owned())),
+        };
+        // An error at startup ends the server, which reports it; it is not logged twice.
+        let ends_it = self.listed[index].eager && self.is_starting();
+        if let (Some(State::Failed(why)), false) = (&state, ends_it) {
+            (self.log)(&format!(
+                "model {:?} could not be loaded: {why}",
+                self.listed[index].name
+            ));
+        }
+        let _table = self.lock();
+        self.touch(entry);
+        let mut place = entry.place();
+        place.is_queued = false;
+        if let (Some(parked), Some(State::Unloaded | State::Failed(_))) = (place.parked, &state) {
+            self.engine.remove(parked);
+        }
+        place.parked = None;
+        if matches!(state, None | Some(State::Loaded(_))) {
+            place.n_turns += 1;
+            place.n_due = core::mem::take(&mut place.n_next);
+        }
+        drop(place);
+        if let Some(state) = state {
+            entry.state.send_replace(state);
+        }
+    }
+
+    /// Whether no request waits any longer for a model whose texts were parked.
+    fn is_abandoned(&self, index: usize) -> bool {
+        let entry = &self.entries[index];
+        let place = entry.place();
+        let n_users = entry.users.load(Ordering::Relaxed);
+        place.parked.is_some() && n_users == 0 && place.n_next == 0
+    }
+
+    async fn load_in_turn(self: &Arc<Self>, index: usize) -> State {
+        let state = loop {
+            self.make_room().await;
+            match self.load_now(index).await {
+                Ok(loaded) => break State::Loaded(Arc::new(loaded)),
+                Err(failure) if failure.is_memory && self.unload_idle() => {}
+                Err(failure) => break State::Failed(failure.message),
+            }
+        };
+        self.keep_leaving();
+        state
+    }
+
+    /// Models that were to leave stay: others have left instead.
+    fn keep_leaving(&self) {
+        let _table = self.lock();
+        for entry in &self.entries {
+            let was_leaving = core::mem::take(&mut entry.place().is_leaving);
+            if was_leaving {
+                entry.state.send_modify(|_| ());
+            }
+        }
+    }
+
+    async fn load_now(self: &Arc<Self>, index: usize) -> Result<Loaded, LoadFailure> {
+        let begun = Instant::now();
+        let models = self.clone();
+        let loaded = tokio::task::spawn_blocking(move || {
+            let plain = |message| LoadFailure {
+                message,
+                is_memory: false,
+            };
+            // While no other model is loaded, the team is idle and can load this one.
+            let team = if models.n_loaded() == 0 {
+                models.team.clone()
+            } else {
+                loading_team(&models.team).map_err(|error| plain(error.to_string()))?
+            };
+            let (listed, entry) = (&models.listed[index], &models.entries[index]);
+            let opened = entry.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = { opened }.take();
+            let (options, stop) = (&models.options, &models.stop);
+            Loaded::load(listed, opened, options, &models.engine, &team, entry, stop)
+        });
+        let loaded = loaded.await.unwrap_or_else(|_| {
+            Err(LoadFailure {
+                message: "loading failed".to_owned(),
+                is_memory: false,
+            })
+        })?;
+        let (name, time) = (&self.listed[index].name, begun.elapsed());
+        (self.log)(&format!(
+            "model {name:?} loaded in {:.2} s",
+            time.as_secs_f64()
+        ));
+        loaded.say_experts(&self.log);
+        let (log, model) = (self.log.clone(), name.clone());
+        let log = move |text: &str| log(&format!("model {model:?}: {text}"));
+        loaded.model().identify_when_idle(log);
+        if self.options.experts.is_some() && loaded.model().experts().is_none() {
+            (self.log)(&format!(
+                "model {name:?} has no experts to keep on disk: --expert-cache has no effect"
+            ));
+        }
+        let why_not = loaded.model().config().why_not_remove();
+        if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
+            (self.log)(&format!(
+                "model {name:?} {reason}: --context-shift has no effect, and answers end when the context is full"
+            ));
+        }
+        Ok(loaded)
+    }
+
+    /// Waits until there is room for one more model.
+    async fn make_room(self: &Arc<Self>) {
+        let begun = Instant::now();
+        loop {
+            let released = self.released.notified();
+            let n_max = self.options.max;
+            if n_max == 0 || self.n_loaded() < n_max || self.unload_idle() {
+                return;
+            }
+            let leaving = self.pick_leaving();
+            // A request that was about to use it may have gone without notice.
+            let _released = timeout(LOOK_AGAIN, released).await;
+            if let Some(index) = leaving.filter(|_| begun.elapsed() >= self.options.turn) {
+                self.unload_parked(index).await;
+            }
+        }
+    }
+
+    fn n_loaded(&self) -> usize {
+        self.entries
+            .iter()
+            .filter(|entry| entry.is_loaded())
+            .count()
+    }
+
+    /// The model that leaves next: the one that was picked already, or else the least recently used one.
+    fn pick_leaving(&self) -> Option<usize> {
+        let _table = self.lock();
+        let loaded = self.entries.iter().enumerate();
+        let loaded = loaded.filter(|(_, entry)| entry.is_loaded());
+        let next = loaded.min_by_key(|(_, entry)| {
+            let used = entry.used.load(Ordering::Relaxed);
+            (!entry.place().is_leaving, used)
+        });
+        let (index, entry) = next?;
+        entry.place().is_leaving = true;
+        Some(index)
+    }
+
+    /// Unloads the least recently used of the unused models. Returns whether there was one.
+    fn unload_idle(self: &Arc<Self>) -> bool {
+        let table = self.lock();
+        let idle = self.entries.iter().enumerate();
+        let idle = idle.filter(|(_, entry)| entry.is_idle());
+        let oldest = idle.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+        let Some((index, _)) = oldest else {
+            return false;
+        };
+        if let Some(loaded) = self.unload(index) {
+            self.engine.remove(loaded.id);
+        }
+        // Unlock first: the log's reader may request a model.
+        drop(table);
+        (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
+        true
+    }
+
+    /// Unloads a model that is in use: the engine parks its texts until the model's next turn.
+    async fn unload_parked(self: &Arc<Self>, index: usize) {
+        let entry = &self.entries[index];
+        let State::Loaded(loaded) = entry.state.borrow().clone() else {
+            return;
+        };
+        let id = loaded.id;
+        drop(loaded);
+        if self.engine.suspend(id).await.is_err() {
+            return;
+        }
+        let table = self.lock();
+        entry.place().parked = Some(id);
+        drop(self.unload(index));
+        self.queue(index);
+        drop(table);
+        (self.log)(&format!(
+            "model {:?} unloaded, its texts wait for its next turn",
+            self.listed[index].name
+        ));
+    }
+
+    /// Takes a model out of the table, which must be locked.
+    fn unload(&self, index: usize) -> Option<Arc<Loaded>> {
+        let entry = &self.entries[index];
+        let mut place = entry.place();
+        place.is_leaving = false;
+        let next = match place.is_queued {
+            true => State::Loading,
+            false => State::Unloaded,
+        };
+        drop(place);
+        self.adapters.forget(index);
+        match entry.state.send_replace(next) {
+            State::Loaded(loaded) => Some(loaded),
+            _ => None,
+        }
+    }
+}
+
+/// Maximum time until a model that waits for room looks for it again.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
