@@ -62,7 +62,10 @@ impl fmt::Display for TooManyFiles {
 }
 
 /// Raises the soft limit of open files if `n` more do not fit.
-pub(crate) fn allow_files(n: usize) -> Result<(), TooManyFiles> {
+///
+/// # Errors
+/// The hard limit is lower.
+pub fn allow_files(n: usize) -> Result<(), TooManyFiles> {
     let open = std::fs::read_dir("/proc/self/fd");
     let n_open = open.map_or(0, Iterator::count) as u64;
     let limit = getrlimit(Resource::Nofile);

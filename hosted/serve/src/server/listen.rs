@@ -12,11 +12,13 @@ use core::pin::Pin;
 use core::time::Duration;
 use sluice::Team;
 use sluice::file::{FolderKey, SharedFolder};
+use sluice::host::process::allow_files;
 use sluice::host::topology::bind_current_thread;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -143,6 +145,11 @@ impl Server {
             check_slots(folder, &log);
         }
         let n_connections = u32::try_from(config.http.connections_max.max(1)).unwrap_or(u32::MAX);
+        if let Err(error) = allow_files(n_connections as usize) {
+            log(&format!(
+                "warning: fewer than {n_connections} connections are possible: {error}"
+            ));
+        }
         Ok(Self {
             listener,
             address,
@@ -208,6 +215,7 @@ impl Server {
     }
 
     async fn accept_all(&self) -> core::convert::Infallible {
+        let mut quiet_until = Instant::now();
         loop {
             let accepted = match &self.listener {
                 Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
@@ -221,7 +229,10 @@ impl Server {
                 }),
             };
             if let Err(error) = accepted {
-                (self.log)(&format!("cannot accept a connection: {error}"));
+                if quiet_until <= Instant::now() {
+                    (self.log)(&format!("cannot accept connections: {error}"));
+                    quiet_until = Instant::now() + QUIET;
+                }
                 // Usually the process is out of file descriptors; some will soon be closed.
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -309,6 +320,8 @@ impl fmt::Debug for Server {
 
 /// Threads that serve clients; they only pass data on.
 const IO_THREADS: usize = 2;
+/// Minimum time between log lines about connections that cannot be accepted.
+const QUIET: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time for the engine to finish its current step.
 const LAST_STEP: Duration = Duration::from_secs(10);

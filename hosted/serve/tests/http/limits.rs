@@ -105,3 +105,16 @@ fn an_id_of_the_client_comes_back() {
         reply.head
     );
 }
+
+#[test]
+fn template_arguments_replace_nothing_that_is_checked() {
+    let server = Running::start(options());
+    for name in ["messages", "tools", "bos_token"] {
+        let kwargs = json!({name: "forged"});
+        let messages = json!([{"role": "user", "content": "x"}]);
+        let ask = json!({"messages": messages, "max_tokens": 1, "chat_template_kwargs": kwargs});
+        let reply = server.post("/v1/chat/completions", &ask);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert_eq!(reply.param(), format!("chat_template_kwargs.{name}"));
+    }
+}

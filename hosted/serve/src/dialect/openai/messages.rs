@@ -19,6 +19,16 @@ pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> R
     set(&mut request.add_generation_prompt, adds);
     let variables = &mut request.template_kwargs;
     if let Some(kwargs) = fields.object("chat_template_kwargs")? {
+        let own = OWN_VARIABLES
+            .iter()
+            .find(|&&name| kwargs.map().contains_key(name));
+        if let Some(name) = own {
+            let what = "is set by the server and cannot be replaced";
+            return Err(ApiError::field(
+                format!("chat_template_kwargs.{name}"),
+                what,
+            ));
+        }
         variables.extend(kwargs.map().clone());
     }
     if let Some(thinks) = fields.bool("enable_thinking")? {
@@ -37,6 +47,9 @@ pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> R
     request.documents = fields.list("documents")?;
     Ok(())
 }
+
+/// What the template gets from other fields, which are checked, and from the model.
+const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "bos_token", "eos_token"];
 
 fn of_tools(error: ToolError) -> ApiError {
     ApiError::field(error.field, error.what)
