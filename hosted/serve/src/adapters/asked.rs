@@ -33,6 +33,14 @@ impl Adapters {
                 let parts = list.iter().enumerate();
                 let parts = parts.map(|(i, part)| self.part(model, i, part));
                 let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
+                let is_known = |i: usize| {
+                    let mut before = parts[..i].iter();
+                    before.any(|part: &WantedAdapter| part.entry.id == parts[i].entry.id)
+                };
+                if let Some(i) = (0..parts.len()).find(|&i| is_known(i)) {
+                    let what = "is listed twice";
+                    return Err(ApiError::field(format!("adapters[{i}]"), what));
+                }
                 parts.retain(|part| part.scale != 0.0);
                 Ok(parts)
             }

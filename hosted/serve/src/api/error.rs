@@ -102,11 +102,23 @@ impl ApiError {
     }
 
     pub(crate) fn no_model(name: &str, names: &[&str]) -> Self {
+        Self::absent("model", "model", name, names)
+    }
+
+    pub(crate) fn no_adapter(name: &str, names: &[&str]) -> Self {
+        Self::absent("adapter", "name", name, names)
+    }
+
+    /// The error for a `kind` that no name in `names` is.
+    fn absent(kind: &str, field: &str, name: &str, names: &[&str]) -> Self {
         let shown: String = name.chars().take(200).collect();
-        let names = names.join(", ");
-        let what = format!("the model {shown:?} does not exist; available: {names}");
+        let names = match names {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        let what = format!("the {kind} {shown:?} does not exist; available: {names}");
         Self {
-            field: Some("model".into()),
+            field: Some(field.into()),
             ..Self::new(ErrorKind::NotFound, what)
         }
     }

@@ -8,7 +8,6 @@ use crate::api::{
 };
 use core::time::Duration;
 use serde_json::{Value, json};
-use sluice_core::kernels::words;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -72,11 +71,25 @@ pub(super) fn generation(
     Ok(all)
 }
 
-/// Whether the client wants a final chunk with the usage.
-pub(super) fn include_usage(fields: Fields<'_>) -> Result<bool> {
-    let options = fields.object("stream_options")?;
-    let includes = options.map(|options| options.bool("include_usage"));
-    Ok(includes.transpose()?.flatten().unwrap_or(false))
+/// Which chunks of a stream have the usage (`stream_options`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamUsage {
+    /// A last chunk has that of the whole request.
+    pub(super) at_end: bool,
+    /// Every chunk has that of its choice so far.
+    pub(super) in_chunks: bool,
+}
+
+impl StreamUsage {
+    pub(super) fn read(fields: Fields<'_>) -> Result<Self> {
+        let Some(options) = fields.object("stream_options")? else {
+            return Ok(Self::default());
+        };
+        Ok(Self {
+            at_end: options.bool("include_usage")?.unwrap_or(false),
+            in_chunks: options.bool("continuous_usage_stats")?.unwrap_or(false),
+        })
+    }
 }
 
 /// The model that a request names, and the adapters that it lists.
@@ -117,11 +130,10 @@ fn adapter(i: usize, part: &Value) -> Result<AdapterChoice> {
         }
         _ => return Err(ApiError::field(field, "needs an id or a name")),
     };
+    // Servers disagree about what a missing scale means: 0 with llama-server.
     let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
-    Ok(AdapterChoice {
-        adapter,
-        scale: scale.unwrap_or(1.0),
-    })
+    let scale = scale.ok_or_else(|| ApiError::field(format!("{field}.scale"), "is missing"))?;
+    Ok(AdapterChoice { adapter, scale })
 }
 
 /// Refuses unsupported fields: ignoring them silently would change the answer.
@@ -146,22 +158,36 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
             &[json!(-1), json!(0)],
             "not supported; use deadline_ms",
         ),
+        ("functions", &none, "not supported; use tools"),
+        (
+            "function_call",
+            &[json!("none"), json!("")],
+            "not supported; use tool_choice",
+        ),
+        ("format", &none, "not supported; use response_format"),
+        (
+            "options",
+            &none,
+            "not supported; its options are fields of the request here",
+        ),
+        (
+            "structural_tag",
+            &none,
+            "not supported; use response_format",
+        ),
         ("grammar_lazy", &none, whole),
         ("grammar_triggers", &none, whole),
     ] {
         fields.refuse(name, harmless, why)?;
     }
-    for name in STRUCTURED {
-        let why = "not supported; use response_format, json_schema or grammar";
-        fields.refuse(name, &none, why)?;
-    }
     Ok(())
 }
 
-/// vLLM's names for grammars.
-const STRUCTURED: [&str; 6] = words(
-    "structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag",
-);
+/// Refuses llama-server's `response_fields`, which select fields of its own route's replies.
+pub(super) fn refuse_response_fields(fields: Fields<'_>) -> Result<()> {
+    let why = "only supported by /completion and /infill";
+    fields.refuse("response_fields", &[json!([])], why)
+}
 
 fn max_tokens(fields: Fields<'_>, all: &mut Generation) -> Result<()> {
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
@@ -190,7 +216,14 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused() {
-        for field in ["guided_json", "best_of"] {
+        for field in [
+            "structural_tag",
+            "best_of",
+            "functions",
+            "function_call",
+            "format",
+            "options",
+        ] {
             let body = json!({field: {"type": "object"}});
             let fields = Fields::of_body(&body).unwrap();
             let read = generation(fields, &Defaults::default(), &mut Vec::new());

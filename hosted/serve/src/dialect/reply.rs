@@ -48,6 +48,15 @@ pub(super) fn usage(usage: &Usage) -> Value {
     })
 }
 
+/// OpenAI's `usage` of one choice so far.
+pub(super) fn usage_so_far(n_prompt: usize, n_predicted: usize) -> Value {
+    json!({
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_predicted,
+        "total_tokens": n_prompt + n_predicted,
+    })
+}
+
 /// llama-server's `prompt_progress`.
 pub(super) fn progress(progress: &PromptProgress) -> Value {
     json!({

@@ -112,6 +112,8 @@ impl EngineHandle {
             (id, entry)
         });
         drop(models);
+        // The slots can be read before the first turn.
+        entry.show(ModelView::idle(&session));
         if let Some(parked) = parked.filter(|parked| *parked != id) {
             self.remove(parked);
         }

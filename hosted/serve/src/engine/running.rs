@@ -375,10 +375,14 @@ impl Run {
         self.last_token = now;
     }
 
-    /// Ends it if sampling failed.
+    /// Ends it if sampling failed, or if its prompt was only to be read.
     pub(super) fn check(&mut self) {
         if let Some(error) = self.text.sequence_mut().failure() {
             self.end(Why::failed(&error));
+        } else if self.end.is_none() && self.text.n_queued() == 0 {
+            self.timings.n_prompt = self.request().prompt.len() - self.timings.cached;
+            self.timings.prompt = self.began.elapsed();
+            self.end(Why::Ended(EndReason::Length));
         }
     }
 

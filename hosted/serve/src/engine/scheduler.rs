@@ -145,7 +145,9 @@ impl ModelScheduler {
         if runs.any(|(_, run)| run.text().sequence().slot() == slot) {
             return Err(JobError::Slot(format!("slot {slot} is in use")));
         }
-        self.pool.act(slot, action)
+        let done = self.pool.act(slot, action);
+        self.show();
+        done
     }
 
     /// Whether there is anything to do, now or later.
@@ -297,13 +299,8 @@ impl ModelScheduler {
     /// All slots by number: running, idle and empty ones.
     fn slots(&self) -> Vec<SlotView> {
         let session = self.pool.session();
-        let mut slots: Vec<_> = (0u32..)
-            .take(session.limits().n_seq)
-            .map(|id| SlotView {
-                id,
-                ..SlotView::default()
-            })
-            .collect();
+        let speculates = session.speculation().is_some();
+        let mut slots = SlotView::empty(session.limits().n_seq, speculates);
         let idle = self.pool.idle().map(|sequence| SlotView {
             id: sequence.slot(),
             n_past: sequence.tokens().len(),
@@ -311,12 +308,8 @@ impl ModelScheduler {
         });
         for view in idle.chain(self.running.in_memory().map(|(_, run)| run.view())) {
             if let Some(slot) = slots.get_mut(view.id as usize) {
-                *slot = view;
+                *slot = SlotView { speculates, ..view };
             }
-        }
-        let speculates = session.speculation().is_some();
-        for slot in &mut slots {
-            slot.speculates = speculates;
         }
         slots
     }

@@ -1,5 +1,7 @@
 //! The state of a model, as other threads see it.
 
+use sluice::Session;
+use sluice_core::state::PAGE_TOKENS;
 use std::sync::Arc;
 
 /// The state of a slot.
@@ -38,4 +40,28 @@ pub struct ModelView {
     pub cached_pages: usize,
     /// Maximum number of pages that the prefix cache holds in memory.
     pub cache_pages_max: usize,
+}
+
+impl ModelView {
+    /// The state of a model that has done nothing yet.
+    pub(super) fn idle(session: &Session) -> Self {
+        let limits = session.limits();
+        Self {
+            slots: SlotView::empty(limits.n_seq, session.speculation().is_some()),
+            cache_pages_max: limits.n_held / PAGE_TOKENS,
+            ..Self::default()
+        }
+    }
+}
+
+impl SlotView {
+    /// `n` slots without texts.
+    pub(super) fn empty(n: usize, speculates: bool) -> Vec<Self> {
+        let slot = |id| Self {
+            id,
+            speculates,
+            ..Self::default()
+        };
+        (0..).take(n).map(slot).collect()
+    }
 }

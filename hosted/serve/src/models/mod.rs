@@ -14,7 +14,7 @@ pub(crate) use loaded::Loaded;
 pub use options::{ModelsOptions, NamedModel};
 
 use crate::adapters::Adapters;
-use crate::api::ApiError;
+use crate::api::{ApiError, ErrorKind};
 use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
@@ -151,9 +151,26 @@ impl Models {
         self.listed.get(index).map_or("", |listed| &listed.name)
     }
 
-    /// The number of the model called `name`.
+    /// The number of the model called `name`; the error lists the adapters as well, which are named like models.
     pub(crate) fn find(&self, name: &str) -> Result<usize, ApiError> {
-        find(&self.listed, Some(name))
+        find(&self.listed, Some(name)).map_err(|error| match error.kind {
+            ErrorKind::NotFound => {
+                let adapters = self.adapters.all();
+                let models = self.listed.iter().map(|listed| &*listed.name);
+                let names = models.chain(adapters.iter().map(|entry| &*entry.name));
+                ApiError::no_model(name, &names.collect::<Vec<_>>())
+            }
+            _ => error,
+        })
+    }
+
+    /// The number of the model that a request names: the first one without a name, and for an unknown one if the
+    /// server answers to any name.
+    fn asked(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        match self.find(name.unwrap_or_default()) {
+            Err(error) if error.kind == ErrorKind::NotFound && self.options.any_name => Ok(0),
+            found => found,
+        }
     }
 
     /// The file of the model called `name`.
@@ -194,7 +211,7 @@ impl Models {
 
     /// The model called `name`, loaded if necessary; without a name, the first model.
     pub(crate) async fn acquire(self: &Arc<Self>, name: Option<&str>) -> Result<Lease, ApiError> {
-        let index = find(&self.listed, name)?;
+        let index = self.asked(name)?;
         loop {
             if let Some(lease) = self.take(index, None) {
                 return Ok(lease);
@@ -212,7 +229,7 @@ impl Models {
 
     /// The model called `name`, if it is in memory.
     pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
-        let index = find(&self.listed, name)?;
+        let index = self.asked(name)?;
         let _table = self.lock();
         Ok(self.lease(index))
     }

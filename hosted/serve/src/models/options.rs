@@ -27,6 +27,8 @@ pub struct ModelsOptions {
     pub named: Vec<NamedModel>,
     /// A folder of models, each loaded on first use.
     pub folder: Option<PathBuf>,
+    /// Whether a request for a model that does not exist is answered by the first one; false by default.
+    pub any_name: bool,
     /// Maximum number of models in memory; 4 by default, 0 for no limit.
     pub max: usize,
     /// How long a model may keep its place while another waits for it, before its texts are parked; 60 s by default.
@@ -55,6 +57,7 @@ impl Default for ModelsOptions {
         Self {
             named: Vec::new(),
             folder: None,
+            any_name: false,
             max: 4,
             turn: Duration::from_secs(60),
             limits: Limits {

@@ -125,7 +125,7 @@ fn any_mix_answers_as_each_alone() {
             asked.push(scaled.clone());
             if max == 1 {
                 let mut two = scaled.clone();
-                two["lora"] = json!([{"id": 1}, {"id": 2}]);
+                two["lora"] = json!([{"id": 1, "scale": 1}, {"id": 2, "scale": 1}]);
                 let reply = server.post("/v1/completions", &two);
                 assert_eq!(
                     (reply.status, &*reply.param()),
@@ -270,6 +270,10 @@ fn scales_for_all_are_set_and_requests_have_their_own() {
         (json!([{"scale": 1.0}]), "lora[0]"),
         (json!("x"), "lora"),
         (json!([{"id": 0, "scale": "much"}]), "scale"),
+        (
+            json!([{"id": 0, "scale": 1.0}, {"name": "a", "scale": 2.0}]),
+            "lora[1]",
+        ),
     ] {
         let mut body = ask("tale", 1);
         body["lora"] = lora;
@@ -281,12 +285,14 @@ fn scales_for_all_are_set_and_requests_have_their_own() {
             reply.body
         );
     }
-    assert_eq!(
-        server
-            .post("/lora-adapters", &json!([{"id": 9, "scale": 1.0}]))
-            .status,
-        400
-    );
+    for wrong in [
+        json!([{"id": 9, "scale": 1.0}]),
+        json!([{"id": 0, "scale": 1.0}, {"id": 0, "scale": 0.0}]),
+    ] {
+        assert_eq!(server.post("/lora-adapters", &wrong).status, 400, "{wrong}");
+    }
+    let reply = server.post("/v1/unload_lora_adapter", &json!({"lora_name": "gone"}));
+    assert_eq!(reply.status, 501);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -74,6 +74,7 @@ pub(crate) fn options() -> ServerConfig {
         models: ModelsOptions {
             named: vec![named("tale"), named("other")],
             folder: None,
+            any_name: false,
             max: 1,
             turn: Duration::from_secs(60),
             limits: Limits {

@@ -7,6 +7,7 @@ mod browsers;
 mod client;
 mod ends;
 mod experts;
+mod fields;
 mod limits;
 mod scores;
 mod shares;

@@ -42,15 +42,30 @@ pub enum GrammarSource {
     Gbnf(String),
     /// JSON schema, as JSON.
     JsonSchema(String),
+    /// A regular expression that the whole text matches.
+    Regex(String),
     /// Rules, marks and schemas, for example the format of function calls. In such schemas, objects
     /// that allow other names may contain the same name twice.
     Composed(Vec<Part>),
 }
 
 impl GrammarSource {
+    /// The texts in `texts` and no other.
+    #[must_use]
+    pub fn one_of(texts: &[&str]) -> Self {
+        let escaped = texts.iter().map(|text| {
+            let each = text.chars().map(|c| match c {
+                c if c.is_alphanumeric() => c.to_string(),
+                c => format!("\\x{{{:x}}}", u32::from(c)),
+            });
+            each.collect::<String>()
+        });
+        Self::Regex(escaped.collect::<Vec<_>>().join("|"))
+    }
+
     fn check_len(&self) -> Result<(), GrammarError> {
         let len_bytes: usize = match self {
-            Self::Gbnf(text) | Self::JsonSchema(text) => plain(text).len(),
+            Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) => plain(text).len(),
             Self::Composed(parts) => parts.iter().map(Part::len_bytes).sum(),
         };
         if len_bytes > SOURCE_BYTES_MAX {
@@ -298,6 +313,7 @@ fn compile(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Matcher, G
             let top = TopLevelGrammar::from_json_schema(schema);
             (top, Marked { digits, texts })
         }
+        GrammarSource::Regex(text) => (TopLevelGrammar::from_regex(text), Marked::default()),
         GrammarSource::Composed(parts) => composed::joined(parts, vocabulary)?,
     };
     let factory = vocabulary.factory();

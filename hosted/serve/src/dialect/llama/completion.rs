@@ -1,7 +1,7 @@
 //! llama-server's `POST /completion` and `/infill`.
 
 use super::super::fields::{Fields, wrong};
-use super::super::generation::{generation, include_usage, model};
+use super::super::generation::{StreamUsage, generation, model};
 use super::super::logprobs;
 use super::super::prompts::Prompts;
 use super::super::reply::{progress, timings};
@@ -87,13 +87,14 @@ fn exchange(
     mut names: Vec<FieldName>,
 ) -> Result<Exchange<CompletionRequest, WriteText>> {
     let generation = generation(fields, defaults, &mut names)?;
-    // The last chunk includes the usage anyway.
-    include_usage(fields)?;
+    // Chunks include their counts anyway.
+    StreamUsage::read(fields)?;
     let options = Options {
         is_stream: generation.streams,
         is_list: prompts.is_list || generation.n > 1,
         returns_tokens: fields.bool("return_tokens")?.unwrap_or(false),
         times_pieces: generation.times_pieces,
+        fields: fields.texts("response_fields")?,
     };
     Ok(Exchange {
         request: CompletionRequest {
@@ -109,13 +110,14 @@ fn exchange(
 }
 
 /// How a request wants its answer.
-#[derive(Clone, Copy)]
 struct Options {
     is_stream: bool,
     /// Whether to reply with a list of results even if there is only one.
     is_list: bool,
     returns_tokens: bool,
     times_pieces: bool,
+    /// Paths of the fields to reply with; empty for all of them.
+    fields: Vec<String>,
 }
 
 /// Writes chunks and replies.
@@ -242,7 +244,10 @@ impl Writer {
                 map.insert("end_token_probability".into(), entry);
             }
         }
-        map.into()
+        match self.options.fields.is_empty() {
+            true => map.into(),
+            false => selected(&map.into(), &self.options.fields),
+        }
     }
 
     fn scores(&mut self, at: usize, scores: &[Score]) {
@@ -258,19 +263,15 @@ impl Writer {
     fn piece(&mut self, at: usize, piece: &AnswerPiece) -> Vec<Value> {
         let report = piece.report.as_ref();
         let entry = report.map(|report| logprobs::native(&self.model, report));
-        let Options {
-            is_stream,
-            returns_tokens,
-            ..
-        } = self.options;
+        let is_stream = self.options.is_stream;
         let choice = &mut self.choices[at];
         choice.n_predicted += 1;
         choice.content.push_str(&piece.text);
         choice.probabilities.extend(entry);
-        if returns_tokens {
+        if is_stream || self.options.returns_tokens {
             choice.tokens.push(piece.token);
         }
-        if !is_stream || (piece.text.is_empty() && !returns_tokens) {
+        if !is_stream || (piece.text.is_empty() && !self.options.returns_tokens) {
             return Vec::new();
         }
         let tokens = core::mem::take(&mut choice.tokens);
@@ -286,9 +287,11 @@ impl Writer {
     }
 
     fn end_token(&mut self, at: usize, end: &AnswerPiece) -> Vec<Value> {
+        let report = end.report.as_ref();
+        let entry = report.map(|report| logprobs::native(&self.model, report));
+        // As in llama-server, where the token that ends a text has an entry, so the list is never empty.
+        self.choices[at].probabilities.extend(entry.clone());
         if self.options.returns_tokens {
-            let report = end.report.as_ref();
-            let entry = report.map(|report| logprobs::native(&self.model, report));
             self.choices[at].end_token = Some((end.token, entry));
         }
         self.choices[at].content.push_str(&end.text);
@@ -339,6 +342,16 @@ impl TextWriter for Writer {
             _ => all.into(),
         }
     }
+}
+
+/// The values at these paths, whose keys are separated by `/`, under the last key of each; missing ones are left out.
+fn selected(value: &Value, paths: &[String]) -> Value {
+    let found = paths.iter().filter_map(|path| {
+        let mut keys = path.split('/');
+        let found = keys.try_fold(value, |value, key| value.get(key))?;
+        Some((path.rsplit('/').next()?.to_owned(), found.clone()))
+    });
+    Value::Object(found.collect())
 }
 
 /// llama-server's `stop_type`.

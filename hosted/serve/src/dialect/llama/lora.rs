@@ -3,11 +3,12 @@
 use super::super::drive::body;
 use super::super::error::json_reply;
 use super::super::fields::{Fields, wrong};
-use crate::adapters::SCALE_MAX;
+use crate::adapters::{Entry, SCALE_MAX};
 use crate::answer::Context;
 use crate::api::ApiError;
 use crate::http::{Request, Response};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
 pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
@@ -27,7 +28,14 @@ pub(super) async fn set(context: Context, request: Request) -> Result<Response, 
         let unknown = || ApiError::field(format!("[{i}].id"), "no such adapter");
         let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
         let scale = scale.ok_or_else(|| ApiError::field(format!("[{i}].scale"), "is missing"))?;
-        scales.push((entry.ok_or_else(unknown)?, scale));
+        let entry = entry.ok_or_else(unknown)?;
+        if scales
+            .iter()
+            .any(|(named, _): &(Arc<Entry>, f32)| named.id == entry.id)
+        {
+            return Err(ApiError::field(format!("[{i}].id"), "is listed twice"));
+        }
+        scales.push((entry, scale));
     }
     for entry in adapters.all() {
         let scale = scales.iter().find(|(named, _)| named.id == entry.id);

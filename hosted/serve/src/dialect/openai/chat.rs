@@ -1,9 +1,9 @@
 //! `POST /v1/chat/completions`.
 
 use super::super::fields::{Fields, set};
-use super::super::generation::{generation, include_usage, model};
+use super::super::generation::{StreamUsage, generation, model, refuse_response_fields};
 use super::super::logprobs;
-use super::super::reply::{Head, finish, progress, timings, usage};
+use super::super::reply::{Head, finish, progress, timings, usage, usage_so_far};
 use super::super::seam::{Exchange, TextWriter, WriteText};
 use super::messages;
 use crate::api::{
@@ -33,7 +33,8 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     if let Some(budget) = budget(fields)? {
         request.reasoning_budget = Some(budget);
     }
-    let include_usage = include_usage(fields)?;
+    refuse_response_fields(fields)?;
+    let usage = StreamUsage::read(fields)?;
     let generation = &request.generation;
     let is_stream = generation.streams;
     let has_logprobs = generation.sampling.n_probs.is_some();
@@ -47,8 +48,9 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
                 head: Head::new("chatcmpl-", start),
                 seed: start.sampling.config.seed,
                 model: start.model.clone(),
+                n_prompt: start.prompts.first().map_or(0, |prompt| prompt.n_tokens),
                 is_stream,
-                include_usage,
+                usage,
                 has_logprobs,
                 choices,
             })
@@ -87,8 +89,9 @@ struct Writer {
     head: Head,
     model: ModelSource,
     seed: u64,
+    n_prompt: usize,
     is_stream: bool,
-    include_usage: bool,
+    usage: StreamUsage,
     has_logprobs: bool,
     choices: Vec<Choice>,
 }
@@ -97,6 +100,7 @@ struct Writer {
 struct Choice {
     /// Whether the chunk with the role has been written.
     is_begun: bool,
+    n_predicted: usize,
     message: Message,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
@@ -119,7 +123,12 @@ impl Writer {
         let logprobs = has_logprobs.then(|| json!({"content": entries}));
         choice.insert("logprobs".into(), logprobs.into());
         choice.insert("finish_reason".into(), finish.into());
-        self.chunk(json!([choice]))
+        let mut chunk = self.chunk(json!([choice]));
+        if self.usage.in_chunks {
+            let n_predicted = self.choices[at].n_predicted;
+            chunk.insert("usage".into(), usage_so_far(self.n_prompt, n_predicted));
+        }
+        chunk
     }
 
     /// Writes the chunk with the role, once.
@@ -190,7 +199,10 @@ impl TextWriter for Writer {
         match event {
             AnswerEvent::Scores { .. } => Vec::new(),
             AnswerEvent::Progress { at, progress } => self.progress(at, &progress),
-            AnswerEvent::Piece { at, piece } => self.piece(at, piece),
+            AnswerEvent::Piece { at, piece } => {
+                self.choices[at].n_predicted += 1;
+                self.piece(at, piece)
+            }
             AnswerEvent::EndToken { piece, .. } if piece.text.is_empty() => Vec::new(),
             AnswerEvent::EndToken { at, piece } => self.piece(
                 at,
@@ -204,7 +216,7 @@ impl TextWriter for Writer {
     }
 
     fn last(&mut self, total: &Total) -> Vec<Value> {
-        if !self.include_usage {
+        if !self.usage.at_end {
             return Vec::new();
         }
         let mut chunk = self.chunk(json!([]));

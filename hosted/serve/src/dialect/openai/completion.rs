@@ -1,10 +1,10 @@
 //! `POST /v1/completions`.
 
 use super::super::fields::Fields;
-use super::super::generation::{generation, include_usage, model};
+use super::super::generation::{StreamUsage, generation, model, refuse_response_fields};
 use super::super::logprobs;
 use super::super::prompts::Prompts;
-use super::super::reply::{Head, finish, progress, timings, usage};
+use super::super::reply::{Head, finish, progress, timings, usage, usage_so_far};
 use super::super::seam::{Exchange, TextWriter, WriteText};
 use crate::api::{
     AnswerEvent, AnswerPiece, ApiError, CompletionPrompt, CompletionRequest, Defaults, End, Infill,
@@ -45,9 +45,10 @@ pub(super) fn parse(
             })]
         }
     };
+    refuse_response_fields(fields)?;
     let options = Options {
         is_stream: request.generation.streams,
-        include_usage: include_usage(fields)?,
+        usage: StreamUsage::read(fields)?,
         has_logprobs: request.generation.sampling.n_probs.is_some(),
         has_scores: request.prompt_logprobs.is_some(),
     };
@@ -70,7 +71,7 @@ fn likely(fields: Fields<'_>) -> Result<Option<usize>> {
 #[derive(Clone, Copy)]
 struct Options {
     is_stream: bool,
-    include_usage: bool,
+    usage: StreamUsage,
     has_logprobs: bool,
     /// Whether likely tokens are reported for each token of the prompt, which is echoed.
     has_scores: bool,
@@ -89,6 +90,8 @@ struct Writer {
 struct Choice {
     /// The prompt, if it is echoed.
     echo: String,
+    n_prompt: usize,
+    n_predicted: usize,
     text: String,
     logprobs: logprobs::Lists,
     finish: Option<&'static str>,
@@ -99,6 +102,7 @@ impl Writer {
         let choices = start.prompts.iter().flat_map(|prompt| {
             let choice = || Choice {
                 echo: prompt.text.clone(),
+                n_prompt: prompt.n_tokens,
                 ..Choice::default()
             };
             core::iter::repeat_with(choice).take(start.n)
@@ -123,6 +127,18 @@ impl Writer {
         let has_logprobs = self.options.has_logprobs;
         let logprobs = has_logprobs.then(|| choice.logprobs.take());
         json!({"index": at, "text": text, "logprobs": logprobs, "finish_reason": finish})
+    }
+
+    /// A chunk of one choice.
+    fn chunk(&mut self, at: usize, text: &str, finish: Option<&str>) -> Map<String, Value> {
+        let choice = self.choice(at, text, finish);
+        let mut chunk = self.object(json!([choice]));
+        if self.options.usage.in_chunks {
+            let choice = &self.choices[at];
+            let usage = usage_so_far(choice.n_prompt, choice.n_predicted);
+            chunk.insert("usage".into(), usage);
+        }
+        chunk
     }
 
     /// Prepends the prompt to the first text.
@@ -153,8 +169,7 @@ impl Writer {
         if text.is_empty() && piece.timings.is_none() {
             return Vec::new();
         }
-        let choice = self.choice(at, &text, None);
-        let mut chunk = self.object(json!([choice]));
+        let mut chunk = self.chunk(at, &text, None);
         if let Some(taken) = &piece.timings {
             chunk.insert("timings".into(), timings(taken));
         }
@@ -162,8 +177,7 @@ impl Writer {
     }
 
     fn progress(&mut self, at: usize, read: &PromptProgress) -> Vec<Value> {
-        let choice = self.choice(at, "", None);
-        let mut chunk = self.object(json!([choice]));
+        let mut chunk = self.chunk(at, "", None);
         chunk.insert("prompt_progress".into(), progress(read));
         vec![chunk.into()]
     }
@@ -176,8 +190,7 @@ impl Writer {
             self.choices[at].text.push_str(&text);
             return Vec::new();
         }
-        let choice = self.choice(at, &text, Some(finish));
-        let mut chunk = self.object(json!([choice]));
+        let mut chunk = self.chunk(at, &text, Some(finish));
         chunk.insert("seed".into(), self.seed.into());
         chunk.insert("timings".into(), timings(&end.timings));
         vec![chunk.into()]
@@ -192,7 +205,10 @@ impl TextWriter for Writer {
                 Vec::new()
             }
             AnswerEvent::Progress { at, progress } => self.progress(at, &progress),
-            AnswerEvent::Piece { at, piece } => self.piece(at, &piece),
+            AnswerEvent::Piece { at, piece } => {
+                self.choices[at].n_predicted += 1;
+                self.piece(at, &piece)
+            }
             AnswerEvent::EndToken { at, mut piece } => {
                 // Clients that read prompt scores expect an entry for each generated token.
                 if !self.options.has_scores {
@@ -205,7 +221,7 @@ impl TextWriter for Writer {
     }
 
     fn last(&mut self, total: &Total) -> Vec<Value> {
-        if !self.options.include_usage {
+        if !self.options.usage.at_end {
             return Vec::new();
         }
         let mut chunk = self.object(json!([]));

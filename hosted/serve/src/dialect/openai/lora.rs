@@ -53,9 +53,11 @@ pub(super) async fn unload(context: Context, request: Request) -> Result<Respons
     let adapters = context.app.models().adapters();
     may_change(&context)?;
     let name = needed(Fields::of_body(&posted.value)?, "lora_name")?;
-    let entry = adapters
-        .find(name)
-        .ok_or_else(|| ApiError::no_model(name, &[]))?;
+    let entry = adapters.find(name).ok_or_else(|| {
+        let all = adapters.all();
+        let names: Vec<_> = all.iter().map(|entry| &*entry.name).collect();
+        ApiError::no_adapter(name, &names).renamed(&NAMES)
+    })?;
     if let Origin::Folder(_) = entry.origin {
         let what = "is in the folder of --lora-dir; delete its file to unload it";
         return Err(ApiError::field("lora_name", what));

@@ -1,6 +1,6 @@
 //! The messages of a request.
 
-use super::super::fields::{Fields, set, shown, wrong};
+use super::super::fields::{Fields, shown, wrong};
 use crate::api::{ApiError, ChatRequest};
 use serde_json::Value;
 use sluice_text::assistant::{Tool, ToolChoice, ToolError};
@@ -11,12 +11,25 @@ type Result<T> = core::result::Result<T, ApiError>;
 /// Parses `messages` and the fields that belong to them.
 pub(in super::super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> {
     request.messages = messages(fields.value("messages").unwrap_or(&Value::Null))?;
+    if let [.., before, last] = &*request.messages
+        && before.role == "assistant"
+        && last.role == "assistant"
+    {
+        let field = format!("messages[{}]", request.messages.len() - 1);
+        let what = "is a second assistant message at the end of the conversation";
+        return Err(ApiError::field(field, what));
+    }
     request.continues_last = match fields.value("continue_final_message") {
         Some(Value::String(_)) => true,
         _ => fields.bool("continue_final_message")?.unwrap_or(false),
     };
     let adds = fields.bool("add_generation_prompt")?;
-    set(&mut request.add_generation_prompt, adds);
+    if request.continues_last && adds == Some(true) {
+        let what = "cannot be combined with continue_final_message";
+        return Err(ApiError::field("add_generation_prompt", what));
+    }
+    // A message that continues has its beginning already, so clients of vLLM send false with it.
+    request.add_generation_prompt = request.continues_last || adds.unwrap_or(true);
     let variables = &mut request.template_kwargs;
     if let Some(kwargs) = fields.object("chat_template_kwargs")? {
         let own = OWN_VARIABLES

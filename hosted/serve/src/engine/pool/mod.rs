@@ -220,7 +220,8 @@ impl Pool {
         if !is_shifted {
             text.sequence_mut().push(&tokens, 0);
         }
-        text.sequence_mut().push(&queue, 1);
+        let n_wanted = text.n_wanted();
+        text.sequence_mut().push(&queue, n_wanted);
         text.is_parked = true;
         Ok(())
     }

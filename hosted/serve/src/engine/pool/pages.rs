@@ -43,7 +43,8 @@ impl Pool {
                 self.cache.touch(&keys[..n]);
             }
         }
-        text.sequence_mut().push(&tokens[known..], 1);
+        let n_wanted = text.n_wanted();
+        text.sequence_mut().push(&tokens[known..], n_wanted);
         self.ensure_free(n_pages(tokens.len() + 1).saturating_sub(known / PAGE_TOKENS) + 1);
         Ok(known)
     }

@@ -76,6 +76,11 @@ impl Text {
         self.is_parked
     }
 
+    /// Number of tokens to choose after the queued ones: none for a prompt that is only to be read.
+    pub(super) fn n_wanted(&self) -> usize {
+        self.sequence.n_left().min(1)
+    }
+
     /// Number of tokens read.
     pub(crate) fn n_read(&self) -> usize {
         self.sequence.tokens().len()
