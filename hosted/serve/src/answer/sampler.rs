@@ -155,8 +155,12 @@ pub(super) fn sampler(
         grammar.map_err(|error| ApiError::field(field, error))
     };
     sampler = match (&constraint.calls, &generation.grammar) {
-        (Some(calls), _) => {
-            let grammar = compiled(&calls.source, "tools")?;
+        (Some(calls), content) => {
+            let grammar = compiled(&calls.source, "tools").map_err(|error| {
+                // The error names the content's field if that is what cannot be compiled.
+                let content = content.as_ref().map(|source| compiled(source, "grammar"));
+                content.and_then(Result::err).unwrap_or(error)
+            })?;
             if calls.triggers.is_empty() {
                 sampler.with_grammar(grammar)
             } else {

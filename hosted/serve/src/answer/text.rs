@@ -93,7 +93,7 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let prompt = prompts.prompt(model, &conversation)?;
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
-    let constraint = answers.constraint(&prompt.text, terms.generation.grammar.is_some())?;
+    let constraint = answers.constraint(&prompt.text, terms.generation.grammar.as_ref())?;
     terms.generation.shows_special |= answers.reads_marks();
     let n_tokens = prompt.tokens.len();
     let mut prompt_of_chat = ready_prompt(context, &lease, &terms, &constraint, prompt.tokens)?;

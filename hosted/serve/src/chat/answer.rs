@@ -6,8 +6,9 @@ use crate::api::{ApiError, ChatRequest};
 use core::mem::take;
 use serde_json::Value;
 use sluice_text::assistant::{
-    AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, Tool, ToolChoice, ToolError,
+    AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, Tool, ToolChoice, ToolError, Triggers,
 };
+use sluice_text::grammar::GrammarSource;
 
 /// How the answers of a request are parsed.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub(crate) struct Answer(AnswerParser);
 /// Constraints on an answer in addition to the request's own grammar.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Constraint {
-    /// The grammar of calls.
+    /// The grammar of calls, or of calls and content.
     pub(crate) calls: Option<CallGrammar>,
     /// The mark that ends the reasoning in which the answer begins; the grammar applies after it.
     pub(crate) begins_behind: Option<&'static str>,
@@ -80,20 +81,30 @@ impl Answers {
         ))
     }
 
-    /// The constraints on answers to a prompt; `has_grammar` if the request has a grammar of its own.
+    /// The constraints on answers to a prompt; `content` is the request's own grammar.
     pub(crate) fn constraint(
         &self,
         prompt: &str,
-        has_grammar: bool,
+        content: Option<&GrammarSource>,
     ) -> Result<Constraint, ApiError> {
-        if has_grammar && !self.tools.is_empty() {
-            let what = "cannot be combined with a grammar unless tool_choice is none";
-            return Err(ApiError::field("tools", what));
-        }
         let is_open = self.dialect.is_reasoning_open(prompt);
-        let calls = self
-            .dialect
-            .call_grammar(&self.tools, &self.choice, self.parallel, is_open);
+        let (dialect, tools) = (&self.dialect, &*self.tools);
+        // An answer that has to call a function has no content.
+        let may_have_content = tools.is_empty() || self.choice == ToolChoice::Auto;
+        let calls = match content.filter(|_| may_have_content) {
+            None => dialect.call_grammar(tools, &self.choice, self.parallel, is_open),
+            Some(content) => {
+                let both = dialect.answer_grammar(tools, self.parallel, content, is_open);
+                if both.is_none() && !tools.is_empty() {
+                    let what = "cannot be combined with GBNF or structural tags unless tool_choice is none";
+                    return Err(ApiError::field("tools", what));
+                }
+                both.map(|source| CallGrammar {
+                    source,
+                    triggers: Triggers::default(),
+                })
+            }
+        };
         let close = self.dialect.reasoning_marks().map(|(_, close)| close);
         let budget = self
             .budget

@@ -72,3 +72,61 @@ fn a_named_function_is_called_once() {
     // Other choices allow several, which this model writes to the end.
     assert!(calls("required".into()).0 > 1);
 }
+
+/// Tools and a schema: the answer calls, or keeps to the schema; a call that is asked for is a call.
+#[test]
+fn tools_and_a_schema_are_one_grammar() {
+    let server = Running::start(options());
+    let schema = json!({"type": "object", "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let tools = json!([{"type": "function", "function": {"name": "ping"}}]);
+    let mut asked = json!({"messages": [{"role": "user", "content": "x or y?"}], "tools": tools,
+        "response_format": format, "max_tokens": 80, "parallel_tool_calls": false});
+    for seed in 0..6 {
+        asked["seed"] = seed.into();
+        asked["stream"] = false.into();
+        let whole = server.post("/v1/chat/completions", &asked);
+        assert_eq!(whole.status, 200, "{}", whole.body);
+        let choice = &whole.json()["choices"][0];
+        let message = &choice["message"];
+        if choice["finish_reason"] == "tool_calls" {
+            assert_eq!(message["tool_calls"][0]["function"]["name"], "ping");
+            continue;
+        }
+        let content = message["content"].as_str().unwrap();
+        let answer: Value = serde_json::from_str(content).unwrap();
+        assert!(answer["a"] == "x" || answer["a"] == "y", "{choice}");
+        asked["stream"] = true.into();
+        let chunks = server.post("/v1/chat/completions", &asked).chunks();
+        let parts = chunks
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(parts.collect::<String>(), content);
+    }
+    asked["stream"] = false.into();
+    asked["tool_choice"] = "required".into();
+    let reply = server.post("/v1/chat/completions", &asked).json();
+    assert_eq!(
+        reply["choices"][0]["finish_reason"], "tool_calls",
+        "{reply}"
+    );
+    asked["tool_choice"] = "auto".into();
+    asked["response_format"]["json_schema"]["schema"] = json!({"type": "nonsense"});
+    let reply = server.post("/v1/chat/completions", &asked);
+    assert_eq!(
+        (reply.status, &*reply.param()),
+        (400, "response_format"),
+        "{}",
+        reply.body
+    );
+    asked.as_object_mut().unwrap().remove("response_format");
+    asked["grammar"] = "root ::= \"a\"".into();
+    let reply = server.post("/v1/chat/completions", &asked);
+    assert_eq!(
+        (reply.status, &*reply.param()),
+        (400, "tools"),
+        "{}",
+        reply.body
+    );
+}

@@ -222,6 +222,11 @@ fn write_rest(
     Ok(())
 }
 
+/// A regular expression in the notation.
+pub(crate) fn lark_of_regex(regex: &str) -> String {
+    format!("/{}/ ", llguidance::regex_to_lark(regex, ""))
+}
+
 /// A text, quoted in the notation.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()

@@ -21,7 +21,7 @@ mod tests;
 mod vocabulary;
 
 pub use composed::Part;
-pub(crate) use composed::quoted;
+pub(crate) use composed::{lark_of_regex, quoted};
 pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;
 

@@ -101,6 +101,19 @@ impl Frame {
         }
     }
 
+    /// The first call after its head, further ones if `parallel`, and the end.
+    pub(super) fn calls(self, parts: &mut Vec<Part>, parallel: bool) {
+        parts.extend(self.lead);
+        parts.extend(lark(" call "));
+        if parallel {
+            parts.extend(lark("("));
+            parts.extend(self.separator);
+            parts.extend(self.head);
+            parts.extend(lark(" call)* "));
+        }
+        parts.extend(self.close);
+    }
+
     fn opened_by(mut self, mark: &str) -> Self {
         self.opening = marks(mark);
         self

@@ -4,9 +4,9 @@
 mod frame;
 mod parameters;
 
-use super::dialect::{Dialect, Format, harmony};
+use super::dialect::{Dialect, Format, command_r, harmony};
 use super::tool::{Tool, ToolChoice};
-use crate::grammar::{GrammarSource, Part, quoted};
+use crate::grammar::{GrammarSource, Part, lark_of_regex, quoted};
 use frame::Frame;
 use serde_json::Value;
 
@@ -89,43 +89,103 @@ impl Dialect {
         if tools.is_empty() {
             return None;
         }
-        let frame = Frame::of(self.format);
+        let mut frame = Frame::of(self.format);
         let is_lazy = *choice == ToolChoice::Auto;
+        let triggers = match is_lazy {
+            true => Triggers {
+                all: core::mem::take(&mut frame.triggers),
+                reasoning: self.reasoning_of(reasoning_open),
+            },
+            false => Triggers::default(),
+        };
         let mut parts = Vec::new();
         lark(&mut parts, "start: ");
         if !is_lazy {
             self.reasoning_parts(&mut parts, reasoning_open);
-            parts.extend(frame.opening);
+            parts.append(&mut frame.opening);
             parts.extend(frame.head.iter().cloned());
         }
-        parts.extend(frame.lead);
-        lark(&mut parts, " call ");
-        if parallel {
-            lark(&mut parts, "(");
-            parts.extend(frame.separator);
-            parts.extend(frame.head);
-            lark(&mut parts, " call)* ");
-        }
-        parts.extend(frame.close);
-        let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
-        lark(&mut parts, &format!("\ncall: {}\n", names.join(" | ")));
-        for (number, tool) in tools.into_iter().enumerate() {
-            lark(&mut parts, &format!("call_{number}: "));
-            self.call_parts(&mut parts, tool);
-            lark(&mut parts, "\n");
-        }
-        let triggers = if is_lazy {
-            Triggers {
-                all: frame.triggers,
-                reasoning: self.reasoning_of(reasoning_open),
-            }
-        } else {
-            Triggers::default()
-        };
+        frame.calls(&mut parts, parallel);
+        self.call_rules(&mut parts, &tools);
         Some(CallGrammar {
             source: GrammarSource::Composed(parts),
             triggers,
         })
+    }
+
+    /// The grammar of an answer that calls `tools` or has content that matches `content`: reasoning, if the model
+    /// reasons, and then one or the other. `None` without tools if the content is all of the answer, and if `content`
+    /// is neither a schema nor a regular expression.
+    #[must_use]
+    pub fn answer_grammar(
+        &self,
+        tools: &[Tool],
+        parallel: bool,
+        content: &GrammarSource,
+        reasoning_open: bool,
+    ) -> Option<GrammarSource> {
+        // Messages of gpt-oss have headers even without tools.
+        if tools.is_empty() && self.format != Format::Harmony {
+            return None;
+        }
+        let body = match content {
+            GrammarSource::JsonSchema(schema) => Part::Json(schema.clone()),
+            GrammarSource::Regex(regex) => Part::Lark(lark_of_regex(regex)),
+            GrammarSource::Gbnf(_) | GrammarSource::Composed(_) => return None,
+        };
+        let mut parts = Vec::new();
+        lark(&mut parts, "start: ");
+        self.reasoning_parts(&mut parts, reasoning_open);
+        lark(&mut parts, "(content");
+        if !tools.is_empty() {
+            let mut frame = Frame::of(self.format);
+            lark(&mut parts, " | ");
+            parts.append(&mut frame.opening);
+            parts.extend(frame.head.iter().cloned());
+            frame.calls(&mut parts, parallel);
+        }
+        lark(&mut parts, ")\ncontent: ");
+        self.content_parts(&mut parts);
+        lark(&mut parts, "\nbody: ");
+        parts.push(body);
+        if tools.is_empty() {
+            lark(&mut parts, "\n");
+        } else {
+            self.call_rules(&mut parts, &tools.iter().collect::<Vec<_>>());
+        }
+        Some(GrammarSource::Composed(parts))
+    }
+
+    /// What surrounds the content of an answer, the rule `body`.
+    fn content_parts(&self, parts: &mut Vec<Part>) {
+        match self.format {
+            Format::Harmony => {
+                parts.extend(frame::marks(harmony::CHANNEL));
+                lark(parts, "\"final\" (\" \"? ");
+                parts.extend(frame::marks(harmony::CONSTRAIN));
+                lark(parts, "\"json\")? ");
+                parts.extend(frame::marks(harmony::MESSAGE));
+                lark(parts, "body");
+            }
+            Format::CommandR => {
+                lark(parts, "body | ");
+                parts.extend(frame::marks(command_r::RESPONSE));
+                lark(parts, "body ");
+                parts.extend(frame::marks(command_r::RESPONSE_END));
+            }
+            _ => lark(parts, "body"),
+        }
+    }
+
+    /// The rules of the calls of `tools`.
+    fn call_rules(&self, parts: &mut Vec<Part>, tools: &[&Tool]) {
+        let names: Vec<String> = (0..tools.len()).map(|n| format!("call_{n}")).collect();
+        lark(parts, &format!("\ncall: {}\n", names.join(" | ")));
+        for (number, tool) in tools.iter().enumerate() {
+            lark(parts, &format!("call_{number}: "));
+            self.call_parts(parts, tool);
+            lark(parts, "\n");
+        }
     }
 
     /// How the answer's reasoning is marked, if the model reasons.
