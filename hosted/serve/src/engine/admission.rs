@@ -71,11 +71,14 @@ impl Admission<'_> {
     /// A more urgent priority goes first, until the oldest text of another has waited longer by as many seconds.
     fn next(&self) -> Option<Candidate> {
         let places = self.running.places();
-        let waiting = self.queue.heads().map(|waiting| {
+        let taken = self.running.in_memory();
+        let taken: Vec<u32> = taken.map(|(_, run)| run.text().sequence().slot()).collect();
+        let waiting = self.queue.heads(&taken).map(|waiting| {
             let request = &*waiting.request;
             (Candidate::Waiting(request.arrival), request)
         });
         let parked = self.running.waiting();
+        let parked = parked.filter(|(_, run)| !run.request().waits_for(&taken));
         let parked = parked.map(|(id, run)| (Candidate::Parked(id), run.request()));
         let mut all: Vec<_> = waiting.chain(parked).collect();
         if all

@@ -47,7 +47,7 @@ pub struct Job {
     pub borders: Vec<usize>,
     /// Whether to send [`Event::Progress`].
     pub tells_progress: bool,
-    /// The preferred slot (`id_slot`).
+    /// The slot that its first choice runs in, and waits for (`id_slot`).
     pub slot: Option<u32>,
     /// The adapters it is computed with, and their name.
     pub adapter: Option<(AdapterBlend, Arc<str>)>,

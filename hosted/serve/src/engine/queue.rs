@@ -112,11 +112,13 @@ impl Queue {
         texts.insert(at, waiting);
     }
 
-    /// Of each share, the first choices that do not wait for the disk.
-    pub(super) fn heads(&self) -> impl Iterator<Item = &Waiting> {
+    /// Of each share, the first choices that wait neither for the disk nor for one of the slots in `taken`.
+    pub(super) fn heads(&self, taken: &[u32]) -> impl Iterator<Item = &Waiting> {
         self.lanes.iter().filter_map(|lane| {
             let mut texts = lane.texts.iter();
-            texts.find(|waiting| waiting.fetch != Fetch::Reading)
+            texts.find(|waiting| {
+                waiting.fetch != Fetch::Reading && !waiting.request.waits_for(taken)
+            })
         })
     }
 

@@ -157,6 +157,11 @@ impl Request {
         outlet.is_due && (1..outlet.events.max_capacity()).contains(&outlet.events.capacity())
     }
 
+    /// Whether it asks for a slot that is in `taken`.
+    pub(super) fn waits_for(&self, taken: &[u32]) -> bool {
+        self.slot.is_some_and(|slot| taken.contains(&slot))
+    }
+
     /// Whether the receiver of its events was dropped.
     pub(super) fn is_closed(&self) -> bool {
         self.outlet.borrow().events.is_closed()

@@ -6,7 +6,7 @@ use super::job::{Job, JobError, ModelId, Why};
 use super::options::EngineOptions;
 use super::pace::reads_whole;
 use super::plan::{Plan, Planner};
-use super::pool::{Backing, Pool, StoredFile};
+use super::pool::{Backing, Chain, Pool, StoredFile};
 use super::queue::{Fetch, Queue};
 use super::request::Request;
 use super::running::Running;
@@ -145,7 +145,9 @@ impl ModelScheduler {
         if runs.any(|(_, run)| run.text().sequence().slot() == slot) {
             return Err(JobError::Slot(format!("slot {slot} is in use")));
         }
-        let done = self.pool.act(slot, action);
+        let chains = self.running.runs().map(|run| run.text().chain());
+        let keys = chains.flat_map(Chain::keys).copied().collect();
+        let done = self.pool.act(slot, action, &keys);
         self.show();
         done
     }

@@ -2,7 +2,7 @@
 
 use crate::client::{Reply, Running, options};
 use core::time::Duration;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -181,4 +181,108 @@ fn a_folder_whose_key_others_may_read_has_no_slots() {
     }
     set(&key, 0o600);
     done(&server, 0, "restore", "good.bin");
+}
+
+/// A request's answer in the slot that it asks for.
+fn pinned(server: &Running, slot: u32, prompt: &str) -> Value {
+    let asked = json!({"prompt": prompt, "id_slot": slot, "n_predict": 3, "temperature": 0});
+    let reply = server.post("/completion", &asked);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    assert_eq!(reply["id_slot"], slot, "{reply}");
+    reply
+}
+
+#[test]
+fn a_text_runs_in_the_slot_that_it_asks_for() {
+    let slots = Slots::new("pins");
+    let mut options = options();
+    options.http.slot_save_path = Some(slots.0.clone());
+    options.http.slots = false;
+    let server = Running::start(options);
+    // Three texts, none of which begins like another.
+    for (slot, prompt) in [(1, PROMPT), (0, "Once upon a time"), (3, "A dog")] {
+        pinned(&server, slot, prompt);
+    }
+    // Another text in the slot takes the place of its text.
+    let again = pinned(&server, 1, PROMPT);
+    assert_eq!(again["timings"]["prompt_n"], 1, "{again}");
+    let other = pinned(&server, 0, PROMPT);
+    assert_eq!(other["timings"]["cache_n"], 0, "{other}");
+    // Slots can be saved although they are not listed.
+    assert_eq!(server.get("/slots").status, 501);
+    done(&server, 1, "save", "one.bin");
+    done(&server, 2, "restore", "one.bin");
+    let found = pinned(&server, 2, PROMPT);
+    assert_eq!(found["timings"]["prompt_n"], 1, "{found}");
+}
+
+#[test]
+fn a_text_waits_for_its_slot() {
+    let server = Running::start(options());
+    let long = json!({"prompt": "Once", "id_slot": 2, "n_predict": 400, "stream": true,
+        "ignore_eos": true, "temperature": 0});
+    let running = server.send("POST /completion HTTP/1.1", &long.to_string());
+    let is_busy = || server.get("/slots").json()[2]["is_processing"] == true;
+    while !is_busy() {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pinned(&server, 2, "A cat"));
+        // Others do not wait for it.
+        pinned(&server, 1, "A dog");
+        assert!(is_busy(), "the long text ended too early to show anything");
+        // The reader leaves.
+        drop(running);
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn an_erased_text_is_not_found_again() {
+    let folder = Slots::new("erased");
+    let mut options = options();
+    options.engine.cache_dir = Some(folder.0.join("pages"));
+    options.engine.cache_disk = 64 << 20;
+    // Several pages, of which another text shares the first.
+    let shared = "The sea was calm and the boat was small. ".repeat(16);
+    let (one, two) = (format!("{shared} One. {shared}"), format!("{shared} Two."));
+    let files = || {
+        let folders = fs::read_dir(folder.0.join("pages")).unwrap();
+        let folders = folders.map(|entry| entry.unwrap().path());
+        let pages = folders.filter(|path| path.is_dir()).flat_map(|path| {
+            let names = fs::read_dir(path).unwrap();
+            names.map(|entry| entry.unwrap().path())
+        });
+        let is_page = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "page");
+        pages.filter(is_page).count()
+    };
+    let server = Running::start(options.clone());
+    pinned(&server, 0, &one);
+    let kept = pinned(&server, 1, &two)["timings"]["cache_n"]
+        .as_u64()
+        .unwrap();
+    assert!(kept >= 64, "{kept}");
+    // The pages are on the disk before they are erased.
+    let start = Instant::now();
+    while files() < 2 {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+    done(&server, 0, "erase", "");
+    // What the other slot has as well stays.
+    let again = pinned(&server, 2, &one)["timings"]["cache_n"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(again, kept);
+    for slot in 0..3 {
+        done(&server, slot, "erase", "");
+    }
+    assert_eq!(pinned(&server, 3, &one)["timings"]["cache_n"], 0);
+    done(&server, 3, "erase", "");
+    // Nor by a later server with the same folder.
+    drop(server);
+    assert_eq!(files(), 0);
+    let server = Running::start(options);
+    assert_eq!(pinned(&server, 0, &one)["timings"]["cache_n"], 0);
 }

@@ -19,7 +19,10 @@ use std::time::Instant;
 use tokio::sync::Semaphore;
 
 pub(super) async fn list(context: Context, request: Request) -> Result<Response, ApiError> {
-    check(&context)?;
+    if !context.app.options().slots {
+        let message = "This server does not support slots endpoint. Start it with `--slots`";
+        return Err(ApiError::unsupported(message));
+    }
     let lease = present(&context, &request)?;
     let view = context.app.models().engine().view(lease.id());
     let view = view.ok_or_else(|| ApiError::unavailable("the model is not loaded"))?;
@@ -56,7 +59,6 @@ fn shown(slot: &SlotView, n_ctx: usize) -> Value {
 }
 
 pub(super) async fn act(context: Context, request: Request) -> Result<Response, ApiError> {
-    check(&context)?;
     let slot = last_part(request.uri().path()).parse::<u32>().ok();
     let slot = slot.ok_or_else(|| ApiError::field("id_slot", "is not the number of a slot"))?;
     let lease = present(&context, &request)?;
@@ -152,14 +154,6 @@ async fn with_file<T: Send + 'static>(
             _ => ApiError::field("filename", problem.to_string()),
         }
     })
-}
-
-fn check(context: &Context) -> Result<(), ApiError> {
-    if context.app.options().slots {
-        return Ok(());
-    }
-    let message = "This server does not support slots endpoint. Start it with `--slots`";
-    Err(ApiError::unsupported(message))
 }
 
 /// A file in `folder`. File names must not contain separators or begin with a dot.

@@ -15,6 +15,8 @@ pub(crate) struct Backing {
     disk: DiskCache,
     /// Files to be written when there is time.
     unwritten: VecDeque<FileName>,
+    /// Files to be removed.
+    unwanted: VecDeque<FileName>,
     pages_read: PagesRead,
     /// The identity of the model's pages on the disk.
     owner: Identity,
@@ -26,6 +28,7 @@ impl Backing {
             owner: disk.owner(model.identity()),
             disk,
             unwritten: VecDeque::new(),
+            unwanted: VecDeque::new(),
             pages_read,
         }
     }
@@ -35,9 +38,9 @@ impl Backing {
         self.owner
     }
 
-    /// Whether files are still to be written.
+    /// Whether files are still to be written or removed.
     pub(super) fn has_unwritten(&self) -> bool {
-        !self.unwritten.is_empty()
+        !self.unwritten.is_empty() || !self.unwanted.is_empty()
     }
 
     /// Marks a page of the cache, or the state at its end, as to be written.
@@ -46,6 +49,14 @@ impl Backing {
         if self.unwritten.len() > UNWRITTEN_MAX {
             self.unwritten.pop_front();
         }
+    }
+
+    /// Marks a page that has left the cache, and the state at its end, as to be removed from the disk.
+    pub(super) fn remove(&mut self, key: Key) {
+        self.unwritten.retain(|name| name.key != key);
+        let kinds = [FileKind::Page, FileKind::State];
+        self.unwanted
+            .extend(kinds.map(|kind| FileName { key, kind }));
     }
 
     /// Looks on the disk for those pages of `keys` with which a text could skip more tokens than with the cache; false
@@ -70,7 +81,8 @@ impl Backing {
             .read(lookup, move |files| pages_read(arrival, files))
     }
 
-    /// Queues up to `n` files of the cache for writing; false if there are fewer, or if the disk's queue is full.
+    /// Queues files for removal, and up to `n` files of the cache for writing; false if there are fewer, or if the
+    /// disk's queue is full.
     pub(super) fn write(
         &mut self,
         n: usize,
@@ -78,6 +90,12 @@ impl Backing {
         session: &Session,
         identity: &Identity,
     ) -> bool {
+        while let Some(name) = self.unwanted.front() {
+            if !self.disk.remove(*name) {
+                return false;
+            }
+            self.unwanted.pop_front();
+        }
         for _ in 0..n {
             let Some(name) = self.unwritten.front().copied() else {
                 return false;

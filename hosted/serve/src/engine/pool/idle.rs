@@ -49,12 +49,17 @@ impl IdleTexts {
         Some((&found.sequence, &found.salt))
     }
 
+    /// All of them, with their salts.
+    pub(super) fn with_salts(&self) -> impl Iterator<Item = (&Sequence, &CacheSalt)> {
+        self.texts.iter().map(|idle| (&idle.sequence, &idle.salt))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.texts.iter().map(|idle| &idle.sequence)
     }
 
-    /// The text that shares the longest prefix with `prompt`; of several, the one in the slot that the request asks
-    /// for, or else the most recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the
+    /// The text that shares the longest prefix with `prompt`, in the slot that the request asks for if it does; of
+    /// several, the most recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the
     /// prompt.
     pub(super) fn best(
         &self,
@@ -69,13 +74,14 @@ impl IdleTexts {
         };
         let key = request.adapter_key();
         let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
-            idle.sequence.adapter_identity() == key && idle.salt.is(&request.salt)
+            let is_open = request.slot.is_none_or(|slot| slot == idle.sequence.slot());
+            is_open && idle.sequence.adapter_identity() == key && idle.salt.is(&request.salt)
         });
         let ranked = usable.map(|(i, idle)| {
             let slot = idle.sequence.slot();
-            (saved(&idle.sequence), request.slot == Some(slot), i, slot)
+            (saved(&idle.sequence), i, slot)
         });
-        let (n_saved, _, _, slot) = ranked.max()?;
+        let (n_saved, _, slot) = ranked.max()?;
         Some(IdleMatch { slot, n_saved })
     }
 }

@@ -117,8 +117,9 @@ impl Pool {
         n_taken + n_pages(n_tokens) < self.n_pages
     }
 
-    /// A text for a choice: in the idle sequence that shares the longest prefix with its prompt, in a free one, or in
-    /// the one whose text ended longest ago. [`Self::enter_prompt`] sets its prompt.
+    /// A text for a choice: in the slot that its request asks for, which no text is running in; or else in the idle
+    /// sequence that shares the longest prefix with its prompt, in a free one, or in the one whose text ended longest
+    /// ago. [`Self::enter_prompt`] sets its prompt.
     pub(super) fn open(
         &mut self,
         request: &Rc<Request>,
@@ -130,9 +131,15 @@ impl Pool {
         let reused = self
             .reusable(request, &mut chain)
             .and_then(|slot| self.idle.take(slot));
-        let mut sequence = match reused {
-            Some(idle) => self.session.restart(idle, &settings, choice.sampler)?,
-            None => {
+        let mut sequence = match (reused, request.slot) {
+            (Some(idle), _) => self.session.restart(idle, &settings, choice.sampler)?,
+            (None, Some(slot)) => {
+                self.free_slot(slot);
+                let mut sequence = self.session.add_at(slot, &settings)?;
+                sequence.set_sampler(choice.sampler);
+                sequence
+            }
+            (None, None) => {
                 self.free_sequence()?;
                 self.session.add_with(&settings, choice.sampler)?
             }
@@ -160,6 +167,13 @@ impl Pool {
             sequence.show_special();
         }
         Ok(leader.fork(sequence))
+    }
+
+    /// Removes the idle text in a slot.
+    fn free_slot(&mut self, slot: u32) {
+        if let Some(idle) = self.idle.take(slot) {
+            self.remove(idle);
+        }
     }
 
     /// Removes the least recently used idle text if no sequence is free.
@@ -229,7 +243,11 @@ impl Pool {
     /// Restores a parked text: from its saved state, or with pages of the cache and by queueing its other tokens to be
     /// read again.
     pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
-        self.free_sequence()?;
+        match text.request().slot {
+            // Its former slot, which it was opened in.
+            Some(slot) => self.free_slot(slot),
+            None => self.free_sequence()?,
+        }
         self.session.readmit(text.sequence_mut())?;
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {

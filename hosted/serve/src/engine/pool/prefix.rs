@@ -34,6 +34,11 @@ impl Chain {
         }
     }
 
+    /// The keys so far.
+    pub(crate) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
     /// The keys of all full pages of `tokens`, which must begin with the tokens of the last call.
     pub(super) fn of(&mut self, tokens: &[u32]) -> &[Key] {
         let n = tokens.len() / PAGE_TOKENS;
@@ -229,14 +234,20 @@ impl PrefixCache {
 
     /// Evicts the least recently used page; false if the cache is empty.
     pub(super) fn evict(&mut self, session: &mut Session) -> bool {
-        let Some((_, key)) = self.order.pop_first() else {
-            return false;
-        };
-        self.forget_state(session, &key);
-        if let Some(entry) = self.entries.remove(&key) {
+        let oldest = self.order.values().next().copied();
+        if let Some(key) = &oldest {
+            self.remove(session, key);
+        }
+        oldest.is_some()
+    }
+
+    /// Removes a page, if it is cached.
+    pub(super) fn remove(&mut self, session: &mut Session, key: &Key) {
+        self.forget_state(session, key);
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.remove(&entry.stamp);
             session.with_state(|state| state.release(entry.page));
         }
-        true
     }
 }
 

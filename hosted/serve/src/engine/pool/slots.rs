@@ -1,20 +1,23 @@
 //! llama-server's slot actions: the text and state of a sequence are saved, restored, or erased.
 
+use super::prefix::{Chain, Key};
 use super::{Pool, n_pages};
 use crate::engine::job::JobError;
 use crate::engine::slot::{SlotAction, SlotDone};
 use core::fmt::Display;
-use sluice::Settings;
 use sluice::adapter::AdapterBlend;
-use sluice::generate::prompt_cache::PromptCache;
+use sluice::generate::prompt_cache::{CacheSalt, PromptCache};
+use sluice::{Sequence, Settings};
+use std::collections::HashSet;
 use std::time::Instant;
 
 impl Pool {
-    /// Performs an action on a slot without a running text.
+    /// Performs an action on a slot without a running text; `running` has the keys of the pages of those that run.
     pub(in crate::engine) fn act(
         &mut self,
         slot: u32,
         action: &SlotAction,
+        running: &HashSet<Key>,
     ) -> Result<SlotDone, JobError> {
         let start = Instant::now();
         let n_seq = self.session.limits().n_seq;
@@ -25,7 +28,7 @@ impl Pool {
         }
         let mut saved = None;
         let n_tokens = match action {
-            SlotAction::Erase => self.erase(slot)?,
+            SlotAction::Erase => self.erase(slot, running)?,
             SlotAction::Save => {
                 let idle = self.idle.get(slot);
                 let (idle, salt) =
@@ -44,14 +47,46 @@ impl Pool {
         })
     }
 
-    /// Removes the text of a slot; returns its number of tokens.
-    fn erase(&mut self, slot: u32) -> Result<usize, JobError> {
-        let Some(idle) = self.idle.take(slot) else {
+    /// Removes the text of a slot, also from the prefix cache and its disk, but for pages that other texts in slots
+    /// share (`running` has the keys of those that run). Returns its number of tokens.
+    fn erase(&mut self, slot: u32, running: &HashSet<Key>) -> Result<usize, JobError> {
+        let Some((idle, salt)) = self.idle.get(slot) else {
             return Ok(0);
         };
         let n_tokens = idle.tokens().len();
-        self.session.remove(idle).map_err(failed)?;
+        let keys = self.keys_of(idle, salt);
+        self.clear(slot)?;
+        let others = self.idle.with_salts();
+        let others: HashSet<Key> = others
+            .flat_map(|(idle, salt)| self.keys_of(idle, salt))
+            .collect();
+        for key in keys {
+            if !others.contains(&key) && !running.contains(&key) {
+                self.cache.remove(&mut self.session, &key);
+                if let Some(backing) = &mut self.backing {
+                    backing.remove(key);
+                }
+            }
+        }
         Ok(n_tokens)
+    }
+
+    /// The keys of an ended text's pages. A restored text, whose salt is not known, has not been in the cache.
+    fn keys_of(&self, idle: &Sequence, salt: &CacheSalt) -> Vec<Key> {
+        match salt {
+            CacheSalt::Plain(salt) => Chain::new(&self.base, idle.adapter_identity(), salt)
+                .of(idle.tokens())
+                .to_vec(),
+            CacheSalt::Sealed { .. } => Vec::new(),
+        }
+    }
+
+    /// Frees a slot.
+    fn clear(&mut self, slot: u32) -> Result<(), JobError> {
+        match self.idle.take(slot) {
+            Some(idle) => self.session.remove(idle).map_err(failed),
+            None => Ok(()),
+        }
     }
 
     fn restore(
@@ -60,7 +95,7 @@ impl Pool {
         cache: &PromptCache,
         adapter: Option<AdapterBlend>,
     ) -> Result<usize, JobError> {
-        self.erase(slot)?;
+        self.clear(slot)?;
         // The maximum number of pages that a file may need.
         self.ensure_free(n_pages(self.session.limits().n_ctx));
         let settings = Settings {

@@ -56,6 +56,12 @@ pub(super) struct WantedPage {
 /// Called with the files found, up to the first that is missing.
 type FilesRead = Box<dyn FnOnce(Vec<StoredFile>) + Send>;
 
+/// What the writing thread does.
+enum FileWork {
+    Write(StoredFile),
+    Remove(FileName),
+}
+
 /// A lookup, and where its files are wanted.
 struct Order {
     lookup: Lookup,
@@ -70,7 +76,7 @@ struct Shared {
     folder: PathBuf,
     key: FolderKey,
     /// Both are `None` when it is being dropped.
-    writes: Option<SyncSender<StoredFile>>,
+    writes: Option<SyncSender<FileWork>>,
     lookups: Option<SyncSender<Order>>,
     threads: [Option<JoinHandle<()>>; 2],
 }
@@ -143,8 +149,17 @@ impl DiskCache {
 
     /// Queues a page for writing; false if the queue is full.
     pub(super) fn write(&self, name: FileName, bytes: Vec<u8>) -> bool {
+        self.queue(FileWork::Write(StoredFile { name, bytes }))
+    }
+
+    /// Queues a file for removal, after those that are queued; false if the queue is full.
+    pub(super) fn remove(&self, name: FileName) -> bool {
+        self.queue(FileWork::Remove(name))
+    }
+
+    fn queue(&self, work: FileWork) -> bool {
         let writes = self.0.writes.as_ref();
-        writes.is_some_and(|writes| writes.try_send(StoredFile { name, bytes }).is_ok())
+        writes.is_some_and(|writes| writes.try_send(work).is_ok())
     }
 
     /// Queues a lookup of the pages with which a text can skip more tokens; `then` is called on a thread of the disk
@@ -251,8 +266,15 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, files: &Receiver<StoredFile>) {
-        for file in files {
+    fn run(mut self, queue: &Receiver<FileWork>) {
+        for work in queue {
+            let file = match work {
+                FileWork::Write(file) => file,
+                FileWork::Remove(name) => {
+                    let _gone = fs::remove_file(name.path_in(&self.folder));
+                    continue;
+                }
+            };
             if self.paused.is_some_and(|until| Instant::now() < until) {
                 continue;
             }
