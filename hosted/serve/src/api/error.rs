@@ -22,8 +22,13 @@ pub struct ApiError {
 pub enum ErrorKind {
     /// The request, or one of its fields, is invalid.
     Invalid,
-    /// The prompt does not fit into the context.
-    TooLong,
+    /// A prompt of `n_tokens` tokens does not fit into a context of `n_ctx`.
+    TooLong {
+        /// The tokens of the prompt.
+        n_tokens: usize,
+        /// The tokens of the context.
+        n_ctx: usize,
+    },
     /// The key is missing or wrong.
     Unauthorized,
     /// What sent the request may not use the server.
@@ -210,7 +215,9 @@ impl From<JobError> for ApiError {
         let message = error.to_string();
         match error {
             JobError::Busy { retry, .. } => Self::busy(message, retry),
-            JobError::TooLong { .. } => Self::new(ErrorKind::TooLong, message),
+            JobError::TooLong { n_tokens, n_ctx } => {
+                Self::new(ErrorKind::TooLong { n_tokens, n_ctx }, message)
+            }
             JobError::Gone => Self::unavailable(message),
             JobError::Slot(_) => Self::field("slot", message),
             JobError::Failed(_) => Self::internal(message),

@@ -31,7 +31,7 @@ pub(super) fn error_value(dialect: &dyn Dialect, error: ApiError) -> Value {
 
 const fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
-        ErrorKind::Invalid | ErrorKind::TooLong => StatusCode::BAD_REQUEST,
+        ErrorKind::Invalid | ErrorKind::TooLong { .. } => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorKind::Forbidden => StatusCode::FORBIDDEN,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,

@@ -265,3 +265,25 @@ fn an_unknown_name_lists_what_there_is_or_is_answered_anyway() {
     assert_eq!(reply["model"], "tale");
     assert_eq!(server.get("/v1/models/gpt-3.5-turbo").status, 404);
 }
+
+#[test]
+fn an_overflow_has_its_numbers() {
+    let server = Running::start(options());
+    let long = vec![7; 600];
+    for (path, body) in [
+        ("/completion", json!({"prompt": long})),
+        ("/v1/completions", json!({"prompt": long})),
+        ("/v1/embeddings", json!({"input": long})),
+    ] {
+        let reply = server.post(path, &body);
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["type"]),
+            (400, &json!("exceed_context_size_error"))
+        );
+        assert_eq!(
+            (&error["n_prompt_tokens"], &error["n_ctx"]),
+            (&json!(600), &json!(512))
+        );
+    }
+}

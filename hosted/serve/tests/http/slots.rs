@@ -208,7 +208,8 @@ fn a_text_runs_in_the_slot_that_it_asks_for() {
     let again = pinned(&server, 1, PROMPT);
     assert_eq!(again["timings"]["prompt_n"], 1, "{again}");
     let other = pinned(&server, 0, PROMPT);
-    assert_eq!(other["timings"]["cache_n"], 0, "{other}");
+    // Both begin with the vocabulary's first token.
+    assert_eq!(other["timings"]["cache_n"], 1, "{other}");
     // Slots can be saved although they are not listed.
     assert_eq!(server.get("/slots").status, 501);
     done(&server, 1, "save", "one.bin");

@@ -24,6 +24,9 @@ pub(crate) struct ServeArgs {
     /// Offer all .gguf and .slc files of a folder, loaded on demand
     #[arg(long, value_name = "DIR")]
     pub(super) models_dir: Option<PathBuf>,
+    /// Answer requests for unknown models with the first one
+    #[arg(long)]
+    pub(super) any_model: bool,
     /// Set the maximum number of models in memory; 0 is unlimited
     ///
     /// The least recently used model is evicted first. If all are in use, models take turns.

@@ -131,6 +131,7 @@ fn models(
     Ok(ModelsOptions {
         named,
         folder: args.models_dir.clone(),
+        any_name: args.any_model,
         max: args.models_max,
         turn: Duration::from_secs(args.model_turn),
         limits: Limits {

@@ -57,7 +57,7 @@ pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
         ErrorKind::Invalid | ErrorKind::Method | ErrorKind::TooLarge | ErrorKind::Slow => {
             "invalid_request_error"
         }
-        ErrorKind::TooLong => "exceed_context_size_error",
+        ErrorKind::TooLong { .. } => "exceed_context_size_error",
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::NotFound => "not_found_error",
@@ -67,12 +67,18 @@ pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
         ErrorKind::Late => "timeout_error",
         ErrorKind::Internal => "server_error",
     };
-    json!({"error": {
+    let mut shown = json!({
         "message": error.to_string(),
         "type": kind,
         "param": error.field,
         "code": status,
-    }})
+    });
+    // llama-server's names: agents shorten their conversations by them.
+    if let ErrorKind::TooLong { n_tokens, n_ctx } = error.kind {
+        shown["n_prompt_tokens"] = n_tokens.into();
+        shown["n_ctx"] = n_ctx.into();
+    }
+    json!({ "error": shown })
 }
 
 pub(super) const fn post(path: &'static str, action: Action) -> Route {

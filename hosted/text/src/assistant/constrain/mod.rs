@@ -4,7 +4,7 @@
 mod frame;
 mod parameters;
 
-use super::dialect::{Dialect, Format, command_r, harmony};
+use super::dialect::{Dialect, Format, PYTHON_TAG, command_r, harmony};
 use super::tool::{Tool, ToolChoice};
 use crate::grammar::{GrammarSource, Part, lark_of_regex, quoted};
 use frame::Frame;
@@ -135,11 +135,29 @@ impl Dialect {
         };
         let mut parts = Vec::new();
         lark(&mut parts, "start: ");
-        self.reasoning_parts(&mut parts, reasoning_open);
+        let space = match self.format {
+            Format::Harmony => "",
+            _ => SPACE,
+        };
+        // Space may precede reasoning and calls, but not content, which has to match as it is.
+        if let Some((open, _)) = self.reasoning_marks().filter(|_| !reasoning_open) {
+            lark(&mut parts, "(");
+            lark(&mut parts, space);
+            parts.extend(frame::marks(open));
+            self.reasoning_parts(&mut parts, true);
+            lark(&mut parts, ")? ");
+        } else if reasoning_open {
+            self.reasoning_parts(&mut parts, true);
+        }
         lark(&mut parts, "(content");
         if !tools.is_empty() {
             let mut frame = Frame::of(self.format);
+            if self.format == Format::Llama3 {
+                // A call without its mark could not be told from content by its first bytes.
+                frame.opening = frame::marks(PYTHON_TAG);
+            }
             lark(&mut parts, " | ");
+            lark(&mut parts, space);
             parts.append(&mut frame.opening);
             parts.extend(frame.head.iter().cloned());
             frame.calls(&mut parts, parallel);
