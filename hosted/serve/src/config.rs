@@ -4,6 +4,7 @@ use crate::Log;
 use crate::api::Defaults;
 use crate::engine::EngineOptions;
 use crate::http::{CorsOrigins, TrustedProxies};
+use crate::keys::KeysOptions;
 use crate::models::ModelsOptions;
 use core::fmt;
 use core::time::Duration;
@@ -35,8 +36,8 @@ impl Listen {
 /// Limits and permissions for clients.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// API keys, one of which each request must send; empty (the default) for no check.
-    pub keys: Vec<String>,
+    /// The keys, one of which each request must send; none by default.
+    pub keys: KeysOptions,
     /// Maximum number of connections, at least 1; 4096 by default. Further ones are closed.
     pub connections_max: usize,
     /// Maximum size of a request's body in bytes; 32 MiB by default.
@@ -77,7 +78,7 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            keys: Vec::new(),
+            keys: KeysOptions::default(),
             connections_max: 4096,
             body_max: 32 << 20,
             body_memory: 512 << 20,

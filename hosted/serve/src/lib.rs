@@ -22,6 +22,7 @@ pub mod engine;
 #[cfg(test)]
 mod few_files;
 mod http;
+mod keys;
 pub mod metrics;
 mod models;
 mod server;
@@ -33,6 +34,7 @@ pub use answer::WrapSampler;
 pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use http::{CorsOrigins, CorsOriginsError, TrustedProxies, TrustedProxiesError};
+pub use keys::{CacheScope, CacheScopeError, Keys, KeysError, KeysOptions};
 pub use models::{ModelsOptions, NamedModel};
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};

@@ -60,6 +60,14 @@ impl Adapters {
         }
     }
 
+    /// The adapter that a request refers to.
+    pub(crate) fn named(&self, name: &AdapterName) -> Option<Arc<Entry>> {
+        match name {
+            AdapterName::Name(name) => self.find(name),
+            AdapterName::Number(id) => self.numbered(usize::try_from(*id).ok()?),
+        }
+    }
+
     /// Resolves one of a request's adapters.
     fn part(
         &self,
@@ -67,14 +75,12 @@ impl Adapters {
         i: usize,
         part: &AdapterChoice,
     ) -> Result<WantedAdapter, ApiError> {
-        let (entry, shown) = match &part.adapter {
-            AdapterName::Name(name) => (self.find(name), format!("{name:?}")),
-            AdapterName::Number(id) => {
-                let entry = usize::try_from(*id).ok().and_then(|id| self.numbered(id));
-                (entry, id.to_string())
-            }
-        };
+        let entry = self.named(&part.adapter);
         let entry = entry.filter(|entry| entry.model == model).ok_or_else(|| {
+            let shown = match &part.adapter {
+                AdapterName::Name(name) => format!("{name:?}"),
+                AdapterName::Number(id) => id.to_string(),
+            };
             let what = format!("the model has no adapter {shown}");
             ApiError::field(format!("adapters[{i}]"), what)
         })?;

@@ -1,10 +1,12 @@
 //! The state that all requests share.
 
 use crate::Log;
-use crate::api::{ApiError, Defaults, ModelChoice};
+use crate::adapters::Entry;
+use crate::api::{AdapterChoice, ApiError, Defaults, Generation, ModelChoice};
 use crate::config::{HttpOptions, ServerConfig};
-use crate::engine::Share;
-use crate::http::{Bodies, Keys, Pages};
+use crate::engine::{CacheDomain, Share};
+use crate::http::{Bodies, Pages};
+use crate::keys::{ApiKey, Keys};
 use crate::models::{Lease, Models};
 use crate::work::{Lane, Work};
 use core::fmt;
@@ -46,16 +48,18 @@ pub(crate) struct Context {
     pub(crate) share: Share,
     /// Where it is prepared.
     pub(crate) lane: Lane,
+    /// What it may do and use.
+    pub(crate) key: Arc<ApiKey>,
     /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
 }
 
 impl App {
-    pub(crate) fn new(models: Arc<Models>, options: &ServerConfig) -> Self {
+    pub(crate) fn new(models: Arc<Models>, keys: Keys, options: &ServerConfig) -> Self {
         let http = options.http.clone();
         Self {
             defaults: options.defaults.clone(),
-            keys: Keys::new(&http.keys),
+            keys,
             pages: Pages::new(http.cors.clone(), &http.allowed_hosts),
             work: Work::new(http.threads, models.team()),
             bodies: Bodies::new(http.body_max, http.body_memory, http.stall_timeout),
@@ -114,13 +118,14 @@ impl App {
 }
 
 impl Context {
-    /// The context of a request that arrives now.
-    pub(crate) fn new(app: Arc<App>, request: Arc<str>, share: Share) -> Self {
+    /// The context of a request of `peer` that arrives now.
+    pub(crate) fn new(app: Arc<App>, request: Arc<str>, peer: Share, key: Arc<ApiKey>) -> Self {
         Self {
             app,
             request,
             arrived: Instant::now(),
-            share,
+            share: key.share(peer),
+            key,
             lane: Lane::default(),
             wrap: None,
         }
@@ -129,6 +134,7 @@ impl Context {
     /// The model that a request names, or the model of the adapter that it names, loaded into memory.
     pub(crate) async fn model(&self, name: Option<&str>) -> Result<Lease, ApiError> {
         self.check_open()?;
+        self.check_allowed(name, &[])?;
         let models = &self.app.models;
         let adapter = name.and_then(|name| models.adapters().find(name));
         let base = adapter.map(|adapter| models.name_of(adapter.model));
@@ -138,7 +144,15 @@ impl Context {
     /// The model that a request selects, with its adapters.
     pub(crate) async fn adapted(&self, choice: &ModelChoice) -> Result<Lease, ApiError> {
         self.check_open()?;
+        let adapters = choice.adapters.as_deref().unwrap_or_default();
+        self.check_allowed(choice.name.as_deref(), adapters)?;
         self.app.models.acquire_with(choice).await
+    }
+
+    /// Refuses a request for text early: its key has no budget left, or may not ask for it like this.
+    pub(super) fn check(&self, generation: &Generation) -> Result<(), ApiError> {
+        self.key.check_priority(generation.priority)?;
+        self.key.check_usage()
     }
 
     /// The model that a request for text selects.
@@ -160,6 +174,50 @@ impl Context {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.app.work.run(self.lane, work).await
+    }
+
+    /// Refuses a model or an adapter that the key may not use.
+    pub(crate) fn check_allowed(
+        &self,
+        name: Option<&str>,
+        adapters: &[AdapterChoice],
+    ) -> Result<(), ApiError> {
+        let models = &self.app.models;
+        let allowed = |entry: &Entry| self.key.may_use([&*entry.name].into_iter());
+        if let Some(entry) = name.and_then(|name| models.adapters().find(name)) {
+            return allowed(&entry)
+                .then_some(())
+                .ok_or_else(|| self.hidden(&entry.name));
+        }
+        let name = name.unwrap_or_default();
+        let model = match models.asked(Some(name)) {
+            // Its message names all models.
+            Err(_) if !self.key.may_use([].into_iter()) => return Err(self.hidden(name)),
+            found => found?,
+        };
+        if !self.key.may_use(models.names_of(model)) {
+            return Err(self.hidden(models.name_of(model)));
+        }
+        let entries = adapters
+            .iter()
+            .filter_map(|part| models.adapters().named(&part.adapter));
+        let hidden = entries.into_iter().find(|entry| !allowed(entry));
+        hidden.map_or(Ok(()), |entry| Err(self.hidden(&entry.name)))
+    }
+
+    fn hidden(&self, name: &str) -> ApiError {
+        ApiError {
+            field: Some("model".into()),
+            ..ApiError::forbidden(format!("the key may not use {name:?}"))
+        }
+    }
+
+    /// Whose caches a text with this salt uses.
+    pub(super) fn domain(&self, salt: &Arc<str>) -> CacheDomain {
+        CacheDomain {
+            group: Arc::clone(self.key.group()),
+            salt: Arc::clone(salt),
+        }
     }
 
     fn check_open(&self) -> Result<(), ApiError> {

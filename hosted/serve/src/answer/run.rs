@@ -7,6 +7,7 @@ use crate::Log;
 use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
+use crate::keys::Demand;
 use crate::models::{Lease, ModelUse};
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
@@ -76,6 +77,12 @@ impl TextAnswer {
         context: &Context,
     ) -> Result<Self, ApiError> {
         let mut jobs = Vec::with_capacity(prompts.len());
+        let demand = Demand {
+            n_texts: prompts.iter().map(|prompt| prompt.samplers.len()).sum(),
+            n_prompt: prompts.iter().map(|prompt| prompt.tokens.len()).sum(),
+            n_predict: terms.generation.max_tokens,
+        };
+        let admitted = context.key.admit(demand)?;
         let mut total = Total::default();
         for mut prompt in prompts {
             let (sender, receiver) = mpsc::channel(EVENTS);
@@ -84,7 +91,9 @@ impl TextAnswer {
             total.usage.n_prompt += n_prompt;
             let mut parsers = core::mem::take(&mut prompt.parsers).into_iter();
             let engine = context.app.models().engine();
-            engine.submit(job(&lease, terms, prompt, context, sender))?;
+            let job = job(&lease, terms, prompt, context, sender);
+            let meter = admitted.clone().map(|admitted| admitted as _);
+            engine.submit(Job { meter, ..job })?;
             lease.metrics().asked(n, terms.generation.max_tokens);
             let text = |_| Text {
                 clock: Clock::new(context.arrived, n_prompt),
@@ -378,7 +387,8 @@ fn job(
         deadline: terms.deadline,
         predict_for: generation.predict_for,
         uses_cache: generation.uses_cache,
-        salt: generation.cache_salt.clone(),
+        domain: context.domain(&generation.cache_salt),
+        meter: None,
         shift: terms.shift,
         borders: prompt.borders,
         tells_progress: generation.reports_progress,

@@ -10,6 +10,7 @@ use crate::api::{
 use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
+use crate::keys::Demand;
 use crate::models::{Lease, Loaded};
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
@@ -21,6 +22,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 
 /// Starts answering a conversation.
 pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<TextAnswer> {
+    context.check(&request.generation)?;
     let lease = context.decoder(&request.model).await?;
     let inner = context.clone();
     let work = move || prepare_chat(lease, request, &inner);
@@ -29,6 +31,7 @@ pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<Text
 
 /// Starts continuing texts.
 pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> Result<TextAnswer> {
+    context.check(&request.generation)?;
     let lease = context.decoder(&request.model).await?;
     let prompt_logprobs = request.prompt_logprobs;
     let inner = context.clone();
@@ -37,8 +40,8 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     let scores = match prompt_logprobs {
         Some(n_top) => {
             let tokens = prepared.ready.iter().map(|prompt| prompt.tokens.clone());
-            let (lease, deadline) = (&prepared.lease, prepared.terms.deadline);
-            score(context, lease, tokens.collect(), n_top, deadline).await?
+            let (lease, terms) = (&prepared.lease, &prepared.terms);
+            score(context, lease, terms, tokens.collect(), n_top).await?
         }
         None => Vec::new(),
     };
@@ -197,10 +200,15 @@ impl Prepared {
 async fn score(
     context: &Context,
     lease: &Lease,
+    terms: &Terms,
     prompts: Vec<Vec<u32>>,
     n_top: usize,
-    deadline: Option<Instant>,
 ) -> Result<Vec<ScoredPrompt>> {
+    let admitted = context.key.admit(Demand {
+        n_texts: 1,
+        n_prompt: prompts.iter().map(Vec::len).sum(),
+        n_predict: Some(0),
+    })?;
     let mut waiting = Vec::with_capacity(prompts.len());
     for tokens in &prompts {
         let (answer, receiver) = oneshot::channel();
@@ -210,13 +218,15 @@ async fn score(
             n_top,
             adapter: lease.blend().cloned(),
             share: context.share.clone(),
+            domain: context.domain(&terms.generation.cache_salt),
+            meter: admitted.clone().map(|admitted| admitted as _),
             answer,
         })?;
         waiting.push(receiver);
     }
     let mut all = Vec::with_capacity(waiting.len());
     for (tokens, receiver) in prompts.into_iter().zip(waiting) {
-        let scores = match deadline {
+        let scores = match terms.deadline {
             None => receiver.await,
             Some(deadline) => {
                 let scores = timeout_at(deadline.into(), receiver).await;

@@ -5,7 +5,8 @@ use super::prompts::{check_tokens, text_of};
 use crate::api::{
     ApiError, EmbeddingInput, EmbeddingRequest, Ranking, RerankRequest, VectorKind, Vectors,
 };
-use crate::engine::{EmbedJob, JobError};
+use crate::engine::{EmbedJob, JobError, TokenMeter as _};
+use crate::keys::Demand;
 use crate::models::Lease;
 use sluice::rank::NO_HEAD;
 use sluice_core::pooling::Pooling;
@@ -15,6 +16,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 
 /// The vectors of texts.
 pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Result<Vectors> {
+    context.key.check_usage()?;
     let lease = context.adapted(&request.model).await?;
     let read = move || {
         let texts = texts_of(&request, &lease)?;
@@ -48,6 +50,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
 
 /// The scores of documents.
 pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ranking> {
+    context.key.check_usage()?;
     let lease = context.adapted(&request.model).await?;
     let read = move || {
         let texts = pairs_of(&request, &lease)?;
@@ -171,6 +174,11 @@ impl Pooled {
             }
         }
         let n_tokens = texts.tokens.iter().map(Vec::len).sum();
+        let admitted = context.key.admit(Demand {
+            n_texts: 1,
+            n_prompt: n_tokens,
+            n_predict: Some(0),
+        })?;
         let (answer, receiver) = oneshot::channel();
         context.app.models().engine().embed(EmbedJob {
             request: context.request.clone(),
@@ -182,6 +190,10 @@ impl Pooled {
             arrived: context.arrived,
             answer,
         })?;
+        // Nothing of these texts is cached.
+        if let Some(meter) = &admitted {
+            meter.prompt(n_tokens, 0);
+        }
         let floats = receiver.await;
         let floats = floats.map_err(|_| ApiError::unavailable("the model was unloaded"))??;
         Ok(Self {

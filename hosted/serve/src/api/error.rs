@@ -31,7 +31,7 @@ pub enum ErrorKind {
     },
     /// The key is missing or wrong.
     Unauthorized,
-    /// What sent the request may not use the server.
+    /// The key, or what sent the request, may not do this.
     Forbidden,
     /// The route, the model or the adapter does not exist.
     NotFound,
@@ -219,6 +219,7 @@ impl From<JobError> for ApiError {
                 Self::new(ErrorKind::TooLong { n_tokens, n_ctx }, message)
             }
             JobError::Gone => Self::unavailable(message),
+            JobError::Foreign { .. } => Self::forbidden(message),
             JobError::Slot(_) => Self::field("slot", message),
             JobError::Failed(_) => Self::internal(message),
         }

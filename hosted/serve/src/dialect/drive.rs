@@ -161,8 +161,16 @@ pub(super) fn last_part(path: &str) -> String {
 /// All models, followed by all adapters.
 fn models(context: &Context, write: fn(&[ModelInfo<'_>]) -> Value) -> Response {
     let models = context.app.models();
-    let all: Vec<_> = models.all().collect();
-    let adapters = models.adapters().all();
+    let names = |others: &[String], name: &str| {
+        let others = others.iter().map(String::as_str);
+        context.key.may_use(others.chain([name]))
+    };
+    let all: Vec<_> = models
+        .all()
+        .filter(|(name, others, _)| names(others, name))
+        .collect();
+    let mut adapters = models.adapters().all();
+    adapters.retain(|entry| names(&[], &entry.name));
     let shown = all
         .iter()
         .map(|(name, others, state)| of_model(context, name, others, state));
@@ -172,6 +180,7 @@ fn models(context: &Context, write: fn(&[ModelInfo<'_>]) -> Value) -> Response {
 
 /// One model, by any of its names.
 fn model(context: &Context, name: String, write: fn(&ModelInfo<'_>) -> Value) -> Result<Response> {
+    context.check_allowed(Some(&name), &[])?;
     let models = context.app.models();
     if let Some(entry) = models.adapters().find(&name) {
         return Ok(json_reply(&write(&of_adapter(context, &entry))));

@@ -249,16 +249,18 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Saves, restores or erases a slot between two steps.
+    /// Saves, restores or erases a slot between two steps, for a client of `group`.
     pub fn slot(
         &self,
         model: ModelId,
         slot: u32,
+        group: Arc<str>,
         action: SlotAction,
     ) -> oneshot::Receiver<Result<SlotDone, JobError>> {
         let (answer, receiver) = oneshot::channel();
         let command = SlotCommand {
             slot,
+            group,
             action,
             answer,
         };

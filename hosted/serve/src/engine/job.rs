@@ -1,5 +1,7 @@
 //! The jobs that the engine's thread takes, and the events it returns.
 
+use super::domain::CacheDomain;
+use super::meter::TokenMeter;
 use super::share::Share;
 use core::fmt;
 use core::time::Duration;
@@ -38,8 +40,10 @@ pub struct Job {
     pub predict_for: Option<Duration>,
     /// Whether pages of earlier texts may be used, and its own pages cached.
     pub uses_cache: bool,
-    /// Pages are shared only between texts with the same salt.
-    pub salt: Arc<str>,
+    /// Whose caches it uses.
+    pub domain: CacheDomain,
+    /// Counts its tokens.
+    pub meter: Option<Arc<dyn TokenMeter>>,
     /// Tokens at the beginning that are kept when the context is shifted; `None` ends the text when the context is
     /// full.
     pub shift: Option<usize>,
@@ -241,6 +245,9 @@ pub enum JobError {
     /// The model was unloaded, or the server is stopping.
     #[error("the model is no longer loaded")]
     Gone,
+    /// The text in the slot belongs to other clients.
+    #[error("slot {slot} holds a text of another key's group")]
+    Foreign { slot: u32 },
     /// The action on a slot failed.
     #[error("{0}")]
     Slot(String),
@@ -296,6 +303,10 @@ pub struct ScoreJob {
     pub adapter: Option<AdapterBlend>,
     /// Whose it is.
     pub share: Share,
+    /// Whose caches it uses.
+    pub domain: CacheDomain,
+    /// Counts its tokens.
+    pub meter: Option<Arc<dyn TokenMeter>>,
     /// Receives a score for each token except the first.
     pub answer: tokio::sync::oneshot::Sender<Result<Vec<Score>, JobError>>,
 }

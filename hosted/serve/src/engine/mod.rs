@@ -19,9 +19,11 @@
 //! ```
 
 mod admission;
+mod domain;
 mod entry;
 mod handle;
 mod job;
+mod meter;
 mod options;
 mod pace;
 mod plan;
@@ -39,10 +41,12 @@ mod telemetry;
 mod thread;
 mod view;
 
+pub use domain::CacheDomain;
 pub use handle::EngineHandle;
 pub use job::{
     Choice, EmbedJob, Event, Job, JobError, ModelId, Score, ScoreJob, Stops, Timings, Why,
 };
+pub use meter::TokenMeter;
 pub use options::{EngineOptions, ModelOptions};
 pub use share::Share;
 pub use slot::{SlotAction, SlotDone};

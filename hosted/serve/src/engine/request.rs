@@ -1,11 +1,12 @@
 //! A request on the engine's thread: the data that its choices share, and the outlet of its events.
 
+use super::domain::CacheDomain;
 use super::job::{Choice, Event, Job, Timings, Why};
+use super::meter::TokenMeter;
 use super::share::Share;
 use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
-use sha2::{Digest as _, Sha256};
 use sluice::adapter::AdapterBlend;
 use sluice::sequence::Settings;
 use sluice_core::state::Identity;
@@ -44,7 +45,8 @@ pub(super) struct Request {
     deadline: Option<Instant>,
     predict_for: Option<Duration>,
     pub(super) uses_cache: bool,
-    pub(super) salt: Arc<str>,
+    pub(super) domain: CacheDomain,
+    pub(super) meter: Option<Arc<dyn TokenMeter>>,
     pub(super) shift: Option<usize>,
     pub(super) borders: Vec<usize>,
     pub(super) tells_progress: bool,
@@ -97,7 +99,8 @@ impl Request {
             deadline: job.deadline,
             predict_for: job.predict_for,
             uses_cache: job.uses_cache,
-            salt: job.salt,
+            domain: job.domain,
+            meter: job.meter,
             shift: job.shift,
             borders: job.borders,
             tells_progress: job.tells_progress,
@@ -207,7 +210,7 @@ impl Request {
             shows_stops: choice.stops.are_shown,
             n_unstopped: choice.stops.n_min,
             adapter: self.adapter.as_ref().map(|(blend, _)| blend.clone()),
-            domain: domain(&self.salt),
+            domain: self.domain.number(),
             ..Settings::default()
         }
     }
@@ -245,14 +248,6 @@ impl Outlet {
         self.is_stalled = self.n_held > limit;
         !self.is_due
     }
-}
-
-/// Separates what drafting learns from texts by their salt. Clients choose salts, so no one may be able to find another
-/// with the same number.
-fn domain(salt: &str) -> u64 {
-    let hash: [u8; 32] = Sha256::digest(salt).into();
-    hash.first_chunk()
-        .map_or(0, |first| u64::from_le_bytes(*first))
 }
 
 /// Number of events sent at once for an answer that is read as a whole, because waking a reader takes time on both

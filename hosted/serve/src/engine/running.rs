@@ -275,6 +275,9 @@ impl Run {
         });
         let (metrics, n_prompt) = (entry.metrics(), request.prompt.len());
         metrics.started(self.timings.queued, n_prompt, cached);
+        if let Some(meter) = &request.meter {
+            meter.prompt(n_prompt - cached, cached);
+        }
         if request.uses_cache {
             metrics.prefix(n_prompt, cached);
         }
@@ -340,6 +343,9 @@ impl Run {
             }
         } else {
             self.count_token();
+            if let Some(meter) = &self.request().meter {
+                meter.token();
+            }
             Event::Token {
                 choice,
                 token,

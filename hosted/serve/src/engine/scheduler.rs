@@ -139,15 +139,20 @@ impl ModelScheduler {
         }
     }
 
-    /// Saves, restores or erases a slot between two steps.
-    pub(super) fn act(&mut self, slot: u32, action: &SlotAction) -> Result<SlotDone, JobError> {
+    /// Saves, restores or erases a slot between two steps, for a client of `group`.
+    pub(super) fn act(
+        &mut self,
+        slot: u32,
+        group: &Arc<str>,
+        action: &SlotAction,
+    ) -> Result<SlotDone, JobError> {
         let mut runs = self.running.in_memory();
         if runs.any(|(_, run)| run.text().sequence().slot() == slot) {
             return Err(JobError::Slot(format!("slot {slot} is in use")));
         }
         let chains = self.running.runs().map(|run| run.text().chain());
         let keys = chains.flat_map(Chain::keys).copied().collect();
-        let done = self.pool.act(slot, action, &keys);
+        let done = self.pool.act(slot, group, action, &keys);
         self.show();
         done
     }

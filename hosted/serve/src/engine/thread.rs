@@ -10,6 +10,7 @@ use super::telemetry::{Stage, Stages};
 use crate::Log;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -33,6 +34,8 @@ pub(super) enum Command {
 /// A command for a slot.
 pub(super) struct SlotCommand {
     pub(super) slot: u32,
+    /// The client's.
+    pub(super) group: Arc<str>,
     pub(super) action: SlotAction,
     pub(super) answer: oneshot::Sender<Result<SlotDone, JobError>>,
 }
@@ -147,10 +150,11 @@ impl Models {
             Command::Slot(id, command) => {
                 let SlotCommand {
                     slot,
+                    group,
                     action,
                     answer,
                 } = command;
-                let act = |model: &mut ModelScheduler| model.act(slot, &action);
+                let act = |model: &mut ModelScheduler| model.act(slot, &group, &action);
                 let _sent = answer.send(self.find(id).map_or(Err(JobError::Gone), act));
             }
             Command::PagesRead(id, arrival, files) => {

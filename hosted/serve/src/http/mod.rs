@@ -1,6 +1,5 @@
 //! HTTP without routes: keys, browsers, request bodies, streamed replies, slow clients, addresses.
 
-mod auth;
 mod body;
 mod browser;
 mod patient;
@@ -10,7 +9,6 @@ mod room;
 mod stream;
 mod weight;
 
-pub(crate) use auth::Keys;
 pub(crate) use body::{Bodies, Posted};
 pub use browser::{CorsOrigins, CorsOriginsError};
 pub(crate) use browser::{Pages, allow_sending, host};

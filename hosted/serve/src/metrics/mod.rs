@@ -4,10 +4,12 @@
 
 mod experts;
 mod histogram;
+mod keys;
 mod llama_cpp;
 mod page;
 mod text;
 
+pub use keys::{KeyFigures, format_keys};
 pub use text::{CONTENT_TYPE, format};
 
 use core::time::Duration;

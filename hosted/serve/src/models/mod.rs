@@ -151,6 +151,13 @@ impl Models {
         self.listed.get(index).map_or("", |listed| &listed.name)
     }
 
+    /// All names of the model with number `index`.
+    pub(crate) fn names_of(&self, index: usize) -> impl Iterator<Item = &str> {
+        let listed = self.listed.get(index);
+        let names = listed.map(|listed| listed.others.iter().chain([&listed.name]));
+        names.into_iter().flatten().map(String::as_str)
+    }
+
     /// The number of the model called `name`; the error lists the adapters as well, which are named like models.
     pub(crate) fn find(&self, name: &str) -> Result<usize, ApiError> {
         find(&self.listed, Some(name)).map_err(|error| match error.kind {
@@ -166,7 +173,7 @@ impl Models {
 
     /// The number of the model that a request names: the first one without a name, and for an unknown one if the
     /// server answers to any name.
-    fn asked(&self, name: Option<&str>) -> Result<usize, ApiError> {
+    pub(crate) fn asked(&self, name: Option<&str>) -> Result<usize, ApiError> {
         match self.find(name.unwrap_or_default()) {
             Err(error) if error.kind == ErrorKind::NotFound && self.options.any_name => Ok(0),
             found => found,

@@ -5,6 +5,7 @@ use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
 use crate::http::{Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply};
+use crate::keys::ApiKey;
 use core::convert::Infallible;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -13,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Answers the requests of a connection, one after the other, until the connection or the server ends.
@@ -48,9 +50,8 @@ where
 /// Checks a request, runs its route, and logs the result.
 async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let id = request_id(request.headers());
+    let arrived = Instant::now();
     let share = peer.share(request.headers(), &app.options().trusted_proxies);
-    let context = Context::new(app.clone(), id.clone(), share);
-    let arrived = context.arrived;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();
     let route = routing::find(&method, &path);
@@ -58,9 +59,15 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let checked = check(&app, &request, &path, peer, is_preflight);
     let mut response = match (checked, route.action) {
         (Err(error), _) => dialect::error_reply(route.dialect, error),
-        (Ok(()), _) if is_preflight => preflight(request.headers()),
-        (Ok(()), Ok(action)) => dialect::answer(context, request, route.dialect, action).await,
-        (Ok(()), Err(error)) => refusal(route.dialect, &route.methods, error),
+        (Ok(_), _) if is_preflight => preflight(request.headers()),
+        (Ok(key), Ok(action)) => {
+            let context = Context {
+                arrived,
+                ..Context::new(app.clone(), id.clone(), share, key)
+            };
+            dialect::answer(context, request, route.dialect, action).await
+        }
+        (Ok(_), Err(error)) => refusal(route.dialect, &route.methods, error),
     };
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -88,20 +95,20 @@ fn check(
     path: &str,
     peer: Peer,
     is_preflight: bool,
-) -> Result<(), ApiError> {
+) -> Result<Arc<ApiKey>, ApiError> {
     host(request)?;
     let is_open = OPEN.contains(&path);
     // A page knows no key, so a key is enough.
-    if !is_open && app.keys().is_empty() {
+    if !is_open && !app.keys().are_needed() {
         app.pages().check(request, peer)?;
     }
-    if !is_open && !is_preflight && !app.keys().allow(request.headers()) {
-        return Err(ApiError::unauthorized());
-    }
+    let open = || (is_open || is_preflight).then(|| app.keys().open());
+    let key = app.keys().find(request.headers()).or_else(open);
+    let key = key.ok_or_else(ApiError::unauthorized)?;
     if *app.stopping().borrow() && request.method() == Method::POST {
         return Err(ApiError::unavailable("the server is shutting down"));
     }
-    Ok(())
+    Ok(key)
 }
 
 /// The reply if no route matches the path, or if the path does not support the method.

@@ -6,6 +6,7 @@ use crate::answer::App;
 use crate::config::{Listen, ServerConfig};
 use crate::engine::EngineHandle;
 use crate::http::Peer;
+use crate::keys::{Keys, KeysError};
 use crate::models::Models;
 use core::fmt;
 use core::pin::Pin;
@@ -63,6 +64,9 @@ pub enum ServeError {
     /// A model named on the command line could not be loaded.
     #[error("{0}")]
     Model(String),
+    /// A key is empty, or the file of keys is not valid.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// Another system error.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -98,6 +102,15 @@ pub fn serve(
             signal(SignalKind::terminate())?,
         );
         let server = Server::bind(config, team).await?;
+        if server.keys().has_file() {
+            let (keys, mut hangup) = (server.keys().clone(), signal(SignalKind::hangup())?);
+            tokio::spawn(async move {
+                while hangup.recv().await.is_some() {
+                    let keys = keys.clone();
+                    let _read = tokio::task::spawn_blocking(move || keys.reload()).await;
+                }
+            });
+        }
         ready(server.address());
         let (first, stop) = oneshot::channel();
         let signals = async move {
@@ -137,7 +150,15 @@ impl Server {
     pub async fn bind(config: ServerConfig, team: Team) -> Result<Self, ServeError> {
         let opened = config.models.open();
         let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
+        let keys = Keys::new(config.http.keys.clone(), config.log.clone())?;
         let (listener, address) = listen(&config.listen).await?;
+        if let (Listener::Tcp(listener), false) = (&listener, keys.are_needed())
+            && !listener.local_addr()?.ip().to_canonical().is_loopback()
+        {
+            (config.log)(&format!(
+                "warning: other machines can use {address} without a key (--api-key-file, --keys)"
+            ));
+        }
         let engine = EngineHandle::start(team, config.engine.clone(), config.log.clone())?;
         let log = config.log.clone();
         let models = Models::new(engine, config.models.clone(), opened, log.clone())?;
@@ -153,11 +174,17 @@ impl Server {
         Ok(Self {
             listener,
             address,
-            app: Arc::new(App::new(Arc::new(models), &config)),
+            app: Arc::new(App::new(Arc::new(models), keys, &config)),
             connections: Arc::new(Semaphore::new(n_connections as usize)),
             n_connections,
             log,
         })
+    }
+
+    /// Its keys.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        self.app.keys()
     }
 
     /// The address it listens on, with `http://`.

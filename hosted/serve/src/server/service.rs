@@ -11,6 +11,7 @@ use crate::api::{
 };
 use crate::config::ServerConfig;
 use crate::engine::{EngineHandle, Share};
+use crate::keys::{ApiKey, Keys};
 use crate::models::Models;
 use core::fmt;
 use core::time::Duration;
@@ -52,10 +53,11 @@ impl Service {
             let opened = config.models.open();
             let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
             let log = config.log.clone();
+            let keys = Keys::new(config.http.keys.clone(), log.clone())?;
             let engine = EngineHandle::start(team, config.engine.clone(), log.clone())?;
             let models = Models::new(engine, config.models.clone(), opened, log)?;
             Ok(Self {
-                app: Arc::new(App::new(Arc::new(models), &config)),
+                app: Arc::new(App::new(Arc::new(models), keys, &config)),
                 runtime: Some(runtime),
             })
         })?;
@@ -205,7 +207,12 @@ impl Service {
         let app = Arc::clone(&self.app);
         Context {
             wrap,
-            ..Context::new(app, unique("req-").into(), Share::default())
+            ..Context::new(
+                app,
+                unique("req-").into(),
+                Share::default(),
+                ApiKey::of_process(),
+            )
         }
     }
 

@@ -10,8 +10,8 @@ use sluice::speculate::{Drafter, SpeculationOptions};
 use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
-    Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions, Share, Stops,
-    Why,
+    CacheDomain, Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions,
+    Share, Stops, Why,
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -213,7 +213,11 @@ impl Setup {
             deadline: ask.deadline.map(|deadline| arrived + deadline),
             predict_for: None,
             uses_cache: ask.uses_cache,
-            salt: ask.salt.as_str().into(),
+            domain: CacheDomain {
+                group: "".into(),
+                salt: ask.salt.as_str().into(),
+            },
+            meter: None,
             shift: ask.shift,
             borders: ask.borders.clone(),
             tells_progress: false,

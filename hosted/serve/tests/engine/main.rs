@@ -229,7 +229,7 @@ fn slots_are_saved_and_restored() {
         let act = |action| {
             engine
                 .0
-                .slot(engine.1, first.slot, action)
+                .slot(engine.1, first.slot, "".into(), action)
                 .blocking_recv()
                 .unwrap()
         };
@@ -240,7 +240,12 @@ fn slots_are_saved_and_restored() {
         let other = setup.engine();
         let restored = other
             .0
-            .slot(other.1, 1, SlotAction::Restore(saved.saved.unwrap(), None))
+            .slot(
+                other.1,
+                1,
+                "".into(),
+                SlotAction::Restore(saved.saved.unwrap(), None),
+            )
             .blocking_recv()
             .unwrap()
             .unwrap();

@@ -74,7 +74,7 @@ fn http_1_1_names_one_host() {
 #[test]
 fn a_key_is_enough_for_any_page() {
     let mut options = options();
-    options.http.keys = vec!["k".to_owned()];
+    options.http.keys.plain = vec!["k".to_owned()];
     let server = Running::start(options);
     let foreign = "origin: http://evil.example\r\nauthorization: Bearer k\r\n";
     assert_eq!(posted(&server, "evil.example", foreign).status, 200);
@@ -84,7 +84,7 @@ fn a_key_is_enough_for_any_page() {
 fn a_preflight_of_an_allowed_origin_gets_what_it_asks_for() {
     let mut options = options();
     options.http.cors = "https://app.example,localhost".parse().unwrap();
-    options.http.keys = vec!["k".to_owned()];
+    options.http.keys.plain = vec!["k".to_owned()];
     let server = Running::start(options);
     let asked = "x-stainless-arch,x-stainless-lang,x-api-key";
     let preflight = |origin: &str| {

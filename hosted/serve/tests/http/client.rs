@@ -8,7 +8,7 @@ use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, Server, ServerConfig,
+    Defaults, HttpOptions, Keys, Listen, ModelsOptions, NamedModel, Server, ServerConfig,
 };
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 /// A server, which ends when this is dropped.
 pub(crate) struct Running {
     address: String,
+    keys: Keys,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -121,16 +122,18 @@ impl Running {
             runtime.block_on(async {
                 let team = Team::new(1, &Cores::detect()).unwrap();
                 let server = Server::bind(options, team).await.unwrap();
-                told.send(server.address().to_owned()).unwrap();
+                let keys = server.keys().clone();
+                told.send((server.address().to_owned(), keys)).unwrap();
                 server
                     .run(Box::pin(async { drop(stopped.await) }))
                     .await
                     .unwrap();
             });
         });
-        let address = ready.recv().unwrap();
+        let (address, keys) = ready.recv().unwrap();
         Self {
             address: address.trim_start_matches("http://").to_owned(),
+            keys,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -138,6 +141,11 @@ impl Running {
 
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Its keys, which can be read again.
+    pub(crate) const fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

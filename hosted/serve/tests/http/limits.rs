@@ -9,7 +9,7 @@ use std::time::Instant;
 #[test]
 fn a_key_opens_all_but_health() {
     let mut options = options();
-    options.http.keys = vec!["k".to_owned()];
+    options.http.keys.plain = vec!["k".to_owned()];
     let server = Running::start(options);
     let status = |head: &str| receive(server.send(head, "")).status;
     assert_eq!(status("GET /v1/models HTTP/1.1"), 401);

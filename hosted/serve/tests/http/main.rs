@@ -8,6 +8,7 @@ mod client;
 mod ends;
 mod experts;
 mod fields;
+mod keys;
 mod limits;
 mod scores;
 mod shares;

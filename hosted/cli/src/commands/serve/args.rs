@@ -7,7 +7,7 @@ use crate::flags::sampling::SamplingArgs;
 use crate::flags::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
-use sluice_serve::{CorsOrigins, TrustedProxies};
+use sluice_serve::{CacheScope, CorsOrigins, TrustedProxies};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -50,6 +50,21 @@ pub(crate) struct ServeArgs {
     /// Read API keys from a file, one per line
     #[arg(long, value_name = "FILE")]
     pub(super) api_key_file: Option<PathBuf>,
+    /// Read keys with names, rights and limits from a TOML file
+    ///
+    /// SIGHUP reads it again. docs/serve.md describes it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) keys: Option<PathBuf>,
+    /// Set who shares cached prompts: key (the keys of a group) or all
+    ///
+    /// The default is key with --keys or more than one key. docs/serve.md says what each reveals.
+    #[arg(long, value_name = "SCOPE")]
+    pub(super) cache_scope: Option<CacheScope>,
+    /// Let every client set priority
+    ///
+    /// Without it, only keys of --keys that have this right may.
+    #[arg(long)]
+    pub(super) allow_priority: bool,
     /// Set the number of parallel sequences; -1 is 4 [short: -np]
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1024))]

@@ -20,7 +20,8 @@ use sluice::{Limits, Team};
 use sluice_make::draft_copy::DraftCopy;
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    Defaults, HttpOptions, Listen, ModelsOptions, NamedModel, ServerConfig, ServerEnd, serve as run,
+    CacheScope, Defaults, HttpOptions, KeysOptions, Listen, ModelsOptions, NamedModel,
+    ServerConfig, ServerEnd, serve as run,
 };
 use sluice_text::chat::check_template;
 use std::sync::Arc;
@@ -258,24 +259,42 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
     })
 }
 
-/// The keys of the command line and of the file.
-fn keys(args: &ServeArgs) -> anyhow::Result<Vec<String>> {
-    let given = args.api_key.as_deref().unwrap_or_default().split(',');
-    let mut keys: Vec<_> = given.map(|key| key.trim().to_owned()).collect();
+/// The keys of the command line and of the files.
+fn keys(args: &ServeArgs) -> anyhow::Result<KeysOptions> {
+    let mut plain: Vec<_> = match &args.api_key {
+        Some(keys) => keys.split(',').map(|key| key.trim().to_owned()).collect(),
+        None => Vec::new(),
+    };
+    // An empty one would be no key at all, contrary to the flag.
+    if plain.iter().any(String::is_empty) {
+        let message =
+            "--api-key, LLAMA_API_KEY: a key is empty; to serve without keys, leave it out";
+        return Err(UsageError(message.to_owned()).into());
+    }
     if let Some(path) = &args.api_key_file {
         let text = input::text("file", path).context("--api-key-file")?;
-        keys.extend(text.lines().map(|key| key.trim().to_owned()));
-        if keys.iter().all(String::is_empty) {
-            // Without a key everybody would be admitted, contrary to the flag.
+        let lines = text.lines().map(|key| key.trim().to_owned());
+        let of_file: Vec<_> = lines.filter(|key| !key.is_empty()).collect();
+        if of_file.is_empty() {
             let message = format!(
                 "--api-key-file {}: the file contains no keys",
                 path.display()
             );
             return Err(UsageError(message).into());
         }
+        plain.extend(of_file);
     }
-    keys.retain(|key| !key.is_empty());
-    Ok(keys)
+    let options = KeysOptions {
+        plain,
+        file: args.keys.clone(),
+        allow_priority: args.allow_priority,
+        cache_scope: args.cache_scope,
+    };
+    if options.cache_scope == Some(CacheScope::Key) && !options.has_keys() {
+        let message = "--cache-scope key needs keys: --keys, --api-key-file or --api-key";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    Ok(options)
 }
 
 /// As in llama-server.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 /// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
 pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&context, request, &[]).await?;
+    context.key.check_adapters()?;
     let adapters = context.app.models().adapters();
     let Value::Array(list) = &posted.value else {
         return Err(wrong("body", &posted.value, "a list of {id, scale}"));

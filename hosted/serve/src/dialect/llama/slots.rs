@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sluice::file::OutputError;
 use sluice::generate::prompt_cache::{PromptCache, PromptCacheError, PromptCacheProblem};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
@@ -64,9 +65,11 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
     let lease = present(&context, &request)?;
     let action = query(&request, "action").unwrap_or_default().to_owned();
     let model = query(&request, "model").map(str::to_owned);
-    let engine = context.app.models().engine();
+    let (engine, group) = (context.app.models().engine(), context.key.group());
     let act = |action| async {
-        let done = engine.slot(lease.id(), slot, action).await;
+        let done = engine
+            .slot(lease.id(), slot, Arc::clone(group), action)
+            .await;
         Ok::<_, ApiError>(done.map_err(|_| ApiError::unavailable("the model was unloaded"))??)
     };
     if action == "erase" {
@@ -88,7 +91,7 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
     let posted = body(&context, request, &[]).await?;
     let fields = Fields::of_body(&posted.value)?;
     let name = fields.str("filename")?.unwrap_or_default();
-    let path = within(&folder, name)?;
+    let path = within(&folder, group, name)?;
     if action == "save" {
         let _turn = TEXTS.acquire().await;
         let start = Instant::now();
@@ -104,6 +107,7 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
     }
     // The file does not record which adapters a text was computed with, only whether they match.
     let adapters = model_of(fields)?.adapters;
+    context.check_allowed(model.as_deref(), adapters.as_deref().unwrap_or_default())?;
     let choice = ModelChoice {
         name: model,
         adapters,
@@ -156,15 +160,20 @@ async fn with_file<T: Send + 'static>(
     })
 }
 
-/// A file in `folder`. File names must not contain separators or begin with a dot.
-fn within(folder: &Path, name: &str) -> Result<PathBuf, ApiError> {
+/// A file of `group` in `folder`. Names must not contain separators or begin with a dot.
+fn within(folder: &Path, group: &str, name: &str) -> Result<PathBuf, ApiError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.');
+    let is_name =
+        (1..=NAME_BYTES_MAX - group.len()).contains(&name.len()) && !name.starts_with('.');
     if !is_name || !name.chars().all(is_plain) {
         let what = "must be a file name of letters, digits, '-', '_' and '.', without a folder";
         return Err(ApiError::field("filename", what));
     }
-    Ok(folder.join(name))
+    Ok(match group {
+        "" => folder.join(name),
+        // Names cannot contain the separator, so that no group reads or replaces what another one has saved.
+        group => folder.join(format!("{group}~{name}")),
+    })
 }
 
 const NAME_BYTES_MAX: usize = 200;
@@ -177,13 +186,16 @@ mod tests {
     fn files_lie_in_the_folder() {
         let folder = Path::new("/slots");
         assert_eq!(
-            within(folder, "a-1.bin").unwrap(),
+            within(folder, "", "a-1.bin").unwrap(),
             Path::new("/slots/a-1.bin")
         );
+        let of_group = within(folder, "team", "a-1.bin").unwrap();
+        assert_eq!(of_group, Path::new("/slots/team~a-1.bin"));
+        assert!(within(folder, "", "team~a-1.bin").is_err());
         for wrong in [
             "", ".", "..", "../a", "/a", "a/b", "a\\b", ".a", "a\0", "\u{e4}",
         ] {
-            assert!(within(folder, wrong).is_err(), "{wrong:?}");
+            assert!(within(folder, "", wrong).is_err(), "{wrong:?}");
         }
     }
 }

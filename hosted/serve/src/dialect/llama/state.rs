@@ -22,6 +22,7 @@ pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
 pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, ApiError> {
     let models = context.app.models();
     let name = query(request, "model");
+    context.check_allowed(name, &[])?;
     let adapter = name.and_then(|name| models.adapters().find(name));
     let base = adapter.map(|adapter| models.name_of(adapter.model));
     let lease = models.present(base.or(name))?;
@@ -73,6 +74,7 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
     }
     let models = context.app.models();
     let max_adapters = models.adapters().are_on().then_some(options.max_adapters);
-    let text = metrics::format(&models.metrics(), &options.isa, max_adapters);
+    let mut text = metrics::format(&models.metrics(), &options.isa, max_adapters);
+    text += &metrics::format_keys(&context.app.keys().figures());
     Ok(reply(metrics::CONTENT_TYPE, text))
 }

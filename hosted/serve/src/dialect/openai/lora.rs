@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
     let models = context.app.models();
     let all = models.adapters().all();
-    let shown = all.iter().map(|entry| {
+    let seen = |name: &str| context.key.may_use([name].into_iter());
+    let shown = all.iter().filter(|entry| seen(&entry.name)).map(|entry| {
         json!({
             "id": entry.id,
             "name": &*entry.name,
@@ -69,6 +70,7 @@ pub(super) async fn unload(context: Context, request: Request) -> Result<Respons
 }
 
 fn may_change(context: &Context) -> Result<(), ApiError> {
+    context.key.check_adapters()?;
     let adapters = context.app.models().adapters();
     if adapters.may_change() && adapters.are_on() {
         return Ok(());

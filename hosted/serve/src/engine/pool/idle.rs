@@ -5,6 +5,7 @@ use sluice::Sequence;
 use sluice::generate::common_prefix;
 use sluice::generate::prompt_cache::CacheSalt;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Sequences of ended texts, kept until their room is needed; least recently used first.
 #[derive(Debug, Default)]
@@ -12,10 +13,12 @@ pub(super) struct IdleTexts {
     texts: VecDeque<IdleText>,
 }
 
+/// An ended text, and whose it is.
 #[derive(Debug)]
-struct IdleText {
-    sequence: Sequence,
-    salt: CacheSalt,
+pub(super) struct IdleText {
+    pub(super) sequence: Sequence,
+    pub(super) group: Arc<str>,
+    pub(super) salt: CacheSalt,
 }
 
 /// An idle text from which a request can continue.
@@ -27,8 +30,12 @@ pub(super) struct IdleMatch {
 }
 
 impl IdleTexts {
-    pub(super) fn push(&mut self, sequence: Sequence, salt: CacheSalt) {
-        self.texts.push_back(IdleText { sequence, salt });
+    pub(super) fn push(&mut self, sequence: Sequence, group: Arc<str>, salt: CacheSalt) {
+        self.texts.push_back(IdleText {
+            sequence,
+            group,
+            salt,
+        });
     }
 
     /// Removes the least recently used one.
@@ -42,16 +49,20 @@ impl IdleTexts {
         self.texts.remove(at).map(|idle| idle.sequence)
     }
 
-    /// The one in this slot, and its salt.
-    pub(super) fn get(&self, slot: u32) -> Option<(&Sequence, &CacheSalt)> {
+    /// Whether the one in this slot, if there is any, is not of this group.
+    pub(super) fn is_foreign(&self, slot: u32, group: &str) -> bool {
         let mut texts = self.texts.iter();
-        let found = texts.find(|idle| idle.sequence.slot() == slot)?;
-        Some((&found.sequence, &found.salt))
+        texts.any(|idle| idle.sequence.slot() == slot && *idle.group != *group)
     }
 
-    /// All of them, with their salts.
-    pub(super) fn with_salts(&self) -> impl Iterator<Item = (&Sequence, &CacheSalt)> {
-        self.texts.iter().map(|idle| (&idle.sequence, &idle.salt))
+    /// The one in this slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&IdleText> {
+        let mut texts = self.texts.iter();
+        texts.find(|idle| idle.sequence.slot() == slot)
+    }
+
+    pub(super) fn texts(&self) -> impl Iterator<Item = &IdleText> {
+        self.texts.iter()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
@@ -75,7 +86,9 @@ impl IdleTexts {
         let key = request.adapter_key();
         let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
             let is_open = request.slot.is_none_or(|slot| slot == idle.sequence.slot());
-            is_open && idle.sequence.adapter_identity() == key && idle.salt.is(&request.salt)
+            let domain = &request.domain;
+            let is_own = idle.group == domain.group && idle.salt.is(&domain.salt);
+            is_open && is_own && idle.sequence.adapter_identity() == key
         });
         let ranked = usable.map(|(i, idle)| {
             let slot = idle.sequence.slot();

@@ -26,7 +26,6 @@ use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
 use sluice_core::state::{Identity, PAGE_TOKENS, PAGE_VERSION};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// A model's session, and the cached parts of earlier texts.
 pub(super) struct Pool {
@@ -36,7 +35,7 @@ pub(super) struct Pool {
     backing: Option<Backing>,
     /// What pages are marked with.
     identity: Identity,
-    /// Everything that keys depend on except tokens, adapters and salt.
+    /// Everything that keys depend on except tokens, adapters and domains.
     base: Key,
     /// Total number of pages.
     n_pages: usize,
@@ -104,7 +103,7 @@ impl Pool {
     pub(super) fn chain(&self, job: &Job) -> Chain {
         let adapter = job.adapter.as_ref();
         let adapter = adapter.map(|(blend, _)| blend.identity());
-        Chain::new(&self.base, adapter, &job.salt)
+        Chain::new(&self.base, adapter, &job.domain)
     }
 
     /// Maximum number of texts at once.
@@ -209,8 +208,9 @@ impl Pool {
         if is_kept && sequence.n_shifted() == 0 && !sequence.tokens().is_empty() {
             // The next request sets its own adapter.
             sequence.release_adapter();
+            let domain = request.domain.clone();
             self.idle
-                .push(sequence, CacheSalt::Plain(Arc::clone(&request.salt)));
+                .push(sequence, domain.group, CacheSalt::Plain(domain.salt));
         } else {
             self.remove(sequence);
         }

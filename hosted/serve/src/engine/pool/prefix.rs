@@ -2,10 +2,11 @@
 //! their end.
 //!
 //! A page's key is the SHA-256 of the previous page's key and the page's 64 tokens. The first page's is based on
-//! everything else the values depend on (model, types, layout version, adapter) and on the request's salt. So equal
+//! everything else the values depend on (model, types, layout version, adapter) and on the request's domain. So equal
 //! keys mean equal bytes, whichever request computed them. A shifted text never gets a key, because its values depend
 //! on tokens that it no longer contains.
 
+use crate::engine::domain::CacheDomain;
 use sha2::{Digest as _, Sha256};
 use sluice::Session;
 use sluice_core::state::{HeldPage, Identity, PAGE_TOKENS};
@@ -22,12 +23,12 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Keys for texts with this `salt` and these adapters; `base` stands for everything else that pages depend on.
-    pub(super) fn new(base: &Key, adapter: Option<Identity>, salt: &str) -> Self {
+    /// Keys for texts with this domain and these adapters; `base` stands for everything else that pages depend on.
+    pub(super) fn new(base: &Key, adapter: Option<Identity>, domain: &CacheDomain) -> Self {
         let mut hash = Sha256::new();
         hash.update(base);
         hash.update(adapter.map_or([0; 32], |adapter| adapter.0));
-        hash.update(salt.as_bytes());
+        domain.write(&mut hash);
         Self {
             seed: hash.finalize().into(),
             keys: Vec::new(),
@@ -256,10 +257,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_depend_on_all_before_and_on_the_salt() {
+    fn keys_depend_on_all_before_and_on_the_domain() {
         let tokens: Vec<u32> = (0..200).collect();
-        let keys =
-            |salt: &str, tokens: &[u32]| Chain::new(&[7; 32], None, salt).of(tokens).to_vec();
+        let domain = |group: &str, salt: &str| CacheDomain {
+            group: group.into(),
+            salt: salt.into(),
+        };
+        let of = |domain: CacheDomain, tokens: &[u32]| {
+            Chain::new(&[7; 32], None, &domain).of(tokens).to_vec()
+        };
+        let keys = |salt: &str, tokens: &[u32]| of(domain("", salt), tokens);
         let plain = keys("", &tokens);
         assert_eq!(plain.len(), 3);
         assert_eq!(keys("", &tokens[..130]), plain[..2]);
@@ -268,11 +275,20 @@ mod tests {
         let changed = keys("", &other);
         assert!(plain.iter().zip(&changed).all(|(a, b)| a != b));
         assert!(plain.iter().zip(&keys("x", &tokens)).all(|(a, b)| a != b));
-        let adapted = Chain::new(&[7; 32], Some(Identity([9; 32])), "")
+        // A salt cannot name another group.
+        let both = [
+            ("a", "b"),
+            ("ab", ""),
+            ("", "ab"),
+            ("", "\u{1}\0\0\0\0\0\0\0ab"),
+        ];
+        let both = both.map(|(group, salt)| of(domain(group, salt), &tokens)[0]);
+        assert!((1..both.len()).all(|n| !both[..n].contains(&both[n])));
+        let adapted = Chain::new(&[7; 32], Some(Identity([9; 32])), &domain("", ""))
             .of(&tokens)
             .to_vec();
         assert!(plain.iter().zip(&adapted).all(|(a, b)| a != b));
-        let mut grown = Chain::new(&[7; 32], None, "");
+        let mut grown = Chain::new(&[7; 32], None, &domain("", ""));
         for n in 0..=tokens.len() {
             assert_eq!(grown.of(&tokens[..n]), &plain[..n / PAGE_TOKENS]);
         }

@@ -1,21 +1,26 @@
 //! llama-server's slot actions: the text and state of a sequence are saved, restored, or erased.
 
+use super::idle::IdleText;
 use super::prefix::{Chain, Key};
 use super::{Pool, n_pages};
+use crate::engine::domain::CacheDomain;
 use crate::engine::job::JobError;
 use crate::engine::slot::{SlotAction, SlotDone};
 use core::fmt::Display;
+use sluice::Settings;
 use sluice::adapter::AdapterBlend;
 use sluice::generate::prompt_cache::{CacheSalt, PromptCache};
-use sluice::{Sequence, Settings};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Pool {
-    /// Performs an action on a slot without a running text; `running` has the keys of the pages of those that run.
+    /// Performs an action of a client of `group` on a slot without a running text; `running` has the keys of the pages
+    /// of those that run.
     pub(in crate::engine) fn act(
         &mut self,
         slot: u32,
+        group: &Arc<str>,
         action: &SlotAction,
         running: &HashSet<Key>,
     ) -> Result<SlotDone, JobError> {
@@ -26,19 +31,24 @@ impl Pool {
                 "slot {slot} does not exist: the model has {n_seq} slots"
             )));
         }
+        let is_restore = matches!(action, SlotAction::Restore(..));
+        if !is_restore && self.idle.is_foreign(slot, group) {
+            return Err(JobError::Foreign { slot });
+        }
         let mut saved = None;
         let n_tokens = match action {
             SlotAction::Erase => self.erase(slot, running)?,
             SlotAction::Save => {
                 let idle = self.idle.get(slot);
-                let (idle, salt) =
-                    idle.ok_or_else(|| JobError::Slot(format!("slot {slot} is empty")))?;
-                let text = self.session.save(idle).map_err(failed)?;
-                let salt = salt.clone();
+                let idle = idle.ok_or_else(|| JobError::Slot(format!("slot {slot} is empty")))?;
+                let text = self.session.save(&idle.sequence).map_err(failed)?;
+                let salt = idle.salt.clone();
                 saved = Some(Box::new(PromptCache { text, salt }));
-                idle.tokens().len()
+                idle.sequence.tokens().len()
             }
-            SlotAction::Restore(cache, adapter) => self.restore(slot, cache, adapter.clone())?,
+            SlotAction::Restore(cache, adapter) => {
+                self.restore(slot, group, cache, adapter.clone())?
+            }
         };
         Ok(SlotDone {
             n_tokens,
@@ -50,16 +60,14 @@ impl Pool {
     /// Removes the text of a slot, also from the prefix cache and its disk, but for pages that other texts in slots
     /// share (`running` has the keys of those that run). Returns its number of tokens.
     fn erase(&mut self, slot: u32, running: &HashSet<Key>) -> Result<usize, JobError> {
-        let Some((idle, salt)) = self.idle.get(slot) else {
+        let Some(idle) = self.idle.get(slot) else {
             return Ok(0);
         };
-        let n_tokens = idle.tokens().len();
-        let keys = self.keys_of(idle, salt);
+        let n_tokens = idle.sequence.tokens().len();
+        let keys = self.keys_of(idle);
         self.clear(slot)?;
-        let others = self.idle.with_salts();
-        let others: HashSet<Key> = others
-            .flat_map(|(idle, salt)| self.keys_of(idle, salt))
-            .collect();
+        let others = self.idle.texts().flat_map(|idle| self.keys_of(idle));
+        let others: HashSet<Key> = others.collect();
         for key in keys {
             if !others.contains(&key) && !running.contains(&key) {
                 self.cache.remove(&mut self.session, &key);
@@ -72,13 +80,17 @@ impl Pool {
     }
 
     /// The keys of an ended text's pages. A restored text, whose salt is not known, has not been in the cache.
-    fn keys_of(&self, idle: &Sequence, salt: &CacheSalt) -> Vec<Key> {
-        match salt {
-            CacheSalt::Plain(salt) => Chain::new(&self.base, idle.adapter_identity(), salt)
-                .of(idle.tokens())
-                .to_vec(),
-            CacheSalt::Sealed { .. } => Vec::new(),
-        }
+    fn keys_of(&self, idle: &IdleText) -> Vec<Key> {
+        let CacheSalt::Plain(salt) = &idle.salt else {
+            return Vec::new();
+        };
+        let domain = CacheDomain {
+            group: Arc::clone(&idle.group),
+            salt: Arc::clone(salt),
+        };
+        let sequence = &idle.sequence;
+        let mut chain = Chain::new(&self.base, sequence.adapter_identity(), &domain);
+        chain.of(sequence.tokens()).to_vec()
     }
 
     /// Frees a slot.
@@ -92,6 +104,7 @@ impl Pool {
     fn restore(
         &mut self,
         slot: u32,
+        group: &Arc<str>,
         cache: &PromptCache,
         adapter: Option<AdapterBlend>,
     ) -> Result<usize, JobError> {
@@ -107,7 +120,8 @@ impl Pool {
         restored.map_err(failed)?;
         sequence.release_adapter();
         let n_tokens = sequence.tokens().len();
-        self.idle.push(sequence, cache.salt.clone());
+        self.idle
+            .push(sequence, Arc::clone(group), cache.salt.clone());
         Ok(n_tokens)
     }
 }

@@ -4,6 +4,7 @@ use super::Progress;
 use super::session::LazySession;
 use super::size::StepSize;
 use crate::Log;
+use crate::engine::domain::CacheDomain;
 use crate::engine::job::{JobError, Score, ScoreJob};
 use core::fmt::Display;
 use core::time::Duration;
@@ -37,6 +38,7 @@ pub(super) struct Scorer {
 /// The last text that was read. Of the next one, only the part that differs is read.
 #[derive(Debug, Default)]
 struct KnownText {
+    domain: CacheDomain,
     adapter: Option<Identity>,
     tokens: Vec<u32>,
     /// The scores of the tokens after the first, with `n_top` likely tokens each.
@@ -73,6 +75,9 @@ impl Scorer {
         if !now.is_empty() {
             let start = Instant::now();
             known.read(session, now, &job.tokens[at + 1..], log)?;
+            if let Some(meter) = &job.meter {
+                meter.prompt(now.len(), 0);
+            }
             self.size.note(now.len(), start);
         }
         if now.len() < rest.len() {
@@ -89,8 +94,9 @@ impl KnownText {
         let adapter = job.adapter.as_ref().map(AdapterBlend::identity);
         let pairs = self.tokens.iter().zip(&job.tokens[..job.tokens.len() - 1]);
         let mut same = pairs.take_while(|(a, b)| a == b).count();
-        if self.adapter != adapter || self.n_top < job.n_top {
+        if self.adapter != adapter || self.n_top < job.n_top || self.domain != job.domain {
             (same, self.adapter, self.n_top) = (0, adapter, job.n_top);
+            self.domain = job.domain.clone();
             session.set_adapter(job.adapter.clone());
         }
         // The last score is for the token after the shared ones.
