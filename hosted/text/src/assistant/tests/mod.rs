@@ -2,3 +2,4 @@
 
 mod answers;
 mod calls;
+mod contents;
