@@ -56,7 +56,7 @@ const SINGLE: &[Single] = &[
     Single {
         with: "HubArgs",
         heading: "Model",
-        flags: words!("model hf_repo hf_file alias models_dir models_max any_model"),
+        flags: words!("model hf_repo hf_file alias models_dir models_max model_turn any_model"),
     },
     Single {
         with: "PlacementArgs",
