@@ -93,8 +93,10 @@ pub(super) fn with_environment(command: Command) -> Command {
         sub.mut_args(|arg| {
             let long = arg.get_long().unwrap_or_default();
             let variable = VARIABLES.iter().find(|(flag, _)| *flag == long);
-            // An empty variable counts as unset.
-            let is_empty = |name: &str| std::env::var_os(name).is_some_and(|text| text.is_empty());
+            // An empty variable counts as unset; but an empty key is an error, or it would open the server.
+            let is_empty = |name: &str| {
+                name != API_KEY && std::env::var_os(name).is_some_and(|text| text.is_empty())
+            };
             match variable {
                 Some((_, name)) if arg.get_env().is_none() && !is_empty(name) => {
                     arg.env(name).hide_env_values(true)
@@ -104,6 +106,8 @@ pub(super) fn with_environment(command: Command) -> Command {
         })
     })
 }
+
+const API_KEY: &str = "LLAMA_API_KEY";
 
 /// Flags and their environment variables in llama.cpp.
 const VARIABLES: &[(&str, &str)] = &[
@@ -134,7 +138,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
     ("host", "LLAMA_ARG_HOST"),
     ("port", "LLAMA_ARG_PORT"),
-    ("api-key", "LLAMA_API_KEY"),
+    ("api-key", API_KEY),
     ("api-key-file", "LLAMA_ARG_API_KEY_FILE"),
     ("alias", "LLAMA_ARG_ALIAS"),
     ("models-dir", "LLAMA_ARG_MODELS_DIR"),

@@ -4,7 +4,7 @@ use crate::support::{MODEL, sluice};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Ends the process.
 struct Served(Child);
@@ -89,4 +89,85 @@ fn files_are_checked_before_the_server_listens() {
         );
     }
     fs::remove_dir_all(folder).expect("it is there");
+}
+
+/// An empty key is not the same as none: the server would be open.
+#[test]
+fn an_empty_key_is_refused_by_name() {
+    for (key, variable) in [
+        (Some(""), None),
+        (Some(","), None),
+        (Some("a,"), None),
+        (None, Some("")),
+    ] {
+        let mut command = sluice();
+        command.args(["serve", "-m", MODEL, "--port", "0", "-t", "1"]);
+        command.args(key.iter().flat_map(|key| ["--api-key", key]));
+        command.envs(variable.map(|text| ("LLAMA_API_KEY", text)));
+        let output = command.output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("--api-key, LLAMA_API_KEY: a key is empty"),
+            "{said}"
+        );
+    }
+}
+
+/// Whether it warns that others can use it.
+fn warns(args: &[&str]) -> bool {
+    let mut command = sluice();
+    command.args(["serve", "-m", MODEL, "--port", "0", "-t", "1", "-c", "256"]);
+    command
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut served = Served(command.spawn().expect("the program starts"));
+    let said = BufReader::new(served.0.stderr.take().expect("a pipe"));
+    let lines = said.lines().map(|line| line.expect("a text"));
+    let before: Vec<_> = lines
+        .take_while(|line| !line.contains("listening on"))
+        .collect();
+    before.iter().any(|line| line.contains("without a key"))
+}
+
+#[test]
+fn an_address_beyond_this_machine_without_a_key_is_a_warning() {
+    assert!(warns(&["--host", "0.0.0.0"]));
+    assert!(!warns(&["--host", "0.0.0.0", "--api-key", "k"]));
+    assert!(!warns(&[]));
+}
+
+#[test]
+fn a_hangup_reads_the_keys_again() {
+    let path = std::env::temp_dir().join(format!("sluice-serve-keys-{}.toml", std::process::id()));
+    let hash = "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a";
+    let key = |name: &str| format!("[[key]]\nname = \"{name}\"\nsha256 = \"{hash}\"\n");
+    fs::write(&path, key("a")).expect("a file");
+    let mut command = sluice();
+    command.args([
+        "serve", "-m", MODEL, "--port", "0", "-t", "1", "-c", "256", "--keys",
+    ]);
+    command
+        .arg(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut served = Served(command.spawn().expect("the program starts"));
+    let said = BufReader::new(served.0.stderr.take().expect("a pipe"));
+    let mut lines = said.lines().map(|line| line.expect("a text"));
+    assert!(lines.any(|line| line.contains("listening on")));
+    let pid = served.0.id().to_string();
+    let hang_up = || {
+        Command::new("kill")
+            .args(["-HUP", &pid])
+            .status()
+            .expect("kill")
+    };
+    hang_up();
+    assert!(lines.any(|line| line.contains("read the keys again: 1")));
+    fs::write(&path, key("a") + "wieght = 2\n").expect("a file");
+    hang_up();
+    let why = lines.find(|line| line.contains("the keys stay as they were"));
+    assert!(why.is_some_and(|why| why.contains("line 4: unknown field `wieght`")));
+    fs::remove_file(path).expect("it is there");
 }
