@@ -334,6 +334,25 @@ fn an_unknown_file_is_hashed_after_the_first_answer_when_nothing_runs() {
 }
 
 #[test]
+fn a_file_that_is_replaced_under_its_name_is_not_recorded() {
+    let folder = Folder::new("replaced");
+    let records = folder.records();
+    let bytes = DENSE.file().bytes();
+    let path = folder.write("m.gguf", &bytes);
+    let opened = open(&path);
+    let other = Flips::of(&bytes).next(&bytes);
+    fs::rename(folder.write("other.gguf", &other), &path).unwrap();
+    let found = identify(&opened, Some(&records), |_| true);
+    assert!(matches!(found, Err(HashError::Changed { .. })), "{found:?}");
+    assert_eq!(records.find(open(&path).stamp().unwrap()), None);
+    let expected = hash_of(&open(&path));
+    assert_eq!(
+        identify(&open(&path), Some(&records), |_| true).unwrap(),
+        expected
+    );
+}
+
+#[test]
 fn a_record_is_for_the_file_as_it_was() {
     let folder = Folder::new("records");
     let records = folder.records();

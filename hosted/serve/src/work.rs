@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 /// Limits how much of this work runs at once.
 #[derive(Debug)]
 pub(crate) struct Work {
-    light: Semaphore,
-    heavy: Semaphore,
+    light: Arc<Semaphore>,
+    heavy: Arc<Semaphore>,
     /// For the masks of texts that are being written; `None` if the engine uses all CPUs.
     masks: Option<Arc<Semaphore>>,
 }
@@ -30,8 +30,8 @@ impl Work {
     pub(crate) fn new(threads: usize, team: &Team) -> Self {
         let n_masks = n_free(team).min(THREADS_MAX);
         Self {
-            light: Semaphore::new(threads.clamp(1, THREADS_MAX)),
-            heavy: Semaphore::new((threads / 2).clamp(1, THREADS_MAX)),
+            light: Arc::new(Semaphore::new(threads.clamp(1, THREADS_MAX))),
+            heavy: Arc::new(Semaphore::new((threads / 2).clamp(1, THREADS_MAX))),
             masks: (n_masks > 0).then(|| Arc::new(Semaphore::new(n_masks))),
         }
     }
@@ -46,9 +46,11 @@ impl Work {
             Lane::Light => &self.light,
             Lane::Heavy => &self.heavy,
         };
-        let permit = permits.acquire().await;
-        let _permit = permit.map_err(|_| ApiError::unavailable("the server is shutting down"))?;
-        let done = tokio::task::spawn_blocking(work).await;
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let permit = permit.map_err(|_| ApiError::unavailable("the server is shutting down"))?;
+        // A client that leaves does not end the work, which keeps its turn.
+        let held = move || (work(), drop(permit)).0;
+        let done = tokio::task::spawn_blocking(held).await;
         done.map_err(|_| ApiError::internal("the request could not be prepared"))
     }
 

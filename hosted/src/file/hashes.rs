@@ -64,7 +64,11 @@ impl HashRecords {
     /// Records in the user's folder that the GGUF file which the file at `path` reads as has the SHA-256 `hash`. Where
     /// that is not possible, the file is hashed when it is used.
     pub fn note(path: &Path, hash: Identity) {
-        if let Some((records, stamp)) = Self::of_user().zip(FileStamp::of([path])) {
+        Self::note_stamp(FileStamp::of([path]), hash);
+    }
+
+    pub(super) fn note_stamp(stamp: Option<FileStamp>, hash: Identity) {
+        if let Some((records, stamp)) = Self::of_user().zip(stamp) {
             let _recorded = records.record(&stamp, hash);
         }
     }

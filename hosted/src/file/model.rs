@@ -20,6 +20,8 @@ pub struct ModelFile {
     contents: Contents,
     /// For a `.slc` file: where the GGUF file's parts are in it.
     unpacked: Option<GgufInSlc>,
+    /// The files as they were when they were opened.
+    stamp: Option<FileStamp>,
 }
 
 /// Where the bytes are.
@@ -48,10 +50,10 @@ impl ModelFile {
         let joined = match (kind, file.contents) {
             (Kind::Part(part), Contents::File(first)) => split::open(path, part, first, mode)?,
             (Kind::Linked, Contents::File(first)) => links::open(path, first)?,
-            (_, contents) => return Ok(Self { contents, ..file }),
+            (_, contents) => return Ok(Self { contents, ..file }.stamped()),
         };
         match Self::checked(name(), Contents::Joined(joined))? {
-            (file, Kind::Whole) => Ok(file),
+            (file, Kind::Whole) => Ok(file.stamped()),
             (file, _) => Err(file.links_error("a model in parts")),
         }
     }
@@ -78,6 +80,7 @@ impl ModelFile {
             name,
             contents,
             unpacked: None,
+            stamp: None,
         };
         if let Some(slc) = file.slc()? {
             if links::are_in(slc.gguf()) {
@@ -163,10 +166,20 @@ impl ModelFile {
         (0..self.n_parts()).filter_map(|part| self.part_path(part))
     }
 
-    /// Its files as the kernel knows them; `None` for a model in memory, or where a file is gone.
+    fn stamped(mut self) -> Self {
+        self.stamp = FileStamp::of(self.paths());
+        self
+    }
+
+    /// Its files as the kernel knew them when they were opened; `None` for a model in memory.
     #[must_use]
-    pub fn stamp(&self) -> Option<FileStamp> {
-        FileStamp::of(self.paths())
+    pub const fn stamp(&self) -> Option<&FileStamp> {
+        self.stamp.as_ref()
+    }
+
+    /// Whether its files are as they were when they were opened: neither written to nor replaced.
+    pub(crate) fn is_as_opened(&self) -> bool {
+        self.stamp == FileStamp::of(self.paths())
     }
 
     /// The whole file, if it is mapped: aligned to a page.

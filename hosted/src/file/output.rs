@@ -1,9 +1,9 @@
 //! Files that appear only when they are complete.
 #![forbid(unsafe_code)]
 
-use super::HashRecords;
 use super::follow::HashFollower;
 use super::partial::PartialFile;
+use super::{FileStamp, HashRecords};
 use rustix::fs::{self as sys, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 use sluice_core::gguf::source::SourceError;
@@ -187,10 +187,11 @@ impl OutputFile {
     /// # Errors
     /// As [`Self::finish`].
     pub fn finish_with(self, hash: Option<Identity>) -> Result<(), OutputError> {
-        let path = self.path.clone();
+        // Another process may already have replaced what is at the path.
+        let file = self.partial.file.try_clone();
         self.finish()?;
-        if let Some(hash) = hash {
-            HashRecords::note(&path, hash);
+        if let (Some(hash), Ok(file)) = (hash, file) {
+            HashRecords::note_stamp(FileStamp::of_open(&file), hash);
         }
         Ok(())
     }

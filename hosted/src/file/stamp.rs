@@ -4,7 +4,8 @@
 use core::time::Duration;
 use sha2::{Digest as _, Sha256};
 use sluice_core::state::Identity;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::SystemTime;
@@ -20,12 +21,21 @@ pub struct FileStamp {
 impl FileStamp {
     /// Of the files at `paths`, in this order; `None` without any, or where one is gone.
     pub fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Option<Self> {
+        Self::of_found(paths.into_iter().map(fs::metadata))
+    }
+
+    /// Of an open file, whatever is at its path by now.
+    pub(super) fn of_open(file: &File) -> Option<Self> {
+        Self::of_found([file.metadata()])
+    }
+
+    fn of_found(files: impl IntoIterator<Item = io::Result<fs::Metadata>>) -> Option<Self> {
         let mut hash = Sha256::new();
         hash.update(b"sluice: files");
         hash.update(fs::read("/etc/machine-id").unwrap_or_default());
         let mut changed = None;
-        for path in paths {
-            let found = fs::metadata(path).ok()?;
+        for found in files {
+            let found = found.ok()?;
             for n in [found.dev(), found.ino(), found.size()] {
                 hash.update(n.to_le_bytes());
             }

@@ -41,7 +41,7 @@ pub fn identify(
 ) -> Result<Identity, HashError> {
     let name = || file.name().to_owned();
     let before = file.stamp();
-    if before.as_ref().is_some_and(FileStamp::is_fresh) {
+    if before.is_some_and(FileStamp::is_fresh) {
         let start = Instant::now();
         while start.elapsed() < TICK {
             std::thread::park_timeout(TICK);
@@ -52,11 +52,11 @@ pub fn identify(
         error,
     })?;
     let hash = hash.ok_or(HashError::Stopped)?;
-    if file.stamp() != before {
+    if before.is_some() && !file.is_as_opened() {
         return Err(HashError::Changed { name: name() });
     }
     if let Some((stamp, records)) = before.zip(records) {
-        let _recorded = records.record(&stamp, hash);
+        let _recorded = records.record(stamp, hash);
     }
     Ok(hash)
 }

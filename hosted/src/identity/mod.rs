@@ -43,11 +43,11 @@ impl ModelIdentity {
             let hash = Identity(Sha256::digest(bytes).into());
             return Self::new(hash, Some(hash));
         }
-        let Some(stamp) = file.stamp() else {
+        let Some(stamp) = file.stamp().filter(|_| file.is_as_opened()) else {
             return Self::unlike_any();
         };
         let records = records.or_else(HashRecords::of_user);
-        let at_load = records.as_ref().and_then(|records| records.find(&stamp));
+        let at_load = records.as_ref().and_then(|records| records.find(stamp));
         Self(Arc::new(Known {
             place: stamp.identity(),
             is_of_file: true,

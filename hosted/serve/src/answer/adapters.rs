@@ -16,11 +16,16 @@ pub(crate) async fn load_adapter(
     if models.find(name).is_ok() {
         return Err(ApiError::field("name", "is the name of a model"));
     }
+    if let Some(base) = &request.model {
+        context.check_allowed(Some(base), &[])?;
+    }
     let old = adapters.find(name);
     let model = match (&old, &request.model) {
         (Some(old), None) => old.model,
         (_, base) => models.find(base.as_deref().unwrap_or_default())?,
     };
+    // An adapter must not lead to a model that its key may not use.
+    context.check_allowed(Some(models.name_of(model)), &[])?;
     let parts = vec![request.path.into()];
     let entry = match &old {
         None => adapters.unlisted(name, parts, model, Origin::Request),

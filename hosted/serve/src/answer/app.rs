@@ -191,9 +191,8 @@ impl Context {
         }
         let name = name.unwrap_or_default();
         let model = match models.asked(Some(name)) {
-            // Its message names all models.
-            Err(_) if !self.key.may_use([].into_iter()) => return Err(self.hidden(name)),
-            found => found?,
+            Err(error) => return Err(self.unknown(name, error)),
+            Ok(model) => model,
         };
         if !self.key.may_use(models.names_of(model)) {
             return Err(self.hidden(models.name_of(model)));
@@ -203,6 +202,14 @@ impl Context {
             .filter_map(|part| models.adapters().named(&part.adapter));
         let hidden = entries.into_iter().find(|entry| !allowed(entry));
         hidden.map_or(Ok(()), |entry| Err(self.hidden(&entry.name)))
+    }
+
+    /// The error for an unknown model. `error` names all models: only a key that may use all may read it.
+    pub(crate) fn unknown(&self, name: &str, error: ApiError) -> ApiError {
+        match self.key.may_use([].into_iter()) {
+            true => error,
+            false => self.hidden(name),
+        }
     }
 
     fn hidden(&self, name: &str) -> ApiError {

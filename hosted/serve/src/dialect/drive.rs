@@ -185,7 +185,8 @@ fn model(context: &Context, name: String, write: fn(&ModelInfo<'_>) -> Value) ->
     if let Some(entry) = models.adapters().find(&name) {
         return Ok(json_reply(&write(&of_adapter(context, &entry))));
     }
-    let at = models.find(&name)?;
+    let found = models.find(&name);
+    let at = found.map_err(|error| context.unknown(&name, error))?;
     let found = models
         .all()
         .nth(at)

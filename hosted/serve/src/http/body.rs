@@ -38,9 +38,10 @@ impl Bodies {
     /// Bodies of up to `limit` bytes, which take up to `memory` bytes together, and time out after `stall` without
     /// progress.
     pub(crate) fn new(limit: usize, memory: usize, stall: Duration) -> Self {
+        let room = Room::new(memory);
         Self {
-            room: Room::new(memory),
-            limit,
+            limit: limit.min(room.max()),
+            room,
             stall,
         }
     }

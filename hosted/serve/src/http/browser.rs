@@ -30,7 +30,8 @@ pub(crate) struct Pages {
 impl Pages {
     /// Allows pages of `origins`, and requests to `hosts` and to the machine's own name.
     pub(crate) fn new(origins: CorsOrigins, hosts: &[String]) -> Self {
-        let mut hosts: Vec<_> = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        let hosts = hosts.iter().map(|host| host.trim().to_ascii_lowercase());
+        let mut hosts: Vec<_> = hosts.collect();
         if let Ok(name) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
             let name = name.trim().to_ascii_lowercase();
             // The name in multicast DNS.

@@ -110,15 +110,15 @@ impl Loaded {
             model: model.clone(),
             limits,
             metrics: Arc::clone(&entry.metrics),
-            parked: entry.place().parked,
+            parked: entry.parked(),
             speculation: speculation.as_ref().map(|all| all.options(&limits)),
             drafter,
         });
+        let own = || EmbedOptions::of(&opened).pooling;
         let id = added.map_err(|error| LoadFailure {
             is_memory: matches!(error, SessionError::Memory { .. }),
             message: format!("{}: {error}", opened.name()),
         })?;
-        let own = || EmbedOptions::of(&opened).pooling;
         Ok(Self {
             id,
             name: listed.name.clone(),

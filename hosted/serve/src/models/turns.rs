@@ -70,6 +70,11 @@ impl Drop for Waiting<'_> {
 }
 
 impl Entry {
+    /// The number under which its work waits in the engine. Nothing stays locked.
+    pub(super) fn parked(&self) -> Option<ModelId> {
+        self.place().parked
+    }
+
     pub(super) fn place(&self) -> MutexGuard<'_, Place> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }

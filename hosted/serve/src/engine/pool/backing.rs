@@ -4,7 +4,7 @@ use super::disk::{DiskCache, FileKind, FileName, Lookup, StoredFile, WantedPage}
 use super::prefix::{Key, PrefixCache};
 use sluice::{Model, Session};
 use sluice_core::state::Identity;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Called on the disk's thread with the number of a request and the files read for it.
@@ -17,6 +17,8 @@ pub(crate) struct Backing {
     unwritten: VecDeque<FileName>,
     /// Files to be removed.
     unwanted: VecDeque<FileName>,
+    /// Pages that were removed and not made again: their files may be there for a moment.
+    removed: HashSet<Key>,
     pages_read: PagesRead,
     /// The identity of the model's pages on the disk.
     owner: Identity,
@@ -29,6 +31,7 @@ impl Backing {
             disk,
             unwritten: VecDeque::new(),
             unwanted: VecDeque::new(),
+            removed: HashSet::new(),
             pages_read,
         }
     }
@@ -45,6 +48,7 @@ impl Backing {
 
     /// Marks a page of the cache, or the state at its end, as to be written.
     pub(super) fn push(&mut self, key: Key, kind: FileKind) {
+        self.removed.remove(&key);
         self.unwritten.push_back(FileName { key, kind });
         if self.unwritten.len() > UNWRITTEN_MAX {
             self.unwritten.pop_front();
@@ -54,6 +58,7 @@ impl Backing {
     /// Marks a page that has left the cache, and the state at its end, as to be removed from the disk.
     pub(super) fn remove(&mut self, key: Key) {
         self.unwritten.retain(|name| name.key != key);
+        self.removed.insert(key);
         let kinds = [FileKind::Page, FileKind::State];
         self.unwanted
             .extend(kinds.map(|kind| FileName { key, kind }));
@@ -62,7 +67,9 @@ impl Backing {
     /// Looks on the disk for those pages of `keys` with which a text could skip more tokens than with the cache; false
     /// if memory has them all. The callback gets `arrival` and the files that were read.
     pub(super) fn fetch(&self, cache: &PrefixCache, keys: &[Key], arrival: u64) -> bool {
-        let keys = &keys[..keys.len().min(cache.n_pages_max())];
+        let is_there = |key: &&Key| !self.removed.contains(*key);
+        let n_there = keys.iter().take_while(is_there).count();
+        let keys = &keys[..n_there.min(cache.n_pages_max())];
         let n_usable = cache.n_usable(keys);
         if n_usable == keys.len() {
             return false;
