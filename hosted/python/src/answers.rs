@@ -9,7 +9,9 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use sluice::core::sampler::TokenLogProbability;
 use sluice::sequence::TokenReport;
-use sluice_serve::api::{AnswerEvent, AnswerPiece, ApiError, FieldName, Reason, token_bytes};
+use sluice_serve::api::{
+    AnswerEvent, AnswerPiece, ApiError, ErrorKind, FieldName, Reason, token_bytes,
+};
 use sluice_serve::engine::Score;
 use sluice_serve::{AnswerPart, AnswerParts, AnswerReader, Pending, api, engine};
 use sluice_text::assistant;
@@ -413,7 +415,10 @@ pub(crate) fn waited<T: Send>(
 }
 
 pub(crate) fn refused(error: &ApiError) -> PyErr {
-    let kind = format!("{:?}", error.kind);
+    let kind = match error.kind {
+        ErrorKind::TooLong { .. } => "TooLong".to_owned(),
+        kind => format!("{kind:?}"),
+    };
     RefusedError::new_err((error.to_string(), kind, error.field.clone()))
 }
 

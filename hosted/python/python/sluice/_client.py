@@ -260,6 +260,7 @@ _KINDS = {
     "": (400, ""),
     "Invalid": (400, "invalid_request_error"),
     "TooLong": (400, "exceed_context_size_error"),
+    "Forbidden": (403, "permission_error"),
     "NotFound": (404, "not_found_error"),
     "Busy": (429, "rate_limit_error"),
     "Unsupported": (501, "not_supported_error"),
