@@ -20,8 +20,8 @@ pub struct FolderFile<'b> {
     pub bytes: &'b [u8],
 }
 
-/// Writes files into the folder at `path`, which is created if it does not exist, without its parents. Readers and
-/// whoever comes after a crash find all of the old files or all of the new ones: a new folder takes the old one's
+/// Writes files into the folder at `path`, which is created if it does not exist, without its parents. Readers, also
+/// after a crash, find all of the old files or all of the new ones: a new folder takes the old one's
 /// place. If that is impossible (others' files are in it, it is mounted), the last file, by which readers know the
 /// folder, is removed first and added last. A link is followed.
 ///

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-/// A thread that reads back what others write, in any order, as far as there is no gap, and hashes it.
+/// A thread that reads a file back while others write it, in any order, and hashes what precedes the first gap.
 #[derive(Debug)]
 pub(super) struct HashFollower {
     written: Sender<Range<u64>>,

@@ -53,7 +53,7 @@ impl HashRecords {
             .create(&self.0)?;
         self.check()?;
         self.prune();
-        // Complete or not there, whoever else records the same.
+        // Renamed, so that no reader sees a part of it.
         let part = self
             .0
             .join(format!(".{}-{}", stamp.identity(), std::process::id()));

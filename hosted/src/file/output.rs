@@ -182,7 +182,7 @@ impl OutputFile {
     }
 
     /// As [`Self::finish`]; then records that the GGUF file that this one reads as has the SHA-256 `hash`, if it is
-    /// known, for this machine. A record that cannot be written is no error.
+    /// known, for this machine. A record that cannot be written is ignored.
     ///
     /// # Errors
     /// As [`Self::finish`].

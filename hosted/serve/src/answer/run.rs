@@ -7,7 +7,7 @@ use crate::Log;
 use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
-use crate::keys::Demand;
+use crate::keys::Admitted;
 use crate::models::{Lease, ModelUse};
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
@@ -75,14 +75,9 @@ impl TextAnswer {
         terms: &Terms,
         prompts: Vec<ReadyPrompt>,
         context: &Context,
+        admitted: Option<Arc<Admitted>>,
     ) -> Result<Self, ApiError> {
         let mut jobs = Vec::with_capacity(prompts.len());
-        let demand = Demand {
-            n_texts: prompts.iter().map(|prompt| prompt.samplers.len()).sum(),
-            n_prompt: prompts.iter().map(|prompt| prompt.tokens.len()).sum(),
-            n_predict: terms.generation.max_tokens,
-        };
-        let admitted = context.key.admit(demand)?;
         let mut total = Total::default();
         for mut prompt in prompts {
             let (sender, receiver) = mpsc::channel(EVENTS);

@@ -10,10 +10,11 @@ use crate::api::{
 use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
-use crate::keys::Demand;
+use crate::keys::{Admitted, Demand};
 use crate::models::{Lease, Loaded};
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -26,7 +27,9 @@ pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<Text
     let lease = context.decoder(&request.model).await?;
     let inner = context.clone();
     let work = move || prepare_chat(lease, request, &inner);
-    context.work(work).await??.submit(context)
+    let prepared = context.work(work).await??;
+    let admitted = context.key.admit(prepared.demand(false))?;
+    prepared.submit(context, admitted)
 }
 
 /// Starts continuing texts.
@@ -37,15 +40,20 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     let inner = context.clone();
     let work = move || prepare_completion(lease, &request, &inner);
     let prepared = context.work(work).await??;
+    // Once for all: what was scored is not refused afterwards.
+    let admitted = context
+        .key
+        .admit(prepared.demand(prompt_logprobs.is_some()))?;
     let scores = match prompt_logprobs {
         Some(n_top) => {
             let tokens = prepared.ready.iter().map(|prompt| prompt.tokens.clone());
             let (lease, terms) = (&prepared.lease, &prepared.terms);
-            score(context, lease, terms, tokens.collect(), n_top).await?
+            let (tokens, admitted) = (tokens.collect(), admitted.clone());
+            score(context, lease, terms, tokens, n_top, admitted).await?
         }
         None => Vec::new(),
     };
-    let mut answer = prepared.submit(context)?;
+    let mut answer = prepared.submit(context, admitted)?;
     answer.add_scores(&scores);
     Ok(answer)
 }
@@ -178,8 +186,19 @@ fn ready_prompt(
 }
 
 impl Prepared {
+    /// What a key uses for it, with the tokens that are scored before.
+    fn demand(&self, is_scored: bool) -> Demand {
+        let prompts = self.ready.iter();
+        let n_prompt: usize = prompts.map(|prompt| prompt.tokens.len()).sum();
+        Demand {
+            n_texts: self.ready.iter().map(|prompt| prompt.samplers.len()).sum(),
+            n_prompt: n_prompt * (1 + usize::from(is_scored)),
+            n_predict: self.terms.generation.max_tokens,
+        }
+    }
+
     /// Submits the prompts to the engine. If one is refused, all are.
-    fn submit(self, context: &Context) -> Result<TextAnswer> {
+    fn submit(self, context: &Context, admitted: Option<Arc<Admitted>>) -> Result<TextAnswer> {
         let generation = &self.terms.generation;
         let start = Start {
             model: ModelSource::clone(self.lease.model()),
@@ -192,7 +211,13 @@ impl Prepared {
             prompts: self.prompts,
             n: generation.n,
         };
-        TextAnswer::submit(self.lease, start, &self.terms, self.ready, context)
+        let Self {
+            lease,
+            terms,
+            ready,
+            ..
+        } = self;
+        TextAnswer::submit(lease, start, &terms, ready, context, admitted)
     }
 }
 
@@ -203,12 +228,8 @@ async fn score(
     terms: &Terms,
     prompts: Vec<Vec<u32>>,
     n_top: usize,
+    admitted: Option<Arc<Admitted>>,
 ) -> Result<Vec<ScoredPrompt>> {
-    let admitted = context.key.admit(Demand {
-        n_texts: 1,
-        n_prompt: prompts.iter().map(Vec::len).sum(),
-        n_predict: Some(0),
-    })?;
     let mut waiting = Vec::with_capacity(prompts.len());
     for tokens in &prompts {
         let (answer, receiver) = oneshot::channel();

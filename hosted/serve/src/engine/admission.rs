@@ -32,7 +32,8 @@ impl Admission<'_> {
     pub(super) fn admit(&mut self) {
         for id in self.running.ids() {
             let run = self.running.get_mut(id);
-            if run.is_some_and(|run| run.request().is_stalled() && !run.text().is_parked()) {
+            let run = run.filter(|run| run.request().is_stalled() && !run.text().is_parked());
+            if run.is_some_and(|run| self.pool.may_park(run.text())) {
                 self.park(id);
             }
         }
@@ -78,7 +79,7 @@ impl Admission<'_> {
             (Candidate::Waiting(request.arrival), request)
         });
         let parked = self.running.waiting();
-        let parked = parked.filter(|(_, run)| !run.request().waits_for(&taken));
+        let parked = parked.filter(|(_, run)| !run.text().waits_for(&taken));
         let parked = parked.map(|(id, run)| (Candidate::Parked(id), run.request()));
         let mut all: Vec<_> = waiting.chain(parked).collect();
         if all
@@ -116,6 +117,9 @@ impl Admission<'_> {
                 (request.share.clone(), request.prompt.len() + 1)
             }
         };
+        let all = self.running.in_memory();
+        let stay = all.filter(|(_, run)| !self.pool.may_park(run.text()));
+        let stay: Vec<_> = stay.map(|(id, _)| id).collect();
         let mut places = self.running.places();
         let mut victims = Vec::new();
         while !self.has_place(&victims, n_tokens) {
@@ -123,7 +127,7 @@ impl Admission<'_> {
                 return None;
             }
             let victim = self.running.victim(&places, |id, owner| {
-                !victims.contains(&id) && places.yields(owner, &share)
+                !victims.contains(&id) && !stay.contains(&id) && places.yields(owner, &share)
             })?;
             if let Some(run) = self.running.get_mut(victim) {
                 places.give(&run.request().share);

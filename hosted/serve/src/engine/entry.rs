@@ -72,6 +72,11 @@ impl Entry {
         }
     }
 
+    /// Nothing waits any more.
+    pub(super) fn clear_waiting(&self) {
+        self.lock_waiting().clear();
+    }
+
     fn lock_waiting(&self) -> MutexGuard<'_, HashMap<Share, usize>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

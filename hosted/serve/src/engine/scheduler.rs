@@ -107,7 +107,7 @@ impl ModelScheduler {
             return suspended.close(&JobError::Failed(message.to_owned()));
         }
         (self.queue, self.running) = (suspended.queue, suspended.running);
-        // This planner counts turns anew.
+        // This planner begins to count turns again.
         self.running.runs_mut().for_each(|run| run.take_part(0));
         self.ledger = suspended.ledger;
         suspended.jobs.into_iter().for_each(|job| self.push(job));

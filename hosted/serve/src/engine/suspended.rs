@@ -44,6 +44,8 @@ impl Suspended {
 
     /// Ends all work.
     pub(super) fn close(mut self, error: &JobError) {
+        // The entry may go on with the model's next file.
+        self.entry.clear_waiting();
         self.queue.close(error);
         for run in self.running.runs_mut() {
             run.end(Why::Failed(error.clone()));

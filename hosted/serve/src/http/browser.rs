@@ -30,12 +30,18 @@ pub(crate) struct Pages {
 impl Pages {
     /// Allows pages of `origins`, and requests to `hosts` and to the machine's own name.
     pub(crate) fn new(origins: CorsOrigins, hosts: &[String]) -> Self {
-        let hosts = hosts.iter().map(|host| host.trim().to_ascii_lowercase());
+        // With a port or without.
+        let hosts = hosts.iter().map(|host| {
+            let authority = host.trim().parse::<Authority>();
+            authority.map_or_else(|_| host.clone(), |authority| authority.host().to_owned())
+        });
+        let hosts = hosts.map(|host| host.trim().to_ascii_lowercase());
         let mut hosts: Vec<_> = hosts.collect();
         if let Ok(name) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
             let name = name.trim().to_ascii_lowercase();
             // The name in multicast DNS.
-            hosts.push(format!("{name}.local"));
+            let label = name.split('.').next().unwrap_or_default();
+            hosts.push(format!("{label}.local"));
             hosts.push(name);
         }
         Self { origins, hosts }
@@ -72,7 +78,7 @@ impl Pages {
     }
 
     fn check_host(&self, host: &str) -> Result<(), ApiError> {
-        let name = host.to_ascii_lowercase();
+        let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let is_private =
             !name.contains('.') || is_below(&name, "localhost") || is_below(&name, "internal");
@@ -250,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_host_is_a_name_that_no_stranger_can_own() {
-        let strict = pages("", &["LLM.example"]);
+        let strict = pages("", &["LLM.example:8443 "]);
         for host in [
             "127.0.0.1:8080",
             "[::1]:8080",
@@ -261,6 +267,8 @@ mod tests {
             "host.docker.internal:8080",
             "sluice:8080",
             "llm.example:443",
+            "llm.example.",
+            "localhost.",
         ] {
             assert_eq!(refusal(&strict, &[("host", host)]), "", "{host}");
         }

@@ -60,7 +60,7 @@ impl Drop for Waiting<'_> {
         let n = self.entry.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
         self.entry.metrics.loading(n);
         let mut place = self.entry.place();
-        // If its turn is over, it is no longer counted.
+        // After its turn it is not counted any more.
         if place.n_turns == self.turn {
             place.n_due = place.n_due.saturating_sub(1);
         } else if place.n_turns < self.turn {

@@ -224,6 +224,17 @@ fn a_budget_is_counted_by_key() {
 }
 
 #[test]
+fn a_request_that_was_let_in_is_scored_and_answered() {
+    // More than the budget holds: it is overdrawn before the answer begins.
+    let file = KeyFile::new("scored", &[("poor", "tokens_per_minute = 60")]);
+    let server = Running::start(file.options());
+    let asked = json!({"prompt": "Once upon a time", "max_tokens": 2, "prompt_logprobs": 1});
+    let reply = complete(&server, "poor", &asked);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(complete(&server, "poor", &asked).status, 429);
+}
+
+#[test]
 fn a_key_has_its_own_streams() {
     let file = KeyFile::new("streams", &[("one", "max_streams = 1"), ("two", "")]);
     let server = Running::start(file.options());

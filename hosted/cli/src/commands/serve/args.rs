@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
     pub(super) keys: Option<PathBuf>,
     /// Set who shares cached prompts: key (the keys of a group) or all
     ///
-    /// The default is key with --keys or more than one key. docs/serve.md says what each reveals.
+    /// The default is key with --keys or more than one key. docs/serve.md describes what each reveals.
     #[arg(long, value_name = "SCOPE")]
     pub(super) cache_scope: Option<CacheScope>,
     /// Let every client set priority

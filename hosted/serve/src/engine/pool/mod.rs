@@ -12,6 +12,7 @@ mod text;
 pub(super) use backing::Backing;
 pub(super) use disk::{DiskCache, StoredFile};
 pub(super) use prefix::Chain;
+use text::ParkedState;
 pub(super) use text::Text;
 
 use super::job::{Choice, Job};
@@ -24,6 +25,7 @@ use sluice::generate::prompt_cache::CacheSalt;
 use sluice::session::{BatchStats, GenerateError, StepHooks, TokenEvent};
 use sluice::speculate::Speculation;
 use sluice::{Sequence, Session};
+use sluice_core::kernels::contract::CONTRACT_VERSION;
 use sluice_core::state::{Identity, PAGE_TOKENS, PAGE_VERSION};
 use std::rc::Rc;
 
@@ -40,6 +42,8 @@ pub(super) struct Pool {
     /// Total number of pages.
     n_pages: usize,
     checkpoint_every: usize,
+    /// Its references count the saved states of parked texts.
+    parked: Rc<()>,
     log: Log,
 }
 
@@ -58,6 +62,7 @@ impl Pool {
         let mut hash = Sha256::new();
         hash.update(b"sluice prefix");
         hash.update(PAGE_VERSION.to_le_bytes());
+        hash.update(CONTRACT_VERSION.to_le_bytes());
         hash.update(identity.0);
         hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
         hash.update([u8::from(limits.kv_rotation)]);
@@ -75,6 +80,7 @@ impl Pool {
             base: hash.finalize().into(),
             n_pages: session.state().free_pages(),
             checkpoint_every: checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
+            parked: Rc::default(),
             session,
             log,
         }
@@ -222,13 +228,23 @@ impl Pool {
         }
     }
 
+    /// Whether a text may be parked for the sake of others: the state of a shifted one takes memory, of which a few texts
+    /// may have some.
+    pub(super) fn may_park(&self, text: &Text) -> bool {
+        let n_saved = Rc::strong_count(&self.parked) - 1;
+        text.sequence().n_shifted() == 0 || n_saved < SAVED_MAX * self.n_sequences()
+    }
+
     /// Takes the place and the state of a text until [`Self::resume`]. Its full pages stay in the cache, if they fit.
     pub(super) fn park(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         let tokens = text.sequence().tokens().to_vec();
         let queue = text.sequence().queue().to_vec();
         let is_shifted = text.sequence().n_shifted() > 0;
         if is_shifted {
-            text.saved = Some(self.session.save(text.sequence())?);
+            text.saved = Some(ParkedState {
+                text: self.session.save(text.sequence())?,
+                _counted: Rc::clone(&self.parked),
+            });
         }
         self.session.suspend(text.sequence_mut())?;
         if !is_shifted {
@@ -243,16 +259,15 @@ impl Pool {
     /// Restores a parked text: from its saved state, or with pages of the cache and by queueing its other tokens to be
     /// read again.
     pub(super) fn resume(&mut self, text: &mut Text) -> Result<(), GenerateError> {
-        match text.request().slot {
-            // Its former slot, which it was opened in.
+        match text.pinned {
             Some(slot) => self.free_slot(slot),
             None => self.free_sequence()?,
         }
         self.session.readmit(text.sequence_mut())?;
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {
-            self.ensure_free(n_pages(saved.tokens().len()) + 1);
-            return self.session.restore(text.sequence_mut(), &saved);
+            self.ensure_free(n_pages(saved.text.tokens().len()) + 1);
+            return self.session.restore(text.sequence_mut(), &saved.text);
         }
         let tokens = text.sequence().queue().to_vec();
         text.n_kept = 0;
@@ -320,6 +335,9 @@ impl Pool {
         }
     }
 }
+
+/// States of shifted texts that may be parked for the sake of others, for each sequence.
+const SAVED_MAX: usize = 4;
 
 /// The number of pages of `n_tokens` tokens.
 pub(super) const fn n_pages(n_tokens: usize) -> usize {

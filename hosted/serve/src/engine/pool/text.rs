@@ -14,15 +14,25 @@ pub(crate) struct Text {
     chain: Chain,
     /// Number of its pages that were offered to the prefix cache.
     pub(super) n_kept: usize,
+    /// The slot that it was asked to run in.
+    pub(super) pinned: Option<u32>,
     /// Whether it gave up its place and its state.
     pub(super) is_parked: bool,
     /// The state of a parked text that cannot be read again, because it was shifted.
-    pub(super) saved: Option<SavedText>,
+    pub(super) saved: Option<ParkedState>,
+}
+
+/// A parked text's state, counted as long as it is there.
+#[derive(Debug)]
+pub(super) struct ParkedState {
+    pub(super) text: SavedText,
+    pub(super) _counted: Rc<()>,
 }
 
 impl Text {
-    pub(super) const fn new(request: Rc<Request>, sequence: Sequence, chain: Chain) -> Self {
+    pub(super) fn new(request: Rc<Request>, sequence: Sequence, chain: Chain) -> Self {
         Self {
+            pinned: request.slot,
             request,
             sequence,
             chain,
@@ -32,16 +42,22 @@ impl Text {
         }
     }
 
-    /// A copy of the text in another sequence.
+    /// A copy of the text in another sequence, whichever that is.
     pub(super) fn fork(&self, sequence: Sequence) -> Self {
         Self {
             n_kept: self.n_kept,
+            pinned: None,
             ..Self::new(Rc::clone(&self.request), sequence, self.chain.clone())
         }
     }
 
     pub(crate) const fn request(&self) -> &Rc<Request> {
         &self.request
+    }
+
+    /// Whether the slot that it was asked to run in is in `taken`.
+    pub(crate) fn waits_for(&self, taken: &[u32]) -> bool {
+        self.pinned.is_some_and(|slot| taken.contains(&slot))
     }
 
     pub(crate) const fn sequence(&self) -> &Sequence {
@@ -94,6 +110,6 @@ impl Text {
     /// Number of tokens once all queued ones are read.
     pub(crate) fn n_tokens(&self) -> usize {
         let saved = self.saved.as_ref();
-        self.n_read() + self.n_queued() + saved.map_or(0, |saved| saved.tokens().len())
+        self.n_read() + self.n_queued() + saved.map_or(0, |saved| saved.text.tokens().len())
     }
 }

@@ -6,10 +6,10 @@
 
 use sluice::file::{FolderKey, open_plain};
 use sluice::identity::{Identity, ModelIdentity};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The owners of pages in a folder.
 pub(super) struct Owners<'f> {
@@ -57,32 +57,50 @@ impl Owners<'_> {
                 .recursive(true)
                 .mode(0o700)
                 .create(&folder)?;
-            let part = folder.join(format!(".{model}-{}", std::process::id()));
-            let mut options = fs::File::options();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&part)?;
-            file.write_all(&owner.0)?;
-            file.write_all(&self.key.tag(&[b"model", &model.0, &owner.0]))?;
+            if !fs::symlink_metadata(&folder)?.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            let (part, mut file) = create_part(&folder)?;
+            let note = [&owner.0[..], &self.key.tag(&[b"model", &model.0, &owner.0])].concat();
             // A file that is there was not written with this key: `find` has looked.
-            match fs::hard_link(&part, &path) {
+            let linked = file
+                .write_all(&note)
+                .and_then(|()| fs::hard_link(&part, &path));
+            let noted = match linked {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     fs::rename(&part, &path)
                 }
-                _ if self.find(model).is_some() => fs::remove_file(&part),
+                _ if self.find(model).is_some() => Ok(()),
                 _ => fs::rename(&part, &path),
-            }
+            };
+            let _gone = fs::remove_file(&part);
+            noted
         };
         let _noted = write();
     }
 
-    fn path_of(&self, model: Identity) -> std::path::PathBuf {
+    fn path_of(&self, model: Identity) -> PathBuf {
         self.folder.join("models").join(model.to_string())
     }
 }
+
+/// A new file: processes of different containers may have the same number.
+fn create_part(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let mut n = 0;
+    loop {
+        n += 1;
+        let path = folder.join(format!(".{}-{n}", std::process::id()));
+        let mut options = File::options();
+        let options = options.write(true).create_new(true).mode(0o600);
+        match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && n < PARTS_MAX => {}
+            opened => return Ok((path, opened?)),
+        }
+    }
+}
+
+/// Unfinished files of killed processes that may lie there.
+const PARTS_MAX: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -103,12 +121,19 @@ mod tests {
         // The first note holds.
         owners.note(hash, hash);
         assert_eq!(owners.find(hash), Some(place));
-        // A note that another key's owner wrote, or that was copied to another name, is none.
+        // A note under another key, or under another name, does not count.
         let forged = folder.join("models").join(other.to_string());
         fs::copy(owners.path_of(hash), &forged).unwrap();
         assert_eq!(owners.find(other), None);
         owners.note(other, other);
         assert_eq!(owners.find(other), Some(other));
+        // Nothing but notes stays, and nothing is written through a link.
+        assert_eq!(fs::read_dir(folder.join("models")).unwrap().count(), 3);
+        let elsewhere = folder.join("elsewhere");
+        fs::rename(folder.join("models"), &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, folder.join("models")).unwrap();
+        owners.note(Identity([4; 32]), other);
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 3);
         fs::remove_dir_all(&folder).unwrap();
     }
 }
