@@ -15,8 +15,9 @@ use sluice::Team;
 use sluice::file::{FolderKey, SharedFolder};
 use sluice::host::process::allow_files;
 use sluice::host::topology::bind_current_thread;
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -132,8 +133,16 @@ pub fn serve(
     ended
 }
 
-/// Logs why slots cannot be saved in this folder, or who else may write there.
+/// Creates the folder of slots where it is missing. Logs why slots cannot be saved there, or who else may write to it.
 fn check_slots(folder: &Path, log: &Log) {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    if let Err(error) = created {
+        let folder = folder.display();
+        log(&format!(
+            "warning: slots cannot be saved: {folder}: {error}"
+        ));
+        return;
+    }
     if let Some(shared) = SharedFolder::of(folder) {
         log(&format!("warning: slots: {shared}"));
     }

@@ -160,6 +160,18 @@ fn a_slot_that_others_made_is_refused() {
 }
 
 #[test]
+fn a_folder_that_does_not_exist_is_made_for_this_user() {
+    let slots = Slots::new("made");
+    let mut options = options();
+    options.http.slot_save_path = Some(slots.file("a/b"));
+    let server = Running::start(options);
+    cached(&server, "");
+    done(&server, 0, "save", "good.bin");
+    let made = fs::metadata(slots.file("a/b")).unwrap();
+    assert_eq!(made.permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn a_folder_whose_key_others_may_read_has_no_slots() {
     let slots = Slots::new("key");
     let server = slots.serve();
