@@ -1,10 +1,11 @@
 //! Assigns sequences and room to parked and waiting texts, fairly among shares.
 
 use super::entry::Entry;
-use super::job::Why;
+use super::job::{JobError, Why};
 use super::pool::{Pool, n_pages};
 use super::queue::{Fetch, Queue, Waiting};
-use super::running::{Run, RunId, Running};
+use super::run::Run;
+use super::running::{RunId, Running};
 use super::share::Ledger;
 use core::cmp::Ordering;
 use sluice::sequence::EndReason;
@@ -30,13 +31,7 @@ enum Candidate {
 impl Admission<'_> {
     /// Parks texts whose readers do not read, then gives places to parked and waiting texts.
     pub(super) fn admit(&mut self) {
-        for id in self.running.ids() {
-            let run = self.running.get_mut(id);
-            let run = run.filter(|run| run.request().is_stalled() && !run.text().is_parked());
-            if run.is_some_and(|run| self.pool.may_park(run.text())) {
-                self.park(id);
-            }
-        }
+        self.park_stalled();
         while let Some(next) = self.next() {
             let Some(victims) = self.victims(next) else {
                 return;
@@ -50,7 +45,7 @@ impl Admission<'_> {
             match next {
                 Candidate::Parked(id) => {
                     if let Some(run) = self.running.get_mut(id) {
-                        run.resume(self.pool);
+                        run.resume(self.pool, self.entry);
                     }
                 }
                 Candidate::Waiting(arrival) => {
@@ -60,6 +55,36 @@ impl Admission<'_> {
                 }
             }
         }
+    }
+
+    /// Parks texts whose readers do not read. If there are too many states to keep, one of the share with most ends.
+    fn park_stalled(&mut self) {
+        let stalled = self.running.in_memory();
+        let stalled = stalled.filter(|(_, run)| run.request().is_stalled());
+        let stalled: Vec<_> = stalled.map(|(id, _)| id).collect();
+        for id in stalled {
+            if !self.may_park(id)
+                && let Some(last) = self.running.last_stalled()
+                && let Some(run) = self.running.get_mut(last)
+            {
+                run.end(Why::Failed(JobError::Failed(NOT_READ.to_owned())));
+            }
+            if self.may_park(id) {
+                self.park(id);
+            }
+        }
+    }
+
+    /// Whether a text may be parked for the sake of others: the state of a shifted one takes memory, of which there are
+    /// few.
+    fn may_park(&self, id: RunId) -> bool {
+        let runs = self.running.runs().filter(|run| !run.is_ended());
+        let n_saved = runs.filter(|run| run.text().is_saved()).count();
+        let run = self.running.get(id).filter(|run| !run.is_ended());
+        run.is_some_and(|run| {
+            let is_shifted = run.text().sequence().n_shifted() > 0;
+            !is_shifted || n_saved < SAVED_MAX * self.pool.n_sequences()
+        })
     }
 
     fn park(&mut self, id: RunId) {
@@ -117,9 +142,6 @@ impl Admission<'_> {
                 (request.share.clone(), request.prompt.len() + 1)
             }
         };
-        let all = self.running.in_memory();
-        let stay = all.filter(|(_, run)| !self.pool.may_park(run.text()));
-        let stay: Vec<_> = stay.map(|(id, _)| id).collect();
         let mut places = self.running.places();
         let mut victims = Vec::new();
         while !self.has_place(&victims, n_tokens) {
@@ -127,7 +149,7 @@ impl Admission<'_> {
                 return None;
             }
             let victim = self.running.victim(&places, |id, owner| {
-                !victims.contains(&id) && !stay.contains(&id) && places.yields(owner, &share)
+                !victims.contains(&id) && places.yields(owner, &share) && self.may_park(id)
             })?;
             if let Some(run) = self.running.get_mut(victim) {
                 places.give(&run.request().share);
@@ -173,6 +195,7 @@ impl Admission<'_> {
         let Waiting {
             request,
             mut choices,
+            pinned,
             chain,
             ..
         } = waiting;
@@ -180,7 +203,7 @@ impl Admission<'_> {
             return;
         };
         self.entry.unqueue(&request.share, 1);
-        let text = match self.pool.open(&request, first.choice, chain) {
+        let text = match self.pool.open(&request, pinned, first.choice, chain) {
             Ok(text) => text,
             Err(error) => {
                 request.end(first.index, Why::failed(&error));
@@ -200,7 +223,7 @@ impl Admission<'_> {
     }
 
     /// Starts the other choices at the end of a prompt that has been read up to its last token. Choices that find no
-    /// free sequence wait; they will find the pages in the cache.
+    /// free sequence wait for any; they will find the pages in the cache.
     pub(super) fn fork_followers(&mut self) {
         let n_places = self.pool.n_sequences();
         let mut n_free = n_places.saturating_sub(self.running.n_in_memory());
@@ -229,6 +252,7 @@ impl Admission<'_> {
                 self.queue.put(Waiting {
                     request: Rc::clone(leader.text().request()),
                     choices,
+                    pinned: None,
                     chain: leader.text().chain().clone(),
                     fetch: Fetch::Done,
                 });
@@ -256,3 +280,8 @@ impl Admission<'_> {
         self.running.take_out(self.pool, self.entry);
     }
 }
+
+/// States of shifted texts that may be parked for the sake of others, for each sequence.
+const SAVED_MAX: usize = 4;
+const NOT_READ: &str =
+    "the answer is not read, and too many such answers with a shifted context are waiting";

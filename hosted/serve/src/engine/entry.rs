@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A model's entry.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Number of waiting choices, embeddings and scores of each share.
+    /// Number of waiting choices, embeddings and scores of each share, with its parked texts and unread ends.
     waiting: Mutex<HashMap<Share, usize>>,
     n_ctx: usize,
     metrics: Arc<Metrics>,
@@ -61,6 +61,11 @@ impl Entry {
         })
     }
 
+    /// Adds one that waits again, however many there are: a text that gave up its place, or whose end is not read.
+    pub(super) fn requeue(&self, share: &Share) {
+        *self.lock_waiting().entry(share.clone()).or_default() += 1;
+    }
+
     /// Removes `n` from the waiting ones of a share.
     pub(super) fn unqueue(&self, share: &Share, n: usize) {
         let mut waiting = self.lock_waiting();
@@ -70,11 +75,6 @@ impl Entry {
         } else {
             waiting.insert(share.clone(), left);
         }
-    }
-
-    /// Nothing waits any more.
-    pub(super) fn clear_waiting(&self) {
-        self.lock_waiting().clear();
     }
 
     fn lock_waiting(&self) -> MutexGuard<'_, HashMap<Share, usize>> {

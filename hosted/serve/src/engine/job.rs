@@ -184,7 +184,7 @@ impl Event {
 }
 
 /// Why a choice ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Why {
     /// The text, its length or the context ended.
     Ended(EndReason),

@@ -10,7 +10,8 @@
 //! request               what a request's choices share, and where its events are sent
 //! pace                  lengths of turns, and their parts
 //! pool · tasks
-//! queue · running
+//! queue · run
+//! running
 //! admission · plan · suspended
 //! step
 //! scheduler
@@ -30,6 +31,7 @@ mod plan;
 mod pool;
 mod queue;
 mod request;
+mod run;
 mod running;
 mod scheduler;
 mod share;

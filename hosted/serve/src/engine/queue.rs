@@ -34,6 +34,8 @@ struct Lane {
 pub(super) struct Waiting {
     pub(super) request: Rc<Request>,
     pub(super) choices: VecDeque<PendingChoice>,
+    /// The slot that the first one runs in.
+    pub(super) pinned: Option<u32>,
     pub(super) chain: Chain,
     pub(super) fetch: Fetch,
 }
@@ -87,10 +89,12 @@ impl Queue {
     /// Adds a job; `chain` has the keys of its pages.
     pub(super) fn push(&mut self, job: Job, chain: Chain) {
         self.n_arrived += 1;
+        let pinned = job.slot;
         let (request, choices) = Request::new(job, self.n_arrived, self.reader_buffer);
         self.put(Waiting {
             request,
             choices,
+            pinned,
             chain,
             fetch: Fetch::NotYet,
         });
@@ -117,7 +121,8 @@ impl Queue {
         self.lanes.iter().filter_map(|lane| {
             let mut texts = lane.texts.iter();
             texts.find(|waiting| {
-                waiting.fetch != Fetch::Reading && !waiting.request.waits_for(taken)
+                let is_taken = waiting.pinned.is_some_and(|slot| taken.contains(&slot));
+                waiting.fetch != Fetch::Reading && !is_taken
             })
         })
     }
@@ -150,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Removes choices whose client has disconnected or whose deadline has passed.
+    /// Removes work whose client has disconnected or whose deadline has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let entry = &self.entry;
         for lane in &mut self.lanes {
@@ -173,6 +178,15 @@ impl Queue {
             });
         }
         self.lanes.retain(|lane| !lane.texts.is_empty());
+        let is_open = |task: &Task| {
+            let is_closed = task.is_closed();
+            if is_closed {
+                entry.unqueue(task.share(), 1);
+            }
+            !is_closed
+        };
+        self.holding.retain(is_open);
+        self.tasks.retain(is_open);
     }
 
     /// Adds a task as the last of its kind.
@@ -202,12 +216,15 @@ impl Queue {
     /// Ends all waiting work.
     pub(super) fn close(&mut self, error: &JobError) {
         for waiting in self.lanes.drain(..).flat_map(|lane| lane.texts) {
+            let share = &waiting.request.share;
+            self.entry.unqueue(share, waiting.choices.len());
             for pending in &waiting.choices {
                 let why = Why::Failed(error.clone());
                 waiting.request.end(pending.index, why);
             }
         }
         for task in self.holding.drain(..).chain(self.tasks.drain(..)) {
+            self.entry.unqueue(task.share(), 1);
             task.answer(Err(error.clone()));
         }
     }

@@ -50,7 +50,6 @@ pub(super) struct Request {
     pub(super) shift: Option<usize>,
     pub(super) borders: Vec<usize>,
     pub(super) tells_progress: bool,
-    pub(super) slot: Option<u32>,
     adapter: Option<(AdapterBlend, Arc<str>)>,
     pub(super) prompt: Vec<u32>,
     outlet: RefCell<Outlet>,
@@ -104,7 +103,6 @@ impl Request {
             shift: job.shift,
             borders: job.borders,
             tells_progress: job.tells_progress,
-            slot: job.slot,
             adapter: job.adapter,
             prompt: job.prompt,
             outlet: RefCell::new(Outlet {
@@ -158,11 +156,6 @@ impl Request {
     pub(super) fn is_reader_late(&self) -> bool {
         let outlet = self.outlet.borrow();
         outlet.is_due && (1..outlet.events.max_capacity()).contains(&outlet.events.capacity())
-    }
-
-    /// Whether it asks for a slot that is in `taken`.
-    pub(super) fn waits_for(&self, taken: &[u32]) -> bool {
-        self.slot.is_some_and(|slot| taken.contains(&slot))
     }
 
     /// Whether the receiver of its events was dropped.

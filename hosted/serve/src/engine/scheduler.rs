@@ -89,12 +89,11 @@ impl ModelScheduler {
         Suspended {
             id: self.id,
             identity: self.pool.session().model().identity().clone(),
+            base: *self.pool.base(),
             queue: self.queue,
             running: self.running,
             ledger: self.ledger,
             entry: self.entry,
-            jobs: Vec::new(),
-            tasks: Vec::new(),
         }
     }
 
@@ -110,9 +109,6 @@ impl ModelScheduler {
         // This planner begins to count turns again.
         self.running.runs_mut().for_each(|run| run.take_part(0));
         self.ledger = suspended.ledger;
-        suspended.jobs.into_iter().for_each(|job| self.push(job));
-        let tasks = suspended.tasks.into_iter();
-        tasks.for_each(|task| self.push_task(task));
     }
 
     pub(super) const fn id(&self) -> ModelId {
@@ -121,7 +117,7 @@ impl ModelScheduler {
 
     /// Adds a job.
     pub(super) fn push(&mut self, job: Job) {
-        let chain = self.pool.chain(&job);
+        let chain = Chain::of_job(self.pool.base(), &job);
         self.ledger.enter(&job.share);
         self.queue.push(job, chain);
     }
@@ -167,7 +163,7 @@ impl ModelScheduler {
     /// Runs one turn; false if nothing could be done.
     pub(super) fn turn(&mut self) -> bool {
         let start = Instant::now();
-        self.running.sweep(start);
+        self.running.sweep(start, &self.entry);
         self.queue.sweep(start);
         self.running.take_out(&mut self.pool, &self.entry);
         self.forget_shares();
@@ -243,10 +239,6 @@ impl ModelScheduler {
                 continue;
             };
             is_any = true;
-            if task.is_closed() {
-                self.entry.unqueue(task.share(), 1);
-                continue;
-            }
             let start = Instant::now();
             let outcome = self.engines.step(&mut task);
             let time = start.elapsed().as_secs_f64();

@@ -2,6 +2,7 @@
 
 use super::entry::Entry;
 use super::job::{Job, JobError, ModelId, Why};
+use super::pool::{Chain, Key};
 use super::queue::Queue;
 use super::running::Running;
 use super::share::Ledger;
@@ -20,21 +21,38 @@ pub(super) struct Suspended {
     pub(super) running: Running,
     pub(super) ledger: Ledger,
     pub(super) entry: Arc<Entry>,
-    /// Work that came since.
-    pub(super) jobs: Vec<Job>,
-    pub(super) tasks: Vec<Task>,
+    /// What the keys of pages depend on.
+    pub(super) base: Key,
 }
 
 impl Suspended {
+    /// Adds a job.
+    pub(super) fn push(&mut self, job: Job) {
+        let chain = Chain::of_job(&self.base, &job);
+        self.ledger.enter(&job.share);
+        self.queue.push(job, chain);
+    }
+
+    /// Adds a task.
+    pub(super) fn push_task(&mut self, task: Task) {
+        self.ledger.enter(task.share());
+        self.queue.push_task(task);
+    }
+
+    /// Whether there is anything to wait for.
+    pub(super) fn has_work(&self) -> bool {
+        !self.queue.is_empty() || !self.running.is_done()
+    }
+
     /// Ends texts whose client has disconnected or whose time is over, and sends events that were held.
     pub(super) fn sweep(&mut self) {
         let now = Instant::now();
-        self.running.sweep(now);
+        self.running.sweep(now, &self.entry);
         self.queue.sweep(now);
         drop(self.running.take_ended(&self.entry));
         self.running.send_events();
         let view = ModelView {
-            n_waiting: self.queue.len() + self.running.n_parked() + self.jobs.len(),
+            n_waiting: self.queue.len() + self.running.n_parked(),
             ..ModelView::default()
         };
         let metrics = self.entry.metrics();
@@ -44,15 +62,10 @@ impl Suspended {
 
     /// Ends all work.
     pub(super) fn close(mut self, error: &JobError) {
-        // The entry may go on with the model's next file.
-        self.entry.clear_waiting();
         self.queue.close(error);
         for run in self.running.runs_mut() {
             run.end(Why::Failed(error.clone()));
         }
         drop(self.running.take_ended(&self.entry));
-        for task in self.tasks {
-            task.answer(Err(error.clone()));
-        }
     }
 }

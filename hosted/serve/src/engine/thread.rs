@@ -105,7 +105,8 @@ fn receive(commands: &Receiver<Command>, wait: Duration) -> Result<Option<Comman
 
 impl Models {
     fn has_work(&self) -> bool {
-        self.loaded.iter().any(ModelScheduler::has_work) || !self.suspended.is_empty()
+        self.loaded.iter().any(ModelScheduler::has_work)
+            || self.suspended.iter().any(Suspended::has_work)
     }
 
     fn take(&mut self, command: Command) {
@@ -136,14 +137,14 @@ impl Models {
                 Some(model) => model.push(*job),
                 None => {
                     if let Some(model) = self.find_suspended(job.model) {
-                        model.jobs.push(*job);
+                        model.push(*job);
                     }
                 }
             },
             Command::Task(id, task) => match self.find(id) {
                 Some(model) => model.push_task(task),
                 None => match self.find_suspended(id) {
-                    Some(model) => model.tasks.push(task),
+                    Some(model) => model.push_task(task),
                     None => task.answer(Err(JobError::Gone)),
                 },
             },

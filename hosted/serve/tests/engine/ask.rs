@@ -221,7 +221,7 @@ impl Setup {
             shift: ask.shift,
             borders: ask.borders.clone(),
             tells_progress: false,
-            slot: None,
+            slot: ask.slot,
             gathers: self.gathers,
             events,
         })?;
@@ -268,6 +268,7 @@ pub(crate) struct Ask {
     pub(crate) salt: String,
     pub(crate) shift: Option<usize>,
     pub(crate) borders: Vec<usize>,
+    pub(crate) slot: Option<u32>,
 }
 
 impl Ask {
@@ -286,6 +287,7 @@ impl Ask {
             salt: String::new(),
             shift: None,
             borders: Vec::new(),
+            slot: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod ask;
 mod mixes;
+mod places;
 mod shares;
 
 use ask::{Answer, Ask, Setup, lfm2, tale};

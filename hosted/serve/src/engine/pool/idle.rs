@@ -69,12 +69,12 @@ impl IdleTexts {
         self.texts.iter().map(|idle| &idle.sequence)
     }
 
-    /// The text that shares the longest prefix with `prompt`, in the slot that the request asks for if it does; of
-    /// several, the most recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the
-    /// prompt.
+    /// The text that shares the longest prefix with `prompt`, in the slot `pinned` if there is one; of several, the most
+    /// recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the prompt.
     pub(super) fn best(
         &self,
         request: &Request,
+        pinned: Option<u32>,
         prompt: &[u32],
         is_recurrent: bool,
     ) -> Option<IdleMatch> {
@@ -85,7 +85,7 @@ impl IdleTexts {
         };
         let key = request.adapter_key();
         let usable = self.texts.iter().enumerate().filter(|(_, idle)| {
-            let is_open = request.slot.is_none_or(|slot| slot == idle.sequence.slot());
+            let is_open = pinned.is_none_or(|slot| slot == idle.sequence.slot());
             let domain = &request.domain;
             let is_own = idle.group == domain.group && idle.salt.is(&domain.salt);
             is_open && is_own && idle.sequence.adapter_identity() == key

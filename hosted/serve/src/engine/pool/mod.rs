@@ -11,15 +11,14 @@ mod text;
 
 pub(super) use backing::Backing;
 pub(super) use disk::{DiskCache, StoredFile};
-pub(super) use prefix::Chain;
-use text::ParkedState;
+pub(super) use prefix::{Chain, Key};
 pub(super) use text::Text;
 
-use super::job::{Choice, Job};
+use super::job::Choice;
 use super::request::{PendingChoice, Request};
 use crate::Log;
 use idle::IdleTexts;
-use prefix::{Key, PrefixCache};
+use prefix::PrefixCache;
 use sha2::{Digest as _, Sha256};
 use sluice::generate::prompt_cache::CacheSalt;
 use sluice::session::{BatchStats, GenerateError, StepHooks, TokenEvent};
@@ -42,8 +41,6 @@ pub(super) struct Pool {
     /// Total number of pages.
     n_pages: usize,
     checkpoint_every: usize,
-    /// Its references count the saved states of parked texts.
-    parked: Rc<()>,
     log: Log,
 }
 
@@ -80,7 +77,6 @@ impl Pool {
             base: hash.finalize().into(),
             n_pages: session.state().free_pages(),
             checkpoint_every: checkpoint_every.max(PAGE_TOKENS) / PAGE_TOKENS * PAGE_TOKENS,
-            parked: Rc::default(),
             session,
             log,
         }
@@ -105,11 +101,9 @@ impl Pool {
         self.cache.n_pages_max()
     }
 
-    /// The keys of a job's pages.
-    pub(super) fn chain(&self, job: &Job) -> Chain {
-        let adapter = job.adapter.as_ref();
-        let adapter = adapter.map(|(blend, _)| blend.identity());
-        Chain::new(&self.base, adapter, &job.domain)
+    /// Everything that the keys of pages depend on except tokens, adapters and domains.
+    pub(super) const fn base(&self) -> &Key {
+        &self.base
     }
 
     /// Maximum number of texts at once.
@@ -122,21 +116,21 @@ impl Pool {
         n_taken + n_pages(n_tokens) < self.n_pages
     }
 
-    /// A text for a choice: in the slot that its request asks for, which no text is running in; or else in the idle
-    /// sequence that shares the longest prefix with its prompt, in a free one, or in the one whose text ended longest
+    /// A text for a choice: in the slot `pinned`, which no text is running in; or else in the idle sequence that shares the longest prefix with its prompt, in a free one, or in the one whose text ended longest
     /// ago. [`Self::enter_prompt`] sets its prompt.
     pub(super) fn open(
         &mut self,
         request: &Rc<Request>,
+        pinned: Option<u32>,
         choice: Choice,
         mut chain: Chain,
     ) -> Result<Text, GenerateError> {
         let settings = request.settings(&choice);
         let shows_special = choice.shows_special;
         let reused = self
-            .reusable(request, &mut chain)
+            .reusable(request, pinned, &mut chain)
             .and_then(|slot| self.idle.take(slot));
-        let mut sequence = match (reused, request.slot) {
+        let mut sequence = match (reused, pinned) {
             (Some(idle), _) => self.session.restart(idle, &settings, choice.sampler)?,
             (None, Some(slot)) => {
                 self.free_slot(slot);
@@ -152,7 +146,7 @@ impl Pool {
         if shows_special {
             sequence.show_special();
         }
-        Ok(Text::new(Rc::clone(request), sequence, chain))
+        Ok(Text::new(Rc::clone(request), pinned, sequence, chain))
     }
 
     /// A text for another choice, which continues from the end of `leader`'s.
@@ -192,13 +186,13 @@ impl Pool {
     }
 
     /// The slot of an idle text that saves more reading than the cached pages do.
-    fn reusable(&self, request: &Request, chain: &mut Chain) -> Option<u32> {
+    fn reusable(&self, request: &Request, pinned: Option<u32>, chain: &mut Chain) -> Option<u32> {
         if !request.uses_cache {
             return None;
         }
         let prompt = request.head();
         let is_recurrent = self.session.model().config().is_recurrent();
-        let best = self.idle.best(request, prompt, is_recurrent)?;
+        let best = self.idle.best(request, pinned, prompt, is_recurrent)?;
         let in_cache = self.cache.n_usable(chain.of(prompt)) * PAGE_TOKENS;
         (best.n_saved > in_cache).then_some(best.slot)
     }
@@ -228,23 +222,13 @@ impl Pool {
         }
     }
 
-    /// Whether a text may be parked for the sake of others: the state of a shifted one takes memory, of which a few texts
-    /// may have some.
-    pub(super) fn may_park(&self, text: &Text) -> bool {
-        let n_saved = Rc::strong_count(&self.parked) - 1;
-        text.sequence().n_shifted() == 0 || n_saved < SAVED_MAX * self.n_sequences()
-    }
-
     /// Takes the place and the state of a text until [`Self::resume`]. Its full pages stay in the cache, if they fit.
     pub(super) fn park(&mut self, text: &mut Text) -> Result<(), GenerateError> {
         let tokens = text.sequence().tokens().to_vec();
         let queue = text.sequence().queue().to_vec();
         let is_shifted = text.sequence().n_shifted() > 0;
         if is_shifted {
-            text.saved = Some(ParkedState {
-                text: self.session.save(text.sequence())?,
-                _counted: Rc::clone(&self.parked),
-            });
+            text.saved = Some(self.session.save(text.sequence())?);
         }
         self.session.suspend(text.sequence_mut())?;
         if !is_shifted {
@@ -266,8 +250,8 @@ impl Pool {
         self.session.readmit(text.sequence_mut())?;
         text.is_parked = false;
         if let Some(saved) = text.saved.take() {
-            self.ensure_free(n_pages(saved.text.tokens().len()) + 1);
-            return self.session.restore(text.sequence_mut(), &saved.text);
+            self.ensure_free(n_pages(saved.tokens().len()) + 1);
+            return self.session.restore(text.sequence_mut(), &saved);
         }
         let tokens = text.sequence().queue().to_vec();
         text.n_kept = 0;
@@ -335,9 +319,6 @@ impl Pool {
         }
     }
 }
-
-/// States of shifted texts that may be parked for the sake of others, for each sequence.
-const SAVED_MAX: usize = 4;
 
 /// The number of pages of `n_tokens` tokens.
 pub(super) const fn n_pages(n_tokens: usize) -> usize {

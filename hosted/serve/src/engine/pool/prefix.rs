@@ -7,6 +7,7 @@
 //! on tokens that it no longer contains.
 
 use crate::engine::domain::CacheDomain;
+use crate::engine::job::Job;
 use sha2::{Digest as _, Sha256};
 use sluice::Session;
 use sluice_core::state::{HeldPage, Identity, PAGE_TOKENS};
@@ -33,6 +34,13 @@ impl Chain {
             seed: hash.finalize().into(),
             keys: Vec::new(),
         }
+    }
+
+    /// The keys of a job's pages.
+    pub(crate) fn of_job(base: &Key, job: &Job) -> Self {
+        let adapter = job.adapter.as_ref();
+        let adapter = adapter.map(|(blend, _)| blend.identity());
+        Self::new(base, adapter, &job.domain)
     }
 
     /// The keys so far.

@@ -19,20 +19,18 @@ pub(crate) struct Text {
     /// Whether it gave up its place and its state.
     pub(super) is_parked: bool,
     /// The state of a parked text that cannot be read again, because it was shifted.
-    pub(super) saved: Option<ParkedState>,
-}
-
-/// A parked text's state, counted as long as it is there.
-#[derive(Debug)]
-pub(super) struct ParkedState {
-    pub(super) text: SavedText,
-    pub(super) _counted: Rc<()>,
+    pub(super) saved: Option<SavedText>,
 }
 
 impl Text {
-    pub(super) fn new(request: Rc<Request>, sequence: Sequence, chain: Chain) -> Self {
+    pub(super) fn new(
+        request: Rc<Request>,
+        pinned: Option<u32>,
+        sequence: Sequence,
+        chain: Chain,
+    ) -> Self {
         Self {
-            pinned: request.slot,
+            pinned,
             request,
             sequence,
             chain,
@@ -46,8 +44,7 @@ impl Text {
     pub(super) fn fork(&self, sequence: Sequence) -> Self {
         Self {
             n_kept: self.n_kept,
-            pinned: None,
-            ..Self::new(Rc::clone(&self.request), sequence, self.chain.clone())
+            ..Self::new(Rc::clone(&self.request), None, sequence, self.chain.clone())
         }
     }
 
@@ -92,6 +89,11 @@ impl Text {
         self.is_parked
     }
 
+    /// Whether its state is kept in memory while it is parked.
+    pub(crate) const fn is_saved(&self) -> bool {
+        self.saved.is_some()
+    }
+
     /// Number of tokens to choose after the queued ones: none for a prompt that is only to be read.
     pub(super) fn n_wanted(&self) -> usize {
         self.sequence.n_left().min(1)
@@ -110,6 +112,6 @@ impl Text {
     /// Number of tokens once all queued ones are read.
     pub(crate) fn n_tokens(&self) -> usize {
         let saved = self.saved.as_ref();
-        self.n_read() + self.n_queued() + saved.map_or(0, |saved| saved.text.tokens().len())
+        self.n_read() + self.n_queued() + saved.map_or(0, |saved| saved.tokens().len())
     }
 }
