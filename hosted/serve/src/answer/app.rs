@@ -5,12 +5,13 @@ use crate::adapters::Entry;
 use crate::api::{AdapterChoice, ApiError, Defaults, Generation, ModelChoice};
 use crate::config::{HttpOptions, ServerConfig};
 use crate::engine::{CacheDomain, Share};
-use crate::http::{Bodies, Pages};
+use crate::http::{Asked, Bodies, BodyRoom, Pages, Request};
 use crate::keys::{ApiKey, Keys};
 use crate::models::{Lease, Models};
 use crate::work::{Lane, Work};
 use core::fmt;
 use core::hash::{BuildHasher as _, Hasher as _};
+use serde_json::Value;
 use sluice::Model;
 use sluice::sequence::Choose;
 use std::hash::RandomState;
@@ -48,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) share: Share,
     /// Where it is prepared.
     pub(crate) lane: Lane,
+    /// The memory of its body, held by all work on it, which goes on when the client has left.
+    pub(crate) room: Option<Arc<BodyRoom>>,
     /// What it may do and use.
     pub(crate) key: Arc<ApiKey>,
     /// Replaces its samplers.
@@ -92,11 +95,6 @@ impl App {
         &self.pages
     }
 
-    /// The memory budget for request bodies.
-    pub(crate) const fn bodies(&self) -> &Bodies {
-        &self.bodies
-    }
-
     /// Becomes true when the server ends.
     pub(crate) const fn stopping(&self) -> &watch::Sender<bool> {
         &self.stopping
@@ -127,6 +125,7 @@ impl Context {
             share: key.share(peer),
             key,
             lane: Lane::default(),
+            room: None,
             wrap: None,
         }
     }
@@ -168,12 +167,27 @@ impl Context {
         Ok(lease)
     }
 
+    /// Reads the JSON body of this request: see [`Bodies::json`].
+    pub(crate) async fn read<T: Send + 'static>(
+        &mut self,
+        request: Request,
+        read: impl Fn(&Value) -> Asked<T> + Send + Sync + 'static,
+    ) -> Result<T, ApiError> {
+        let app = &self.app;
+        let posted = app.bodies.json(request, &app.work, read).await?;
+        self.lane = posted.lane;
+        self.room = Some(Arc::new(posted.room));
+        Ok(posted.value)
+    }
+
     /// Runs work of this request when it is its turn.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.app.work.run(self.lane, work).await
+        let room = self.room.clone();
+        let held = move || (work(), drop(room)).0;
+        self.app.work.run(self.lane, held).await
     }
 
     /// Refuses a model or an adapter that the key may not use.

@@ -7,7 +7,7 @@ use super::stream::Chunks;
 use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, TextAnswer};
 use crate::api::{ApiError, Defaults};
-use crate::http::{Posted, Request, Response, Stream};
+use crate::http::{Request, Response, Stream};
 use crate::models::{Loaded, State};
 use core::future::poll_fn;
 use serde_json::Value;
@@ -35,42 +35,33 @@ async fn act(
     let path = request.uri().path().to_owned();
     match action {
         Action::Chat(parse) => {
-            let Posted {
-                value: asked, room, ..
-            } = read(&mut context, request, parse).await?;
+            let asked = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
             let begun = answer::chat(&context, asked.request).await;
-            drop(room);
+            context.room = None;
             let begun = begun.map_err(|error| error.renamed(&asked.names))?;
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Complete(parse) => {
-            let Posted {
-                value: asked, room, ..
-            } = read(&mut context, request, parse).await?;
+            let asked = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
             let begun = answer::complete(&context, asked.request).await;
-            drop(room);
+            context.room = None;
             let begun = begun.map_err(|error| error.renamed(&asked.names))?;
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Embed(parse) => {
-            let Posted {
-                value: asked, room, ..
-            } = read(&mut context, request, parse).await?;
+            let asked = read(&mut context, request, parse).await?;
             let vectors = answer::embed(&context, asked.request).await;
-            drop(room);
+            context.room = None;
             let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
             // Formatting many numbers takes time.
             let write = move || json_reply(&(asked.writer)(vectors));
             context.work(write).await
         }
         Action::Rank(parse) => {
-            let Posted {
-                value: asked, room, ..
-            } = read(&mut context, request, parse).await?;
+            let asked = read(&mut context, request, parse).await?;
             let ranking = answer::rank(&context, asked.request).await;
-            drop(room);
             let ranking = ranking.map_err(|error| error.renamed(&asked.names))?;
             Ok(json_reply(&(asked.writer)(ranking)))
         }
@@ -83,31 +74,24 @@ async fn act(
 /// The JSON body of a request, for routes without an [`Action`] of their own. Heavy fields are there only if they are
 /// `wanted`.
 pub(super) async fn body(
-    context: &Context,
+    context: &mut Context,
     request: Request,
     wanted: &'static [&'static str],
-) -> Result<Posted<Value>> {
+) -> Result<Value> {
     let names: Vec<_> = wanted.iter().map(|&name| name.to_owned()).collect();
     let read = move |body: &Value| (Ok(body.clone()), names.clone());
-    let bodies = context.app.bodies();
-    bodies.json(request, context.app.work(), read).await
+    context.read(request, read).await
 }
 
-/// Parses a request, and holds its body's memory.
+/// Parses a request.
 pub(super) async fn read<T: Send + 'static>(
     context: &mut Context,
     request: Request,
     parse: impl Fn(&Value, &Defaults) -> Result<T> + Send + Sync + 'static,
-) -> Result<Posted<T>> {
+) -> Result<T> {
     let app = Arc::clone(&context.app);
     let read = move |body: &Value| asked_by(|| parse(body, app.defaults()));
-    let posted = context
-        .app
-        .bodies()
-        .json(request, context.app.work(), read)
-        .await?;
-    context.lane = posted.lane;
-    Ok(posted)
+    context.read(request, read).await
 }
 
 /// Writes an answer: streamed, or once it is complete.

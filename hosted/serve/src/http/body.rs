@@ -27,12 +27,12 @@ pub(crate) struct Posted<T> {
     pub(crate) value: T,
     /// Where to prepare the request.
     pub(crate) lane: Lane,
-    /// Its memory, held while its contents are in use.
+    /// Its memory, to be held while its contents are in use.
     pub(crate) room: BodyRoom,
 }
 
 /// What a reader of a body made of it, and the names of the fields that it asked for.
-type Asked<T> = (Result<T, ApiError>, Vec<String>);
+pub(crate) type Asked<T> = (Result<T, ApiError>, Vec<String>);
 
 impl Bodies {
     /// Bodies of up to `limit` bytes, which take up to `memory` bytes together, and time out after `stall` without
@@ -65,7 +65,8 @@ impl Bodies {
         let text = Arc::new(self.bytes(request.into_body(), &mut room).await?);
         let read = Arc::new(read);
         let weighed = Arc::clone(&text);
-        let fields = convert(work, text.len(), move || weigh(&weighed).map_err(invalid)).await??;
+        let weigh = move || weigh(&weighed).map_err(invalid);
+        let (fields, mut room) = convert(work, room, text.len(), weigh).await?;
         let lane = lane(&text, &fields);
         let mut kept: Vec<_> = fields
             .iter()
@@ -77,11 +78,13 @@ impl Bodies {
             let n_bytes = self.check(text.len(), all)?;
             room.grow(n_bytes).await?;
             let (text, read, keeps) = (Arc::clone(&text), Arc::clone(&read), kept.clone());
-            let converted = convert(work, n_bytes, move || {
+            let convert_it = move || {
                 let value = parse(&text, &|name| keeps.iter().any(|kept| kept == name));
-                Ok::<_, ApiError>(read(&value.map_err(invalid)?))
-            });
-            let (value, asked) = converted.await??;
+                Ok(read(&value.map_err(invalid)?))
+            };
+            let (converted, held) = convert(work, room, n_bytes, convert_it).await?;
+            let (value, asked) = converted;
+            room = held;
             let n_before = kept.len();
             let more = fields.iter().map(|field| &field.name);
             let more = more.filter(|&name| !kept.contains(name) && asked.contains(name));
@@ -154,15 +157,17 @@ impl Bodies {
     }
 }
 
-/// Converts a body where its size belongs.
+/// Converts a body where its size belongs. The conversion holds its memory: it goes on when the client has left.
 async fn convert<T: Send + 'static>(
     work: &Work,
+    room: BodyRoom,
     n_bytes: usize,
-    with: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
+    with: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, BodyRoom), ApiError> {
+    let with = move || Ok((with()?, room));
     match n_bytes <= SMALL_BYTES {
-        true => Ok(with()),
-        false => work.run(Lane::Heavy, with).await,
+        true => with(),
+        false => work.run(Lane::Heavy, with).await?,
     }
 }
 
@@ -216,3 +221,44 @@ const TEXTS: [&str; 12] = [
     "input_suffix",
     "input_extra",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::reply::boxed;
+    use super::*;
+    use http_body_util::Full;
+    use sluice::Team;
+    use sluice::host::topology::Cores;
+    use std::sync::{Mutex, mpsc};
+
+    #[tokio::test]
+    async fn the_memory_of_a_body_is_held_by_work_whose_client_has_left() {
+        let team = Team::new(1, &Cores::detect()).unwrap();
+        let work = Arc::new(Work::new(2, &team));
+        let bodies = Bodies::new(8 << 20, 64 << 20, Duration::from_secs(10));
+        let bodies = Arc::new(bodies);
+        let text = format!("\"{}\"", "x".repeat(2 * SMALL_BYTES));
+        let request = hyper::Request::new(boxed(Full::from(text)));
+        let (enters, entered) = mpsc::channel();
+        let (leaves, left) = mpsc::channel::<()>();
+        let left = Mutex::new(left);
+        let (of_task, whole) = (Arc::clone(&bodies), bodies.room.free());
+        let reading = tokio::spawn(async move {
+            let read = move |_: &Value| {
+                enters.send(()).unwrap();
+                left.lock().unwrap().recv().unwrap();
+                (Ok(()), Vec::new())
+            };
+            of_task.json(request, &work, read).await.map(drop)
+        });
+        let entered = tokio::task::spawn_blocking(move || entered.recv().unwrap());
+        entered.await.unwrap();
+        reading.abort();
+        assert!(reading.await.unwrap_err().is_cancelled());
+        assert!(bodies.room.free() + 2 * SMALL_BYTES / 1024 <= whole);
+        leaves.send(()).unwrap();
+        while bodies.room.free() < whole {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -54,9 +54,10 @@ impl Pages {
     /// The reason, with the flag that would allow it.
     pub(crate) fn check(&self, request: &Request, peer: Peer) -> Result<(), ApiError> {
         let host = host(request)?;
-        let is_asked = request.version() == Version::HTTP_11 && !matches!(peer, Peer::User(_));
-        if let Some(host) = host.as_ref().filter(|_| is_asked) {
-            self.check_host(host.host())?;
+        if request.version() == Version::HTTP_11 && !matches!(peer, Peer::User(_)) {
+            let named = host.as_ref();
+            let named = named.ok_or_else(|| ApiError::invalid("the Host header is empty"))?;
+            self.check_host(named.host())?;
         }
         let headers = request.headers();
         let Some(origin) = headers.get(header::ORIGIN) else {
@@ -124,10 +125,10 @@ pub(crate) fn allow_sending(asked: Option<&HeaderValue>, headers: &mut HeaderMap
     );
 }
 
-/// The host and port that a request asks for.
+/// The host and port that a request asks for, if it names one.
 ///
 /// # Errors
-/// HTTP/1.1 asks for exactly one (RFC 9112, section 3.2).
+/// HTTP/1.1 requires exactly one header, which may be empty (RFC 9112, section 3.2).
 pub(crate) fn host(request: &Request) -> Result<Option<Authority>, ApiError> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let (first, second) = (given.next(), given.next());
@@ -138,6 +139,7 @@ pub(crate) fn host(request: &Request) -> Result<Option<Authority>, ApiError> {
         return Err(ApiError::invalid("the request has no Host header"));
     }
     let parsed = first
+        .filter(|host| !host.is_empty())
         .map(|host| Authority::try_from(host.as_bytes()))
         .transpose();
     let parsed = parsed.map_err(|_| ApiError::invalid("the Host header is not a host"))?;
@@ -288,6 +290,16 @@ mod tests {
         assert!(strict.check(&old, NET).is_ok());
         let evil = asked(&[("host", "evil.example")]);
         assert!(strict.check(&evil, Peer::User(None)).is_ok());
+    }
+
+    #[test]
+    fn a_host_may_be_empty_where_its_name_is_not_asked() {
+        let open = pages("", &["*"]);
+        let empty = asked(&[("host", "")]);
+        assert!(host(&empty).is_ok_and(|host| host.is_none()));
+        assert!(open.check(&empty, Peer::User(None)).is_ok());
+        assert!(refusal(&open, &[("host", "")]).contains("Host header is empty"));
+        assert!(host(&asked(&[])).is_err());
     }
 
     #[test]

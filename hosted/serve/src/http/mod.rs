@@ -9,11 +9,12 @@ mod room;
 mod stream;
 mod weight;
 
-pub(crate) use body::{Bodies, Posted};
+pub(crate) use body::{Asked, Bodies};
 pub use browser::{CorsOrigins, CorsOriginsError};
 pub(crate) use browser::{Pages, allow_sending, host};
 pub(crate) use patient::Patient;
 pub(crate) use peer::Peer;
 pub use peer::{TrustedProxies, TrustedProxiesError};
 pub(crate) use reply::{Request, Response, boxed, reply, text_reply};
+pub(crate) use room::BodyRoom;
 pub(crate) use stream::{Source, Step, Stream, StreamKind};

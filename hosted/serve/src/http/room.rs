@@ -8,11 +8,14 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// Memory for bodies. Half of it is for the first part of each body, so that large ones never keep out small ones.
+/// Memory for bodies. A quarter of it is for the first part of each body, so that large ones never keep out small ones,
+/// and a quarter for the rest of all. Half is for one body alone: the first that found no room in the rest. So one goes
+/// on, however much the others hold while they wait.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     first: Arc<Semaphore>,
     rest: Arc<Semaphore>,
+    alone: Arc<Semaphore>,
     /// Maximum memory of one body in bytes.
     max: usize,
     /// Whether freed memory will soon be given back to the system.
@@ -24,6 +27,8 @@ pub(super) struct Room {
 pub(crate) struct BodyRoom {
     first: OwnedSemaphorePermit,
     rest: OwnedSemaphorePermit,
+    /// Whether it may take all that one body may.
+    alone: Option<OwnedSemaphorePermit>,
     room: Room,
     /// Whether it was ever more than the first part.
     was_large: bool,
@@ -32,13 +37,20 @@ pub(crate) struct BodyRoom {
 impl Room {
     pub(super) fn new(n_bytes: usize) -> Self {
         let half = (n_bytes / 2).max(FIRST_BYTES);
-        let kib = kib(half).min(u32::MAX as usize);
+        let kib = kib((n_bytes / 4).max(FIRST_BYTES)).min(u32::MAX as usize);
         Self {
             first: Arc::new(Semaphore::new(kib)),
             rest: Arc::new(Semaphore::new(kib)),
+            alone: Arc::new(Semaphore::new(1)),
             max: half,
             gives_back: Arc::new(AtomicBool::new(false)),
         }
+    }
+
+    /// Memory that is not taken, in KiB.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.first.available_permits() + self.rest.available_permits()
     }
 
     /// Maximum memory of one body in bytes.
@@ -51,6 +63,7 @@ impl Room {
         Some(BodyRoom {
             first: self.first.clone().acquire_many_owned(0).await.ok()?,
             rest: self.rest.clone().acquire_many_owned(0).await.ok()?,
+            alone: None,
             room: self.clone(),
             was_large: false,
         })
@@ -58,25 +71,45 @@ impl Room {
 }
 
 impl BodyRoom {
-    /// Takes memory until it is `n_bytes`. Waits if others hold it, but not for long: they may be waiting as well.
+    /// Takes memory until it is `n_bytes`, which is at most [`Room::max`]. Waits if others hold it.
     pub(super) async fn grow(&mut self, n_bytes: usize) -> Result<(), ApiError> {
         let first = n_bytes.min(FIRST_BYTES);
         let rest = n_bytes - first;
         self.was_large |= rest > 0;
-        for (held, wanted) in [(&mut self.first, first), (&mut self.rest, rest)] {
-            let more = kib(wanted).saturating_sub(held.num_permits());
-            let Some(more) = u32::try_from(more).ok().filter(|&more| more > 0) else {
-                continue;
+        let busy = |_| {
+            let what = "the memory for request bodies (--body-memory) is in use";
+            ApiError::busy(what, RETRY)
+        };
+        if let Some(taken) = more(&self.first, first) {
+            self.first.merge(timeout(WAIT, taken).await.map_err(busy)?);
+        }
+        if self.alone.is_none()
+            && let Some(taken) = more(&self.rest, rest)
+        {
+            let alone = Arc::clone(&self.room.alone);
+            let either = async {
+                tokio::select! {
+                    biased;
+                    taken = taken => self.rest.merge(taken),
+                    alone = alone.acquire_owned() => self.alone = alone.ok(),
+                }
             };
-            let taken = held.semaphore().clone().acquire_many_owned(more);
-            let Ok(Ok(taken)) = timeout(WAIT, taken).await else {
-                let what = "the memory for request bodies (--body-memory) is in use";
-                return Err(ApiError::busy(what, WAIT));
-            };
-            held.merge(taken);
+            timeout(WAIT, either).await.map_err(busy)?;
         }
         Ok(())
     }
+}
+
+/// What `held` lacks of `n_bytes`, once others have given it back; `None` if it is enough.
+fn more(
+    held: &OwnedSemaphorePermit,
+    n_bytes: usize,
+) -> Option<impl Future<Output = OwnedSemaphorePermit> + use<>> {
+    let lacks = kib(n_bytes).saturating_sub(held.num_permits());
+    let lacks = u32::try_from(lacks).ok().filter(|&lacks| lacks > 0)?;
+    let taken = held.semaphore().clone().acquire_many_owned(lacks);
+    // The semaphore is never closed.
+    Some(async move { taken.await.expect("it is open") })
 }
 
 impl Drop for BodyRoom {
@@ -104,7 +137,9 @@ const fn kib(n_bytes: usize) -> usize {
 /// The part of each body that large ones cannot take from it.
 pub(super) const FIRST_BYTES: usize = 64 << 10;
 /// Maximum time to wait for others' memory.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(60);
+/// When to try again after that.
+const RETRY: Duration = Duration::from_secs(10);
 /// Time until freed memory is given back.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
@@ -116,7 +151,9 @@ mod tests {
     async fn large_bodies_do_not_keep_out_small_ones() {
         let room = Room::new(1 << 20);
         let mut large = room.begin().await.unwrap();
-        large.grow(FIRST_BYTES + (512 << 10)).await.unwrap();
+        large.grow(FIRST_BYTES + (256 << 10)).await.unwrap();
+        let mut alone = room.begin().await.unwrap();
+        alone.grow(512 << 10).await.unwrap();
         let mut other = room.begin().await.unwrap();
         let waits = timeout(Duration::from_millis(20), other.grow(FIRST_BYTES + 1));
         assert!(waits.await.is_err());
@@ -124,5 +161,32 @@ mod tests {
         small.grow(FIRST_BYTES).await.unwrap();
         drop(large);
         other.grow(FIRST_BYTES + 1).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn large_bodies_that_hold_what_others_wait_for_go_on_one_by_one() {
+        let room = Room::new(1 << 20);
+        let begun = tokio::time::Instant::now();
+        let mut all = Vec::new();
+        for _ in 0..20 {
+            let mut body = room.begin().await.unwrap();
+            body.grow(FIRST_BYTES / 8).await.unwrap();
+            all.push(body);
+        }
+        // Each needs more than is left once all have begun.
+        let read = all.into_iter().map(|mut body| {
+            tokio::spawn(async move {
+                for n_kib in (72..400).step_by(8) {
+                    sleep(Duration::from_millis(1)).await;
+                    body.grow(n_kib << 10).await?;
+                }
+                Ok::<_, ApiError>(())
+            })
+        });
+        for body in read.collect::<Vec<_>>() {
+            body.await.unwrap().unwrap();
+        }
+        assert!(begun.elapsed() < WAIT);
+        assert_eq!(room.free(), Room::new(1 << 20).free());
     }
 }

@@ -69,6 +69,13 @@ fn http_1_1_names_one_host() {
     assert_eq!(status("GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: b"), 400);
     assert_eq!(status("GET /v1/models HTTP/1.0"), 200);
     assert_eq!(status("GET /v1/models HTTP/1.1\r\nhost: a"), 200);
+    // A client without a name for the server sends none.
+    assert_eq!(status("GET /v1/models HTTP/1.1\r\nhost:"), 400);
+    let health = "GET /health HTTP/1.1\r\nhost:";
+    while status(health) == 503 {
+        std::thread::yield_now();
+    }
+    assert_eq!(status(health), 200);
 }
 
 #[test]

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
-pub(super) async fn set(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request, &[]).await?;
+pub(super) async fn set(mut context: Context, request: Request) -> Result<Response, ApiError> {
+    let posted = body(&mut context, request, &[]).await?;
     context.key.check_adapters()?;
     let adapters = context.app.models().adapters();
-    let Value::Array(list) = &posted.value else {
-        return Err(wrong("body", &posted.value, "a list of {id, scale}"));
+    let Value::Array(list) = &posted else {
+        return Err(wrong("body", &posted, "a list of {id, scale}"));
     };
     let mut scales = Vec::new();
     for (i, part) in list.iter().enumerate() {

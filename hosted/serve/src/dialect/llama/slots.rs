@@ -59,13 +59,14 @@ fn shown(slot: &SlotView, n_ctx: usize) -> Value {
     })
 }
 
-pub(super) async fn act(context: Context, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn act(mut context: Context, request: Request) -> Result<Response, ApiError> {
     let slot = last_part(request.uri().path()).parse::<u32>().ok();
     let slot = slot.ok_or_else(|| ApiError::field("id_slot", "is not the number of a slot"))?;
     let lease = present(&context, &request)?;
     let action = query(&request, "action").unwrap_or_default().to_owned();
     let model = query(&request, "model").map(str::to_owned);
-    let (engine, group) = (context.app.models().engine(), context.key.group());
+    let (app, key) = (Arc::clone(&context.app), Arc::clone(&context.key));
+    let (engine, group) = (app.models().engine(), key.group());
     let act = |action| async {
         let done = engine
             .slot(lease.id(), slot, Arc::clone(group), action)
@@ -88,8 +89,8 @@ pub(super) async fn act(context: Context, request: Request) -> Result<Response, 
         let message = "This server does not support slots action. Start it with `--slot-save-path`";
         ApiError::unsupported(message)
     })?;
-    let posted = body(&context, request, &[]).await?;
-    let fields = Fields::of_body(&posted.value)?;
+    let posted = body(&mut context, request, &[]).await?;
+    let fields = Fields::of_body(&posted)?;
     let name = fields.str("filename")?.unwrap_or_default();
     let path = within(&folder, group, name)?;
     if action == "save" {

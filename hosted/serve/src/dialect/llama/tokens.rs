@@ -105,8 +105,7 @@ pub(super) async fn apply_template(mut context: Context, request: Request) -> Re
         read_messages(fields, &mut request)?;
         Ok((request, fields.bool("return_tokens")?.unwrap_or(false)))
     };
-    let posted = read(&mut context, request, parse).await?;
-    let (request, returns_tokens) = posted.value;
+    let (request, returns_tokens) = read(&mut context, request, parse).await?;
     let prompt = answer::prompt(&context, request).await?;
     let mut reply = json!({"prompt": prompt.text});
     if returns_tokens {
@@ -123,15 +122,12 @@ async fn tell(
     request: Request,
     work: impl FnOnce(Lease, Fields<'_>) -> Result<Value> + Send + 'static,
 ) -> Result<Response> {
-    let posted = body(&context, request, &["content", "prompt", "tokens"]).await?;
-    context.lane = posted.lane;
-    let name = match posted.value.is_object() {
-        true => Fields::of_body(&posted.value)?
-            .str("model")?
-            .map(str::to_owned),
+    let posted = body(&mut context, request, &["content", "prompt", "tokens"]).await?;
+    let name = match posted.is_object() {
+        true => Fields::of_body(&posted)?.str("model")?.map(str::to_owned),
         false => None,
     };
     let lease = context.model(name.as_deref()).await?;
-    let work = move || work(lease, Fields::of_body(&posted.value)?);
+    let work = move || work(lease, Fields::of_body(&posted)?);
     Ok(json_reply(&context.work(work).await??))
 }

@@ -29,10 +29,10 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/load_lora_adapter`: reads an adapter and publishes it.
-pub(super) async fn load(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request, &[]).await?;
+pub(super) async fn load(mut context: Context, request: Request) -> Result<Response, ApiError> {
+    let posted = body(&mut context, request, &[]).await?;
     may_change(&context)?;
-    let fields = Fields::of_body(&posted.value)?;
+    let fields = Fields::of_body(&posted)?;
     let name = needed(fields, "lora_name")?;
     let base = fields.str("base_model_name")?;
     let request = AdapterRequest {
@@ -49,11 +49,11 @@ pub(super) async fn load(context: Context, request: Request) -> Result<Response,
 }
 
 /// `POST /v1/unload_lora_adapter`. Running requests keep the adapter.
-pub(super) async fn unload(context: Context, request: Request) -> Result<Response, ApiError> {
-    let posted = body(&context, request, &[]).await?;
+pub(super) async fn unload(mut context: Context, request: Request) -> Result<Response, ApiError> {
+    let posted = body(&mut context, request, &[]).await?;
     let adapters = context.app.models().adapters();
     may_change(&context)?;
-    let name = needed(Fields::of_body(&posted.value)?, "lora_name")?;
+    let name = needed(Fields::of_body(&posted)?, "lora_name")?;
     let entry = adapters.find(name).ok_or_else(|| {
         let all = adapters.all();
         let names: Vec<_> = all.iter().map(|entry| &*entry.name).collect();
