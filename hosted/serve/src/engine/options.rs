@@ -15,7 +15,7 @@ pub struct EngineOptions {
     pub turn: Duration,
     /// Minimum part of a turn that waiting prompts get (`--prompt-share`), 0 to 1.
     pub prompt_share: f64,
-    /// Maximum number of waiting requests (`--max-queue`).
+    /// Maximum number of waiting requests of a share, parked texts included (`--max-queue`).
     pub max_queue: usize,
     /// Bytes of events that are kept for a request whose reader does not read, before it gives up its place.
     pub reader_buffer: usize,

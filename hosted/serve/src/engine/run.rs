@@ -306,6 +306,7 @@ impl Run {
         SlotView {
             id: self.text.sequence().slot(),
             is_processing: true,
+            group: Some(Arc::clone(&self.request().domain.group)),
             request: Some(Arc::clone(&self.request().id)),
             n_past: self.text.n_read(),
             n_prompt: self.request().prompt.len(),

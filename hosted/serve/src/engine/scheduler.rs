@@ -302,12 +302,11 @@ impl ModelScheduler {
         let session = self.pool.session();
         let speculates = session.speculation().is_some();
         let mut slots = SlotView::empty(session.limits().n_seq, speculates);
-        let idle = self.pool.idle().map(|sequence| SlotView {
-            id: sequence.slot(),
-            n_past: sequence.tokens().len(),
-            ..SlotView::default()
-        });
-        for view in idle.chain(self.running.in_memory().map(|(_, run)| run.view())) {
+        for view in self
+            .pool
+            .idle()
+            .chain(self.running.in_memory().map(|(_, run)| run.view()))
+        {
             if let Some(slot) = slots.get_mut(view.id as usize) {
                 *slot = SlotView { speculates, ..view };
             }

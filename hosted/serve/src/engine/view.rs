@@ -11,6 +11,8 @@ pub struct SlotView {
     pub id: u32,
     /// Whether its text is being read or written.
     pub is_processing: bool,
+    /// The group of keys whose text it holds; `None` if it is empty.
+    pub group: Option<Arc<str>>,
     /// The request, if one is being processed.
     pub request: Option<Arc<str>>,
     /// Number of tokens in its context.

@@ -53,6 +53,8 @@ pub(crate) struct ApiKey {
     may_prioritize: bool,
     may_load_adapters: bool,
     models: Option<Vec<String>>,
+    /// Whether it is shown the figures of all keys.
+    sees_all: bool,
     /// `None` without keys.
     usage: Option<Arc<Usage>>,
 }
@@ -73,6 +75,7 @@ impl Keys {
             may_prioritize: options.allow_priority,
             may_load_adapters: true,
             models: None,
+            sees_all: true,
             usage: None,
         };
         let keys = Self(Arc::new(Inner {
@@ -153,13 +156,13 @@ impl Keys {
         Arc::clone(&self.0.open)
     }
 
-    /// The figures of all keys by name, for `/metrics`.
-    pub(crate) fn figures(&self) -> Vec<KeyFigures> {
+    /// The figures of keys by name, for `/metrics`: a key of the file is shown its own.
+    pub(crate) fn figures(&self, of: &ApiKey) -> Vec<KeyFigures> {
         let usages = lock(&self.0.usages);
-        usages
+        let seen = usages
             .iter()
-            .map(|(name, usage)| usage.figures(name))
-            .collect()
+            .filter(|(name, _)| of.sees_all || **name == of.name);
+        seen.map(|(name, usage)| usage.figures(name)).collect()
     }
 
     /// A key without a name of its own: it is named by its place, and its group by its hash, which stays when keys are
@@ -176,6 +179,7 @@ impl Keys {
             may_prioritize: self.0.options.allow_priority,
             may_load_adapters: true,
             models: None,
+            sees_all: true,
         };
         Listed {
             hash,
@@ -197,6 +201,7 @@ impl Keys {
             may_prioritize: entry.priority || self.0.options.allow_priority,
             may_load_adapters: entry.load_adapters,
             models: entry.models,
+            sees_all: false,
             usage: Some(usage),
         };
         Listed {
@@ -221,6 +226,7 @@ impl ApiKey {
             may_prioritize: true,
             may_load_adapters: true,
             models: None,
+            sees_all: true,
             usage: None,
         })
     }

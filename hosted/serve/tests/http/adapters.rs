@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 /// A folder for a test's files.
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("sluice-adapters-{}-{name}", std::process::id()));
     let _gone = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
@@ -56,7 +56,7 @@ fn made(seed: u64, rank: usize) -> AdapterFile {
     }
 }
 
-fn write(path: &Path, seed: u64, rank: usize) {
+pub(crate) fn write(path: &Path, seed: u64, rank: usize) {
     let file = made(seed, rank);
     let output = OutputFile::create_model(path, true, *b"GGUF").unwrap();
     let options = GgufOptions {
@@ -68,7 +68,7 @@ fn write(path: &Path, seed: u64, rank: usize) {
 }
 
 /// Options with up to `max_in_memory` adapters in memory, and these named ones.
-fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerConfig {
+pub(crate) fn with(names: &[(&str, &Path)], max_in_memory: usize) -> ServerConfig {
     let mut options = options();
     let named = names.iter().map(|(name, path)| NamedAdapter {
         name: (*name).to_owned(),

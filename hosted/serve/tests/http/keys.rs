@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// A file of keys, removed at the end.
-struct KeyFile(PathBuf);
+pub(crate) struct KeyFile(PathBuf);
 
 impl KeyFile {
     /// Each key's text is its name.
-    fn new(test: &str, keys: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(test: &str, keys: &[(&str, &str)]) -> Self {
         let name = format!("sluice-keys-{}-{test}.toml", std::process::id());
         let file = Self(std::env::temp_dir().join(name));
         file.write(keys);
@@ -29,8 +29,10 @@ impl KeyFile {
         fs::write(&self.0, keys.iter().map(one).collect::<String>()).unwrap();
     }
 
-    fn options(&self) -> ServerConfig {
+    /// The key `admin` is not in the file.
+    pub(crate) fn options(&self) -> ServerConfig {
         let mut options = options();
+        options.http.keys.plain = vec!["admin".to_owned()];
         options.http.keys.file = Some(self.0.clone());
         options
     }
@@ -42,19 +44,19 @@ impl Drop for KeyFile {
     }
 }
 
-fn post(server: &Running, key: &str, path: &str, body: &Value) -> Reply {
+pub(crate) fn post(server: &Running, key: &str, path: &str, body: &Value) -> Reply {
     let head = format!("POST {path} HTTP/1.1\r\nauthorization: Bearer {key}");
     receive(server.send(&head, &body.to_string()))
 }
 
-fn get(server: &Running, key: &str, path: &str) -> Reply {
+pub(crate) fn get(server: &Running, key: &str, path: &str) -> Reply {
     receive(server.send(
         &format!("GET {path} HTTP/1.1\r\nauthorization: Bearer {key}"),
         "",
     ))
 }
 
-fn complete(server: &Running, key: &str, body: &Value) -> Reply {
+pub(crate) fn complete(server: &Running, key: &str, body: &Value) -> Reply {
     post(server, key, "/v1/completions", body)
 }
 
@@ -210,7 +212,7 @@ fn a_budget_is_counted_by_key() {
         429
     );
     assert_eq!(complete(&server, "rich", &asked).status, 200);
-    let metrics = get(&server, "rich", "/metrics").body;
+    let metrics = get(&server, "admin", "/metrics").body;
     for line in [
         "sluice:key_requests_total{key=\"poor\"} 1",
         "sluice:key_refused_total{key=\"poor\",reason=\"budget\"} 2",
@@ -242,7 +244,7 @@ fn a_key_has_its_own_streams() {
     let head = "POST /v1/completions HTTP/1.1\r\nauthorization: Bearer one";
     let running = server.send(head, &long.to_string());
     let asked = json!({"prompt": "Once", "max_tokens": 1});
-    while !get(&server, "two", "/metrics")
+    while !get(&server, "admin", "/metrics")
         .body
         .contains("sluice:key_streams{key=\"one\"} 1")
     {}
@@ -346,7 +348,7 @@ fn scores_of_a_prompt_are_not_found_by_others() {
     let read = |key: &str| {
         let reply = post(&server, key, "/completion", &asked);
         assert_eq!(reply.status, 200, "{}", reply.body);
-        let metrics = get(&server, "a", "/metrics").body;
+        let metrics = get(&server, "admin", "/metrics").body;
         let name = format!("sluice:key_prompt_tokens_total{{key=\"{key}\"}} ");
         let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
         line.unwrap().parse::<u64>().unwrap()
@@ -369,7 +371,7 @@ fn keys_are_read_again_under_load_and_a_wrong_file_changes_nothing() {
     let running: Vec<_> = (0..3)
         .map(|_| server.send(head, &long.to_string()))
         .collect();
-    while !get(&server, "kept", "/metrics")
+    while !get(&server, "admin", "/metrics")
         .body
         .contains("sluice:key_streams{key=\"old\"} 3")
     {}

@@ -15,6 +15,7 @@ mod shares;
 mod slots;
 mod turns;
 mod typed;
+mod views;
 
 use client::{Running, options};
 use serde_json::{Value, json};

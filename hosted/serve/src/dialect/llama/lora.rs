@@ -10,11 +10,13 @@ use crate::http::{Request, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0.
+/// `POST /lora-adapters`: sets the factors for requests that name no adapter. Adapters that are not listed get 0, but for
+/// those that the key may not use.
 pub(super) async fn set(mut context: Context, request: Request) -> Result<Response, ApiError> {
     let posted = body(&mut context, request, &[]).await?;
     context.key.check_adapters()?;
     let adapters = context.app.models().adapters();
+    let is_usable = |entry: &Entry| context.key.may_use([&*entry.name].into_iter());
     let Value::Array(list) = &posted else {
         return Err(wrong("body", &posted, "a list of {id, scale}"));
     };
@@ -26,6 +28,7 @@ pub(super) async fn set(mut context: Context, request: Request) -> Result<Respon
         let fields = Fields::of_body(part)?;
         let id = fields.count("id", 0..=usize::MAX >> 1)?;
         let entry = id.and_then(|id| adapters.numbered(id));
+        let entry = entry.filter(|entry| is_usable(entry));
         let unknown = || ApiError::field(format!("[{i}].id"), "no such adapter");
         let scale = fields.float("scale", -SCALE_MAX..=SCALE_MAX)?;
         let scale = scale.ok_or_else(|| ApiError::field(format!("[{i}].scale"), "is missing"))?;
@@ -38,7 +41,7 @@ pub(super) async fn set(mut context: Context, request: Request) -> Result<Respon
         }
         scales.push((entry, scale));
     }
-    for entry in adapters.all() {
+    for entry in adapters.all().iter().filter(|entry| is_usable(entry)) {
         let scale = scales.iter().find(|(named, _)| named.id == entry.id);
         entry.set_scale(scale.map_or(0.0, |(_, scale)| *scale));
     }

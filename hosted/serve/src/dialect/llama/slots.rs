@@ -31,12 +31,14 @@ pub(super) async fn list(context: Context, request: Request) -> Result<Response,
     if query(&request, "fail_on_no_slot").is_some() && !has_idle {
         return Err(ApiError::unavailable("no slot available"));
     }
-    let slots: Vec<_> = view
-        .slots
-        .iter()
-        .map(|slot| shown(slot, lease.n_ctx()))
-        .collect();
-    Ok(json_reply(&slots.into()))
+    let n_ctx = lease.n_ctx();
+    let slots = view.slots.iter().map(|slot| match &slot.group {
+        Some(group) if group != context.key.group() => {
+            json!({"id": slot.id, "n_ctx": n_ctx, "is_processing": slot.is_processing})
+        }
+        _ => shown(slot, n_ctx),
+    });
+    Ok(json_reply(&slots.collect()))
 }
 
 fn shown(slot: &SlotView, n_ctx: usize) -> Value {

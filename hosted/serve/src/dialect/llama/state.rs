@@ -72,9 +72,15 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
         let message = "This server does not support metrics endpoint. Start it with `--metrics`";
         return Err(ApiError::unsupported(message));
     }
-    let models = context.app.models();
-    let max_adapters = models.adapters().are_on().then_some(options.max_adapters);
-    let mut text = metrics::format(&models.metrics(), &options.isa, max_adapters);
-    text += &metrics::format_keys(&context.app.keys().figures());
+    let (models, key) = (context.app.models(), &context.key);
+    let metrics = models.metrics();
+    let seen = metrics.into_iter().enumerate();
+    let seen = seen.filter(|(index, _)| key.may_use(models.names_of(*index)));
+    let seen: Vec<_> = seen.map(|(_, metrics)| metrics).collect();
+    // A key that may use all is shown which adapters are in use.
+    let names_adapters = models.adapters().are_on() && key.may_use([].into_iter());
+    let max_adapters = names_adapters.then_some(options.max_adapters);
+    let mut text = metrics::format(&seen, &options.isa, max_adapters);
+    text += &metrics::format_keys(&context.app.keys().figures(key));
     Ok(reply(metrics::CONTENT_TYPE, text))
 }

@@ -54,9 +54,12 @@ pub(super) async fn unload(mut context: Context, request: Request) -> Result<Res
     let adapters = context.app.models().adapters();
     may_change(&context)?;
     let name = needed(Fields::of_body(&posted)?, "lora_name")?;
-    let entry = adapters.find(name).ok_or_else(|| {
+    let seen = |name: &str| context.key.may_use([name].into_iter());
+    let entry = adapters.find(name).filter(|entry| seen(&entry.name));
+    let entry = entry.ok_or_else(|| {
         let all = adapters.all();
-        let names: Vec<_> = all.iter().map(|entry| &*entry.name).collect();
+        let names = all.iter().map(|entry| &*entry.name);
+        let names: Vec<_> = names.filter(|name| seen(name)).collect();
         ApiError::no_adapter(name, &names).renamed(&NAMES)
     })?;
     if let Origin::Folder(_) = entry.origin {

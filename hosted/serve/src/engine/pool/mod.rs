@@ -16,6 +16,7 @@ pub(super) use text::Text;
 
 use super::job::Choice;
 use super::request::{PendingChoice, Request};
+use super::view::SlotView;
 use crate::Log;
 use idle::IdleTexts;
 use prefix::PrefixCache;
@@ -27,6 +28,7 @@ use sluice::{Sequence, Session};
 use sluice_core::kernels::contract::CONTRACT_VERSION;
 use sluice_core::state::{Identity, PAGE_TOKENS, PAGE_VERSION};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A model's session, and the cached parts of earlier texts.
 pub(super) struct Pool {
@@ -86,9 +88,14 @@ impl Pool {
         &self.session
     }
 
-    /// Sequences of ended texts.
-    pub(super) fn idle(&self) -> impl Iterator<Item = &Sequence> {
-        self.idle.iter()
+    /// The slots of ended texts.
+    pub(super) fn idle(&self) -> impl Iterator<Item = SlotView> {
+        self.idle.texts().map(|idle| SlotView {
+            id: idle.sequence.slot(),
+            group: Some(Arc::clone(&idle.group)),
+            n_past: idle.sequence.tokens().len(),
+            ..SlotView::default()
+        })
     }
 
     /// Pages in the prefix cache.
