@@ -4,12 +4,18 @@
 use crate::embed::{EmbedOptions, Normalization};
 use crate::encode::EncodeError;
 use crate::evaluate::EvaluateError;
+use crate::head::Heads;
 use crate::model::{Model, ModelSource};
 use crate::session::{GenerateError, Session};
 use sluice_core::gguf::optional;
 use sluice_core::head::Head;
 use sluice_core::pooling::Pooling;
 use sluice_core::tokenizer::EncodeOptions;
+use std::sync::Arc;
+
+/// A model's head that scores documents. It keeps none of the model's other weights.
+#[derive(Clone, Debug)]
+pub struct Ranker(Arc<Heads>);
 
 /// Why documents were not scored.
 #[derive(Debug, thiserror::Error)]
@@ -91,11 +97,20 @@ impl Model {
         self.heads().ranking.as_ref()?.pooling()
     }
 
-    /// The score of a vector that was pooled so: the higher, the better the document answers. Its range depends on
-    /// the model.
+    /// The scoring head, if there is one.
     #[must_use]
-    pub fn rank_score(&self, pooled: &[f32]) -> Option<f32> {
-        let scores = self.heads().ranking.as_ref()?.run(pooled);
+    pub fn ranker(&self) -> Option<Ranker> {
+        self.heads().ranking.as_ref()?;
+        Some(Ranker(self.heads.clone()))
+    }
+}
+
+impl Ranker {
+    /// The score of a vector that was pooled by [`Model::rank_pooling`]: the higher, the better the document answers. Its
+    /// range depends on the model.
+    #[must_use]
+    pub fn score(&self, pooled: &[f32]) -> Option<f32> {
+        let scores = self.0.ranking.as_ref()?.run(pooled);
         scores.first().copied()
     }
 }
@@ -127,13 +142,14 @@ impl Session {
     pub fn rank_tokens(&mut self, prompts: &[Vec<u32>]) -> Result<Vec<f32>, RankError> {
         let model = self.model().clone();
         let pooling = model.rank_pooling().ok_or(RankError::NoHead)?;
+        let ranker = model.ranker().ok_or(RankError::NoHead)?;
         let options = EmbedOptions {
             pooling,
             normalization: Normalization::None,
         };
         let mut scores = Vec::with_capacity(prompts.len());
         self.embed_tokens(prompts, &options, |_, pooled| {
-            scores.extend(model.rank_score(pooled));
+            scores.extend(ranker.score(pooled));
         })?;
         Ok(scores)
     }

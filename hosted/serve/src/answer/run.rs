@@ -8,7 +8,7 @@ use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason
 use crate::chat::answer::Answer;
 use crate::engine::{Choice, Event, Job, JobError, Score, Stops, Timings, Why};
 use crate::keys::Admitted;
-use crate::models::{Lease, ModelUse};
+use crate::models::ModelUse;
 use core::fmt;
 use core::task::{Context as Waiting, Poll, ready};
 use sluice::sequence::{Choose, TokenReport};
@@ -70,7 +70,7 @@ struct Text {
 impl TextAnswer {
     /// Submits the prompts to the engine. If one is refused, all are.
     pub(super) fn submit(
-        lease: Lease,
+        in_use: ModelUse,
         start: Start,
         terms: &Terms,
         prompts: Vec<ReadyPrompt>,
@@ -86,10 +86,10 @@ impl TextAnswer {
             total.usage.n_prompt += n_prompt;
             let mut parsers = core::mem::take(&mut prompt.parsers).into_iter();
             let engine = context.app.models().engine();
-            let job = job(&lease, terms, prompt, context, sender);
+            let job = job(&in_use, terms, prompt, context, sender);
             let meter = admitted.clone().map(|admitted| admitted as _);
             engine.submit(Job { meter, ..job })?;
-            lease.metrics().asked(n, terms.generation.max_tokens);
+            in_use.metrics().asked(n, terms.generation.max_tokens);
             let text = |_| Text {
                 clock: Clock::new(context.arrived, n_prompt),
                 parser: parsers.next(),
@@ -115,7 +115,7 @@ impl TextAnswer {
             arrived: context.arrived,
             request: context.request.clone(),
             log: context.app.log().clone(),
-            _use: lease.into_use(),
+            _use: in_use,
         })
     }
 
@@ -351,7 +351,7 @@ impl Text {
 }
 
 fn job(
-    lease: &Lease,
+    in_use: &ModelUse,
     terms: &Terms,
     prompt: ReadyPrompt,
     context: &Context,
@@ -373,7 +373,7 @@ fn job(
     };
     Job {
         request: context.request.clone(),
-        model: lease.id(),
+        model: in_use.id(),
         prompt: prompt.tokens,
         choices: (0..).zip(prompt.samplers).map(choice).collect(),
         share: context.share.clone(),
@@ -388,7 +388,7 @@ fn job(
         borders: prompt.borders,
         tells_progress: generation.reports_progress,
         slot: generation.slot,
-        adapter: lease.blend().cloned().zip(lease.adapter_name().cloned()),
+        adapter: in_use.blend().cloned().zip(in_use.adapter_name().cloned()),
         gathers: !generation.streams,
         events,
     }

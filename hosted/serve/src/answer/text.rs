@@ -11,7 +11,7 @@ use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
 use crate::keys::{Admitted, Demand};
-use crate::models::{Lease, Loaded};
+use crate::models::{Lease, Loaded, ModelUse};
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
 use std::sync::Arc;
@@ -47,9 +47,9 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     let scores = match prompt_logprobs {
         Some(n_top) => {
             let tokens = prepared.ready.iter().map(|prompt| prompt.tokens.clone());
-            let (lease, terms) = (&prepared.lease, &prepared.terms);
+            let (in_use, terms) = (&prepared.in_use, &prepared.terms);
             let (tokens, admitted) = (tokens.collect(), admitted.clone());
-            score(context, lease, terms, tokens, n_top, admitted).await?
+            score(context, in_use, terms, tokens, n_top, admitted).await?
         }
         None => Vec::new(),
     };
@@ -85,12 +85,12 @@ pub(crate) fn sampler_of(
     sampler::sampler(loaded, &terms.generation, &Constraint::default(), None)
 }
 
-/// A request that is ready for the engine.
+/// A request that is ready for the engine. While it waits, its model may be unloaded and loaded again.
 struct Prepared {
-    lease: Lease,
+    in_use: ModelUse,
+    start: Start,
     terms: Terms,
     ready: Vec<ReadyPrompt>,
-    prompts: Vec<PromptInfo>,
 }
 
 fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Result<Prepared> {
@@ -113,15 +113,12 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let numbers = (0..).take(terms.generation.n);
     let parsers = numbers.map(|number| answers.answer(&prompt.text, seed, number));
     prompt_of_chat.parsers = parsers.collect();
-    Ok(Prepared {
-        lease,
-        terms,
-        ready: vec![prompt_of_chat],
-        prompts: vec![PromptInfo {
-            text: String::new(),
-            n_tokens,
-        }],
-    })
+    let info = PromptInfo {
+        text: String::new(),
+        n_tokens,
+    };
+    let ready = vec![prompt_of_chat];
+    Ok(Prepared::new(lease, terms, ready, vec![info]))
 }
 
 fn prepare_completion(
@@ -151,12 +148,7 @@ fn prepare_completion(
         let none = Constraint::default();
         ready.push(ready_prompt(context, &lease, &terms, &none, tokens)?);
     }
-    Ok(Prepared {
-        lease,
-        terms,
-        ready,
-        prompts,
-    })
+    Ok(Prepared::new(lease, terms, ready, prompts))
 }
 
 /// A prompt with a sampler for each of its texts.
@@ -186,6 +178,27 @@ fn ready_prompt(
 }
 
 impl Prepared {
+    fn new(lease: Lease, terms: Terms, ready: Vec<ReadyPrompt>, prompts: Vec<PromptInfo>) -> Self {
+        let generation = &terms.generation;
+        let start = Start {
+            model: ModelSource::clone(lease.model()),
+            name: lease.name().to_owned(),
+            fingerprint: lease.fingerprint().to_owned(),
+            created: unix_time(),
+            sampling: generation.sampling.clone(),
+            max_tokens: generation.max_tokens,
+            stop: generation.stop.clone(),
+            prompts,
+            n: generation.n,
+        };
+        Self {
+            in_use: lease.into_use(),
+            start,
+            terms,
+            ready,
+        }
+    }
+
     /// What a key uses for it, with the tokens that are scored before.
     fn demand(&self, is_scored: bool) -> Demand {
         let prompts = self.ready.iter();
@@ -199,32 +212,20 @@ impl Prepared {
 
     /// Submits the prompts to the engine. If one is refused, all are.
     fn submit(self, context: &Context, admitted: Option<Arc<Admitted>>) -> Result<TextAnswer> {
-        let generation = &self.terms.generation;
-        let start = Start {
-            model: ModelSource::clone(self.lease.model()),
-            name: self.lease.name().to_owned(),
-            fingerprint: self.lease.fingerprint().to_owned(),
-            created: unix_time(),
-            sampling: generation.sampling.clone(),
-            max_tokens: generation.max_tokens,
-            stop: generation.stop.clone(),
-            prompts: self.prompts,
-            n: generation.n,
-        };
         let Self {
-            lease,
+            in_use,
+            start,
             terms,
             ready,
-            ..
         } = self;
-        TextAnswer::submit(lease, start, &terms, ready, context, admitted)
+        TextAnswer::submit(in_use, start, &terms, ready, context, admitted)
     }
 }
 
 /// Scores all prompts, before any is answered.
 async fn score(
     context: &Context,
-    lease: &Lease,
+    in_use: &ModelUse,
     terms: &Terms,
     prompts: Vec<Vec<u32>>,
     n_top: usize,
@@ -234,10 +235,10 @@ async fn score(
     for tokens in &prompts {
         let (answer, receiver) = oneshot::channel();
         context.app.models().engine().score(ScoreJob {
-            model: lease.id(),
+            model: in_use.id(),
             tokens: tokens.clone(),
             n_top,
-            adapter: lease.blend().cloned(),
+            adapter: in_use.blend().cloned(),
             share: context.share.clone(),
             domain: context.domain(&terms.generation.cache_salt),
             meter: admitted.clone().map(|admitted| admitted as _),

@@ -7,8 +7,8 @@ use crate::api::{
 };
 use crate::engine::{EmbedJob, JobError, TokenMeter as _};
 use crate::keys::Demand;
-use crate::models::Lease;
-use sluice::rank::NO_HEAD;
+use crate::models::{Lease, ModelUse};
+use sluice::rank::{NO_HEAD, Ranker};
 use sluice_core::pooling::Pooling;
 use tokio::sync::oneshot;
 
@@ -26,7 +26,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
     let pooled = Pooled::new(context, lease, texts).await?;
     // Scaling many numbers and applying heads takes time.
     let finish = move || {
-        let n_embd = pooled.lease.model().config().n_embd;
+        let n_embd = pooled.n_embd;
         let (floats, length) = if request.kind == VectorKind::Scores {
             (pooled.scores()?, 1)
         } else {
@@ -41,7 +41,7 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
         Ok(Vectors {
             floats,
             length,
-            model: pooled.lease.name().to_owned(),
+            model: pooled.model,
             n_tokens: pooled.n_tokens,
         })
     };
@@ -66,7 +66,7 @@ pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ra
         }
         Ok(Ranking {
             scores,
-            model: pooled.lease.name().to_owned(),
+            model: pooled.model,
             n_tokens: pooled.n_tokens,
         })
     };
@@ -160,7 +160,12 @@ fn pairs_of(request: &RerankRequest, lease: &Lease) -> Result<Texts> {
 
 /// The engine's result for some texts.
 struct Pooled {
-    lease: Lease,
+    /// The name the request used.
+    model: String,
+    n_embd: usize,
+    ranker: Option<Ranker>,
+    /// Its adapters are in use until it is answered.
+    _use: ModelUse,
     /// A vector (n_embd) for each text, or for each token.
     floats: Vec<f32>,
     n_tokens: usize,
@@ -174,6 +179,8 @@ impl Pooled {
             }
         }
         let n_tokens = texts.tokens.iter().map(Vec::len).sum();
+        let (model, n_embd) = (lease.name().to_owned(), lease.model().config().n_embd);
+        let (ranker, in_use) = (lease.model().ranker(), lease.into_use());
         let admitted = context.key.admit(Demand {
             n_texts: 1,
             n_prompt: n_tokens,
@@ -182,10 +189,10 @@ impl Pooled {
         let (answer, receiver) = oneshot::channel();
         context.app.models().engine().embed(EmbedJob {
             request: context.request.clone(),
-            model: lease.id(),
+            model: in_use.id(),
             texts: texts.tokens,
             pooling: texts.pooling,
-            adapter: lease.blend().cloned(),
+            adapter: in_use.blend().cloned(),
             share: context.share.clone(),
             arrived: context.arrived,
             answer,
@@ -197,7 +204,10 @@ impl Pooled {
         let floats = receiver.await;
         let floats = floats.map_err(|_| ApiError::unavailable("the model was unloaded"))??;
         Ok(Self {
-            lease,
+            model,
+            n_embd,
+            ranker,
+            _use: in_use,
             floats,
             n_tokens,
         })
@@ -205,9 +215,10 @@ impl Pooled {
 
     /// The score of each vector.
     fn scores(&self) -> Result<Vec<f32>> {
-        let model = self.lease.model();
-        let each = self.floats.chunks_exact(model.config().n_embd);
-        let scores: Option<_> = each.map(|vector| model.rank_score(vector)).collect();
+        let each = self.floats.chunks_exact(self.n_embd);
+        let ranker = self.ranker.as_ref();
+        let scores = each.map(|vector| ranker?.score(vector));
+        let scores: Option<_> = scores.collect();
         scores.ok_or_else(|| ApiError::field("model", NO_HEAD))
     }
 }

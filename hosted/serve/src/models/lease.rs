@@ -3,6 +3,8 @@
 use super::{Loaded, Models};
 use crate::adapters::{Pin, WantedAdapter};
 use crate::api::{ApiError, ModelChoice};
+use crate::engine::ModelId;
+use crate::metrics::Metrics;
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
@@ -11,10 +13,8 @@ use std::sync::Arc;
 
 /// A model in use, and the adapters: they stay in memory until this is dropped.
 pub(crate) struct Lease {
-    pub(super) user: ModelUser,
+    pub(super) in_use: ModelUse,
     pub(super) loaded: Arc<Loaded>,
-    /// The adapters that the request is computed with.
-    pub(super) adapter: Option<LeasedAdapter>,
 }
 
 /// One of the requests that use a model.
@@ -23,11 +23,13 @@ pub(super) struct ModelUser {
     pub(super) index: usize,
 }
 
-/// The use of a model by texts that the engine computes, with their adapters. It keeps none of the model's memory: if
-/// other models have waited for too long, the engine parks its texts and the model is unloaded until its next turn.
+/// The use of a model by work of the engine, with its adapters. It keeps none of the model's memory: if other models have
+/// waited for too long, the engine parks the work and the model is unloaded until its next turn.
 pub(crate) struct ModelUse {
-    _user: ModelUser,
-    _adapter: Option<LeasedAdapter>,
+    pub(super) id: ModelId,
+    pub(super) user: ModelUser,
+    /// The adapters that the request is computed with.
+    pub(super) adapter: Option<LeasedAdapter>,
 }
 
 /// The adapters of a request.
@@ -57,14 +59,16 @@ impl Models {
         let names_model = named.is_some();
         let is_asked = names_model || choice.adapters.is_some();
         let adapters = choice.adapters.as_deref();
-        let wanted = self.adapters.wanted(lease.user.index, named, adapters)?;
+        let wanted = self
+            .adapters
+            .wanted(lease.in_use.user.index, named, adapters)?;
         let leased = self.with_adapters(lease, &wanted, names_model).await;
         leased.map_err(|error| if is_asked { error } else { error.of_server() })
     }
 
     /// A model with the adapters that apply to all requests.
     pub(super) async fn with_usual_adapters(&self, lease: Lease) -> Result<Lease, ApiError> {
-        let wanted = self.adapters.wanted(lease.user.index, None, None)?;
+        let wanted = self.adapters.wanted(lease.in_use.user.index, None, None)?;
         self.with_adapters(lease, &wanted, false).await
     }
 
@@ -100,7 +104,7 @@ impl Models {
                 format!("{name} has rank {rank}, but the maximum is {max} (--max-lora-rank)");
             return Err(ApiError::field("adapters", what));
         }
-        lease.adapter = Some(LeasedAdapter {
+        lease.in_use.adapter = Some(LeasedAdapter {
             fingerprint: format!("{}-a{}", lease.loaded.fingerprint(), blend.identity()),
             name,
             names_model,
@@ -112,17 +116,14 @@ impl Models {
 }
 
 impl Lease {
-    /// Gives up the model, once its texts have been submitted.
+    /// Gives up the model, once the request is prepared.
     pub(crate) fn into_use(self) -> ModelUse {
-        ModelUse {
-            _user: self.user,
-            _adapter: self.adapter,
-        }
+        self.in_use
     }
 
     /// The name the request used: the model's, or an adapter's.
     pub(crate) fn name(&self) -> &str {
-        match &self.adapter {
+        match &self.in_use.adapter {
             Some(adapter) if adapter.names_model => &adapter.name,
             _ => self.loaded.name(),
         }
@@ -130,10 +131,26 @@ impl Lease {
 
     /// Equal for equal weights, adapters and rules of arithmetic.
     pub(crate) fn fingerprint(&self) -> &str {
-        match &self.adapter {
+        match &self.in_use.adapter {
             Some(adapter) => &adapter.fingerprint,
             None => self.loaded.fingerprint(),
         }
+    }
+
+    /// The adapters that the request is computed with.
+    pub(crate) fn blend(&self) -> Option<&AdapterBlend> {
+        self.in_use.blend()
+    }
+}
+
+impl ModelUse {
+    /// The model's number in the engine.
+    pub(crate) const fn id(&self) -> ModelId {
+        self.id
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.user.models.entries[self.user.index].metrics
     }
 
     /// The adapters that the request is computed with.

@@ -223,10 +223,6 @@ impl Loaded {
             ));
         }
     }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
 }
 
 /// The options that apply to any model: copies, profiles and traces belong to one model.

@@ -241,11 +241,19 @@ impl Models {
         Ok(self.lease(index))
     }
 
-    /// Stops loading models.
+    /// Stops loading models, unless texts wait for their model's next turn: then they go on until [`Self::end`].
     pub(crate) fn stop(&self) {
+        self.adapters.stop();
+        let _table = self.lock();
+        if self.entries.iter().all(|entry| entry.parked().is_none()) {
+            self.end();
+        }
+    }
+
+    /// Stops loading models.
+    pub(crate) fn end(&self) {
         self.stop.stop();
         self.loading.close();
-        self.adapters.stop();
     }
 
     /// The model, if it is in memory and it is the request's turn: others may wait for its place, and then only those
@@ -272,11 +280,12 @@ impl Models {
             models: self.clone(),
             index,
         };
-        Some(Lease {
+        let in_use = ModelUse {
+            id: loaded.id,
             user,
-            loaded,
             adapter: None,
-        })
+        };
+        Some(Lease { in_use, loaded })
     }
 
     fn touch(&self, entry: &Entry) {

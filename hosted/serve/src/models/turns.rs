@@ -179,7 +179,9 @@ impl Models {
 
     async fn load_in_turn(self: &Arc<Self>, index: usize) -> State {
         let state = loop {
-            self.make_room().await;
+            if !self.make_room().await {
+                break State::Failed("the server is shutting down".to_owned());
+            }
             match self.load_now(index).await {
                 Ok(loaded) => break State::Loaded(Arc::new(loaded)),
                 Err(failure) if failure.is_memory && self.unload_idle() => {}
@@ -250,14 +252,17 @@ impl Models {
         Ok(loaded)
     }
 
-    /// Waits until there is room for one more model.
-    async fn make_room(self: &Arc<Self>) {
+    /// Waits until there is room for one more model; false if the server ends before.
+    async fn make_room(self: &Arc<Self>) -> bool {
         let begun = Instant::now();
         loop {
             let released = self.released.notified();
             let n_max = self.options.max;
+            if self.stop.is_set() {
+                return false;
+            }
             if n_max == 0 || self.n_loaded() < n_max || self.unload_idle() {
-                return;
+                return true;
             }
             let leaving = self.pick_leaving();
             // A request that was about to use it may have gone without notice.
@@ -315,11 +320,19 @@ impl Models {
         };
         let id = loaded.id;
         drop(loaded);
+        {
+            let _table = self.lock();
+            // Its texts would end if no model were loaded any more.
+            if self.stop.is_set() {
+                return;
+            }
+            entry.place().parked = Some(id);
+        }
         if self.engine.suspend(id).await.is_err() {
+            entry.place().parked = None;
             return;
         }
         let table = self.lock();
-        entry.place().parked = Some(id);
         drop(self.unload(index));
         self.queue(index);
         drop(table);

@@ -304,6 +304,7 @@ async fn drain(app: &App, is_patient: bool) {
     let engine = app.models().engine().clone();
     let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
     let _stopped = timeout(patience + LAST_STEP, stopped).await;
+    app.models().end();
 }
 
 async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {

@@ -233,6 +233,7 @@ impl Service {
         self.app.stopping().send_replace(true);
         self.app.models().stop();
         self.app.models().engine().stop(patience);
+        self.app.models().end();
     }
 
     fn handle(&self) -> Handle {
@@ -278,4 +279,140 @@ impl fmt::Debug for Service {
             .field("models", self.app.models())
             .finish_non_exhaustive()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{AnswerEvent, CompletionPrompt, EmbeddingInput, PromptPart};
+    use crate::models::{ModelsOptions, NamedModel, State};
+    use crate::server::reader::AnswerPart;
+    use sluice::host::topology::Cores;
+    use std::time::Instant;
+
+    /// A service with the small model twice, one of them in memory at a time.
+    fn service() -> Service {
+        let named = |alias: &str| NamedModel {
+            alias: Some(alias.to_owned()),
+            path: concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../models/tale-5.8m-Q4_K_M.gguf"
+            )
+            .into(),
+        };
+        let config = ServerConfig {
+            models: ModelsOptions {
+                named: vec![named("a"), named("b")],
+                max: 1,
+                turn: Duration::from_millis(50),
+                limits: Limits {
+                    n_ctx: 512,
+                    n_seq: 1,
+                    ..Limits::default()
+                },
+                ..ModelsOptions::default()
+            },
+            ..ServerConfig::default()
+        };
+        let made = Service::start(move || {
+            let team = Team::new(1, &Cores::detect());
+            Ok((config, team.map_err(|error| error.to_string())?))
+        });
+        let mut made = made.unwrap();
+        made.wait(PATIENCE).unwrap().unwrap()
+    }
+
+    fn of(name: &str) -> ModelChoice {
+        ModelChoice {
+            name: Some(name.to_owned()),
+            adapters: None,
+        }
+    }
+
+    fn tokens(seed: u32) -> Vec<u32> {
+        (0..400).map(|i| 3 + (seed * 31 + i * 7) % 500).collect()
+    }
+
+    fn completion(name: &str, n: u32, prompt_logprobs: Option<usize>) -> CompletionRequest {
+        let mut generation = Generation::new(&Defaults::default());
+        generation.max_tokens = Some(1);
+        let prompts =
+            (0..n).map(|seed| CompletionPrompt::Parts(vec![PromptPart::Tokens(tokens(seed))]));
+        CompletionRequest {
+            model: of(name),
+            prompts: prompts.collect(),
+            prompt_logprobs,
+            returns_prompts: false,
+            generation,
+        }
+    }
+
+    fn read(reader: &AnswerReader) -> Vec<AnswerPart> {
+        reader.read(true, PATIENCE).unwrap().unwrap()
+    }
+
+    /// Once work of model `a` waits in the engine, another model is used, and `a` has to leave for it.
+    fn interrupt(service: &Service) {
+        let models = service.app.models();
+        let loaded = || {
+            let mut all = models.all();
+            all.find_map(|(name, _, state)| match state {
+                State::Loaded(loaded) if name == "a" => Some(loaded),
+                _ => None,
+            })
+        };
+        let begun = Instant::now();
+        let loaded = loop {
+            let view =
+                loaded().and_then(|loaded| Some((models.engine().view(loaded.id())?, loaded)));
+            match view {
+                Some((view, loaded)) if view.n_waiting > 0 => break Arc::downgrade(&loaded),
+                _ => assert!(begun.elapsed() < PATIENCE),
+            }
+            std::thread::yield_now();
+        };
+        read(&service.complete(completion("b", 1, None), None));
+        assert!(loaded.upgrade().is_none(), "its memory is kept");
+    }
+
+    #[test]
+    fn a_model_leaves_memory_while_embeddings_of_it_wait() {
+        let service = service();
+        let input = (0..24).map(|seed| EmbeddingInput::Tokens(tokens(seed)));
+        let request = EmbeddingRequest {
+            model: of("a"),
+            ..EmbeddingRequest::new(input.collect())
+        };
+        let embed = |interrupted: bool| {
+            let mut waiting = service.embed(request.clone());
+            if interrupted {
+                interrupt(&service);
+            }
+            waiting.wait(PATIENCE).unwrap().unwrap().floats
+        };
+        assert_eq!(embed(true), embed(false));
+    }
+
+    #[test]
+    fn a_model_leaves_memory_while_scores_of_it_wait() {
+        let service = service();
+        let scored = |interrupted: bool| {
+            let reader = service.complete(completion("a", 12, Some(0)), None);
+            if interrupted {
+                interrupt(&service);
+            }
+            let scores = read(&reader).into_iter().filter_map(|part| match part {
+                AnswerPart::Event(AnswerEvent::Scores { scores, .. }) => Some(scores),
+                _ => None,
+            });
+            let scores = scores.flatten();
+            let bits = scores.map(|score| score.report.chosen.log_probability.to_bits());
+            bits.collect::<Vec<_>>()
+        };
+        let whole = scored(true);
+        assert_eq!(whole.len(), 12 * 399);
+        assert_eq!(whole, scored(false));
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(100);
 }

@@ -6,6 +6,7 @@ use core::time::Duration;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Sends a request from a loopback address of its own, with a small receive buffer.
@@ -224,6 +225,37 @@ fn a_busy_model_does_not_keep_others_out() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn texts_that_wait_for_their_models_turn_are_finished_at_the_end() {
+    let mut options = options();
+    options.models.limits.n_ctx = 4096;
+    options.models.turn = Duration::from_secs(1);
+    options.http.patience = Duration::from_secs(100);
+    let is_parked = Arc::new(AtomicBool::new(false));
+    let parked = Arc::clone(&is_parked);
+    options.log = Arc::new(move |line: &str| {
+        let is_so = line.contains("\"tale\" unloaded, its texts wait");
+        parked.fetch_or(is_so, Ordering::Relaxed);
+    });
+    let mut server = Running::start(options);
+    let send = |server: &Running, model: &str| {
+        let text = ask(model, 2000).to_string();
+        server.send("POST /v1/completions HTTP/1.1", &text)
+    };
+    let first = send(&server, "tale");
+    wait_until_running(&server, 1);
+    let second = send(&server, "other");
+    while !is_parked.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    server.stop();
+    for stream in [first, second] {
+        let reply = receive(stream);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(reply.json()["usage"]["completion_tokens"], 2000);
+    }
 }
 
 #[test]
