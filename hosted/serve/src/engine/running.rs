@@ -1,7 +1,7 @@
 //! The texts that are being read and written.
 
 use super::entry::Entry;
-use super::job::Why;
+use super::job::{JobError, Why};
 use super::pool::{Pool, Text};
 use super::request::Request;
 use super::run::Run;
@@ -144,6 +144,15 @@ impl Running {
         }
     }
 
+    /// Ends all texts. Their sequences are dropped with the session.
+    pub(super) fn close(mut self, error: &JobError, entry: &Entry) -> Unread {
+        for run in self.runs_mut() {
+            run.end(Why::Failed(error.clone()));
+        }
+        drop(self.take_ended(entry));
+        Unread(self.ending)
+    }
+
     /// Removes the texts that have ended, and returns their sequences to the pool.
     pub(super) fn take_out(&mut self, pool: &mut Pool, entry: &Entry) {
         for text in self.take_ended(entry) {
@@ -179,6 +188,19 @@ impl Running {
         if is_late {
             std::thread::yield_now();
         }
+    }
+}
+
+/// The last events of texts whose model is gone.
+#[derive(Debug)]
+pub(super) struct Unread(Vec<Rc<Request>>);
+
+impl Unread {
+    /// Sends what readers take; false if that was all.
+    pub(super) fn send(&mut self) -> bool {
+        self.0
+            .retain(|request| !request.flush() && !request.is_closed());
+        !self.0.is_empty()
     }
 }
 

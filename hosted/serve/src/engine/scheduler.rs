@@ -2,14 +2,14 @@
 
 use super::admission::Admission;
 use super::entry::Entry;
-use super::job::{Job, JobError, ModelId, Why};
+use super::job::{Job, JobError, ModelId};
 use super::options::EngineOptions;
 use super::pace::reads_whole;
 use super::plan::{Plan, Planner};
 use super::pool::{Backing, Chain, Pool, StoredFile};
 use super::queue::{Fetch, Queue};
 use super::request::Request;
-use super::running::Running;
+use super::running::{Running, Unread};
 use super::share::Ledger;
 use super::slot::{SlotAction, SlotDone};
 use super::step::step;
@@ -97,18 +97,19 @@ impl ModelScheduler {
         }
     }
 
-    /// Goes on with the work of the same model.
-    pub(super) fn resume(&mut self, suspended: Suspended) {
+    /// Goes on with the work of the same model. If that is not possible, the work ends, and what is unread is returned.
+    pub(super) fn resume(&mut self, suspended: Suspended) -> Option<Unread> {
         let (before, now) = (&suspended.identity, self.pool.session().model().identity());
         let is_same_hash = before.hash().is_some() && before.hash() == now.hash();
         if before.place() != now.place() && !is_same_hash {
             let message = "the model's file changed while the text waited for its next turn";
-            return suspended.close(&JobError::Failed(message.to_owned()));
+            return Some(suspended.close(&JobError::Failed(message.to_owned())));
         }
         (self.queue, self.running) = (suspended.queue, suspended.running);
         // This planner begins to count turns again.
         self.running.runs_mut().for_each(|run| run.take_part(0));
         self.ledger = suspended.ledger;
+        None
     }
 
     pub(super) const fn id(&self) -> ModelId {
@@ -258,13 +259,10 @@ impl ModelScheduler {
         is_any
     }
 
-    /// Ends all work: the model is being removed.
-    pub(super) fn close(&mut self, error: &JobError) {
+    /// Ends all work: the model is being removed. Returns what readers have not read.
+    pub(super) fn close(mut self, error: &JobError) -> Unread {
         self.queue.close(error);
-        for run in self.running.runs_mut() {
-            run.end(Why::Failed(error.clone()));
-        }
-        self.running.take_out(&mut self.pool, &self.entry);
+        self.running.close(error, &self.entry)
     }
 
     /// Publishes that the model is gone.

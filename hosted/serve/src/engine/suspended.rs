@@ -1,10 +1,10 @@
 //! A model without memory: its texts are parked until it is added again.
 
 use super::entry::Entry;
-use super::job::{Job, JobError, ModelId, Why};
+use super::job::{Job, JobError, ModelId};
 use super::pool::{Chain, Key};
 use super::queue::Queue;
-use super::running::Running;
+use super::running::{Running, Unread};
 use super::share::Ledger;
 use super::tasks::Task;
 use super::view::ModelView;
@@ -60,12 +60,9 @@ impl Suspended {
         self.entry.show(view);
     }
 
-    /// Ends all work.
-    pub(super) fn close(mut self, error: &JobError) {
+    /// Ends all work. Returns what readers have not read.
+    pub(super) fn close(mut self, error: &JobError) -> Unread {
         self.queue.close(error);
-        for run in self.running.runs_mut() {
-            run.end(Why::Failed(error.clone()));
-        }
-        drop(self.running.take_ended(&self.entry));
+        self.running.close(error, &self.entry)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::job::{Job, JobError, ModelId};
 use super::pool::StoredFile;
+use super::running::Unread;
 use super::scheduler::{ModelScheduler, SchedulerParts};
 use super::slot::{SlotAction, SlotDone};
 use super::suspended::Suspended;
@@ -48,6 +49,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 struct Models {
     loaded: Vec<ModelScheduler>,
     suspended: Vec<Suspended>,
+    unread: Vec<Unread>,
     /// Index of the model whose turn was last.
     next: usize,
     stop: Option<Instant>,
@@ -84,11 +86,11 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
         }
         is_stuck = !models.turn(log);
     }
-    for mut model in models.loaded {
-        model.close(&JobError::Gone);
+    for model in models.loaded {
+        drop(model.close(&JobError::Gone));
     }
     for model in models.suspended {
-        model.close(&JobError::Gone);
+        drop(model.close(&JobError::Gone));
     }
 }
 
@@ -107,6 +109,7 @@ impl Models {
     fn has_work(&self) -> bool {
         self.loaded.iter().any(ModelScheduler::has_work)
             || self.suspended.iter().any(Suspended::has_work)
+            || !self.unread.is_empty()
     }
 
     fn take(&mut self, command: Command) {
@@ -114,16 +117,16 @@ impl Models {
             Command::Add(parts) => {
                 let mut model = ModelScheduler::new(*parts);
                 if let Some(suspended) = self.take_suspended(model.id()) {
-                    model.resume(suspended);
+                    self.unread.extend(model.resume(suspended));
                 }
                 self.loaded.push(model);
             }
             Command::Remove(id) => {
-                if let Some(mut model) = self.take_loaded(id) {
-                    model.close(&JobError::Gone);
+                if let Some(model) = self.take_loaded(id) {
+                    self.unread.push(model.close(&JobError::Gone));
                 }
                 if let Some(suspended) = self.take_suspended(id) {
-                    suspended.close(&JobError::Gone);
+                    self.unread.push(suspended.close(&JobError::Gone));
                 }
             }
             Command::Suspend(id, answer) => {
@@ -188,6 +191,7 @@ impl Models {
     /// Runs a turn of the next model that has work; false if nothing could be done for any.
     fn turn(&mut self, log: &Log) -> bool {
         self.suspended.iter_mut().for_each(Suspended::sweep);
+        self.unread.retain_mut(Unread::send);
         let models = &mut self.loaded;
         for _ in 0..models.len() {
             self.next = (self.next + 1) % models.len();
@@ -202,11 +206,11 @@ impl Models {
                 Err(_) => {
                     // After a panic, the model's state cannot be trusted. Other models do not share it.
                     log("the engine panicked; its model is unloaded");
-                    let mut broken = models.remove(self.next);
+                    let broken = models.remove(self.next);
                     let error = JobError::Failed("the engine failed".to_owned());
                     broken.lose();
                     let closed = AssertUnwindSafe(|| broken.close(&error));
-                    let _ended = std::panic::catch_unwind(closed);
+                    self.unread.extend(std::panic::catch_unwind(closed));
                     self.next = 0;
                     return true;
                 }

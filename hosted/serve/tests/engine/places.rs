@@ -112,6 +112,27 @@ fn ends_that_nobody_reads_count_for_the_queue_of_their_share() {
 }
 
 #[test]
+fn an_answer_that_has_ended_can_be_read_when_its_model_is_gone() {
+    let setup = Setup {
+        channel: 1,
+        ..Setup::new(&tale())
+    };
+    for is_suspended in [false, true] {
+        let engine = setup.engine();
+        let events = setup.submit(&engine, &Ask::tokens(&setup, 5, 20, 20));
+        let events = events.unwrap();
+        wait_until(&engine, |view| events.len() == 1 && view.n_running == 0);
+        if is_suspended {
+            engine.0.suspend(engine.1).blocking_recv().unwrap();
+        }
+        engine.0.remove(engine.1);
+        let (n_tokens, why) = end(events);
+        assert!(n_tokens == 20 && matches!(why, Why::Ended(_)), "{why:?}");
+        engine.0.stop(Duration::from_secs(5));
+    }
+}
+
+#[test]
 fn of_unread_shifted_texts_a_bounded_number_is_kept_and_places_stay_free() {
     let setup = Setup {
         n_ctx: 128,
