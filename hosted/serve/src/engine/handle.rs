@@ -268,6 +268,11 @@ impl EngineHandle {
         receiver
     }
 
+    /// Whether a model is there: it was neither removed, nor lost in a panic.
+    pub(crate) fn has(&self, model: ModelId) -> bool {
+        self.entry(model).is_ok()
+    }
+
     /// The current state of a model; `None` if it was removed.
     #[must_use]
     pub fn view(&self, model: ModelId) -> Option<ModelView> {

@@ -268,12 +268,18 @@ impl Models {
         is_allowed.then(|| self.lease(index)).flatten()
     }
 
-    /// The model, if it is in memory. The table must be locked.
+    /// The model, if it is in memory and works. The table must be locked.
     fn lease(self: &Arc<Self>, index: usize) -> Option<Lease> {
         let entry = &self.entries[index];
         let State::Loaded(loaded) = entry.state.borrow().clone() else {
             return None;
         };
+        if !self.engine.has(loaded.id) {
+            // The engine panicked with it: it is loaded again.
+            drop(self.unload(index));
+            self.engine.remove(loaded.id);
+            return None;
+        }
         entry.users.fetch_add(1, Ordering::Relaxed);
         self.touch(entry);
         let user = ModelUser {

@@ -343,7 +343,7 @@ impl Models {
     }
 
     /// Takes a model out of the table, which must be locked.
-    fn unload(&self, index: usize) -> Option<Arc<Loaded>> {
+    pub(super) fn unload(&self, index: usize) -> Option<Arc<Loaded>> {
         let entry = &self.entries[index];
         let mut place = entry.place();
         place.is_leaving = false;

@@ -288,6 +288,7 @@ mod tests {
     use crate::models::{ModelsOptions, NamedModel, State};
     use crate::server::reader::AnswerPart;
     use sluice::host::topology::Cores;
+    use sluice::sequence::{ChoiceContext, ChoiceError};
     use std::time::Instant;
 
     /// A service with the small model twice, one of them in memory at a time.
@@ -412,6 +413,29 @@ mod tests {
         let whole = scored(true);
         assert_eq!(whole.len(), 12 * 399);
         assert_eq!(whole, scored(false));
+    }
+
+    /// A sampler with a fault that nothing catches.
+    struct Broken;
+
+    impl Choose for Broken {
+        fn choose(&mut self, _: &[f32], _: &ChoiceContext<'_>) -> Result<u32, ChoiceError> {
+            Ok(5)
+        }
+
+        fn is_complete(&self) -> bool {
+            panic!("this is a test")
+        }
+    }
+
+    #[test]
+    fn a_model_is_loaded_again_after_the_engine_panicked() {
+        let service = service();
+        let wrap: WrapSampler = Arc::new(|_, _| Box::new(Broken));
+        let broken = service.complete(completion("a", 1, None), Some(wrap));
+        let failed = broken.read(true, PATIENCE).unwrap();
+        assert!(failed.is_err());
+        assert!(!read(&service.complete(completion("a", 1, None), None)).is_empty());
     }
 
     const PATIENCE: Duration = Duration::from_secs(100);
