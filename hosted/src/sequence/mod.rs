@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod choose;
+mod guard;
 mod plain;
 mod stop;
 
@@ -14,12 +15,11 @@ use crate::adapter::AdapterBlend;
 use crate::identity::Identity;
 use core::fmt;
 use core::ops::Range;
-use core::panic::AssertUnwindSafe;
+use guard::Guarded;
 use sluice_core::engine::Outputs;
 use sluice_core::sampler::SamplerConfig;
 use sluice_core::speculate::DraftToken;
 use sluice_core::tokenizer::{Detokenizer, Tokenizer};
-use std::io;
 use std::sync::Arc;
 
 /// Settings of a text. The default draws with llama.cpp's settings and seed 0 until the model
@@ -141,7 +141,7 @@ pub struct Sequence {
     pub(crate) chosen: Vec<Chosen>,
     /// Tokens that context shifts have removed.
     pub(crate) n_shifted: usize,
-    pub(crate) sampler: Box<dyn Choose + Send>,
+    pub(crate) sampler: Guarded,
     /// See [`Settings::number`].
     pub(crate) number: u32,
     pub(crate) adapter: Option<AdapterBlend>,
@@ -189,7 +189,7 @@ impl Sequence {
             n_accepted: 0,
             chosen: Vec::new(),
             n_shifted: 0,
-            sampler,
+            sampler: Guarded::new(sampler),
             number: settings.number,
             adapter: settings.adapter.clone(),
             adapter_identity: settings.adapter.as_ref().map(AdapterBlend::identity),
@@ -245,7 +245,7 @@ impl Sequence {
 
     /// Chooses its tokens with `sampler` from now on.
     pub fn set_sampler(&mut self, sampler: Box<dyn Choose + Send>) {
-        self.sampler = sampler;
+        self.sampler = Guarded::new(sampler);
     }
 
     /// Uses these adapters from now on.
@@ -403,7 +403,7 @@ impl Sequence {
         }
     }
 
-    /// Chooses the token after all tokens in the KV cache. A sampler that panics fails its own text alone.
+    /// Chooses the token after all tokens in the KV cache.
     fn choose(&mut self, logits: &[f32], hidden: Option<&[f32]>) -> Result<u32, ChoiceError> {
         let position = self.tokens.len().saturating_add(self.n_shifted);
         let choice = ChoiceContext {
@@ -412,9 +412,7 @@ impl Sequence {
             number: self.number,
             hidden,
         };
-        let sampler = AssertUnwindSafe(|| self.sampler.choose(logits, &choice));
-        let chosen = std::panic::catch_unwind(sampler);
-        chosen.unwrap_or_else(|_| Err(ChoiceError::new(io::Error::other("the sampler panicked"))))
+        self.sampler.choose(logits, &choice)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::texts::BatchStats;
 use super::{GenerateError, Session, StepHooks};
-use crate::sequence::{EndReason, Sequence, TokenReport};
+use crate::sequence::{Choose as _, EndReason, Sequence, TokenReport};
 use sluice_core::engine::EngineError;
 use sluice_core::state::PAGE_TOKENS;
 

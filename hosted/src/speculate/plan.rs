@@ -2,7 +2,7 @@
 
 use super::drafter::{Ask, Drafter};
 use super::{POSITIONS_MAX, Speculation};
-use crate::sequence::Sequence;
+use crate::sequence::{Choose as _, Sequence};
 use sluice_core::speculate::{Class, DraftToken, GAIN_MIN, worth};
 use sluice_core::state::PAGE_TOKENS;
 use std::time::Instant;
