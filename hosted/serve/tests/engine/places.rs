@@ -84,7 +84,7 @@ fn parked_texts_count_for_the_queue_of_their_share() {
 }
 
 #[test]
-fn ends_that_nobody_reads_count_for_the_queue_of_their_share() {
+fn unread_ends_count_for_the_queue_of_their_share() {
     let setup = Setup {
         max_queue: 2,
         channel: 1,

@@ -43,7 +43,7 @@ fn slots_show_of_other_groups_only_whether_they_are_busy() {
     assert!(slots("a")[0]["n_past"].as_u64() > Some(3), "{}", slots("a"));
     let hidden = |is_busy: bool| json!({"id": 0, "n_ctx": 4096, "is_processing": is_busy});
     assert_eq!(slots("b")[0], hidden(false));
-    assert_eq!(slots("b")[1]["n_past"], 0, "empty slots are nobody's");
+    assert_eq!(slots("b")[1]["n_past"], 0, "empty slots have no owner");
     let long = json!({"model": "tale", "prompt": "Once upon a time", "max_tokens": 4000, "id_slot": 0,
         "ignore_eos": true, "stream": true});
     let head = "POST /v1/completions HTTP/1.1\r\nauthorization: Bearer a";
