@@ -75,7 +75,9 @@ fn a_folder_of_templates_is_rendered_as_by_jinja2() {
     let Some(folder) = std::env::var_os("SLUICE_TEMPLATES").map(PathBuf::from) else {
         return skipped("SLUICE_TEMPLATES names no folder of templates");
     };
-    let text = fs::read_to_string(folder.join("expected.json")).expect("made by the tool");
+    let Ok(text) = fs::read_to_string(folder.join("expected.json")) else {
+        return skipped("chat_template_folder.py has not been run on the folder");
+    };
     let goldens: Value = serde_json::from_str(&text).expect("it is JSON");
     let now = UNIX_EPOCH + Duration::from_secs(goldens["now"].as_u64().expect("a number"));
     let (mut equal, mut refused, mut differences) = (0, 0, Vec::new());
@@ -142,7 +144,7 @@ fn first_difference(got: &str, expected: &str) -> String {
 }
 
 /// Each of these would hang or take gigabytes without a limit; and each must be refused quickly.
-const HOSTILE: [&str; 37] = [
+const HOSTILE: [&str; 47] = [
     "{% set l = ('A' * 180 ~ ' ') * 28000 %}{% for i in range(600) %}{% set x = l.split(' ') | sort %}{% endfor %}",
     "{% set l = range(20000) | list %}{% for i in range(600) %}{% set x = l | unique | list %}{% endfor %}",
     "{% set l = range(90000) | list %}{% for i in range(600) %}{% set x = l | max %}{% set y = l | sum %}{% endfor %}",
@@ -180,6 +182,17 @@ const HOSTILE: [&str; 37] = [
     "{{ '{:99999999}'.format(1) }}",
     "{{ '{:{}}'.format(1, 99999999) }}",
     "{{ [1] | tojson(indent=100000000) }}",
+    // Lists that grow, and what would never be freed.
+    "{% set x = [1] %}{% for i in range(40) %}{% set _ = x.extend(x | list) %}{% endfor %}",
+    "{% set x = [] %}{% set _ = x.append(x) %}",
+    "{% set x = [] %}{% set _ = x.append({'a': [x]}) %}",
+    "{% set x = [[]] %}{% set _ = x[0].append(x) %}",
+    "{% set n = namespace(x=[]) %}{% set _ = n.x.append(n) %}",
+    "{% set x = [] %}{% macro f() %}{{ x }}{% endmacro %}{% set _ = x.append(f) %}",
+    "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set y = [] %}{% set _ = n.x.append(y) %}{% set n.x = y %}{% endfor %}",
+    "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set y = [] %}{% set _ = y.append({1: n.x}) %}{% set n.x = y %}{% endfor %}",
+    "{% set _ = messages.append(1) %}",
+    "{% set _ = [].pop() %}",
 ];
 
 #[test]

@@ -5,7 +5,8 @@
 
 jinja2 (3.1.6) is set up as huggingface/transformers does in utils/chat_template_utils.py: an
 immutable sandbox with trimmed blocks, loop controls, a `generation` block, `raise_exception`,
-`strftime_now` (here of a fixed moment), and json.dumps as `tojson`.
+`strftime_now` (here of a fixed moment), and json.dumps as `tojson`. Lists that a template makes may grow here, as in
+llama.cpp, so that `lists.jinja` is rendered in a sandbox that is not immutable.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "chat"
 NOW = 1_721_952_000
@@ -44,8 +45,8 @@ def raise_exception(message):
     raise jinja2.exceptions.TemplateError(message)
 
 
-def environment():
-    env = ImmutableSandboxedEnvironment(
+def environment(sandbox=ImmutableSandboxedEnvironment):
+    env = sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     env.filters["tojson"] = tojson
@@ -146,7 +147,8 @@ def case(template, name, messages, options):
     result = {"template": template, "name": name, "messages": messages, **options}
     source = (FOLDER / f"{template}.jinja").read_text()
     try:
-        result["prompt"] = environment().from_string(source).render(**variables)
+        sandbox = SandboxedEnvironment if template == "lists" else ImmutableSandboxedEnvironment
+        result["prompt"] = environment(sandbox).from_string(source).render(**variables)
     except jinja2.exceptions.UndefinedError:
         result["fails"] = True
     except jinja2.exceptions.TemplateError as error:

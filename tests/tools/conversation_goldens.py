@@ -9,15 +9,19 @@ FOLDER has templates, *.jinja; `published_templates.py` finds some. For each of 
 - `objects`: the same with the arguments of calls as objects, which is how transformers' users write them;
 - `possible`: whether the template renders it in any form, of the contents of messages with calls, of arguments, of
   contents in parts, and of system messages.
+
+Lists that a template makes may grow, as in llama.cpp; transformers' immutable sandbox refuses that.
 """
 
 import copy
 import itertools
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
 from chat_template_goldens import NOW, environment, message
+from jinja2.sandbox import SandboxedEnvironment
 
 TOOL = {
     "type": "function",
@@ -132,6 +136,18 @@ def rendered(template, messages, tools):
         return None
 
 
+def cases_of(path, talks):
+    template = environment(SandboxedEnvironment).from_string(path.read_bytes().decode())
+    cases = []
+    for talk in talks:
+        messages, tools = talk["messages"], talk.get("tools")
+        prompt = rendered(template, messages, tools)
+        objects = rendered(template, with_objects(messages), tools)
+        any_form = lambda: any(rendered(template, made, tools) is not None for made in forms(messages))
+        cases.append({"prompt": prompt, "objects": objects, "possible": prompt is not None or any_form()})
+    return {"file": path.name, "cases": cases}
+
+
 def main():
     folder = Path(sys.argv[1])
     talks = [
@@ -139,17 +155,8 @@ def main():
         for name, messages in TALKS.items()
         for tools in (None, [TOOL])
     ]
-    templates = []
-    for path in sorted(folder.glob("*.jinja")):
-        template = environment().from_string(path.read_bytes().decode())
-        cases = []
-        for talk in talks:
-            messages, tools = talk["messages"], talk.get("tools")
-            prompt = rendered(template, messages, tools)
-            objects = rendered(template, with_objects(messages), tools)
-            any_form = lambda: any(rendered(template, made, tools) is not None for made in forms(messages))
-            cases.append({"prompt": prompt, "objects": objects, "possible": prompt is not None or any_form()})
-        templates.append({"file": path.name, "cases": cases})
+    with multiprocessing.Pool() as pool:
+        templates = pool.starmap(cases_of, [(path, talks) for path in sorted(folder.glob("*.jinja"))])
     text = json.dumps({"now": NOW, "talks": talks, "templates": templates}, ensure_ascii=False, indent=0)
     (folder / "conversations.json").write_text(text + "\n")
     every = [case for template in templates for case in template["cases"]]

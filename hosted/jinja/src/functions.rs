@@ -7,7 +7,7 @@ use crate::marks;
 use crate::names;
 use crate::python::{filters, globals, is_tests, methods, operators};
 use crate::slice::slice;
-use crate::values::{self, Once, View};
+use crate::values::{self, Local, Once, View};
 use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 use std::sync::Arc;
@@ -36,9 +36,12 @@ pub(crate) fn install(env: &mut Environment<'_>, guard: &Arc<Guard>) {
 }
 
 /// A rebuilt template calls them with exactly the arguments that each reads.
-const FUNCTIONS: [(&str, Function); 20] = [
+const FUNCTIONS: [(&str, Function); 21] = [
     (names::BOUNDED, |guard, _, args| {
         guard.bounded(args[0].clone())
+    }),
+    (names::LISTED, |guard, _, args| {
+        Local::of(&guard.bounded(args[0].clone())?)
     }),
     (names::TOUCHED, |guard, _, args| {
         guard.touched(args[0].clone())

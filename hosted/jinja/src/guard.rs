@@ -4,10 +4,10 @@
 
 use crate::error::fail;
 use crate::limits::{OUTPUT_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::values::{Once, View, text};
+use crate::values::{Local, Once, View, text};
 use core::fmt::Write as _;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use minijinja::value::ValueKind;
+use minijinja::value::{DynObject, ValueKind};
 use minijinja::{Error, Output, Value};
 
 /// The resources used by one rendering.
@@ -76,9 +76,7 @@ impl Guard {
     /// Checks a value to be stored in a namespace: it must not contain a namespace itself.
     pub(crate) fn storable(&self, value: Value) -> Result<Value, Error> {
         self.weigh(&value)?;
-        if holds_namespace(&value) {
-            return fail("a namespace cannot hold a namespace");
-        }
+        refuse_namespace(&value)?;
         Ok(value)
     }
 
@@ -91,7 +89,7 @@ impl Guard {
     /// The size of `value`, counted as a tree, in bytes.
     fn weigh(&self, value: &Value) -> Result<usize, Error> {
         let mut weight = 0;
-        let result = add_weight(value, 0, &mut weight);
+        let result = add_weight(value, &mut weight);
         // Most operations on a list do not read the bytes of the strings in it.
         self.charge(if value.as_str().is_some() {
             NODE_BYTES
@@ -145,10 +143,12 @@ impl Guard {
     ) -> Result<(), Error> {
         let Some(text) = value.as_str() else {
             // The elements of a list are compared, those in a map are only looked up.
-            return if method == "count" {
-                self.weigh(value).map(drop)
-            } else {
-                Ok(())
+            return match (method, Local::get(value)) {
+                ("count", _) => self.weigh(value).map(drop),
+                ("append" | "extend" | "insert" | "pop", Some(list)) => {
+                    self.before_change(list, args)
+                }
+                _ => Ok(()),
             };
         };
         self.charge(text.len())?;
@@ -176,6 +176,36 @@ impl Guard {
             }
             _ => args.iter().try_for_each(|arg| self.weigh(arg).map(drop)),
         }
+    }
+
+    /// Checks that a list may grow by `args`, or by what is in them.
+    fn before_change(&self, list: &Local, args: &[Value]) -> Result<(), Error> {
+        let len = list.items().len();
+        self.charge(len)?;
+        for arg in args {
+            let n_new = arg.len().filter(|_| arg.as_str().is_none()).unwrap_or(1);
+            if (len + n_new) * NODE_BYTES > VALUE_BYTES_MAX {
+                return fail("a value grows too large");
+            }
+            self.weigh(arg)?;
+            refuse_namespace(arg)?;
+            walk(arg, list.sink(0) + 1, &mut |value, depth| {
+                // A macro holds variables, which may hold the list.
+                let is_macro = |object: &DynObject| object.type_name().ends_with("::Macro");
+                if value.as_object().is_some_and(is_macro) {
+                    return fail("a macro cannot be added to a list");
+                }
+                let Some(inner) = Local::get(value) else {
+                    return Ok(depth);
+                };
+                // Neither a list in itself nor a long chain of lists could be freed.
+                if core::ptr::eq(inner, list) || depth > DEPTH_MAX {
+                    return fail("a value nests too deep");
+                }
+                Ok(inner.sink(depth))
+            })?;
+        }
+        Ok(())
     }
 
     /// Prints a value as Python's `str` does.
@@ -207,32 +237,45 @@ impl core::fmt::Write for Counted<'_, '_> {
     }
 }
 
-fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Error> {
-    *weight += NODE_BYTES + value.as_str().map_or(0, str::len);
-    if *weight > VALUE_BYTES_MAX {
-        return fail("a value grows too large");
-    }
+fn add_weight(value: &Value, weight: &mut usize) -> Result<(), Error> {
+    walk(value, 0, &mut |value, depth| {
+        *weight += NODE_BYTES + value.as_str().map_or(0, str::len);
+        if *weight > VALUE_BYTES_MAX {
+            return fail("a value grows too large");
+        }
+        if depth >= DEPTH_MAX && value.as_object().is_some() {
+            return fail("a value nests too deep");
+        }
+        Ok(depth)
+    })
+}
+
+/// Calls `visit` with a value and all values in it, each with the number of values around it; `visit` returns the number
+/// that counts for what is inside.
+fn walk(
+    value: &Value,
+    depth: usize,
+    visit: &mut dyn FnMut(&Value, usize) -> Result<usize, Error>,
+) -> Result<(), Error> {
+    let depth = visit(value, depth)? + 1;
     let Some(object) = value.as_object() else {
         return Ok(());
     };
-    if depth == DEPTH_MAX {
-        return fail("a value nests too deep");
-    }
     if let Some(once) = Once::get(value) {
         let items = once.peek();
         let mut items = items.iter();
-        return items.try_for_each(|item| add_weight(item, depth + 1, weight));
+        return items.try_for_each(|item| walk(item, depth, visit));
     }
     match value.kind() {
         ValueKind::Map => {
             for (key, value) in object.try_iter_pairs().into_iter().flatten() {
-                add_weight(&key, depth + 1, weight)?;
-                add_weight(&value, depth + 1, weight)?;
+                walk(&key, depth, visit)?;
+                walk(&value, depth, visit)?;
             }
         }
         ValueKind::Seq | ValueKind::Iterable => {
             for value in object.try_iter().into_iter().flatten() {
-                add_weight(&value, depth + 1, weight)?;
+                walk(&value, depth, visit)?;
             }
         }
         _ => {}
@@ -240,16 +283,16 @@ fn add_weight(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Err
     Ok(())
 }
 
-/// Whether `value`, whose size has been checked, is or contains a namespace.
-fn holds_namespace(value: &Value) -> bool {
-    let Some(object) = value.as_object() else {
-        return false;
+/// Refuses a namespace, and a value that contains one: it could contain itself, and would never be freed.
+fn refuse_namespace(value: &Value) -> Result<(), Error> {
+    let is_namespace = |value: &Value| {
+        let object = value.as_object();
+        object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
-    if let Some(once) = Once::get(value) {
-        return once.peek().iter().any(holds_namespace);
-    }
-    let pairs = || object.try_iter_pairs().into_iter().flatten();
-    object.type_name().ends_with("::Namespace") || pairs().any(|(_, value)| holds_namespace(&value))
+    walk(value, 0, &mut |value, depth| match is_namespace(value) {
+        true => fail("a namespace cannot be inside of a namespace or of a list that grows"),
+        false => Ok(depth),
+    })
 }
 
 /// Size of a value in a list or map, in bytes.

@@ -15,6 +15,9 @@
 //! its length, the length of one tag, instructions, recursion, what one value weighs, how much all
 //! values together touch, the output. A panic of minijinja's is caught and becomes an error.
 //!
+//! A list that the template itself wrote (`[..]`) can be changed by `append`, `extend`, `insert` and `pop`, which
+//! transformers' sandbox refuses, but published templates need.
+//!
 //! Operators, filters, tests and methods are Python's (`python`), scopes are jinja2's (`nodes`).
 //! Not supported, and refused by name: the filters `random`, `urlize` and `wordwrap`, `autoescape`,
 //! `varargs` and `kwargs` of macros, a plus sign before a value, characters by name, a generator as

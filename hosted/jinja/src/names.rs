@@ -9,6 +9,7 @@ pub(crate) const FLAG: &str = "flag()";
 pub(crate) const GIVEN: &str = "given()";
 pub(crate) const INDEXED: &str = "indexed()";
 pub(crate) const ITERATED: &str = "iterated()";
+pub(crate) const LISTED: &str = "listed()";
 pub(crate) const MULTIPLIED: &str = "multiplied()";
 pub(crate) const NEGATED: &str = "negated()";
 pub(crate) const PASSED: &str = "passed()";

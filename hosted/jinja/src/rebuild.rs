@@ -7,14 +7,15 @@
 //!
 //! - `bounded` around expressions that make a new value: its size, counted as a tree, is limited to
 //!   [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX), and its depth is limited, too. Lazy sequences become lists here.
+//! - `listed` around lists, which may grow.
 //! - `touched` around values that are read completely (compared, printed, passed to a filter).
 //! - `indexed` around values of which only a part is read.
 //!
 //! All of them charge [`TOUCHED_BYTES_MAX`](crate::TOUCHED_BYTES_MAX), the budget of one rendering.
 
 use crate::names::{
-    ADDED, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, MULTIPLIED, NEGATED, REMAINDER,
-    SLICED, SUBSCRIPTED, TOUCHED, UNPACKED,
+    ADDED, BOUNDED, COMPARED, CONCATENATED, INDEXED, ITERATED, LISTED, MULTIPLIED, NEGATED,
+    REMAINDER, SLICED, SUBSCRIPTED, TOUCHED, UNPACKED,
 };
 use crate::nodes::{self, again, ask, call_of, refusal};
 use minijinja::Value;
@@ -277,7 +278,7 @@ fn expression<'a>(expr: &Expr<'a>) -> Expr<'a> {
         )),
         Expr::Call(node) => ask(BOUNDED, Expr::Call(again(node, call(node)))),
         Expr::List(node) => ask(
-            BOUNDED,
+            LISTED,
             Expr::List(again(
                 node,
                 ast::List {

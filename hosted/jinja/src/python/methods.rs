@@ -4,7 +4,8 @@ use super::arguments::bound;
 use super::{format, texts};
 use crate::error::fail;
 use crate::values::{
-    View, equal, escaped, integer, is_printable, items, like, real, repr, text, type_name, whole,
+    Local, View, equal, escaped, integer, is_printable, items, like, real, repr, text, type_name,
+    whole,
 };
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
@@ -13,7 +14,7 @@ use minijinja::{Error, Value};
 ///
 /// # Errors
 /// The method does not exist, or its arguments are invalid; methods that modify a value are
-/// refused, as in jinja2's sandbox.
+/// refused, as in jinja2's sandbox, except those of a list that the template wrote.
 pub(crate) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => of_text(value, method, args),
@@ -44,6 +45,9 @@ fn of_number(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error
 }
 
 fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    if let ("append" | "extend" | "insert" | "pop", Some(list)) = (method, Local::get(value)) {
+        return change(list, method, args);
+    }
     let all = items(value)?;
     match method {
         "count" | "index" if value.kind() == ValueKind::Seq => {
@@ -67,6 +71,49 @@ fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
         }
         _ => unknown(value, method),
     }
+}
+
+/// Changes a list that the template made.
+fn change(list: &Local, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match method {
+        "append" => {
+            let [item] = bound(method, ["object"], 1, args)?;
+            list.items().extend(item);
+        }
+        "extend" => {
+            let [more] = bound(method, ["iterable"], 1, args)?;
+            let more = items(&more.unwrap_or_default())?;
+            list.items().extend(more);
+        }
+        "insert" => {
+            let [at, item] = bound(method, ["index", "object"], 2, args)?;
+            let (at, mut items) = (at.unwrap_or_default(), list.items());
+            let at = usize::try_from(place(method, &at, items.len())?).unwrap_or(0);
+            let at = at.min(items.len());
+            items.insert(at, item.unwrap_or_default());
+        }
+        _ => {
+            let [at] = bound(method, ["index"], 0, args)?;
+            let mut items = list.items();
+            let at = place(method, &at.unwrap_or_else(|| Value::from(-1)), items.len())?;
+            let at = usize::try_from(at).ok().filter(|at| *at < items.len());
+            return at.map_or_else(
+                || fail("pop: there is no such item"),
+                |at| Ok(items.remove(at)),
+            );
+        }
+    }
+    Ok(Value::from(()))
+}
+
+/// The index that counts from the beginning.
+fn place(method: &str, at: &Value, len: usize) -> Result<i64, Error> {
+    let at = integer(method, at)?;
+    Ok(if at < 0 {
+        at.saturating_add_unsigned(len as u64)
+    } else {
+        at
+    })
 }
 
 fn changing(method: &str) -> Result<Value, Error> {

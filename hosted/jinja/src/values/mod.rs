@@ -1,11 +1,13 @@
 //! Python's values: `str`, `repr`, `==`, `<`, `iter` and so on, and the types that minijinja lacks.
 
 mod group;
+mod local;
 mod number;
 mod once;
 mod view;
 
 pub(crate) use group::Group;
+pub(crate) use local::Local;
 pub(crate) use number::number;
 pub(crate) use once::Once;
 pub(crate) use view::View;
