@@ -1,5 +1,6 @@
 //! The formats in which models reason and call functions.
 
+use super::marks::{DEEPSEEK_V31, NAMED, NameMarks, OBJECTS, ObjectMarks, TAGS, TagMarks};
 use super::tool::Tool;
 use core::fmt::Write as _;
 use serde_json::Value;
@@ -16,8 +17,12 @@ pub struct Dialect {
 pub(super) enum Format {
     /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`.
     Hermes,
-    /// `<tool_call><function=..><parameter=..>..</parameter></function></tool_call>`.
-    QwenCoder,
+    /// Arguments between tags.
+    Tags(&'static TagMarks),
+    /// A name and an object.
+    Named(&'static NameMarks),
+    /// Objects between two marks.
+    Objects(&'static ObjectMarks),
     /// `{"name": .., "parameters": ..}` as the whole answer, or after `<|python_tag|>`.
     Llama3,
     /// `[TOOL_CALLS][{"name": .., "arguments": ..}]`.
@@ -28,8 +33,6 @@ pub(super) enum Format {
     Gemma,
     /// Between marks: `function`, a separator, the name, and the arguments in a block of code.
     DeepSeekV3,
-    /// Between marks: the name, a separator, the arguments.
-    DeepSeekV31,
     /// Channels, and a recipient in a message's header.
     Harmony,
     /// `<|START_ACTION|>[{"tool_name": .., "parameters": ..}]<|END_ACTION|>`.
@@ -45,12 +48,12 @@ impl Dialect {
         let has = |text: &str| source.contains(text);
         let format = if has("<|channel|>") && has("<|message|>") {
             Format::Harmony
-        } else if has(deepseek::CALLS) || has(deepseek::CALL) {
+        } else if has(DEEPSEEK_V31.open) || has(DEEPSEEK_V31.call) {
             // The older one puts the arguments into a code block.
             if has("```json") {
                 Format::DeepSeekV3
             } else {
-                Format::DeepSeekV31
+                Format::Named(&DEEPSEEK_V31)
             }
         } else if has(command_r::ACTION) {
             Format::CommandR
@@ -60,9 +63,9 @@ impl Dialect {
             } else {
                 Format::Mistral
             }
-        } else if has("<tool_call>") && has("<function=") && has("<parameter=") {
-            Format::QwenCoder
-        } else if has("<tool_call>") && !has("<arg_key>") {
+        } else if let Some(format) = marked(|hints| hints.iter().all(|hint| has(hint))) {
+            format
+        } else if has("<tool_call>") && !has("<invoke") {
             Format::Hermes
         } else if has(PYTHON_TAG) || (has("<|start_header_id|>") && has("ipython")) {
             Format::Llama3
@@ -84,11 +87,16 @@ impl Dialect {
     /// A dialect by its name, with the usual reasoning marks of its models.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        let (_, format) = NAMES.into_iter().find(|(known, _)| *known == name)?;
+        let format = NAMES.iter().find(|(known, _)| *known == name);
+        let format = format
+            .map(|(_, format)| *format)
+            .or_else(|| marked_as(name))?;
         let reasoning = match format {
             Format::Harmony => HARMONY_REASONING,
             Format::CommandR => command_r::THINKING,
             Format::Mistral | Format::MistralArgs => REASONING[1],
+            _ if name == "seed-oss" => REASONING[2],
+            _ if name == "apertus" => REASONING[3],
             _ => REASONING[0],
         };
         Some(Self {
@@ -97,12 +105,18 @@ impl Dialect {
         })
     }
 
-    /// `hermes`, `qwen3-coder`, `llama3`, `mistral`, `mistral-args`, `gemma`, `deepseek-v3`,
-    /// `deepseek-v3.1`, `harmony`, `command-r` or `generic`.
+    /// The name that [`Self::from_name`] takes, such as `hermes`, `qwen3-coder`, `glm` or `kimi-k2`.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        let found = NAMES.iter().find(|(_, format)| *format == self.format);
-        found.map_or("generic", |(name, _)| name)
+        match self.format {
+            Format::Tags(marks) => marks.name,
+            Format::Named(marks) => marks.name,
+            Format::Objects(marks) => marks.name,
+            format => {
+                let found = NAMES.iter().find(|(_, known)| *known == format);
+                found.map_or("generic", |(name, _)| name)
+            }
+        }
     }
 
     /// What begins and ends reasoning, if the model reasons.
@@ -172,6 +186,29 @@ impl Dialect {
     }
 }
 
+/// The first format of tags, names or objects whose hints are wanted.
+fn marked(wants: impl Fn(&[&str]) -> bool) -> Option<Format> {
+    let tags = TAGS.into_iter().find(|marks| wants(marks.hints));
+    let named = || {
+        NAMED
+            .into_iter()
+            .find(|marks| !marks.hints.is_empty() && wants(marks.hints))
+    };
+    let objects = || OBJECTS.into_iter().find(|marks| wants(marks.hints));
+    tags.map(Format::Tags)
+        .or_else(|| named().map(Format::Named))
+        .or_else(|| objects().map(Format::Objects))
+}
+
+fn marked_as(name: &str) -> Option<Format> {
+    let tags = TAGS.into_iter().find(|marks| marks.name == name);
+    let named = NAMED.into_iter().find(|marks| marks.name == name);
+    let objects = OBJECTS.into_iter().find(|marks| marks.name == name);
+    tags.map(Format::Tags)
+        .or(named.map(Format::Named))
+        .or(objects.map(Format::Objects))
+}
+
 /// A tool as one line of JSON.
 fn plain(tool: &Tool) -> String {
     let value = tool.to_value();
@@ -186,24 +223,23 @@ const fn mixed(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-const NAMES: [(&str, Format); 11] = [
+const NAMES: [(&str, Format); 9] = [
     ("hermes", Format::Hermes),
-    ("qwen3-coder", Format::QwenCoder),
     ("llama3", Format::Llama3),
     ("mistral", Format::Mistral),
     ("mistral-args", Format::MistralArgs),
     ("gemma", Format::Gemma),
     ("deepseek-v3", Format::DeepSeekV3),
-    ("deepseek-v3.1", Format::DeepSeekV31),
     ("harmony", Format::Harmony),
     ("command-r", Format::CommandR),
     ("generic", Format::Generic),
 ];
 
-const REASONING: [(&str, &str); 3] = [
+const REASONING: [(&str, &str); 4] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
 ];
 const HARMONY_REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
 
@@ -212,15 +248,6 @@ pub(super) const TOOL_CODE: (&str, &str) = ("```tool_code", "```");
 pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
 pub(super) const MISTRAL_ARGS: &str = "[ARGS]";
-
-/// Marks of DeepSeek's models.
-pub(super) mod deepseek {
-    pub(in super::super) const CALLS: &str = "<｜tool▁calls▁begin｜>";
-    pub(in super::super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
-    pub(in super::super) const CALL: &str = "<｜tool▁call▁begin｜>";
-    pub(in super::super) const CALL_END: &str = "<｜tool▁call▁end｜>";
-    pub(in super::super) const SEPARATOR: &str = "<｜tool▁sep｜>";
-}
 
 /// Marks of Cohere's models.
 pub(super) mod command_r {

@@ -8,6 +8,7 @@
 
 mod constrain;
 mod dialect;
+mod marks;
 mod parser;
 mod past;
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Past calls and their results as text, for templates that do not write them.
 
 use super::dialect::{
-    Dialect, Format, MISTRAL_ARGS, MISTRAL_CALLS, TOOL_CALL, TOOL_CODE, command_r, deepseek,
-    harmony,
+    Dialect, Format, MISTRAL_ARGS, MISTRAL_CALLS, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
-use core::fmt::Write as _;
+use super::marks::{DEEPSEEK_V31, NameMarks, TagMarks};
 use serde_json::{Map, Value};
 
 impl Dialect {
@@ -13,20 +12,35 @@ impl Dialect {
     pub fn call_text(&self, name: &str, arguments: &str) -> String {
         let key = Value::from(name);
         let block = |(open, close): (&str, &str), call: String| format!("{open}\n{call}\n{close}");
-        let deepseek = |call: String| {
-            let (open, close) = (deepseek::CALLS, deepseek::CALLS_END);
-            format!(
-                "{open}{}{call}{}{close}",
-                deepseek::CALL,
-                deepseek::CALL_END
-            )
-        };
         match self.format {
             Format::Hermes | Format::Generic => {
                 let call = format!("{{\"name\": {key}, \"arguments\": {arguments}}}");
                 block(TOOL_CALL, call)
             }
-            Format::QwenCoder => block(TOOL_CALL, tags(name, arguments)),
+            Format::Tags(marks) => tags(marks, name, arguments),
+            Format::Named(marks) => {
+                let NameMarks {
+                    open,
+                    close,
+                    call,
+                    lead,
+                    separator,
+                    call_end,
+                    ..
+                } = marks;
+                let number = if marks.is_numbered { ":0" } else { "" };
+                format!("{open}{call}{lead}{name}{number}{separator}{arguments}{call_end}{close}")
+            }
+            Format::Objects(marks) => {
+                let call = match marks.is_keyed {
+                    true => format!("{{{key}: {arguments}}}"),
+                    false => format!("{{\"name\": {key}, \"arguments\": {arguments}}}"),
+                };
+                match marks.separator {
+                    "\n" => format!("{}\n{call}\n{}", marks.open, marks.close),
+                    _ => format!("{}[{call}]{}", marks.open, marks.close),
+                }
+            }
             Format::Llama3 => format!("{{\"name\": {key}, \"parameters\": {arguments}}}"),
             Format::Mistral => {
                 format!("{MISTRAL_CALLS}[{{\"name\": {key}, \"arguments\": {arguments}}}]")
@@ -37,12 +51,18 @@ impl Dialect {
                 block(TOOL_CODE, call)
             }
             Format::DeepSeekV3 => {
-                let separator = deepseek::SEPARATOR;
-                deepseek(format!(
-                    "function{separator}{name}\n```json\n{arguments}\n```"
-                ))
+                let NameMarks {
+                    open,
+                    close,
+                    call,
+                    separator,
+                    call_end,
+                    ..
+                } = DEEPSEEK_V31;
+                format!(
+                    "{open}{call}function{separator}{name}\n```json\n{arguments}\n```{call_end}{close}"
+                )
             }
-            Format::DeepSeekV31 => deepseek(format!("{name}{}{arguments}", deepseek::SEPARATOR)),
             Format::Harmony => {
                 let (channel, functions) = (harmony::CHANNEL, harmony::FUNCTIONS);
                 let (constrain, message) = (harmony::CONSTRAIN, harmony::MESSAGE);
@@ -69,15 +89,30 @@ impl Dialect {
 }
 
 /// A call in which each argument is between tags; strings have no quotes there.
-fn tags(name: &str, arguments: &str) -> String {
+fn tags(marks: &TagMarks, name: &str, arguments: &str) -> String {
     let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
-    let mut text = format!("<function={name}>\n");
+    let mut text = String::from(marks.open);
+    if !marks.close.is_empty() {
+        text.push('\n');
+    }
+    text.extend([marks.call, name, marks.name_end]);
     for (key, value) in arguments {
+        let key_end = marks.key_ends[usize::from(!value.is_string())];
         let value = value
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned);
-        // Writing to a string cannot fail.
-        let _ = write!(text, "<parameter={key}>\n{value}\n</parameter>\n");
+        text.extend([
+            marks.key,
+            &key,
+            key_end,
+            marks.value,
+            &value,
+            marks.value_end,
+        ]);
     }
-    text + "</function>"
+    text.push_str(marks.call_end);
+    if !marks.close.is_empty() {
+        text.extend(["\n", marks.close]);
+    }
+    text
 }

@@ -2,8 +2,9 @@
 
 use super::Trigger;
 use crate::assistant::dialect::{
-    Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, deepseek, harmony,
+    Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
+use crate::assistant::marks::{DEEPSEEK_V31, NameMarks, ObjectMarks};
 use crate::grammar::{Part, quoted};
 
 /// Calls are `opening head lead call`, then `separator head call` for each further one, then `close`.
@@ -22,7 +23,7 @@ impl Frame {
     pub(super) fn of(format: Format) -> Self {
         let none = Vec::new;
         match format {
-            Format::Hermes | Format::QwenCoder | Format::Generic => Self {
+            Format::Hermes | Format::Generic => Self {
                 triggers: vec![TOOL_CALL.0.into()],
                 opening: none(),
                 head: marks(TOOL_CALL.0),
@@ -64,20 +65,31 @@ impl Frame {
                 close: text("\n```"),
             }
             .opened_by(TOOL_CODE.0),
-            Format::DeepSeekV3 | Format::DeepSeekV31 => Self {
-                triggers: vec![deepseek::CALLS.into()],
-                opening: none(),
+            Format::Tags(tags) if tags.is_shared => Self {
+                triggers: vec![tags.open.into()],
+                opening: marks(tags.open),
                 head: none(),
-                lead: marks(deepseek::CALL),
-                separator: [
-                    marks(deepseek::CALL_END),
-                    lark("\"\\n\"? "),
-                    marks(deepseek::CALL),
-                ]
-                .concat(),
-                close: [marks(deepseek::CALL_END), marks(deepseek::CALLS_END)].concat(),
+                lead: none(),
+                separator: none(),
+                close: marks(tags.close),
+            },
+            Format::Tags(tags) => {
+                let close = match tags.close {
+                    "" => none(),
+                    close => marks(close),
+                };
+                Self {
+                    triggers: vec![tags.open.into()],
+                    opening: none(),
+                    head: marks(tags.open),
+                    lead: none(),
+                    separator: [close.clone(), lark("\"\\n\"? ")].concat(),
+                    close,
+                }
             }
-            .opened_by(deepseek::CALLS),
+            Format::DeepSeekV3 => Self::named(&DEEPSEEK_V31),
+            Format::Named(named) => Self::named(named),
+            Format::Objects(objects) => Self::objects(objects),
             Format::Harmony => {
                 let head = format!("{}commentary to={}", harmony::CHANNEL, harmony::FUNCTIONS);
                 Self {
@@ -98,6 +110,54 @@ impl Frame {
                 close: [lark("/[ \\n]{1,8}/? \"]\" "), marks(command_r::ACTION_END)].concat(),
             }
             .opened_by(command_r::ACTION),
+        }
+    }
+
+    fn named(named: &NameMarks) -> Self {
+        let end = marks(named.call_end);
+        let separator = [end.clone(), lark("\"\\n\"? ")].concat();
+        let call = marks(named.call);
+        if named.open.is_empty() {
+            return Self {
+                triggers: vec![named.call.into()],
+                opening: Vec::new(),
+                head: call,
+                lead: Vec::new(),
+                separator,
+                close: end,
+            };
+        }
+        Self {
+            triggers: vec![named.open.into()],
+            opening: marks(named.open),
+            head: Vec::new(),
+            lead: call.clone(),
+            separator: [separator, call].concat(),
+            close: [end, marks(named.close)].concat(),
+        }
+    }
+
+    fn objects(objects: &ObjectMarks) -> Self {
+        let [lead, separator, close] = match objects.separator {
+            "\n" => ["\"\\n\"? ", "\"\\n\" ", "\"\\n\"? "],
+            _ => [
+                "\"[\" /[ \\n]{1,8}/? ",
+                "\",\" /[ \\n]{1,8}/? ",
+                "/[ \\n]{1,8}/? \"]\" ",
+            ],
+        }
+        .map(lark);
+        let mark = match objects.close {
+            "" => Vec::new(),
+            mark => marks(mark),
+        };
+        Self {
+            triggers: vec![objects.open.into()],
+            opening: marks(objects.open),
+            head: Vec::new(),
+            lead,
+            separator,
+            close: [close, mark].concat(),
         }
     }
 

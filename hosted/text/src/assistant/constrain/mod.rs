@@ -71,7 +71,7 @@ impl Dialect {
     ///
     /// If a call is required, the answer is reasoning, if the model reasons, and then one call, or one
     /// or more if `parallel`. If the model may choose, this applies to the text after a trigger.
-    /// Arguments match their JSON schema, except strings between tags (qwen3-coder), for which only
+    /// Arguments match their JSON schema, except strings between tags (qwen3-coder and others), for which only
     /// `enum` and `const` are enforced.
     #[must_use]
     pub fn call_grammar(
@@ -258,11 +258,31 @@ impl Dialect {
                 arguments(parts);
                 lark(parts, "\"}\" \"\\n\"?");
             }
-            Format::QwenCoder => {
+            Format::Tags(marks) => {
                 lark(parts, "\"\\n\"? ");
-                text(parts, &format!("<function={name}>\n"));
-                parameters::tags(parts, tool);
-                lark(parts, "\"</function>\" \"\\n\"?");
+                parameters::spell(parts, &[marks.call, name, marks.name_end].concat(), marks);
+                parameters::tags(parts, tool, marks);
+                parameters::spell(parts, marks.call_end, marks);
+                lark(parts, "\"\\n\"?");
+            }
+            Format::Named(marks) => {
+                text(parts, &[marks.lead, name].concat());
+                if marks.is_numbered {
+                    lark(parts, "\":\" /[0-9]{1,4}/ ");
+                }
+                parts.extend(frame::marks(marks.separator));
+                arguments(parts);
+            }
+            Format::Objects(marks) => {
+                text(
+                    parts,
+                    &match marks.is_keyed {
+                        true => format!("{{{key}: "),
+                        false => format!("{{\"name\": {key}, \"arguments\": "),
+                    },
+                );
+                arguments(parts);
+                lark(parts, "\"}\"");
             }
             Format::Llama3 => {
                 let key = key.to_string();
@@ -287,15 +307,10 @@ impl Dialect {
             }
             Format::DeepSeekV3 => {
                 lark(parts, "\"function\" ");
-                parts.extend(frame::marks(super::dialect::deepseek::SEPARATOR));
+                parts.extend(frame::marks(super::marks::DEEPSEEK_V31.separator));
                 text(parts, &format!("{name}\n```json\n"));
                 arguments(parts);
                 lark(parts, "\"\\n```\"");
-            }
-            Format::DeepSeekV31 => {
-                text(parts, name);
-                parts.extend(frame::marks(super::dialect::deepseek::SEPARATOR));
-                arguments(parts);
             }
             Format::Harmony => {
                 text(parts, name);

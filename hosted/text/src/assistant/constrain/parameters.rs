@@ -1,6 +1,7 @@
 //! Arguments of calls: one object for all, or each between tags.
 
 use super::lark;
+use crate::assistant::marks::TagMarks;
 use crate::assistant::parser::is_text;
 use crate::assistant::tool::Tool;
 use crate::grammar::{Part, quoted};
@@ -27,7 +28,7 @@ pub(super) fn schema(tool: &Tool) -> String {
 }
 
 /// Each argument between tags, in the order of the schema.
-pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
+pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool, marks: &TagMarks) {
     parts.push(Part::Check(schema(tool)));
     let object = |key: &str| tool.parameters.get(key).and_then(Value::as_object);
     let required = tool.parameters.get("required").and_then(Value::as_array);
@@ -51,12 +52,18 @@ pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
         if !is_required {
             lark(parts, "(");
         }
-        lark(parts, &(quoted(&format!("<parameter={name}>\n")) + " "));
-        if schema.is_none_or(is_text) {
-            text(parts, schema.unwrap_or(&any), tool);
+        let is_text = schema.is_none_or(is_text);
+        let key_end = marks.key_ends[usize::from(!is_text)];
+        spell(
+            parts,
+            &[marks.key, name, key_end, marks.value].concat(),
+            marks,
+        );
+        if is_text {
+            text(parts, schema.unwrap_or(&any), tool, marks);
         } else {
             parts.push(Part::Json(on_its_own(schema.unwrap_or(&any), tool)));
-            lark(parts, "\"\\n</parameter>\\n\" ");
+            spell(parts, marks.value_end, marks);
         }
         if !is_required {
             lark(parts, ")? ");
@@ -64,29 +71,53 @@ pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool) {
     }
 }
 
+/// Text in which tags may be control tokens, if the format is loose.
+pub(super) fn spell(parts: &mut Vec<Part>, text: &str, marks: &TagMarks) {
+    if !marks.is_loose {
+        return lark(parts, &(quoted(text) + " "));
+    }
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let end = match first {
+            '<' => rest.find('>').map_or(rest.len(), |at| at + 1),
+            '\n' => 1,
+            _ => rest.find(['<', '\n']).unwrap_or(rest.len()),
+        };
+        match first {
+            '<' => parts.push(Part::Mark(rest[..end].to_owned())),
+            '\n' => lark(parts, "\"\\n\"? "),
+            _ => lark(parts, &(quoted(&rest[..end]) + " ")),
+        }
+        rest = &rest[end..];
+    }
+}
+
 /// A string without quotes, followed by the closing tag.
-fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool) {
+fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &TagMarks) {
+    let mark = marks.value_end.trim();
+    let after = &marks.value_end[marks.value_end.trim_end().len()..];
     let says_more = |keys: &Map<String, Value>| keys.keys().any(|key| !ANY_TEXT.contains(&&**key));
     if schema.as_object().is_some_and(says_more) {
-        return parts.push(Part::Text {
+        parts.push(Part::Text {
             schema: on_its_own(schema, tool),
-            mark: "</parameter>".into(),
-            end: "\n</parameter>\n".into(),
+            mark: mark.into(),
+            end: marks.value_end.trim_end().into(),
         });
+        return spell(parts, after, marks);
     }
     let values = match (schema.get("enum"), schema.get("const")) {
         (_, Some(value)) => core::slice::from_ref(value),
         (Some(Value::Array(values)), None) => values,
         _ => {
-            parts.push(Part::Until("</parameter>".into()));
-            return lark(parts, "\"\\n\" ");
+            parts.push(Part::Until(mark.into()));
+            return spell(parts, after, marks);
         }
     };
     // A single pattern: as alternatives, thousands of values would be too many for a rule.
     let values = values.iter().filter_map(Value::as_str);
     let values: Vec<String> = values.map(escaped).collect();
     lark(parts, &format!("/({})/ ", values.join("|")));
-    lark(parts, "\"\\n</parameter>\\n\" ");
+    spell(parts, marks.value_end, marks);
 }
 
 /// A pattern that matches only this text.

@@ -1,8 +1,9 @@
-//! Calls that are a name followed by a JSON object: the formats of newer Mistral models, DeepSeek and gpt-oss.
+//! Calls that are a name followed by a JSON object: the formats of newer Mistral models, DeepSeek, Kimi and gpt-oss.
 
 use super::event::{Event, Step};
 use super::value::{Place, Value, is_json};
-use crate::assistant::dialect::{MISTRAL_ARGS, deepseek};
+use crate::assistant::dialect::MISTRAL_ARGS;
+use crate::assistant::marks::NameMarks;
 
 /// Parses one call.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub(super) struct Named {
     separator: &'static str,
     /// The mark that ends the call; empty if the call ends with its object.
     close: &'static str,
+    /// The marks of a format that has more of them.
+    marks: Option<&'static NameMarks>,
     value: Value,
     /// The text read after the arguments.
     tail: String,
@@ -31,13 +34,11 @@ impl Named {
         Self::new(At::Head, String::new(), MISTRAL_ARGS, "")
     }
 
-    pub(super) fn deepseek() -> Self {
-        Self::new(
-            At::Head,
-            String::new(),
-            deepseek::SEPARATOR,
-            deepseek::CALL_END,
-        )
+    pub(super) fn marked(marks: &'static NameMarks) -> Self {
+        Self {
+            marks: Some(marks),
+            ..Self::new(At::Head, String::new(), marks.separator, marks.call_end)
+        }
     }
 
     pub(super) fn of_message(name: String) -> Self {
@@ -50,6 +51,7 @@ impl Named {
             head,
             separator,
             close,
+            marks: None,
             value: Value::default(),
             tail: String::new(),
         }
@@ -120,15 +122,20 @@ impl Named {
     /// The function's name in the head.
     fn name(&self) -> Option<String> {
         let head = &*self.head;
-        let name = if self.separator == deepseek::SEPARATOR {
+        let name = if let Some(marks) = self.marks {
             let (before, behind) = head.split_once(self.separator)?;
-            // Older models write the kind of the tool before the separator.
+            // Older models of DeepSeek write the kind of the tool before the separator.
             let behind = behind.trim();
-            let behind = behind.strip_suffix("```json").unwrap_or(behind);
-            if behind.trim().is_empty() {
-                before
+            let behind = behind.strip_suffix("```json").unwrap_or(behind).trim();
+            let name = if behind.is_empty() {
+                before.trim()
             } else {
                 behind
+            };
+            let name = name.strip_prefix(marks.lead).unwrap_or(name);
+            match name.rsplit_once(':').filter(|_| marks.is_numbered) {
+                Some((name, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
+                _ => name,
             }
         } else {
             // An id may follow the name.

@@ -10,6 +10,8 @@ pub(super) struct Objects {
     close: &'static str,
     /// Whether an object with a key that calls do not have is refused as a call.
     is_strict: bool,
+    /// Whether the only key of an object is the name, and its value the arguments.
+    is_keyed: bool,
     at: At,
     list: List,
     n_calls: usize,
@@ -62,6 +64,7 @@ impl Objects {
         Self {
             close,
             is_strict,
+            is_keyed: false,
             at: At::Gap,
             list: List::None,
             n_calls: 0,
@@ -73,10 +76,17 @@ impl Objects {
         }
     }
 
+    pub(super) fn keyed(close: &'static str) -> Self {
+        Self {
+            is_keyed: true,
+            ..Self::new(close, false)
+        }
+    }
+
     pub(super) fn push(&mut self, c: char, events: &mut Vec<Event>) -> Step {
         match self.at {
             At::Gap => return self.gap(c),
-            At::InKey => return self.in_key(c),
+            At::InKey => return self.in_key(c, events),
             At::InValue => return self.in_value(c, events),
             _ if c.is_whitespace() => {}
             At::Key if c == '"' => {
@@ -145,7 +155,7 @@ impl Objects {
         }
     }
 
-    fn in_key(&mut self, c: char) -> Step {
+    fn in_key(&mut self, c: char, events: &mut Vec<Event>) -> Step {
         if self.value.push(c) != Place::Last {
             return Step::More;
         }
@@ -153,6 +163,12 @@ impl Objects {
             return Step::Bad;
         };
         self.field = match key.as_str() {
+            _ if self.is_keyed && self.name.is_none() => {
+                events.push(Event::Begin(key.clone()));
+                self.name = Some(key);
+                Field::Arguments
+            }
+            _ if self.is_keyed => return Step::Bad,
             "name" | "tool_name" => Field::Name,
             "arguments" | "parameters" => Field::Arguments,
             "type" | "id" | "tool_call_id" => Field::Other,
@@ -160,6 +176,7 @@ impl Objects {
             _ => Field::Other,
         };
         let again = match self.field {
+            _ if self.is_keyed => false,
             Field::Name => self.name.is_some(),
             Field::Arguments => self.arguments != Arguments::None,
             Field::Other => false,

@@ -4,6 +4,7 @@ use super::event::{Event, Step};
 use super::named::Named;
 use super::objects::Objects;
 use super::xml::Xml;
+use crate::assistant::marks::{NameMarks, QWEN_CODER, TagMarks};
 use crate::assistant::tool::Tool;
 
 /// Parses the text after the mark that begins calls.
@@ -32,8 +33,12 @@ pub(super) enum Kind {
     Open,
     /// A list of objects, or a name and an object.
     Mistral,
-    /// DeepSeek's format.
-    DeepSeek,
+    /// A name, a separator and an object.
+    Named(&'static NameMarks),
+    /// Tags.
+    Tags(&'static TagMarks),
+    /// A list of objects whose only key is the name.
+    Keyed(&'static str),
 }
 
 impl Reader {
@@ -49,14 +54,16 @@ impl Reader {
                 return Step::More;
             }
             *self = match (*kind, c) {
-                (Kind::Block(close), '<') => Self::Xml(Xml::new(close)),
+                (Kind::Block(_), '<') => Self::Xml(Xml::new(&QWEN_CODER)),
+                (Kind::Tags(tags), _) => Self::Xml(Xml::new(tags)),
                 (Kind::Block(close) | Kind::List(close), _) => {
                     Self::Objects(Objects::new(close, false))
                 }
                 (Kind::Bare, _) => Self::Objects(Objects::new("", true)),
                 (Kind::Open, _) | (Kind::Mistral, '[') => Self::Objects(Objects::new("", false)),
                 (Kind::Mistral, _) => Self::Named(Named::mistral()),
-                (Kind::DeepSeek, _) => Self::Named(Named::deepseek()),
+                (Kind::Named(marks), _) => Self::Named(Named::marked(marks)),
+                (Kind::Keyed(close), _) => Self::Objects(Objects::keyed(close)),
             };
         }
         match self {

@@ -2,8 +2,9 @@
 
 use super::reader::Kind;
 use crate::assistant::dialect::{
-    Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, deepseek, harmony,
+    Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
+use crate::assistant::marks::{DEEPSEEK_V31, NameMarks, QWEN_CODER};
 
 /// The effect of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +56,38 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
         (open, Action::Call(Kind::Block(close), close))
     };
     match dialect.format {
-        Format::Hermes | Format::QwenCoder | Format::Generic => {
+        Format::Hermes | Format::Generic => {
             marks.push(block(TOOL_CALL));
             marks.push((TOOL_CALL.1, Action::Drop));
+        }
+        Format::Tags(tags) => {
+            let close = match tags.close {
+                "" => tags.call_end,
+                close => close,
+            };
+            // Its models also write objects between these marks.
+            let kind = match tags == &QWEN_CODER {
+                true => Kind::Block(close),
+                false => Kind::Tags(tags),
+            };
+            marks.push((tags.open, Action::Call(kind, close)));
+            marks.push((close, Action::Drop));
+        }
+        Format::Named(named) => marks.extend(named_calls(named)),
+        Format::DeepSeekV3 => marks.extend(named_calls(&DEEPSEEK_V31)),
+        Format::Objects(objects) => {
+            let close = objects.close;
+            let kind = match objects.is_keyed {
+                true => Kind::Keyed(close),
+                false => Kind::List(close),
+            };
+            marks.push((objects.open, Action::Call(kind, close)));
+            marks.extend(Some((close, Action::Drop)).filter(|_| !close.is_empty()));
         }
         Format::Gemma => marks.push(block(TOOL_CODE)),
         Format::Llama3 => marks.push((PYTHON_TAG, Action::Call(Kind::Open, ""))),
         Format::Mistral | Format::MistralArgs => {
             marks.push((MISTRAL_CALLS, Action::Call(Kind::Mistral, "")));
-        }
-        Format::DeepSeekV3 | Format::DeepSeekV31 => {
-            let close = deepseek::CALL_END;
-            marks.push((deepseek::CALLS, Action::Drop));
-            marks.push((deepseek::CALLS_END, Action::Drop));
-            marks.push((close, Action::Drop));
-            marks.push((deepseek::CALL, Action::Call(Kind::DeepSeek, close)));
         }
         Format::CommandR => {
             let close = command_r::ACTION_END;
@@ -79,6 +97,16 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
         Format::Harmony => {}
     }
     marks
+}
+
+fn named_calls(named: &'static NameMarks) -> Vec<(&'static str, Action)> {
+    let drops = [named.open, named.close, named.call_end];
+    let drops = drops.into_iter().filter(|mark| !mark.is_empty());
+    let begin = Action::Call(Kind::Named(named), named.call_end);
+    drops
+        .map(|mark| (mark, Action::Drop))
+        .chain([(named.call, begin)])
+        .collect()
 }
 
 pub(super) fn reasoning(dialect: &Dialect) -> Vec<(&'static str, Action)> {

@@ -1,15 +1,16 @@
 //! Calls as tags, which are converted to JSON: `<function=f>`, then `<parameter=p>`, a value and
-//! `</parameter>` for each argument, then `</function>`.
+//! `</parameter>` for each argument, then `</function>`, and the like.
 
 use super::event::{Event, Step};
 use super::marks::overlap;
+use crate::assistant::marks::TagMarks;
 use crate::assistant::tool::Tool;
 use serde_json::Value;
 
 /// Parses such calls up to a closing mark.
 #[derive(Clone, Debug)]
 pub(super) struct Xml {
-    close: &'static str,
+    marks: &'static TagMarks,
     at: At,
     /// The beginning of a tag, a name, or the part of a value that has not been reported.
     text: String,
@@ -30,14 +31,21 @@ enum At {
     /// Before a parameter or the end of the function.
     Parameters,
     ParameterName,
+    /// Before the mark of a value.
+    Open,
     Value,
 }
 
 impl Xml {
-    pub(super) fn new(close: &'static str) -> Self {
+    pub(super) fn new(marks: &'static TagMarks) -> Self {
         Self {
-            close,
-            at: At::Gap,
+            marks,
+            // Without a mark of its own, a call begins with its name.
+            at: if marks.call.is_empty() {
+                At::Name
+            } else {
+                At::Gap
+            },
             text: String::new(),
             name: String::new(),
             is_text: false,
@@ -49,27 +57,19 @@ impl Xml {
 
     pub(super) fn push(&mut self, c: char, tools: &[Tool], events: &mut Vec<Event>) -> Step {
         match self.at {
-            At::Gap | At::Parameters if self.text.is_empty() && c.is_whitespace() => Step::More,
-            At::Gap => self.gap(c),
-            At::Parameters => self.parameters(c, events),
-            At::Name | At::ParameterName if c == '>' => {
-                let name = core::mem::take(&mut self.text).trim().to_owned();
-                if name.is_empty() {
-                    return Step::Bad;
-                }
-                if self.at == At::Name {
-                    events.push(Event::Begin(name.clone()));
-                    self.name = name;
-                    self.n_parameters = 0;
-                    self.at = At::Parameters;
-                } else {
-                    self.begin_value(&name, tools, events);
-                }
+            At::Gap | At::Parameters | At::Open if self.text.is_empty() && c.is_whitespace() => {
                 Step::More
             }
-            At::Name | At::ParameterName => {
+            At::Gap => self.gap(c),
+            At::Parameters => self.parameters(c, events),
+            At::Name => self.name(c, events),
+            At::ParameterName => self.parameter_name(c, tools, events),
+            At::Open => {
                 self.text.push(c);
-                if self.text.len() > NAME_BYTES_MAX || c == '<' || c == '\n' {
+                if self.text == self.marks.value {
+                    self.text.clear();
+                    self.at = At::Value;
+                } else if !self.marks.value.starts_with(&*self.text) {
                     return Step::Bad;
                 }
                 Step::More
@@ -90,14 +90,15 @@ impl Xml {
     }
 
     fn gap(&mut self, c: char) -> Step {
+        let (call, close) = (self.marks.call, self.marks.close);
         self.text.push(c);
-        if self.text == self.close && self.n_calls > 0 {
+        if self.text == close && self.n_calls > 0 {
             return Step::Done;
         }
-        if self.text == FUNCTION {
+        if self.text == call {
             self.text.clear();
             self.at = At::Name;
-        } else if !FUNCTION.starts_with(&*self.text) && !self.close.starts_with(&*self.text) {
+        } else if !call.starts_with(&*self.text) && !close.starts_with(&*self.text) {
             self.text.pop();
             return if self.n_calls > 0 {
                 Step::Over
@@ -108,44 +109,105 @@ impl Xml {
         Step::More
     }
 
-    fn parameters(&mut self, c: char, events: &mut Vec<Event>) -> Step {
+    fn name(&mut self, c: char, events: &mut Vec<Event>) -> Step {
+        let end = self.marks.name_end.trim_end();
+        // A name without an end of its own ends at a line break or a tag.
+        let ends_here = end.is_empty() && (c == '<' || c == '\n' && !self.text.is_empty());
+        if !ends_here {
+            self.text.push(c);
+            if end.is_empty() || !self.text.ends_with(end) {
+                return self.may_be_name(end);
+            }
+            self.text.truncate(self.text.len() - end.len());
+        }
+        let name = core::mem::take(&mut self.text).trim().to_owned();
+        if name.is_empty() {
+            return Step::Bad;
+        }
+        events.push(Event::Begin(name.clone()));
+        self.name = name;
+        self.n_parameters = 0;
+        self.at = At::Parameters;
+        match c {
+            '<' if ends_here => self.parameters(c, events),
+            _ => Step::More,
+        }
+    }
+
+    fn parameter_name(&mut self, c: char, tools: &[Tool], events: &mut Vec<Event>) -> Step {
         self.text.push(c);
-        if self.text == PARAMETER {
-            self.text.clear();
-            self.at = At::ParameterName;
-        } else if self.text == FUNCTION_END {
-            self.text.clear();
-            self.at = At::Gap;
-            self.n_calls += 1;
-            let end = if self.n_parameters == 0 { "{}" } else { "}" };
-            events.extend([Event::Arguments(end.into()), Event::End]);
-        } else if !PARAMETER.starts_with(&*self.text) && !FUNCTION_END.starts_with(&*self.text) {
+        let ends = self.marks.key_ends.map(str::trim_end);
+        let Some(end) = ends.iter().position(|end| self.text.ends_with(end)) else {
+            return self.may_be_name(ends[0]);
+        };
+        self.text.truncate(self.text.len() - ends[end].len());
+        let name = core::mem::take(&mut self.text).trim().to_owned();
+        if name.is_empty() {
+            return Step::Bad;
+        }
+        let tool = tools.iter().find(|tool| tool.name == self.name);
+        let schema = tool.and_then(|tool| tool.property(&name));
+        self.is_text = match ends[0] == ends[1] {
+            true => schema.is_none_or(is_text),
+            false => end == 0,
+        };
+        self.begin_value(&name, events);
+        Step::More
+    }
+
+    /// Whether the text may become a name with this end.
+    fn may_be_name(&self, end: &str) -> Step {
+        let is_tag = self.text.contains('<') && !end.starts_with('<');
+        if self.text.len() > NAME_BYTES_MAX || is_tag || self.text.trim_start().contains('\n') {
             return Step::Bad;
         }
         Step::More
     }
 
-    fn begin_value(&mut self, name: &str, tools: &[Tool], events: &mut Vec<Event>) {
-        let tool = tools.iter().find(|tool| tool.name == self.name);
-        let schema = tool.and_then(|tool| tool.property(name));
-        self.is_text = schema.is_none_or(is_text);
+    fn parameters(&mut self, c: char, events: &mut Vec<Event>) -> Step {
+        let (key, call_end) = (self.marks.key, self.marks.call_end);
+        self.text.push(c);
+        if self.text == key {
+            self.text.clear();
+            self.at = At::ParameterName;
+        } else if self.text == call_end {
+            self.text.clear();
+            self.at = At::Gap;
+            self.n_calls += 1;
+            let end = if self.n_parameters == 0 { "{}" } else { "}" };
+            events.extend([Event::Arguments(end.into()), Event::End]);
+            if self.marks.close.is_empty() {
+                return Step::Done;
+            }
+        } else if !key.starts_with(&*self.text) && !call_end.starts_with(&*self.text) {
+            return Step::Bad;
+        }
+        Step::More
+    }
+
+    fn begin_value(&mut self, name: &str, events: &mut Vec<Event>) {
         self.is_first = true;
         let begin = if self.n_parameters == 0 { "{" } else { ", " };
         let quote = if self.is_text { "\"" } else { "" };
         let key = Value::from(name);
         events.push(Event::Arguments(format!("{begin}{key}: {quote}")));
         self.n_parameters += 1;
-        self.at = At::Value;
+        self.at = match self.marks.value {
+            "" => At::Value,
+            _ => At::Open,
+        };
     }
 
     fn value(&mut self, c: char, events: &mut Vec<Event>) {
-        // The line break after the tag is not part of the value.
-        if core::mem::take(&mut self.is_first) && c == '\n' {
+        let (end, mark) = (self.marks.value_end.trim_end(), self.marks.value_end.trim());
+        // A line break after the tag is not part of the value, if the format has one.
+        let is_lined = end.len() > mark.len();
+        if core::mem::take(&mut self.is_first) && is_lined && c == '\n' {
             return;
         }
         self.text.push(c);
-        if let Some(rest) = self.text.strip_suffix(PARAMETER_END) {
-            let rest = rest.strip_suffix('\n').unwrap_or(rest);
+        if let Some(rest) = self.text.strip_suffix(mark) {
+            let rest = rest.strip_suffix('\n').filter(|_| is_lined).unwrap_or(rest);
             let told = if self.is_text {
                 escaped(rest) + "\""
             } else {
@@ -156,7 +218,7 @@ impl Xml {
             self.at = At::Parameters;
         } else if self.is_text {
             // The one before the closing tag is not, either.
-            let held = overlap(&self.text, VALUE_END).max(overlap(&self.text, PARAMETER_END));
+            let held = overlap(&self.text, end).max(overlap(&self.text, mark));
             let clear = self.text.len() - held;
             if clear > 0 {
                 events.push(Event::Arguments(escaped(&self.text[..clear])));
@@ -199,9 +261,4 @@ fn json_of(text: &str) -> String {
     }
 }
 
-const FUNCTION: &str = "<function=";
-const FUNCTION_END: &str = "</function>";
-const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
-const VALUE_END: &str = "\n</parameter>";
 const NAME_BYTES_MAX: usize = 256;

@@ -1,5 +1,6 @@
 //! Answers in every dialect, whole and in pieces.
 
+use super::written::CALLS;
 use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool};
 use crate::test_vocabulary::Random;
 use serde_json::json;
@@ -12,7 +13,7 @@ struct Told {
     calls: Vec<(String, String)>,
 }
 
-fn tools() -> Vec<Tool> {
+pub(super) fn tools() -> Vec<Tool> {
     let tools = json!([
         {"type": "function", "function": {"name": "weather", "parameters": {
             "type": "object",
@@ -95,73 +96,6 @@ fn expected(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Told {
 
 const OSLO: &str = r#"{"city": "Oslo", "days": 2}"#;
 
-/// A dialect, an answer with one call, and one with two.
-const CALLS: [(&str, &str, &str); 11] = [
-    (
-        "hermes",
-        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>",
-        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>\n\
-         <tool_call>\n{\"arguments\": {}, \"name\": \"clock\"}\n</tool_call>",
-    ),
-    (
-        "qwen3-coder",
-        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
-        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n\
-         <tool_call>\n<function=clock>\n</function>\n</tool_call>",
-    ),
-    (
-        "llama3",
-        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}<|eot_id|>",
-        "{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}; \
-         {\"name\": \"clock\", \"parameters\": {}}",
-    ),
-    (
-        "mistral",
-        "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}, \"id\": \"abcdefghi\"}]",
-        "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}, {\"name\": \"clock\", \"arguments\": {}}]",
-    ),
-    (
-        "mistral-args",
-        "[TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\", \"days\": 2}",
-        "[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{\"city\": \"Oslo\", \"days\": 2}[TOOL_CALLS]clock[ARGS]{}",
-    ),
-    (
-        "gemma",
-        "```tool_code\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n```",
-        "```tool_code\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n{\"name\": \"clock\"}\n```",
-    ),
-    (
-        "deepseek-v3",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\", \"days\": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\", \"days\": 2}\n```<｜tool▁call▁end｜>\n\
-         <｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    ),
-    (
-        "deepseek-v3.1",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Oslo\", \"days\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Oslo\", \"days\": 2}<｜tool▁call▁end｜>\
-         <｜tool▁call▁begin｜>clock<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    ),
-    (
-        "harmony",
-        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\", \"days\": 2}<|call|>",
-        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\", \"days\": 2}<|call|>\
-         <|start|>assistant to=functions.clock<|channel|>commentary json<|message|>{}<|call|>",
-    ),
-    (
-        "command-r",
-        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}}\n]<|END_ACTION|>",
-        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2}},\n\
-         {\"tool_call_id\": \"1\", \"tool_name\": \"clock\", \"parameters\": {}}\n]<|END_ACTION|>",
-    ),
-    (
-        "generic",
-        "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}</tool_call>\n",
-        "<tool_call>\n{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Oslo\\\", \\\"days\\\": 2}\"}\n\
-         {\"name\": \"clock\", \"arguments\": null}</tool_call>",
-    ),
-];
-
 #[test]
 fn calls_are_found_in_every_dialect() {
     let prompt = |dialect| {
@@ -189,6 +123,14 @@ fn calls_are_found_in_every_dialect() {
             "command-r" => (
                 format!("<|START_RESPONSE|>I look.<|END_RESPONSE|>{one}"),
                 format!("<|START_THINKING|>Hm, {{.<|END_THINKING|>{one}"),
+            ),
+            "seed-oss" => (
+                format!("I look.\n{one}"),
+                format!("<seed:think>\nHm, {{.\n</seed:think>\n{one}"),
+            ),
+            "apertus" => (
+                format!("I look.{one}"),
+                format!("<|inner_prefix|>Hm, {{.<|inner_suffix|>{one}"),
             ),
             "mistral" | "mistral-args" => (
                 format!("I look.\n\n{one}"),
@@ -255,6 +197,21 @@ fn malformed_calls_are_content() {
             "\n<function weather>\n",
         ),
         (
+            "glm",
+            "<tool_call>{\"name\": 1}\n7</tool_call>",
+            "{\"name\": 1}\n7",
+        ),
+        (
+            "minimax-m2",
+            "<minimax:tool_call>clock</minimax:tool_call>",
+            "clock",
+        ),
+        (
+            "kimi-k2",
+            "<|tool_call_begin|>functions.f:0<|tool_call_end|>",
+            "functions.f:0",
+        ),
+        (
             "generic",
             "a < b, <tool and <tool_cal",
             "a < b, <tool and <tool_cal",
@@ -288,6 +245,21 @@ fn tags_become_json_by_the_schema() {
     let arguments = r#"{"city": "\"Oslo\"\n<b>\t\n", "days": true, "more": "7"}"#;
     let calls = [("weather", arguments)];
     check("qwen3-coder", "", answer, &expected("", "", &calls));
+}
+
+/// Some formats keep line breaks at the ends of values; some say whether a value is a text.
+#[test]
+fn values_between_tags_are_whole() {
+    let glm = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>\nOslo <b>\n</arg_value>\n\
+               <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>";
+    let arguments = r#"{"city": "\nOslo <b>\n", "days": [1, 2]}"#;
+    check("glm", "", glm, &expected("", "", &[("weather", arguments)]));
+    let dsml = "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n\
+                <｜DSML｜parameter name=\"city\" string=\"false\">7</｜DSML｜parameter>\n\
+                <｜DSML｜parameter name=\"days\" string=\"true\">7</｜DSML｜parameter>\n\
+                </｜DSML｜invoke>\n</｜DSML｜function_calls>";
+    let told = expected("", "", &[("weather", r#"{"city": 7, "days": "7"}"#)]);
+    check("deepseek-v3.2", "", dsml, &told);
 }
 
 #[test]
@@ -350,6 +322,18 @@ const PARTS: &[&str] = &[
     "é",
     "<",
     "<|python_tag|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<invoke name=\"",
+    "\">",
+    "</invoke>",
+    "<minimax:tool_call>",
+    "<|tool_call_begin|>",
+    "functions.f:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
 ];
 
 /// Pieces of marks and calls in any order: nothing panics, and splits do not matter.

@@ -49,7 +49,7 @@ fn check_both(marks: &[&str]) {
                 }
                 for seed in 0..60 {
                     let mut random = Random(0x51_7cc1 + seed * 7919);
-                    let Some(answer) = sampled(&mut grammar, tokenizer, &mut random) else {
+                    let Some(answer) = sampled(name, &mut grammar, tokenizer, &mut random) else {
                         continue;
                     };
                     let (text, calls) = read(&dialect, &answer, &end, true);

@@ -3,3 +3,4 @@
 mod answers;
 mod calls;
 mod contents;
+mod written;
