@@ -3,13 +3,14 @@
 //! Source: Jens Axboe, "Efficient IO with io_uring"; io_uring_setup(2), io_uring_enter(2), io_uring_register(2).
 
 use super::{Completions, Device, DeviceSetup, Read, stay_on};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use io_uring::types::{Fixed, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode};
+use io_uring::types::{Fixed, Timespec};
+use io_uring::{EnterFlags, IoUring, opcode, squeue};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// A ring, its buffers, and the thread that waits for it.
@@ -24,8 +25,10 @@ struct Shared {
     ring: IoUring,
     /// Begin and end of each registered buffer; empty if registering failed.
     buffers: Vec<(usize, usize)>,
-    /// Reads in the kernel.
+    /// Reads that are started and not reported.
     n_reading: AtomicUsize,
+    queue: Mutex<Queue>,
+    is_ending: AtomicBool,
     /// Kept open as long as the ring uses them.
     _files: Vec<super::DeviceFile>,
 }
@@ -36,7 +39,19 @@ impl core::fmt::Debug for Shared {
     }
 }
 
-/// Marks the entry that ends the thread.
+/// Entries on their way to the kernel. The lock is held for all uses of the ring's submission queue.
+#[derive(Default)]
+struct Queue {
+    /// In the ring, and not taken by the kernel.
+    waiting: VecDeque<u64>,
+    /// Entries that the kernel will never take.
+    refused: Vec<u64>,
+    /// The error number that refused them. What is in the ring stays there, so nothing is submitted any more: its
+    /// memory may be in use for something else.
+    errno: Option<i32>,
+}
+
+/// Marks the entry that wakes the thread at the end.
 const END: u64 = u64::MAX;
 
 /// Whether a ring can be made here, or why not.
@@ -101,6 +116,8 @@ impl Uring {
             ring,
             buffers,
             n_reading: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            is_ending: AtomicBool::new(false),
             _files: setup.files,
         });
         let (in_thread, completions, cpus) = (shared.clone(), setup.completions, setup.cpus);
@@ -115,19 +132,6 @@ impl Uring {
             thread: Mutex::new(Some(thread)),
             notes,
         }))
-    }
-
-    fn push(&self, entry: &io_uring::squeue::Entry) {
-        loop {
-            // SAFETY: one thread at a time starts reads, by the trait's contract, and this is the only use.
-            let mut queue = unsafe { self.shared.ring.submission_shared() };
-            // SAFETY: files and memory of the entry are valid until it is done, by the trait's contract.
-            if unsafe { queue.push(entry) }.is_ok() {
-                return;
-            }
-            drop(queue);
-            self.flush();
-        }
     }
 }
 
@@ -159,12 +163,11 @@ impl Device for Uring {
                 .build(),
         };
         self.shared.n_reading.fetch_add(1, Ordering::SeqCst);
-        self.push(&entry.user_data(read.token.into()));
+        self.shared.push(entry, read.token.into());
     }
 
     fn flush(&self) {
-        // Entries that the kernel does not take now (EBUSY, EINTR) are taken at the waiting thread's next call.
-        let _n = self.shared.ring.submitter().submit();
+        self.shared.submit(&mut self.shared.lock());
     }
 
     fn close(&self) {
@@ -174,7 +177,8 @@ impl Device for Uring {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            self.push(&opcode::Nop::new().build().user_data(END));
+            self.shared.is_ending.store(true, Ordering::SeqCst);
+            self.shared.push(opcode::Nop::new().build(), END);
             self.flush();
             let _ended = thread.join();
         }
@@ -188,29 +192,119 @@ impl Drop for Uring {
 }
 
 impl Shared {
-    /// Reports reads as they are done, until the end is requested and the kernel no longer writes to memory.
-    fn wait(&self, completions: &dyn Completions) {
-        let ring = &self.ring;
-        let mut is_ending = false;
-        while !is_ending || self.n_reading.load(Ordering::SeqCst) > 0 {
-            let pause = Timespec::from(completions.tick().max(Duration::from_millis(1)));
-            let args = SubmitArgs::new().timespec(&pause);
-            // A timeout and a signal are reasons to look again.
-            let _n = ring.submitter().submit_with_args(1, &args);
-            loop {
-                // SAFETY: this thread alone takes completions.
-                let Some(done) = unsafe { ring.completion_shared() }.next() else {
-                    break;
-                };
-                if done.user_data() == END {
-                    is_ending = true;
-                    continue;
-                }
-                let token = u32::try_from(done.user_data()).unwrap_or(u32::MAX);
-                let result = usize::try_from(done.result()).map_err(|_| -done.result());
-                completions.completed(token, result);
-                self.n_reading.fetch_sub(1, Ordering::SeqCst);
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, entry: squeue::Entry, token: u64) {
+        let entry = entry.user_data(token);
+        let mut queue = self.lock();
+        // SAFETY: the lock is held, so this is the only use.
+        let mut ring = unsafe { self.ring.submission_shared() };
+        // SAFETY: files and memory of the entry are valid until it is done, by the trait's contract.
+        match queue.errno.is_none() && unsafe { ring.push(&entry) }.is_ok() {
+            true => queue.waiting.push_back(token),
+            false => queue.refused.push(token),
+        }
+    }
+
+    /// Hands the kernel what is in the ring. What it has no room for now (EAGAIN, EBUSY) stays there for the waiting
+    /// thread's next call; after any other error the entries are refused.
+    fn submit(&self, queue: &mut Queue) {
+        while queue.errno.is_none() && !queue.waiting.is_empty() {
+            let result = self.ring.submitter().submit();
+            // SAFETY: the lock is held, so this is the only use.
+            let n_left = unsafe { self.ring.submission_shared() }.len();
+            let n_taken = queue.waiting.len().saturating_sub(n_left);
+            queue.waiting.drain(..n_taken);
+            match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
+                Ok(_) | Err(libc::EINTR) => {}
+                Err(libc::EAGAIN | libc::EBUSY) => return,
+                Err(errno) => queue.refuse(errno),
             }
         }
     }
+
+    /// Reports reads as they are done, until the end is requested and the kernel no longer writes to memory.
+    fn wait(&self, completions: &dyn Completions) {
+        loop {
+            let mut pause = completions.tick().max(RETRY);
+            let is_ending = self.is_ending.load(Ordering::SeqCst);
+            let mut queue = self.lock();
+            self.submit(&mut queue);
+            if is_ending && !queue.waiting.is_empty() {
+                queue.refuse(libc::ECANCELED);
+            }
+            if !queue.waiting.is_empty() || queue.errno.is_some() {
+                pause = RETRY;
+            }
+            // The ring has room for all reads at once; more are not taken.
+            let errno = queue.errno.unwrap_or(libc::EBUSY);
+            let refused = core::mem::take(&mut queue.refused);
+            drop(queue);
+            for token in refused {
+                self.report(completions, token, Err(errno));
+            }
+            if is_ending && self.n_reading.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            self.wait_for_one(pause);
+            // SAFETY: this thread alone takes completions.
+            while let Some(done) = unsafe { self.ring.completion_shared() }.next() {
+                let result = usize::try_from(done.result()).map_err(|_| -done.result());
+                self.report(completions, done.user_data(), result);
+            }
+        }
+    }
+
+    fn report(&self, completions: &dyn Completions, token: u64, result: Result<usize, i32>) {
+        // The entry that wakes the thread is not a read.
+        if let Ok(token) = u32::try_from(token) {
+            completions.completed(token, result);
+            self.n_reading.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for a completion, at most for `pause`. Unlike the methods of [`io_uring::Submitter`], it submits nothing.
+    fn wait_for_one(&self, pause: Duration) {
+        let pause = Timespec::from(pause);
+        let args = WaitArgs {
+            sigmask: 0,
+            sigmask_len: 0,
+            min_wait_us: 0,
+            pause: &raw const pause,
+        };
+        let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        let submitter = self.ring.submitter();
+        // SAFETY: the arguments are those of EXT_ARG, which `probe` has asked for; they outlive the call.
+        let waited = unsafe { submitter.enter(0, 1, flags.bits(), Some(&args)) };
+        match waited.map_err(|error| error.raw_os_error()) {
+            // A timeout and a signal are reasons to look again.
+            Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
+            // Completions come without this call, too.
+            Err(_) => std::thread::park_timeout(RETRY),
+        }
+    }
 }
+
+impl Queue {
+    fn refuse(&mut self, errno: i32) {
+        self.errno = Some(errno);
+        self.refused.extend(self.waiting.drain(..));
+    }
+}
+
+/// `io_uring_getevents_arg` of the kernel.
+#[repr(C)]
+struct WaitArgs {
+    sigmask: u64,
+    sigmask_len: u32,
+    min_wait_us: u32,
+    pause: *const Timespec,
+}
+
+/// Between looks at a ring that takes no entries.
+const RETRY: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests;
