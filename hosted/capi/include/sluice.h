@@ -529,7 +529,8 @@ typedef struct sluice_model_params {
    */
   uint32_t n_threads;
   /*
-   0 reads the file, 1 maps it. A mapped file must not be truncated while it is in use.
+   0 reads the file into memory, 1 maps it unless its experts stay on disk. If a mapped file is truncated while it
+   is in use, the process gets a SIGBUS: the library installs no signal handler.
    */
   uint32_t use_mmap;
   /*

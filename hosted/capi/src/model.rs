@@ -252,10 +252,9 @@ pub unsafe extern "C" fn sluice_model_open(
         hand_out(model, || {
             let path = c_text("path", path)?.ok_or_else(|| Failure::null("path"))?;
             let params = self::params(params)?;
-            let mode = if params.use_mmap == 0 {
-                LoadMode::Read
-            } else {
-                LoadMode::Map
+            let mode = match params.use_mmap {
+                0 => LoadMode::Read,
+                _ => LoadMode::usual(params.expert_cache_bytes > 0),
             };
             let file = ModelFile::open(Path::new(path), mode).map_err(file_failure)?;
             ModelHandle::load(file, &params)

@@ -19,7 +19,8 @@ pub struct ModelParams {
     pub struct_bytes: usize,
     /// Number of threads that load the model; 0 is one per physical core.
     pub n_threads: u32,
-    /// 0 reads the file, 1 maps it. A mapped file must not be truncated while it is in use.
+    /// 0 reads the file into memory, 1 maps it unless its experts stay on disk. If a mapped file is truncated while it
+    /// is in use, the process gets a SIGBUS: the library installs no signal handler.
     pub use_mmap: u32,
     /// Memory for a mixture's experts, in bytes: experts stay on disk, and as many as fit are cached. 0 keeps all in
     /// memory.

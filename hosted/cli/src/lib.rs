@@ -28,7 +28,8 @@ pub fn main(args: Vec<OsString>) -> u8 {
             };
         }
     };
-    if let Err(error) = output::set_up(cli.quiet, cli.log_file.as_deref()) {
+    let is_set_up = output::set_up(cli.quiet, cli.log_file.as_deref());
+    if let Err(error) = is_set_up.and_then(|()| Ok(sluice::file::report_shrunk_maps()?)) {
         output::tell_error(&error);
         return EXIT_ERROR;
     }

@@ -16,7 +16,7 @@ use sluice::core::team::{StopFlag, WORKERS_MAX};
 use sluice::draft::{DraftKind, DraftOptions};
 use sluice::experts::ExpertOptions;
 use sluice::experts::policy::EvictionPolicy;
-use sluice::file::{HashRecords, ModelFile};
+use sluice::file::{HashRecords, LoadMode, ModelFile};
 use sluice::host::isa::kernel_table;
 use sluice::host::measures::HostMeasure;
 use sluice::host::threads::PlacementOptions;
@@ -122,6 +122,9 @@ impl Arguments {
         let path = self.path(&log, stop)?;
         let mut config = core::mem::take(&mut self.config);
         let models = &mut config.models;
+        if experts.is_some() {
+            models.load_mode = LoadMode::usual(true);
+        }
         models.experts = experts;
         let adapters = core::mem::take(&mut models.adapters);
         models.adapters = adapters.with_room(self.enable_lora, self.max_lora_rank.unwrap_or(64));

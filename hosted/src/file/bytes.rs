@@ -15,9 +15,21 @@ pub enum LoadMode {
     #[default]
     Read,
     /// From a memory map: [`MappedFile`]. **The file must not be changed or truncated** until it is
-    /// loaded, or as long as a `.slc` file is in use: a file that shrinks may end the process
-    /// (SIGBUS), and reads from a file that is written to are undefined.
+    /// closed: a file that shrinks may end the process (SIGBUS, see [`super::report_shrunk_maps`]), and
+    /// reads from a file that is written to are undefined.
     Map,
+}
+
+impl LoadMode {
+    /// How a model is loaded unless a mode is asked for: mapped, but read if its experts stay on disk. Such a model is
+    /// used for long while its file is open, and a file that shrinks then ends only the steps that need its experts.
+    #[must_use]
+    pub const fn usual(leaves_experts: bool) -> Self {
+        match leaves_experts {
+            true => Self::Read,
+            false => Self::Map,
+        }
+    }
 }
 
 /// The source of a file's bytes.

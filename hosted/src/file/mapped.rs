@@ -1,6 +1,7 @@
 //! A file mapped into memory.
 
 use super::read::read_exactly;
+use super::shrunk::MapRecord;
 use super::{FileError, open_regular};
 use core::fmt;
 use core::ops::Range;
@@ -13,10 +14,10 @@ use std::path::{Path, PathBuf};
 /// A read-only, private map of a whole file. Other processes that map the file share its pages.
 ///
 /// Where a file may change, use [`super::ReadFile`]. If one changes all the same:
-/// - It shrinks: touching a page past its new end ends the process (SIGBUS).
-///   [`TensorSource::slice`] checks the file's length each time and returns `None` once it has
-///   shrunk, after which [`TensorSource::read`] reports [`SourceError::EndOfFile`]; so it is nearly
-///   always an error, but a moment remains between that check and the use of the bytes.
+/// - It shrinks: touching a page past its new end ends the process (SIGBUS), with a sentence if the program has called
+///   [`super::report_shrunk_maps`]. [`TensorSource::slice`] checks the file's length and returns `None` once it has
+///   shrunk, after which [`TensorSource::read`] reports [`SourceError::EndOfFile`]; but what was lent before, such as
+///   a header or the weights of a `.slc` file, is touched without a check.
 /// - It is written to in place: any mixture of old and new bytes is read. Core reads headers by
 ///   checked indices and copies the sizes that it relies on, so the observed effects are wrong
 ///   numbers or panics. Rust promises nothing: it assumes that bytes behind a reference do not change.
@@ -25,6 +26,8 @@ pub struct MappedFile {
     file: File,
     start: NonNull<u8>,
     len: usize,
+    /// Removed before the map.
+    record: Option<MapRecord>,
 }
 
 // SAFETY: the map is read-only and lives as long as the value; nothing in it belongs to a thread.
@@ -53,11 +56,13 @@ impl MappedFile {
         // SAFETY: a new map at an address of the kernel's choice.
         let start = unsafe { mmap(ptr::null_mut(), len, read, private, &file, 0) };
         let start = NonNull::new(start.map_err(map_error)?.cast::<u8>());
+        let start = start.ok_or_else(|| map_error(rustix::io::Errno::NOMEM))?;
         Ok(Self {
             path: path.to_path_buf(),
             file,
-            start: start.ok_or_else(|| map_error(rustix::io::Errno::NOMEM))?,
+            start,
             len,
+            record: MapRecord::new(start.addr().get(), len, path),
         })
     }
 
@@ -162,6 +167,7 @@ impl TensorSource for MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
+        self.record = None;
         // SAFETY: our own map, and every slice of it borrowed from `self`.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }

@@ -3,7 +3,7 @@
 //! | way | peak memory | a file that shrinks while it is read |
 //! |---|---|---|
 //! | [`ReadFile`]: `pread` into the caller's memory | header only | an error |
-//! | [`MappedFile`]: memory map | pages are given back as they are converted | an error or SIGBUS |
+//! | [`MappedFile`]: memory map | pages are given back as they are converted | an error or SIGBUS ([`report_shrunk_maps`]) |
 //!
 //! [`ModelFile`] is either, or a model that is part of the program. A `.slc` file
 //! ([`sluice_core::slc`]) is read both ways too: mapped, its weights are used where they are, for
@@ -30,6 +30,7 @@ mod output;
 mod partial;
 mod private;
 mod read;
+mod shrunk;
 mod split;
 mod stamp;
 mod unpacked;
@@ -47,6 +48,7 @@ pub use private::{
     FolderKey, PrivateFileError, PrivateFileProblem, SharedFolder, open_plain, open_private,
 };
 pub use read::ReadFile;
+pub use shrunk::report_shrunk_maps;
 pub use split::{
     COUNT_KEY, ID_KEY, INDEX_KEY, SPLIT_KEYS, SplitPart, SplitProblem, TENSORS_KEY, split_path,
 };

@@ -3,7 +3,7 @@
 use crate::host::measures::HostMeasure;
 use core::error::Error;
 use core::fmt;
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Range};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::mm::mlock;
@@ -57,11 +57,23 @@ impl AlignedMemory {
     /// # Errors
     /// [`OutOfMemory`]: more than the address space, `ulimit -v` or the overcommit policy allow.
     pub fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        Self::map(len, MapFlags::PRIVATE)
+    }
+
+    /// As [`Self::zeroed`], for memory that is mostly not used: more than the machine has may be asked for.
+    ///
+    /// # Errors
+    /// As [`Self::zeroed`].
+    pub(crate) fn sparse(len: usize) -> Result<Self, OutOfMemory> {
+        Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    fn map(len: usize, flags: MapFlags) -> Result<Self, OutOfMemory> {
         // The kernel maps no empty ranges.
         let mapped_len = len.max(1);
-        let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new map at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, access, private) };
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, access, flags) };
         let refused = |error: rustix::io::Errno| OutOfMemory {
             len_bytes: len,
             error: error.into(),
@@ -83,11 +95,23 @@ impl AlignedMemory {
     /// # Errors
     /// The limit (`ulimit -l`) is too low, or memory is short.
     pub fn lock(&self) -> io::Result<()> {
-        if self.len == 0 {
+        self.lock_part(0..self.len)
+    }
+
+    /// As [`Self::lock`], for a part.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    ///
+    /// # Panics
+    /// If the range is outside of the memory.
+    pub(crate) fn lock_part(&self, range: Range<usize>) -> io::Result<()> {
+        let part = &self[range];
+        if part.is_empty() {
             return Ok(());
         }
         // SAFETY: our own map; locking changes no contents.
-        Ok(unsafe { mlock(self.start.as_ptr().cast(), self.len) }?)
+        Ok(unsafe { mlock(part.as_ptr().cast_mut().cast(), part.len()) }?)
     }
 
     /// Asks for huge pages, which spare address translation. A hint: before the first touch,
@@ -309,6 +333,17 @@ mod tests {
     fn too_much_is_an_error_with_the_size() {
         let error = AlignedMemory::zeroed(usize::MAX / 2).unwrap_err();
         assert!(error.to_string().contains(&(usize::MAX / 2).to_string()));
+    }
+
+    #[test]
+    fn sparse_memory_may_be_larger_than_the_machine() {
+        let policy = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+        if policy.is_ok_and(|policy| policy.trim() == "2") {
+            return eprintln!("SKIPPED: this system counts all address space");
+        }
+        let mut memory = AlignedMemory::sparse(8 << 40).unwrap();
+        memory[7 << 40] = 1;
+        assert_eq!(memory[(7 << 40) + 1], 0);
     }
 
     #[test]

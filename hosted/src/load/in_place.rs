@@ -4,7 +4,7 @@
 use super::{LoadError, ModelMemory, ModelPart, reserve};
 use crate::experts::head_with_experts;
 use crate::file::ModelFile;
-use crate::host::memory::{note_lock, policy};
+use crate::host::memory::{AlignedMemory, note_lock, policy};
 use crate::team::Team;
 use core::ops::Range;
 use sluice_core::model::{
@@ -59,14 +59,19 @@ pub(super) fn load<'m>(
     if mapped.is_some() {
         memory.weights = reserve("the weights", 0)?;
     } else if memory.weights.len() < payload_len {
-        memory.weights = reserve("the weights", payload_len)?;
+        // Without experts, most of it may stay untouched.
+        let room = AlignedMemory::sparse(payload_len);
+        memory.weights = room.map_err(|error| LoadError::Memory {
+            what: "the weights",
+            error,
+        })?;
     }
     let parts = parts(slc, part, payload_len).map_err(named)?;
     if policy().locks {
         for part in &parts {
-            if let Some(locked) = file.lock_map(part.start..part.end) {
-                note_lock(locked, part.len());
-            }
+            let in_map = file.lock_map(part.clone());
+            let locked = in_map.unwrap_or_else(|| memory.weights.lock_part(part.clone()));
+            note_lock(locked, part.len());
         }
     }
     let ModelMemory {

@@ -54,8 +54,8 @@ pub(crate) struct EngineArgs {
     pub(crate) isa: Option<String>,
     /// Set how weights are loaded [short: -lm]
     ///
-    /// none reads the file; mmap maps it, and so does auto; mlock and mmap+mlock also lock the weights in
-    /// memory.
+    /// none reads the file into memory; mmap maps it, and so does auto without --expert-cache; mlock and mmap+mlock
+    /// also lock the weights in memory.
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(crate) load_mode: String,
@@ -95,7 +95,7 @@ impl EngineArgs {
     }
 
     pub(crate) fn load_mode(&self) -> LoadMode {
-        load_mode(&self.load_mode)
+        load_mode(&self.load_mode, &self.experts, self.gather_tables)
     }
 
     /// Whether the load mode locks weights.
@@ -133,10 +133,11 @@ impl EngineArgs {
 /// The supported load modes of llama.cpp.
 pub(crate) const LOAD_MODES: [&str; 5] = ["auto", "none", "mmap", "mlock", "mmap+mlock"];
 
-/// How a load mode reads weights.
-pub(crate) fn load_mode(mode: &str) -> LoadMode {
+/// How a load mode reads weights. Tables that stay in the file need a map.
+pub(crate) fn load_mode(mode: &str, experts: &ExpertArgs, gathers: bool) -> LoadMode {
     match mode {
         "none" | "mlock" => LoadMode::Read,
+        "auto" if !gathers => LoadMode::usual(experts.stay_on_disk()),
         _ => LoadMode::Map,
     }
 }

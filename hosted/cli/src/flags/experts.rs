@@ -55,6 +55,11 @@ pub(crate) struct ExpertArgs {
 }
 
 impl ExpertArgs {
+    /// Whether experts stay on disk.
+    pub(crate) const fn stay_on_disk(&self) -> bool {
+        self.expert_cache.is_some()
+    }
+
     /// How experts are read, if they stay on disk.
     ///
     /// # Errors

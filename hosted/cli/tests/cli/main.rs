@@ -38,6 +38,7 @@ mod serve;
 #[path = "../../../../tests/src/shared.rs"]
 mod shared;
 mod shell;
+mod shrunk;
 mod slc;
 #[path = "../../../pull/tests/stand_in/mod.rs"]
 mod stand_in;

@@ -172,7 +172,7 @@ class LLMOptions(Options, total=False):
         hf_file (str): A file of the repository, or a pattern, instead of a quantisation.
         hf_token (str): The access token; by default `HF_TOKEN`, else the one that `hf auth login` has stored.
         offline (bool, False): Use only cached downloads, as with `HF_HUB_OFFLINE=1`.
-        use_mmap (bool, True): Map the file instead of reading it.
+        use_mmap (bool, True): Map the file instead of reading it; with expert_cache_mib it is read.
         use_mlock (bool, False): Lock the weights in memory.
 
     Engine:

@@ -71,7 +71,7 @@ class Llama(Completions, Stepwise):
             n_threads: Number of threads; None is one per physical core.
             seed: Default seed of completions. None, -1 or 0xFFFFFFFF draws a new one each time.
             vocab_only: Only tokenize; the weights are not loaded.
-            use_mmap, use_mlock: Map the file; lock the weights in memory.
+            use_mmap, use_mlock: Map the file, which must not be truncated then; lock the weights in memory.
             numa: True or 1 spreads threads and memory over all NUMA nodes, 2 keeps them on the current node, 3 uses
             the nodes that numactl has set.
             type_k, type_v: Types of the KV cache: a name (`f16`, `q8_0`, `q4_0`, `fp8`, …) or ggml's number.

@@ -97,7 +97,7 @@ pub(crate) struct BenchArgs {
     pub(super) isa: Vec<String>,
     /// Set how weights are loaded [short: -lm]
     ///
-    /// none reads the file; mmap maps it, and so does auto.
+    /// none reads the file into memory; mmap maps it, and so does auto without --expert-cache.
     #[arg(long, value_name = "MODE", default_value = "auto",
         value_parser = PossibleValuesParser::new(LOAD_MODES))]
     pub(super) load_mode: String,
@@ -474,7 +474,7 @@ impl BenchArgs {
     }
 
     pub(super) fn mode(&self) -> LoadMode {
-        load_mode(&self.load_mode)
+        load_mode(&self.load_mode, &self.experts, self.gather_tables)
     }
 }
 
