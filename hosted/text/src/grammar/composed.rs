@@ -5,7 +5,7 @@
 //! [`Part`]s until the vocabulary is known.
 
 use super::json_schema::{self, Marked, Shared};
-use super::{GrammarError, Vocabulary, shorten};
+use super::{GrammarError, Vocabulary, pattern, shorten};
 use core::fmt::Write as _;
 use core::ops::Range;
 use llguidance::api::TopLevelGrammar;
@@ -34,6 +34,8 @@ pub enum Part {
         /// The number of bytes before the rest.
         from: usize,
     },
+    /// A text that this regular expression matches.
+    Regex(String),
     /// A JSON value of this schema.
     Json(String),
     /// A string of this schema, written without quotes, and the end that follows it.
@@ -57,6 +59,7 @@ impl Part {
         | Self::Until(text)
         | Self::Find { mark: text, .. }
         | Self::Rest { mark: text, .. }
+        | Self::Regex(text)
         | Self::Json(text)
         | Self::Text { schema: text, .. }
         | Self::Check(text)) = self;
@@ -106,6 +109,11 @@ pub(super) fn joined(
             }
             Part::Rest { mark, from } => {
                 write_rest(&mut text, mark, &pieces(mark, vocabulary), *from)?;
+            }
+            Part::Regex(regex) => {
+                pattern::check_repetitions(regex).map_err(GrammarError::Compile)?;
+                let regex = llguidance::regex_to_lark(regex, "");
+                write_to(&mut text, format_args!("/{regex}/ "));
             }
             Part::Json(schema) => {
                 let schema = patterns.rewritten(schema)?;
@@ -220,11 +228,6 @@ fn write_rest(
         }
     }
     Ok(())
-}
-
-/// A regular expression in the notation.
-pub(crate) fn lark_of_regex(regex: &str) -> String {
-    format!("/{}/ ", llguidance::regex_to_lark(regex, ""))
 }
 
 /// A text, quoted in the notation.

@@ -15,13 +15,14 @@ mod composed;
 pub mod gbnf;
 mod json_schema;
 mod keys;
+mod pattern;
 mod structural;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 pub use composed::Part;
-pub(crate) use composed::{lark_of_regex, quoted};
+pub(crate) use composed::quoted;
 pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;
 
@@ -313,7 +314,10 @@ fn compile(source: &GrammarSource, vocabulary: &Vocabulary) -> Result<Matcher, G
             let top = TopLevelGrammar::from_json_schema(schema);
             (top, Marked { digits, texts })
         }
-        GrammarSource::Regex(text) => (TopLevelGrammar::from_regex(text), Marked::default()),
+        GrammarSource::Regex(text) => {
+            pattern::check_repetitions(text).map_err(GrammarError::Compile)?;
+            (TopLevelGrammar::from_regex(text), Marked::default())
+        }
         GrammarSource::Composed(parts) => composed::joined(parts, vocabulary)?,
     };
     let factory = vocabulary.factory();

@@ -3,7 +3,7 @@
 
 mod structural;
 
-use super::{Grammar, GrammarError, GrammarSource};
+use super::{Grammar, GrammarError, GrammarSource, Part};
 use core::time::Duration;
 use sluice_core::gguf::Gguf;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
@@ -684,3 +684,23 @@ fn hostile_grammars_end_soon() {
 
 /// Generous: unoptimised builds on a busy machine meet it.
 const BOUND: Duration = Duration::from_secs(30);
+
+#[test]
+fn patterns_that_repeat_nothing_are_refused_in_every_grammar() {
+    let schema = |schema: &str| GrammarSource::JsonSchema(schema.to_owned());
+    let sources = [
+        GrammarSource::Regex("^+[a-z]$".to_owned()),
+        GrammarSource::Composed(vec![
+            Part::Lark("start: ".to_owned()),
+            Part::Regex("^+[a-z]$".to_owned()),
+        ]),
+        schema(r#"{"type":"string","pattern":"^+[a-z]$"}"#),
+        schema(r#"{"type":"object","patternProperties":{"^+[a-z]$":{"type":"null"}}}"#),
+    ];
+    with_tokenizer(|tokenizer| {
+        for source in &sources {
+            let error = Grammar::new(source, tokenizer).expect_err("it is not valid");
+            assert!(error.to_string().contains("nothing to repeat"), "{error}");
+        }
+    });
+}

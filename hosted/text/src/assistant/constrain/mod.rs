@@ -6,7 +6,7 @@ mod parameters;
 
 use super::dialect::{Dialect, Format, PYTHON_TAG, command_r, harmony};
 use super::tool::{Tool, ToolChoice};
-use crate::grammar::{GrammarSource, Part, lark_of_regex, quoted};
+use crate::grammar::{GrammarSource, Part, quoted};
 use frame::Frame;
 use serde_json::Value;
 
@@ -130,7 +130,7 @@ impl Dialect {
         }
         let body = match content {
             GrammarSource::JsonSchema(schema) => Part::Json(schema.clone()),
-            GrammarSource::Regex(regex) => Part::Lark(lark_of_regex(regex)),
+            GrammarSource::Regex(regex) => Part::Regex(regex.clone()),
             GrammarSource::Gbnf(_) | GrammarSource::Composed(_) => return None,
         };
         let mut parts = Vec::new();

@@ -1,5 +1,6 @@
 //! Patterns of strings and names.
 
+use crate::grammar::pattern::check_repetitions;
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
@@ -11,6 +12,7 @@ pub(super) fn regex(patterns: &[&str], without: &[&str]) -> Result<Regex, String
     let mut builder = RegexBuilder::new();
     let mut parts = Vec::new();
     for pattern in patterns {
+        check_repetitions(pattern)?;
         let search = RegexAst::SearchRegex(regex_to_lark(pattern, "dw"));
         let part = builder.mk(&search).map_err(|error| {
             let text = error.to_string();
