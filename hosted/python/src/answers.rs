@@ -419,7 +419,7 @@ pub(crate) fn refused(error: &ApiError) -> PyErr {
         ErrorKind::TooLong { .. } => "TooLong".to_owned(),
         kind => format!("{kind:?}"),
     };
-    RefusedError::new_err((error.to_string(), kind, error.field.clone()))
+    RefusedError::new_err((error.in_full(), kind, error.field.clone()))
 }
 
 fn millis(time: Duration) -> f64 {

@@ -1,6 +1,7 @@
 //! One adapter: its files, its state, and its users.
 
 use super::options::AdapterPart;
+use crate::api::NotLoaded;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice::adapter::AdapterBlend;
@@ -45,7 +46,7 @@ pub(crate) enum State {
     /// In memory.
     Ready(AdapterBlend),
     /// It could not be read; the next request tries again.
-    Failed(String),
+    Failed(NotLoaded),
 }
 
 #[derive(Default)]
@@ -83,15 +84,6 @@ impl Entry {
 
     pub(crate) fn set_scale(&self, scale: f32) {
         self.scale.store(scale.to_bits(), Ordering::Relaxed);
-    }
-
-    /// Its files, for messages.
-    pub(crate) fn path(&self) -> String {
-        let paths = self
-            .parts
-            .iter()
-            .map(|part| part.path.display().to_string());
-        paths.collect::<Vec<_>>().join(",")
     }
 
     pub(super) fn is_pinned(&self) -> bool {

@@ -3,10 +3,10 @@
 use super::Adapters;
 use super::entry::{Entry, Pin, State};
 use super::options::AdapterPart;
-use crate::api::ApiError;
+use crate::api::{ApiError, NotLoaded};
 use core::sync::atomic::Ordering;
 use sluice::Model;
-use sluice::adapter::AdapterBlend;
+use sluice::adapter::{AdapterBlend, AdapterLoadError};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -67,7 +67,10 @@ impl Adapters {
         match state.as_deref() {
             Ok(State::Ready(blend)) => self.check_rank(entry, blend.clone()),
             Ok(State::Failed(why)) => {
-                Err(ApiError::field("model", format!("{}: {why}", entry.name)))
+                let name = &entry.name;
+                let error = ApiError::field("model", format!("{name}: {}", why.shown));
+                let detail = Some(format!("model: {name}: {}", why.whole));
+                Err(ApiError { detail, ..error })
             }
             _ => Err(ApiError::unavailable("the server is shutting down")),
         }
@@ -87,7 +90,7 @@ impl Adapters {
 
     async fn load(self: Arc<Self>, entry: &Arc<Entry>, model: Model) {
         let state = match self.reading.acquire().await {
-            Err(_) => State::Failed("the server is shutting down".to_owned()),
+            Err(_) => State::Failed(NotLoaded::stopping()),
             Ok(_permit) => {
                 self.make_room(entry);
                 let (adapters, parts) = (Arc::clone(&self), entry.parts.clone());
@@ -101,12 +104,12 @@ impl Adapters {
                     }
                     Ok(Err(why)) => {
                         (self.log)(&format!(
-                            "adapter {:?} could not be loaded: {why}",
-                            &*entry.name
+                            "adapter {:?} could not be loaded: {}",
+                            &*entry.name, why.whole
                         ));
                         State::Failed(why)
                     }
-                    Err(_) => State::Failed("reading it failed".to_owned()),
+                    Err(_) => State::Failed(NotLoaded::plain("reading it failed")),
                 }
             }
         };
@@ -114,17 +117,17 @@ impl Adapters {
         entry.state.send_replace(state);
     }
 
-    fn read(&self, parts: &[AdapterPart], model: &Model) -> Result<AdapterBlend, String> {
+    fn read(&self, parts: &[AdapterPart], model: &Model) -> Result<AdapterBlend, NotLoaded> {
         let (base, precision) = (self.options.base.as_deref(), self.options.precision);
         let parts = parts.iter().map(|AdapterPart { path, scale }| {
             let loaded = sluice_hf::adapter::load(path, base, model, precision);
-            let (adapter, warnings) = loaded.map_err(|error| error.to_string())?;
+            let (adapter, warnings) = loaded.map_err(|error| told(&error))?;
             for warning in &warnings {
                 (self.log)(&format!("{}: warning: {warning}", path.display()));
             }
             Ok((adapter, *scale))
         });
-        Ok(AdapterBlend::new(parts.collect::<Result<_, String>>()?))
+        Ok(AdapterBlend::new(parts.collect::<Result<_, NotLoaded>>()?))
     }
 
     /// Evicts unused adapters, least recently used first, until there is a place for `entry`. This always succeeds:
@@ -151,5 +154,23 @@ impl Adapters {
             });
             n -= usize::from(left);
         }
+    }
+}
+
+/// What clients read: the same for each path without an adapter.
+fn told(error: &AdapterLoadError) -> NotLoaded {
+    use AdapterLoadError::{Engine, Family, NoMatrix, Number, Rank, Shape, Twice};
+    let shown = match error {
+        Family { .. } | NoMatrix { .. } | Shape { .. } => {
+            "the adapter does not fit the model; the server's log says why"
+        }
+        Rank { .. } | Number { .. } | Twice { .. } | Engine { .. } => {
+            "the adapter is not valid; the server's log says why"
+        }
+        _ => "no adapter could be read; the server's log says why",
+    };
+    NotLoaded {
+        shown,
+        whole: error.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::app::Context;
 use crate::adapters::{Entry, Origin};
-use crate::api::{AdapterRequest, ApiError};
+use crate::api::{AdapterRequest, ApiError, FieldName};
 use std::sync::Arc;
 
 /// Reads an adapter and publishes it. Until it is in memory, requests use the one that it replaces.
@@ -45,7 +45,8 @@ pub(crate) async fn load_adapter(
     let [pin] = &pins[..] else {
         return Err(ApiError::internal("an adapter has one place"));
     };
-    adapters.ready(pin, lease.model()).await?;
+    let ready = adapters.ready(pin, lease.model()).await;
+    ready.map_err(|error| error.renamed(&[FieldName::new("model", "path")]))?;
     match &old {
         None => {
             let published = adapters.publish(&entry);

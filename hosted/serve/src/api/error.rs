@@ -15,6 +15,17 @@ pub struct ApiError {
     pub what: String,
     /// When to try again, if that makes sense.
     pub retry: Option<Duration>,
+    /// The error with the server's files: for the process that runs the server, never for its clients.
+    pub detail: Option<String>,
+}
+
+/// Why a model or an adapter is not in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct NotLoaded {
+    /// What clients are told: it neither names files of the server nor says whether they exist.
+    pub(crate) shown: &'static str,
+    /// What the log says.
+    pub(crate) whole: String,
 }
 
 /// Kinds of errors.
@@ -77,7 +88,14 @@ impl ApiError {
             field: None,
             what: what.into(),
             retry: None,
+            detail: None,
         }
+    }
+
+    /// The error as the process that runs the server may read it.
+    #[must_use]
+    pub fn in_full(&self) -> String {
+        self.detail.clone().unwrap_or_else(|| self.to_string())
     }
 
     /// An error of a field, given its path and the reason.
@@ -209,6 +227,20 @@ impl fmt::Display for ApiError {
 }
 
 impl core::error::Error for ApiError {}
+
+impl NotLoaded {
+    /// A failure that names no file.
+    pub(crate) fn plain(shown: &'static str) -> Self {
+        Self {
+            shown,
+            whole: shown.to_owned(),
+        }
+    }
+
+    pub(crate) fn stopping() -> Self {
+        Self::plain("the server is shutting down")
+    }
+}
 
 impl From<JobError> for ApiError {
     fn from(error: JobError) -> Self {

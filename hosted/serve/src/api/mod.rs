@@ -16,6 +16,7 @@ pub use adapter::AdapterRequest;
 pub use chat::{ChatPrompt, ChatRequest};
 pub use completion::{CompletionPrompt, CompletionRequest, Infill, InfillFile, PromptPart};
 pub use embedding::{EmbeddingInput, EmbeddingRequest, VectorKind, Vectors};
+pub(crate) use error::NotLoaded;
 pub use error::{ApiError, ErrorKind, FieldName};
 pub use event::{
     AnswerEvent, AnswerPiece, End, PromptInfo, PromptProgress, Reason, Start, Total, Usage,

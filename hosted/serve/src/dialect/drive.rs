@@ -195,7 +195,7 @@ fn of_model<'m>(
             State::Unloaded => ModelStatus::Unloaded,
             State::Loading => ModelStatus::Loading,
             State::Loaded(_) => ModelStatus::Loaded,
-            State::Failed(why) => ModelStatus::Failed(why.clone()),
+            State::Failed(why) => ModelStatus::Failed(why.shown),
         },
         loaded: match state {
             State::Loaded(loaded) => Some(loaded as &Loaded),
@@ -221,7 +221,7 @@ pub(super) fn status_of_adapter(entry: &Entry) -> ModelStatus {
         adapters::State::Cold => ModelStatus::Unloaded,
         adapters::State::Loading => ModelStatus::Loading,
         adapters::State::Ready(_) => ModelStatus::Loaded,
-        adapters::State::Failed(why) => ModelStatus::Failed(why.clone()),
+        adapters::State::Failed(why) => ModelStatus::Failed(why.shown),
     }
 }
 

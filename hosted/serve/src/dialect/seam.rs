@@ -111,5 +111,5 @@ pub(crate) enum ModelStatus {
     Unloaded,
     Loading,
     Loaded,
-    Failed(String),
+    Failed(&'static str),
 }

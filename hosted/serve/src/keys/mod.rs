@@ -21,6 +21,7 @@ use file::KeyEntry;
 use hash::KeyHash;
 use hyper::header::{self, HeaderMap};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use usage::{Refused, Usage};
@@ -259,6 +260,14 @@ impl ApiKey {
             field: Some("priority".into()),
             ..ApiError::forbidden(what)
         })
+    }
+
+    /// A path of the server as this key may read it: whole with the right to load adapters, which are named by their
+    /// paths; otherwise the last name in it.
+    pub(crate) fn path(&self, path: &Path) -> String {
+        let name = path.file_name().filter(|_| !self.may_load_adapters);
+        let shown = name.map_or(path, Path::new);
+        shown.display().to_string()
     }
 
     /// # Errors

@@ -2,6 +2,7 @@
 
 use super::Entry;
 use super::options::{Listed, ModelsOptions};
+use crate::api::NotLoaded;
 use crate::chat::prompt::Prompts;
 use crate::engine::{EngineHandle, ModelId, ModelOptions, reads_whole};
 use crate::metrics::Metrics;
@@ -42,6 +43,20 @@ pub(super) struct LoadFailure {
     pub(super) message: String,
     /// There was not enough memory: it may help to unload another model.
     pub(super) is_memory: bool,
+}
+
+impl LoadFailure {
+    /// The failure as requests for the model meet it.
+    pub(super) fn told(self) -> NotLoaded {
+        let shown = match self.is_memory {
+            true => "there is not enough memory for it",
+            false => "the server's log says why",
+        };
+        NotLoaded {
+            shown,
+            whole: self.message,
+        }
+    }
 }
 
 impl Drop for Loaded {

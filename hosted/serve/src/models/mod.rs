@@ -14,7 +14,7 @@ pub(crate) use loaded::Loaded;
 pub use options::{ModelsOptions, NamedModel};
 
 use crate::adapters::Adapters;
-use crate::api::{ApiError, ErrorKind};
+use crate::api::{ApiError, ErrorKind, NotLoaded};
 use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
@@ -25,6 +25,7 @@ use sluice::Team;
 use sluice::model::ModelSource;
 use sluice_core::team::StopFlag;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, watch};
 use turns::{Place, Waiting};
@@ -69,7 +70,7 @@ pub(crate) enum State {
     Unloaded,
     Loading,
     Loaded(Arc<Loaded>),
-    Failed(String),
+    Failed(NotLoaded),
 }
 
 impl Models {
@@ -181,9 +182,9 @@ impl Models {
     }
 
     /// The file of the model called `name`.
-    pub(crate) fn path(&self, name: &str) -> Option<String> {
+    pub(crate) fn path(&self, name: &str) -> Option<&Path> {
         let found = self.listed.iter().find(|listed| listed.name == name);
-        found.map(|listed| listed.path.display().to_string())
+        found.map(|listed| &*listed.path)
     }
 
     /// Whether models that were named on the command line are still being loaded.
@@ -205,12 +206,13 @@ impl Models {
         for listed in eager.into_iter().take(self.options.eager_max()) {
             let index = find(&self.listed, Some(&listed.name)).map_err(|_| "no such model")?;
             let waiting = Waiting::new(&self.entries[index]);
-            self.wait_for(index, &waiting).await?;
+            let loaded = self.wait_for(index, &waiting).await;
+            loaded.map_err(|why| why.whole)?;
             // Load the adapters that apply to all requests now, so that a bad one is reported at startup; unless a
             // request has already replaced the model.
             if let Some(lease) = self.take(index, Some(&waiting)) {
                 let lease = self.with_usual_adapters(lease).await;
-                lease.map_err(|error| error.to_string())?;
+                lease.map_err(|error| error.in_full())?;
             }
         }
         Ok(())
@@ -226,7 +228,11 @@ impl Models {
             let waiting = Waiting::new(&self.entries[index]);
             let loaded = self.wait_for(index, &waiting).await;
             loaded.map_err(|why| {
-                ApiError::unavailable(format!("the model could not be loaded: {why}"))
+                let what = |why: &str| format!("the model could not be loaded: {why}");
+                ApiError {
+                    detail: Some(what(&why.whole)),
+                    ..ApiError::unavailable(what(why.shown))
+                }
             })?;
             if let Some(lease) = self.take(index, Some(&waiting)) {
                 return Ok(lease);

@@ -6,6 +6,7 @@
 
 use super::loaded::{LoadFailure, Loaded, loading_team};
 use super::{Entry, Models, State};
+use crate::api::NotLoaded;
 use crate::engine::ModelId;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -95,7 +96,7 @@ impl Models {
         self: &Arc<Self>,
         index: usize,
         waiting: &Waiting<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotLoaded> {
         let entry = &self.entries[index];
         let mut states = entry.state.subscribe();
         {
@@ -114,7 +115,7 @@ impl Models {
         match state.as_deref() {
             Ok(State::Failed(why)) => Err(why.clone()),
             Ok(_) => Ok(()),
-            Err(_) => Err("the server is shutting down".to_owned()),
+            Err(_) => Err(NotLoaded::stopping()),
         }
     }
 
@@ -141,14 +142,14 @@ impl Models {
             Ok(_) if entry.is_loaded() => None,
             Ok(_) if self.is_abandoned(index) => Some(State::Unloaded),
             Ok(_) => Some(self.load_in_turn(index).await),
-            Err(_) => Some(State::Failed("the server is shutting down".to_owned())),
+            Err(_) => Some(State::Failed(NotLoaded::stopping())),
         };
         // An error at startup ends the server, which reports it; it is not logged twice.
         let ends_it = self.listed[index].eager && self.is_starting();
         if let (Some(State::Failed(why)), false) = (&state, ends_it) {
             (self.log)(&format!(
-                "model {:?} could not be loaded: {why}",
-                self.listed[index].name
+                "model {:?} could not be loaded: {}",
+                self.listed[index].name, why.whole
             ));
         }
         let _table = self.lock();
@@ -180,12 +181,12 @@ impl Models {
     async fn load_in_turn(self: &Arc<Self>, index: usize) -> State {
         let state = loop {
             if !self.make_room().await {
-                break State::Failed("the server is shutting down".to_owned());
+                break State::Failed(NotLoaded::stopping());
             }
             match self.load_now(index).await {
                 Ok(loaded) => break State::Loaded(Arc::new(loaded)),
                 Err(failure) if failure.is_memory && self.unload_idle() => {}
-                Err(failure) => break State::Failed(failure.message),
+                Err(failure) => break State::Failed(failure.told()),
             }
         };
         self.keep_leaving();

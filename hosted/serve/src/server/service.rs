@@ -107,7 +107,7 @@ impl Service {
                 adapters: None,
             };
             let lease = runtime.block_on(models.acquire_with(&choice));
-            let lease = lease.map_err(|error| ServeError::Model(error.to_string()))?;
+            let lease = lease.map_err(|error| ServeError::Model(error.in_full()))?;
             let limits = Limits {
                 n_seq: 1,
                 n_outputs,

@@ -212,8 +212,7 @@ fn adapters_are_loaded_replaced_and_unloaded() {
     let missing = json!({"lora_name": "y", "lora_path": folder.join("y.gguf")});
     for _ in 0..2 {
         let reply = server.post("/v1/load_lora_adapter", &missing);
-        assert_eq!(reply.status, 400);
-        assert!(reply.body.contains("y.gguf"), "{}", reply.body);
+        assert_eq!((reply.status, &*reply.param()), (400, "lora_path"));
     }
     assert_eq!(server.get("/lora-adapters").json(), json!([]));
     let reply = server.post("/v1/unload_lora_adapter", &json!({"lora_name": "y"}));
@@ -235,6 +234,73 @@ fn adapters_are_loaded_replaced_and_unloaded() {
         reply.body.contains("--allow-lora-updates"),
         "{}",
         reply.body
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_path_that_holds_no_adapter_is_answered_alike_whatever_it_holds() {
+    let folder = folder("nothing");
+    let text = folder.join("secret.txt");
+    std::fs::write(&text, "root:x:0:0").unwrap();
+    let mut options = with(&[], 4);
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    options.log = Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned()));
+    let model = options.models.named[0].path.clone();
+    let server = Running::start(options);
+    let asked = |path: &Path| {
+        let body = json!({"lora_name": "x", "lora_path": path});
+        let reply = server.post("/v1/load_lora_adapter", &body);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        reply.body
+    };
+    let absent = asked(&folder.join("absent"));
+    assert!(absent.contains("no adapter could be read"), "{absent}");
+    for path in [
+        &text,
+        &folder,
+        &model,
+        Path::new("/dev/null"),
+        Path::new("/etc/shadow/x"),
+    ] {
+        assert_eq!(asked(path), absent, "{}", path.display());
+    }
+    let lines = lines.lock().unwrap();
+    let logged = lines
+        .iter()
+        .any(|line| line.contains("secret.txt") && line.contains("root"));
+    assert!(logged, "{lines:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn errors_of_models_and_adapters_name_no_folder_of_the_server() {
+    let folder = folder("nameless");
+    let adapter = folder.join("gone.gguf");
+    write(&adapter, 7, 4);
+    let mut options = with(&[("gone", &adapter)], 4);
+    let models = folder.join("models");
+    std::fs::create_dir(&models).unwrap();
+    std::fs::write(models.join("spoilt.gguf"), "GGUF").unwrap();
+    options.models.folder = Some(models);
+    let server = Running::start(options);
+    std::fs::remove_file(&adapter).unwrap();
+    let hidden = folder.display().to_string();
+    for (name, status) in [("gone", 400), ("spoilt", 503)] {
+        let reply = server.post("/v1/completions", &ask(name, 1));
+        assert_eq!(reply.status, status, "{}", reply.body);
+        assert!(!reply.body.contains(&hidden), "{}", reply.body);
+        assert!(
+            reply.body.contains("the server's log says why"),
+            "{}",
+            reply.body
+        );
+    }
+    let models = server.get("/v1/models").body;
+    assert!(
+        models.contains("\"failed\":true") && !models.contains(&hidden),
+        "{models}"
     );
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -146,6 +146,11 @@ fn a_key_without_a_right_is_refused_by_name() {
             .len()
     };
     assert_eq!((seen("plain"), seen("free")), (1, 2));
+    // Keys that may load adapters name them by their paths.
+    let path = |key| get(&server, key, "/props").json()["model_path"].clone();
+    let (name, whole) = (path("plain"), path("free"));
+    assert!(name.as_str().is_some_and(|name| name.ends_with(".gguf")));
+    assert!(!name.as_str().unwrap().contains('/') && whole.as_str().unwrap().contains('/'));
     for path in [
         "/lora-adapters",
         "/v1/load_lora_adapter",

@@ -53,7 +53,7 @@ pub(super) async fn props(context: Context, request: Request) -> Result<Response
         },
         "total_slots": lease.n_seq(),
         "model_alias": lease.name(),
-        "model_path": context.app.models().path(lease.name()),
+        "model_path": context.app.models().path(lease.name()).map(|path| context.key.path(path)),
         "chat_template": lease.prompts().source(),
         "bos_token": bos,
         "eos_token": eos,

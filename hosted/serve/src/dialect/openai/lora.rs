@@ -19,7 +19,7 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
         json!({
             "id": entry.id,
             "name": &*entry.name,
-            "path": entry.path(),
+            "path": entry.parts.iter().map(|part| context.key.path(&part.path)).collect::<Vec<_>>().join(","),
             "scale": entry.scale(),
             "model": models.name_of(entry.model),
             "status": status(&status_of_adapter(entry)),
@@ -84,8 +84,9 @@ fn may_change(context: &Context) -> Result<(), ApiError> {
     ))
 }
 
-const NAMES: [FieldName; 2] = [
+const NAMES: [FieldName; 3] = [
     FieldName::new("name", "lora_name"),
+    FieldName::new("path", "lora_path"),
     FieldName::new("model", "base_model_name"),
 ];
 
