@@ -22,7 +22,7 @@ pub struct ApiError {
 /// Why a model or an adapter is not in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct NotLoaded {
-    /// What clients are told: it neither names files of the server nor says whether they exist.
+    /// What clients read: it neither names files of the server nor says whether they exist.
     pub(crate) shown: &'static str,
     /// What the log says.
     pub(crate) whole: String,
@@ -50,6 +50,8 @@ pub enum ErrorKind {
     Method,
     /// The body is too large.
     TooLarge,
+    /// The headers are too large.
+    HeadTooLarge,
     /// The body did not arrive in time.
     Slow,
     /// Too many requests are waiting.
@@ -157,6 +159,11 @@ impl ApiError {
     pub(crate) fn too_large(limit: usize) -> Self {
         let what = format!("the body exceeds {limit} bytes");
         Self::new(ErrorKind::TooLarge, what)
+    }
+
+    pub(crate) fn head_too_large(limit: usize) -> Self {
+        let what = format!("the headers exceed {limit} bytes");
+        Self::new(ErrorKind::HeadTooLarge, what)
     }
 
     pub(crate) fn slow() -> Self {

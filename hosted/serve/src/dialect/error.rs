@@ -37,6 +37,7 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         ErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
         ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,

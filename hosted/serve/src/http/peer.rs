@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderMap};
 use ipnet::IpNet;
 
 /// The other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
     Address(IpAddr),
     /// The user at the other end of a Unix socket, if the system names one.
@@ -39,6 +39,14 @@ impl Peer {
             Self::User(Some(user)) => Share::of_peer(format!("user {user}")),
             Self::User(None) => Share::of_peer("user"),
         }
+    }
+
+    /// The client that its connections belong to; `None` for a trusted proxy, whose clients are many.
+    pub(crate) fn client(self, trusted: &TrustedProxies) -> Option<Self> {
+        (!self.is_trusted(trusted)).then_some(match self {
+            Self::Address(address) => Self::Address(network(address)),
+            user @ Self::User(_) => user,
+        })
     }
 
     fn is_trusted(self, trusted: &TrustedProxies) -> bool {

@@ -1,5 +1,6 @@
 //! Serves one connection and each request on it.
 
+use super::connections::{Place, Taken};
 use super::routing;
 use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
@@ -7,6 +8,7 @@ use crate::dialect::{self, Dialect};
 use crate::http::{Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply};
 use crate::keys::ApiKey;
 use core::convert::Infallible;
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
@@ -17,8 +19,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Answers the requests of a connection, one after the other, until the connection or the server ends.
-pub(super) async fn serve<T>(app: Arc<App>, io: T, peer: Peer)
+/// Answers the requests of a connection, one after the other, until the connection or the server ends, or its place is
+/// taken.
+pub(super) async fn serve<T>(app: Arc<App>, io: T, peer: Peer, place: Place, taken: Taken)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -27,19 +30,29 @@ where
     let stopped = async move { drop(stopping.wait_for(|&stops| stops).await) };
     let options = app.options();
     let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
+    let place = Arc::new(place);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let app = app.clone();
-        async move { Ok::<_, Infallible>(answer(app, request.map(boxed), peer).await) }
+        let (app, busy) = (app.clone(), place.busy());
+        async move {
+            let response = answer(app, request.map(boxed), peer).await;
+            // Until the whole body has been sent. Unlike other adapters, `map_err` keeps the body's length.
+            let held = move |error| {
+                let _busy = &busy;
+                error
+            };
+            Ok::<_, Infallible>(response.map(|body| boxed(body.map_err(held))))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        .max_buf_size(HEADER_BYTES_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(Patient::new(io, stall_timeout)), service);
     let mut connection = core::pin::pin!(connection);
     // Connection errors are the client's concern and are not logged.
     tokio::select! {
         _ended = connection.as_mut() => {}
+        _taken = taken => {}
         () = stopped => {
             connection.as_mut().graceful_shutdown();
             let _ended = connection.await;
@@ -97,6 +110,9 @@ fn check(
     is_preflight: bool,
 ) -> Result<Arc<ApiKey>, ApiError> {
     host(request)?;
+    if head_bytes(request) > HEAD_BYTES_MAX {
+        return Err(ApiError::head_too_large(HEAD_BYTES_MAX));
+    }
     let is_open = OPEN.contains(&path);
     // A page knows no key, so a key is enough.
     if !is_open && !app.keys().are_needed() {
@@ -109,6 +125,17 @@ fn check(
         return Err(ApiError::unavailable("the server is shutting down"));
     }
     Ok(key)
+}
+
+/// The length of a request's line and headers. The buffer's limit bounds only what arrives before the last read.
+fn head_bytes(request: &Request) -> usize {
+    let headers = request.headers().iter();
+    let lines = headers.map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    request
+        .uri()
+        .path_and_query()
+        .map_or(0, |path| path.as_str().len())
+        + lines.sum::<usize>()
 }
 
 /// The reply if no route matches the path, or if the path does not support the method.
@@ -155,7 +182,7 @@ const OPEN: [&str; 2] = ["/health", "/v1/health"];
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ID_BYTES_MAX: usize = 128;
 const PATH_CHARS: usize = 200;
-const HEADER_BYTES_MAX: usize = 64 << 10;
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {

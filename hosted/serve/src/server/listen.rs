@@ -1,6 +1,7 @@
 //! The server: binds its address, accepts connections and shuts down.
 
 use super::connection;
+use super::connections::Connections;
 use crate::Log;
 use crate::answer::App;
 use crate::config::{Listen, ServerConfig};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 /// A listening server.
@@ -31,8 +32,7 @@ pub struct Server {
     listener: Listener,
     address: String,
     app: Arc<App>,
-    connections: Arc<Semaphore>,
-    n_connections: u32,
+    connections: Arc<Connections>,
     log: Log,
 }
 
@@ -174,8 +174,8 @@ impl Server {
         if let Some(folder) = &config.http.slot_save_path {
             check_slots(folder, &log);
         }
-        let n_connections = u32::try_from(config.http.connections_max.max(1)).unwrap_or(u32::MAX);
-        if let Err(error) = allow_files(n_connections as usize) {
+        let n_connections = config.http.connections_max.max(1);
+        if let Err(error) = allow_files(n_connections) {
             log(&format!(
                 "warning: fewer than {n_connections} connections are possible: {error}"
             ));
@@ -184,8 +184,10 @@ impl Server {
             listener,
             address,
             app: Arc::new(App::new(Arc::new(models), keys, &config)),
-            connections: Arc::new(Semaphore::new(n_connections as usize)),
-            n_connections,
+            connections: Arc::new(Connections::new(
+                n_connections,
+                config.http.trusted_proxies.clone(),
+            )),
             log,
         })
     }
@@ -235,7 +237,6 @@ impl Server {
             listener,
             app,
             connections,
-            n_connections,
             ..
         } = self;
         // From now on, new connections are refused instead of kept waiting.
@@ -245,8 +246,8 @@ impl Server {
         drop(listener);
         drain(&app, result.is_ok()).await;
         // Wait until the last replies have been sent.
-        let all = connections.acquire_many(n_connections);
-        let _drained = timeout(SENDING.min(app.options().patience), all).await;
+        let patience = SENDING.min(app.options().patience);
+        let _drained = timeout(patience, connections.closed()).await;
         result
     }
 
@@ -280,15 +281,12 @@ impl Server {
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
         // At the limit, close the connection: if it waited, health probes would be kept out, too.
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+        let Some((place, taken)) = self.connections.admit(peer, Instant::now()) else {
             (self.log)("too many connections: closed one");
             return;
         };
         let app = self.app.clone();
-        tokio::spawn(async move {
-            let _permit: OwnedSemaphorePermit = permit;
-            connection::serve(app, stream, peer).await;
-        });
+        tokio::spawn(connection::serve(app, stream, peer, place, taken));
     }
 }
 

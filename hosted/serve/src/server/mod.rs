@@ -1,6 +1,7 @@
 //! Servers: they accept connections, check, answer and log requests, or take calls from the same process.
 
 mod connection;
+mod connections;
 mod listen;
 mod making;
 mod pending;

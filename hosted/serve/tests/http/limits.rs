@@ -118,3 +118,53 @@ fn template_arguments_replace_nothing_that_is_checked() {
         assert_eq!(reply.param(), format!("chat_template_kwargs.{name}"));
     }
 }
+
+#[test]
+fn headers_are_bounded_however_they_arrive() {
+    let server = Running::start(options());
+    let asked = |n: usize| {
+        let mut stream = server.connect();
+        let head = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-long: ";
+        stream.write_all(head.as_bytes()).unwrap();
+        // The first part is less than the limit, so that the rest is read at once.
+        stream.write_all(&vec![b'a'; 50_000]).unwrap();
+        std::thread::park_timeout(Duration::from_millis(200));
+        let rest = [&vec![b'a'; n - 50_000][..], b"\r\n\r\n"].concat();
+        let _closed = stream.write_all(&rest);
+        receive(stream).status
+    };
+    assert_ne!(asked(60_000), 431);
+    assert_eq!(asked(100_000), 431);
+    assert_eq!(asked(120_000), 431);
+}
+
+#[test]
+fn idle_connections_make_room_for_others_and_requests_do_not() {
+    let mut options = options();
+    options.http.connections_max = 4;
+    let server = Running::start(options);
+    // One that has had an answer, and those that never sent anything.
+    let mut kept = server.connect();
+    let ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    kept.write_all(ask).unwrap();
+    assert_ne!(kept.read(&mut [0; 1 << 12]).unwrap(), 0);
+    let mut silent = server.connect();
+    let long = json!({"prompt": "Once", "max_tokens": 300, "ignore_eos": true, "stream": true});
+    let mut running = server.send("POST /v1/completions HTTP/1.1", &long.to_string());
+    running.read_exact(&mut [0; 12]).unwrap();
+    std::thread::park_timeout(Duration::from_millis(1100));
+    let _newest = server.connect();
+    for _ in 0..2 {
+        assert_ne!(server.get("/health").status, 0);
+    }
+    for stream in [&mut kept, &mut silent] {
+        assert_eq!(
+            stream.read(&mut [0; 1 << 12]).unwrap_or(0),
+            0,
+            "it is closed"
+        );
+    }
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[DONE]"), "{rest}");
+}

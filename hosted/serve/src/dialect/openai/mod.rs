@@ -54,9 +54,11 @@ pub(super) const EVENTS: StreamKind = StreamKind {
 /// `{"error": {..}}`.
 pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
     let kind = match error.kind {
-        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::TooLarge | ErrorKind::Slow => {
-            "invalid_request_error"
-        }
+        ErrorKind::Invalid
+        | ErrorKind::Method
+        | ErrorKind::TooLarge
+        | ErrorKind::HeadTooLarge
+        | ErrorKind::Slow => "invalid_request_error",
         ErrorKind::TooLong { .. } => "exceed_context_size_error",
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
