@@ -128,6 +128,9 @@ pub(super) fn shown_settings(settings: &SamplingSettings) -> Map<String, Value> 
         };
         map.insert(parameter.name.into(), value);
     }
+    // Adaptive sampling is off, with llama-server's defaults.
+    map.insert("adaptive_target".into(), json!(-1.0));
+    map.insert("adaptive_decay".into(), json!(0.9));
     map.insert("ignore_eos".into(), settings.ignore_eos.into());
     map.insert("n_probs".into(), settings.n_probs.unwrap_or(0).into());
     let names = config.order.as_slice().iter().map(|kind| kind.name());

@@ -273,7 +273,7 @@ impl Admission<'_> {
             };
             match self.pool.shift(run.text_mut(), n_keep) {
                 Ok(0) => run.end(Why::Ended(EndReason::ContextFull)),
-                Ok(_) => {}
+                Ok(_) => run.shifted(),
                 Err(error) => run.end(Why::failed(&error)),
             }
         }

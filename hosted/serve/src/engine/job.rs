@@ -220,6 +220,8 @@ pub struct Timings {
     pub queued: Duration,
     /// Number of times its state was dropped to make room and computed again.
     pub n_preempted: usize,
+    /// Number of times the older half of its context was dropped.
+    pub n_shifts: usize,
     /// Draft tokens that were verified.
     pub n_drafted: usize,
     /// Draft tokens that were right.

@@ -160,6 +160,11 @@ impl Run {
         }
     }
 
+    /// Notes that the older half of its context was dropped.
+    pub(super) const fn shifted(&mut self) {
+        self.timings.n_shifts += 1;
+    }
+
     /// Reports how far its prompt has been read, if requested.
     pub(super) fn send_progress(&self) {
         let request = self.request();

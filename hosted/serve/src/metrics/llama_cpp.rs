@@ -5,17 +5,17 @@ use super::page::{PER_POSITION, PER_POSITION_HELP, SPECULATION, rows};
 use core::fmt::{self, Write as _};
 use sluice::speculate::{Figures, POSITIONS_MAX};
 
-/// Writes all fifteen metrics.
+/// Writes all of them.
 pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Result {
     let all = Sums::of(models);
     for (name, help, value) in rows! {
         "prompt_tokens_total" "Number of prompt tokens processed." all.prompt;
+        "prompt_tokens_cached_total" "Number of prompt tokens found in the cache." all.cached;
         "prompt_seconds_total" "Prompt processing time, in seconds." all.prompt_time;
         "tokens_predicted_total" "Number of tokens generated." all.predicted;
         "tokens_predicted_seconds_total" "Generation time, in seconds." all.predicted_time;
         "n_decode_total" "Steps." all.steps;
         "n_tokens_max" "Length of the longest sequence, in tokens." all.longest;
-        "n_busy_slots_per_decode" "Mean number of sequences per step." ratio(all.busy, all.steps);
     } {
         line(text, name, "counter", help, value)?;
     }
@@ -34,6 +34,7 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
         "predicted_tokens_seconds" "Generation throughput, in tokens per second." ratio(all.predicted, all.predicted_time);
         "requests_processing" "Number of requests running." all.running;
         "requests_deferred" "Number of requests queued." all.waiting;
+        "n_busy_slots_per_decode" "Mean number of sequences per step." ratio(all.busy, all.steps);
     } {
         line(text, name, "gauge", help, value)?;
     }
@@ -53,6 +54,7 @@ pub(super) fn write(text: &mut String, models: &[(String, &Metrics)]) -> fmt::Re
 /// Sums over all models.
 struct Sums {
     prompt: f64,
+    cached: f64,
     prompt_time: f64,
     predicted: f64,
     predicted_time: f64,
@@ -72,6 +74,7 @@ impl Sums {
                 let known = m.prompt_tokens_cached.value();
                 m.prompt_tokens.value().saturating_sub(known) as f64
             }),
+            cached: sum(|m| m.prompt_tokens_cached.value() as f64),
             prompt_time: sum(|m| m.prefill_time.value()),
             predicted: sum(|m| m.generation_tokens.value() as f64),
             predicted_time: sum(|m| m.decode_time.value()),

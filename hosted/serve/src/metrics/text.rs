@@ -227,6 +227,8 @@ mod tests {
             format!("sluice:decode_turn_tokens_total{{{labels}}} 2"),
             format!("sluice:decode_turn_seconds_total{{{labels}}} 0.5"),
             "llamacpp:prompt_tokens_total 60".to_owned(),
+            "llamacpp:prompt_tokens_cached_total 40".to_owned(),
+            "# TYPE llamacpp:n_busy_slots_per_decode gauge".to_owned(),
             "llamacpp:n_tokens_max 102".to_owned(),
             "llamacpp:n_busy_slots_per_decode 2".to_owned(),
             "sluice:isa_info{isa=\"avx2\"} 1".to_owned(),
@@ -236,7 +238,7 @@ mod tests {
         let llama = text
             .lines()
             .filter(|line| line.starts_with("# TYPE llamacpp:"));
-        assert_eq!(llama.count(), 15);
+        assert_eq!(llama.count(), 16);
     }
 
     #[test]

@@ -163,8 +163,8 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 
 /// The answer to a CORS preflight request.
 fn preflight(asked: &HeaderMap) -> Response {
+    // Not 204, which some browsers take to be about the route itself.
     let mut response = text_reply("");
-    *response.status_mut() = StatusCode::NO_CONTENT;
     let asked = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
     allow_sending(asked, response.headers_mut());
     response

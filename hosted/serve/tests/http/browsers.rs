@@ -110,7 +110,7 @@ fn a_preflight_of_an_allowed_origin_gets_what_it_asks_for() {
         "http://127.0.0.1:3000",
     ] {
         let reply = preflight(origin);
-        assert_eq!(reply.status, 204, "{origin}");
+        assert_eq!(reply.status, 200, "{origin}");
         for expected in [
             format!("access-control-allow-headers: {asked}"),
             format!("access-control-allow-origin: {origin}"),

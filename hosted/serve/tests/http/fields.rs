@@ -242,7 +242,7 @@ fn a_completion_replies_with_the_fields_asked_for() {
     let asked = json!({"prompt": "Once", "n_predict": 3, "response_fields": names});
     let reply = good(&server.post("/completion", &asked));
     assert_eq!(reply.as_object().unwrap().len(), 2, "{reply}");
-    assert_eq!(reply["n_predict"], 3);
+    assert_eq!(reply["generation_settings/n_predict"], 3);
     assert!(reply["content"].is_string());
 }
 

@@ -10,6 +10,7 @@ mod experts;
 mod fields;
 mod keys;
 mod limits;
+mod llama;
 mod scores;
 mod shares;
 mod slots;

@@ -148,6 +148,9 @@ struct Choice {
 impl Writer {
     fn new(start: &Start, options: Options) -> Self {
         let mut settings = shown_settings(&start.sampling);
+        if start.sampling.ignore_eos {
+            bar_ends(&start.model, &mut settings);
+        }
         let n_predict = start
             .max_tokens
             .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -227,7 +230,7 @@ impl Writer {
             };
             map.insert(
                 "truncated".into(),
-                (end.reason == Reason::ContextFull).into(),
+                (end.reason == Reason::ContextFull || end.timings.n_shifts > 0).into(),
             );
             map.insert("stop_type".into(), stop_type(&end.reason).into());
             map.insert("stopping_word".into(), stopping.into());
@@ -344,14 +347,24 @@ impl TextWriter for Writer {
     }
 }
 
-/// The values at these paths, whose keys are separated by `/`, under the last key of each; missing ones are left out.
+/// The values at these paths, whose keys are separated by `/`, under the paths; missing ones are left out.
 fn selected(value: &Value, paths: &[String]) -> Value {
     let found = paths.iter().filter_map(|path| {
         let mut keys = path.split('/');
         let found = keys.try_fold(value, |value, key| value.get(key))?;
-        Some((path.rsplit('/').next()?.to_owned(), found.clone()))
+        Some((path.clone(), found.clone()))
     });
     Value::Object(found.collect())
+}
+
+/// Shows the ends of text as llama-server does: their bias is minus infinity, which JSON has as null.
+fn bar_ends(model: &ModelSource, settings: &mut Map<String, Value>) {
+    let tokenizer = model.tokenizer();
+    let ends = (0..tokenizer.n_vocab()).filter(|&id| tokenizer.is_end_of_generation(id));
+    let ends = ends.map(|id| json!({"token": id, "bias": null}));
+    if let Some(Value::Array(biases)) = settings.get_mut("logit_bias") {
+        biases.extend(ends);
+    }
 }
 
 /// llama-server's `stop_type`.

@@ -48,6 +48,8 @@ const ROUTES: &[Route] = &[
     post("/detokenize", DETOKENIZE),
     get("/tokenizer_info", INFO),
     post("/apply-template", TEMPLATE),
+    post("/chat/completions/input_tokens", COUNT),
+    post("/v1/chat/completions/input_tokens", COUNT),
     get("/props", PROPS),
     post("/props", ABSENT),
     post("/models", ABSENT),
@@ -70,6 +72,7 @@ const DETOKENIZE: Action =
 const INFO: Action = Action::Other(|context, request| Box::pin(tokens::info(context, request)));
 const TEMPLATE: Action =
     Action::Other(|context, body| Box::pin(tokens::apply_template(context, body)));
+const COUNT: Action = Action::Other(|context, body| Box::pin(tokens::count(context, body)));
 const SLOTS: Action = Action::Other(|context, request| Box::pin(slots::list(context, request)));
 const SLOT: Action = Action::Other(|context, request| Box::pin(slots::act(context, request)));
 const SET_ADAPTERS: Action = Action::Other(|context, body| Box::pin(lora::set(context, body)));

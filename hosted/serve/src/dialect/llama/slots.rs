@@ -53,11 +53,11 @@ fn shown(slot: &SlotView, n_ctx: usize) -> Value {
         "id_task": slot.request.as_deref(),
         "n_past": slot.n_past,
         "n_prompt_tokens": slot.n_prompt,
-        "next_token": {
+        "next_token": [{
             "has_next_token": slot.is_processing,
             "n_remain": n_remain,
             "n_decoded": slot.n_decoded,
-        },
+        }],
     })
 }
 

@@ -7,7 +7,7 @@ use super::super::fields::{Fields, token, wrong};
 use super::super::openai::read_messages;
 use super::query;
 use crate::answer::{self, Context, text_of};
-use crate::api::{ApiError, ChatRequest, Defaults, token_bytes};
+use crate::api::{ApiError, ChatPrompt, ChatRequest, Defaults, token_bytes};
 use crate::http::{Request, Response};
 use crate::models::Lease;
 use serde_json::{Value, json};
@@ -97,7 +97,28 @@ pub(super) async fn info(context: Context, request: Request) -> Result<Response>
     })))
 }
 
-pub(super) async fn apply_template(mut context: Context, request: Request) -> Result<Response> {
+pub(super) async fn apply_template(context: Context, request: Request) -> Result<Response> {
+    let (prompt, returns_tokens) = chat_prompt(context, request).await?;
+    let mut reply = json!({"prompt": prompt.text});
+    if returns_tokens {
+        reply["tokens"] = prompt.tokens.into();
+        // The text that ends a turn if no token does.
+        reply["stop"] = prompt.stop.into();
+    }
+    Ok(json_reply(&reply))
+}
+
+/// The number of tokens of a conversation's prompt.
+pub(super) async fn count(context: Context, request: Request) -> Result<Response> {
+    let (prompt, _) = chat_prompt(context, request).await?;
+    let object = "response.input_tokens";
+    Ok(json_reply(
+        &json!({"object": object, "input_tokens": prompt.tokens.len()}),
+    ))
+}
+
+/// The prompt of a chat request, and whether its tokens are asked for.
+async fn chat_prompt(mut context: Context, request: Request) -> Result<(ChatPrompt, bool)> {
     let parse = |body: &Value, defaults: &Defaults| {
         let fields = Fields::of_body(body)?;
         let mut request = ChatRequest::new(defaults);
@@ -106,14 +127,7 @@ pub(super) async fn apply_template(mut context: Context, request: Request) -> Re
         Ok((request, fields.bool("return_tokens")?.unwrap_or(false)))
     };
     let (request, returns_tokens) = read(&mut context, request, parse).await?;
-    let prompt = answer::prompt(&context, request).await?;
-    let mut reply = json!({"prompt": prompt.text});
-    if returns_tokens {
-        reply["tokens"] = prompt.tokens.into();
-        // The text that ends a turn if no token does.
-        reply["stop"] = prompt.stop.into();
-    }
-    Ok(json_reply(&reply))
+    Ok((answer::prompt(&context, request).await?, returns_tokens))
 }
 
 /// Answers a request that needs a model's tokenizer or template, but no step of the engine.
