@@ -240,6 +240,21 @@ impl<'a> Tokenizer<'a> {
         self.piece_len_max
     }
 
+    /// The most bytes of a text that [`Self::encode`] makes one token of; `None` where there is no bound, because spaces
+    /// or unknown characters in a row may be one token, or a text is normalised.
+    pub fn text_len_max(&self) -> Option<usize> {
+        let fuses = self.fuses_unknown && self.byte_ids.contains(&NONE);
+        let is_bounded = match self.model {
+            Model::Bpe { .. } => self.is_byte_level() || !fuses,
+            Model::SentencePiece { .. } => !self.collapses_spaces && !fuses,
+            Model::Unigram(_) | Model::WordPiece { .. } => false,
+        };
+        let shrinks = if self.composes { nfc::SHRINKAGE } else { 1 };
+        // An unknown character is a token as well.
+        let longest = self.piece_len_max.max(char::MAX.len_utf8());
+        (is_bounded && !self.specials.strip()).then(|| longest.saturating_mul(shrinks))
+    }
+
     /// Merging begins with bytes, each in GPT-2's alphabet.
     fn is_byte_level(&self) -> bool {
         let pre = self.pre_tokenizer();

@@ -247,6 +247,13 @@ impl<'a> Specials<'a> {
         }
     }
 
+    /// Whether white space next to some of them belongs to them.
+    pub(super) fn strip(self) -> bool {
+        let strips = |&id: &u32| self.attributes.get(id) & attribute::STRIPS_RIGHT != 0;
+        let left = self.flags.strip_left.is_some_and(|ids| !ids.is_empty());
+        left || self.flags.mask.is_some() || self.by_name.iter().any(strips)
+    }
+
     /// First bytes of the names that are looked for.
     fn first_bytes(&self, parse_special: bool) -> &[u32; 8] {
         if parse_special {

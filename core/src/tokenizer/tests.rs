@@ -135,12 +135,13 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
 }
 
 fn parse(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
-    let options = EncodeOptions {
-        parse_special: true,
-        add_special: false,
-    };
-    encode_with(tokenizer, text, options).unwrap()
+    encode_with(tokenizer, text, PARSE).unwrap()
 }
+
+const PARSE: EncodeOptions = EncodeOptions {
+    parse_special: true,
+    add_special: false,
+};
 
 fn decode(tokenizer: &Tokenizer<'_>, mut detokenizer: Detokenizer, ids: &[u32]) -> String {
     let mut text = String::new();
@@ -325,6 +326,59 @@ fn ranks_decide_and_whole_words_only_where_merges_are_ignored() {
     });
     byte_level("llama-bpe", &pieces, &merges)
         .with(|tokenizer| assert_eq!(encode(tokenizer, "abcabc"), [260]));
+}
+
+/// Prompts are refused by their bytes with it, so it must hold for every text, or not be there.
+#[test]
+fn the_longest_text_of_a_token_is_known_or_not_given() {
+    let pieces = [("ab", 1), ("abc", 1), ("<unk>", 2), ("<|end|>", 3)];
+    let bytes = || byte_level("gpt-2", &pieces, &["a b", "ab c"]);
+    let marks = || sentence_piece(&[("▁▁▁", 0.0), ("a", 0.0)]);
+    let flag = |key: &str| format!("tokenizer.ggml.{key}");
+    let strips = [[0, 1, 0, 0]];
+    for (header, expected) in [
+        (bytes(), Some(7)),
+        (bytes().bool(&flag("normalizer.nfc"), true), Some(28)),
+        (
+            bytes().array(&flag("added_tokens.rstrip"), 4, &[[3, 1, 0, 0]]),
+            None,
+        ),
+        (
+            bytes().array(&flag("added_tokens.lstrip"), 4, &strips),
+            None,
+        ),
+        (marks(), Some(9)),
+        (marks().bool(&flag("remove_extra_whitespaces"), true), None),
+        (characters("gemma4"), Some(6)),
+        (word_piece(&["[UNK]", "a"]), None),
+    ] {
+        header.with(|tokenizer| {
+            assert_eq!(tokenizer.text_len_max(), expected);
+            for text in [
+                "abcabcabc",
+                "a   b",
+                "<|end|><|end|>",
+                "日本e\u{301}",
+                "K\u{212a}ꙮ",
+            ] {
+                let n = encode_with(tokenizer, text, PARSE).map_or(usize::MAX, |ids| ids.len());
+                assert!(
+                    expected.is_none_or(|len| n.saturating_mul(len) >= text.len()),
+                    "{text}"
+                );
+            }
+        });
+    }
+    // Without tokens for bytes, unknown characters in a row are one token.
+    let few = Header::default()
+        .string("tokenizer.ggml.model", "llama")
+        .strings("tokenizer.ggml.tokens", &["<unk>", "a"])
+        .f32s("tokenizer.ggml.scores", &[0.0, 0.0])
+        .i32s("tokenizer.ggml.token_type", &[2, 1]);
+    few.with(|tokenizer| {
+        assert_eq!(encode(tokenizer, "日日日日").len(), 1);
+        assert_eq!(tokenizer.text_len_max(), None);
+    });
 }
 
 #[test]

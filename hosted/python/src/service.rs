@@ -17,7 +17,7 @@ use pyo3::wrap_pyfunction;
 use sluice::core::team::StopFlag;
 use sluice::embed::Normalization;
 use sluice_make::draft_copy::DraftCopy;
-use sluice_serve::api::{AdapterRequest, EmbeddingInput, EmbeddingRequest, FieldName, VectorKind};
+use sluice_serve::api::{AdapterRequest, EmbeddingRequest, FieldName, PromptPart, VectorKind};
 use sluice_serve::{Log, ServeError};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -200,8 +200,10 @@ impl Service {
         dimensions: Option<usize>,
         model: Option<String>,
     ) -> PyResult<Bound<'p, PyArray2<f32>>> {
-        let mut request =
-            EmbeddingRequest::new(tokens.into_iter().map(EmbeddingInput::Tokens).collect());
+        let texts = tokens
+            .into_iter()
+            .map(|text| vec![PromptPart::Tokens(text)]);
+        let mut request = EmbeddingRequest::new(texts.collect());
         request.model.name = model;
         request.dimensions = dimensions;
         request.kind = match kind {

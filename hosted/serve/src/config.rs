@@ -103,8 +103,9 @@ impl Default for HttpOptions {
 /// The configuration of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Where it listens; `127.0.0.1:8080` by default. A [`Service`](crate::Service) does not listen.
-    pub listen: Listen,
+    /// Where it listens, at least one address; `127.0.0.1:8080` by default. All with port 0 get the same free one. A
+    /// [`Service`](crate::Service) does not listen.
+    pub listen: Vec<Listen>,
     /// The models, and how to run them.
     pub models: ModelsOptions,
     /// Scheduling and caching.
@@ -120,7 +121,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            listen: Listen::Tcp("127.0.0.1".to_owned(), 8080),
+            listen: vec![Listen::Tcp("127.0.0.1".to_owned(), 8080)],
             models: ModelsOptions::default(),
             engine: EngineOptions::default(),
             defaults: Defaults::default(),

@@ -18,6 +18,9 @@ pub(super) fn is_stable(text: &str) -> bool {
 /// Maximum factor by which a text grows.
 pub(super) const GROWTH: usize = 3;
 
+/// Maximum factor by which a text shrinks: seven bytes of U+1FBE, U+0308 and U+0301 become U+0390.
+pub(super) const SHRINKAGE: usize = 4;
+
 /// Words that suffice to compose a text of `len_bytes`: the text itself, and twice what it decomposes to,
 /// at most three characters of two bytes.
 pub(super) fn words_for(len_bytes: usize) -> usize {
@@ -265,6 +268,7 @@ mod tests {
         composer.compose(text).expect("there is room");
         let (composed, _) = composer.finish().expect("it is UTF-8");
         assert!(composed.len() <= GROWTH * text.len());
+        assert!(text.len() <= SHRINKAGE * composed.len());
         assert!(!is_stable(text) || composed == text);
         composed.to_string()
     }

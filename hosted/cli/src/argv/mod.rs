@@ -39,6 +39,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("-np", "--parallel"),
     ("-cram", "--cache-ram"),
     ("-to", "--timeout"),
+    ("-rea", "--reasoning"),
     ("--output-file", "--output"),
 ];
 

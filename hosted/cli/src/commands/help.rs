@@ -89,7 +89,7 @@ const SINGLE: &[Single] = &[
         with: "SamplingArgs",
         heading: "Chat template",
         flags: words!(
-            "chat_template chat_template_file chat_template_kwargs reasoning_format \
+            "chat_template chat_template_file chat_template_kwargs reasoning reasoning_format \
              reasoning_budget"
         ),
     },

@@ -3,6 +3,7 @@
 use crate::flags::experts::ExpertArgs;
 use crate::flags::names::kernels;
 use crate::flags::placement::PlacementArgs;
+use crate::ui::output::note;
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
@@ -86,6 +87,16 @@ impl EngineArgs {
         match self.ctx_size {
             0 => config.n_ctx_train.max(1),
             n => n as usize,
+        }
+    }
+
+    /// Warns if the context is longer than the model knows.
+    pub(crate) fn note_trained(&self, config: &ModelConfig) {
+        let trained = config.n_ctx_train;
+        if self.n_ctx(config) > trained {
+            note(format_args!(
+                "warning: the model was trained on contexts of only {trained} tokens"
+            ));
         }
     }
 

@@ -268,3 +268,34 @@ fn a_copy_of_a_model_whose_experts_stay_on_disk_is_refused() {
     fails(2, &[&["run", "-p", "x"], &flags[..]].concat(), &said);
     fails(2, &[&["serve", "--port", "0"], &flags[..]].concat(), &said);
 }
+
+/// llama-server's flags are honoured, or refused with what to do instead.
+#[test]
+fn flags_of_llama_server_have_a_reason() {
+    for (flag, hint) in [
+        ("--no-jinja", "--chat-template chatml"),
+        ("--reasoning-effort", "--chat-template-kwargs"),
+        ("--reasoning-budget-message", "the model's own mark"),
+        ("--reasoning-preserve", "the chat template decides"),
+    ] {
+        fails(2, &["serve", "-m", "x", flag, "low"], &[flag, hint]);
+    }
+    fails(
+        2,
+        &["serve", "-m", "x", "--reasoning", "maybe"],
+        &["on, off, auto"],
+    );
+    fails(
+        1,
+        &[
+            "serve",
+            "-m",
+            "missing.gguf",
+            "-rea",
+            "off",
+            "--mmproj-device",
+            "none",
+        ],
+        &["--mmproj-device none has no effect", "missing.gguf"],
+    );
+}

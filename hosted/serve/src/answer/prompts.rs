@@ -1,46 +1,39 @@
 //! Converts the prompts of a request to tokens, and back.
 
 use crate::api::{ApiError, CompletionPrompt, Infill, PromptPart};
+use crate::models::Loaded;
 use sluice::Model;
 use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
 /// The tokens of each prompt, at least one for each.
-pub(super) fn tokens_of(prompts: &[CompletionPrompt], model: &Model) -> Result<Vec<Vec<u32>>> {
+pub(super) fn tokens_of(prompts: &[CompletionPrompt], loaded: &Loaded) -> Result<Vec<Vec<u32>>> {
     if prompts.is_empty() {
         return Err(ApiError::field("prompts", "is an empty list"));
     }
     let each = prompts.iter().enumerate();
     let each = each.map(|(i, prompt)| match prompt {
-        CompletionPrompt::Parts(parts) => joined(&format!("prompts[{i}]"), parts, model),
-        CompletionPrompt::Infill(infill) => filled(infill, model),
+        CompletionPrompt::Parts(parts) => begun(&format!("prompts[{i}]"), parts, loaded),
+        CompletionPrompt::Infill(infill) => filled(infill, loaded),
     });
     each.collect()
 }
 
-fn joined(field: &str, parts: &[PromptPart], model: &Model) -> Result<Vec<u32>> {
-    let tokenizer = model.tokenizer();
-    let mut all = Vec::new();
-    let mut n_before = 0;
-    for part in parts {
-        match part {
-            PromptPart::Text(text) => {
-                let options = EncodeOptions {
-                    add_special: n_before == 0,
-                    parse_special: true,
-                };
-                all.extend(encode(field, model, text, options)?);
-                n_before += 1;
-            }
-            PromptPart::Tokens(tokens) => {
-                let at = |i| format!("{field}[{}]", n_before + i);
-                check_tokens(tokens, tokenizer.n_vocab(), &at)?;
-                all.extend(tokens);
-                n_before += tokens.len();
-            }
-        }
+/// Refuses texts that the context cannot hold, before they are tokenized, which takes time.
+pub(super) fn check_bytes<'t>(loaded: &Loaded, texts: impl Iterator<Item = &'t str>) -> Result<()> {
+    let (n_bytes, n_ctx) = (texts.map(str::len).sum(), loaded.n_ctx());
+    let each = loaded.model().tokenizer().text_len_max();
+    match each.filter(|&len| n_bytes > n_ctx.saturating_mul(len)) {
+        None => Ok(()),
+        Some(len) => Err(ApiError::too_long(n_bytes, len, n_ctx)),
     }
+}
+
+/// The tokens of a prompt's parts, at least one.
+fn begun(field: &str, parts: &[PromptPart], loaded: &Loaded) -> Result<Vec<u32>> {
+    let tokenizer = loaded.model().tokenizer();
+    let mut all = joined(field, parts, true, loaded)?;
     // Some vocabularies append an end token to texts, which would end the answer before it begins.
     let is_text = matches!(parts, [PromptPart::Text(_)]);
     if is_text && tokenizer.adds_eos() && all.last().copied() == tokenizer.eos() {
@@ -49,6 +42,42 @@ fn joined(field: &str, parts: &[PromptPart], model: &Model) -> Result<Vec<u32>> 
     if all.is_empty() {
         let first = tokenizer.bos().or_else(|| tokenizer.eos());
         all.push(first.ok_or_else(|| ApiError::field(field, "is empty"))?);
+    }
+    Ok(all)
+}
+
+/// The tokens of all parts. The vocabulary's own first and last tokens surround a text at the beginning.
+pub(super) fn joined(
+    field: &str,
+    parts: &[PromptPart],
+    parse_special: bool,
+    loaded: &Loaded,
+) -> Result<Vec<u32>> {
+    let texts = parts.iter().filter_map(|part| match part {
+        PromptPart::Text(text) => Some(&**text),
+        PromptPart::Tokens(_) => None,
+    });
+    check_bytes(loaded, texts)?;
+    let model = loaded.model();
+    let mut all = Vec::new();
+    let mut n_before = 0;
+    for part in parts {
+        match part {
+            PromptPart::Text(text) => {
+                let options = EncodeOptions {
+                    add_special: n_before == 0,
+                    parse_special,
+                };
+                all.extend(encode(field, model, text, options)?);
+                n_before += 1;
+            }
+            PromptPart::Tokens(tokens) => {
+                let at = |i| format!("{field}[{}]", n_before + i);
+                check_tokens(tokens, model.tokenizer().n_vocab(), &at)?;
+                all.extend(tokens);
+                n_before += tokens.len();
+            }
+        }
     }
     Ok(all)
 }
@@ -70,7 +99,10 @@ pub(super) fn check_tokens(
 }
 
 /// The prompt for a text between two others, with other files before it.
-fn filled(infill: &Infill, model: &Model) -> Result<Vec<u32>> {
+fn filled(infill: &Infill, loaded: &Loaded) -> Result<Vec<u32>> {
+    let files = infill.extra.iter().map(|file| &*file.text);
+    check_bytes(loaded, files.chain([&*infill.prefix, &infill.suffix]))?;
+    let model = loaded.model();
     let tokenizer = model.tokenizer();
     let special = tokenizer.special_tokens();
     let marks = (special.fim_pre, special.fim_suf, special.fim_mid);

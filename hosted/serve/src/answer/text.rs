@@ -65,7 +65,7 @@ pub(crate) async fn prompt(context: &Context, mut request: ChatRequest) -> Resul
         let mut conversation = Conversation::take(&mut request)?;
         let prompts = lease.prompts();
         Answers::take(&mut request, prompts, &mut conversation)?;
-        let prompt = prompts.prompt(lease.model(), &conversation)?;
+        let prompt = prompts.prompt(lease.model(), &conversation, None)?;
         Ok(ChatPrompt {
             text: prompt.text,
             tokens: prompt.tokens,
@@ -101,7 +101,7 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let stop = prompts.stop().map(str::to_owned);
     terms.generation.stop.extend(stop);
     let answers = Answers::take(&mut request, prompts, &mut conversation)?;
-    let prompt = prompts.prompt(model, &conversation)?;
+    let prompt = prompts.prompt(model, &conversation, Some(lease.n_ctx()))?;
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
     let constraint = answers.constraint(&prompt.text, terms.generation.grammar.as_ref())?;
@@ -128,7 +128,7 @@ fn prepare_completion(
 ) -> Result<Prepared> {
     let (defaults, generation) = (context.app.defaults(), request.generation.clone());
     let terms = Terms::new(generation, defaults, &lease, context.arrived)?;
-    let all = tokens_of(&request.prompts, lease.model())?;
+    let all = tokens_of(&request.prompts, &lease)?;
     let has_text = request.returns_prompts || context.app.options().log_prompts;
     let mut prompts = Vec::with_capacity(all.len());
     let mut ready = Vec::with_capacity(all.len());

@@ -1,9 +1,9 @@
 //! Requests for vectors and scores.
 
 use super::app::Context;
-use super::prompts::{check_tokens, text_of};
+use super::prompts::{check_bytes, joined, text_of};
 use crate::api::{
-    ApiError, EmbeddingInput, EmbeddingRequest, Ranking, RerankRequest, VectorKind, Vectors,
+    ApiError, EmbeddingRequest, PromptPart, Ranking, RerankRequest, VectorKind, Vectors,
 };
 use crate::engine::{EmbedJob, JobError, TokenMeter as _};
 use crate::keys::Demand;
@@ -99,22 +99,11 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
     if request.input.is_empty() {
         return Err(ApiError::field("input", "is an empty list"));
     }
-    let model = lease.model();
-    let n_vocab = model.tokenizer().n_vocab();
-    let text = |(i, input): (usize, &EmbeddingInput)| {
-        let field = || format!("input[{i}]");
-        let tokens = match input {
-            EmbeddingInput::Text(text) => {
-                let tokens = model.encode(text, false);
-                tokens.map_err(|error| ApiError::field(field(), error.to_string()))?
-            }
-            EmbeddingInput::Tokens(tokens) => {
-                check_tokens(tokens, n_vocab, &|_| field())?;
-                tokens.clone()
-            }
-        };
+    let text = |(i, parts): (usize, &Vec<PromptPart>)| {
+        let field = format!("input[{i}]");
+        let tokens = joined(&field, parts, false, lease)?;
         match tokens.is_empty() {
-            true => Err(ApiError::field(field(), "is empty")),
+            true => Err(ApiError::field(field, "is empty")),
             false => Ok(tokens),
         }
     };
@@ -128,7 +117,7 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
         let what = "embeddings of texts require pooling (--pooling mean, cls or last)";
         return Err(ApiError::field("model", what));
     }
-    let n_embd = model.config().n_embd;
+    let n_embd = lease.model().config().n_embd;
     if let Some(n) = request.dimensions.filter(|n| !(1..=n_embd).contains(n)) {
         let what = format!("{n} is not between 1 and {n_embd}");
         return Err(ApiError::field("dimensions", what));
@@ -147,6 +136,7 @@ fn pairs_of(request: &RerankRequest, lease: &Lease) -> Result<Texts> {
     }
     let pair = |(i, text): (usize, &String)| {
         let field = || format!("documents[{i}]");
+        check_bytes(lease, [&*request.query, text].into_iter())?;
         let tokens = lease.model().rank_prompt(&request.query, text);
         let tokens = tokens.map_err(|error| ApiError::field(field(), error.to_string()))?;
         match tokens.is_empty() {

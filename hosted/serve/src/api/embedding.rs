@@ -1,6 +1,6 @@
 //! Requests for vectors of texts.
 
-use super::ModelChoice;
+use super::{ModelChoice, PromptPart};
 use sluice::embed::Normalization;
 
 /// A request for vectors of texts.
@@ -8,23 +8,14 @@ use sluice::embed::Normalization;
 pub struct EmbeddingRequest {
     /// The model.
     pub model: ModelChoice,
-    /// The texts, at least one.
-    pub input: Vec<EmbeddingInput>,
+    /// The parts of each text, which are concatenated; at least one text. Names of control tokens in them are text.
+    pub input: Vec<Vec<PromptPart>>,
     /// What the vectors are computed for.
     pub kind: VectorKind,
     /// Length to which vectors are cut, 1 to n_embd; `None` for no cut.
     pub dimensions: Option<usize>,
     /// How vectors are scaled after they are cut. Scores are not scaled.
     pub normalization: Normalization,
-}
-
-/// A text to be embedded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EmbeddingInput {
-    /// Text.
-    Text(String),
-    /// Tokens of the model.
-    Tokens(Vec<u32>),
 }
 
 /// What vectors are computed for.
@@ -55,7 +46,7 @@ pub struct Vectors {
 impl EmbeddingRequest {
     /// A request for one vector per text, with a norm of 1.
     #[must_use]
-    pub fn new(input: Vec<EmbeddingInput>) -> Self {
+    pub fn new(input: Vec<Vec<PromptPart>>) -> Self {
         Self {
             model: ModelChoice::default(),
             input,

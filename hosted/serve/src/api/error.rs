@@ -166,6 +166,16 @@ impl ApiError {
         Self::new(ErrorKind::HeadTooLarge, what)
     }
 
+    /// The error for a prompt of `n_bytes`, of which a token has up to `len`, that a context of `n_ctx` cannot hold.
+    pub(crate) fn too_long(n_bytes: usize, len: usize, n_ctx: usize) -> Self {
+        let n_tokens = n_bytes.div_ceil(len.max(1));
+        let what = format!(
+            "the request exceeds the available context size: the prompt has {n_bytes} bytes, which are at least \
+             {n_tokens} tokens, the context {n_ctx}"
+        );
+        Self::new(ErrorKind::TooLong { n_tokens, n_ctx }, what)
+    }
+
     pub(crate) fn slow() -> Self {
         Self::new(
             ErrorKind::Slow,

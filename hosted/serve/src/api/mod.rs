@@ -15,7 +15,7 @@ mod rerank;
 pub use adapter::AdapterRequest;
 pub use chat::{ChatPrompt, ChatRequest};
 pub use completion::{CompletionPrompt, CompletionRequest, Infill, InfillFile, PromptPart};
-pub use embedding::{EmbeddingInput, EmbeddingRequest, VectorKind, Vectors};
+pub use embedding::{EmbeddingRequest, VectorKind, Vectors};
 pub(crate) use error::NotLoaded;
 pub use error::{ApiError, ErrorKind, FieldName};
 pub use event::{

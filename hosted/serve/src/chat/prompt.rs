@@ -6,7 +6,7 @@ use serde_json::Value;
 use sluice::Model;
 use sluice::generate::common_prefix;
 use sluice_text::assistant::Dialect;
-use sluice_text::chat::{Prompt, PromptMaker, end_of_turn, template};
+use sluice_text::chat::{ChatError, Prompt, PromptMaker, end_of_turn, template};
 use sluice_text::chat_template::ChatTemplate;
 
 /// Makes the prompts for one model.
@@ -59,21 +59,31 @@ impl Prompts {
         self.stop
     }
 
-    /// The prompt of a conversation, with the beginning of the answer if it has one.
+    /// The prompt of a conversation, with the beginning of the answer if it has one. If `n_ctx` is given, a text that
+    /// cannot have fewer tokens is refused before it is tokenized.
     pub(crate) fn prompt(
         &self,
         model: &Model,
         conversation: &Conversation,
+        n_ctx: Option<usize>,
     ) -> Result<Prompt, ApiError> {
         let Conversation {
             messages,
             options,
             begun,
         } = conversation;
+        let tokenizer = model.tokenizer();
+        let each = tokenizer.text_len_max().zip(n_ctx);
+        let len_max = each.map_or(usize::MAX, |(len, n_ctx)| len.saturating_mul(n_ctx));
         let prompt = self
             .maker
-            .prompt(messages, options, begun, model.tokenizer());
-        let prompt = prompt.map_err(|error| ApiError::field("messages", error.to_string()))?;
+            .prompt(messages, options, begun, tokenizer, len_max);
+        let prompt = prompt.map_err(|error| match (error, each) {
+            (ChatError::TooLong { len_bytes }, Some((len, n_ctx))) => {
+                ApiError::too_long(len_bytes, len, n_ctx)
+            }
+            (error, _) => ApiError::field("messages", error.to_string()),
+        })?;
         if prompt.tokens.is_empty() {
             return Err(ApiError::field(
                 "messages",
@@ -102,7 +112,7 @@ impl Prompts {
             options: conversation.options.clone(),
         };
         before.messages[last].content = Some(Value::from("?"));
-        let Ok(prompt) = self.prompt(model, &before) else {
+        let Ok(prompt) = self.prompt(model, &before, None) else {
             return Vec::new();
         };
         let border = common_prefix(tokens, &prompt.tokens);

@@ -8,6 +8,7 @@ use crate::api::{
 };
 use core::time::Duration;
 use serde_json::{Value, json};
+use sluice_core::sampler::MirostatVersion;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -54,6 +55,13 @@ pub(super) fn generation(
     );
     all.shows_special = !fields.bool("skip_special_tokens")?.unwrap_or(true);
     sampling::read(fields, &mut all)?;
+    all.sampling.post_sampling = fields.bool(POST_SAMPLING)?.unwrap_or(false);
+    if all.sampling.post_sampling && all.sampling.config.mirostat != MirostatVersion::Off {
+        return Err(ApiError::field(
+            POST_SAMPLING,
+            "cannot be combined with mirostat",
+        ));
+    }
     let priority = fields.int("priority", -1000..=1000)?.unwrap_or(0);
     all.priority = i32::try_from(priority).unwrap_or(0);
     all.predict_for = millis(fields, "t_max_predict_ms")?;
@@ -147,11 +155,6 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
             "not supported; use n for several choices",
         ),
         ("use_beam_search", &none, "not supported"),
-        (
-            "post_sampling_probs",
-            &none,
-            "not supported; n_probs are always the model's",
-        ),
         ("n_indent", &[json!(0)], "not supported"),
         (
             "t_max_prompt_ms",
@@ -183,10 +186,11 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses llama-server's `response_fields`, which select fields of its own route's replies.
-pub(super) fn refuse_response_fields(fields: Fields<'_>) -> Result<()> {
+/// Refuses what changes the replies of llama-server's own routes.
+pub(super) fn refuse_native(fields: Fields<'_>) -> Result<()> {
     let why = "only supported by /completion and /infill";
-    fields.refuse("response_fields", &[json!([])], why)
+    fields.refuse("response_fields", &[json!([])], why)?;
+    fields.refuse(POST_SAMPLING, &[json!(false)], why)
 }
 
 fn max_tokens(fields: Fields<'_>, all: &mut Generation) -> Result<()> {
@@ -206,6 +210,7 @@ fn millis(fields: Fields<'_>, name: &str) -> Result<Option<Duration>> {
     Ok(asked.map(Duration::from_millis))
 }
 
+const POST_SAMPLING: &str = "post_sampling_probs";
 /// A day.
 const MILLIS_MAX: i64 = 86_400_000;
 const SCALE_MAX: f32 = 1e6;

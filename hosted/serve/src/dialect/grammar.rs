@@ -32,9 +32,11 @@ pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
         let Some(value) = value else {
             continue;
         };
+        check_len(form.field, value.as_str().map_or(0, str::len))?;
         let Some(source) = (form.read)(form.field, value)? else {
             continue;
         };
+        check_len(form.field, source.len_bytes())?;
         if let Some(first) = &first {
             let what = format!("cannot be combined with {}", first.field);
             return Err(ApiError::field(form.field, what));
@@ -45,6 +47,15 @@ pub(super) fn grammar(fields: Fields<'_>) -> Result<Option<FieldGrammar>> {
         });
     }
     Ok(first)
+}
+
+/// Refuses a grammar that would take long to compile, before anything is done with it.
+fn check_len(field: &str, len_bytes: usize) -> Result<()> {
+    if len_bytes <= SOURCE_BYTES_MAX {
+        return Ok(());
+    }
+    let what = format!("has {len_bytes} bytes; up to {SOURCE_BYTES_MAX} are allowed");
+    Err(ApiError::field(field, what))
 }
 
 /// A field that holds a grammar, and how it is read; `None` if its value allows any text.
@@ -80,6 +91,8 @@ const fn form(
     Form { field, read }
 }
 
+/// Maximum length of a client's grammar, schema or regular expression: an extreme one of this size compiles in seconds.
+const SOURCE_BYTES_MAX: usize = 256 << 10;
 const STRUCTURED: &str = "structured_outputs";
 
 /// Refuses other fields of `structured_outputs`, which could change what is allowed.

@@ -22,11 +22,16 @@ pub(super) fn chat(model: &ModelSource, report: &TokenReport) -> Value {
     Value::Object(entry)
 }
 
-/// An entry that also has token IDs, for llama-server's own routes.
-pub(super) fn native(model: &ModelSource, report: &TokenReport) -> Value {
+/// An entry that also has token IDs, for llama-server's own routes; with probabilities in place of their logarithms if
+/// these are `post_sampling`.
+pub(super) fn native(model: &ModelSource, report: &TokenReport, post_sampling: bool) -> Value {
     let with_id = |token: &TokenLogProbability| {
         let mut entry = entry_of(model, token);
         entry.insert("id".into(), token.id.into());
+        if post_sampling {
+            entry.remove("logprob");
+            entry.insert("prob".into(), token.log_probability.exp().into());
+        }
         entry
     };
     let top: Vec<_> = report
@@ -35,7 +40,11 @@ pub(super) fn native(model: &ModelSource, report: &TokenReport) -> Value {
         .map(|token| Value::Object(with_id(token)))
         .collect();
     let mut entry = with_id(&report.chosen);
-    entry.insert("top_logprobs".into(), top.into());
+    let name = match post_sampling {
+        true => "top_probs",
+        false => "top_logprobs",
+    };
+    entry.insert(name.into(), top.into());
     Value::Object(entry)
 }
 

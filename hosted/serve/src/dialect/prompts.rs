@@ -1,4 +1,4 @@
-//! Prompts in all forms: a string, tokens, a mix of both, or a list of these.
+//! Texts in all forms: a string, tokens, a mix of both, an object with a string, or a list of these.
 
 use super::fields::{Fields, token, wrong};
 use crate::api::{ApiError, CompletionPrompt, FieldName, PromptPart};
@@ -16,38 +16,11 @@ pub(super) struct Prompts {
 impl Prompts {
     /// Parses the field `prompt`.
     pub(super) fn read(fields: Fields<'_>) -> Result<Self> {
-        const FIELD: &str = "prompt";
-        let one = |value: &Value| {
-            Ok(Self {
-                all: vec![one(value, FIELD)?],
-                is_list: false,
-            })
-        };
-        let Some(value) = fields.value(FIELD) else {
-            return Err(ApiError::field(FIELD, "is missing"));
-        };
-        let Value::Array(list) = value else {
-            return one(value);
-        };
-        if list.is_empty() {
-            return Err(ApiError::field(FIELD, "is an empty list"));
-        }
-        // A list with numbers is a single prompt of tokens, or of tokens and strings.
-        if list.iter().any(Value::is_number) {
-            return one(value);
-        }
-        if list.len() > PROMPTS_MAX {
-            let what = format!(
-                "has {} prompts, more than the maximum of {PROMPTS_MAX}",
-                list.len()
-            );
-            return Err(ApiError::field(FIELD, what));
-        }
-        let each = list.iter().enumerate();
-        let all = each.map(|(i, value)| self::one(value, &format!("{FIELD}[{i}]")));
+        let texts = Texts::read(fields, "prompt")?;
+        let all = texts.all.into_iter().map(CompletionPrompt::Parts);
         Ok(Self {
-            all: all.collect::<Result<_>>()?,
-            is_list: true,
+            all: all.collect(),
+            is_list: texts.is_list,
         })
     }
 
@@ -60,10 +33,52 @@ impl Prompts {
     }
 }
 
-fn one(value: &Value, field: &str) -> Result<CompletionPrompt> {
+/// The texts in a field.
+pub(super) struct Texts {
+    pub(super) all: Vec<Vec<PromptPart>>,
+    /// Whether they were given as a list.
+    pub(super) is_list: bool,
+}
+
+impl Texts {
+    /// Parses the field called `name`.
+    pub(super) fn read(fields: Fields<'_>, name: &str) -> Result<Self> {
+        let Some(value) = fields.value(name) else {
+            return Err(ApiError::field(name, "is missing"));
+        };
+        let list = match value {
+            // A list with numbers is a single text of tokens, or of tokens and strings.
+            Value::Array(list) if !list.iter().any(Value::is_number) => list,
+            one => {
+                return Ok(Self {
+                    all: vec![parts(one, name)?],
+                    is_list: false,
+                });
+            }
+        };
+        if list.is_empty() {
+            return Err(ApiError::field(name, "is an empty list"));
+        }
+        if list.len() > TEXTS_MAX {
+            let n = list.len();
+            let what = format!("has {n} entries, more than the maximum of {TEXTS_MAX}");
+            return Err(ApiError::field(name, what));
+        }
+        let each = list.iter().enumerate();
+        let all = each.map(|(i, value)| parts(value, &format!("{name}[{i}]")));
+        Ok(Self {
+            all: all.collect::<Result<_>>()?,
+            is_list: true,
+        })
+    }
+}
+
+/// The parts of a text. Objects are llama-server's: `{"prompt_string": "..."}`, or `content` as in a message.
+fn parts(value: &Value, field: &str) -> Result<Vec<PromptPart>> {
     let list = match value {
-        Value::String(text) => return Ok(CompletionPrompt::text(text)),
+        Value::String(text) => return Ok(vec![PromptPart::Text(text.clone())]),
         Value::Array(list) => list,
+        Value::Object(_) => return Ok(vec![PromptPart::Text(object(value, field)?)]),
         other => return Err(wrong(field, other, "a string or a list of token ids")),
     };
     let mut parts = Vec::new();
@@ -79,10 +94,38 @@ fn one(value: &Value, field: &str) -> Result<CompletionPrompt> {
             }
         }
     }
-    Ok(CompletionPrompt::Parts(parts))
+    Ok(parts)
 }
 
-const PROMPTS_MAX: usize = 1024;
+/// The text of an object.
+fn object(value: &Value, field: &str) -> Result<String> {
+    let fields = Fields::of_body(value)?;
+    let within = |error: ApiError| ApiError {
+        field: error.field.map(|name| format!("{field}.{name}")),
+        ..error
+    };
+    let what = "images and audio are not supported";
+    fields
+        .refuse("multimodal_data", &[Value::Array(Vec::new())], what)
+        .map_err(within)?;
+    if let Some(text) = fields.str("prompt_string").map_err(within)? {
+        return Ok(text.to_owned());
+    }
+    let Some(Value::Array(list)) = fields.value("content") else {
+        let what = "an object with prompt_string, or with a list of parts as content";
+        return Err(wrong(field, value, what));
+    };
+    let texts = list.iter().enumerate().map(|(i, part)| {
+        let is_text = part.get("type").and_then(Value::as_str) == Some("text");
+        let text = part.get("text").and_then(Value::as_str);
+        let at = || format!("{field}.content[{i}]");
+        text.filter(|_| is_text)
+            .ok_or_else(|| wrong(&at(), part, "a part of type text"))
+    });
+    texts.collect()
+}
+
+const TEXTS_MAX: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -104,6 +147,14 @@ mod tests {
                 (vec![CompletionPrompt::tokens(vec![3, 4])], false),
             ),
             (json!(["a"]), (vec![CompletionPrompt::text("a")], true)),
+            (
+                json!({"prompt_string": "a", "multimodal_data": []}),
+                (vec![CompletionPrompt::text("a")], false),
+            ),
+            (
+                json!([{"prompt_string": "a"}, {"content": [{"type": "text", "text": "b"}]}]),
+                (["a", "b"].map(CompletionPrompt::text).into(), true),
+            ),
             (
                 json!(["a", [1, "a", 2]]),
                 (
@@ -127,6 +178,16 @@ mod tests {
             (json!([1, -2]), "prompt[1]"),
             (json!(["a", [1, true]]), "prompt[1][1]"),
             (json!(["a", true]), "prompt[1]"),
+            (json!({"prompt_string": 3}), "prompt.prompt_string"),
+            (
+                json!({"prompt_string": "a", "multimodal_data": ["AA"]}),
+                "prompt.multimodal_data",
+            ),
+            (json!([{"content": "a"}]), "prompt[0]"),
+            (
+                json!([{"content": [{"type": "image_url"}]}]),
+                "prompt[0].content[0]",
+            ),
         ] {
             assert_eq!(of(prompt).unwrap_err().field.as_deref(), Some(field));
         }

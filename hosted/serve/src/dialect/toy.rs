@@ -115,7 +115,7 @@ mod tests {
             path: path.into(),
         };
         ServerConfig {
-            listen: Listen::Tcp("127.0.0.1".to_owned(), 0),
+            listen: vec![Listen::Tcp("127.0.0.1".to_owned(), 0)],
             models: ModelsOptions {
                 named: vec![named],
                 limits: Limits {

@@ -129,6 +129,7 @@ impl Run {
         if request.uses_cache {
             metrics.prefix(n_prompt, cached);
         }
+        self.send_progress();
     }
 
     /// Takes its place to make room; it goes on later.

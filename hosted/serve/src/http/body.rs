@@ -2,7 +2,7 @@
 
 use super::reply::{Body, Request};
 use super::room::{BodyRoom, FIRST_BYTES, Room};
-use super::weight::{FieldWeight, parse, weigh};
+use super::weight::{FieldWeight, GROWTH, parse, weigh};
 use crate::api::ApiError;
 use crate::work::{Lane, Work};
 use core::time::Duration;
@@ -194,8 +194,6 @@ fn rate(time: Duration) -> usize {
 
 /// The least rate of a body in bytes per second.
 const RATE: u128 = 4096;
-/// What a body may take, as a multiple of its length.
-const GROWTH: usize = 16;
 /// What any body may take: tools and schemas are small, but many times their text.
 const ALWAYS: usize = 16 << 20;
 /// Maximum number of fields of all objects in a field.

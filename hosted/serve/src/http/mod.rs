@@ -18,3 +18,4 @@ pub use peer::{TrustedProxies, TrustedProxiesError};
 pub(crate) use reply::{Request, Response, boxed, reply, text_reply};
 pub(crate) use room::BodyRoom;
 pub(crate) use stream::{Source, Step, Stream, StreamKind};
+pub(crate) use weight::is_heavy;

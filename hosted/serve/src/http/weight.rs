@@ -22,6 +22,13 @@ pub(super) fn weigh(text: &[u8]) -> serde_json::Result<Vec<FieldWeight>> {
     Ok(fields)
 }
 
+/// Whether JSON in a text of a body takes more than a body may: templates get some of these parsed.
+pub(crate) fn is_heavy(text: &str) -> bool {
+    let fields = weigh(text.as_bytes()).unwrap_or_default();
+    let n_bytes: usize = fields.iter().map(|field| field.n_bytes).sum();
+    n_bytes > text.len().saturating_mul(GROWTH) + SMALL_BYTES
+}
+
 /// A body, of an object only the fields that `keeps` accepts.
 pub(super) fn parse(text: &[u8], keeps: &dyn Fn(&str) -> bool) -> serde_json::Result<Value> {
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -218,6 +225,11 @@ const ALLOCATION_BYTES: usize = 24;
 const MAP_BYTES: usize = 160;
 /// A field's place: the hash, the key, the value, and room to grow.
 const FIELD_BYTES: usize = 2 * (8 + size_of::<String>() + size_of::<Value>());
+
+/// What a body may take, as a multiple of its length.
+pub(super) const GROWTH: usize = 16;
+/// What the JSON of a text may take in addition.
+const SMALL_BYTES: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {

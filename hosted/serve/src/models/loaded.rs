@@ -209,6 +209,18 @@ impl Loaded {
         }
     }
 
+    /// Warns of a context that is longer than the model knows.
+    pub(super) fn say_context(&self, log: &crate::Log) {
+        let (trained, n_ctx) = (self.model.config().n_ctx_train, self.limits.n_ctx);
+        if n_ctx > trained {
+            log(&format!(
+                "model {:?}: warning: a text may take all of -c {n_ctx}, but the model was trained on contexts of only \
+                 {trained} tokens",
+                self.name
+            ));
+        }
+    }
+
     /// Logs how its experts are read, and any problems with that.
     pub(super) fn say_experts(&self, log: &crate::Log) {
         let name = &self.name;

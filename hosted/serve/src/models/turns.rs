@@ -235,6 +235,7 @@ impl Models {
             "model {name:?} loaded in {:.2} s",
             time.as_secs_f64()
         ));
+        loaded.say_context(&self.log);
         loaded.say_experts(&self.log);
         let (log, model) = (self.log.clone(), name.clone());
         let log = move |text: &str| log(&format!("model {model:?}: {text}"));

@@ -10,7 +10,10 @@ use crate::http::Peer;
 use crate::keys::{Keys, KeysError};
 use crate::models::Models;
 use core::fmt;
+use core::future::poll_fn;
+use core::net::SocketAddr;
 use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use sluice::Team;
 use sluice::file::{FolderKey, SharedFolder};
@@ -22,14 +25,14 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 /// A listening server.
 pub struct Server {
-    listener: Listener,
+    listeners: Vec<Listener>,
     address: String,
     app: Arc<App>,
     connections: Arc<Connections>,
@@ -39,6 +42,27 @@ pub struct Server {
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, std::path::PathBuf),
+}
+
+/// A connection that was accepted.
+enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    fn poll(&self, waiting: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        match self {
+            Self::Tcp(listener) => {
+                let accepted = listener.poll_accept(waiting);
+                accepted.map_ok(|(stream, peer)| Accepted::Tcp(stream, peer))
+            }
+            Self::Unix(listener, _) => {
+                let accepted = listener.poll_accept(waiting);
+                accepted.map_ok(|(stream, _)| Accepted::Unix(stream))
+            }
+        }
+    }
 }
 
 /// How a server ended.
@@ -160,13 +184,20 @@ impl Server {
         let opened = config.models.open();
         let opened = opened.map_err(|error| ServeError::Model(error.to_string()))?;
         let keys = Keys::new(config.http.keys.clone(), config.log.clone())?;
-        let (listener, address) = listen(&config.listen).await?;
-        if let (Listener::Tcp(listener), false) = (&listener, keys.are_needed())
-            && !listener.local_addr()?.ip().to_canonical().is_loopback()
-        {
-            (config.log)(&format!(
-                "warning: other machines can use {address} without a key (--api-key-file, --keys)"
-            ));
+        let (mut listeners, mut addresses, mut port) = (Vec::new(), Vec::new(), 0);
+        for at in &config.listen {
+            let (listener, address) = listen(at, port).await?;
+            if let Listener::Tcp(listener) = &listener {
+                let own = listener.local_addr()?;
+                port = own.port();
+                if !keys.are_needed() && !own.ip().to_canonical().is_loopback() {
+                    (config.log)(&format!(
+                        "warning: other machines can use {address} without a key (--api-key-file, --keys)"
+                    ));
+                }
+            }
+            listeners.push(listener);
+            addresses.push(address);
         }
         let engine = EngineHandle::start(team, config.engine.clone(), config.log.clone())?;
         let log = config.log.clone();
@@ -181,8 +212,8 @@ impl Server {
             ));
         }
         Ok(Self {
-            listener,
-            address,
+            listeners,
+            address: addresses.join(", "),
             app: Arc::new(App::new(Arc::new(models), keys, &config)),
             connections: Arc::new(Connections::new(
                 n_connections,
@@ -198,7 +229,7 @@ impl Server {
         self.app.keys()
     }
 
-    /// The address it listens on, with `http://`.
+    /// The addresses it listens on, with `http://`, separated by `, `.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
@@ -234,16 +265,18 @@ impl Server {
         };
         watch.abort();
         let Self {
-            listener,
+            listeners,
             app,
             connections,
             ..
         } = self;
         // From now on, new connections are refused instead of kept waiting.
-        if let Listener::Unix(_, path) = &listener {
-            let _removed = std::fs::remove_file(path);
+        for listener in &listeners {
+            if let Listener::Unix(_, path) = listener {
+                let _removed = std::fs::remove_file(path);
+            }
         }
-        drop(listener);
+        drop(listeners);
         drain(&app, result.is_ok()).await;
         // Wait until the last replies have been sent.
         let patience = SENDING.min(app.options().patience);
@@ -253,18 +286,32 @@ impl Server {
 
     async fn accept_all(&self) -> core::convert::Infallible {
         let mut quiet_until = Instant::now();
-        loop {
-            let accepted = match &self.listener {
-                Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
+        for turn in 0_usize.. {
+            // Each listener is the first to be asked in turn, so that a busy one does not keep others out.
+            let accepted = poll_fn(|waiting| {
+                let all = self
+                    .listeners
+                    .iter()
+                    .cycle()
+                    .skip(turn % self.listeners.len().max(1));
+                let mut all = all.take(self.listeners.len());
+                let ready = all.find_map(|listener| match listener.poll(waiting) {
+                    Poll::Ready(accepted) => Some(accepted),
+                    Poll::Pending => None,
+                });
+                ready.map_or(Poll::Pending, Poll::Ready)
+            });
+            let accepted = accepted.await.map(|accepted| match accepted {
+                Accepted::Tcp(stream, peer) => {
                     // Tokens are small and must not be delayed by Nagle's algorithm.
                     let _set = stream.set_nodelay(true);
                     self.spawn(stream, Peer::Address(peer.ip()));
-                }),
-                Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
+                }
+                Accepted::Unix(stream) => {
                     let user = stream.peer_cred().map(|peer| peer.uid());
                     self.spawn(stream, Peer::User(user.ok()));
-                }),
-            };
+                }
+            });
             if let Err(error) = accepted {
                 if quiet_until <= Instant::now() {
                     (self.log)(&format!("cannot accept connections: {error}"));
@@ -274,6 +321,7 @@ impl Server {
                 sleep(ACCEPT_PAUSE).await;
             }
         }
+        core::future::pending().await
     }
 
     fn spawn<T>(&self, stream: T, peer: Peer)
@@ -305,14 +353,16 @@ async fn drain(app: &App, is_patient: bool) {
     app.models().end();
 }
 
-async fn listen(listen: &Listen) -> Result<(Listener, String), ServeError> {
+/// Listens; on `free` in place of any free port, unless it is 0 too.
+async fn listen(listen: &Listen, free: u16) -> Result<(Listener, String), ServeError> {
     match listen {
         Listen::Tcp(host, port) => {
+            let port = if *port == 0 { free } else { *port };
             let failed = |error| ServeError::Listen {
                 address: format!("{host}:{port}"),
                 error,
             };
-            let listener = TcpListener::bind((host.as_str(), *port))
+            let listener = TcpListener::bind((host.as_str(), port))
                 .await
                 .map_err(failed)?;
             let address = format!("http://{}", listener.local_addr().map_err(failed)?);
@@ -339,7 +389,7 @@ async fn remove_dead(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return Err(io::Error::other("another file has this name"));
     }
-    if tokio::net::UnixStream::connect(path).await.is_ok() {
+    if UnixStream::connect(path).await.is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
     }
     std::fs::remove_file(path)

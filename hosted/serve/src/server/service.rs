@@ -284,7 +284,7 @@ impl fmt::Debug for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{AnswerEvent, CompletionPrompt, EmbeddingInput, PromptPart};
+    use crate::api::{AnswerEvent, CompletionPrompt, PromptPart};
     use crate::models::{ModelsOptions, NamedModel, State};
     use crate::server::reader::AnswerPart;
     use sluice::host::topology::Cores;
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_model_leaves_memory_while_embeddings_of_it_wait() {
         let service = service();
-        let input = (0..24).map(|seed| EmbeddingInput::Tokens(tokens(seed)));
+        let input = (0..24).map(|seed| vec![PromptPart::Tokens(tokens(seed))]);
         let request = EmbeddingRequest {
             model: of("a"),
             ..EmbeddingRequest::new(input.collect())

@@ -71,7 +71,7 @@ pub(crate) fn options() -> ServerConfig {
         path: path.clone(),
     };
     ServerConfig {
-        listen: Listen::Tcp("127.0.0.1".to_owned(), 0),
+        listen: vec![Listen::Tcp("127.0.0.1".to_owned(), 0)],
         models: ModelsOptions {
             named: vec![named("tale"), named("other")],
             folder: None,

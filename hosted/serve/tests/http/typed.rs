@@ -6,7 +6,7 @@ use serde_json::json;
 use sluice::Team;
 use sluice::host::topology::Cores;
 use sluice_serve::api::{
-    AnswerEvent, CompletionPrompt, CompletionRequest, EmbeddingInput, EmbeddingRequest, ErrorKind,
+    AnswerEvent, CompletionPrompt, CompletionRequest, EmbeddingRequest, ErrorKind, PromptPart,
     Reason,
 };
 use sluice_serve::{AnswerPart, Service};
@@ -104,7 +104,7 @@ fn parts_are_read_as_they_come_or_all_at_once() {
 fn vectors_are_those_of_the_route() {
     let service = service();
     let texts = ["A cat sat.", "A dog ran."];
-    let input = texts.map(|text| EmbeddingInput::Text(text.to_owned()));
+    let input = texts.map(|text| vec![PromptPart::Text(text.to_owned())]);
     let found = service.embed(EmbeddingRequest::new(input.into()));
     let found = { found }.wait(PATIENCE).unwrap().unwrap();
     let ask = json!({"input": texts});

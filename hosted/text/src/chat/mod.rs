@@ -46,6 +46,9 @@ pub enum ChatError {
         n_ctx: usize,
         what: &'static str,
     },
+    /// The prompt is longer than the caller allows.
+    #[error("the prompt has {len_bytes} bytes")]
+    TooLong { len_bytes: usize },
     /// The conversation has no user message to answer.
     #[error("there is no message to answer yet")]
     Nothing,

@@ -82,17 +82,23 @@ impl PromptMaker {
     /// does not set them. Text in messages, tools, documents, variables and the beginning never becomes a control token.
     ///
     /// # Errors
-    /// The template refuses the messages, a tool is invalid, or the vocabulary cannot encode them.
+    /// The template refuses the messages, a tool is invalid, or the vocabulary cannot encode them; or the text is longer
+    /// than `len_max` bytes: then it is not tokenized, which takes time.
     pub fn prompt(
         &self,
         messages: &[Message],
         options: &RenderOptions,
         begun: &str,
         tokenizer: &Tokenizer<'_>,
+        len_max: usize,
     ) -> Result<Prompt, ChatError> {
-        let text = self.render(messages, options)? + &self.marked_text(begun);
-        let tokens = self.encode(&text, true, options, tokenizer)?;
-        let text = forged::unmarked(&text);
+        let marked = self.render(messages, options)? + &self.marked_text(begun);
+        let text = forged::unmarked(&marked);
+        if text.len() > len_max {
+            let len_bytes = text.len();
+            return Err(ChatError::TooLong { len_bytes });
+        }
+        let tokens = self.encode(&marked, true, options, tokenizer)?;
         Ok(Prompt { text, tokens })
     }
 

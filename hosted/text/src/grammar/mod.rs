@@ -64,12 +64,17 @@ impl GrammarSource {
         Self::Regex(escaped.collect::<Vec<_>>().join("|"))
     }
 
-    fn check_len(&self) -> Result<(), GrammarError> {
-        let len_bytes: usize = match self {
+    /// Its length in bytes: that of all its texts.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        match self {
             Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) => plain(text).len(),
             Self::Composed(parts) => parts.iter().map(Part::len_bytes).sum(),
-        };
-        if len_bytes > SOURCE_BYTES_MAX {
+        }
+    }
+
+    fn check_len(&self) -> Result<(), GrammarError> {
+        if self.len_bytes() > SOURCE_BYTES_MAX {
             return Err(GrammarError::TooLong);
         }
         Ok(())

@@ -19,6 +19,7 @@ mod budget;
 mod error;
 mod guide;
 mod lazy;
+mod left;
 mod parameters;
 mod scan;
 #[cfg(test)]
@@ -36,8 +37,8 @@ use guide::Guide;
 use lazy::Lazy;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
-    Candidate, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SamplerChain, SamplerConfig,
-    TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
+    Candidate, Candidates, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SamplerChain,
+    SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
 };
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::MutexGuard;
@@ -56,6 +57,9 @@ pub struct SamplingSettings {
     /// Whether to record the log-probability of each sampled token, and for how many of the most likely
     /// tokens ([`Sampler::report`]).
     pub n_probs: Option<usize>,
+    /// Whether these are the probabilities that tokens are drawn with, after all samplers but Mirostat; by default they
+    /// are the model's.
+    pub post_sampling: bool,
 }
 
 impl SamplingSettings {
@@ -71,6 +75,7 @@ impl Default for SamplingSettings {
             ignore_eos: false,
             dry_sequence_breakers: Self::DRY_SEQUENCE_BREAKERS.map(String::from).into(),
             n_probs: None,
+            post_sampling: false,
         }
     }
 }
@@ -91,6 +96,8 @@ pub struct Sampler {
     dry_workspace: Vec<u32>,
     candidates: Vec<Candidate>,
     report: Option<TokenReport>,
+    /// Present if the report is of what the samplers leave: of how many tokens.
+    n_left: Option<usize>,
     grammar: Option<Guide>,
     /// Present if the grammar waits for a trigger.
     lazy: Option<Lazy>,
@@ -143,6 +150,7 @@ impl Sampler {
                 chosen: TokenLogProbability::default(),
                 top: vec![TokenLogProbability::default(); n.min(n_vocab as usize)],
             }),
+            n_left: settings.n_probs.filter(|_| settings.post_sampling),
             grammar: None,
             lazy: None,
             budget: None,
@@ -290,20 +298,24 @@ impl Sampler {
         let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
         let first = usize::from(biases.is_empty());
         let end = if has_mask { 2 } else { 1 };
+        let first = &mut both[first.min(end)..end];
         let token = match forced {
             Some(token) => token,
-            None => chain.sample(
-                logits,
-                &mut self.candidates,
-                &mut both[first.min(end)..end],
-                &context,
-            )?,
+            None => chain.sample(logits, &mut self.candidates, first, &context)?,
         };
+        if let Some((n, report)) = self.n_left.zip(self.report.as_mut()) {
+            let mut left = Candidates::from_logits(&mut self.candidates, logits)?;
+            for processor in first {
+                processor.apply(&mut left, &context);
+            }
+            chain.apply(&mut left, &context);
+            *report = left::report(&mut left, token, n)?;
+        }
         self.mirostat = chain.mirostat();
         drop(grammar);
         self.n_taken += 1;
         self.take(token, forced.is_some())?;
-        if let Some(report) = &mut self.report {
+        if let Some(report) = self.report.as_mut().filter(|_| self.n_left.is_none()) {
             report.chosen = TokenLogProbability {
                 id: token,
                 log_probability: log_probability(logits, token)?,

@@ -137,6 +137,28 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
                 No,
                 Refused("the prefix always precedes the suffix"),
             ),
+            (
+                "--no-jinja",
+                No,
+                Refused(
+                    "chat templates are always Jinja; use --chat-template chatml for a plain one",
+                ),
+            ),
+            (
+                "--reasoning-effort",
+                One,
+                Refused("use --chat-template-kwargs '{\"reasoning_effort\": \"low\"}'"),
+            ),
+            (
+                "--reasoning-budget-message",
+                One,
+                Refused("reasoning that exceeds --reasoning-budget ends with the model's own mark"),
+            ),
+            (
+                "--reasoning-preserve --no-reasoning-preserve",
+                No,
+                Refused("the chat template decides which reasoning stays in the prompt"),
+            ),
         ],
     ),
     (

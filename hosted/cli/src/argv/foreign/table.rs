@@ -40,7 +40,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg \
          --main-gpu -dev --device -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -ot \
-         --override-tensor -fitt --fit-target -fitc --fit-ctx",
+         --override-tensor -fitt --fit-target -fitc --fit-ctx --mmproj-device",
         One,
         GPU,
     ),

@@ -136,6 +136,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     if let Some(end) = name.and_then(end_of_turn) {
         stops.add(end, false);
     }
+    args.engine.note_trained(opened.config());
     let n_ctx = args.engine.n_ctx(opened.config());
     let limits = Limits {
         n_ctx,

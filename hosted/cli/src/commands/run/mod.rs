@@ -272,12 +272,7 @@ fn describe(opened: &LocalModel<'_>, args: &RunArgs, limits: &Limits, settings: 
         args.engine.n_batch(),
         settings.config.seed
     ));
-    if limits.n_ctx > opened.config().n_ctx_train {
-        let trained = opened.config().n_ctx_train;
-        note(format_args!(
-            "warning: the model was trained on contexts of only {trained} tokens"
-        ));
-    }
+    args.engine.note_trained(opened.config());
 }
 
 fn timed(timings: GeneratorTimings, start: Instant) -> GeneratorTimings {

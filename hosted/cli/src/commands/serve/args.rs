@@ -38,9 +38,14 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "S", default_value_t = 60,
         value_parser = value_parser!(u64).range(0..=86_400))]
     pub(super) model_turn: u64,
-    /// Set the address, or a Unix socket that ends with .sock
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(super) host: String,
+    /// Set the addresses, comma-separated; .sock is a Unix socket
+    #[arg(
+        long,
+        value_name = "HOST",
+        value_delimiter = ',',
+        default_value = "127.0.0.1"
+    )]
+    pub(super) host: Vec<String>,
     /// Set the port; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub(super) port: u16,
@@ -97,6 +102,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto",
         value_parser = PossibleValuesParser::new(["none", "auto", "deepseek"]))]
     pub(super) reasoning_format: String,
+    /// Tell chat templates whether to reason: on, off or auto (the template's choice) [short: -rea]
+    ///
+    /// Sets enable_thinking, which --chat-template-kwargs and requests override.
+    #[arg(long, value_name = "WHEN", default_value = "auto",
+        value_parser = PossibleValuesParser::new(["on", "off", "auto"]))]
+    pub(super) reasoning: String,
     /// Set the maximum number of reasoning tokens; 0 disables reasoning, -1 is unlimited
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=1 << 30))]

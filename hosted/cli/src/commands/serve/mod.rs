@@ -11,6 +11,7 @@ use crate::ui::input;
 use crate::ui::output::{note, tell};
 use anyhow::{Context as _, anyhow};
 use core::time::Duration;
+use serde_json::Map;
 use sluice::core::pooling::Pooling;
 use sluice::core::team::StopFlag;
 use sluice::draft::{DraftKind, DraftOptions};
@@ -77,7 +78,11 @@ impl Setup {
         models.speculation = setup.map_err(speculation::usage)?;
         let copy = copy_of_first(&drafts, &mut models, &team, stop)?;
         let config = ServerConfig {
-            listen: Listen::new(&args.host, args.port),
+            listen: args
+                .host
+                .iter()
+                .map(|host| Listen::new(host.trim(), args.port))
+                .collect(),
             models,
             engine: scheduling(args),
             defaults: defaults(args)?,
@@ -216,11 +221,16 @@ fn defaults(args: &ServeArgs) -> anyhow::Result<Defaults> {
         return Err(UsageError(message.to_owned()).into());
     }
     let kwargs = args.chat_template_kwargs.as_deref().unwrap_or("{}");
-    let kwargs = serde_json::from_str(kwargs).map_err(|error| {
+    let kwargs = serde_json::from_str::<Map<_, _>>(kwargs);
+    let mut kwargs = kwargs.map_err(|error| {
         UsageError(format!(
             "--chat-template-kwargs: not a JSON object: {error}"
         ))
     })?;
+    if args.reasoning != "auto" {
+        let thinks = args.reasoning == "on";
+        kwargs.entry("enable_thinking").or_insert(thinks.into());
+    }
     Ok(Defaults {
         sampling: sampling.settings(true)?,
         seed: u64::try_from(sampling.seed).ok(),
@@ -344,6 +354,33 @@ mod tests {
         );
         let placement = args.engine.placement.options(args.engine.locks());
         assert_eq!(placement, PlacementOptions::default());
+    }
+
+    #[test]
+    fn reasoning_is_a_variable_of_templates() {
+        let kwargs = |words: &[&str]| {
+            let all = ["sluice", "serve", "-m", "a.gguf"].iter().chain(words);
+            let Command::Serve(args) = crate::parse(all.map(Into::into).collect()).unwrap().command
+            else {
+                panic!("not serve");
+            };
+            defaults(&args)
+                .unwrap()
+                .template_kwargs
+                .get("enable_thinking")
+                .cloned()
+        };
+        assert_eq!(kwargs(&[]), None);
+        assert_eq!(kwargs(&["--reasoning", "auto"]), None);
+        assert_eq!(kwargs(&["-rea", "off"]), Some(false.into()));
+        assert_eq!(kwargs(&["--reasoning", "on"]), Some(true.into()));
+        let own = [
+            "-rea",
+            "on",
+            "--chat-template-kwargs",
+            "{\"enable_thinking\": false}",
+        ];
+        assert_eq!(kwargs(&own), Some(false.into()));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::api::{
 use crate::engine::Score;
 use serde_json::{Map, Value, json};
 use sluice::model::ModelSource;
+use sluice::sequence::TokenReport;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -94,6 +95,7 @@ fn exchange(
         is_list: prompts.is_list || generation.n > 1,
         returns_tokens: fields.bool("return_tokens")?.unwrap_or(false),
         times_pieces: generation.times_pieces,
+        post_sampling: generation.sampling.post_sampling,
         fields: fields.texts("response_fields")?,
     };
     Ok(Exchange {
@@ -116,6 +118,8 @@ struct Options {
     is_list: bool,
     returns_tokens: bool,
     times_pieces: bool,
+    /// Whether probabilities are those after all samplers.
+    post_sampling: bool,
     /// Paths of the fields to reply with; empty for all of them.
     fields: Vec<String>,
 }
@@ -161,6 +165,7 @@ impl Writer {
             ("stream", json!(options.is_stream)),
             ("stop", json!(start.stop)),
             ("timings_per_token", json!(options.times_pieces)),
+            ("post_sampling_probs", json!(options.post_sampling)),
         ] {
             settings.insert(name.into(), value);
         }
@@ -256,16 +261,20 @@ impl Writer {
     fn scores(&mut self, at: usize, scores: &[Score]) {
         let model = &self.model;
         let scores = scores.iter().map(|score| {
-            let mut entry = logprobs::native(model, &score.report);
+            let mut entry = logprobs::native(model, &score.report, false);
             entry["rank"] = score.rank.into();
             entry
         });
         self.choices[at].scores = Some(core::iter::once(Value::Null).chain(scores).collect());
     }
 
+    fn entry(&self, report: &TokenReport) -> Value {
+        logprobs::native(&self.model, report, self.options.post_sampling)
+    }
+
     fn piece(&mut self, at: usize, piece: &AnswerPiece) -> Vec<Value> {
         let report = piece.report.as_ref();
-        let entry = report.map(|report| logprobs::native(&self.model, report));
+        let entry = report.map(|report| self.entry(report));
         let is_stream = self.options.is_stream;
         let choice = &mut self.choices[at];
         choice.n_predicted += 1;
@@ -291,7 +300,7 @@ impl Writer {
 
     fn end_token(&mut self, at: usize, end: &AnswerPiece) -> Vec<Value> {
         let report = end.report.as_ref();
-        let entry = report.map(|report| logprobs::native(&self.model, report));
+        let entry = report.map(|report| self.entry(report));
         // As in llama-server, where the token that ends a text has an entry, so the list is never empty.
         self.choices[at].probabilities.extend(entry.clone());
         if self.options.returns_tokens {

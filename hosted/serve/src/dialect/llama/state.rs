@@ -9,6 +9,7 @@ use crate::api::ApiError;
 use crate::http::{Request, Response, reply};
 use crate::metrics;
 use crate::models::Lease;
+use hyper::header::HeaderName;
 use serde_json::json;
 
 pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
@@ -82,5 +83,10 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
     let max_adapters = names_adapters.then_some(options.max_adapters);
     let mut text = metrics::format(&seen, &options.isa, max_adapters);
     text += &metrics::format_keys(&context.app.keys().figures(key));
-    Ok(reply(metrics::CONTENT_TYPE, text))
+    let mut response = reply(metrics::CONTENT_TYPE, text);
+    // llama-server's header.
+    let name = HeaderName::from_static("process-start-time-unix");
+    let started = context.app.started();
+    response.headers_mut().insert(name, started.into());
+    Ok(response)
 }

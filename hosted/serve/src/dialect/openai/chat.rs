@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use super::super::fields::{Fields, set};
-use super::super::generation::{StreamUsage, generation, model, refuse_response_fields};
+use super::super::generation::{StreamUsage, generation, model, refuse_native};
 use super::super::logprobs;
 use super::super::reply::{Head, finish, progress, timings, usage, usage_so_far};
 use super::super::seam::{Exchange, TextWriter, WriteText};
@@ -33,7 +33,7 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     if let Some(budget) = budget(fields)? {
         request.reasoning_budget = Some(budget);
     }
-    refuse_response_fields(fields)?;
+    refuse_native(fields)?;
     let usage = StreamUsage::read(fields)?;
     let generation = &request.generation;
     let is_stream = generation.streams;

@@ -1,7 +1,7 @@
 //! `POST /v1/completions`.
 
 use super::super::fields::Fields;
-use super::super::generation::{StreamUsage, generation, model, refuse_response_fields};
+use super::super::generation::{StreamUsage, generation, model, refuse_native};
 use super::super::logprobs;
 use super::super::prompts::Prompts;
 use super::super::reply::{Head, finish, progress, timings, usage, usage_so_far};
@@ -45,7 +45,7 @@ pub(super) fn parse(
             })]
         }
     };
-    refuse_response_fields(fields)?;
+    refuse_native(fields)?;
     let options = Options {
         is_stream: request.generation.streams,
         usage: StreamUsage::read(fields)?,

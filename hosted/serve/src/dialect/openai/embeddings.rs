@@ -1,9 +1,10 @@
 //! `POST /v1/embeddings`.
 
-use super::super::fields::{Fields, token, wrong};
+use super::super::fields::Fields;
 use super::super::generation::model;
+use super::super::prompts::Texts;
 use super::super::seam::{Exchange, WriteVectors};
-use crate::api::{ApiError, Defaults, EmbeddingInput, EmbeddingRequest, FieldName, Vectors};
+use crate::api::{ApiError, Defaults, EmbeddingRequest, FieldName, Vectors};
 use core::fmt::Write as _;
 use serde_json::{Value, json};
 use sluice::embed::Normalization;
@@ -37,53 +38,6 @@ pub(super) fn parse(
         },
         writer: Box::new(move |vectors| reply(&vectors, is_base64)),
     })
-}
-
-struct Texts {
-    all: Vec<EmbeddingInput>,
-    is_list: bool,
-}
-
-impl Texts {
-    /// Parses a string, tokens, or a list of these.
-    fn read(fields: Fields<'_>, name: &str) -> Result<Self> {
-        match fields.value(name) {
-            None => Err(ApiError::field(name, "is missing")),
-            Some(Value::Array(list)) if list.is_empty() => {
-                Err(ApiError::field(name, "is an empty list"))
-            }
-            Some(Value::Array(list)) if !list[0].is_number() => {
-                if list.len() > TEXTS_MAX {
-                    let what = format!(
-                        "has {} texts, more than the maximum of {TEXTS_MAX}",
-                        list.len()
-                    );
-                    return Err(ApiError::field(name, what));
-                }
-                let each = list.iter().enumerate();
-                let all = each.map(|(i, value)| one(value, &format!("{name}[{i}]")));
-                Ok(Self {
-                    all: all.collect::<Result<_>>()?,
-                    is_list: true,
-                })
-            }
-            Some(value) => Ok(Self {
-                all: vec![one(value, name)?],
-                is_list: false,
-            }),
-        }
-    }
-}
-
-fn one(value: &Value, name: &str) -> Result<EmbeddingInput> {
-    match value {
-        Value::String(text) => Ok(EmbeddingInput::Text(text.clone())),
-        Value::Array(list) => {
-            let tokens = list.iter().map(|value| token(name, value));
-            Ok(EmbeddingInput::Tokens(tokens.collect::<Result<_>>()?))
-        }
-        other => Err(wrong(name, other, "a string or a list of token ids")),
-    }
 }
 
 /// llama-server's numbers: -1 does not scale, 0 scales by the largest component, others are p-norms.
@@ -135,8 +89,6 @@ fn base64(bytes: impl Iterator<Item = u8>) -> String {
     }
     text
 }
-
-const TEXTS_MAX: usize = 2048;
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,7 @@
 
 use super::super::fields::{Fields, shown, wrong};
 use crate::api::{ApiError, ChatRequest};
+use crate::http::is_heavy;
 use serde_json::Value;
 use sluice_text::assistant::{Tool, ToolChoice, ToolError};
 use sluice_text::chat_template::Message;
@@ -113,6 +114,15 @@ fn message(value: &Value, field: &str) -> Result<Message> {
             ));
         }
     };
+    let calls = extra.get("tool_calls").and_then(Value::as_array);
+    for (i, call) in calls.into_iter().flatten().enumerate() {
+        // Many templates get them as objects.
+        let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
+        if arguments.is_some_and(is_heavy) {
+            let field = format!("{field}.tool_calls[{i}].function.arguments");
+            return Err(ApiError::field(field, "takes too much memory as an object"));
+        }
+    }
     if content.is_none() && !extra.contains_key("tool_calls") {
         return Err(ApiError::field(format!("{field}.content"), "is missing"));
     }
