@@ -91,6 +91,32 @@ fn files_are_checked_before_the_server_listens() {
     fs::remove_dir_all(folder).expect("it is there");
 }
 
+/// So is an adapter that cannot work, by the name that requests would use.
+#[test]
+fn adapters_are_checked_before_the_server_listens() {
+    let missing = "style=missing.gguf";
+    let model = format!("style={MODEL}");
+    for module in [missing, &model] {
+        let mut command = sluice();
+        command.args([
+            "serve",
+            "-m",
+            MODEL,
+            "--port",
+            "0",
+            "-t",
+            "1",
+            "--lora-modules",
+        ]);
+        let output = command.arg(module).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_ne!(output.status.code(), Some(0), "{said}");
+        assert!(!said.contains("listening"), "{said}");
+        let (_, path) = module.split_once('=').expect("a name and a path");
+        assert!(said.contains(path), "{said}");
+    }
+}
+
 /// An empty key is not the same as none: the server would be open.
 #[test]
 fn an_empty_key_is_refused_by_name() {

@@ -7,6 +7,7 @@ use crate::api::{ApiError, NotLoaded};
 use core::sync::atomic::Ordering;
 use sluice::Model;
 use sluice::adapter::{AdapterBlend, AdapterLoadError};
+use sluice::model::ModelSource;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -65,7 +66,10 @@ impl Adapters {
             .wait_for(|state| matches!(state, State::Ready(_) | State::Failed(_)))
             .await;
         match state.as_deref() {
-            Ok(State::Ready(blend)) => self.check_rank(entry, blend.clone()),
+            Ok(State::Ready(blend)) => {
+                let checked = self.check_rank(blend.clone());
+                checked.map_err(|why| ApiError::field("model", format!("{} {why}", entry.name)))
+            }
             Ok(State::Failed(why)) => {
                 let name = &entry.name;
                 let error = ApiError::field("model", format!("{name}: {}", why.shown));
@@ -76,16 +80,35 @@ impl Adapters {
         }
     }
 
-    fn check_rank(&self, entry: &Entry, blend: AdapterBlend) -> Result<AdapterBlend, ApiError> {
-        let (rank, max) = (blend.rank(), self.options.rank);
-        if rank <= max {
-            return Ok(blend);
+    /// Reads the adapters that the server starts with once, so that one that cannot work ends the start and not a
+    /// client's request. `source` opens the model with a number.
+    ///
+    /// # Errors
+    /// The adapter, and why it cannot be used.
+    pub(crate) fn check(
+        &self,
+        source: &dyn Fn(usize) -> Result<ModelSource, String>,
+    ) -> Result<(), String> {
+        for entry in self.all() {
+            let read = |model: ModelSource| {
+                let read = self.read(&entry.parts, &model);
+                read.map_err(|error| error.whole)
+            };
+            let read = source(entry.model).and_then(read);
+            let checked = read.and_then(|(blend, _)| self.check_rank(blend));
+            checked.map_err(|why| format!("adapter {:?}: {why}", &*entry.name))?;
         }
-        let what = format!(
-            "{} has rank {rank}, but the maximum is {max} (--max-lora-rank)",
-            entry.name
-        );
-        Err(ApiError::field("model", what))
+        Ok(())
+    }
+
+    fn check_rank(&self, blend: AdapterBlend) -> Result<AdapterBlend, String> {
+        let (rank, max) = (blend.rank(), self.options.rank);
+        match rank <= max {
+            true => Ok(blend),
+            false => Err(format!(
+                "has rank {rank}, but the maximum is {max} (--max-lora-rank)"
+            )),
+        }
     }
 
     async fn load(self: Arc<Self>, entry: &Arc<Entry>, model: Model) {
@@ -97,7 +120,10 @@ impl Adapters {
                 let begun = Instant::now();
                 let read = tokio::task::spawn_blocking(move || adapters.read(&parts, &model));
                 match read.await {
-                    Ok(Ok(blend)) => {
+                    Ok(Ok((blend, warnings))) => {
+                        for warning in warnings {
+                            (self.log)(&format!("adapter {:?}: warning: {warning}", &*entry.name));
+                        }
                         let ms = begun.elapsed().as_secs_f64() * 1e3;
                         (self.log)(&format!("adapter {:?} loaded in {ms:.1} ms", &*entry.name));
                         State::Ready(blend)
@@ -117,17 +143,22 @@ impl Adapters {
         entry.state.send_replace(state);
     }
 
-    fn read(&self, parts: &[AdapterPart], model: &Model) -> Result<AdapterBlend, NotLoaded> {
+    /// The sum of all parts, and warnings.
+    fn read(
+        &self,
+        parts: &[AdapterPart],
+        model: &ModelSource,
+    ) -> Result<(AdapterBlend, Vec<String>), NotLoaded> {
         let (base, precision) = (self.options.base.as_deref(), self.options.precision);
+        let mut warnings = Vec::new();
         let parts = parts.iter().map(|AdapterPart { path, scale }| {
             let loaded = sluice_hf::adapter::load(path, base, model, precision);
-            let (adapter, warnings) = loaded.map_err(|error| told(&error))?;
-            for warning in &warnings {
-                (self.log)(&format!("{}: warning: {warning}", path.display()));
-            }
+            let (adapter, said) = loaded.map_err(|error| told(&error))?;
+            warnings.extend(said);
             Ok((adapter, *scale))
         });
-        Ok(AdapterBlend::new(parts.collect::<Result<_, NotLoaded>>()?))
+        let blend = AdapterBlend::new(parts.collect::<Result<_, NotLoaded>>()?);
+        Ok((blend, warnings))
     }
 
     /// Evicts unused adapters, least recently used first, until there is a place for `entry`. This always succeeds:

@@ -82,7 +82,7 @@ impl Models {
     /// The models of a server, whose files [`ModelsOptions::open`] has opened.
     ///
     /// # Errors
-    /// The folder of models cannot be read, or two models have the same name.
+    /// The folder of models cannot be read, two models have the same name, or an adapter cannot be used.
     pub(crate) fn new(
         engine: EngineHandle,
         options: ModelsOptions,
@@ -90,11 +90,17 @@ impl Models {
         log: crate::Log,
     ) -> io::Result<Self> {
         let team = engine.team().clone();
-        let mut opened = opened.into_iter();
         let listed = listed(&options)?;
         let number = |name: Option<&str>| find(&listed, name).ok();
         let adapters = Adapters::new(options.adapters.clone(), &number, log.clone());
         let adapters = Arc::new(adapters.map_err(io::Error::other)?);
+        let source = |index: usize| match opened.get(index) {
+            Some(source) => Ok(source.clone()),
+            None => ModelSource::open(&listed[index].path, options.load_mode)
+                .map_err(|error| error.to_string()),
+        };
+        adapters.check(&source).map_err(io::Error::other)?;
+        let mut opened = opened.into_iter();
         let entries = listed.iter().map(|model| Entry {
             state: watch::Sender::new(State::Unloaded),
             metrics: Arc::new(Metrics::new(&model.name)),

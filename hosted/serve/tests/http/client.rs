@@ -139,6 +139,16 @@ impl Running {
         }
     }
 
+    /// Why a server with these options does not start.
+    pub(crate) fn refusal(options: ServerConfig) -> String {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let team = Team::new(1, &Cores::detect()).unwrap();
+        let bound = runtime.block_on(Server::bind(options, team));
+        bound
+            .err()
+            .map_or_else(String::new, |error| error.to_string())
+    }
+
     pub(crate) fn address(&self) -> &str {
         &self.address
     }

@@ -16,6 +16,7 @@ mod scores;
 mod shares;
 mod sizes;
 mod slots;
+mod starts;
 mod turns;
 mod typed;
 mod views;
