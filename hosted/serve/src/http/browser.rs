@@ -23,8 +23,10 @@ pub struct CorsOriginsError(String);
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
     origins: CorsOrigins,
-    /// The names of the server, in addition to those that no stranger can own.
-    hosts: Vec<String>,
+    /// The names of the server that it was told, in addition to those that no stranger can own.
+    given: Vec<String>,
+    /// The machine's own names.
+    own: Vec<String>,
 }
 
 impl Pages {
@@ -35,16 +37,20 @@ impl Pages {
             let authority = host.trim().parse::<Authority>();
             authority.map_or_else(|_| host.clone(), |authority| authority.host().to_owned())
         });
-        let hosts = hosts.map(|host| host.trim().to_ascii_lowercase());
-        let mut hosts: Vec<_> = hosts.collect();
+        let given = hosts.map(|host| host.trim().to_ascii_lowercase());
+        let mut own = Vec::new();
         if let Ok(name) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
             let name = name.trim().to_ascii_lowercase();
             // The name in multicast DNS.
             let label = name.split('.').next().unwrap_or_default();
-            hosts.push(format!("{label}.local"));
-            hosts.push(name);
+            own.push(format!("{label}.local"));
+            own.push(name);
         }
-        Self { origins, hosts }
+        Self {
+            origins,
+            given: given.collect(),
+            own,
+        }
     }
 
     /// Refuses what a page of another site may have sent: a request for a name that anybody can own (DNS rebinding), or
@@ -70,7 +76,13 @@ impl Pages {
             };
         };
         let shown = String::from_utf8_lossy(origin.as_bytes());
-        if self.allows(origin) || host.is_some_and(|host| is_own(&shown, &host)) {
+        // A proxy may have replaced the name by the server's address.
+        let given = self.given.iter().filter_map(|name| name.parse().ok());
+        let is_own = host
+            .into_iter()
+            .chain(given)
+            .any(|host| is_own(&shown, &host));
+        if is_own || self.allows(origin) {
             return Ok(());
         }
         Err(ApiError::forbidden(format!(
@@ -83,8 +95,8 @@ impl Pages {
         let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let is_private =
             !name.contains('.') || is_below(&name, "localhost") || is_below(&name, "internal");
-        let is_given = self.hosts.iter().any(|host| host == "*" || *host == name);
-        match is_address || is_private || is_given {
+        let mut known = self.given.iter().chain(&self.own);
+        match is_address || is_private || known.any(|host| host == "*" || *host == name) {
             true => Ok(()),
             false => Err(ApiError::forbidden(format!(
                 "{host:?} is not a name of this server; --allowed-hosts {host} would allow it"
@@ -290,6 +302,36 @@ mod tests {
         assert!(strict.check(&old, NET).is_ok());
         let evil = asked(&[("host", "evil.example")]);
         assert!(strict.check(&evil, Peer::User(None)).is_ok());
+    }
+
+    /// nginx sends its own address of the server on, Caddy the name that the page has.
+    #[test]
+    fn one_flag_is_enough_for_a_proxy() {
+        let pages = pages("", &["llm.example"]);
+        let (nginx, caddy) = (("host", "127.0.0.1:8080"), ("host", "llm.example"));
+        for host in [nginx, caddy] {
+            assert_eq!(refusal(&pages, &[host]), "");
+            let own = ("origin", "https://llm.example");
+            assert_eq!(refusal(&pages, &[host, own]), "", "{host:?}");
+            for other in [
+                "https://llm.example.evil.example",
+                "http://llm.example:3000",
+                "null",
+            ] {
+                assert_ne!(refusal(&pages, &[host, ("origin", other)]), "", "{other}");
+            }
+        }
+        // What a page could send itself proves nothing.
+        let forged = [
+            ("host", "evil.example"),
+            ("x-forwarded-host", "evil.example"),
+        ];
+        assert_ne!(refusal(&pages, &forged), "");
+        let any = self::pages("", &["*"]);
+        assert_ne!(
+            refusal(&any, &[nginx, ("origin", "https://evil.example")]),
+            ""
+        );
     }
 
     #[test]
