@@ -189,7 +189,7 @@ fn missing(messages: &[Message], prompt: &str, may_lose_system: bool) -> String 
 }
 
 /// Templates whose formats are not known, of those that `published_templates.py` finds.
-const DESCRIBED_MAX: usize = 28;
+const DESCRIBED_MAX: usize = 18;
 
 fn with_objects(mut message: Message) -> Message {
     let calls = message

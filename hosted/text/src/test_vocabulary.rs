@@ -89,14 +89,14 @@ fn header(model: &Gguf<'_>, marks: &[&str]) -> Vec<u8> {
 }
 
 /// The dialects' control tokens.
-pub(crate) const MARKS: [&str; 37] = words(
+pub(crate) const MARKS: [&str; 42] = words(
     "<tool_call> </tool_call> <think> </think> [TOOL_CALLS] [ARGS] [THINK] [/THINK] <|channel|> \
      <|message|> <|start|> <|end|> <|constrain|> <|call|> <|return|> <｜tool▁calls▁begin｜> \
      <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> <|START_ACTION|> \
      <|END_ACTION|> <arg_key> </arg_key> <arg_value> </arg_value> <minimax:tool_call> \
      </minimax:tool_call> <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> \
      <|tool_call_argument_begin|> <|tool_call_end|> <|tools_prefix|> <|tools_suffix|> <|tool_call|> \
-     <TOOLCALL>",
+     <TOOLCALL> <|tool_call> <tool_call|> <|channel> <channel|> <|\"|>",
 );
 
 const MODEL: &[u8] = include_bytes!("../../models/tale-5.8m-Q4_K_M.gguf");

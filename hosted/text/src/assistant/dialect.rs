@@ -97,6 +97,7 @@ impl Dialect {
             Format::Mistral | Format::MistralArgs => REASONING[1],
             _ if name == "seed-oss" => REASONING[2],
             _ if name == "apertus" => REASONING[3],
+            _ if name == "gemma4" => REASONING[4],
             _ => REASONING[0],
         };
         Some(Self {
@@ -235,11 +236,12 @@ const NAMES: [(&str, Format); 9] = [
     ("generic", Format::Generic),
 ];
 
-const REASONING: [(&str, &str); 4] = [
+const REASONING: [(&str, &str); 5] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought", "<channel|>"),
 ];
 const HARMONY_REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
 

@@ -44,8 +44,25 @@ pub(super) static QWEN_CODER: TagMarks = TagMarks {
     is_loose: false,
 };
 
+/// `<|tool_call>call:name{key:<|"|>text<|"|>,other:[1,true]}<tool_call|>`: a notation of its own, with commas.
+pub(super) const GEMMA4: TagMarks = TagMarks {
+    name: "gemma4",
+    hints: &["<|tool_call>"],
+    open: "<|tool_call>",
+    close: "<tool_call|>",
+    call: "call:",
+    name_end: "{",
+    key: "",
+    key_ends: [":<|\"|>", ":"],
+    value_end: "<|\"|>",
+    call_end: "}",
+    is_loose: true,
+    ..QWEN
+};
+
 /// Formats of tags, the most specific ones first.
-pub(super) static TAGS: [&TagMarks; 7] = [
+pub(super) static TAGS: [&TagMarks; 8] = [
+    &GEMMA4,
     &TagMarks {
         name: "seed-oss",
         hints: &["<seed:tool_call>"],

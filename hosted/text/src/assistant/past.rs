@@ -3,7 +3,7 @@
 use super::dialect::{
     Dialect, Format, MISTRAL_ARGS, MISTRAL_CALLS, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
-use super::marks::{DEEPSEEK_V31, NameMarks, TagMarks};
+use super::marks::{DEEPSEEK_V31, GEMMA4, NameMarks, ObjectMarks, TagMarks};
 use serde_json::{Map, Value};
 
 impl Dialect {
@@ -16,6 +16,15 @@ impl Dialect {
             Format::Hermes | Format::Generic => {
                 let call = format!("{{\"name\": {key}, \"arguments\": {arguments}}}");
                 block(TOOL_CALL, call)
+            }
+            Format::Tags(marks) if *marks == GEMMA4 => {
+                let arguments = serde_json::from_str(arguments).unwrap_or_default();
+                format!(
+                    "{}call:{name}{}{}",
+                    marks.open,
+                    literal(&arguments),
+                    marks.close
+                )
             }
             Format::Tags(marks) => tags(marks, name, arguments),
             Format::Named(marks) => {
@@ -31,16 +40,7 @@ impl Dialect {
                 let number = if marks.is_numbered { ":0" } else { "" };
                 format!("{open}{call}{lead}{name}{number}{separator}{arguments}{call_end}{close}")
             }
-            Format::Objects(marks) => {
-                let call = match marks.is_keyed {
-                    true => format!("{{{key}: {arguments}}}"),
-                    false => format!("{{\"name\": {key}, \"arguments\": {arguments}}}"),
-                };
-                match marks.separator {
-                    "\n" => format!("{}\n{call}\n{}", marks.open, marks.close),
-                    _ => format!("{}[{call}]{}", marks.open, marks.close),
-                }
-            }
+            Format::Objects(marks) => objects(marks, &key, arguments),
             Format::Llama3 => format!("{{\"name\": {key}, \"parameters\": {arguments}}}"),
             Format::Mistral => {
                 format!("{MISTRAL_CALLS}[{{\"name\": {key}, \"arguments\": {arguments}}}]")
@@ -115,4 +115,32 @@ fn tags(marks: &TagMarks, name: &str, arguments: &str) -> String {
         text.extend(["\n", marks.close]);
     }
     text
+}
+
+/// An object between two marks.
+fn objects(marks: &ObjectMarks, key: &Value, arguments: &str) -> String {
+    let call = match marks.is_keyed {
+        true => format!("{{{key}: {arguments}}}"),
+        false => format!("{{\"name\": {key}, \"arguments\": {arguments}}}"),
+    };
+    match marks.separator {
+        "\n" => format!("{}\n{call}\n{}", marks.open, marks.close),
+        _ => format!("{}[{call}]{}", marks.open, marks.close),
+    }
+}
+
+/// A value in the notation of Gemma 4.
+fn literal(value: &Value) -> String {
+    let joined = |items: Vec<String>| items.join(",");
+    match value {
+        Value::String(text) => format!("{quote}{text}{quote}", quote = GEMMA4.value_end),
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(literal).collect())),
+        Value::Object(pairs) => {
+            let pairs = pairs
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", literal(value)));
+            format!("{{{}}}", joined(pairs.collect()))
+        }
+        other => other.to_string(),
+    }
 }

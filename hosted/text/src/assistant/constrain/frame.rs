@@ -222,7 +222,15 @@ pub(super) fn marks(text: &str) -> Vec<Part> {
         rest = &rest[end + 2..];
     }
     if parts.is_empty() {
-        parts.push(Part::Mark(rest.to_owned()));
+        // A text may follow the mark: `<|channel>thought`.
+        let end = rest.find('>').map_or(rest.len(), |at| at + 1);
+        parts.push(Part::Mark(rest[..end].to_owned()));
+        parts.extend(
+            Some(&rest[end..])
+                .filter(|rest| !rest.is_empty())
+                .into_iter()
+                .flat_map(self::text),
+        );
     } else if !rest.is_empty() {
         parts.extend(self::text(rest));
     }

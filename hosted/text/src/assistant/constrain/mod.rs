@@ -2,9 +2,11 @@
 //! schemas.
 
 mod frame;
+mod literal;
 mod parameters;
 
 use super::dialect::{Dialect, Format, PYTHON_TAG, command_r, harmony};
+use super::marks::GEMMA4;
 use super::tool::{Tool, ToolChoice};
 use crate::grammar::{GrammarSource, Part, quoted};
 use frame::Frame;
@@ -71,8 +73,8 @@ impl Dialect {
     ///
     /// If a call is required, the answer is reasoning, if the model reasons, and then one call, or one
     /// or more if `parallel`. If the model may choose, this applies to the text after a trigger.
-    /// Arguments match their JSON schema, except strings between tags (qwen3-coder and others), for which only
-    /// `enum` and `const` are enforced.
+    /// Arguments match their JSON schema, except for what JSON has otherwise: of lists and objects in Gemma 4's
+    /// notation, only the type is enforced.
     #[must_use]
     pub fn call_grammar(
         &self,
@@ -201,8 +203,14 @@ impl Dialect {
         lark(parts, &format!("\ncall: {}\n", names.join(" | ")));
         for (number, tool) in tools.iter().enumerate() {
             lark(parts, &format!("call_{number}: "));
-            self.call_parts(parts, tool);
+            self.call_parts(parts, tool, number);
             lark(parts, "\n");
+            if self.format == Format::Tags(&GEMMA4) {
+                literal::argument_rules(parts, tool, number);
+            }
+        }
+        if self.format == Format::Tags(&GEMMA4) {
+            literal::value_rules(parts);
         }
     }
 
@@ -246,7 +254,7 @@ impl Dialect {
 
     /// A call of `tool` without the parts that all calls share.
     #[expect(clippy::too_many_lines, reason = "one arm for each format")]
-    fn call_parts(&self, parts: &mut Vec<Part>, tool: &Tool) {
+    fn call_parts(&self, parts: &mut Vec<Part>, tool: &Tool, number: usize) {
         let name = &*tool.name;
         let key = Value::from(name);
         let text = |parts: &mut Vec<Part>, text: &str| lark(parts, &(quoted(text) + " "));
@@ -261,7 +269,10 @@ impl Dialect {
             Format::Tags(marks) => {
                 lark(parts, "\"\\n\"? ");
                 parameters::spell(parts, &[marks.call, name, marks.name_end].concat(), marks);
-                parameters::tags(parts, tool, marks);
+                match *marks == GEMMA4 {
+                    true => lark(parts, &format!("argument_{number}_0_0 ")),
+                    false => parameters::tags(parts, tool, marks),
+                }
                 parameters::spell(parts, marks.call_end, marks);
                 lark(parts, "\"\\n\"?");
             }

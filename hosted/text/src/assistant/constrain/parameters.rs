@@ -93,7 +93,7 @@ pub(super) fn spell(parts: &mut Vec<Part>, text: &str, marks: &TagMarks) {
 }
 
 /// A string without quotes, followed by the closing tag.
-fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &TagMarks) {
+pub(super) fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &TagMarks) {
     let mark = marks.value_end.trim();
     let after = &marks.value_end[marks.value_end.trim_end().len()..];
     let says_more = |keys: &Map<String, Value>| keys.keys().any(|key| !ANY_TEXT.contains(&&**key));
@@ -135,7 +135,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The schema of one argument, with the definitions that it may refer to.
-fn on_its_own(schema: &Value, tool: &Tool) -> String {
+pub(super) fn on_its_own(schema: &Value, tool: &Tool) -> String {
     let Value::Object(schema) = schema else {
         return schema.to_string();
     };

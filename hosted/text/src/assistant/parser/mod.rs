@@ -13,6 +13,7 @@
 mod bare;
 mod delta;
 mod event;
+mod literal;
 mod marks;
 mod message;
 mod named;

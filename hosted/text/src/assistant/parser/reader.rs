@@ -1,10 +1,11 @@
 //! Parses the inside of calls, character by character.
 
 use super::event::{Event, Step};
+use super::literal::Literal;
 use super::named::Named;
 use super::objects::Objects;
 use super::xml::Xml;
-use crate::assistant::marks::{NameMarks, QWEN_CODER, TagMarks};
+use crate::assistant::marks::{GEMMA4, NameMarks, QWEN_CODER, TagMarks};
 use crate::assistant::tool::Tool;
 
 /// Parses the text after the mark that begins calls.
@@ -18,6 +19,8 @@ pub(super) enum Reader {
     Named(Named),
     /// Tags.
     Xml(Xml),
+    /// Gemma 4's notation.
+    Literal(Literal),
 }
 
 /// The format of the calls after a mark.
@@ -55,6 +58,7 @@ impl Reader {
             }
             *self = match (*kind, c) {
                 (Kind::Block(_), '<') => Self::Xml(Xml::new(&QWEN_CODER)),
+                (Kind::Tags(tags), _) if *tags == GEMMA4 => Self::Literal(Literal::new()),
                 (Kind::Tags(tags), _) => Self::Xml(Xml::new(tags)),
                 (Kind::Block(close) | Kind::List(close), _) => {
                     Self::Objects(Objects::new(close, false))
@@ -71,6 +75,7 @@ impl Reader {
             Self::Objects(objects) => objects.push(c, events),
             Self::Named(named) => named.push(c, events),
             Self::Xml(xml) => xml.push(c, tools, events),
+            Self::Literal(literal) => literal.push(c, events),
         }
     }
 
@@ -81,6 +86,7 @@ impl Reader {
             Self::Objects(objects) => objects.unread(),
             Self::Named(named) => named.unread(),
             Self::Xml(xml) => xml.unread(),
+            Self::Literal(literal) => literal.unread(),
         }
     }
 
@@ -91,6 +97,7 @@ impl Reader {
             Self::Objects(objects) => objects.is_between(),
             Self::Named(named) => named.is_between(),
             Self::Xml(xml) => xml.is_between(),
+            Self::Literal(literal) => literal.is_between(),
         }
     }
 }

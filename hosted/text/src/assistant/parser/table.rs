@@ -4,7 +4,7 @@ use super::reader::Kind;
 use crate::assistant::dialect::{
     Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
-use crate::assistant::marks::{DEEPSEEK_V31, NameMarks, QWEN_CODER};
+use crate::assistant::marks::{DEEPSEEK_V31, GEMMA4, NameMarks, QWEN_CODER};
 
 /// The effect of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
             };
             marks.push((tags.open, Action::Call(kind, close)));
             marks.push((close, Action::Drop));
+            if *tags == GEMMA4 {
+                marks.push(("<|tool_response>", Action::Drop));
+            }
         }
         Format::Named(named) => marks.extend(named_calls(named)),
         Format::DeepSeekV3 => marks.extend(named_calls(&DEEPSEEK_V31)),

@@ -244,13 +244,13 @@ pub(in crate::assistant) fn is_text(schema: &Value) -> bool {
 }
 
 /// A text as it is written between the quotes of a JSON string.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
 /// The JSON of a value that is not declared as a string; if it is not valid JSON, it becomes a string.
-fn json_of(text: &str) -> String {
+pub(super) fn json_of(text: &str) -> String {
     let trimmed = text.trim();
     match trimmed {
         "True" => "true".into(),

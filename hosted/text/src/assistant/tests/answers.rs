@@ -128,6 +128,10 @@ fn calls_are_found_in_every_dialect() {
                 format!("I look.\n{one}"),
                 format!("<seed:think>\nHm, {{.\n</seed:think>\n{one}"),
             ),
+            "gemma4" => (
+                format!("I look.{one}<|tool_response>"),
+                format!("<|channel>thought\nHm, {{.\n<channel|>{one}"),
+            ),
             "apertus" => (
                 format!("I look.{one}"),
                 format!("<|inner_prefix|>Hm, {{.<|inner_suffix|>{one}"),
@@ -201,6 +205,7 @@ fn malformed_calls_are_content() {
             "<tool_call>{\"name\": 1}\n7</tool_call>",
             "{\"name\": 1}\n7",
         ),
+        ("gemma4", "<|tool_call>clock{}<tool_call|>", "clock{}"),
         (
             "minimax-m2",
             "<minimax:tool_call>clock</minimax:tool_call>",
@@ -254,6 +259,14 @@ fn values_between_tags_are_whole() {
                <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>";
     let arguments = r#"{"city": "\nOslo <b>\n", "days": [1, 2]}"#;
     check("glm", "", glm, &expected("", "", &[("weather", arguments)]));
+    let gemma = "<|tool_call>call:weather{city:<|\"|>a \"b\", <|c<|\"|>,days:[1,{x:<|\"|>y<|\"|>, z:[]},true]}<tool_call|>";
+    let arguments = r#"{"city": "a \"b\", <|c", "days": [1, {"x": "y", "z": []}, true]}"#;
+    check(
+        "gemma4",
+        "",
+        gemma,
+        &expected("", "", &[("weather", arguments)]),
+    );
     let dsml = "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n\
                 <｜DSML｜parameter name=\"city\" string=\"false\">7</｜DSML｜parameter>\n\
                 <｜DSML｜parameter name=\"days\" string=\"true\">7</｜DSML｜parameter>\n\
@@ -334,6 +347,11 @@ const PARTS: &[&str] = &[
     "functions.f:0",
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
+    "<|tool_call>",
+    "call:f{",
+    "a:",
+    "<|\"|>",
+    "<tool_call|>",
 ];
 
 /// Pieces of marks and calls in any order: nothing panics, and splits do not matter.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sluice_core::tokenizer::Tokenizer;
 use std::time::Instant;
 
-pub(super) const DIALECTS: [&str; 25] = [
+pub(super) const DIALECTS: [&str; 26] = [
     "hermes",
     "qwen3-coder",
     "llama3",
@@ -36,6 +36,7 @@ pub(super) const DIALECTS: [&str; 25] = [
     "apertus",
     "granite-3",
     "gigachat3.1",
+    "gemma4",
 ];
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -179,6 +180,7 @@ fn closing(dialect: &str) -> [&'static str; 6] {
         "seed-oss" => ("</seed:think>", "</parameter>"),
         "apertus" => ("<|inner_suffix|>", "\""),
         "glm" => ("</think>", "</arg_value>"),
+        "gemma4" => ("<channel|>", "<|\"|>"),
         "minicpm5" => ("</think>", "</param>"),
         "deepseek-v3.2" | "deepseek-v4" => ("</think>", "</｜DSML｜parameter>"),
         _ => ("</think>", "</parameter>"),

@@ -1,7 +1,7 @@
 //! Calls as the models of each dialect write them: their templates write the same.
 
 /// A dialect, an answer with one call, and one with two.
-pub(super) const CALLS: [(&str, &str, &str); 25] = [
+pub(super) const CALLS: [(&str, &str, &str); 26] = [
     (
         "hermes",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>",
@@ -134,6 +134,11 @@ pub(super) const CALLS: [(&str, &str, &str); 25] = [
         "gigachat3.1",
         "<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}",
         "<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n{\"name\": \"clock\", \"arguments\": {}}",
+    ),
+    (
+        "gemma4",
+        "<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>,days:2}<tool_call|>",
+        "<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>,days:2}<tool_call|><|tool_call>call:clock{}<tool_call|>",
     ),
 ];
 
