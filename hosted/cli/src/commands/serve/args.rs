@@ -38,7 +38,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "S", default_value_t = 60,
         value_parser = value_parser!(u64).range(0..=86_400))]
     pub(super) model_turn: u64,
-    /// Set the addresses, comma-separated; .sock is a Unix socket
+    /// Set the addresses: a,b; a Unix socket ends with .sock
     #[arg(
         long,
         value_name = "HOST",
