@@ -184,7 +184,7 @@ def measure(args, server, choose, name=None):
     memory = Memory(server.process.pid)
     idle = memory.now()
     context = multiprocessing.get_context("fork")
-    held, most = context.Value("q", 0), context.Array("q", [0, 0])
+    held, most = context.Value("q", 0), context.Array("q", [0, 0], lock=False)
     others = []
     if name:
         others = [context.Process(target=play, args=(name, server.port, held), daemon=True),

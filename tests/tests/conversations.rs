@@ -32,7 +32,8 @@ fn a_second_turn_is_rendered_by_published_templates() {
     let goldens: Value = serde_json::from_str(&text).unwrap();
     let talks = goldens["talks"].as_array().unwrap();
     let mut report = Report::default();
-    for template in goldens["templates"].as_array().unwrap() {
+    let templates = goldens["templates"].as_array().unwrap();
+    for template in templates {
         let file = template["file"].as_str().unwrap();
         let source = fs::read_to_string(folder.join(file)).unwrap();
         let maker = maker(&source);
@@ -55,8 +56,11 @@ fn a_second_turn_is_rendered_by_published_templates() {
         "{equal} prompts are jinja2's, {with_tools} of them with tools, {rewritten} rewritten, {refused} refused, {n} wrong"
     ));
     measured(&format!("tools in a format of ours: {described:?}"));
-    assert!(equal > 5000 && with_tools > 1900, "{equal}, {with_tools}");
-    assert!(described.len() <= DESCRIBED_MAX, "{described:?}");
+    // In other folders other templates may be, and fewer.
+    if templates.len() == PUBLISHED {
+        assert!(equal > 5500 && with_tools > 2300, "{equal}, {with_tools}");
+        assert!(described.len() <= DESCRIBED_MAX, "{described:?}");
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -188,7 +192,8 @@ fn missing(messages: &[Message], prompt: &str, may_lose_system: bool) -> String 
     missing
 }
 
-/// Templates whose formats are not known, of those that `published_templates.py` finds.
+/// Templates that `published_templates.py` finds, and those whose formats are not known.
+const PUBLISHED: usize = 178;
 const DESCRIBED_MAX: usize = 18;
 
 fn with_objects(mut message: Message) -> Message {

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = {
-    "llama-cpp-python==0.3.36": "--no-binary=:all:",
+    "llama-cpp-python==0.3.36": "--no-binary=llama-cpp-python",
     "trl==1.16.0": "--only-binary=:all:",
     "axolotl==0.19.0": "--only-binary=:all:",
 }
@@ -40,7 +40,7 @@ def packaged():
     for package, kind in PACKAGES.items():
         name = package.split("==")[0]
         with tempfile.TemporaryDirectory() as folder:
-            ask = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", kind, package, "-d", folder]
+            ask = [sys.executable, "-m", "pip", "download", "-q", "--retries", "5", "--no-deps", kind, package, "-d", folder]
             subprocess.run(ask, check=True)
             (archive,) = Path(folder).iterdir()
             yield from ((f"{name}-{stem}", text) for stem, text in members(archive))

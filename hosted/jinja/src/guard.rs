@@ -76,7 +76,7 @@ impl Guard {
     /// Checks a value to be stored in a namespace: it must not contain a namespace itself.
     pub(crate) fn storable(&self, value: Value) -> Result<Value, Error> {
         self.weigh(&value)?;
-        refuse_namespace(&value)?;
+        refuse_owners(&value)?;
         Ok(value)
     }
 
@@ -188,13 +188,8 @@ impl Guard {
                 return fail("a value grows too large");
             }
             self.weigh(arg)?;
-            refuse_namespace(arg)?;
+            refuse_owners(arg)?;
             walk(arg, list.sink(0) + 1, &mut |value, depth| {
-                // A macro holds variables, which may hold the list.
-                let is_macro = |object: &DynObject| object.type_name().ends_with("::Macro");
-                if value.as_object().is_some_and(is_macro) {
-                    return fail("a macro cannot be added to a list");
-                }
                 let Some(inner) = Local::get(value) else {
                     return Ok(depth);
                 };
@@ -283,15 +278,17 @@ fn walk(
     Ok(())
 }
 
-/// Refuses a namespace, and a value that contains one: it could contain itself, and would never be freed.
-fn refuse_namespace(value: &Value) -> Result<(), Error> {
-    let is_namespace = |value: &Value| {
+/// Refuses namespaces, loops (which keep their items), and values that contain one: they could contain themselves, and
+/// would never be freed.
+fn refuse_owners(value: &Value) -> Result<(), Error> {
+    walk(value, 0, &mut |value, depth| {
         let object = value.as_object();
-        object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
-    };
-    walk(value, 0, &mut |value, depth| match is_namespace(value) {
-        true => fail("a namespace cannot be inside of a namespace or of a list that grows"),
-        false => Ok(depth),
+        match object.map(DynObject::type_name) {
+            Some(name) if name.ends_with("::Namespace") || name.ends_with("::Loop") => fail(
+                "a namespace or a loop cannot be inside of a namespace or of a list that grows",
+            ),
+            _ => Ok(depth),
+        }
     })
 }
 

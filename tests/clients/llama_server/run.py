@@ -22,7 +22,7 @@ def download(folder):
     """The source package; pip makes its metadata, too, so this takes some seconds."""
     file = folder / "llama_cpp_python-0.3.36.tar.gz"
     if not file.exists():
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, PACKAGE]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", PACKAGE.partition("==")[0], "-d", folder, PACKAGE]
         subprocess.run(command, check=True)
     return file
 

@@ -90,6 +90,12 @@ impl EngineArgs {
         }
     }
 
+    /// [`Self::n_ctx`], with a warning if it is longer than the model knows.
+    pub(crate) fn told_n_ctx(&self, config: &ModelConfig) -> usize {
+        self.note_trained(config);
+        self.n_ctx(config)
+    }
+
     /// Warns if the context is longer than the model knows.
     pub(crate) fn note_trained(&self, config: &ModelConfig) {
         let trained = config.n_ctx_train;

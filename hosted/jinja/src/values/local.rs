@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Local {
     items: Mutex<Vec<Value>>,
-    /// An upper bound of the number of values around it.
+    /// The most values that were around it when it, or what holds it, was added to a list that grows.
     pub(crate) depth: AtomicUsize,
 }
 

@@ -24,8 +24,10 @@ pub(crate) async fn load_adapter(
         (Some(old), None) => old.model,
         (_, base) => models.find(base.as_deref().unwrap_or_default())?,
     };
-    // An adapter must not lead to a model that its key may not use.
+    // An adapter must not lead to a model that its key may not use, nor be one that the key could not use, scale or unload.
     context.check_allowed(Some(models.name_of(model)), &[])?;
+    let named = context.check_name(name);
+    named.map_err(|error| error.renamed(&[FieldName::new("model", "name")]))?;
     let parts = vec![request.path.into()];
     let entry = match &old {
         None => adapters.unlisted(name, parts, model, Origin::Request),

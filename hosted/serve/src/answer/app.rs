@@ -226,6 +226,14 @@ impl Context {
         }
     }
 
+    /// Refuses a name that is not among those of the key.
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), ApiError> {
+        match self.key.may_use([name].into_iter()) {
+            true => Ok(()),
+            false => Err(self.hidden(name)),
+        }
+    }
+
     fn hidden(&self, name: &str) -> ApiError {
         ApiError {
             field: Some("model".into()),

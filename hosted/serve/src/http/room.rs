@@ -8,16 +8,17 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// Memory for bodies. A quarter of it is for the first part of each body, so that large ones never keep out small ones,
-/// and a quarter for the rest of all. Half is for one body alone: the first that found no room in the rest. So one goes
-/// on, however much the others hold while they wait.
+/// Memory for bodies. Half of it is for the first part of each body, so that large ones never keep out small ones: by
+/// default that is the first part of as many bodies as there may be connections. A quarter is for the rest of all, and a
+/// quarter for the rest of one body alone: the first that found no room. So one goes on, however much the others hold
+/// while they wait.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     first: Arc<Semaphore>,
     rest: Arc<Semaphore>,
     alone: Arc<Semaphore>,
-    /// Maximum memory of one body in bytes.
-    max: usize,
+    /// Maximum memory of the rest of one body in bytes.
+    rest_max: usize,
     /// Whether freed memory will soon be given back to the system.
     gives_back: Arc<AtomicBool>,
 }
@@ -36,13 +37,15 @@ pub(crate) struct BodyRoom {
 
 impl Room {
     pub(super) fn new(n_bytes: usize) -> Self {
-        let half = (n_bytes / 2).max(FIRST_BYTES);
-        let kib = kib((n_bytes / 4).max(FIRST_BYTES)).min(u32::MAX as usize);
+        let of = |n_bytes: usize| {
+            let kib = kib(n_bytes.max(FIRST_BYTES)).min(u32::MAX as usize);
+            Arc::new(Semaphore::new(kib))
+        };
         Self {
-            first: Arc::new(Semaphore::new(kib)),
-            rest: Arc::new(Semaphore::new(kib)),
+            first: of(n_bytes / 2),
+            rest: of(n_bytes / 4),
             alone: Arc::new(Semaphore::new(1)),
-            max: half,
+            rest_max: (n_bytes / 4).max(FIRST_BYTES),
             gives_back: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -55,7 +58,7 @@ impl Room {
 
     /// Maximum memory of one body in bytes.
     pub(super) const fn max(&self) -> usize {
-        self.max
+        FIRST_BYTES + self.rest_max
     }
 
     /// No memory yet; `None` if the server ends.
@@ -73,28 +76,34 @@ impl Room {
 impl BodyRoom {
     /// Takes memory until it is `n_bytes`, which is at most [`Room::max`]. Waits if others hold it.
     pub(super) async fn grow(&mut self, n_bytes: usize) -> Result<(), ApiError> {
-        let first = n_bytes.min(FIRST_BYTES);
-        let rest = n_bytes - first;
+        let rest = n_bytes.saturating_sub(FIRST_BYTES);
         self.was_large |= rest > 0;
-        let busy = |_| {
-            let what = "the memory for request bodies (--body-memory) is in use";
-            ApiError::busy(what, RETRY)
-        };
-        if let Some(taken) = more(&self.first, first) {
-            self.first.merge(timeout(WAIT, taken).await.map_err(busy)?);
-        }
-        if self.alone.is_none()
-            && let Some(taken) = more(&self.rest, rest)
-        {
+        // Of what waits for the rest, a body that needs most of it would keep all others waiting.
+        let is_shared = rest <= self.room.rest_max / 2;
+        let parts = [
+            (&mut self.first, n_bytes.min(FIRST_BYTES), true),
+            (&mut self.rest, rest, is_shared),
+        ];
+        for (held, n_bytes, may_wait) in parts {
+            if self.alone.is_some() {
+                break;
+            }
+            let Some(taken) = more(held, n_bytes) else {
+                continue;
+            };
             let alone = Arc::clone(&self.room.alone);
             let either = async {
                 tokio::select! {
                     biased;
-                    taken = taken => self.rest.merge(taken),
+                    taken = taken, if may_wait => held.merge(taken),
                     alone = alone.acquire_owned() => self.alone = alone.ok(),
                 }
             };
-            timeout(WAIT, either).await.map_err(busy)?;
+            let waited = timeout(WAIT, either).await;
+            waited.map_err(|_| {
+                let what = "the memory for request bodies (--body-memory) is in use";
+                ApiError::busy(what, RETRY)
+            })?;
         }
         Ok(())
     }
@@ -150,17 +159,59 @@ mod tests {
     #[tokio::test]
     async fn large_bodies_do_not_keep_out_small_ones() {
         let room = Room::new(1 << 20);
-        let mut large = room.begin().await.unwrap();
-        large.grow(FIRST_BYTES + (256 << 10)).await.unwrap();
-        let mut alone = room.begin().await.unwrap();
-        alone.grow(512 << 10).await.unwrap();
+        let mut large = Vec::new();
+        for n_bytes in [
+            FIRST_BYTES + (128 << 10),
+            FIRST_BYTES + (128 << 10),
+            room.max(),
+        ] {
+            let mut body = room.begin().await.unwrap();
+            body.grow(n_bytes).await.unwrap();
+            large.push(body);
+        }
         let mut other = room.begin().await.unwrap();
         let waits = timeout(Duration::from_millis(20), other.grow(FIRST_BYTES + 1));
         assert!(waits.await.is_err());
         let mut small = room.begin().await.unwrap();
         small.grow(FIRST_BYTES).await.unwrap();
-        drop(large);
+        drop(large.swap_remove(0));
         other.grow(FIRST_BYTES + 1).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_body_that_needs_most_of_the_rest_holds_up_no_other() {
+        let room = Room::new(1 << 20);
+        let mut alone = room.begin().await.unwrap();
+        alone.grow(room.max()).await.unwrap();
+        let mut next = room.begin().await.unwrap();
+        let waits = timeout(Duration::from_millis(20), next.grow(room.max()));
+        let mut other = room.begin().await.unwrap();
+        let (waited, taken) = tokio::join!(waits, other.grow(FIRST_BYTES + (128 << 10)));
+        taken.unwrap();
+        assert!(waited.is_err());
+        drop(alone);
+        next.grow(room.max()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn first_parts_that_wait_for_each_other_go_on_one_by_one() {
+        let room = Room::new(1 << 20);
+        let mut all = Vec::new();
+        for _ in 0..64 {
+            let mut body = room.begin().await.unwrap();
+            body.grow(FIRST_BYTES / 8).await.unwrap();
+            all.push(body);
+        }
+        let read = all
+            .into_iter()
+            .map(|mut body| tokio::spawn(async move { body.grow(FIRST_BYTES).await }));
+        let read: Vec<_> = read.collect();
+        let whole = async {
+            for body in read {
+                body.await.unwrap().unwrap();
+            }
+        };
+        timeout(Duration::from_secs(10), whole).await.unwrap();
     }
 
     #[tokio::test]
@@ -176,7 +227,7 @@ mod tests {
         // Each needs more than is left once all have begun.
         let read = all.into_iter().map(|mut body| {
             tokio::spawn(async move {
-                for n_kib in (72..400).step_by(8) {
+                for n_kib in (72..320).step_by(8) {
                     sleep(Duration::from_millis(1)).await;
                     body.grow(n_kib << 10).await?;
                 }

@@ -65,6 +65,14 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _removed = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEnd {
@@ -271,11 +279,6 @@ impl Server {
             ..
         } = self;
         // From now on, new connections are refused instead of kept waiting.
-        for listener in &listeners {
-            if let Listener::Unix(_, path) = listener {
-                let _removed = std::fs::remove_file(path);
-            }
-        }
         drop(listeners);
         drain(&app, result.is_ok()).await;
         // Wait until the last replies have been sent.

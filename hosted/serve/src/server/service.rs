@@ -284,7 +284,7 @@ impl fmt::Debug for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{AnswerEvent, CompletionPrompt, PromptPart};
+    use crate::api::{AnswerEvent, CompletionPrompt, ErrorKind, PromptPart};
     use crate::models::{ModelsOptions, NamedModel, State};
     use crate::server::reader::AnswerPart;
     use sluice::host::topology::Cores;
@@ -439,7 +439,17 @@ mod tests {
         let next = || service.complete(completion("a", 1, None), None);
         let failed = next().read(true, PATIENCE).unwrap();
         assert!(failed.is_err());
-        assert!(!read(&next()).is_empty());
+        // A request that comes at this very moment may still meet the model that is being given up.
+        let begun = Instant::now();
+        let answer = loop {
+            match next().read(true, PATIENCE).unwrap() {
+                Err(error) if error.kind == ErrorKind::Unavailable => {
+                    assert!(begun.elapsed() < PATIENCE);
+                }
+                answer => break answer.unwrap(),
+            }
+        };
+        assert!(!answer.is_empty());
     }
 
     const PATIENCE: Duration = Duration::from_secs(100);

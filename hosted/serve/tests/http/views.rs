@@ -90,6 +90,12 @@ fn adapters_that_a_key_may_not_use_stay_as_they_are() {
     assert_eq!((hidden.status, hidden.status), (404, absent.status));
     assert_eq!(hidden.body.replace('y', "z"), shown.replace('y', "z"));
     assert_eq!(scales().len(), 2);
+    // What it could not unload, it cannot load either, nor replace.
+    for name in ["y", "new"] {
+        let named = json!({"lora_name": name, "lora_path": &paths[0], "load_inplace": true});
+        let refused = post(&server, "one", "/v1/load_lora_adapter", &named);
+        assert_eq!((refused.status, &*refused.param()), (403, "lora_name"));
+    }
     assert_eq!(unload("x").status, 200);
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -2,6 +2,7 @@
 
 mod command;
 mod input;
+mod saved;
 
 use crate::flags::adapters::AdapterArgs;
 use crate::flags::engine::EngineArgs;
@@ -14,18 +15,16 @@ use crate::flags::speculation::{self, SpeculationArgs};
 use crate::outcome::{Ending, UsageError};
 use crate::ui::footer::{self, Setup};
 use crate::ui::output::{TextOutput, note, tell};
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::parser::ValueSource;
 use clap::{Args, value_parser};
 use command::{Command, HELP};
 use input::{Input, UserInput};
-use serde_json::json;
-use sluice::file::OutputFile;
 use sluice::generate::EndReason;
 use sluice::host::{interrupt, isa};
 use sluice::{Generator, Limits};
 use sluice_text::chat::{Chat, ChatError, ChatOptions, TEMPLATES, end_of_turn, template};
-use sluice_text::chat_template::{ChatTemplate, Message, RenderOptions};
+use sluice_text::chat_template::{ChatTemplate, RenderOptions};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -136,8 +135,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     if let Some(end) = name.and_then(end_of_turn) {
         stops.add(end, false);
     }
-    args.engine.note_trained(opened.config());
-    let n_ctx = args.engine.n_ctx(opened.config());
+    let n_ctx = args.engine.told_n_ctx(opened.config());
     let limits = Limits {
         n_ctx,
         n_batch: args.engine.n_batch().min(n_ctx),
@@ -415,8 +413,8 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
             let (n, n_ctx) = (generator.tokens().len(), generator.n_ctx());
             Ok(format!("{n} of {n_ctx} tokens"))
         }
-        Command::Save(path) => save(chat, Path::new(&path)),
-        Command::Load(path) => load(chat, Path::new(&path)),
+        Command::Save(path) => saved::save(chat, Path::new(&path)),
+        Command::Load(path) => saved::load(chat, Path::new(&path)),
     };
     match done {
         Ok(text) => {
@@ -428,35 +426,4 @@ fn obey(chat: &mut Chat, command: Command) -> anyhow::Result<Turn> {
             Ok(Turn::Failed)
         }
     }
-}
-
-/// The beginning of such files; no other file is overwritten.
-const SAVED: &str = "{\"sluice_chat\":";
-
-fn save(chat: &Chat, path: &Path) -> anyhow::Result<String> {
-    let object = json!({"sluice_chat": 1, "messages": chat.messages()});
-    let text = format!("{object}\n");
-    let output = OutputFile::replacing(path, SAVED.as_bytes())?;
-    output.write_at(0, text.as_bytes())?;
-    output.finish()?;
-    let n = chat.messages().len();
-    Ok(format!("({n} messages written to {})", path.display()))
-}
-
-/// Loads what [`save`] wrote, or `{"messages": [...]}` of another program.
-fn load(chat: &mut Chat, path: &Path) -> anyhow::Result<String> {
-    #[derive(serde::Deserialize)]
-    struct SavedChat {
-        messages: Vec<Message>,
-    }
-    let name = path.display();
-    let text = crate::ui::input::text("file", path)?;
-    let saved: SavedChat =
-        serde_json::from_str(&text).with_context(|| format!("{name}: not a conversation"))?;
-    if saved.messages.is_empty() {
-        bail!("{name} contains no messages");
-    }
-    let n = saved.messages.len();
-    chat.set_messages(saved.messages);
-    Ok(format!("({n} messages)"))
 }

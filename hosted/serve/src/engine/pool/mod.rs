@@ -123,8 +123,9 @@ impl Pool {
         n_taken + n_pages(n_tokens) < self.n_pages
     }
 
-    /// A text for a choice: in the slot `pinned`, which no text is running in; or else in the idle sequence that shares the longest prefix with its prompt, in a free one, or in the one whose text ended longest
-    /// ago. [`Self::enter_prompt`] sets its prompt.
+    /// A text for a choice: in the slot `pinned`, which no text is running in; or else in the idle sequence that shares the
+    /// longest prefix with its prompt, in a free one, or in the one whose text ended longest ago. [`Self::enter_prompt`] sets
+    /// its prompt.
     pub(super) fn open(
         &mut self,
         request: &Rc<Request>,
