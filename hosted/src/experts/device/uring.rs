@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 
 /// A ring, its buffers, and the thread that waits for it.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ struct Queue {
     /// The error number that refused them. What is in the ring stays there, so nothing is submitted any more: its
     /// memory may be in use for something else.
     errno: Option<i32>,
+    /// Waits for completions; parked while there is nothing to wait for in the ring, or that is not possible.
+    waiter: Option<Thread>,
 }
 
 /// Marks the entry that wakes the thread at the end.
@@ -206,6 +208,9 @@ impl Shared {
             true => queue.waiting.push_back(token),
             false => queue.refused.push(token),
         }
+        if let Some(waiter) = &queue.waiter {
+            waiter.unpark();
+        }
     }
 
     /// Hands the kernel what is in the ring. What it has no room for now (EAGAIN, EBUSY) stays there for the waiting
@@ -227,6 +232,7 @@ impl Shared {
 
     /// Reports reads as they are done, until the end is requested and the kernel no longer writes to memory.
     fn wait(&self, completions: &dyn Completions) {
+        self.lock().waiter = Some(std::thread::current());
         loop {
             let mut pause = completions.tick().max(RETRY);
             let is_ending = self.is_ending.load(Ordering::SeqCst);
@@ -235,20 +241,22 @@ impl Shared {
             if is_ending && !queue.waiting.is_empty() {
                 queue.refuse(libc::ECANCELED);
             }
-            if !queue.waiting.is_empty() || queue.errno.is_some() {
+            if !queue.waiting.is_empty() {
                 pause = RETRY;
             }
-            // The ring has room for all reads at once; more are not taken.
-            let errno = queue.errno.unwrap_or(libc::EBUSY);
+            let errno = queue.errno;
             let refused = core::mem::take(&mut queue.refused);
             drop(queue);
             for token in refused {
-                self.report(completions, token, Err(errno));
+                // The ring has room for all reads at once; more are not taken.
+                self.report(completions, token, Err(errno.unwrap_or(libc::EBUSY)));
             }
-            if is_ending && self.n_reading.load(Ordering::SeqCst) == 0 {
-                return;
+            match (self.n_reading.load(Ordering::SeqCst), errno) {
+                (0, _) if is_ending => return,
+                (0, Some(_)) => std::thread::park_timeout(pause),
+                (_, Some(_)) => self.wait_for_one(RETRY),
+                (_, None) => self.wait_for_one(pause),
             }
-            self.wait_for_one(pause);
             // SAFETY: this thread alone takes completions.
             while let Some(done) = unsafe { self.ring.completion_shared() }.next() {
                 let result = usize::try_from(done.result()).map_err(|_| -done.result());
@@ -265,9 +273,9 @@ impl Shared {
         }
     }
 
-    /// Waits for a completion, at most for `pause`. Unlike the methods of [`io_uring::Submitter`], it submits nothing.
-    fn wait_for_one(&self, pause: Duration) {
-        let pause = Timespec::from(pause);
+    /// Waits for a completion, at most for `pause_max`. Unlike the methods of [`io_uring::Submitter`], it submits nothing.
+    fn wait_for_one(&self, pause_max: Duration) {
+        let pause = Timespec::from(pause_max);
         let args = WaitArgs {
             sigmask: 0,
             sigmask_len: 0,
@@ -282,7 +290,10 @@ impl Shared {
             // A timeout and a signal are reasons to look again.
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
             // Completions come without this call, too.
-            Err(_) => std::thread::park_timeout(RETRY),
+            Err(_) => std::thread::park_timeout(match self.n_reading.load(Ordering::SeqCst) {
+                0 => pause_max,
+                _ => RETRY,
+            }),
         }
     }
 }

@@ -9,15 +9,30 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 /// A read's token and result.
 type Done = (u32, Result<usize, i32>);
 
-struct Sent(Mutex<Sender<Done>>);
+struct Sent {
+    sender: Mutex<Sender<Done>>,
+    tick: Duration,
+    n_ticks: AtomicUsize,
+}
+
+impl Sent {
+    fn new(sender: Sender<Done>, tick: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            sender: Mutex::new(sender),
+            tick,
+            n_ticks: AtomicUsize::new(0),
+        })
+    }
+}
 
 impl Completions for Sent {
     fn completed(&self, token: u32, result: Result<usize, i32>) {
-        self.0.lock().unwrap().send((token, result)).unwrap();
+        self.sender.lock().unwrap().send((token, result)).unwrap();
     }
 
     fn tick(&self) -> Duration {
-        Duration::from_millis(50)
+        self.n_ticks.fetch_add(1, Ordering::Relaxed);
+        self.tick
     }
 }
 
@@ -61,16 +76,21 @@ fn fail_with(errno: i32) {
 /// A device over this crate's manifest, with room for a read, and what it reports.
 fn device(memory: &mut AlignedMemory) -> (Box<dyn Device>, Receiver<Done>) {
     let (sender, receiver) = channel();
+    let sent = Sent::new(sender, Duration::from_millis(50));
+    (device_for(memory, sent), receiver)
+}
+
+fn device_for(memory: &mut AlignedMemory, completions: Arc<Sent>) -> Box<dyn Device> {
     let setup = DeviceSetup {
         files: vec![
             open_file(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref()).unwrap(),
         ],
         memory: vec![(NonNull::from(&mut **memory).cast(), memory.len())],
         n_reads: 9,
-        completions: Arc::new(Sent(Mutex::new(sender))),
+        completions,
         cpus: Vec::new(),
     };
-    (Uring::open(setup).unwrap(), receiver)
+    Uring::open(setup).unwrap()
 }
 
 /// In a thread of its own: reads that are started after `fail_with(errno)`, which the waiting thread meets as well
@@ -170,4 +190,39 @@ fn a_device_closes_though_the_kernel_takes_nothing() {
         found,
         Ok::<_, RecvTimeoutError>(Some((7, Err(libc::ECANCELED))))
     );
+}
+
+#[test]
+fn a_ring_that_takes_nothing_any_more_keeps_no_thread_awake() {
+    if !is_possible() {
+        return;
+    }
+    let test = || {
+        let mut memory = AlignedMemory::zeroed(DIRECT_ALIGN).unwrap();
+        let into = NonNull::from(&mut *memory).cast();
+        fail_with(libc::EIO);
+        let (sender, results) = channel();
+        let sent = Sent::new(sender, Duration::from_secs(100));
+        let device = device_for(&mut memory, Arc::clone(&sent));
+        let begun = std::time::Instant::now();
+        for token in 0..2 {
+            device.start(Read {
+                token,
+                file: 0,
+                offset: 0,
+                into,
+                len: DIRECT_ALIGN,
+            });
+            device.flush();
+            let done = results.recv_timeout(Duration::from_secs(50));
+            assert_eq!(done, Ok((token, Err(libc::EIO))));
+            let idle = results.recv_timeout(Duration::from_millis(500));
+            assert_eq!(idle, Err(RecvTimeoutError::Timeout));
+        }
+        device.close();
+        assert!(begun.elapsed() < Duration::from_secs(50));
+        sent.n_ticks.load(Ordering::Relaxed)
+    };
+    let n_ticks = std::thread::spawn(test).join().unwrap();
+    assert!(n_ticks < 50, "{n_ticks}");
 }
