@@ -31,17 +31,8 @@ pub(super) struct TagMarks {
 pub(super) static QWEN_CODER: TagMarks = TagMarks {
     name: "qwen3-coder",
     hints: &["<tool_call>", "<function=", "<parameter="],
-    open: "<tool_call>",
     close: "</tool_call>",
-    is_shared: false,
-    call: "<function=",
-    name_end: ">\n",
-    key: "<parameter=",
-    key_ends: [">\n"; 2],
-    value: "",
-    value_end: "\n</parameter>\n",
-    call_end: "</function>",
-    is_loose: false,
+    ..QWEN
 };
 
 /// `<|tool_call>call:name{key:<|"|>text<|"|>,other:[1,true]}<tool_call|>`: a notation of its own, with commas.

@@ -4,7 +4,7 @@ use super::reader::Kind;
 use crate::assistant::dialect::{
     Dialect, Format, MISTRAL_CALLS, PYTHON_TAG, TOOL_CALL, TOOL_CODE, command_r, harmony,
 };
-use crate::assistant::marks::{DEEPSEEK_V31, GEMMA4, NameMarks, QWEN_CODER};
+use crate::assistant::marks::{DEEPSEEK_V31, GEMMA4, NameMarks, ObjectMarks, QWEN_CODER, TagMarks};
 
 /// The effect of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,33 +60,10 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
             marks.push(block(TOOL_CALL));
             marks.push((TOOL_CALL.1, Action::Drop));
         }
-        Format::Tags(tags) => {
-            let close = match tags.close {
-                "" => tags.call_end,
-                close => close,
-            };
-            // Its models also write objects between these marks.
-            let kind = match tags == &QWEN_CODER {
-                true => Kind::Block(close),
-                false => Kind::Tags(tags),
-            };
-            marks.push((tags.open, Action::Call(kind, close)));
-            marks.push((close, Action::Drop));
-            if *tags == GEMMA4 {
-                marks.push(("<|tool_response>", Action::Drop));
-            }
-        }
+        Format::Tags(tags) => marks.extend(tag_calls(tags)),
         Format::Named(named) => marks.extend(named_calls(named)),
         Format::DeepSeekV3 => marks.extend(named_calls(&DEEPSEEK_V31)),
-        Format::Objects(objects) => {
-            let close = objects.close;
-            let kind = match objects.is_keyed {
-                true => Kind::Keyed(close),
-                false => Kind::List(close),
-            };
-            marks.push((objects.open, Action::Call(kind, close)));
-            marks.extend(Some((close, Action::Drop)).filter(|_| !close.is_empty()));
-        }
+        Format::Objects(objects) => marks.extend(object_calls(objects)),
         Format::Gemma => marks.push(block(TOOL_CODE)),
         Format::Llama3 => marks.push((PYTHON_TAG, Action::Call(Kind::Open, ""))),
         Format::Mistral | Format::MistralArgs => {
@@ -100,6 +77,37 @@ pub(super) fn content(dialect: &Dialect, has_tools: bool) -> Vec<(&'static str, 
         Format::Harmony => {}
     }
     marks
+}
+
+fn tag_calls(tags: &'static TagMarks) -> Vec<(&'static str, Action)> {
+    let close = match tags.close {
+        "" => tags.call_end,
+        close => close,
+    };
+    // Its models also write objects between these marks.
+    let kind = match tags == &QWEN_CODER {
+        true => Kind::Block(close),
+        false => Kind::Tags(tags),
+    };
+    let mut marks = vec![
+        (tags.open, Action::Call(kind, close)),
+        (close, Action::Drop),
+    ];
+    if *tags == GEMMA4 {
+        marks.push(("<|tool_response>", Action::Drop));
+    }
+    marks
+}
+
+fn object_calls(objects: &'static ObjectMarks) -> Vec<(&'static str, Action)> {
+    let close = objects.close;
+    let kind = match objects.is_keyed {
+        true => Kind::Keyed(close),
+        false => Kind::List(close),
+    };
+    let drop = Some((close, Action::Drop)).filter(|_| !close.is_empty());
+    let begin = (objects.open, Action::Call(kind, close));
+    [begin].into_iter().chain(drop).collect()
 }
 
 fn named_calls(named: &'static NameMarks) -> Vec<(&'static str, Action)> {
