@@ -14,6 +14,8 @@ pub(super) struct Literal {
     text: String,
     /// What ends the values around this place.
     closers: Vec<char>,
+    /// Whether a comma awaits an item: a model may write one too many, which JSON does not allow.
+    is_listed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,7 @@ impl Literal {
             at: At::Lead,
             text: String::new(),
             closers: Vec::new(),
+            is_listed: false,
         }
     }
 
@@ -46,38 +49,38 @@ impl Literal {
         match self.at {
             At::Word if c == ',' || self.closers.last() == Some(&c) => {
                 let word = core::mem::take(&mut self.text);
-                tell(events, json_of(&word));
+                self.tell(events, json_of(&word));
                 self.at = At::Behind;
                 return self.push(c, events);
             }
             At::Name if c == GEMMA4_OPEN => {
                 let name = core::mem::take(&mut self.text);
-                if name.is_empty() {
+                if name.trim().is_empty() {
                     return Step::Bad;
                 }
-                events.push(Event::Begin(name));
+                events.push(Event::Begin(name.trim().to_owned()));
                 return self.open(c, '}', events);
             }
+            At::Text => self.in_text(c, events),
+            _ if is_empty && c.is_whitespace() => {}
             At::Name | At::Key if self.text.len() > NAME_BYTES_MAX || c == '\n' => {
                 return Step::Bad;
             }
-            At::Text => self.in_text(c, events),
             At::Name | At::Word => self.text.push(c),
-            _ if is_empty && c.is_whitespace() => {}
             At::Lead | At::Tail => return self.around(c),
             At::Key | At::Behind if is_empty && self.closers.last() == Some(&c) => {
                 return self.close(c, events);
             }
             At::Key if c == ':' => {
                 let key = core::mem::take(&mut self.text);
-                let key = key.trim_start_matches(QUOTE).trim_end_matches(QUOTE);
-                tell(events, format!("{}: ", Value::from(key)));
+                let key = key.trim().trim_start_matches(QUOTE).trim_end_matches(QUOTE);
+                self.tell(events, format!("{}: ", Value::from(key)));
                 self.at = At::Value;
             }
             At::Key => self.text.push(c),
             At::Value => return self.begin_value(c, events),
             At::Behind if c == ',' => {
-                tell(events, ", ".into());
+                self.is_listed = true;
                 self.at = self.next();
             }
             At::Behind => return Step::Bad,
@@ -127,7 +130,7 @@ impl Literal {
         self.text.push(c);
         if self.text == QUOTE {
             self.text.clear();
-            tell(events, "\"".into());
+            self.tell(events, "\"".into());
             self.at = At::Text;
         } else if !QUOTE.starts_with(&*self.text) {
             self.text.pop();
@@ -140,14 +143,16 @@ impl Literal {
     fn in_text(&mut self, c: char, events: &mut Vec<Event>) {
         self.text.push(c);
         if let Some(rest) = self.text.strip_suffix(QUOTE) {
-            tell(events, escaped(rest) + "\"");
+            let told = escaped(rest) + "\"";
+            self.tell(events, told);
             self.text.clear();
             self.at = At::Behind;
             return;
         }
         let clear = self.text.len() - overlap(&self.text, QUOTE);
         if clear > 0 {
-            tell(events, escaped(&self.text[..clear]));
+            let told = escaped(&self.text[..clear]);
+            self.tell(events, told);
             self.text.drain(..clear);
         }
     }
@@ -156,14 +161,15 @@ impl Literal {
         if self.closers.len() == DEPTH_MAX {
             return Step::Bad;
         }
-        tell(events, c.into());
+        self.tell(events, c.into());
         self.closers.push(closer);
         self.at = self.next();
         Step::More
     }
 
     fn close(&mut self, c: char, events: &mut Vec<Event>) -> Step {
-        tell(events, c.into());
+        self.is_listed = false;
+        self.tell(events, c.into());
         self.closers.pop();
         self.at = At::Behind;
         if self.closers.is_empty() {
@@ -173,6 +179,15 @@ impl Literal {
         Step::More
     }
 
+    fn tell(&mut self, events: &mut Vec<Event>, json: String) {
+        let comma = if core::mem::take(&mut self.is_listed) {
+            ", "
+        } else {
+            ""
+        };
+        events.push(Event::Arguments(comma.to_owned() + &json));
+    }
+
     /// Where the next item of the innermost value begins.
     fn next(&self) -> At {
         match self.closers.last() {
@@ -180,10 +195,6 @@ impl Literal {
             _ => At::Key,
         }
     }
-}
-
-fn tell(events: &mut Vec<Event>, json: String) {
-    events.push(Event::Arguments(json));
 }
 
 const GEMMA4_OPEN: char = '{';

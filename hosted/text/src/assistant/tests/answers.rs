@@ -7,10 +7,10 @@ use serde_json::json;
 
 /// The parts of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
-    content: String,
+pub(super) struct Told {
+    pub(super) content: String,
     reasoning: String,
-    calls: Vec<(String, String)>,
+    pub(super) calls: Vec<(String, String)>,
 }
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -25,7 +25,7 @@ pub(super) fn tools() -> Vec<Tool> {
     Tool::all_of(&tools).expect("well formed")
 }
 
-fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
+pub(super) fn told(dialect: &str, options: &ParserOptions<'_>, pieces: &[&str]) -> Told {
     let dialect = Dialect::from_name(dialect).expect("known");
     let mut told = Told::default();
     let mut ids = Vec::new();
@@ -63,7 +63,7 @@ fn cut<'t>(text: &'t str, random: &mut Random) -> Vec<&'t str> {
 }
 
 /// Checks the parts of `answer`, for different splits into pieces, with and without streamed arguments.
-fn check(dialect: &str, prompt_end: &str, answer: &str, expected: &Told) {
+pub(super) fn check(dialect: &str, prompt_end: &str, answer: &str, expected: &Told) {
     let tools = tools();
     let mut random = Random(88_172_645_463_325_252);
     for stream_arguments in [false, true] {
@@ -85,7 +85,7 @@ fn check(dialect: &str, prompt_end: &str, answer: &str, expected: &Told) {
     }
 }
 
-fn expected(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Told {
+pub(super) fn expected(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Told {
     let owned = |(name, arguments): &(&str, &str)| ((*name).to_owned(), (*arguments).to_owned());
     Told {
         content: content.to_owned(),

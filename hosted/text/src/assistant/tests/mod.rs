@@ -3,4 +3,5 @@
 mod answers;
 mod calls;
 mod contents;
+mod gemma4;
 mod written;
