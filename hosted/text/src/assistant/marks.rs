@@ -22,9 +22,22 @@ pub(super) struct TagMarks {
     /// Before the value and after it.
     pub(super) value: &'static str,
     pub(super) value_end: &'static str,
+    /// Around a text with `<`, `&` or a line break; empty if it is written as it is.
+    pub(super) wrapper: [&'static str; 2],
     pub(super) call_end: &'static str,
     /// Whether tags may be control tokens, and line breaks after them are optional.
     pub(super) is_loose: bool,
+}
+
+impl TagMarks {
+    /// A text as it is written before the end of a value.
+    pub(super) fn wrapped(&self, text: &str) -> String {
+        let [open, close] = self.wrapper;
+        match text.contains(['<', '&', '\n']) {
+            true => [open, text, close].concat(),
+            false => text.to_owned(),
+        }
+    }
 }
 
 /// `<tool_call><function=..><parameter=..>..</parameter></function></tool_call>`.
@@ -94,6 +107,7 @@ pub(super) static TAGS: [&TagMarks; 8] = [
         key: "<param name=\"",
         key_ends: ["\">"; 2],
         value_end: "</param>",
+        wrapper: ["<![CDATA[", "]]>"],
         ..QWEN
     },
     &TagMarks {
@@ -125,6 +139,7 @@ const QWEN: TagMarks = TagMarks {
     key_ends: [">\n"; 2],
     value: "",
     value_end: "\n</parameter>\n",
+    wrapper: [""; 2],
     call_end: "</function>",
     is_loose: false,
 };

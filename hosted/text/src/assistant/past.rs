@@ -100,7 +100,7 @@ fn tags(marks: &TagMarks, name: &str, arguments: &str) -> String {
         let key_end = marks.key_ends[usize::from(!value.is_string())];
         let value = value
             .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
+            .map_or_else(|| value.to_string(), |text| marks.wrapped(text));
         text.extend([
             marks.key,
             &key,

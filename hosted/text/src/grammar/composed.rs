@@ -46,6 +46,8 @@ pub enum Part {
         mark: String,
         /// The text that follows, which includes the mark.
         end: String,
+        /// Around a text with `<`; empty if the format has none.
+        wrapper: [&'static str; 2],
     },
     /// Matches nothing, but refuses a schema that would be refused elsewhere.
     Check(String),
@@ -119,8 +121,13 @@ pub(super) fn joined(
                 let schema = patterns.rewritten(schema)?;
                 write_to(&mut text, format_args!(" %json {schema} "));
             }
-            Part::Text { schema, mark, end } => {
-                let pattern = json_schema::before_mark(schema, mark, end)?;
+            Part::Text {
+                schema,
+                mark,
+                end,
+                wrapper,
+            } => {
+                let pattern = json_schema::before_mark(schema, mark, end, *wrapper)?;
                 let text_mark = quoted(&patterns.text(pattern)?);
                 write_to(&mut text, format_args!(" {text_mark} "));
             }

@@ -102,6 +102,7 @@ pub(super) fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &T
             schema: on_its_own(schema, tool),
             mark: mark.into(),
             end: marks.value_end.trim_end().into(),
+            wrapper: marks.wrapper,
         });
         return spell(parts, after, marks);
     }
@@ -109,13 +110,22 @@ pub(super) fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &T
         (_, Some(value)) => core::slice::from_ref(value),
         (Some(Value::Array(values)), None) => values,
         _ => {
-            parts.push(Part::Until(mark.into()));
+            let [open, close] = marks.wrapper;
+            if open.is_empty() {
+                parts.push(Part::Until(mark.into()));
+            } else {
+                lark(parts, &format!("({} ", quoted(open)));
+                parts.push(Part::Until([close, mark].concat()));
+                lark(parts, "| /[^<&\\n]*/ ");
+                parts.push(Part::Mark(mark.into()));
+                lark(parts, ") ");
+            }
             return spell(parts, after, marks);
         }
     };
     // A single pattern: as alternatives, thousands of values would be too many for a rule.
     let values = values.iter().filter_map(Value::as_str);
-    let values: Vec<String> = values.map(escaped).collect();
+    let values: Vec<String> = values.map(|value| escaped(&marks.wrapped(value))).collect();
     lark(parts, &format!("/({})/ ", values.join("|")));
     spell(parts, marks.value_end, marks);
 }

@@ -19,6 +19,8 @@ pub(super) struct Xml {
     is_text: bool,
     /// Whether nothing of the value has been read.
     is_first: bool,
+    /// Whether it is in the format's wrapper.
+    is_wrapped: bool,
     n_parameters: usize,
     n_calls: usize,
 }
@@ -50,6 +52,7 @@ impl Xml {
             name: String::new(),
             is_text: false,
             is_first: false,
+            is_wrapped: false,
             n_parameters: 0,
             n_calls: 0,
         }
@@ -187,6 +190,7 @@ impl Xml {
 
     fn begin_value(&mut self, name: &str, events: &mut Vec<Event>) {
         self.is_first = true;
+        self.is_wrapped = false;
         let begin = if self.n_parameters == 0 { "{" } else { ", " };
         let quote = if self.is_text { "\"" } else { "" };
         let key = Value::from(name);
@@ -202,10 +206,27 @@ impl Xml {
         let (end, mark) = (self.marks.value_end.trim_end(), self.marks.value_end.trim());
         // A line break after the tag is not part of the value, if the format has one.
         let is_lined = end.len() > mark.len();
-        if core::mem::take(&mut self.is_first) && is_lined && c == '\n' {
+        let is_first = core::mem::take(&mut self.is_first);
+        if is_first && is_lined && c == '\n' {
             return;
         }
         self.text.push(c);
+        let [open, close] = self.marks.wrapper;
+        if is_first && !open.is_empty() && open.starts_with(&*self.text) {
+            self.is_wrapped = self.text == open;
+            self.is_first = !self.is_wrapped;
+            if self.is_wrapped {
+                self.text.clear();
+            }
+            return;
+        }
+        let wrapped_end;
+        let (end, mark) = if self.is_wrapped {
+            wrapped_end = [close, mark].concat();
+            (&*wrapped_end, &*wrapped_end)
+        } else {
+            (end, mark)
+        };
         if let Some(rest) = self.text.strip_suffix(mark) {
             let rest = rest.strip_suffix('\n').filter(|_| is_lined).unwrap_or(rest);
             let told = if self.is_text {

@@ -4,4 +4,5 @@ mod answers;
 mod calls;
 mod contents;
 mod gemma4;
+mod minicpm5;
 mod written;

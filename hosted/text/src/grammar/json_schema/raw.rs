@@ -18,6 +18,7 @@ pub(in crate::grammar) fn before_mark(
     source: &str,
     mark: &str,
     end: &str,
+    [open, close]: [&str; 2],
 ) -> Result<RegexAst, GrammarError> {
     let schema: Value = serde_json::from_str(source)
         .map_err(|error| GrammarError::Schema(format!("not valid JSON: {error}")))?;
@@ -31,19 +32,27 @@ pub(in crate::grammar) fn before_mark(
             }
         }
         let any = || RegexAst::Regex(ANY_TEXT.to_owned());
-        let with_mark = RegexAst::Concat(vec![any(), RegexAst::Literal(mark.to_owned()), any()]);
-        let texts = RegexAst::And(vec![
-            RegexAst::Or(texts),
-            RegexAst::Not(Box::new(with_mark)),
-        ]);
-        if is_empty(&texts)? {
+        let literal = |text: &str| RegexAst::Literal(text.to_owned());
+        let without = |mark: &str| {
+            let with_mark = RegexAst::Concat(vec![any(), literal(mark), any()]);
+            let texts = RegexAst::Or(texts.clone());
+            RegexAst::And(vec![texts, RegexAst::Not(Box::new(with_mark))])
+        };
+        let wrapped_end = [close, end].concat();
+        let wrapped = (!open.is_empty()).then(|| without(&wrapped_end));
+        let plain = without(if wrapped.is_some() { "<" } else { mark });
+        if is_empty(wrapped.as_ref().unwrap_or(&plain))? {
             let name = reader.name_of(&places.all[0].together);
             return Err(format!("no string without {mark} matches {name}"));
         }
-        Ok(RegexAst::Concat(vec![
-            texts,
-            RegexAst::Literal(end.to_owned()),
-        ]))
+        let plain = RegexAst::Concat(vec![plain, literal(end)]);
+        Ok(match wrapped {
+            Some(wrapped) => RegexAst::Or(vec![
+                plain,
+                RegexAst::Concat(vec![literal(open), wrapped, literal(&wrapped_end)]),
+            ]),
+            None => plain,
+        })
     };
     made().map_err(|what: String| GrammarError::Schema(crate::grammar::shorten(&what)))
 }
