@@ -2,31 +2,24 @@
 
 use super::{lark, parameters};
 use crate::assistant::marks::GEMMA4;
-use crate::assistant::parser::is_text;
 use crate::assistant::tool::Tool;
 use crate::grammar::{Part, quoted};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// A rule for each argument, after none and after another one: they are separated by commas, and some may be missing.
 pub(super) fn argument_rules(parts: &mut Vec<Part>, tool: &Tool, number: usize) {
     // Refuses what is refused in other formats.
     parts.push(Part::Check(parameters::schema(tool)));
-    let none = Map::new();
-    let properties = tool.parameters.get("properties").and_then(Value::as_object);
     let is_writable =
         |name: &str| !name.is_empty() && !name.contains([':', ',', '<', '{', '}', '\n', ' ']);
-    let mut properties: Vec<_> = properties
-        .unwrap_or(&none)
-        .iter()
-        .filter(|(name, schema)| is_writable(name) && **schema != Value::Bool(false))
-        .collect();
-    properties.sort_by_key(|(name, _)| name.to_lowercase());
-    let required = tool.parameters.get("required").and_then(Value::as_array);
-    for (n, (name, schema)) in properties.iter().enumerate() {
-        let is_required = required.is_some_and(|names| names.iter().any(|other| other == *name));
+    let mut arguments = parameters::arguments(tool);
+    arguments.retain(|argument| is_writable(argument.name));
+    arguments.sort_by_key(|argument| (argument.name.to_lowercase(), argument.name));
+    arguments.dedup_by_key(|argument| argument.name);
+    for (n, argument) in arguments.iter().enumerate() {
         for is_later in [0, 1] {
             let comma = if is_later == 1 { "\",\" " } else { "" };
-            let skip = match is_required {
+            let skip = match argument.is_required {
                 true => String::new(),
                 false => format!(" | argument_{number}_{}_{is_later}", n + 1),
             };
@@ -40,35 +33,59 @@ pub(super) fn argument_rules(parts: &mut Vec<Part>, tool: &Tool, number: usize) 
         }
         lark(
             parts,
-            &format!("pair_{number}_{n}: {} ", quoted(&format!("{name}:"))),
+            &format!(
+                "pair_{number}_{n}: {} ",
+                quoted(&format!("{}:", argument.name))
+            ),
         );
-        value(parts, schema, tool);
+        value(
+            parts,
+            argument.schema.unwrap_or(&Value::Null),
+            tool,
+            UNIONS_MAX,
+        );
         lark(parts, "\n");
     }
-    let n = properties.len();
+    let n = arguments.len();
     lark(
         parts,
         &format!("argument_{number}_{n}_0: \"\"\nargument_{number}_{n}_1: \"\"\n"),
     );
 }
 
-fn value(parts: &mut Vec<Part>, schema: &Value, tool: &Tool) {
+/// A value of this schema, which may be a union of unions.
+fn value(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, n_unions: usize) {
     let shape = resolved(schema, tool);
-    let kind = shape.get("type").and_then(Value::as_str);
-    let items = shape.get("items").map(|items| resolved(items, tool));
-    if is_text(shape) {
-        parts.push(Part::Mark(GEMMA4.value_end.to_owned()));
-        parameters::text(parts, shape, tool, &GEMMA4);
-    } else if is_scalar(shape) || (kind == Some("array") && items.is_some_and(is_scalar)) {
-        parts.push(Part::Json(parameters::on_its_own(schema, tool)));
-    } else {
-        let rule = match kind {
-            Some("array") => "value_list ",
-            Some("object") => "value_map ",
-            _ => "value ",
-        };
-        lark(parts, rule);
+    if let Some(members) = members(shape).filter(|_| n_unions > 0) {
+        for (n, member) in members.iter().enumerate() {
+            lark(parts, if n == 0 { "(" } else { "| " });
+            value(parts, member, tool, n_unions - 1);
+        }
+        return lark(parts, ") ");
     }
+    let possible = kinds(shape);
+    if possible.is_empty() {
+        return lark(parts, "value ");
+    }
+    for (n, kind) in possible.into_iter().enumerate() {
+        lark(parts, if n == 0 { "(" } else { "| " });
+        match kind {
+            "string" => {
+                parts.push(Part::Mark(GEMMA4.value_end.to_owned()));
+                parameters::text(parts, shape, tool, &GEMMA4);
+            }
+            "object" => lark(parts, "value_map "),
+            "array"
+                if shape
+                    .get("items")
+                    .is_none_or(|items| kinds(resolved(items, tool)) != [SCALAR]) =>
+            {
+                lark(parts, "value_list ");
+            }
+            _ => parts.push(Part::Json(narrowed(shape, tool, kind))),
+        }
+    }
+    lark(parts, ") ");
 }
 
 /// What a reference to a definition of the tool refers to.
@@ -79,19 +96,66 @@ fn resolved<'v>(schema: &'v Value, tool: &'v Tool) -> &'v Value {
     found.unwrap_or(schema)
 }
 
-/// Whether its values are written as in JSON: numbers, booleans and nulls.
-fn is_scalar(schema: &Value) -> bool {
-    let is_plain = |value: &Value| !(value.is_string() || value.is_array() || value.is_object());
-    match (
-        schema.get("type"),
-        schema.get("enum").and_then(Value::as_array),
-    ) {
-        (Some(Value::String(kind)), _) => {
-            ["number", "integer", "boolean", "null"].contains(&&**kind)
-        }
-        (None, Some(values)) => values.iter().all(is_plain),
-        _ => schema.get("const").is_some_and(is_plain),
+/// The members of a schema that is a union and says no more.
+fn members(shape: &Value) -> Option<&[Value]> {
+    let says = |(key, _): &(&String, &Value)| !parameters::NOTES.contains(&&***key);
+    let mut said = shape.as_object()?.iter().filter(says);
+    let (key, members) = said.next()?;
+    let members = members.as_array()?;
+    let is_union = match &**key {
+        "anyOf" | "oneOf" => (1..=MEMBERS_MAX).contains(&members.len()),
+        "allOf" => members.len() == 1,
+        _ => false,
+    };
+    (is_union && said.next().is_none()).then_some(members)
+}
+
+/// Of texts, scalars, lists and objects, what the values may be; nothing if the schema does not say.
+fn kinds(shape: &Value) -> Vec<&'static str> {
+    let types = match shape.get("type") {
+        Some(Value::Array(types)) => Some(&types[..]),
+        other => other.map(core::slice::from_ref),
+    };
+    let values = match (shape.get("const"), shape.get("enum")) {
+        (None, Some(Value::Array(values))) => Some(&values[..]),
+        (value, _) => value.map(core::slice::from_ref),
+    };
+    let may_be = |kind: &&str| {
+        let is_type = types.is_none_or(|types| types.iter().any(|name| kind_named(name) == *kind));
+        is_type && values.is_none_or(|values| values.iter().any(|value| kind_of(value) == *kind))
+    };
+    let all = KINDS.into_iter().filter(|_| types.or(values).is_some());
+    all.filter(may_be).collect()
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        _ => SCALAR,
     }
+}
+
+/// The kind of the values of a type.
+fn kind_named(name: &Value) -> &str {
+    let name = name.as_str().unwrap_or_default();
+    match KINDS.contains(&name) {
+        true => name,
+        false => SCALAR,
+    }
+}
+
+/// The schema of the values of one kind.
+fn narrowed(shape: &Value, tool: &Tool, kind: &str) -> String {
+    let mut shape = shape.clone();
+    if let Some(Value::Array(types)) = shape.get_mut("type") {
+        types.retain(|name| kind_named(name) == kind);
+    }
+    if let Some(Value::Array(values)) = shape.get_mut("enum") {
+        values.retain(|value| kind_of(value) == kind);
+    }
+    parameters::on_its_own(&shape, tool)
 }
 
 /// Any value.
@@ -99,7 +163,7 @@ pub(super) fn value_rules(parts: &mut Vec<Part>) {
     lark(
         parts,
         "value: value_text | value_list | value_map | \"true\" | \"false\" | \"null\" \
-         | /-?[0-9]{1,20}(\\.[0-9]{1,20})?/\n\
+         | /-?(0|[1-9][0-9]{0,19})(\\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?/\n\
          value_list: \"[\" (value (\",\" value)*)? \"]\"\n\
          value_map: \"{\" (value_pair (\",\" value_pair)*)? \"}\"\n\
          value_pair: /[A-Za-z0-9_.-]{1,64}/ \":\" value\n\
@@ -109,3 +173,10 @@ pub(super) fn value_rules(parts: &mut Vec<Part>) {
     parts.push(Part::Until(GEMMA4.value_end.to_owned()));
     lark(parts, "\n");
 }
+
+/// Numbers, booleans and nulls, which are written as in JSON.
+const SCALAR: &str = "scalar";
+const KINDS: [&str; 4] = ["string", SCALAR, "array", "object"];
+/// Unions in unions, and members of each, so that references cannot make a grammar large.
+const UNIONS_MAX: usize = 2;
+const MEMBERS_MAX: usize = 16;

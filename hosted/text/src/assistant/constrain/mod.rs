@@ -73,8 +73,9 @@ impl Dialect {
     ///
     /// If a call is required, the answer is reasoning, if the model reasons, and then one call, or one
     /// or more if `parallel`. If the model may choose, this applies to the text after a trigger.
-    /// Arguments match their JSON schema, except for what JSON has otherwise: of lists and objects in Gemma 4's
-    /// notation, only the type is enforced.
+    /// Arguments match their JSON schema, except in Gemma 4's notation. There, of objects, and of lists of anything but
+    /// numbers, booleans and nulls, only the type is enforced. A schema without `type`, `enum` and `const` allows any
+    /// value, unless it is a reference or a union of up to 16 members (or such a union in another one).
     #[must_use]
     pub fn call_grammar(
         &self,

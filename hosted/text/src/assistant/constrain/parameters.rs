@@ -27,26 +27,49 @@ pub(super) fn schema(tool: &Tool) -> String {
     Value::Object(schema).to_string()
 }
 
-/// Each argument between tags, in the order of the schema.
-pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool, marks: &TagMarks) {
-    parts.push(Part::Check(schema(tool)));
-    let object = |key: &str| tool.parameters.get(key).and_then(Value::as_object);
+/// An argument that a call may have.
+pub(super) struct Argument<'t> {
+    pub(super) name: &'t str,
+    /// `None` if it is required, but not described.
+    pub(super) schema: Option<&'t Value>,
+    pub(super) is_required: bool,
+}
+
+/// The arguments in the order of the schema, then those that are not described.
+pub(super) fn arguments(tool: &Tool) -> Vec<Argument<'_>> {
     let required = tool.parameters.get("required").and_then(Value::as_array);
     let required: Vec<&str> = required
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    let named = object("properties");
+    let named = tool.parameters.get("properties").and_then(Value::as_object);
     let is_named = |name: &str| named.is_some_and(|named| named.contains_key(name));
-    let any = Value::Object(Map::new());
     let unnamed = required.iter().filter(|name| !is_named(name));
     let unnamed = unnamed.map(|name| (*name, None));
     let all = named.into_iter().flatten();
     let all = all.map(|(name, schema)| (&**name, Some(schema)));
-    for (name, schema) in all.chain(unnamed) {
-        let is_required = required.contains(&name);
-        if schema == Some(&Value::Bool(false)) || !is_writable(name) {
+    all.chain(unnamed)
+        .filter(|(_, schema)| *schema != Some(&Value::Bool(false)))
+        .map(|(name, schema)| Argument {
+            name,
+            schema,
+            is_required: required.contains(&name),
+        })
+        .collect()
+}
+
+/// Each argument between tags, in the order of the schema.
+pub(super) fn tags(parts: &mut Vec<Part>, tool: &Tool, marks: &TagMarks) {
+    parts.push(Part::Check(schema(tool)));
+    let any = Value::Object(Map::new());
+    for argument in arguments(tool) {
+        let Argument {
+            name,
+            schema,
+            is_required,
+        } = argument;
+        if !is_writable(name) {
             continue;
         }
         if !is_required {
@@ -171,5 +194,8 @@ const ANY_TEXT: [&str; 12] = words(
     "type enum const format title description default examples deprecated readOnly writeOnly \
      $comment",
 );
+/// Keywords that allow any value.
+pub(super) const NOTES: [&str; 8] =
+    words("title description default examples deprecated readOnly writeOnly $comment");
 /// Keywords that add no properties.
 const PLAIN: [&str; 5] = ["type", "properties", "description", "title", "$schema"];

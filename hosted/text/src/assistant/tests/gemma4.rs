@@ -1,9 +1,10 @@
 //! Gemma 4's notation, which is not JSON.
 
 use super::answers::{check, expected, told, tools};
-use crate::assistant::ParserOptions;
-use crate::test_vocabulary::Random;
-use serde_json::Value;
+use crate::assistant::{Dialect, ParserOptions, Tool, ToolChoice};
+use crate::grammar::Grammar;
+use crate::test_vocabulary::{Random, with_tokenizer};
+use serde_json::{Value, json};
 
 #[test]
 fn a_comma_too_many_is_dropped() {
@@ -67,4 +68,72 @@ fn arguments_are_json_or_the_call_is_content() {
         }
     }
     assert!(n_calls > 1000, "{n_calls}");
+}
+
+#[test]
+fn unions_of_scalars_and_texts_are_enforced() {
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object",
+        "properties": {
+            "any": {},
+            "either": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null},
+            "listed": {"type": ["integer", "null"], "minimum": 5},
+            "mixed": {"enum": [1, "x", true]},
+            "named": {"anyOf": [{"$ref": "#/$defs/unit"}, {"type": "null"}]},
+            "one": {"allOf": [{"$ref": "#/$defs/unit"}], "description": "Pydantic's"},
+            "text": {"type": ["string", "null"]}
+        },
+        "required": ["what", "what"],
+        "$defs": {"unit": {"type": ["string", "null"], "enum": ["K", "C", null]}}
+    }}}]);
+    let tools = Tool::all_of(&tools).expect("well formed");
+    let dialect = Dialect::from_name("gemma4").expect("known");
+    let made = dialect.call_grammar(&tools, &ToolChoice::Required, false, false);
+    let taken = [
+        "any:0,what:1",
+        "any:-10.5e-7,what:1",
+        "either:7,what:1",
+        "either:null,what:1",
+        "listed:5,what:1",
+        "listed:null,what:1",
+        "mixed:1,what:1",
+        "mixed:|x|,what:1",
+        "mixed:true,what:1",
+        "named:|K|,what:1",
+        "named:null,what:1",
+        "one:|C|,what:1",
+        "text:|any|,what:[|1|]",
+        "text:null,what:{a:1}",
+    ];
+    let refused = [
+        "",
+        "any:007,what:1",
+        "what:1,what:1",
+        "either:|x|,what:1",
+        "either:[1],what:1",
+        "either:1.5,what:1",
+        "listed:4,what:1",
+        "listed:|5|,what:1",
+        "mixed:2,what:1",
+        "mixed:|y|,what:1",
+        "named:|M|,what:1",
+        "named:7,what:1",
+        "one:|M|,what:1",
+        "text:7,what:1",
+    ];
+    with_tokenizer(&[], |tokenizer| {
+        let mut grammar = Grammar::new(&made.expect("calls").source, tokenizer).expect("small");
+        let mut takes = |inside: &str| {
+            grammar.restart();
+            let inside = inside.replace('|', "<|\"|>");
+            let answer = format!("<|tool_call>call:f{{{inside}}}<tool_call|>");
+            grammar.accept_bytes(answer.as_bytes()) && grammar.may_end()
+        };
+        for inside in taken {
+            assert!(takes(inside), "{inside}");
+        }
+        for inside in refused {
+            assert!(!takes(inside), "{inside}");
+        }
+    });
 }
