@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a polite client notices of clients that are not: time to the first token, and the server's memory, beside six kinds of load.
+"""What a polite client notices of clients that are not: time to the first token, and the server's memory, under six kinds of load.
 
     benches/peers/polite.py -m MODEL                   all loads, engine with one thread, load on another core
     benches/peers/polite.py -m MODEL slow-bodies flood
@@ -153,7 +153,9 @@ def play(name, port, held):
 
 def first_token_s(port, choose, n_prompt):
     """Seconds to the first token of an answer of four, to a prompt that is new."""
-    stream = Stream(completion([choose.randrange(300, 4000) for _ in range(n_prompt)], 4))
+    # With its timings every token is an event, also one that has no text.
+    body = completion([choose.randrange(300, 4000) for _ in range(n_prompt)], 4) | {"timings_per_token": True}
+    stream = Stream(body)
     with Client(port) as client:
         client.start(stream)
         client.run(timeout_s=300)
@@ -180,7 +182,7 @@ def watch(memory, idle, held, most):
 
 
 def measure(args, server, choose, name=None):
-    """TTFT of both kinds of prompt, and memory, beside a load."""
+    """TTFT of both kinds of prompt, and memory, under a load."""
     memory = Memory(server.process.pid)
     idle = memory.now()
     context = multiprocessing.get_context("fork")
@@ -226,8 +228,8 @@ def main():
     parser.add_argument("loads", nargs="*", help=", ".join(LOADS))
     parser.add_argument("-m", "--model", type=pathlib.Path, default=ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf")
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "target/release/sluice")
-    parser.add_argument("--short", type=int, default=30, help="prompts of 64 tokens beside each load [30]")
-    parser.add_argument("--long", type=int, default=5, help="prompts of 2,000 tokens beside each load [5]")
+    parser.add_argument("--short", type=int, default=30, help="prompts of 64 tokens during each load [30]")
+    parser.add_argument("--long", type=int, default=5, help="prompts of 2,000 tokens during each load [5]")
     parser.add_argument("--settle", type=float, default=5, help="seconds of load before the first [5]")
     parser.add_argument("--turn-ms", type=float, default=50, help="the server's --turn-ms [50]")
     args = parser.parse_args()

@@ -5,7 +5,7 @@
 
 Their tests come from the source package of llama-cpp-python 0.3.36, which pip downloads to the work folder unless
 --sdist names it. `launch.py` starts our program where they start llama-server, with the models that `models.py` makes
-or finds in ../shared in place of those of Hugging Face; nothing but pip uses the network. `expected.toml` lists each
+or finds in ../shared in place of Hugging Face's files; nothing but pip uses the network. `expected.toml` lists each
 test that does not pass, or is not run, with the reason. A test that is not listed must pass, and a listed one must
 not. Further arguments are pytest's: -k test_lora, -x, test_basic.py. Needs the packages in requirements.txt.
 """

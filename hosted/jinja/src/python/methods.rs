@@ -14,7 +14,7 @@ use minijinja::{Error, Value};
 ///
 /// # Errors
 /// The method does not exist, or its arguments are invalid; methods that modify a value are
-/// refused, as in jinja2's sandbox, except those of a list that the template wrote.
+/// refused, as in jinja2's sandbox, but for a list that the template wrote.
 pub(crate) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => of_text(value, method, args),

@@ -226,7 +226,7 @@ impl Context {
         }
     }
 
-    /// Refuses a name that is not among those of the key.
+    /// Refuses a name that the key may not use.
     pub(crate) fn check_name(&self, name: &str) -> Result<(), ApiError> {
         match self.key.may_use([name].into_iter()) {
             true => Ok(()),

@@ -265,7 +265,7 @@ impl Run {
         self.end = Some(why);
     }
 
-    /// Sends its end, and those of choices that can no longer continue from it.
+    /// Sends its end, and ends the choices that can no longer continue from it.
     pub(super) fn finish(mut self, entry: &Entry) -> Text {
         let why = self.end.take();
         let why = why.unwrap_or(Why::Ended(EndReason::Closed));

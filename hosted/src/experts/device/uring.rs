@@ -284,7 +284,7 @@ impl Shared {
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         let submitter = self.ring.submitter();
-        // SAFETY: the arguments are those of EXT_ARG, which `probe` has asked for; they outlive the call.
+        // SAFETY: the arguments have the layout of EXT_ARG, which `probe` has asked for; they outlive the call.
         let waited = unsafe { submitter.enter(0, 1, flags.bits(), Some(&args)) };
         match waited.map_err(|error| error.raw_os_error()) {
             // A timeout and a signal are reasons to look again.

@@ -64,7 +64,7 @@ impl GrammarSource {
         Self::Regex(escaped.collect::<Vec<_>>().join("|"))
     }
 
-    /// Its length in bytes: that of all its texts.
+    /// The length of all its texts in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         match self {

@@ -3,7 +3,7 @@
 use sluice::sequence::TokenReport;
 use sluice_core::sampler::{Candidate, Candidates, SampleError, TokenLogProbability};
 
-/// The probability of `token` among the candidates, and those of the `n` likeliest that are possible at all.
+/// The probability of `token` among the candidates, and the probabilities of the `n` likeliest that are possible at all.
 pub(super) fn report(
     candidates: &mut Candidates<'_>,
     token: u32,
