@@ -173,7 +173,8 @@ impl Run {
             request.send(Event::Progress {
                 total: request.prompt.len(),
                 cached: self.timings.cached,
-                processed: self.text.n_read(),
+                // Drafted tokens may have been read with the end of the prompt.
+                processed: self.text.n_read().min(request.prompt.len()),
                 time: self.began.elapsed(),
             });
         }
