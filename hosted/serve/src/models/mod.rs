@@ -249,10 +249,8 @@ impl Models {
     /// The model called `name`, if it is in memory.
     pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
         let index = self.asked(name)?;
-        let table = self.lock();
-        let lease = self.lease(index);
-        drop(table);
-        Ok(lease.ok())
+        let _table = self.lock();
+        Ok(self.lease(index))
     }
 
     /// Stops loading models, unless texts wait for their model's next turn: then they go on until [`Self::end`].
@@ -273,29 +271,26 @@ impl Models {
     /// The model, if it is in memory and it is the request's turn: others may wait for its place, and then only those
     /// requests use it that waited for it before.
     fn take(self: &Arc<Self>, index: usize, waited: Option<&Waiting<'_>>) -> Option<Lease> {
-        let table = self.lock();
+        let _table = self.lock();
         let entry = &self.entries[index];
         let is_allowed = match waited {
             Some(waited) => waited.may_use(),
             None => !entry.place().is_leaving,
         };
-        let lease = is_allowed.then(|| self.lease(index));
-        drop(table);
-        lease?.ok()
+        is_allowed.then(|| self.lease(index)).flatten()
     }
 
-    /// The model, if it is in memory and works. The table must be locked, and unlocked before what was lost is dropped:
-    /// that frees its weights.
-    fn lease(self: &Arc<Self>, index: usize) -> Result<Lease, Option<Arc<Loaded>>> {
+    /// The model, if it is in memory and works. The table must be locked.
+    fn lease(self: &Arc<Self>, index: usize) -> Option<Lease> {
         let entry = &self.entries[index];
         let State::Loaded(loaded) = entry.state.borrow().clone() else {
-            return Err(None);
+            return None;
         };
         if !self.engine.has(loaded.id) {
             // The engine panicked with it: it is loaded again.
             drop(self.unload(index));
             self.engine.remove(loaded.id);
-            return Err(Some(loaded));
+            return None;
         }
         entry.users.fetch_add(1, Ordering::Relaxed);
         self.touch(entry);
@@ -308,7 +303,7 @@ impl Models {
             user,
             adapter: None,
         };
-        Ok(Lease { in_use, loaded })
+        Some(Lease { in_use, loaded })
     }
 
     fn touch(&self, entry: &Entry) {

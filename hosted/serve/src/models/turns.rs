@@ -305,13 +305,11 @@ impl Models {
         let Some((index, _)) = oldest else {
             return false;
         };
-        let unloaded = self.unload(index);
-        if let Some(loaded) = &unloaded {
+        if let Some(loaded) = self.unload(index) {
             self.engine.remove(loaded.id);
         }
-        // Unlock first: freeing weights takes time, and the log's reader may request a model.
+        // Unlock first: the log's reader may request a model.
         drop(table);
-        drop(unloaded);
         (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
         true
     }
@@ -337,10 +335,9 @@ impl Models {
             return;
         }
         let table = self.lock();
-        let unloaded = self.unload(index);
+        drop(self.unload(index));
         self.queue(index);
         drop(table);
-        drop(unloaded);
         (self.log)(&format!(
             "model {:?} unloaded, its texts wait for its next turn",
             self.listed[index].name
