@@ -150,6 +150,10 @@ impl Running {
             run.end(Why::Failed(error.clone()));
         }
         drop(self.take_ended(entry));
+        // The entry may go on with another session, which knows nothing of them.
+        for request in &self.ending {
+            entry.unqueue(&request.share, 1);
+        }
         Unread(self.ending)
     }
 

@@ -3,6 +3,7 @@
 
 use super::ask::{Ask, Setup, collect, tale};
 use core::time::Duration;
+use sluice::Model;
 use sluice_core::pooling::Pooling;
 use sluice_serve::engine::{
     EmbedJob, EngineHandle, Event, JobError, ModelId, ModelView, Share, Why,
@@ -130,6 +131,45 @@ fn an_answer_that_has_ended_can_be_read_when_its_model_is_gone() {
         assert!(n_tokens == 20 && matches!(why, Why::Ended(_)), "{why:?}");
         engine.0.stop(Duration::from_secs(5));
     }
+}
+
+#[test]
+fn a_share_loses_no_place_of_the_queue_to_a_file_that_changed() {
+    let setup = Setup {
+        max_queue: 1,
+        channel: 1,
+        ..Setup::new(&tale())
+    };
+    let engine = setup.engine();
+    let path = std::env::temp_dir().join(format!("sluice-engine-other-{}", std::process::id()));
+    std::fs::copy(
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../models/tale-5.8m-Q4_K_M.gguf"
+        ),
+        &path,
+    )
+    .unwrap();
+    let other = Setup::new(&Model::open(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let unread = setup.submit(&engine, &Ask::tokens(&setup, 5, 20, 20));
+    let unread = unread.unwrap();
+    wait_until(&engine, |view| unread.len() == 1 && view.n_running == 0);
+    engine.0.suspend(engine.1).blocking_recv().unwrap();
+    // Waits, and fails when another file takes the model's place.
+    let begun = Instant::now();
+    assert_eq!(other.add(&engine.0, Some(engine.1)), engine.1);
+    let ask = Ask::tokens(&setup, 6, 20, 3);
+    let next = loop {
+        match setup.submit(&engine, &ask) {
+            Ok(events) => break events,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(collect(next).remove(0).tokens.len(), 3);
+    assert_eq!(end(unread).0, 20);
+    engine.0.stop(Duration::from_secs(5));
 }
 
 #[test]
