@@ -12,7 +12,7 @@ mod weight;
 pub(crate) use body::{Asked, Bodies};
 pub use browser::{CorsOrigins, CorsOriginsError};
 pub(crate) use browser::{Pages, allow_sending, host};
-pub(crate) use patient::Patient;
+pub(crate) use patient::{Patient, Sent};
 pub(crate) use peer::Peer;
 pub use peer::{TrustedProxies, TrustedProxiesError};
 pub(crate) use reply::{Request, Response, boxed, reply, text_reply};

@@ -5,6 +5,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -15,14 +17,38 @@ pub(crate) struct Patient<T> {
     patience: Duration,
     /// Runs while a write is pending.
     timer: Option<Pin<Box<Sleep>>>,
+    sent: Sent,
+}
+
+/// Since when all has been sent that was written to a connection; `None` while some has not.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent(Arc<Mutex<Option<Instant>>>);
+
+impl Sent {
+    pub(crate) fn new(since: Instant) -> Self {
+        Self(Arc::new(Mutex::new(Some(since))))
+    }
+
+    pub(crate) fn since(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, is_sent: bool) {
+        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A flush of nothing is no news.
+        if since.is_some() != is_sent {
+            *since = is_sent.then(Instant::now);
+        }
+    }
 }
 
 impl<T> Patient<T> {
-    pub(crate) const fn new(io: T, patience: Duration) -> Self {
+    pub(crate) const fn new(io: T, patience: Duration, sent: Sent) -> Self {
         Self {
             io,
             patience,
             timer: None,
+            sent,
         }
     }
 
@@ -61,6 +87,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.sent.set(false);
         let done = Pin::new(&mut self.io).poll_write(context, bytes);
         self.settle(done, context)
     }
@@ -70,6 +97,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.sent.set(false);
         let done = Pin::new(&mut self.io).poll_write_vectored(context, parts);
         self.settle(done, context)
     }
@@ -80,6 +108,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let done = Pin::new(&mut self.io).poll_flush(context);
+        if done.is_ready() {
+            self.sent.set(true);
+        }
         self.settle(done, context)
     }
 

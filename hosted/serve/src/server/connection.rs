@@ -30,12 +30,14 @@ where
     let stopped = async move { drop(stopping.wait_for(|&stops| stops).await) };
     let options = app.options();
     let (header_timeout, stall_timeout) = (options.header_timeout, options.stall_timeout);
+    let io = Patient::new(io, stall_timeout, place.sent().clone());
     let place = Arc::new(place);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (app, busy) = (app.clone(), place.busy());
         async move {
             let response = answer(app, request.map(boxed), peer).await;
-            // Until the whole body has been sent. Unlike other adapters, `map_err` keeps the body's length.
+            // Until hyper has the whole body; `sent` tells when it has been sent. Unlike other adapters, `map_err` keeps
+            // the body's length.
             let held = move |error| {
                 let _busy = &busy;
                 error
@@ -47,7 +49,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Patient::new(io, stall_timeout)), service);
+        .serve_connection(TokioIo::new(io), service);
     let mut connection = core::pin::pin!(connection);
     // Connection errors are the client's concern and are not logged.
     tokio::select! {

@@ -4,7 +4,7 @@
 //! when all are taken, a newcomer gets the place of a connection that waits for a request. That is one of the client
 //! with the most connections, and never of one with fewer than the newcomer's client has. Trusted proxies are exempt.
 
-use crate::http::{Peer, TrustedProxies};
+use crate::http::{Peer, Sent, TrustedProxies};
 use core::convert::Infallible;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +32,7 @@ struct Connection {
     client: Option<Peer>,
     /// Since when it waits for a request, if it does.
     idle: Option<Instant>,
+    sent: Sent,
     /// Dropped when its place is given away.
     _open: oneshot::Sender<Infallible>,
 }
@@ -39,10 +40,11 @@ struct Connection {
 /// The place of a connection, for as long as it is open.
 pub(super) struct Place {
     id: u64,
+    sent: Sent,
     connections: Arc<Connections>,
 }
 
-/// A request on a connection.
+/// A request on a connection, until the body of its answer is handed over.
 pub(super) struct Busy(Arc<Place>);
 
 /// Resolves when a connection's place is given away.
@@ -73,14 +75,21 @@ impl Connections {
         let id = table.n_ever;
         table.n_ever += 1;
         let (open, taken) = oneshot::channel();
+        let sent = Sent::new(now);
         let connection = Connection {
             client,
             idle: Some(now),
+            sent: sent.clone(),
             _open: open,
         };
         table.all.insert(id, connection);
         let connections = Arc::clone(self);
-        Some((Place { id, connections }, taken))
+        let place = Place {
+            id,
+            sent,
+            connections,
+        };
+        Some((place, taken))
     }
 
     /// Waits until no connection is open.
@@ -117,7 +126,8 @@ impl Table {
         let own = count(client).unwrap_or(0);
         let candidates = self.all.iter().filter_map(|(id, connection)| {
             let n = count(connection.client)?;
-            let idle = now.checked_duration_since(connection.idle?)?;
+            let since = connection.idle?.max(connection.sent.since()?);
+            let idle = now.checked_duration_since(since)?;
             let may_go = idle >= IDLE_MIN && n >= own && (!own_only || connection.client == client);
             may_go.then_some((n, idle, *id))
         });
@@ -126,6 +136,11 @@ impl Table {
 }
 
 impl Place {
+    /// Tells of what is written to the connection.
+    pub(super) const fn sent(&self) -> &Sent {
+        &self.sent
+    }
+
     /// Marks the connection as one with a request.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         self.connections.set_idle(self.id, None);
@@ -149,7 +164,7 @@ impl Drop for Place {
     }
 }
 
-/// The end of an answer may still be on its way.
+/// The end of an answer may still be on its way to the client.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -139,6 +139,24 @@ fn headers_are_bounded_however_they_arrive() {
 }
 
 #[test]
+fn an_answer_that_is_being_sent_keeps_its_connection() {
+    let mut options = options();
+    options.http.connections_max = 1;
+    let server = Running::start(options);
+    // More than the system buffers for a connection.
+    let ask = json!({"content": "a b ".repeat(250_000), "with_pieces": true});
+    let mut slow = server.send("POST /tokenize HTTP/1.1", &ask.to_string());
+    slow.read_exact(&mut [0; 12]).unwrap();
+    std::thread::park_timeout(Duration::from_millis(1200));
+    let newest = server.connect().read(&mut [0; 1]);
+    assert_eq!(newest.unwrap_or(0), 0, "it is closed");
+    let mut rest = Vec::new();
+    slow.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() > 10 << 20, "{}", rest.len());
+    assert!(rest.ends_with(b"}]}"));
+}
+
+#[test]
 fn idle_connections_make_room_for_others_and_requests_do_not() {
     let mut options = options();
     options.http.connections_max = 4;
