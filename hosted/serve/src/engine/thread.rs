@@ -41,8 +41,10 @@ pub(super) struct SlotCommand {
     pub(super) answer: oneshot::Sender<Result<SlotDone, JobError>>,
 }
 
-/// Pause if there is work but none can be done, because of a slow reader or the disk.
+/// The first pause if there is work but none can be done, because of a slow reader or the disk. The next ones are
+/// longer.
 const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The models of the thread.
 #[derive(Default)]
@@ -58,7 +60,7 @@ struct Models {
 /// Runs until it is asked to stop.
 pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
     let mut models = Models::default();
-    let mut is_stuck = false;
+    let mut pause = Duration::ZERO;
     loop {
         let has_work = models.has_work();
         if let Some(until) = models.stop
@@ -66,10 +68,9 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
         {
             break;
         }
-        let wait = match (has_work, is_stuck) {
-            (true, false) => Duration::ZERO,
-            (true, true) => PAUSE,
-            (false, _) => Duration::MAX,
+        let wait = match has_work || !models.unread.is_empty() {
+            true => pause,
+            false => Duration::MAX,
         };
         match receive(commands, wait) {
             Ok(Some(command)) => {
@@ -79,12 +80,16 @@ pub(super) fn run(commands: &Receiver<Command>, log: &Log, stages: &Stages) {
                     models.take(command);
                 }
                 stages.note(Stage::Pop, start);
+                pause = Duration::ZERO;
             }
             Ok(None) => {}
             // All handles were dropped.
             Err(()) => break,
         }
-        is_stuck = !models.turn(log);
+        pause = match models.turn(log) {
+            true => Duration::ZERO,
+            false => (2 * pause).clamp(PAUSE, PAUSE_MAX),
+        };
     }
     for model in models.loaded {
         drop(model.close(&JobError::Gone));
@@ -106,10 +111,10 @@ fn receive(commands: &Receiver<Command>, wait: Duration) -> Result<Option<Comman
 }
 
 impl Models {
+    /// Whether there is a reason not to stop. What readers have not read of models that are gone is none.
     fn has_work(&self) -> bool {
         self.loaded.iter().any(ModelScheduler::has_work)
             || self.suspended.iter().any(Suspended::has_work)
-            || !self.unread.is_empty()
     }
 
     fn take(&mut self, command: Command) {

@@ -134,6 +134,23 @@ fn an_answer_that_has_ended_can_be_read_when_its_model_is_gone() {
 }
 
 #[test]
+fn an_end_of_a_model_that_is_gone_keeps_no_engine_from_stopping() {
+    let setup = Setup {
+        channel: 1,
+        ..Setup::new(&tale())
+    };
+    let engine = setup.engine();
+    let unread = setup.submit(&engine, &Ask::tokens(&setup, 5, 20, 20));
+    let unread = unread.unwrap();
+    wait_until(&engine, |view| unread.len() == 1 && view.n_running == 0);
+    engine.0.remove(engine.1);
+    let begun = Instant::now();
+    engine.0.stop(Duration::from_secs(60));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    drop(unread);
+}
+
+#[test]
 fn a_share_loses_no_place_of_the_queue_to_a_file_that_changed() {
     let setup = Setup {
         max_queue: 1,
