@@ -82,6 +82,8 @@ impl Entry {
     }
 
     pub(super) fn show(&self, view: ModelView) {
+        self.metrics
+            .gauges(view.n_running, view.n_waiting, view.kv_usage);
         *self.lock_view() = view;
     }
 
@@ -96,6 +98,7 @@ impl Entry {
     /// Marks the model as removed by the engine's thread.
     pub(super) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
+        self.show(ModelView::default());
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -109,5 +112,32 @@ impl Entry {
         let last = self.pace_ms.load(Ordering::Relaxed);
         self.pace_ms
             .store((3 * last + now.min(600_000)) / 4, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::format;
+
+    #[test]
+    fn a_lost_model_runs_nothing() {
+        let metrics = Arc::new(Metrics::new("m"));
+        let entry = Entry::new(Arc::clone(&metrics), 8);
+        let shown = |n: usize| {
+            let page = format(&[Arc::clone(&metrics)], "any", None);
+            let mut lines = page.lines();
+            let line = lines.find(|line| line.contains("num_requests_running{"));
+            assert!(line.unwrap().ends_with(&format!(" {n}.0")), "{line:?}");
+            assert_eq!(entry.view().n_running, n);
+        };
+        entry.show(ModelView {
+            n_running: 3,
+            ..ModelView::default()
+        });
+        shown(3);
+        entry.lose();
+        shown(0);
+        assert!(entry.is_lost());
     }
 }

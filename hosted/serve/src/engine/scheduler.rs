@@ -103,7 +103,9 @@ impl ModelScheduler {
         let is_same_hash = before.hash().is_some() && before.hash() == now.hash();
         if before.place() != now.place() && !is_same_hash {
             let message = "the model's file changed while the text waited for its next turn";
-            return Some(suspended.close(&JobError::Failed(message.to_owned())));
+            let unread = suspended.close(&JobError::Failed(message.to_owned()));
+            self.show();
+            return Some(unread);
         }
         (self.queue, self.running) = (suspended.queue, suspended.running);
         // This planner begins to count turns again.
@@ -291,7 +293,6 @@ impl ModelScheduler {
             let running = self.running.runs().map(|run| run.request());
             metrics.adapters(adapters_of(running), adapters_of(self.queue.requests()));
         }
-        metrics.gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
 

@@ -55,8 +55,6 @@ impl Suspended {
             n_waiting: self.queue.len() + self.running.n_parked(),
             ..ModelView::default()
         };
-        let metrics = self.entry.metrics();
-        metrics.gauges(view.n_running, view.n_waiting, view.kv_usage);
         self.entry.show(view);
     }
 

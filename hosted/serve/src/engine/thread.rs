@@ -210,10 +210,10 @@ impl Models {
                 Ok(false) => {}
                 Err(_) => {
                     // After a panic, the model's state cannot be trusted. Other models do not share it.
+                    model.lose();
                     log("the engine panicked; its model is unloaded");
                     let broken = models.remove(self.next);
                     let error = JobError::Failed("the engine failed".to_owned());
-                    broken.lose();
                     let closed = AssertUnwindSafe(|| broken.close(&error));
                     self.unread.extend(std::panic::catch_unwind(closed));
                     self.next = 0;

@@ -249,8 +249,10 @@ impl Models {
     /// The model called `name`, if it is in memory.
     pub(crate) fn present(self: &Arc<Self>, name: Option<&str>) -> Result<Option<Lease>, ApiError> {
         let index = self.asked(name)?;
-        let _table = self.lock();
-        Ok(self.lease(index))
+        let table = self.lock();
+        let lease = self.lease(index);
+        drop(table);
+        Ok(lease.ok())
     }
 
     /// Stops loading models, unless texts wait for their model's next turn: then they go on until [`Self::end`].
@@ -271,26 +273,29 @@ impl Models {
     /// The model, if it is in memory and it is the request's turn: others may wait for its place, and then only those
     /// requests use it that waited for it before.
     fn take(self: &Arc<Self>, index: usize, waited: Option<&Waiting<'_>>) -> Option<Lease> {
-        let _table = self.lock();
+        let table = self.lock();
         let entry = &self.entries[index];
         let is_allowed = match waited {
             Some(waited) => waited.may_use(),
             None => !entry.place().is_leaving,
         };
-        is_allowed.then(|| self.lease(index)).flatten()
+        let lease = is_allowed.then(|| self.lease(index));
+        drop(table);
+        lease?.ok()
     }
 
-    /// The model, if it is in memory and works. The table must be locked.
-    fn lease(self: &Arc<Self>, index: usize) -> Option<Lease> {
+    /// The model, if it is in memory and works. The table must be locked, and unlocked before what was lost is dropped:
+    /// that frees its weights.
+    fn lease(self: &Arc<Self>, index: usize) -> Result<Lease, Option<Arc<Loaded>>> {
         let entry = &self.entries[index];
         let State::Loaded(loaded) = entry.state.borrow().clone() else {
-            return None;
+            return Err(None);
         };
         if !self.engine.has(loaded.id) {
             // The engine panicked with it: it is loaded again.
             drop(self.unload(index));
             self.engine.remove(loaded.id);
-            return None;
+            return Err(Some(loaded));
         }
         entry.users.fetch_add(1, Ordering::Relaxed);
         self.touch(entry);
@@ -303,7 +308,7 @@ impl Models {
             user,
             adapter: None,
         };
-        Some(Lease { in_use, loaded })
+        Ok(Lease { in_use, loaded })
     }
 
     fn touch(&self, entry: &Entry) {

@@ -305,11 +305,13 @@ impl Models {
         let Some((index, _)) = oldest else {
             return false;
         };
-        if let Some(loaded) = self.unload(index) {
+        let unloaded = self.unload(index);
+        if let Some(loaded) = &unloaded {
             self.engine.remove(loaded.id);
         }
-        // Unlock first: the log's reader may request a model.
+        // Unlock first: freeing weights takes time, and the log's reader may request a model.
         drop(table);
+        drop(unloaded);
         (self.log)(&format!("model {:?} unloaded", self.listed[index].name));
         true
     }
@@ -335,9 +337,10 @@ impl Models {
             return;
         }
         let table = self.lock();
-        drop(self.unload(index));
+        let unloaded = self.unload(index);
         self.queue(index);
         drop(table);
+        drop(unloaded);
         (self.log)(&format!(
             "model {:?} unloaded, its texts wait for its next turn",
             self.listed[index].name
