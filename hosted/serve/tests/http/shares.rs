@@ -231,7 +231,7 @@ fn a_busy_model_does_not_keep_others_out() {
 fn texts_that_wait_for_their_models_turn_are_finished_at_the_end() {
     let mut options = options();
     options.models.limits.n_ctx = 4096;
-    options.models.turn = Duration::from_secs(1);
+    options.models.turn = Duration::from_millis(200);
     options.http.patience = Duration::from_secs(100);
     let is_parked = Arc::new(AtomicBool::new(false));
     let parked = Arc::clone(&is_parked);
@@ -240,21 +240,24 @@ fn texts_that_wait_for_their_models_turn_are_finished_at_the_end() {
         parked.fetch_or(is_so, Ordering::Relaxed);
     });
     let mut server = Running::start(options);
-    let send = |server: &Running, model: &str| {
-        let text = ask(model, 2000).to_string();
+    let send = |server: &Running, model: &str, n: usize| {
+        let text = ask(model, n).to_string();
         server.send("POST /v1/completions HTTP/1.1", &text)
     };
-    let first = send(&server, "tale");
-    wait_until_running(&server, 1);
-    let second = send(&server, "other");
+    // Together they take longer than a turn, however fast the machine is.
+    let first = [1500, 1499, 1400].map(|n| (send(&server, "tale", n), n));
+    wait_until_running(&server, first.len());
+    let second = send(&server, "other", 1000);
+    let begun = Instant::now();
     while !is_parked.load(Ordering::Relaxed) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "none was parked");
         std::thread::yield_now();
     }
     server.stop();
-    for stream in [first, second] {
+    for (stream, n) in first.into_iter().chain([(second, 1000)]) {
         let reply = receive(stream);
         assert_eq!(reply.status, 200, "{}", reply.body);
-        assert_eq!(reply.json()["usage"]["completion_tokens"], 2000);
+        assert_eq!(reply.json()["usage"]["completion_tokens"], n);
     }
 }
 
