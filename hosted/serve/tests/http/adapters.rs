@@ -1,6 +1,6 @@
 //! Adapters over HTTP: named as models, mixed, loaded, replaced and unloaded while the server runs.
 
-use crate::client::{Running, options};
+use crate::client::{Running, options, until};
 use core::time::Duration;
 use serde_json::{Value, json};
 use sluice::adapter::{AdapterFile, Factors};
@@ -10,7 +10,7 @@ use sluice_make::lora::{GgufOptions, InfqOptions, write_gguf, write_infq};
 use sluice_serve::{AdaptersOptions, NamedAdapter, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// A folder for a test's files.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -18,14 +18,6 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     let _gone = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path
-}
-
-fn until(what: &str, is_so: &dyn Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
 }
 
 /// A random adapter of the small model, with this seed.

@@ -1,6 +1,6 @@
 //! Pages in browsers, and the names of the server.
 
-use crate::client::{Reply, Running, options, receive};
+use crate::client::{Reply, Running, options, receive, until};
 use std::io::Write as _;
 
 fn raw(server: &Running, text: &str) -> Reply {
@@ -72,9 +72,7 @@ fn http_1_1_names_one_host() {
     // A client without a name for the server sends none.
     assert_eq!(status("GET /v1/models HTTP/1.1\r\nhost:"), 400);
     let health = "GET /health HTTP/1.1\r\nhost:";
-    while status(health) == 503 {
-        std::thread::yield_now();
-    }
+    until("not healthy", || status(health) != 503);
     assert_eq!(status(health), 200);
 }
 

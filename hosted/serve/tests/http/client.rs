@@ -15,6 +15,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// A server, which ends when this is dropped.
@@ -243,4 +244,13 @@ fn unchunked(mut body: &str) -> String {
         body = rest[length..].trim_start_matches("\r\n");
     }
     text
+}
+
+/// Waits until it is so. `what`: what is wrong if it never is.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
 }

@@ -1,6 +1,6 @@
 //! Fields of requests that change an answer: honoured, or refused by name.
 
-use crate::client::{Reply, Running, options};
+use crate::client::{Reply, Running, options, until};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -25,9 +25,7 @@ fn good(reply: &Reply) -> Value {
 #[test]
 fn slots_are_complete_before_the_first_request() {
     let server = Running::start(options());
-    while server.get("/health").status != 200 {
-        std::thread::yield_now();
-    }
+    until("not healthy", || server.get("/health").status == 200);
     let slots = good(&server.get("/slots?fail_on_no_slot=1"));
     let ids: Vec<_> = slots
         .as_array()

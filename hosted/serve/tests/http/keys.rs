@@ -1,6 +1,6 @@
 //! Keys: their rights and limits, and what they do not share.
 
-use crate::client::{Reply, Running, options, receive};
+use crate::client::{Reply, Running, options, receive, until};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use sluice_serve::{CacheScope, Keys, ServerConfig};
@@ -249,10 +249,10 @@ fn a_key_has_its_own_streams() {
     let head = "POST /v1/completions HTTP/1.1\r\nauthorization: Bearer one";
     let running = server.send(head, &long.to_string());
     let asked = json!({"prompt": "Once", "max_tokens": 1});
-    while !get(&server, "admin", "/metrics")
-        .body
-        .contains("sluice:key_streams{key=\"one\"} 1")
-    {}
+    until("it does not run", || {
+        let metrics = get(&server, "admin", "/metrics").body;
+        metrics.contains("sluice:key_streams{key=\"one\"} 1")
+    });
     let refused = complete(&server, "one", &asked);
     assert_eq!(
         (refused.status, refused.head.contains("retry-after: 1")),
@@ -260,7 +260,9 @@ fn a_key_has_its_own_streams() {
     );
     assert_eq!(complete(&server, "two", &asked).status, 200);
     drop(running);
-    while complete(&server, "one", &asked).status == 429 {}
+    until("its stream is kept", || {
+        complete(&server, "one", &asked).status != 429
+    });
 }
 
 /// Shorter than a page, and longer than one.

@@ -21,7 +21,7 @@ mod turns;
 mod typed;
 mod views;
 
-use client::{Running, options};
+use client::{Running, options, until};
 use serde_json::{Value, json};
 
 fn text_of(reply: &Value) -> &str {
@@ -303,9 +303,7 @@ fn documents_are_ranked() {
 fn models_take_each_others_place() {
     let server = Running::start(options());
     // The first model is loaded at the start, regardless of earlier requests.
-    while server.get("/health").status != 200 {
-        std::thread::yield_now();
-    }
+    until("not healthy", || server.get("/health").status == 200);
     let state = |name: &str| {
         let all = server.get("/v1/models").json();
         let mut all = all["data"].as_array().unwrap().clone().into_iter();

@@ -1,6 +1,6 @@
 //! Strangers on one server: each client has its share, whatever others do.
 
-use crate::client::{Reply, Running, options, receive};
+use crate::client::{Reply, Running, options, receive, until};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use serde_json::{Value, json};
@@ -181,9 +181,7 @@ fn a_trusted_proxy_names_its_clients() {
     let flood = post("10.0.0.1", &long);
     wait_until_running(&server, 1);
     let queued = post("10.0.0.1", &long);
-    while n_waiting(&server) < 1.0 {
-        std::thread::yield_now();
-    }
+    until("none waits", || n_waiting(&server) >= 1.0);
     let refused = receive(post("10.0.0.1", &small(1)));
     assert_eq!(refused.status, 429, "{}", refused.body);
     let other = post("10.0.0.2", &small(2));
@@ -198,9 +196,7 @@ fn ask(model: &str, n: usize) -> Value {
 #[test]
 fn a_busy_model_does_not_keep_others_out() {
     let server = Running::start(options());
-    while server.get("/health").status != 200 {
-        std::thread::yield_now();
-    }
+    until("not healthy", || server.get("/health").status == 200);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -248,11 +244,7 @@ fn texts_that_wait_for_their_models_turn_are_finished_at_the_end() {
     let first = [1500, 1499, 1400].map(|n| (send(&server, "tale", n), n));
     wait_until_running(&server, first.len());
     let second = send(&server, "other", 1000);
-    let begun = Instant::now();
-    while !is_parked.load(Ordering::Relaxed) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "none was parked");
-        std::thread::yield_now();
-    }
+    until("none was parked", || is_parked.load(Ordering::Relaxed));
     server.stop();
     for (stream, n) in first.into_iter().chain([(second, 1000)]) {
         let reply = receive(stream);

@@ -1,6 +1,6 @@
 //! Slots in files: whom they belong to, and what is not one.
 
-use crate::client::{Reply, Running, options};
+use crate::client::{Reply, Running, options, until};
 use core::time::Duration;
 use serde_json::{Value, json};
 use std::fs;
@@ -237,9 +237,7 @@ fn a_text_waits_for_its_slot() {
         "ignore_eos": true, "temperature": 0});
     let running = server.send("POST /completion HTTP/1.1", &long.to_string());
     let is_busy = || server.get("/slots").json()[2]["is_processing"] == true;
-    while !is_busy() {
-        std::thread::yield_now();
-    }
+    until("it does not run", is_busy);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| pinned(&server, 2, "A cat"));
         // Others do not wait for it.

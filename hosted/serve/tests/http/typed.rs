@@ -1,6 +1,6 @@
 //! Requests as plain values instead of JSON, in the same process.
 
-use crate::client::{Running, options};
+use crate::client::{Running, options, until};
 use core::time::Duration;
 use serde_json::json;
 use sluice::Team;
@@ -95,9 +95,7 @@ fn parts_are_read_as_they_come_or_all_at_once() {
     drop(answer);
     let error = waits.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
-    while service.n_running(None) > 0 {
-        std::thread::yield_now();
-    }
+    until("it is kept", || service.n_running(None) == 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a key is shown of others, and what it changes for them.
 
 use crate::adapters::{folder, with, write};
-use crate::client::Running;
+use crate::client::{Running, until};
 use crate::keys::{KeyFile, complete, get, post};
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn slots_show_of_other_groups_only_whether_they_are_busy() {
     assert_eq!(complete(&server, "a", &asked).status, 200);
     let slots = |key: &str| get(&server, key, "/slots?model=tale").json();
     // The turn that ended a text may still go on.
-    while slots("a")[0]["is_processing"] == true {}
+    until("it runs", || slots("a")[0]["is_processing"] == false);
     assert!(slots("a")[0]["n_past"].as_u64() > Some(3), "{}", slots("a"));
     let hidden = |is_busy: bool| json!({"id": 0, "n_ctx": 4096, "is_processing": is_busy});
     assert_eq!(slots("b")[0], hidden(false));
@@ -48,7 +48,7 @@ fn slots_show_of_other_groups_only_whether_they_are_busy() {
         "ignore_eos": true, "stream": true});
     let head = "POST /v1/completions HTTP/1.1\r\nauthorization: Bearer a";
     let running = server.send(head, &long.to_string());
-    while slots("a")[0]["is_processing"] == false {}
+    until("it does not run", || slots("a")[0]["is_processing"] == true);
     assert!(slots("a")[0]["id_task"].is_string());
     assert_eq!(slots("b")[0], hidden(true));
     drop(running);
