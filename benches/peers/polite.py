@@ -5,7 +5,7 @@
     benches/peers/polite.py -m MODEL slow-bodies flood
 
     slow-bodies      100 requests whose bodies come a byte at a time
-    stopped-readers  16 streams that nobody reads
+    stopped-readers  16 streams whose clients stop reading
     half-open        1,000 connections that never finish a header
     large-bodies     4 bodies of 24 MiB of JSON, again and again
     grammars         8 schemas of 100 KiB, again and again

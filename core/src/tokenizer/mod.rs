@@ -240,8 +240,8 @@ impl<'a> Tokenizer<'a> {
         self.piece_len_max
     }
 
-    /// The most bytes of a text that [`Self::encode`] makes one token of; `None` where there is no bound, because spaces
-    /// or unknown characters in a row may be one token, or a text is normalised.
+    /// The largest number of bytes of a text that one token of [`Self::encode`] can stand for. `None` if there is no bound:
+    /// a run of spaces or of unknown characters may be one token, or the text is normalised.
     pub fn text_len_max(&self) -> Option<usize> {
         let fuses = self.fuses_unknown && self.byte_ids.contains(&NONE);
         let is_bounded = match self.model {

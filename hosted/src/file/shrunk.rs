@@ -238,7 +238,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Touches a page that is no longer in its file, and is not in the table.
+    /// Touches a page past the end of its file, in a map that is not in the table.
     fn fault_elsewhere() {
         let path = file("foreign");
         let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);

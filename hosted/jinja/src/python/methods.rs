@@ -98,7 +98,7 @@ fn change(list: &Local, method: &str, args: &[Value]) -> Result<Value, Error> {
             let at = place(method, &at.unwrap_or_else(|| Value::from(-1)), items.len())?;
             let at = usize::try_from(at).ok().filter(|at| *at < items.len());
             return at.map_or_else(
-                || fail("pop: there is no such item"),
+                || fail("pop: index out of range"),
                 |at| Ok(items.remove(at)),
             );
         }

@@ -333,12 +333,7 @@ fn scales_for_all_are_set_and_requests_have_their_own() {
         let mut body = ask("tale", 1);
         body["lora"] = lora;
         let reply = server.post("/v1/completions", &body);
-        assert_eq!(
-            (reply.status, &*reply.param()),
-            (400, param),
-            "{}",
-            reply.body
-        );
+        reply.is_refused_for(param);
     }
     for wrong in [
         json!([{"id": 9, "scale": 1.0}]),

@@ -56,6 +56,11 @@ impl Reply {
         let error = &self.json()["error"];
         error["param"].as_str().unwrap_or_default().to_owned()
     }
+
+    /// Checks that the request is refused because of this field.
+    pub(crate) fn is_refused_for(&self, param: &str) {
+        assert_eq!((self.status, &*self.param()), (400, param), "{}", self.body);
+    }
 }
 
 /// The small model.

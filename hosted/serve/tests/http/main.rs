@@ -290,12 +290,7 @@ fn documents_are_ranked() {
         let mut body = body;
         body["model"] = name.into();
         let reply = server.post("/v1/rerank", &body);
-        assert_eq!(
-            (reply.status, &*reply.param()),
-            (400, param),
-            "{}",
-            reply.body
-        );
+        reply.is_refused_for(param);
     }
 }
 

@@ -32,7 +32,7 @@ fn white_space_between_parts_is_skipped() {
         let told = expected("", "", &[("weather", arguments)]);
         check("gemma4", "", &answer, &told);
     }
-    // A line of prose is no name.
+    // A line of prose is not a name.
     let prose = "call:a friend\nor {x}";
     let answer = format!("<|tool_call>{prose}<tool_call|>");
     check("gemma4", "", &answer, &expected("", prose, &[]));
