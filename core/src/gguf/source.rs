@@ -99,7 +99,7 @@ impl fmt::Display for SourceError {
                 "{len_bytes} bytes at byte {offset} are not inside a file of {source_len_bytes}"
             ),
             Self::Io { offset, code } => write!(f, "reading byte {offset} failed (error {code})"),
-            Self::EndOfFile { offset } => write!(f, "the file now ends at byte {offset}"),
+            Self::EndOfFile { offset } => write!(f, "the file now ends at or before byte {offset}"),
         }
     }
 }
