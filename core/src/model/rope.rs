@@ -33,6 +33,9 @@ pub struct Yarn {
     pub beta_fast: f32,
     /// Turns below which it is divided.
     pub beta_slow: f32,
+    /// Whether the ends of the ramp are whole dimensions, as for most models; else they are where the turns put them
+    /// (`rope.scaling.yarn_truncate`, a key of Sluice's own for transformers' `truncate`).
+    pub truncates: bool,
     /// `mscale_all_dim`: YaRN's factor is divided by `1 + 0.1 log_multiplier ln factor`.
     pub log_multiplier: f32,
 }
@@ -44,6 +47,7 @@ impl Yarn {
         attn_factor: None,
         beta_fast: 32.0,
         beta_slow: 1.0,
+        truncates: true,
         log_multiplier: 0.0,
     };
 }
@@ -218,9 +222,17 @@ impl Ramp {
             let length = scaling.n_ctx_orig.max(1) as f64 / (turns * 2.0 * core::f64::consts::PI);
             n_rot as f64 * double::ln(length) / (2.0 * ln_base)
         };
+        let (low, high) = (
+            dimension(f64::from(scaling.yarn.beta_fast)),
+            dimension(f64::from(scaling.yarn.beta_slow)),
+        );
+        let (low, high) = match scaling.yarn.truncates {
+            true => (floor(low), -floor(-high)),
+            false => (low, high),
+        };
         Self {
-            low: floor(dimension(f64::from(scaling.yarn.beta_fast))).max(0.0),
-            high: (-floor(-dimension(f64::from(scaling.yarn.beta_slow)))).min(n_rot as f64 - 1.0),
+            low: low.max(0.0),
+            high: high.min(n_rot as f64 - 1.0),
         }
     }
 

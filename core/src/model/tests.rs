@@ -144,20 +144,27 @@ fn yarn_of(yarn: Yarn) -> RopeScaling {
 fn yarn_has_all_its_settings() {
     let rope = RopeConfig { n_rot: 64, ..ROPE };
     let base = f64::from(rope.freq_base);
-    for (beta_fast, beta_slow, ext_factor) in [(32.0, 1.0, 1.0), (64.0, 4.0, 1.0), (32.0, 1.0, 0.5)]
-    {
+    for (beta_fast, beta_slow, ext_factor, truncates) in [
+        (32.0, 1.0, 1.0, true),
+        (64.0, 4.0, 1.0, true),
+        (32.0, 1.0, 0.5, true),
+        (32.0, 1.0, 1.0, false),
+    ] {
         let yarn = Yarn {
             beta_fast,
             beta_slow,
             ext_factor,
+            truncates,
             ..Yarn::DEFAULT
         };
         let dimension = |turns: f32| {
             let length = 2048.0 / (f64::from(turns) * 2.0 * core::f64::consts::PI);
             64.0 * length.ln() / (2.0 * base.ln())
         };
-        let low = dimension(beta_fast).floor().max(0.0);
-        let high = dimension(beta_slow).ceil().min(63.0);
+        let whole = |x: f64, rounded: f64| if truncates { rounded } else { x };
+        let (low, high) = (dimension(beta_fast), dimension(beta_slow));
+        let low = whole(low, low.floor()).max(0.0);
+        let high = whole(high, high.ceil()).min(63.0);
         let found = frequencies_of(&rope, &yarn_of(yarn), None);
         for (i, found) in found.into_iter().enumerate() {
             let kept = base.powf(-2.0 * i as f64 / 64.0);

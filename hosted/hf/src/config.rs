@@ -69,6 +69,16 @@ impl Config {
         }
     }
 
+    /// The same part of the file with other entries.
+    pub(crate) fn with(&self, map: Map<String, Value>) -> Self {
+        Self {
+            path: self.path.clone(),
+            prefix: self.prefix.clone(),
+            map,
+            asked: RefCell::default(),
+        }
+    }
+
     /// Whether it has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {

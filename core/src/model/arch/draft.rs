@@ -206,6 +206,21 @@ pub(super) struct Draft<'a> {
     pub(super) is_mixer_or_channel: bool,
 }
 
+impl<'a> Draft<'a> {
+    /// Gives layers the file's window: those that it lists, or all of them. Without a window nothing changes.
+    pub(super) fn read_windows(&mut self, keys: &Keys<'_, 'a>) -> Result<(), ModelError> {
+        self.window = keys.size_or("attention.sliding_window", 0)?;
+        self.windows = Pattern::read(keys, 0, self.n_block)?;
+        Ok(())
+    }
+}
+
+/// The keys of [`Draft::read_windows`].
+pub(super) const WINDOW_KEYS: &[&str] = &[
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+];
+
 impl Draft<'_> {
     /// The kind of a layer.
     fn kind(&self, layer: usize) -> LayerKind {

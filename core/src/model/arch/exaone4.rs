@@ -1,4 +1,4 @@
-//! `exaone4`: norms only after attention and feed-forward network, norms of query and key heads. The model with
+//! `exaone4`: norms only after attention and feed-forward network, norms of query and key heads. A model with
 //! windows rotates queries and keys only in its window layers. Source: llama.cpp, `src/models/exaone4.cpp`.
 
 use super::draft::{Draft, Pattern, RopeLayers};
@@ -19,14 +19,11 @@ pub(super) static EXAONE4: Family = Family {
     ..Family::PLAIN
 };
 
-/// Layers of the model with windows.
-const N_LAYER_32B: usize = 64;
-
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
-    if draft.n_layer != N_LAYER_32B {
+    draft.window = keys.size_or("attention.sliding_window", 0)?;
+    if draft.window == 0 {
         return Ok(());
     }
-    draft.window = keys.size_or("attention.sliding_window", 4096)?;
     draft.windows = Pattern::read(keys, 4, draft.n_block)?;
     draft.window_rope = super::gemma::window_rope(keys, draft, true)?;
     draft.rope_layers = RopeLayers::Windowed;

@@ -2,7 +2,7 @@
 //! and keys, the router's weights used as they are) and `qwen3moe` (a norm of every query and key head,
 //! weights that add up to 1). Every layer has routed experts and no shared one.
 
-use super::draft::{Draft, PerLayer, optional_size};
+use super::draft::{Draft, PerLayer, WINDOW_KEYS, optional_size};
 use super::{Family, Keys, layers};
 use crate::kernels::table::RopePairing;
 use crate::model::error::ModelError;
@@ -12,7 +12,11 @@ pub(super) static MIXTRAL: Family = Family {
     name: "llama",
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
-    adjust: |keys, draft| read_experts(keys, draft, NORMALIZED, None),
+    keys: WINDOW_KEYS,
+    adjust: |keys, draft| {
+        draft.read_windows(keys)?;
+        read_experts(keys, draft, NORMALIZED, None)
+    },
     ..Family::PLAIN
 };
 
@@ -28,8 +32,13 @@ pub(super) static QWEN3MOE: Family = Family {
     name: "qwen3moe",
     layer: layers::EXPERTS_QK,
     qk_norm: QkNorm::Head,
-    keys: &["expert_feed_forward_length"],
+    keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "expert_feed_forward_length",
+    ],
     adjust: |keys, draft| {
+        draft.read_windows(keys)?;
         let n_ff = optional_size(keys, "expert_feed_forward_length")?;
         // As in llama.cpp: experts without a width of their own have the layer's.
         let n_used = keys.size("expert_used_count")?.max(1);

@@ -21,7 +21,7 @@ pub(super) static GEMMA2: Family = Family {
     ],
     activation: Activation::Gelu,
     keys: words!(
-        "attention.sliding_window attention.sliding_window_pattern attn_logit_softcapping \
+        "attention.scale attention.sliding_window attention.sliding_window_pattern attn_logit_softcapping \
          final_logit_softcapping rope.freq_base_swa"
     ),
     adjust: gemma2,
@@ -34,6 +34,7 @@ pub(super) static GEMMA3: Family = Family {
     qk_norm: QkNorm::Head,
     activation: Activation::Gelu,
     keys: &[
+        "attention.scale",
         "attention.sliding_window",
         "attention.sliding_window_pattern",
         "final_logit_softcapping",
@@ -51,7 +52,7 @@ pub(super) const LAYER_WITH_QK_NORMS: &[&[Tensor]] = &[
 ];
 
 fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
-    scales(draft, 46);
+    scales(keys, draft, 46)?;
     draft.attention.soft_cap = soft_cap(keys, "attn_logit_softcapping", 50.0)?;
     draft.config.logit_soft_cap = soft_cap(keys, "final_logit_softcapping", 30.0)?;
     draft.window = keys.size_or("attention.sliding_window", 4096)?;
@@ -61,7 +62,7 @@ fn gemma2<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
 }
 
 fn gemma3<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
-    scales(draft, 62);
+    scales(keys, draft, 62)?;
     draft.config.logit_soft_cap = keys.f32_or("final_logit_softcapping", 0.0)?;
     draft.window = keys.size_or("attention.sliding_window", 0)?;
     draft.windows = Pattern::read(keys, 6, draft.n_block)?;
@@ -71,17 +72,25 @@ fn gemma3<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Scales of embeddings and queries. The largest model of a family, recognised by its layer count, divides
-/// by the width per head, which is not its head length.
-fn scales(draft: &mut Draft<'_>, n_layer_27b: usize) {
+/// Scales of embeddings and queries. In published files, which do not state the latter, the largest model of a family
+/// is known by its layer count: it divides by the width per head, which is not its head length.
+fn scales(
+    keys: &Keys<'_, '_>,
+    draft: &mut Draft<'_>,
+    n_layer_27b: usize,
+) -> Result<(), ModelError> {
     #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
     let root = |n: usize| sqrt(n as f32);
     let n_embd = draft.config.n_embd;
     draft.config.embedding_scale = root(n_embd);
-    if draft.n_layer == n_layer_27b {
+    let stated = keys.f32_or("attention.scale", 0.0)?;
+    if stated != 0.0 {
+        draft.attention.scale = stated;
+    } else if draft.n_layer == n_layer_27b {
         let n_head = draft.attention.n_head;
         draft.attention.scale = 1.0 / root(n_embd.checked_div(n_head).unwrap_or(0));
     }
+    Ok(())
 }
 
 /// A cap that every model of the family has.

@@ -14,6 +14,8 @@ pub(super) static MISTRAL3: Family = Family {
     layer: layers::EXPERTS,
     rope_pairing: RopePairing::Interleaved,
     keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
         "attention.temperature_scale",
         "expert_shared_feed_forward_length",
     ],
@@ -22,6 +24,7 @@ pub(super) static MISTRAL3: Family = Family {
 };
 
 fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelError> {
+    draft.read_windows(keys)?;
     let scale = keys.f32_or("attention.temperature_scale", 0.0)?;
     if scale != 0.0 {
         draft.attention.temperature = Some(QueryTemperature {

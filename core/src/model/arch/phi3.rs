@@ -1,9 +1,7 @@
 //! `phi3` (Phi-3, Phi-3.5, Phi-4): Q, K and V are the rows of one tensor, gate and up the rows of
-//! another. Long-context models have two sets of rotary divisors (longrope).
-//!
-//! `attention.sliding_window` is ignored, as llama.cpp does: files state windows that the models
-//! were not trained with.
+//! another. Long-context models have two sets of rotary divisors (longrope). A window is in every layer.
 
+use super::draft::WINDOW_KEYS;
 use super::{Family, Site as S, Tensor, Vector as V};
 
 pub(super) static PHI3: Family = Family {
@@ -16,6 +14,7 @@ pub(super) static PHI3: Family = Family {
         Tensor::Matrix("ffn_up", &[S::FfnGate, S::FfnUp]),
         Tensor::Matrix("ffn_down", &[S::FfnDown]),
     ]],
-    keys: &["attention.sliding_window"],
+    keys: WINDOW_KEYS,
+    adjust: |keys, draft| draft.read_windows(keys),
     ..Family::PLAIN
 };

@@ -1,6 +1,7 @@
 //! `qwen2` (Qwen 2 and 2.5: biases of Q, K and V), `qwen3` (a norm of every query and key head instead) and `qwen2moe`
 //! (Qwen 1.5 and 2 with experts, and a gated shared expert). Halves of a head rotate together.
 
+use super::draft::WINDOW_KEYS;
 use super::experts::{n_ff_of_experts, read_experts, share_expert};
 use super::{Family, layers};
 use crate::model::shape::{QkNorm, Router};
@@ -8,6 +9,8 @@ use crate::model::shape::{QkNorm, Router};
 pub(super) static QWEN2: Family = Family {
     name: "qwen2",
     layer: layers::DENSE,
+    keys: WINDOW_KEYS,
+    adjust: |keys, draft| draft.read_windows(keys),
     ..Family::PLAIN
 };
 
@@ -15,6 +18,8 @@ pub(super) static QWEN3: Family = Family {
     name: "qwen3",
     layer: layers::DENSE_QK,
     qk_norm: QkNorm::Head,
+    keys: WINDOW_KEYS,
+    adjust: |keys, draft| draft.read_windows(keys),
     ..Family::PLAIN
 };
 
@@ -22,10 +27,13 @@ pub(super) static QWEN2MOE: Family = Family {
     name: "qwen2moe",
     layer: layers::EXPERTS,
     keys: &[
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
         "expert_feed_forward_length",
         "expert_shared_feed_forward_length",
     ],
     adjust: |keys, draft| {
+        draft.read_windows(keys)?;
         let n_used = keys.size("expert_used_count")?.max(1);
         let n_ff = n_ff_of_experts(keys, draft, Some(draft.ffn.n_ff / n_used))?;
         read_experts(keys, draft, Router::SOFTMAX, Some(n_ff))?;

@@ -265,6 +265,9 @@ fn read_scaling(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<RopeScaling, 
     })
 }
 
+/// Whether the ends of YaRN's ramp are whole dimensions.
+pub(super) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
+
 fn read_yarn(keys: &Keys<'_, '_>) -> Result<Yarn, ModelError> {
     let of = |key, default| keys.f32_or(key, default);
     let (fast, slow) = ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow");
@@ -273,6 +276,7 @@ fn read_yarn(keys: &Keys<'_, '_>) -> Result<Yarn, ModelError> {
         attn_factor: optional(keys.f32("rope.scaling.yarn_attn_factor"))?,
         beta_fast: of(fast, Yarn::DEFAULT.beta_fast)?,
         beta_slow: of(slow, Yarn::DEFAULT.beta_slow)?,
+        truncates: keys.bool_or(YARN_TRUNCATE, Yarn::DEFAULT.truncates)?,
         log_multiplier: of("rope.scaling.yarn_log_multiplier", 0.0)?,
     };
     for (key, turns) in [(fast, yarn.beta_fast), (slow, yarn.beta_slow)] {

@@ -83,7 +83,7 @@ const READ: &[&str] = words!(
      rope.freq_base rope.scale_linear rope.scaling.attn_factor rope.scaling.factor \
      rope.scaling.original_context_length rope.scaling.type rope.scaling.yarn_attn_factor \
      rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.yarn_ext_factor \
-     rope.scaling.yarn_log_multiplier"
+     rope.scaling.yarn_log_multiplier rope.scaling.yarn_truncate"
 );
 
 /// Describes the file or its making, or repeats what the shapes of tensors say.
@@ -101,6 +101,7 @@ const CHANGING: &[(&str, Neutral)] = &[
     ("attention.q_lora_rank", Neutral::Zero),
     ("attention.scale", Neutral::Zero),
     ("attention.shared_kv_layers", Neutral::Zero),
+    ("attention.sliding_window", Neutral::Zero),
     ("attention.temperature_length", Neutral::Zero),
     ("attention.temperature_scale", Neutral::Zero),
     ("attention.value_scale", Neutral::ZeroOrOne),

@@ -13,7 +13,10 @@ const SPACE: &str = "\u{2581}";
 
 /// The keys of the file that an edited folder converts to, without their common prefix, and the
 /// messages.
-fn converted(family: &str, edit: impl FnOnce(&Folder)) -> (BTreeMap<String, Value>, Ran) {
+pub(crate) fn converted(
+    family: &str,
+    edit: impl FnOnce(&Folder),
+) -> (BTreeMap<String, Value>, Ran) {
     let folder = Folder::of(family, "says");
     edit(&folder);
     let out = folder.path("out.gguf");
@@ -35,13 +38,13 @@ fn converted(family: &str, edit: impl FnOnce(&Folder)) -> (BTreeMap<String, Valu
 }
 
 /// Changes one JSON file and converts.
-fn edited(family: &str, file: &str, changes: &Value) -> (BTreeMap<String, Value>, Ran) {
+pub(crate) fn edited(family: &str, file: &str, changes: &Value) -> (BTreeMap<String, Value>, Ran) {
     converted(family, |folder| {
         folder.edit(&format!("{family}/{file}"), changes)
     })
 }
 
-fn refuses(family: &str, file: &str, changes: &Value, expected: &[&str]) {
+pub(crate) fn refuses(family: &str, file: &str, changes: &Value, expected: &[&str]) {
     let edit = |folder: &Folder| folder.edit(&format!("{family}/{file}"), changes);
     refused(family, edit, expected);
 }
@@ -359,38 +362,6 @@ fn configurations_that_compute_something_else_are_refused() {
             .contains("config.json: marvel is 3: unknown, ignored"),
         "{ran:?}"
     );
-}
-
-#[test]
-fn windows_bound_the_context_where_the_family_has_none() {
-    for (family, changes, n_ctx) in [
-        ("mistral", json!({"sliding_window": 64}), 64),
-        ("mistral", json!({"sliding_window": 4096}), 256),
-        (
-            "qwen2",
-            json!({"sliding_window": 64, "use_sliding_window": false}),
-            256,
-        ),
-        (
-            "qwen2",
-            json!({"sliding_window": 64, "use_sliding_window": true}),
-            64,
-        ),
-        ("llama3", json!({"sliding_window": 64}), 256),
-    ] {
-        let (keys, ran) = edited(family, "config.json", &changes);
-        let architecture = keys["general.architecture"].as_str().unwrap();
-        assert_eq!(
-            keys[&format!("{architecture}.context_length")],
-            n_ctx,
-            "{changes}"
-        );
-        assert_eq!(
-            ran.stderr.contains("sliding_window is 64"),
-            n_ctx == 64,
-            "{ran:?}"
-        );
-    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn add_tokens(model: &Path, added: &[Value]) {
 }
 
 /// Converts a case. Returns the file and the messages.
-fn convert(name: &str, case: &Map<String, Value>, folder: &Folder) -> (PathBuf, Ran) {
+pub(crate) fn convert(name: &str, case: &Map<String, Value>, folder: &Folder) -> (PathBuf, Ran) {
     let out = folder.0.join("out.gguf");
     let (model, file) = (folder.path(name), folder.path("out.gguf"));
     let mut args = vec!["convert", &model, &file, "--type", "f16"];

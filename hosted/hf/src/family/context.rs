@@ -1,14 +1,14 @@
 //! The context and other numbers shared by several families.
 
 use super::mixers::{self, Mixer};
-use super::{Family, Kind, Shape};
+use super::{Family, Shape};
 use crate::HfError;
 use crate::config::Config;
 
 pub(super) const CONTEXT: &[&str] = &["max_position_embeddings", "n_positions"];
 
-/// The context to write. The GGUF files of these families do not describe windows; up to the window's length, a layer
-/// with one computes the same as a layer without.
+/// The context to write for a family whose files do not describe windows: up to the window's length, a layer with one
+/// computes the same as a layer without.
 pub(super) fn context(
     family: &Family,
     config: &Config,
@@ -25,14 +25,8 @@ pub(super) fn context(
         Some(0) => None,
         _ => config.maybe_count(&["sliding_window"])?,
     };
-    let by_family = match family.kind {
-        // transformers ignores it.
-        Kind::Llama => false,
-        Kind::Mistral => true,
-        _ => uses == Some(true),
-    };
     let has_windows = match listed.is_empty() {
-        true => by_family,
+        true => uses == Some(true),
         false => listed.contains(&Mixer::Window),
     };
     match window.filter(|&window| has_windows && window < n_ctx) {

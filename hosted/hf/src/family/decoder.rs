@@ -11,17 +11,23 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, HeadDim};
 use super::traits::{Means, Traits, VocabularyTraits, Words, means, must_say};
-use super::{pooling, reranker};
+use super::{pooling, reranker, windows};
 use crate::HfError;
 use crate::unread::Neutral;
 
-/// Llama and Mistral.
+/// Llama, which has no windows, whatever config.json says.
 pub(super) const LLAMA: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
     head_dim: HeadDim::Share,
     keys: &[EPSILON],
     means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
+};
+
+pub(super) const MISTRAL: Traits = Traits {
+    keys: &[EPSILON, Key::By(windows::in_all)],
+    has_windows: true,
+    ..LLAMA
 };
 
 /// The engine reads texts from left to right.
@@ -48,7 +54,8 @@ pub(super) const MIXTRAL: Traits = Traits {
         ..RopeTraits::DIVIDED
     },
     experts: ExpertSizes::Always(""),
-    keys: &[EPSILON, N_USED],
+    keys: &[EPSILON, N_USED, Key::By(windows::in_all)],
+    has_windows: true,
     means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
 };
@@ -59,7 +66,8 @@ pub(super) const QWEN2: Traits = Traits {
         block(&attention(Need::Always, Need::IfThere)),
         block(SWIGLU),
     ],
-    keys: &[EPSILON, Key::By(pooling::write)],
+    keys: &[EPSILON, Key::By(pooling::write), Key::By(windows::in_late)],
+    has_windows: true,
     means: &[CAUSAL],
     ..Traits::TABLES
 };
@@ -73,7 +81,13 @@ pub(super) const QWEN3: Traits = Traits {
         block(SWIGLU),
     ],
     head_dim: HeadDim::Of(128),
-    keys: &[EPSILON, Key::By(pooling::write), Key::By(reranker::write)],
+    keys: &[
+        EPSILON,
+        Key::By(pooling::write),
+        Key::By(reranker::write),
+        Key::By(windows::in_late),
+    ],
+    has_windows: true,
     means: &[CAUSAL],
     ..Traits::TABLES
 };
@@ -94,7 +108,9 @@ pub(super) const QWEN3_MOE: Traits = Traits {
             out.set_size("expert_feed_forward_length", n_ff_exp(out.shape));
             Ok(())
         }),
+        Key::By(windows::in_all_if_used),
     ],
+    has_windows: true,
     // The engine always normalises.
     means: &[CAUSAL, must_say("norm_topk_prob", Neutral::On)],
     ..Traits::TABLES

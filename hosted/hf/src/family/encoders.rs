@@ -3,7 +3,7 @@
 use super::Shape;
 use super::context::narrow;
 use super::description::Description;
-use super::keys::{Key, N_VOCAB, Or, Said};
+use super::keys::{Key, N_VOCAB, Or, Said, UNSCALED};
 use super::labels;
 use super::mixers::only_every;
 use super::pooling;
@@ -101,7 +101,7 @@ pub(super) const MODERN_BERT: Traits = Traits {
             "attention.sliding_window_pattern",
             Or::Nothing,
         ),
-        Key::Always("rope.scaling.type", Said::Text("none")),
+        UNSCALED,
         N_VOCAB,
         Key::By(|out| {
             if let Some(name) = out.config.str("hidden_activation") {
@@ -147,7 +147,7 @@ pub(super) const EUROBERT: Traits = Traits {
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
     keys: &[
         Key::Always("attention.causal", Said::Flag(false)),
-        Key::Always("rope.scaling.type", Said::Text("none")),
+        UNSCALED,
         Key::By(write_pooling),
     ],
     rope: RopeTraits::of_base(250_000.0),

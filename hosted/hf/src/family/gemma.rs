@@ -6,9 +6,8 @@ use super::rope::{RopeTraits, WindowBase};
 use super::rows::{HEAD_NORMS, Row, block, gated, n_embd, n_ff, n_kv, n_q, row};
 use super::shape::HeadDim;
 use super::traits::Traits;
-use super::{Family, Kind, Shape};
+use super::{Family, Kind};
 use crate::HfError;
-use crate::config::Config;
 use serde_json::Value;
 use sluice::file::MetaValue;
 
@@ -57,7 +56,6 @@ const fn n_layer_27b(family: &Family) -> u32 {
 
 fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     let (family, config, shape) = (out.family, out.config, out.shape);
-    check_scale(family, config, shape)?;
     let is_gemma3 = family.kind == Kind::Gemma3;
     let n_ctx = match config.maybe_count(&["max_position_embeddings"])? {
         None if is_gemma3 => 131_072,
@@ -86,11 +84,14 @@ fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     }
     out.header.set("general.file_type", out.file_type);
     write_caps(out)?;
-    write_windows(out)
+    write_windows(out)?;
+    write_scale(out)
 }
 
-/// The engine scales queries by the root of the head size, or in the largest model by the root of the width per head.
-fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), HfError> {
+/// The scale of queries, where it is not what readers take for granted: the root of the head size, or in the largest
+/// model, known by its number of layers, the root of the width per head.
+fn write_scale(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (family, config, shape) = (out.family, out.config, out.shape);
     let given = config
         .maybe_number(&["query_pre_attn_scalar"])?
         .unwrap_or(256.0);
@@ -98,14 +99,14 @@ fn check_scale(family: &Family, config: &Config, shape: &Shape) -> Result<(), Hf
         true => shape.n_embd / shape.n_head,
         false => shape.head_dim,
     };
-    if narrow(given).to_bits() == narrow(f64::from(due)).to_bits() {
-        return Ok(());
+    if !(given > 0.0 && given.is_finite()) {
+        let what = format!("is {given}, not a number above 0");
+        return Err(config.error(&["query_pre_attn_scalar"], &what));
     }
-    let what = format!(
-        "is {given}, but {} in GGUF with {} layers implies {due}",
-        family.architecture, shape.n_layer
-    );
-    Err(config.error(&["query_pre_attn_scalar"], &what))
+    if narrow(given).to_bits() != narrow(f64::from(due)).to_bits() {
+        out.set("attention.scale", narrow(given.powf(-0.5)));
+    }
+    Ok(())
 }
 
 /// Soft caps of the attention and output logits. Null means no cap; an absent key means the default.

@@ -48,6 +48,14 @@ pub(super) const MAYBE_EXPERT_WIDTH: Key = Key::Count(
 /// The number of tokens.
 pub(super) const N_VOCAB: Key = Key::Count("vocab_size", "vocab_size", Or::Missing);
 
+/// States that rotary frequencies are not scaled, where they are not.
+pub(super) const UNSCALED: Key = Key::By(|out| {
+    if !out.rope.is_scaled() {
+        out.set("rope.scaling.type", "none");
+    }
+    Ok(())
+});
+
 /// The value to write if config.json does not have the key.
 #[derive(Clone, Copy)]
 pub(super) enum Or<T> {
@@ -62,7 +70,6 @@ pub(super) enum Or<T> {
 pub(super) enum Said {
     Number(u32),
     Flag(bool),
-    Text(&'static str),
 }
 
 impl<T> Or<T> {
@@ -112,7 +119,6 @@ impl Key {
             }
             Self::Always(to, Said::Number(n)) => out.set(to, n),
             Self::Always(to, Said::Flag(flag)) => out.set(to, flag),
-            Self::Always(to, Said::Text(text)) => out.set(to, text),
             Self::Rotates(default) => {
                 let n_rot = out.rope.rotated(config, out.shape.head_dim, default)?;
                 out.set("rope.dimension_count", n_rot);

@@ -23,9 +23,9 @@ macro_rules! families {
 
 /// In the order in which they are tried.
 pub(super) static FAMILIES: &[Family] = families! {
-    "LlamaForCausalLM", "llama" => "llama", Llama, decoder::LLAMA;
-    "MistralForCausalLM", "mistral" => "llama", Mistral, decoder::LLAMA;
-    "MixtralForCausalLM", "mixtral" => "llama", Mistral, decoder::MIXTRAL;
+    "LlamaForCausalLM", "llama" => "llama", Table, decoder::LLAMA;
+    "MistralForCausalLM", "mistral" => "llama", Table, decoder::MISTRAL;
+    "MixtralForCausalLM", "mixtral" => "llama", Table, decoder::MIXTRAL;
     "Qwen2ForCausalLM", "qwen2" => "qwen2", Table, decoder::QWEN2;
     "Qwen3ForCausalLM", "qwen3" => "qwen3", Qwen3, decoder::QWEN3;
     "Phi3ForCausalLM", "phi3" => "phi3", Table, decoder::PHI3;

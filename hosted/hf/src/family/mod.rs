@@ -35,6 +35,7 @@ mod sparse;
 mod tensors;
 mod traits;
 mod wanted;
+mod windows;
 
 pub use context::narrow;
 pub use dense::{Dense, read as read_dense};
@@ -83,9 +84,6 @@ impl fmt::Debug for Family {
 /// Families that differ in code, not only in their traits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Llama,
-    /// Mistral and Mixtral.
-    Mistral,
     Qwen3,
     Gemma2,
     Gemma3,

@@ -2,7 +2,7 @@
 
 use super::context::narrow;
 use super::description::Description;
-use super::keys::{Key, N_VOCAB, Or, Said, write_windows};
+use super::keys::{Key, N_VOCAB, Or, UNSCALED, write_windows};
 use super::mixers::{Mixer, all_but_every, listed, listed_or_every, only_every};
 use super::rope::{RopeTraits, WindowBase};
 use super::rows::{
@@ -11,6 +11,7 @@ use super::rows::{
 };
 use super::shape::HeadDim;
 use super::traits::{Traits, means};
+use super::windows;
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
@@ -19,8 +20,9 @@ use serde_json::Value;
 /// Ministral 3, and the text model of Mistral Small 3.
 pub(super) const MISTRAL3: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
-    keys: &[Key::By(write_temperature)],
+    keys: &[Key::By(write_temperature), Key::By(windows::in_all)],
     is_wrapped: true,
+    has_windows: true,
     ..Traits::LLAMA_TABLES
 };
 
@@ -158,8 +160,11 @@ pub(super) const COHERE2: Traits = Traits {
         Key::Number("logit_scale", "logit_scale", Or::Missing),
         Key::Count("sliding_window", "attention.sliding_window", Or::Missing),
         N_VOCAB,
-        Key::By(write_cohere2_rope),
-        Key::Always("rope.scaling.type", Said::Text("none")),
+        Key::By(|out| {
+            out.set("rope.dimension_count", out.shape.head_dim);
+            Ok(())
+        }),
+        UNSCALED,
     ],
     mixers: |config, n_layer| only_every(4, config, n_layer),
     means: &[
@@ -175,11 +180,3 @@ pub(super) const COHERE2: Traits = Traits {
     head_dim: HeadDim::Share,
     ..Traits::TABLES
 };
-
-fn write_cohere2_rope(out: &mut Description<'_>) -> Result<(), HfError> {
-    let share = out.config.maybe_number(&["rotary_pct"])?.unwrap_or(1.0);
-    let head_dim = out.shape.n_embd / out.shape.n_head;
-    let n_rot = out.rope.rotated(out.config, head_dim, share)?;
-    out.set("rope.dimension_count", n_rot);
-    Ok(())
-}

@@ -4,11 +4,16 @@
 //! with the base inside it or at the top level. Kinds: none, linear, YaRN (keys), llama 3 (a tensor
 //! of divisors per frequency), longrope of Phi-3 (two such tensors and a factor).
 
+mod divisors;
+
+pub use divisors::Divisors;
+
 use super::context::narrow;
 use super::{Family, Shape};
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::check_config;
+use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 
 /// A configuration's rotary embeddings.
@@ -28,6 +33,10 @@ pub struct RotarySettings {
     sections: Option<Vec<i32>>,
     /// The share of a head's columns that rotate; below 1 only for Phi-3.
     share: f64,
+    /// Whether the ends of YaRN's ramp are whole dimensions, unless it is as the architecture implies.
+    truncates: Option<bool>,
+    /// A description that another one replaces.
+    replaced: Option<Config>,
 }
 
 /// What families accept of rotary embeddings.
@@ -39,6 +48,8 @@ pub(crate) struct RopeTraits {
     pub(super) window: WindowBase,
     /// config.json may give the number of columns that rotate by each of several positions.
     pub(super) has_sections: bool,
+    /// Whether a file that does not say so means that the ends of YaRN's ramp are whole dimensions.
+    pub(super) truncates: bool,
 }
 
 impl RopeTraits {
@@ -47,6 +58,7 @@ impl RopeTraits {
         kinds: &[],
         window: WindowBase::Never,
         has_sections: false,
+        truncates: true,
     };
 
     /// The engine reads a tensor of divisors.
@@ -94,14 +106,18 @@ const BASES: &[&str] = &[
     "rotary_emb_base",
 ];
 
-/// Divisors of frequencies, a tensor of the GGUF file.
-#[derive(Clone, Debug)]
-pub struct Divisors {
-    /// GGUF's name.
-    pub tensor: &'static str,
-    /// One for each pair of columns.
-    pub values: Vec<f32>,
-}
+/// YaRN's numbers in config.json, and GGUF's names for them.
+const YARN: [(&str, &str); 5] = [
+    ("extrapolation_factor", "scaling.yarn_ext_factor"),
+    // Replaces YaRN's own factor; vLLM's name is for one in addition to it.
+    ("attention_factor", "scaling.yarn_attn_factor"),
+    ("attn_factor", "scaling.attn_factor"),
+    ("beta_fast", "scaling.yarn_beta_fast"),
+    ("beta_slow", "scaling.yarn_beta_slow"),
+];
+
+/// transformers' default for Phi-3's context before it was extended.
+const N_CTX_PHI3: u32 = 4096;
 
 impl RotarySettings {
     /// Reads the configuration of rotary embeddings.
@@ -111,13 +127,13 @@ impl RotarySettings {
     pub fn read(family: &Family, config: &Config) -> Result<Self, HfError> {
         let own_traits = &family.traits.rope;
         let accepts = |kind| own_traits.kinds.contains(&kind);
-        let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
-        let whole = if new.is_empty() { old } else { new };
+        let (whole, replaced) = described(family, config);
         // Families with two kinds of attention have a description for each.
         let (full, window) = (
             whole.part("full_attention"),
             whole.part("sliding_attention"),
         );
+        let whole_says_truncate = whole.bool("truncate");
         let scaling = if full.is_empty() { whole } else { full };
         let own = scaling.maybe_number(&["rope_theta"])?;
         let beside = config.maybe_number(BASES)?;
@@ -125,12 +141,15 @@ impl RotarySettings {
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
             None | Some("default") => ScalingKind::None,
-            Some("linear") => ScalingKind::Linear,
+            Some("linear") if !accepts(ScalingKind::LongRope) => ScalingKind::Linear,
+            // Phi-3's old names.
+            Some("longrope" | "su" | "yarn") if accepts(ScalingKind::LongRope) => {
+                ScalingKind::LongRope
+            }
             Some("yarn") => ScalingKind::Yarn,
             Some("llama3") => ScalingKind::Llama3,
             Some("dynamic") if accepts(ScalingKind::Alpha) => ScalingKind::Alpha,
             Some("proportional") if accepts(ScalingKind::Share) => ScalingKind::Share,
-            Some("longrope" | "su") if accepts(ScalingKind::LongRope) => ScalingKind::LongRope,
             Some(other) => {
                 let what = format!("is {other:?}, which is not supported");
                 return Err(config.error(&["rope_scaling type"], &what));
@@ -144,10 +163,18 @@ impl RotarySettings {
         let _other = scaling.find(&["rope_type", "type"]);
         let n_ctx = config.maybe_count(&["max_position_embeddings"])?;
         let original = &["original_max_position_embeddings"];
-        let n_ctx_original = match scaling.maybe_count(original)? {
-            Some(n) => Some(n),
-            None => config.maybe_count(original)?,
+        // The one outside of the scaling comes first, as in transformers, where Phi-3 always has one.
+        let (inner, outer) = (
+            scaling.maybe_count(original)?,
+            config.maybe_count(original)?,
+        );
+        let n_ctx_original = match kind {
+            ScalingKind::LongRope => outer.or(Some(N_CTX_PHI3)),
+            _ => outer.or(inner),
         };
+        // With a description for each kind of attention, transformers does not read it.
+        let truncates = whole_says_truncate.unwrap_or(true);
+        let is_implied = kind != ScalingKind::Yarn || truncates == own_traits.truncates;
         let share = match accepts(ScalingKind::LongRope) {
             true => {
                 let key = &["partial_rotary_factor"];
@@ -166,6 +193,8 @@ impl RotarySettings {
             n_ctx,
             n_ctx_original,
             share,
+            truncates: (!is_implied).then_some(truncates),
+            replaced,
         })
     }
 
@@ -177,6 +206,11 @@ impl RotarySettings {
     /// The base as config.json gives it.
     pub(super) const fn base(&self) -> f64 {
         self.base
+    }
+
+    /// Whether the frequencies are other than the base's.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.kind != ScalingKind::None
     }
 
     /// Hunyuan's alpha, which changes the base, if the scaling is of that kind.
@@ -205,10 +239,11 @@ impl RotarySettings {
     /// # Errors
     /// [`HfError::Config`].
     pub fn check_rest(&self, family: &Family, warnings: &mut Vec<String>) -> Result<(), HfError> {
-        if self.kind == ScalingKind::Yarn && self.scaling.bool("truncate") == Some(false) {
-            let told = self.scaling.named("truncate");
+        if let Some(replaced) = &self.replaced {
+            let (told, base) = (replaced.named(""), self.base);
+            let told = told.trim_end_matches('.');
             warnings.push(format!(
-                "{told} is false, but in GGUF the ends of the ramp are whole dimensions"
+                "{told} is replaced by rope_scaling, as in transformers; the base of the frequencies is {base}"
             ));
         }
         check_config(&self.scaling, family.architecture, warnings)
@@ -231,17 +266,13 @@ impl RotarySettings {
             if let Some(n_ctx) = self.n_ctx_original {
                 header.set(&key("scaling.original_context_length"), n_ctx);
             }
-            let yarn = [
-                ("extrapolation_factor", "scaling.yarn_ext_factor"),
-                ("attention_factor", "scaling.yarn_attn_factor"),
-                ("attn_factor", "scaling.yarn_attn_factor"),
-                ("beta_fast", "scaling.yarn_beta_fast"),
-                ("beta_slow", "scaling.yarn_beta_slow"),
-            ];
-            for (from, to) in yarn {
-                if let (Some(x), false) = (number(from), header.contains(&key(to))) {
+            for (from, to) in YARN {
+                if let Some(x) = number(from) {
                     header.set(&key(to), narrow(x));
                 }
+            }
+            if let Some(truncates) = self.truncates {
+                header.set(&key("scaling.yarn_truncate"), truncates);
             }
         }
         if let Some(sections) = &self.sections {
@@ -297,114 +328,32 @@ impl RotarySettings {
         let columns = (share * f64::from(head_dim)) as u32;
         Ok(columns)
     }
+}
 
-    /// The divisor tensors. Phi-3's attention factor is a key instead.
-    ///
-    /// # Errors
-    /// [`HfError::Config`].
-    pub fn factors(
-        &self,
-        header: &mut GgufHeader,
-        shape: &Shape,
-    ) -> Result<Vec<Divisors>, HfError> {
-        let one = |values| {
-            let tensor = "rope_freqs.weight";
-            Ok(vec![Divisors { tensor, values }])
-        };
-        match self.kind {
-            ScalingKind::Llama3 => one(self.llama3(shape)?),
-            ScalingKind::LongRope => self.longrope(header, shape),
-            ScalingKind::Share => one(self.still_columns(shape)?),
-            ScalingKind::Yarn | ScalingKind::Linear => {
-                self.scaling.number(&["factor"])?;
-                Ok(Vec::new())
-            }
-            ScalingKind::None | ScalingKind::Alpha => Ok(Vec::new()),
+/// The description of the rotation that transformers uses, and the one that it replaces, if that says otherwise.
+fn described(family: &Family, config: &Config) -> (Config, Option<Config>) {
+    let (new, old) = (config.part("rope_parameters"), config.part("rope_scaling"));
+    if old.is_empty() || new.is_empty() {
+        return (if old.is_empty() { new } else { old }, None);
+    }
+    let mut map = new.map().clone();
+    let kinds: &[&str] = match family.is_encoder() {
+        true => &["full_attention", "sliding_attention"],
+        false => &["full_attention"],
+    };
+    let mut is_nested = false;
+    for kind in kinds {
+        if let Some(Value::Object(own)) = map.get_mut(*kind) {
+            own.extend(old.map().clone());
+            is_nested = true;
         }
     }
-
-    /// Llama 3's divisors: 1 for short waves, `factor` for long ones, blended in between. Computed
-    /// in f32 and in upstream's order, so that the bits agree.
-    fn llama3(&self, shape: &Shape) -> Result<Vec<f32>, HfError> {
-        let number = |key, default| -> Result<f32, HfError> {
-            let value = self.scaling.maybe_number(&[key])?.unwrap_or(default);
-            Ok(narrow(value))
-        };
-        let factor = number("factor", 8.0)?;
-        let low = number("low_freq_factor", 1.0)?;
-        let high = number("high_freq_factor", 4.0)?;
-        let n_ctx = narrow(f64::from(self.n_ctx_original.unwrap_or(8192)));
-        if [factor, low, high, n_ctx].iter().any(|x| *x <= 0.0) {
-            return Err(self
-                .scaling
-                .error(&["factor"], "or another of its numbers is not above 0"));
-        }
-        let head_dim = shape.head_dim;
-        let exponents = (0..head_dim).step_by(2);
-        let divisors = exponents.map(|i| {
-            let exponent = f64::from(narrow(f64::from(i)) / narrow(f64::from(head_dim)));
-            let freq = narrow(self.base.powf(exponent)).recip();
-            let wave = freq.recip() * core::f32::consts::TAU;
-            if wave < n_ctx / high {
-                return 1.0;
-            }
-            if wave > n_ctx / low {
-                return factor;
-            }
-            let smooth = (wave.recip() * n_ctx - low) / (high - low);
-            ((1.0 - smooth) / factor + smooth).recip()
-        });
-        Ok(divisors.collect())
+    if is_nested {
+        return (new.with(map), None);
     }
-
-    /// 1 for the column pairs that rotate; for the others, a divisor that stops them.
-    fn still_columns(&self, shape: &Shape) -> Result<Vec<f32>, HfError> {
-        let head_dim = u32::try_from(shape.size("global_head_dim")).unwrap_or(0);
-        let share = self.scaling.number(&["partial_rotary_factor"])?;
-        if !(0.0..=1.0).contains(&share) {
-            let what = format!("is {share}, not in 0..=1");
-            return Err(self.scaling.error(&["partial_rotary_factor"], &what));
-        }
-        let n_turning = share * f64::from(head_dim) / 2.0;
-        let pairs = 0..head_dim / 2;
-        let divisors = pairs.map(|pair| match f64::from(pair + 1) <= n_turning {
-            true => 1.0,
-            false => 1e30,
-        });
-        Ok(divisors.collect())
-    }
-
-    fn longrope(&self, header: &mut GgufHeader, shape: &Shape) -> Result<Vec<Divisors>, HfError> {
-        let missing = || {
-            self.scaling
-                .error(&["max_position_embeddings"], "is missing")
-        };
-        let n_ctx = self.n_ctx.ok_or_else(missing)?;
-        let n_original = self.n_ctx_original.unwrap_or(n_ctx);
-        // Equal to the ratio of the contexts.
-        let _factor = self.scaling.find(&["factor"]);
-        let scale = f64::from(n_ctx) / f64::from(n_original);
-        let attention = match self.scaling.maybe_number(&["attention_factor"])? {
-            Some(given) => given,
-            None if scale > 1.0 => (1.0 + scale.ln() / f64::from(n_original).ln()).sqrt(),
-            None => 1.0,
-        };
-        header.set("phi3.rope.scaling.attn_factor", narrow(attention));
-        let n_factor = (self.n_rot(shape)? / 2) as usize;
-        let list = |key| {
-            let numbers = self.scaling.numbers(key)?.unwrap_or_default();
-            if numbers.len() == n_factor {
-                return Ok(numbers);
-            }
-            let what = format!("has {} factors, expected {n_factor}", numbers.len());
-            Err(self.scaling.error(&[key], &what))
-        };
-        let divisors = |tensor, values| Divisors { tensor, values };
-        Ok(vec![
-            divisors("rope_factors_long.weight", list("long_factor")?),
-            divisors("rope_factors_short.weight", list("short_factor")?),
-        ])
-    }
+    let mut entries = new.map().iter();
+    let is_lost = entries.any(|(key, value)| old.map().get(key) != Some(value) && !value.is_null());
+    (old, is_lost.then_some(new))
 }
 
 /// Number of column pairs that rotate by time, height, width and a fourth position.

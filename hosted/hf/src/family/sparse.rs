@@ -8,6 +8,7 @@ use super::rows::{
 };
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
+use super::windows;
 use crate::unread::Neutral;
 
 /// Columns of Qwen's shared expert.
@@ -24,15 +25,15 @@ pub(super) const QWEN_GATE: &[Row] = &[row(
 
 pub(super) const QWEN_SHARED: &[Row] = gated!("_shexp", "mlp.shared_expert", n_ff_qwen);
 
+/// Columns of Qwen's shared expert, if they are given.
+const QWEN_SHARED_WIDTH: Key = Key::Count(
+    "shared_expert_intermediate_size",
+    "expert_shared_feed_forward_length",
+    Or::Nothing,
+);
+
 /// Keys of the expert widths of Qwen models.
-pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [
-    MAYBE_EXPERT_WIDTH,
-    Key::Count(
-        "shared_expert_intermediate_size",
-        "expert_shared_feed_forward_length",
-        Or::Nothing,
-    ),
-];
+pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [MAYBE_EXPERT_WIDTH, QWEN_SHARED_WIDTH];
 
 pub(super) const QWEN2_MOE: Traits = Traits {
     blocks: &[
@@ -42,7 +43,12 @@ pub(super) const QWEN2_MOE: Traits = Traits {
         block(QWEN_GATE),
         block(QWEN_SHARED),
     ],
-    keys: &QWEN_EXPERT_KEYS,
+    keys: &[
+        MAYBE_EXPERT_WIDTH,
+        QWEN_SHARED_WIDTH,
+        Key::By(windows::in_early),
+    ],
+    has_windows: true,
     sizes: &[("shared_expert_intermediate_size", Some(5632))],
     experts: ExpertSizes::Always("moe_intermediate_size"),
     // The engine does not normalise.

@@ -164,6 +164,7 @@ impl Factors {
                 embedding: (n_embd as f64).sqrt(),
                 attention_cap: keys.number_or("attn_logit_softcapping", attention_cap)?,
                 logit_cap: keys.number_or("final_logit_softcapping", logit_cap)?,
+                attention: factor("attention.scale", plain.attention)?,
                 ..plain
             },
             Scales::Granite => Self {

@@ -174,6 +174,9 @@ impl Router {
     };
 }
 
+/// A window in every layer, if the file has one and does not list the layers.
+const ALL: Option<Windows> = period(usize::MAX);
+
 const fn period(period: usize) -> Option<Windows> {
     Some(Windows { default: 0, period })
 }
@@ -181,16 +184,19 @@ const fn period(period: usize) -> Option<Windows> {
 static FAMILIES: [Family; 28] = [
     Family {
         name: "llama",
+        windows: ALL,
         is_neighbours: true,
         router: Some(Router::PLAIN),
         ..Family::PLAIN
     },
     Family {
         name: "qwen2",
+        windows: ALL,
         ..Family::PLAIN
     },
     Family {
         name: "qwen2moe",
+        windows: ALL,
         router: Some(Router {
             is_normalised: Some(false),
             shared: Shared::LengthOrFf { is_gated: true },
@@ -200,17 +206,20 @@ static FAMILIES: [Family; 28] = [
     },
     Family {
         name: "qwen3",
+        windows: ALL,
         qk_norm: QkNorm::Head,
         ..Family::PLAIN
     },
     Family {
         name: "qwen3moe",
+        windows: ALL,
         qk_norm: QkNorm::Head,
         router: Some(Router::PLAIN),
         ..Family::PLAIN
     },
     Family {
         name: "phi3",
+        windows: ALL,
         ..Family::PLAIN
     },
     Family {
@@ -309,6 +318,7 @@ static FAMILIES: [Family; 28] = [
     },
     Family {
         name: "mistral3",
+        windows: ALL,
         is_neighbours: true,
         has_yarn_keys: true,
         router: Some(Router::PLAIN),

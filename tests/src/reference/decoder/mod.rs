@@ -2,9 +2,8 @@
 //!
 //! Sources: the architectures as published (RMSNorm, rotary embedding, grouped-query attention, SwiGLU, and the
 //! additions of each), and the conventions of GGUF files: matrices are (columns, rows) with one output per row, and
-//! where neighbours (2i, 2i + 1) rotate, the query and key rows are permuted accordingly. Where files leave a choice it
-//! is llama.cpp's: phi3 has no window, longrope takes its long factors when the context is longer than the original
-//! one.
+//! where neighbours (2i, 2i + 1) rotate, the query and key rows are permuted accordingly. Longrope takes
+//! its long factors when the context is longer than the original one.
 
 mod attention;
 mod config;

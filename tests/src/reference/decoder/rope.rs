@@ -23,6 +23,8 @@ pub(super) struct Rope {
     /// Numbers of turns within the original context between which YaRN's ramp is.
     beta_fast: f64,
     beta_slow: f64,
+    /// Whether the ramp begins and ends at whole dimensions.
+    truncates: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,7 @@ impl Rope {
             magnitude: magnitude * keys.number_or("rope.scaling.attn_factor", 1.0)?,
             beta_fast: number_if(yarn, "rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: number_if(yarn, "rope.scaling.yarn_beta_slow", 1.0)?,
+            truncates: keys.flag_or("rope.scaling.yarn_truncate", true)?,
         })
     }
 
@@ -128,8 +131,12 @@ impl Rope {
                     let wavelengths = self.n_ctx_orig as f64 / (turns * core::f64::consts::TAU);
                     n_rot * wavelengths.ln() / (2.0 * base.ln())
                 };
-                let low = dimension(self.beta_fast).floor().max(0.0);
-                let high = dimension(self.beta_slow).ceil().min(n_rot - 1.0);
+                let (low, high) = (dimension(self.beta_fast), dimension(self.beta_slow));
+                let (low, high) = match self.truncates {
+                    true => (low.floor(), high.ceil()),
+                    false => (low, high),
+                };
+                let (low, high) = (low.max(0.0), high.min(n_rot - 1.0));
                 let ramp = ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 divided * ramp + kept * (1.0 - ramp)
             }
