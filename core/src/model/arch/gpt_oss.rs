@@ -7,6 +7,7 @@
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
 use super::keys::Keys;
+use super::read::YARN_TRUNCATE;
 use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::model::error::ModelError;
 use crate::model::shape::{Activation, Router, RouterScore};
@@ -44,6 +45,8 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
         ..Router::SOFTMAX
     };
     read_experts(keys, draft, router, Some(n_ff))?;
+    // All published models say `truncate: false`, for which GGUF has no key of its own.
+    draft.config.rope_scaling.yarn.truncates = keys.bool_or(YARN_TRUNCATE, false)?;
     let n_rot = keys.size("rope.dimension_count")?;
     for key in ["attention.key_length", "attention.value_length"] {
         let len = keys.size_or(key, n_rot)?;

@@ -69,15 +69,19 @@ fn the_ends_of_yarn_s_ramp_are_as_truncate_says() {
         json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": truncate,
             "original_max_position_embeddings": 64}})
     };
-    for (truncate, expected) in [
-        (Some(false), json!(false)),
-        (Some(true), Value::Null),
-        (None, Value::Null),
+    for (truncate, others, gpt_oss) in [
+        (Some(false), json!(false), Value::Null),
+        (Some(true), Value::Null, json!(true)),
+        // transformers' default.
+        (None, Value::Null, json!(true)),
     ] {
         let (keys, ran) = decoder("qwen3", &scaling(truncate));
         let found = keys.get("qwen3.rope.scaling.yarn_truncate").cloned();
-        assert_eq!(found.unwrap_or_default(), expected, "{truncate:?}");
+        assert_eq!(found.unwrap_or_default(), others, "{truncate:?}");
         assert!(!ran.stderr.contains("warning"), "{ran:?}");
+        let (keys, _) = case("gpt-oss", &scaling(truncate));
+        let found = keys.get("gpt-oss.rope.scaling.yarn_truncate").cloned();
+        assert_eq!(found.unwrap_or_default(), gpt_oss, "{truncate:?}");
     }
 }
 

@@ -30,7 +30,10 @@ pub(super) const GPT_OSS: Traits = Traits {
     write,
     head_dim: HeadDim::Of(64),
     experts: ExpertSizes::Always(""),
-    rope: RopeTraits::of_base(150_000.0),
+    rope: RopeTraits {
+        truncates: false,
+        ..RopeTraits::of_base(150_000.0)
+    },
     means: &[means("swiglu_limit", Neutral::Number(7.0))],
     ..Traits::TABLES
 };

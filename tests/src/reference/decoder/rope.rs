@@ -82,7 +82,8 @@ impl Rope {
             magnitude: magnitude * keys.number_or("rope.scaling.attn_factor", 1.0)?,
             beta_fast: number_if(yarn, "rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: number_if(yarn, "rope.scaling.yarn_beta_slow", 1.0)?,
-            truncates: keys.flag_or("rope.scaling.yarn_truncate", true)?,
+            // All published models of gpt-oss say `truncate: false`.
+            truncates: keys.flag_or("rope.scaling.yarn_truncate", family.name != "gpt-oss")?,
         })
     }
 
