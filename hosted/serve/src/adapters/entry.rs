@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     pub(super) used: AtomicU64,
     /// The factor for requests that name its model: the bits of an f32.
     scale: AtomicU32,
+    /// What its files ask for without effect, a sentence each; known once it has been read.
+    warnings: Mutex<Vec<String>>,
 }
 
 /// The origin of an adapter.
@@ -74,7 +76,18 @@ impl Entry {
             users: Mutex::default(),
             used: AtomicU64::new(0),
             scale: AtomicU32::new(0),
+            warnings: Mutex::default(),
         }
+    }
+
+    /// What its files ask for without effect, a sentence each; empty until it has been read.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let warnings = self.warnings.lock();
+        warnings.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_warnings(&self, warnings: Vec<String>) {
+        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
     }
 
     /// The factor for requests that name its model.

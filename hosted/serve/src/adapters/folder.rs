@@ -240,8 +240,9 @@ fn look(folder: &Path) -> std::io::Result<Seen> {
 }
 
 /// Files of a PEFT folder and of an INFQ directory.
-const FOLDERS: [[&str; 2]; 2] = [
+const FOLDERS: [[&str; 2]; 3] = [
     ["adapter_config.json", "adapter_model.safetensors"],
+    ["adapter_config.json", "adapter_model.bin"],
     ["manifest.json", "adapters.bin"],
 ];
 
@@ -272,7 +273,7 @@ mod tests {
             fs::write(folder.join("y.gguf"), "text").unwrap();
             let hidden = folder.join(".z.partial-1");
             fs::create_dir(&hidden).unwrap();
-            for name in FOLDERS[1] {
+            for name in FOLDERS[2] {
                 fs::write(hidden.join(name), "").unwrap();
             }
             let found = look(&folder).unwrap();

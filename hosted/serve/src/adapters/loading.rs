@@ -95,7 +95,10 @@ impl Adapters {
                 read.map_err(|error| error.whole)
             };
             let read = source(entry.model).and_then(read);
-            let checked = read.and_then(|(blend, _)| self.check_rank(blend));
+            let checked = read.and_then(|(blend, warnings)| {
+                entry.set_warnings(warnings);
+                self.check_rank(blend)
+            });
             checked.map_err(|why| format!("adapter {:?}: {why}", &*entry.name))?;
         }
         Ok(())
@@ -121,9 +124,10 @@ impl Adapters {
                 let read = tokio::task::spawn_blocking(move || adapters.read(&parts, &model));
                 match read.await {
                     Ok(Ok((blend, warnings))) => {
-                        for warning in warnings {
+                        for warning in &warnings {
                             (self.log)(&format!("adapter {:?}: warning: {warning}", &*entry.name));
                         }
+                        entry.set_warnings(warnings);
                         let ms = begun.elapsed().as_secs_f64() * 1e3;
                         (self.log)(&format!("adapter {:?} loaded in {ms:.1} ms", &*entry.name));
                         State::Ready(blend)

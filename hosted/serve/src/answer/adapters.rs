@@ -5,11 +5,12 @@ use crate::adapters::{Entry, Origin};
 use crate::api::{AdapterRequest, ApiError, FieldName};
 use std::sync::Arc;
 
-/// Reads an adapter and publishes it. Until it is in memory, requests use the one that it replaces.
+/// Reads an adapter and publishes it; returns warnings, a sentence each. Until it is in memory, requests use the one that
+/// it replaces.
 pub(crate) async fn load_adapter(
     context: &Context,
     request: AdapterRequest,
-) -> Result<(), ApiError> {
+) -> Result<Vec<String>, ApiError> {
     let models = context.app.models();
     let adapters = models.adapters();
     let name = &*request.name;
@@ -60,5 +61,5 @@ pub(crate) async fn load_adapter(
         Some(_) => {}
     }
     adapters.make_room(&entry);
-    Ok(())
+    Ok(entry.warnings())
 }

@@ -180,7 +180,7 @@ impl Service {
     #[must_use]
     pub fn load_adapter(&self, request: AdapterRequest) -> Pending<()> {
         let context = self.context(None);
-        self.begin(async move { answer::load_adapter(&context, request).await })
+        self.begin(async move { answer::load_adapter(&context, request).await.map(drop) })
     }
 
     /// Starts embedding texts. Does not wait.

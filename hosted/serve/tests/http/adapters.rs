@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use sluice::adapter::{AdapterFile, Factors};
 use sluice::file::OutputFile;
 use sluice_make::convert::FloatType;
-use sluice_make::lora::{GgufOptions, InfqOptions, write_gguf, write_infq};
+use sluice_make::lora::{
+    GgufOptions, InfqOptions, PeftOptions, write_gguf, write_infq, write_peft,
+};
 use sluice_serve::{AdaptersOptions, NamedAdapter, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -157,6 +159,33 @@ fn any_mix_answers_as_each_alone() {
             .filter(|model| model["parent"] == "tale" && model["status"]["value"] == "loaded");
         assert!((1..=max).contains(&loaded.count()), "{models}");
     }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn warnings_of_an_adapter_reach_the_client_that_loads_it() {
+    let folder = folder("warns");
+    let path = folder.join("x");
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tale-hf");
+    let options = PeftOptions {
+        float: FloatType::F32,
+        base: Some(&base),
+        model: None,
+        overwrite: true,
+    };
+    write_peft(&made(7, 4), options, &path).unwrap();
+    let about = path.join("adapter_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&about).unwrap()).unwrap();
+    config["marvellous"] = 3.into();
+    std::fs::write(&about, config.to_string()).unwrap();
+    let server = Running::start(with(&[], 4));
+    let load = json!({"lora_name": "x", "lora_path": path});
+    let reply = server.post("/v1/load_lora_adapter", &load);
+    let warning = format!("{}: marvellous is 3: unknown, ignored", about.display());
+    let told = format!("Success: LoRA adapter 'x' added successfully.\nwarning: {warning}");
+    assert_eq!((reply.status, &*reply.body), (200, &*told));
+    let listed = server.get("/lora-adapters").json();
+    assert_eq!(listed[0]["warnings"], json!([warning]), "{listed}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -15,15 +15,22 @@ pub(super) async fn list(context: Context) -> Result<Response, ApiError> {
     let models = context.app.models();
     let all = models.adapters().all();
     let seen = |name: &str| context.key.may_use([name].into_iter());
+    let may_load = context.key.check_adapters().is_ok();
     let shown = all.iter().filter(|entry| seen(&entry.name)).map(|entry| {
-        json!({
+        let mut shown = json!({
             "id": entry.id,
             "name": &*entry.name,
             "path": entry.parts.iter().map(|part| context.key.path(&part.path)).collect::<Vec<_>>().join(","),
             "scale": entry.scale(),
             "model": models.name_of(entry.model),
             "status": status(&status_of_adapter(entry)),
-        })
+        });
+        // They may contain paths.
+        let warnings = Some(entry.warnings()).filter(|all| may_load && !all.is_empty());
+        if let Some(warnings) = warnings {
+            shown["warnings"] = warnings.into();
+        }
+        shown
     });
     Ok(json_reply(&shown.collect::<Value>()))
 }
@@ -42,10 +49,12 @@ pub(super) async fn load(mut context: Context, request: Request) -> Result<Respo
         replaces: fields.bool("load_inplace")?.unwrap_or(false),
     };
     let loaded = answer::load_adapter(&context, request).await;
-    loaded.map_err(|error| error.renamed(&NAMES))?;
-    Ok(text_reply(format!(
-        "Success: LoRA adapter '{name}' added successfully."
-    )))
+    let warnings = loaded.map_err(|error| error.renamed(&NAMES))?;
+    let mut told = format!("Success: LoRA adapter '{name}' added successfully.");
+    for warning in warnings {
+        told.extend(["\nwarning: ", &warning]);
+    }
+    Ok(text_reply(told))
 }
 
 /// `POST /v1/unload_lora_adapter`. Running requests keep the adapter.
