@@ -67,6 +67,12 @@ impl Base {
         self.family.architecture
     }
 
+    /// Whether the embedding is also the output matrix.
+    #[must_use]
+    pub const fn is_tied(&self) -> bool {
+        self.shape.is_tied
+    }
+
     /// A tensor's name without the text model's prefix; `None` for tensors of other parts.
     #[must_use]
     pub fn plain_name(&self, name: &str) -> Option<String> {

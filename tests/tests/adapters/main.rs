@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "figures for a run with --nocapture")]
 
 mod goldens;
+mod merges;
 
 use sluice::adapter::{
     AdapterBlend, AdapterFile, AdapterLoadError, Factors, LoadedAdapter, Precision,

@@ -155,7 +155,11 @@ fn tensors_that_have_no_place_are_refused_by_name() {
         &["adapter_model.safetensors", "the file has"],
     );
     fs::rename(&path, folder.0.join("adapter/adapter_model.bin")).unwrap();
-    refused(&folder, "adapter", &["adapter_model.bin is a pickle"]);
+    refused(
+        &folder,
+        "adapter",
+        &["adapter_model.bin", "it is not a ZIP file"],
+    );
 }
 
 #[test]

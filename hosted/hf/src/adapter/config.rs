@@ -4,6 +4,7 @@
 //! because tensors of adapted parameters are named only after their modules. A setting that changes the computation is
 //! honoured or refused by name; an unknown one causes a warning.
 
+use super::merge_config::{AdapterStart, MergeSettings, flag};
 use crate::config::Config;
 use crate::files::read_json;
 use crate::unread::{Neutral, is_one_of, short};
@@ -27,6 +28,10 @@ pub(super) struct AdapterConfig {
     /// The PEFT version, if it is a released one.
     version: Option<[u32; 3]>,
     pub(super) base_model: Option<String>,
+    /// Whether embedding and head share what is trained, in models that tie them.
+    pub(super) is_tying: bool,
+    /// What only a merge applies; `None` where the adapter is to run.
+    pub(super) merge: Option<MergeSettings>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -34,11 +39,12 @@ pub(super) struct AdapterConfig {
 const PATTERNS_MAX: usize = 1 << 16;
 
 impl AdapterConfig {
-    pub(super) fn read(path: &Path) -> Result<Self, AdapterLoadError> {
-        Self::of(&Config::new(path, read_json(path)?))
+    /// Reads the file; settings that only a merge can apply are refused unless it `is_merge`.
+    pub(super) fn read(path: &Path, is_merge: bool) -> Result<Self, AdapterLoadError> {
+        Self::of(&Config::new(path, read_json(path)?), is_merge)
     }
 
-    fn of(config: &Config) -> Result<Self, AdapterLoadError> {
+    fn of(config: &Config, is_merge: bool) -> Result<Self, AdapterLoadError> {
         match config.str("peft_type") {
             Some("LORA") => {}
             Some(other) => {
@@ -67,9 +73,11 @@ impl AdapterConfig {
             parameters: parameters.into_iter().map(str::to_owned).collect(),
             version: config.str("peft_version").and_then(version),
             base_model,
+            is_tying: flag(config, "ensure_weight_tying")?,
+            merge: is_merge.then(|| MergeSettings::read(config)).transpose()?,
             warnings: Vec::new(),
         };
-        check(config, &mut read.warnings)?;
+        check(config, is_merge, &mut read.warnings)?;
         Ok(read)
     }
 
@@ -126,17 +134,6 @@ fn version(text: &str) -> Option<[u32; 3]> {
     numbers?.try_into().ok()
 }
 
-fn flag(config: &Config, key: &str) -> Result<bool, AdapterLoadError> {
-    match config.find(&[key]) {
-        None => Ok(false),
-        Some(Value::Bool(flag)) => Ok(*flag),
-        Some(other) => {
-            let what = format!("is {}, not true or false", short(other));
-            Err(config.error(&[key], &what).into())
-        }
-    }
-}
-
 /// Reads an object of patterns: PEFT uses the first one that matches the end of a module's name, from a dot or the
 /// start.
 fn patterns<T>(
@@ -161,8 +158,12 @@ fn patterns<T>(
 }
 
 /// Refuses keys that change the computation, and warns about unknown ones.
-fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterLoadError> {
-    check_init(config)?;
+fn check(
+    config: &Config,
+    is_merge: bool,
+    warnings: &mut Vec<String>,
+) -> Result<(), AdapterLoadError> {
+    check_init(config, is_merge)?;
     for (key, value) in config.unread() {
         if is_one_of(HARMLESS, key) {
             continue;
@@ -181,7 +182,11 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterLoadE
             }
         };
         if !is_neutral {
-            let what = format!("is {}: {why}, which is not supported", short(value));
+            let end = match is_one_of(MERGED, key) {
+                true => MERGE_ONLY,
+                false => "which is not supported",
+            };
+            let what = format!("is {}: {why}, {end}", short(value));
             return Err(config.error(&[key], &what).into());
         }
     }
@@ -189,7 +194,7 @@ fn check(config: &Config, warnings: &mut Vec<String>) -> Result<(), AdapterLoadE
 }
 
 /// Refuses initialisations that change the base model: the adapter only fits the changed model.
-fn check_init(config: &Config) -> Result<(), AdapterLoadError> {
+fn check_init(config: &Config, is_merge: bool) -> Result<(), AdapterLoadError> {
     let key = "init_lora_weights";
     let is_known = match config.find(&[key]) {
         None | Some(Value::Bool(_)) => true,
@@ -199,19 +204,32 @@ fn check_init(config: &Config) -> Result<(), AdapterLoadError> {
         }
         Some(_) => false,
     };
-    if is_known {
+    let of_base = AdapterStart::of(config);
+    if is_known || is_merge && of_base.is_some() {
         return Ok(());
     }
     let value = config.find(&[key]).map(short).unwrap_or_default();
+    let how = match of_base {
+        Some(_) => {
+            "apply it with `sluice lora merge` to that model in F32, F16 or BF16, or save it"
+        }
+        None => "save it",
+    };
     let what = format!(
-        "is {value}: such an adapter requires a base model with changed weights, which is not supported; save it \
-         with path_initial_model_for_weight_conversion to get a plain one"
+        "is {value}: such an adapter requires a base model with changed weights, which is not supported; {how} with \
+         path_initial_model_for_weight_conversion to get a plain one"
     );
     Err(config.error(&[key], &what).into())
 }
 
+/// Ends a message about what an engine cannot apply next to other adapters.
+pub(super) const MERGE_ONLY: &str = "which only `sluice lora merge` can apply";
+
+/// Keys of [`NEUTRAL`] that a merge reads.
+const MERGED: &str = "bias lora_bias modules_to_save trainable_token_indices use_dora";
+
 /// Keys that change the computation unless they have this value, with a description of each.
-const NEUTRAL: [(&str, Neutral, &str); 18] = [
+const NEUTRAL: [(&str, Neutral, &str); 17] = [
     (
         "alora_invocation_tokens",
         Neutral::Off,
@@ -226,11 +244,6 @@ const NEUTRAL: [(&str, Neutral, &str); 18] = [
         "bias",
         Neutral::Text(&["none"]),
         "biases are trained as well",
-    ),
-    (
-        "ensure_weight_tying",
-        Neutral::Off,
-        "embedding and head share matrices",
     ),
     ("fan_in_fan_out", Neutral::Off, "weights are turned"),
     (
@@ -300,7 +313,7 @@ mod tests {
             all.insert(key.clone(), value.clone());
         }
         let config = Config::new(Path::new("adapter_config.json"), all.clone());
-        AdapterConfig::of(&config).map_err(|error| error.to_string())
+        AdapterConfig::of(&config, false).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -8,8 +8,31 @@ pub(super) enum Key {
         half: Half,
         is_embedding: bool,
     },
-    /// The weights of an adapted module itself, which PEFT saves for embeddings.
-    Base { module: String },
+    /// A tensor of the model itself: trained as a whole, or saved next to an adapted embedding.
+    Whole { tensor: String },
+    /// What only a merge can apply.
+    Part { module: String, part: Part },
+}
+
+/// What a module may have besides its two matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// DoRA's lengths of rows.
+    Magnitude,
+    /// The bias of B (`lora_bias`).
+    Bias,
+    /// Trained rows of an embedding (`trainable_token_indices`).
+    Rows,
+}
+
+impl Part {
+    pub(super) const fn told(self) -> &'static str {
+        match self {
+            Self::Magnitude => "is a magnitude of DoRA",
+            Self::Bias => "is a bias of an adapter (lora_bias)",
+            Self::Rows => "has trained rows of the embedding (trainable_token_indices)",
+        }
+    }
 }
 
 /// Which of the two matrices.
@@ -41,38 +64,67 @@ impl Key {
                 Some(name) => !name.is_empty() && !name.contains('.'),
                 None => end.is_empty(),
             };
-            return match end.is_some_and(is_name) && !module.is_empty() {
-                true => Ok(Self::Half {
+            if end.is_some_and(is_name) && !module.is_empty() {
+                return Ok(Self::Half {
                     module: module.into(),
                     half,
                     is_embedding,
-                }),
-                false if own.ends_with(".bias") => {
-                    Err("is a bias of an adapter (lora_bias), which is not supported")
-                }
-                false => Err("has an unknown name"),
+                });
+            }
+            return match module_of(own, &[".lora_B"], "bias") {
+                Some(module) => Ok(Self::part(module, Part::Bias)),
+                None => Err("has an unknown name"),
             };
         }
-        if let Some(module) = own.strip_suffix(".base_layer.weight") {
-            let module = module.into();
-            return Ok(Self::Base { module });
+        if let Some(module) = module_of(own, &[".lora_magnitude_vector"], "weight") {
+            return Ok(Self::part(module, Part::Magnitude));
         }
-        let has = |part: &str| own.contains(part);
-        Err(match () {
-            () if has("lora_magnitude_vector") => "is a magnitude of DoRA, which is not supported",
-            () if has("modules_to_save") || has("original_module") => {
-                "is part of a module that was trained as a whole (modules_to_save), which is not supported"
-            }
-            () if has("trainable_tokens") || has("token_adapter") => {
-                "has trained rows of the embedding (trainable_token_indices), which is not supported"
-            }
-            () if has("lora_") => "is an unknown part of an adapter",
-            () => {
-                "is a whole tensor, not a matrix of an adapter: tensors trained or resized with the adapter are not \
-                 supported"
-            }
-        })
+        let rows = [
+            ".token_adapter.trainable_tokens_delta",
+            ".trainable_tokens_delta",
+        ];
+        if let Some(module) = module_of(own, &rows, "weight") {
+            return Ok(Self::part(module, Part::Rows));
+        }
+        match own.contains("lora_")
+            || own.contains("original_module")
+            || own.contains("trainable_tokens_")
+        {
+            true => Err("is an unknown part of an adapter"),
+            false => Ok(Self::Whole {
+                tensor: model_tensor(own),
+            }),
+        }
     }
+
+    fn part(module: &str, part: Part) -> Self {
+        let module = module.into();
+        Self::Part { module, part }
+    }
+}
+
+/// The module of `MODULE MARKER [.ADAPTER] [.END]`.
+fn module_of<'n>(name: &'n str, markers: &[&str], end: &str) -> Option<&'n str> {
+    let (module, rest) = markers.iter().find_map(|marker| name.rsplit_once(marker))?;
+    let rest = rest
+        .strip_suffix(end)
+        .and_then(|rest| rest.strip_suffix('.'))
+        .unwrap_or(rest);
+    let is_name = rest.is_empty() || rest.starts_with('.') && !rest[1..].contains('.');
+    let is_bias = end != "bias" || name.ends_with(".bias");
+    (is_name && is_bias && !module.is_empty()).then_some(module)
+}
+
+/// A tensor's name without PEFT's wrappers: `lm_head.modules_to_save.default.weight` is the model's `lm_head.weight`.
+fn model_tensor(name: &str) -> String {
+    let mut parts: Vec<&str> = name.split('.').collect();
+    if let Some(at) = parts.iter().position(|part| *part == "modules_to_save") {
+        // An adapter's name may follow.
+        let n = (parts.len() - at).saturating_sub(1).min(2);
+        parts.drain(at..at + n);
+    }
+    parts.retain(|part| !matches!(*part, "base_layer" | "token_adapter"));
+    parts.join(".")
 }
 
 #[cfg(test)]
@@ -88,6 +140,9 @@ mod tests {
                 half,
                 is_embedding,
             })
+        };
+        let whole = |tensor: &str| Key::Whole {
+            tensor: tensor.into(),
         };
         let q = "model.layers.0.self_attn.q_proj";
         let cases = [
@@ -110,9 +165,35 @@ mod tests {
             ),
             (
                 "base_model.model.lm_head.base_layer.weight".into(),
-                Ok(Key::Base {
-                    module: "lm_head".into(),
-                }),
+                Ok(whole("lm_head.weight")),
+            ),
+            (
+                "base_model.model.lm_head.modules_to_save.weight".into(),
+                Ok(whole("lm_head.weight")),
+            ),
+            (
+                "base_model.model.score.modules_to_save.default.dense.weight".into(),
+                Ok(whole("score.dense.weight")),
+            ),
+            (
+                format!("base_model.model.{q}.base_layer.bias"),
+                Ok(whole("model.layers.0.self_attn.q_proj.bias")),
+            ),
+            (
+                format!("{q}.lora_B.default.bias"),
+                Ok(Key::part(q, Part::Bias)),
+            ),
+            (
+                format!("{q}.lora_magnitude_vector"),
+                Ok(Key::part(q, Part::Magnitude)),
+            ),
+            (
+                format!("{q}.lora_magnitude_vector.default.weight"),
+                Ok(Key::part(q, Part::Magnitude)),
+            ),
+            (
+                "model.embed_tokens.token_adapter.trainable_tokens_delta".into(),
+                Ok(Key::part("model.embed_tokens", Part::Rows)),
             ),
         ];
         for (name, expected) in cases {
@@ -123,14 +204,19 @@ mod tests {
     #[test]
     fn what_is_no_matrix_of_an_adapter_is_said() {
         for (name, expected) in [
-            ("q_proj.lora_B.bias", "a bias"),
             ("q_proj.lora_A.a.b.weight", "unknown name"),
             ("q_proj.lora_A", "unknown name"),
             (".lora_A.weight", "unknown name"),
-            ("q_proj.lora_magnitude_vector.weight", "DoRA"),
-            ("score.modules_to_save.weight", "modules_to_save"),
-            ("embed_tokens.trainable_tokens_delta", "trained rows"),
-            ("model.norm.weight", "whole tensor"),
+            ("q_proj.lora_A.bias", "unknown name"),
+            (
+                "q_proj.lora_magnitude_vector.a.b.weight",
+                "part of an adapter",
+            ),
+            ("score.original_module.weight", "part of an adapter"),
+            (
+                "embed_tokens.token_adapter.trainable_tokens_original",
+                "part of an adapter",
+            ),
             ("q_proj.lora_E", "part of an adapter"),
         ] {
             let error = Key::parse(name).expect_err(name);

@@ -7,14 +7,22 @@
 //! warning.
 
 mod config;
+mod copies;
+mod edits;
 mod experts;
 mod hints;
 mod keys;
+mod merge_config;
 mod peft;
+mod torch;
 mod turn;
+mod whole;
 
+pub use edits::{Edit, MergeAdapter, TensorEdit};
 pub use hints::BaseHints;
+pub use merge_config::AdapterStart;
 pub use turn::Pair;
+pub use whole::WholeTensor;
 
 use sluice::adapter::{
     AdapterFile, AdapterFormat, AdapterLoadError, AdapterOrigin, Factors, LoadedAdapter, Packing,
@@ -52,13 +60,31 @@ pub fn read(
 ) -> Result<AdapterFile, AdapterLoadError> {
     let mut all = Collected::default();
     let warnings = read_into(path, base, model, &mut all)?;
-    all.pairs.sort_by_key(|(order, _)| *order);
-    Ok(AdapterFile {
-        path: path.display().to_string(),
-        architecture: all.origin.architecture,
-        base_model: all.origin.base_model,
-        factors: all.pairs.into_iter().map(|(_, own)| own).collect(),
-        warnings,
+    Ok(all.file(path, warnings))
+}
+
+/// Reads an adapter as [`read()`] does, with everything that only a merge into `model` can apply: tensors trained as a
+/// whole, biases, DoRA's magnitudes, rows of embeddings, and what PiSSA and OLoRA took out of the weights.
+///
+/// # Errors
+/// [`AdapterLoadError`], with the file and the tensor.
+pub fn read_to_merge(
+    path: &Path,
+    base: Option<&Path>,
+    model: &ModelFile,
+) -> Result<MergeAdapter, AdapterLoadError> {
+    let mut all = Collected::default();
+    let rest = match AdapterFormat::of(path)? {
+        AdapterFormat::Peft => peft::read(path, base, Some(model), true, &mut all)?,
+        _ => peft::Rest {
+            warnings: read_pairs(path, &mut all)?,
+            ..peft::Rest::default()
+        },
+    };
+    Ok(MergeAdapter {
+        file: all.file(path, rest.warnings),
+        edits: rest.edits,
+        is_tying: rest.is_tying,
     })
 }
 
@@ -82,7 +108,7 @@ fn read_into(
     sink: &mut dyn PairSink,
 ) -> Result<Vec<String>, AdapterLoadError> {
     match AdapterFormat::of(path)? {
-        AdapterFormat::Peft => peft::read(path, base, model, sink),
+        AdapterFormat::Peft => Ok(peft::read(path, base, model, false, sink)?.warnings),
         _ => read_pairs(path, sink),
     }
 }
@@ -92,6 +118,19 @@ fn read_into(
 struct Collected {
     origin: AdapterOrigin,
     pairs: Vec<(PairOrder, Factors)>,
+}
+
+impl Collected {
+    fn file(mut self, path: &Path, warnings: Vec<String>) -> AdapterFile {
+        self.pairs.sort_by_key(|(order, _)| *order);
+        AdapterFile {
+            path: path.display().to_string(),
+            architecture: self.origin.architecture,
+            base_model: self.origin.base_model,
+            factors: self.pairs.into_iter().map(|(_, own)| own).collect(),
+            warnings,
+        }
+    }
 }
 
 impl PairSink for Collected {

@@ -4,37 +4,47 @@
 //! the converter rearranges the weights. One module may become several tensors. Experts that are parameters of one
 //! module share a pair: [`super::experts`].
 
+mod edits;
 mod nest;
 mod places;
+mod weights;
 
-use super::config::AdapterConfig;
-use super::experts::{Placed, Sizes};
+use super::config::{AdapterConfig, MERGE_ONLY};
+use super::edits::TensorEdit;
+use super::experts::Placed;
 use super::hints::BaseHints;
-use super::keys::{Half, Key};
-use super::turn::{Pair, fits};
-use crate::decode::decode;
+use super::turn::Pair;
 use crate::family::{Map, Wanted};
-use crate::files::read_header;
-use crate::safetensors::{Dtype, SafetensorsEntry};
 use nest::Nest;
 use places::Places;
 use sluice::adapter::{
     AdapterFile, AdapterLoadError, AdapterOrigin, Factors, PairOrder, PairSink, check_copies,
-    check_finite,
+    transposed,
 };
-use sluice::file::{ModelFile, ReadFile};
-use sluice_core::gguf::source::TensorSource as _;
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use sluice::file::ModelFile;
+use std::collections::HashSet;
+use std::path::Path;
+use weights::{Module, Weights};
 
-/// Reads a folder; returns warnings.
+/// What a folder holds besides pairs.
+#[derive(Default)]
+pub(super) struct Rest {
+    pub(super) warnings: Vec<String>,
+    /// For a merge.
+    pub(super) edits: Vec<TensorEdit>,
+    /// Whether embedding and output matrix stay one.
+    pub(super) is_tying: bool,
+}
+
+/// Reads a folder. What only a merge can apply is refused unless it `is_merge`.
 pub(super) fn read(
     folder: &Path,
     base: Option<&Path>,
     model: Option<&ModelFile>,
+    is_merge: bool,
     sink: &mut dyn PairSink,
-) -> Result<Vec<String>, AdapterLoadError> {
-    let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
+) -> Result<Rest, AdapterLoadError> {
+    let config = AdapterConfig::read(&folder.join("adapter_config.json"), is_merge)?;
     let weights = Weights::open(folder)?;
     let names: Vec<_> = weights.modules.iter().map(Module::weight).collect();
     let hints = BaseHints {
@@ -49,19 +59,36 @@ pub(super) fn read(
         architecture: places.base.architecture().into(),
         base_model: config.base_model.clone(),
     })?;
-    let mut warnings = config.warnings.clone();
-    let n = weights.hand_over(&config, &places, &mut warnings, sink)?;
-    if n == 0 {
+    let gguf = model.map(ModelFile::parse).transpose()?;
+    let is_tied = match &gguf {
+        Some(gguf) => gguf.tensor("output.weight").is_none(),
+        None => places.base.is_tied(),
+    };
+    let mut rest = Rest {
+        warnings: config.warnings.clone(),
+        edits: Vec::new(),
+        is_tying: config.is_tying && is_tied,
+    };
+    match &config.merge {
+        None => {
+            weights.check_parts()?;
+            weights.check_wholes(&places, model, &mut rest.warnings)?;
+        }
+        Some(merge) => rest.edits = weights.edits(&config, merge, &places, is_tied)?,
+    }
+    let n = weights.hand_over(&config, &places, &mut rest, sink)?;
+    if n == 0 && rest.edits.is_empty() {
         let what = "it has no matrices for the text model";
         return Err(AdapterLoadError::not_an_adapter(folder, what));
     }
-    Ok(warnings)
+    Ok(rest)
 }
 
 /// Reads a folder without rearranging anything.
 pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, AdapterLoadError> {
-    let config = AdapterConfig::read(&folder.join("adapter_config.json"))?;
+    let config = AdapterConfig::read(&folder.join("adapter_config.json"), false)?;
     let weights = Weights::open(folder)?;
+    weights.check_parts()?;
     let mut factors = Vec::new();
     for nest in weights.nests() {
         factors.extend(weights.as_named(&config, &nest)?);
@@ -75,118 +102,17 @@ pub(super) fn read_as_named(folder: &Path) -> Result<AdapterFile, AdapterLoadErr
     })
 }
 
-/// The weights of an adapter, with a parsed header.
-struct Weights {
-    path: PathBuf,
-    file: ReadFile,
-    modules: Vec<Module>,
-    /// Names of modules whose own weights are included.
-    bases: Vec<(String, SafetensorsEntry)>,
-}
-
-/// An adapted module, by its Hugging Face name.
-struct Module {
-    name: String,
-    is_embedding: bool,
-    a: Option<SafetensorsEntry>,
-    b: Option<SafetensorsEntry>,
-}
-
-impl Module {
-    /// The model's module, and the number of wrappers that PEFT has added for further parameters.
-    fn inner(&self) -> (&str, usize) {
-        let (mut name, mut depth) = (&*self.name, 0);
-        while let Some(inner) = name.strip_suffix(".base_layer") {
-            (name, depth) = (inner, depth + 1);
-        }
-        (name, depth)
-    }
-
-    /// The name of the adapted tensor, if the module has one.
-    fn weight(&self) -> String {
-        format!("{}.weight", self.inner().0)
-    }
-}
-
-/// A and B.
-type Halves<'w> = (&'w SafetensorsEntry, &'w SafetensorsEntry);
-
 impl Weights {
-    fn open(folder: &Path) -> Result<Self, AdapterLoadError> {
-        let path = folder.join("adapter_model.safetensors");
-        let pickle = folder.join("adapter_model.bin");
-        if !path.exists() && pickle.exists() {
-            let what = "is a pickle, which is not supported: save the adapter as safetensors";
-            return Err(AdapterLoadError::tensor(folder, "adapter_model.bin", what));
-        }
-        let file = ReadFile::open(&path)?;
-        let header = read_header(&path, &file)?;
-        let mut weights = Self {
-            path,
-            file,
-            modules: Vec::new(),
-            bases: Vec::new(),
-        };
-        let mut places = HashMap::new();
-        for entry in header.tensors {
-            let key = Key::parse(&entry.name);
-            match key.map_err(|what| AdapterLoadError::tensor(&weights.path, &entry.name, what))? {
-                Key::Base { module } => weights.bases.push((module, entry)),
-                Key::Half {
-                    module,
-                    half,
-                    is_embedding,
-                } => {
-                    let place =
-                        *places
-                            .entry((module.clone(), is_embedding))
-                            .or_insert_with(|| {
-                                weights.modules.push(Module {
-                                    name: module,
-                                    is_embedding,
-                                    a: None,
-                                    b: None,
-                                });
-                                weights.modules.len() - 1
-                            });
-                    weights.put(place, half, entry)?;
-                }
-            }
-        }
-        Ok(weights)
-    }
-
-    fn put(
-        &mut self,
-        place: usize,
-        half: Half,
-        entry: SafetensorsEntry,
-    ) -> Result<(), AdapterLoadError> {
-        let module = &mut self.modules[place];
-        let own = match half {
-            Half::A => &mut module.a,
-            Half::B => &mut module.b,
-        };
-        if let Some(other) = own {
-            let what = format!(
-                "and {} are for the same module: the file contains several adapters",
-                other.name
-            );
-            return Err(AdapterLoadError::tensor(&self.path, entry.name, what));
-        }
-        *own = Some(entry);
-        Ok(())
-    }
-
     /// Passes on the pairs in the order of the model's tensors; returns their number.
     fn hand_over(
         &self,
         config: &AdapterConfig,
         places: &Places<'_>,
-        warnings: &mut Vec<String>,
+        rest: &mut Rest,
         sink: &mut dyn PairSink,
     ) -> Result<usize, AdapterLoadError> {
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
+        let mut ends = Ends::default();
         for nest in self.nests() {
             let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
                 others.push(nest.name);
@@ -202,18 +128,23 @@ impl Weights {
                     let what = "is adapted twice";
                     return Err(AdapterLoadError::tensor(&self.path, factors.tensor, what));
                 }
+                if rest.is_tying && ends.keep(&factors) {
+                    continue;
+                }
                 sink.take(order, &factors)?;
             }
         }
+        if rest.is_tying {
+            ends.check(config.merge.is_some(), &self.path)?;
+        }
         if let Some(first) = others.first() {
-            warnings.push(format!(
+            rest.warnings.push(format!(
                 "{}: {} adapted modules belong to other parts than the text model ({first} and others) and are \
                  ignored",
                 self.path.display(),
                 others.len()
             ));
         }
-        self.check_bases(places, warnings)?;
         Ok(seen.len())
     }
 
@@ -295,118 +226,45 @@ impl Weights {
             expected: [wanted.source[0], wanted.source[1]],
         })
     }
+}
 
-    /// Reads a module's matrices, and compares them with the rank in the configuration.
-    fn pair(&self, config: &AdapterConfig, module: &Module) -> Result<Pair, AdapterLoadError> {
-        let halves = self.halves(module)?;
-        // A weight adapted without its module, such as a router, has a parameter's name.
-        let weight = Some(module.weight()).filter(|weight| config.adapts(weight));
-        let name = weight.as_deref().unwrap_or(&module.name);
-        let rank = config.rank(name);
-        let Sizes { a, b } = self.sizes(halves)?;
-        for (entry, found) in [(halves.0, a[0]), (halves.1, b[1])] {
-            if found != u64::from(rank) {
-                let what =
-                    format!("has rank {found}, but adapter_config.json states {rank} for {name}");
-                return Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
-            }
+/// The pairs of embedding and output matrix where both are one (`ensure_weight_tying`): PEFT saves the same numbers
+/// for each.
+#[derive(Default)]
+struct Ends {
+    embedding: Option<Factors>,
+    output: Option<Factors>,
+}
+
+impl Ends {
+    /// Whether the pair is the second one of the two.
+    fn keep(&mut self, factors: &Factors) -> bool {
+        match &*factors.tensor {
+            "token_embd.weight" => self.embedding = Some(factors.clone()),
+            "output.weight" => self.output = Some(factors.clone()),
+            _ => {}
         }
-        self.read_pair(config, name, rank, halves)
+        factors.tensor == "output.weight"
     }
 
-    /// Reads matrices whose sizes have been checked. `name` selects the rank and scale.
-    fn read_pair(
-        &self,
-        config: &AdapterConfig,
-        name: &str,
-        rank: u32,
-        (a, b): Halves<'_>,
-    ) -> Result<Pair, AdapterLoadError> {
-        let scale = config.scale(name);
-        if !scale.is_finite() {
-            let what = "is scaled by a number that is not finite";
-            return Err(AdapterLoadError::tensor(&self.path, name, what));
-        }
-        Ok(Pair {
-            rank: rank as usize,
-            a: self.numbers(a)?,
-            b: self.numbers(b)?,
-            scale,
-        })
-    }
-
-    fn halves<'w>(&self, module: &'w Module) -> Result<Halves<'w>, AdapterLoadError> {
-        match (&module.a, &module.b) {
-            (Some(a), Some(b)) => Ok((a, b)),
-            (Some(_), None) => Err(self.half_alone(module, "A", "B")),
-            _ => Err(self.half_alone(module, "B", "A")),
-        }
-    }
-
-    fn sizes(&self, (a, b): Halves<'_>) -> Result<Sizes, AdapterLoadError> {
-        let of = |entry: &SafetensorsEntry| match *entry.shape {
-            [rows, columns] => Ok([rows, columns]),
-            _ => {
-                let what = format!("is not a matrix: it has shape {:?}", entry.shape);
-                Err(AdapterLoadError::tensor(&self.path, &*entry.name, what))
+    fn check(&self, is_merge: bool, path: &Path) -> Result<(), AdapterLoadError> {
+        let error = |what: String| Err(AdapterLoadError::tensor(path, "lm_head", what));
+        match (&self.embedding, &self.output) {
+            (None, None) => Ok(()),
+            _ if !is_merge => error(format!(
+                "is one with the embedding, and both share what was trained (ensure_weight_tying), {MERGE_ONLY}"
+            )),
+            (Some(_), None) => Ok(()),
+            (Some(own), Some(other))
+                if other.a == transposed(&own.b, own.n_rows())
+                    && other.b == transposed(&own.a, own.rank) =>
+            {
+                Ok(())
             }
-        };
-        Ok(Sizes {
-            a: of(a)?,
-            b: of(b)?,
-        })
-    }
-
-    fn half_alone(&self, module: &Module, has: &str, lacks: &str) -> AdapterLoadError {
-        let what = format!("has a matrix {has} but no {lacks}");
-        AdapterLoadError::tensor(&self.path, &*module.name, what)
-    }
-
-    fn numbers(&self, entry: &SafetensorsEntry) -> Result<Vec<f32>, AdapterLoadError> {
-        let (Dtype::F32 | Dtype::F16 | Dtype::BF16) = entry.dtype else {
-            let what = format!(
-                "is stored as {}; adapters have F32, F16 or BF16",
-                entry.dtype
-            );
-            return Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
-        };
-        let mut bytes = vec![0; fits(entry.len_bytes)];
-        let read = self.file.read(entry.offset, &mut bytes);
-        read.map_err(|error| AdapterLoadError::data(&self.path, &*entry.name, error))?;
-        let mut numbers = Vec::new();
-        decode(entry.dtype, &bytes, &mut numbers);
-        check_finite(&self.path, &entry.name, &numbers)?;
-        Ok(numbers)
-    }
-
-    /// PEFT also saves the weights of adapted embeddings. Weights of another size belong to another model.
-    fn check_bases(
-        &self,
-        places: &Places<'_>,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), AdapterLoadError> {
-        for (module, entry) in &self.bases {
-            let error = |what| Err(AdapterLoadError::tensor(&self.path, &*entry.name, what));
-            if !self.modules.iter().any(|other| other.name == *module) {
-                return error("is a whole tensor whose module is not adapted".to_owned());
-            }
-            let name = places.base.plain_name(&format!("{module}.weight"));
-            let found = name.and_then(|name| places.of(&name)?.first().copied());
-            let source = found.map(|order| places.wanted[order.tensor].source.clone());
-            if source.as_ref().is_some_and(|source| *source != entry.shape) {
-                return error(format!(
-                    "has shape {:?}, but the model's is {:?}: resizing the vocabulary is not supported",
-                    entry.shape,
-                    source.unwrap_or_default()
-                ));
-            }
-            warnings.push(format!(
-                "{}: {} is assumed to be the model's own: only the matrices next to it are read",
-                self.path.display(),
-                entry.name
-            ));
+            (_, Some(_)) => error(
+                "is one with the embedding (ensure_weight_tying), but has other matrices".into(),
+            ),
         }
-        Ok(())
     }
 }
 

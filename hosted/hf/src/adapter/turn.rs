@@ -130,22 +130,61 @@ impl Pair {
 
     /// Picks rows of B.
     pub(super) fn pick_rows(&self, places: impl Iterator<Item = u64>) -> Vec<f32> {
-        let mut picked = Vec::new();
-        for place in places {
-            picked.extend(&self.b[fits(place) * self.rank..][..self.rank]);
-        }
-        picked
+        pick_rows(&self.b, self.rank, places)
     }
 
     /// Picks columns of A.
     fn pick_columns(&self, places: &[u64]) -> Vec<f32> {
-        let n_cols = self.a.len() / self.rank.max(1);
-        let mut picked = Vec::with_capacity(places.len() * self.rank);
-        for row in self.a.chunks_exact(n_cols.max(1)) {
-            picked.extend(places.iter().map(|&place| row[fits(place)]));
-        }
-        picked
+        pick_columns(&self.a, self.a.len() / self.rank.max(1), places)
     }
+}
+
+/// The numbers of a matrix or a vector in the order of `wanted`; `None` where that transposes them.
+pub(super) fn rearranged(x: Vec<f32>, wanted: &Wanted) -> Option<Vec<f32>> {
+    let rows = wanted.source[0];
+    let n_cols = x.len() / fits(rows);
+    Some(match &wanted.change {
+        Change::None => x,
+        Change::PairRows(n_head) => {
+            let of_a_head = rows.checked_div(u64::from(*n_head))?;
+            pick_rows(&x, n_cols, (0..rows).map(|row| paired(row, of_a_head)))
+        }
+        Change::Rows(slices) => pick_rows(&x, n_cols, places(slices)),
+        Change::Columns(slices) => pick_columns(&x, n_cols, &places(slices).collect::<Vec<_>>()),
+        Change::Turned { .. } => return None,
+    })
+}
+
+/// Whether a tensor has all rows of its source, each once, with the columns in place or not.
+pub(super) fn has_all_rows(wanted: &Wanted) -> bool {
+    match &wanted.change {
+        Change::None | Change::PairRows(_) => true,
+        Change::Rows(slices) => {
+            let places: Vec<_> = places(slices).collect();
+            inverse(&places, wanted.source[0]).is_some()
+        }
+        Change::Columns(slices) => {
+            let places: Vec<_> = places(slices).collect();
+            inverse(&places, wanted.source[1]).is_some()
+        }
+        Change::Turned { .. } => false,
+    }
+}
+
+fn pick_rows(x: &[f32], n_cols: usize, places: impl Iterator<Item = u64>) -> Vec<f32> {
+    let mut picked = Vec::new();
+    for place in places {
+        picked.extend(&x[fits(place) * n_cols..][..n_cols]);
+    }
+    picked
+}
+
+fn pick_columns(x: &[f32], n_cols: usize, places: &[u64]) -> Vec<f32> {
+    let mut picked = Vec::with_capacity(places.len() * x.len() / n_cols.max(1));
+    for row in x.chunks_exact(n_cols.max(1)) {
+        picked.extend(places.iter().map(|&place| row[fits(place)]));
+    }
+    picked
 }
 
 /// Maps a row of a head in pairs to its row in halves.

@@ -1,4 +1,4 @@
-//! Adapters added to a model's weights: W + scale · B · A, in a new GGUF file.
+//! Adapters added to a model's weights: W + scale · B · A, and what else they change, in a new GGUF file.
 //!
 //! Adapted tensors are read as f32 in pieces, changed and quantised again to their own type or a requested one; all
 //! others, and the metadata, are copied unchanged. Memory use is a few MiB per thread, plus the adapters.
@@ -7,10 +7,11 @@
 //! separate output matrix.
 
 use super::LoraError;
-use super::added::{Added, EMBEDDING, by_tensor};
+use super::added::{Added, By, EMBEDDING, OUTPUT, by_tensor};
+use super::start::product_at_start;
 use crate::convert::{can_encode, encode};
 use crate::pieces::{Outcome, share};
-use sluice::adapter::{AdapterFile, AdapterLoadError};
+use sluice::adapter::AdapterLoadError;
 use sluice::file::{GgufHeader, GgufWriter, ModelFile, OutputFile, SPLIT_KEYS};
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, TensorInfo, optional};
@@ -18,6 +19,8 @@ use sluice_core::kernels::blocks::dequantize_row;
 use sluice_core::kernels::quantize::Quantizer;
 use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::team::StopFlag;
+use sluice_hf::adapter::MergeAdapter;
+use std::sync::Mutex;
 
 /// The changes to each tensor of a model.
 #[derive(Debug)]
@@ -37,8 +40,6 @@ struct Merged<'m> {
     added: Vec<Added<'m>>,
 }
 
-const OUTPUT: &str = "output.weight";
-
 /// Numbers in a piece: a few MiB of input and output, and a few ms of work.
 const PIECE_LEN: u64 = 1 << 18;
 
@@ -50,7 +51,7 @@ impl<'m> MergePlan<'m> {
     pub fn new(
         source: &'m ModelFile,
         gguf: &Gguf<'m>,
-        adapters: &'m [(AdapterFile, f32)],
+        adapters: &'m [(MergeAdapter, f32)],
         ty: Option<GgmlType>,
     ) -> Result<Self, LoraError> {
         let mut added = by_tensor(gguf, adapters)?;
@@ -80,7 +81,8 @@ impl<'m> MergePlan<'m> {
         added: Vec<Added<'m>>,
         ty: Option<GgmlType>,
     ) -> Result<(), LoraError> {
-        let target = match ty.filter(|_| !added.is_empty()) {
+        // Norms and biases keep their type.
+        let target = match ty.filter(|_| !added.is_empty() && is_matrix(&info)) {
             Some(ty) => ty,
             None => info.ty,
         };
@@ -136,9 +138,12 @@ impl<'m> MergePlan<'m> {
         of_output: Option<Vec<Added<'m>>>,
         ty: Option<GgmlType>,
     ) -> Result<(), LoraError> {
-        let mut tensors = self.tensors.iter();
-        let is_adapted =
-            tensors.any(|tensor| tensor.info.name == EMBEDDING && !tensor.added.is_empty());
+        let embedding = self
+            .tensors
+            .iter()
+            .find(|tensor| tensor.info.name == EMBEDDING);
+        let of_both = embedding.map_or(&[][..], |tensor| &tensor.added);
+        let is_adapted = of_both.iter().any(|added| !added.is_tied);
         let architecture = gguf.str("general.architecture").unwrap_or_default();
         let is_causal = optional(gguf.bool(&format!("{architecture}.attention.causal")));
         let is_encoder = is_causal == Ok(Some(false));
@@ -147,11 +152,40 @@ impl<'m> MergePlan<'m> {
         else {
             return Ok(());
         };
+        let mut added: Vec<_> = of_both
+            .iter()
+            .filter(|added| added.is_tied)
+            .cloned()
+            .collect();
+        added.extend(of_output.unwrap_or_default());
         self.notes.push(format!(
             "the token embedding is also the model's output matrix, but only one of them is adapted: the new file \
              has both {OUTPUT} and {EMBEDDING}"
         ));
-        self.add(embedding, OUTPUT, of_output.unwrap_or_default(), ty)
+        self.add(embedding, OUTPUT, added, ty)
+    }
+
+    /// Finds what training began with in the weights, on `n_threads` threads.
+    fn find_starts(&mut self, n_threads: usize, stop: &StopFlag) -> Result<Outcome, LoraError> {
+        let mut places = Vec::new();
+        for (tensor, merged) in self.tensors.iter().enumerate() {
+            let own = merged.added.iter().enumerate();
+            let own = own.filter(|(_, added)| matches!(added.by, By::TakeOut { .. }));
+            places.extend(own.map(|(change, _)| StartPlace { tensor, change }));
+        }
+        let found = Mutex::new(Vec::new());
+        let act = |place: StartPlace, (): &mut ()| {
+            let merged = &self.tensors[place.tensor];
+            let product = product_at_start(self.source, &merged.info, &merged.added[place.change])?;
+            let mut found = found.lock().expect("no holder panics");
+            found.push((place, product));
+            Ok::<_, LoraError>(0)
+        };
+        let ended = share(&places, n_threads, stop, &mut |_| {}, act)?;
+        for (place, by) in found.into_inner().expect("no holder panics") {
+            self.tensors[place.tensor].added[place.change].by = by;
+        }
+        Ok(ended)
     }
 
     /// Remarks about the new file, a sentence each.
@@ -182,12 +216,15 @@ impl<'m> MergePlan<'m> {
     /// # Panics
     /// Only if `progress` panics.
     pub fn write(
-        self,
+        mut self,
         output: OutputFile,
         n_threads: usize,
         stop: &StopFlag,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Outcome, LoraError> {
+        if self.find_starts(n_threads, stop)? == Outcome::Stopped {
+            return Ok(Outcome::Stopped);
+        }
         let writer = self.header.clone().start(output)?;
         let pieces = self.pieces();
         let quantizer = Quantizer::detect();
@@ -224,6 +261,18 @@ impl<'m> MergePlan<'m> {
         }
         pieces
     }
+}
+
+/// A change that takes out what training began with: the indices of the tensor and of the change.
+#[derive(Clone, Copy, Debug)]
+struct StartPlace {
+    tensor: usize,
+    change: usize,
+}
+
+/// Whether a tensor is a weight that may have any type.
+fn is_matrix(info: &TensorInfo<'_>) -> bool {
+    info.n_dims > 1 && info.name.ends_with(".weight")
 }
 
 /// Some rows of a matrix.
@@ -276,7 +325,7 @@ impl Room {
         dequantize_row(info.ty, &self.bytes, &mut self.numbers);
         let row_len = usize_of(row_len);
         for added in own {
-            added.add(&mut self.numbers, rows.start, row_len, &mut self.product);
+            added.apply(&mut self.numbers, rows.start, row_len, &mut self.product)?;
         }
         self.encoded.clear();
         encode(quantizer, target, &self.numbers, row_len, &mut self.encoded).map_err(|error| {

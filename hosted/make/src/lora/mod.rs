@@ -14,6 +14,7 @@ mod infq_write;
 mod matrices;
 mod merge;
 mod peft_write;
+mod start;
 
 pub use blend::{interpolate, stack};
 pub use error::LoraError;

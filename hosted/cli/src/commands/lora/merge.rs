@@ -1,6 +1,6 @@
 //! `sluice lora merge`: merges adapters into a model's weights.
 
-use super::{AdapterWeight, read_all};
+use super::{AdapterWeight, warn};
 use crate::commands::quantize::tensor_type;
 use crate::outcome::Ending;
 use crate::ui::format::Bytes;
@@ -13,6 +13,7 @@ use sluice::core::team::WORKERS_MAX;
 use sluice::file::{LoadMode, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
+use sluice_hf::adapter::read_to_merge;
 use sluice_make::convert::Outcome;
 use sluice_make::lora::MergePlan;
 use std::path::PathBuf;
@@ -72,7 +73,12 @@ pub(super) fn merge(args: &MergeArgs) -> anyhow::Result<Ending> {
         );
     }
     let gguf = model.parse()?;
-    let adapters = read_all(&args.lora, args.base.as_deref(), Some(&model))?;
+    let mut adapters = Vec::new();
+    for AdapterWeight { path, scale } in &args.lora {
+        let adapter = read_to_merge(path, args.base.as_deref(), &model)?;
+        warn(&adapter.file);
+        adapters.push((adapter, *scale));
+    }
     let plan = MergePlan::new(&model, &gguf, &adapters, args.ty)?;
     for what in plan.notes() {
         note(format_args!("note: {what}"));

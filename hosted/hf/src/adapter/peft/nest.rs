@@ -4,7 +4,7 @@ use super::super::config::AdapterConfig;
 use super::super::experts::{Placed, Sizes, Stack, assign, of_expert};
 use super::super::turn::fits;
 use super::places::Places;
-use super::{Module, Weights};
+use super::weights::{Module, Weights};
 use core::cmp::Reverse;
 use sluice::adapter::AdapterLoadError;
 use sluice::adapter::Factors;

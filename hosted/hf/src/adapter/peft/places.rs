@@ -1,7 +1,7 @@
 //! Which modules a model's tensors come from, by the names an adapter may use.
 
 use super::super::experts::{Stack, Stacks};
-use super::Module;
+use super::weights::Module;
 use crate::base::Base;
 use crate::family::Wanted;
 use sluice::adapter::PairOrder;

@@ -5,6 +5,7 @@ use crate::adapter::read;
 use crate::base::Base;
 use serde_json::{Value, json};
 use std::fs;
+use std::path::PathBuf;
 
 /// An adapter's folder that also has the model's `config.json`.
 struct Folder(PathBuf);
