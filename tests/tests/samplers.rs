@@ -80,6 +80,7 @@ fn apply(step: &Value, candidates: &mut Candidates<'_>, context: &SampleContext<
         },
         "penalties" => &mut RepetitionPenalty {
             repeat_last_n: whole(&a[0]),
+            count_last_n: u32::MAX,
             repeat_penalty: float(&a[1]),
             frequency_penalty: float(&a[2]),
             presence_penalty: float(&a[3]),

@@ -39,6 +39,8 @@ pub struct SamplerConfig {
     pub min_keep: u32,
     /// Number of the latest tokens that are penalised, default 64; 0 for none.
     pub repeat_last_n: u32,
+    /// Number of the latest of these whose occurrences the frequency and presence penalties count, default all.
+    pub count_last_n: u32,
     /// Penalty factor above 0, default 1 (none).
     pub repeat_penalty: f32,
     /// Subtracted per occurrence, default 0.
@@ -73,6 +75,7 @@ impl SamplerConfig {
         xtc_threshold: 0.1,
         min_keep: 0,
         repeat_last_n: 64,
+        count_last_n: u32::MAX,
         repeat_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -117,6 +120,7 @@ impl SamplerConfig {
     fn penalty(&self) -> RepetitionPenalty {
         RepetitionPenalty {
             repeat_last_n: self.repeat_last_n,
+            count_last_n: self.count_last_n,
             repeat_penalty: self.repeat_penalty,
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,

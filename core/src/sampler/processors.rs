@@ -4,17 +4,20 @@
 //! that settings carry over.
 
 use super::candidates::find_by_id;
-use super::{Candidates, LogitsProcessor, SampleContext};
+use super::{Candidate, Candidates, LogitsProcessor, SampleContext};
 
 /// Makes tokens of the recent history less likely.
 ///
 /// A token that occurs in the last `repeat_last_n` tokens of the history has its logit divided
 /// by `repeat_penalty` where positive, multiplied by it otherwise; then `frequency_penalty`
-/// times its number of occurrences and once `presence_penalty` are subtracted.
+/// times its number of occurrences and once `presence_penalty` are subtracted. These two may count fewer tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RepetitionPenalty {
     /// Number of the latest tokens that count, 0 for none; `u32::MAX` reaches the whole history.
     pub repeat_last_n: u32,
+    /// Number of the latest of these tokens whose occurrences the frequency and presence penalties count: those that
+    /// were written, without the prompt. `u32::MAX` counts all of them.
+    pub count_last_n: u32,
     /// Factor above 0; 1 changes nothing.
     pub repeat_penalty: f32,
     /// Subtracted per occurrence; 0 changes nothing.
@@ -37,38 +40,54 @@ impl RepetitionPenalty {
                 && self.presence_penalty == 0.0)
     }
 
-    fn penalised(&self, logit: f32, count: f32) -> f32 {
-        let scaled = if logit > 0.0 {
+    fn scaled(&self, logit: f32) -> f32 {
+        if logit > 0.0 {
             logit / self.repeat_penalty
         } else {
             logit * self.repeat_penalty
-        };
-        scaled - (count * self.frequency_penalty + self.presence_penalty)
+        }
+    }
+
+    fn penalised(&self, logit: f32, count: f32) -> f32 {
+        logit - (count * self.frequency_penalty + self.presence_penalty)
     }
 }
 
 impl LogitsProcessor for RepetitionPenalty {
     fn apply(&mut self, candidates: &mut Candidates<'_>, context: &SampleContext<'_>) {
-        let window_len = usize::try_from(self.repeat_last_n).unwrap_or(usize::MAX);
-        let window_start = context.history.len().saturating_sub(window_len);
-        let window = &context.history[window_start..];
+        let window = latest(context.history, self.repeat_last_n);
         if self.is_neutral() || window.is_empty() {
             return;
         }
-        // `p` counts the occurrences: one pass over each of the two lists, however long.
         let by_id = candidates.by_id_mut();
-        for candidate in by_id.iter_mut() {
-            candidate.p = 0.0;
+        count(by_id, window);
+        for candidate in by_id.iter_mut().filter(|candidate| candidate.p > 0.0) {
+            candidate.logit = self.scaled(candidate.logit);
         }
-        for &id in window {
-            if let Some(index) = find_by_id(by_id, id) {
-                by_id[index].p += 1.0;
-            }
+        let counted = latest(window, self.count_last_n);
+        if counted.len() < window.len() {
+            count(by_id, counted);
         }
-        for candidate in by_id.iter_mut() {
-            if candidate.p > 0.0 {
-                candidate.logit = self.penalised(candidate.logit, candidate.p);
-            }
+        for candidate in by_id.iter_mut().filter(|candidate| candidate.p > 0.0) {
+            candidate.logit = self.penalised(candidate.logit, candidate.p);
+        }
+    }
+}
+
+/// The last `n` tokens.
+fn latest(tokens: &[u32], n: u32) -> &[u32] {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    &tokens[tokens.len().saturating_sub(n)..]
+}
+
+/// Counts occurrences in `p`: one pass over each of the two lists, however long.
+fn count(by_id: &mut [Candidate], tokens: &[u32]) {
+    for candidate in by_id.iter_mut() {
+        candidate.p = 0.0;
+    }
+    for &id in tokens {
+        if let Some(index) = find_by_id(by_id, id) {
+            by_id[index].p += 1.0;
         }
     }
 }

@@ -280,6 +280,7 @@ fn penalties_weigh_as_in_llama_cpp() {
     let w = [0.2; 5];
     let repeat = |repeat_penalty| RepetitionPenalty {
         repeat_last_n: 64,
+        count_last_n: u32::MAX,
         repeat_penalty,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -336,6 +337,7 @@ fn penalties_reach_back_repeat_last_n_tokens() {
         let mut list = candidates(&mut storage, &logits);
         let mut penalty = RepetitionPenalty {
             repeat_last_n,
+            count_last_n: u32::MAX,
             repeat_penalty: 2.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
@@ -358,6 +360,22 @@ fn penalties_reach_back_repeat_last_n_tokens() {
     assert_eq!(after(2, &history), [2.0, -4.0, 2.0, 0.0]);
     assert_eq!(after(3, &history), [2.0, -4.0, 1.0, 0.0]);
     assert_eq!(after(u32::MAX, &history), [1.0, -4.0, 1.0, 0.0]);
+    // As vLLM counts: a factor for the prompt, too, the other two for what was written.
+    let mut list = candidates(&mut storage, &logits);
+    let context = SampleContext {
+        history: &history,
+        ..SampleContext::default()
+    };
+    RepetitionPenalty {
+        repeat_last_n: u32::MAX,
+        count_last_n: 3,
+        repeat_penalty: 2.0,
+        frequency_penalty: 0.5,
+        presence_penalty: 0.25,
+    }
+    .apply(&mut list, &context);
+    let logits: Vec<_> = list.as_slice().iter().map(|one| one.logit).collect();
+    assert_eq!(logits, [1.0, -5.25, 0.25, 0.0]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl SamplingArgs {
             ignore_eos: self.ignore_eos,
             dry_sequence_breakers: self.breakers(escapes)?,
             n_probs: self.logprobs.map(|n| n as usize),
-            post_sampling: false,
+            ..SamplingSettings::default()
         })
     }
 

@@ -50,6 +50,9 @@ pub struct SamplingSettings {
     pub config: SamplerConfig,
     /// Added to the logits before anything else.
     pub biases: Vec<LogitBias>,
+    /// Whether the frequency and presence penalties count tokens of the prompt, as llama.cpp's do, and not only those
+    /// that were written, as OpenAI's.
+    pub counts_prompt: bool,
     /// Never choose a token that ends the text.
     pub ignore_eos: bool,
     /// Texts that interrupt repetitions for DRY.
@@ -72,6 +75,7 @@ impl Default for SamplingSettings {
         Self {
             config: SamplerConfig::DEFAULT,
             biases: Vec::new(),
+            counts_prompt: true,
             ignore_eos: false,
             dry_sequence_breakers: Self::DRY_SEQUENCE_BREAKERS.map(String::from).into(),
             n_probs: None,
@@ -85,6 +89,7 @@ impl Default for SamplingSettings {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
+    counts_prompt: bool,
     mirostat: Mirostat,
     /// The biases that always apply, followed by those that apply to the first `min_tokens` tokens.
     biases: Vec<LogitBias>,
@@ -138,6 +143,7 @@ impl Sampler {
         let biases: Vec<_> = settings.biases.iter().copied().chain(never).collect();
         Ok(Self {
             config,
+            counts_prompt: settings.counts_prompt,
             mirostat,
             n_always: biases.len(),
             biases,
@@ -268,7 +274,11 @@ impl Sampler {
         number: u32,
         position: u32,
     ) -> Result<u32, SamplingError> {
-        let mut chain = SamplerChain::new(self.config)?
+        let mut config = self.config;
+        if !self.counts_prompt {
+            config.count_last_n = u32::try_from(self.n_taken).unwrap_or(u32::MAX);
+        }
+        let mut chain = SamplerChain::new(config)?
             .with_dry(self.breakers.view(), &mut self.dry_workspace)
             .with_mirostat(self.mirostat);
         let context = chain.context(history, number, position);
