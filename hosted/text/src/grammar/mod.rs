@@ -23,6 +23,7 @@ mod vocabulary;
 
 pub use composed::Part;
 pub(crate) use composed::quoted;
+pub use pattern::check_regex;
 pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;
 

@@ -1,6 +1,9 @@
 //! Regular expressions that the compiler would read otherwise than the user meant.
 
 use super::shorten;
+use core::fmt::Display;
+use llguidance::derivre::{RegexAst, RegexBuilder};
+use llguidance::regex_to_lark;
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, Visitor, visit};
 
@@ -13,6 +16,26 @@ pub(super) fn check_repetitions(pattern: &str) -> Result<(), String> {
     // What is wrong otherwise is the compiler's to say.
     let parsed = Parser::new().parse(pattern);
     parsed.map_or(Ok(()), |ast| visit(&ast, Repetitions { pattern }))
+}
+
+/// Checks a regular expression without a vocabulary, so that an error does not wait for a model.
+///
+/// # Errors
+/// Why it cannot be followed.
+pub fn check_regex(pattern: &str) -> Result<(), String> {
+    check_repetitions(pattern)?;
+    let made = RegexBuilder::new().mk(&RegexAst::Regex(regex_to_lark(pattern, "")));
+    made.map_or_else(|error| Err(why_not(pattern, &error)), |_| Ok(()))
+}
+
+/// Why the compiler does not take a pattern: the last line of its message.
+pub(super) fn why_not(pattern: &str, error: &dyn Display) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim);
+    let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
+    let why = last.trim_start_matches("error: ");
+    let pattern = shorten(pattern);
+    format!("the pattern {pattern:?} is not supported: {why}")
 }
 
 struct Repetitions<'p> {

@@ -1,6 +1,6 @@
 //! Patterns of strings and names.
 
-use crate::grammar::pattern::check_repetitions;
+use crate::grammar::pattern::{check_repetitions, why_not};
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
@@ -14,13 +14,8 @@ pub(super) fn regex(patterns: &[&str], without: &[&str]) -> Result<Regex, String
     for pattern in patterns {
         check_repetitions(pattern)?;
         let search = RegexAst::SearchRegex(regex_to_lark(pattern, "dw"));
-        let part = builder.mk(&search).map_err(|error| {
-            let text = error.to_string();
-            let mut lines = text.lines().map(str::trim);
-            let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
-            let why = last.trim_start_matches("error: ");
-            format!("the pattern {pattern:?} is not supported: {why}")
-        })?;
+        let part = builder.mk(&search);
+        let part = part.map_err(|error| why_not(pattern, &error))?;
         parts.push(RegexAst::ExprRef(part));
     }
     let names = without
