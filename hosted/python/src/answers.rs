@@ -1,5 +1,6 @@
 //! Answers to requests for text, as typed events.
 
+use crate::asked::Engine;
 use crate::callback::Raised;
 use crate::fork::OfProcess;
 use crate::making::SIGNALS;
@@ -41,6 +42,7 @@ create_exception!(
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Answer {
     reader: OfProcess<AnswerReader>,
+    engine: Engine,
     shared: Arc<Shared>,
 }
 
@@ -184,9 +186,15 @@ pub(crate) struct Ranking {
 }
 
 impl Answer {
-    pub(crate) fn new(reader: AnswerReader, names: Vec<FieldName>, raised: Raised) -> Self {
+    pub(crate) fn new(
+        reader: AnswerReader,
+        names: Vec<FieldName>,
+        raised: Raised,
+        engine: Engine,
+    ) -> Self {
         Self {
             reader: OfProcess::new(reader),
+            engine,
             shared: Arc::new(Shared {
                 raised,
                 names,
@@ -203,6 +211,7 @@ impl Answer {
     #[pyo3(signature = (all=false))]
     fn read(&self, py: Python<'_>, all: bool) -> PyResult<Vec<Event>> {
         let reader = self.reader.get()?;
+        let _asking = self.engine.ask()?;
         loop {
             if let Some(parts) = py.detach(|| reader.read(all, SIGNALS)) {
                 return self.shared.events(parts);
@@ -216,7 +225,9 @@ impl Answer {
     #[pyo3(signature = (then, all=false))]
     fn on_read(&self, then: Py<PyAny>, all: bool) -> PyResult<()> {
         let shared = Arc::clone(&self.shared);
+        let asking = self.engine.ask()?;
         self.reader.get()?.when_read(all, move |parts| {
+            drop(asking);
             // If the interpreter has ended, the events are dropped.
             let _called = Python::try_attach(|py| {
                 let called = match shared.events(parts) {

@@ -36,6 +36,7 @@ impl<'p> Arguments<'p> {
             return Ok(None);
         };
         self.n_read += 1;
+        let value = plain(value)?;
         Ok((!value.is_none()).then(|| Argument {
             path: format!("{}{name}", self.prefix),
             value,
@@ -119,7 +120,7 @@ impl<'p> Argument<'p> {
         let item = |(i, value): (usize, PyResult<_>)| {
             Ok(Self {
                 path: format!("{}[{i}]", self.path),
-                value: value?,
+                value: plain(value?)?,
             })
         };
         value.try_iter()?.enumerate().map(item).collect()
@@ -166,12 +167,14 @@ impl<'p> Argument<'p> {
 
     /// The keys and values of a dictionary. Errors of both name the dictionary.
     pub(crate) fn pairs(&self) -> PyResult<Vec<[Self; 2]>> {
-        let of = |value| Self {
-            path: self.path.clone(),
-            value,
+        let of = |value| -> PyResult<Self> {
+            let value = plain(value)?;
+            let path = self.path.clone();
+            Ok(Self { path, value })
         };
         let pairs = self.dictionary()?.iter();
-        Ok(pairs.map(|(key, value)| [of(key), of(value)]).collect())
+        let pairs = pairs.map(|(key, value)| Ok([of(key)?, of(value)?]));
+        pairs.collect()
     }
 
     fn dictionary(&self) -> PyResult<&Bound<'p, PyDict>> {
@@ -285,7 +288,11 @@ impl<'p> Argument<'p> {
             };
             items.iter().map(item).collect::<PyResult<_>>()?
         } else {
-            return Err(self.not_plain(value));
+            let listed = plain(value.clone())?;
+            if listed.is(value) {
+                return Err(self.not_plain(value));
+            }
+            inner(&listed)?
         })
     }
 
@@ -328,6 +335,23 @@ impl<'p> Argument<'p> {
             None => text,
             Some((end, _)) => format!("{}…", &text[..end]),
         }
+    }
+}
+
+/// Numbers and arrays of numpy and of packages like it as Python's own: they have `tolist`.
+fn plain(value: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    let is_own = value.is_none()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyList>()
+        || value.is_exact_instance_of::<PyDict>();
+    match is_own {
+        true => Ok(value),
+        false => match value.getattr_opt("tolist")? {
+            Some(listed) => listed.call0(),
+            None => Ok(value),
+        },
     }
 }
 

@@ -1,5 +1,6 @@
 //! Python callbacks that change the logits before a token is sampled.
 
+use crate::asked::Engine;
 use numpy::{PyArray1, PyArrayMethods as _};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,6 +14,7 @@ pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
 /// Calls Python before the sampler.
 pub(crate) struct Processor {
+    engine: Engine,
     sampler: Box<dyn Choose + Send>,
     processors: Arc<[Py<PyAny>]>,
     stopping: Arc<[Py<PyAny>]>,
@@ -44,6 +46,7 @@ impl Processor {
         processors: Vec<Py<PyAny>>,
         stopping: Vec<Py<PyAny>>,
         raised: &Raised,
+        engine: Engine,
     ) -> Option<WrapSampler> {
         if processors.is_empty() && stopping.is_empty() {
             return None;
@@ -53,6 +56,7 @@ impl Processor {
         Some(Arc::new(move |sampler, model: &sluice::Model| {
             let tokenizer = model.tokenizer();
             Box::new(Self {
+                engine,
                 end: tokenizer.eos().or(tokenizer.eot()),
                 sampler,
                 processors: Arc::clone(&processors),
@@ -108,6 +112,7 @@ impl Choose for Processor {
                 "a callback raised an exception",
             )));
         }
+        let _inside = self.engine.enter();
         let processed = Python::try_attach(|py| self.processed(py, logits, choice));
         match processed {
             Some(Ok((scores, stops))) => {

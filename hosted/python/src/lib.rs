@@ -8,6 +8,7 @@
 
 mod answers;
 mod arguments;
+mod asked;
 mod callback;
 mod config;
 mod context;

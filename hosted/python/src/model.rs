@@ -113,6 +113,20 @@ impl Model {
         self.opened.tokenizer().is_end_of_generation(token)
     }
 
+    /// Whether a token is a control token.
+    fn is_control(&self, token: u32) -> bool {
+        self.opened.tokenizer().is_control(token)
+    }
+
+    /// A token's text as the vocabulary has it.
+    fn piece(&self, token: u32) -> PyResult<String> {
+        let tokenizer = self.opened.tokenizer();
+        if token >= tokenizer.n_vocab() {
+            return Err(outside(token, tokenizer.n_vocab()));
+        }
+        Ok(String::from_utf8_lossy(tokenizer.piece(token)).into_owned())
+    }
+
     /// The tokens of a text in UTF-8.
     #[pyo3(signature = (text, add_special=true, parse_special=false))]
     fn encode(
@@ -143,9 +157,7 @@ impl Model {
         let mut bytes = Vec::new();
         for token in tokens {
             if token >= tokenizer.n_vocab() {
-                let n_vocab = tokenizer.n_vocab();
-                let message = format!("token {token} is outside the vocabulary of {n_vocab}");
-                return Err(PyValueError::new_err(message));
+                return Err(outside(token, tokenizer.n_vocab()));
             }
             if tokenizer.is_control(token) {
                 if special {
@@ -169,6 +181,12 @@ impl Model {
         }
         Ok(all)
     }
+}
+
+fn outside(token: u32, n_vocab: u32) -> PyErr {
+    PyValueError::new_err(format!(
+        "token {token} is outside the vocabulary of {n_vocab}"
+    ))
 }
 
 /// A metadata value for Python; `None` if it is too long.

@@ -3,6 +3,7 @@
 use crate::answers::refused;
 use crate::arguments::{Argument, Arguments};
 use crate::values::{adapter, biases, millis, order, prompts};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::wrap_pyfunction;
@@ -19,6 +20,7 @@ use sluice_text::sampling::{PARAMETERS, Parameter, Setting};
 /// Adds this file's function and class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SamplingParameter>()?;
+    module.add_function(wrap_pyfunction!(check_regex, module)?)?;
     module.add_function(wrap_pyfunction!(sampling_parameters, module)?)
 }
 
@@ -173,6 +175,7 @@ const GENERATION: &[Field<Generation>] = &[
     field("stop_token_ids", |all, x| x.tokens().map(|tokens| all.stop_tokens = tokens)),
     field("include_stop_str_in_output", |all, x| x.bool().map(|is| all.shows_stop = is)),
     field("skip_special_tokens", |all, x| x.bool().map(|is| all.shows_special = !is)),
+    field("penalize_prompt", |all, x| x.bool().map(|is| all.sampling.counts_prompt = is)),
     field("ignore_eos", |all, x| x.bool().map(|is| all.sampling.ignore_eos = is)),
     field("n_probs", |all, x| x.count(TOP_MAX).map(|n| all.sampling.n_probs = Some(n).filter(|&n| n > 0))),
     field("samplers", |all, x| order(x).map(|order| all.sampling.config.order = order)),
@@ -213,6 +216,10 @@ const GRAMMARS: &[Field<Option<GrammarSource>>] = &[
         x.text()
             .map(|text| *grammar = (!text.is_empty()).then_some(GrammarSource::Gbnf(text)))
     }),
+    field("regex", |grammar, x| {
+        x.text()
+            .map(|text| *grammar = Some(GrammarSource::Regex(text)))
+    }),
     field("json_schema", |grammar, x| {
         let source = openai::json_schema(&x.json()?).map_err(of_json)?;
         *grammar = Some(source);
@@ -232,6 +239,12 @@ pub(crate) struct SamplingParameter {
     least: f64,
     most: f64,
     default: f64,
+}
+
+/// Checks a regular expression before a request has it.
+#[pyfunction]
+fn check_regex(pattern: &str) -> PyResult<()> {
+    sluice_text::grammar::check_regex(pattern).map_err(PyValueError::new_err)
 }
 
 /// All sampling parameters that are numbers.

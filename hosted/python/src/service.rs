@@ -1,6 +1,7 @@
 //! The engine for Python.
 
 use crate::answers::{Answer, ChatPrompt, Ranking, refused, waited};
+use crate::asked::{Asking, Engine, is_any_inside};
 use crate::callback::{Processor, Raised};
 use crate::config::Arguments;
 use crate::context::{Context, Sampler};
@@ -21,6 +22,7 @@ use sluice_serve::api::{AdapterRequest, EmbeddingRequest, FieldName, PromptPart,
 use sluice_serve::{Log, ServeError};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 /// Adds this file's classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -38,13 +40,20 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) struct Service(OfProcess<Arc<Inner>>);
 
 struct Inner {
-    service: sluice_serve::Service,
+    service: Arc<sluice_serve::Service>,
+    engine: Engine,
     /// Keeps the temporary folder of the draft model until the service ends.
     _copy: DraftFile,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.engine.is_calling() {
+            // The engine's thread runs this, so another one has to wait for its end.
+            let service = Arc::clone(&self.service);
+            let _thread = std::thread::spawn(move || service.stop(Duration::ZERO));
+            return;
+        }
         // Its threads may wait for Python, so release it while they end.
         let _stopped = Python::try_attach(|py| py.detach(|| self.service.stop(Duration::ZERO)));
     }
@@ -61,7 +70,19 @@ fn stop_all(py: Python<'_>) {
         .into_iter()
         .filter(|(process, _)| *process == std::process::id());
     for inner in here.filter_map(|(_, inner)| inner.upgrade()) {
-        py.detach(|| inner.service.stop(Duration::ZERO));
+        py.detach(|| inner.stop_at_exit());
+    }
+}
+
+impl Inner {
+    /// Ends the service, unless it waits for a callback that does not return.
+    fn stop_at_exit(&self) {
+        let service = Arc::clone(&self.service);
+        let stopping = std::thread::spawn(move || service.stop(Duration::ZERO));
+        let start = Instant::now();
+        while !(stopping.is_finished() || start.elapsed() > STOPPED && is_any_inside()) {
+            std::thread::park_timeout(STEP);
+        }
     }
 }
 
@@ -78,11 +99,12 @@ impl Service {
         log: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let arguments = Arguments::read(arguments)?;
+        let engine = Engine::new();
         let (copy, stop) = (DraftFile::default(), Arc::new(StopFlag::new()));
         let starting = {
             let (copy, stop) = (Arc::clone(&copy), Arc::clone(&stop));
             sluice_serve::Service::start(move || {
-                let setup = arguments.set_up(logged(log), &stop)?;
+                let setup = arguments.set_up(logged(log, engine), &stop)?;
                 *copy.lock().unwrap_or_else(PoisonError::into_inner) = setup.copy;
                 Ok((setup.config, setup.team))
             })
@@ -96,7 +118,8 @@ impl Service {
         let service = started?.map_err(|error| failed(&error))?;
         let mut loading = service.load();
         let inner = Arc::new(Inner {
-            service,
+            service: Arc::new(service),
+            engine,
             _copy: copy,
         });
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,23 +146,25 @@ impl Service {
         processors: Vec<Py<PyAny>>,
         stopping: Vec<Py<PyAny>>,
     ) -> PyResult<Answer> {
-        let service = &self.0.get()?.service;
+        let (inner, _asking) = self.asked()?;
+        let service = &inner.service;
         let asked = requests::completion(arguments, service.defaults())?;
         let raised = Raised::default();
-        let wrap = Processor::wrap(processors, stopping, &raised);
+        let wrap = Processor::wrap(processors, stopping, &raised, inner.engine);
         let reader = service.complete(asked.request, wrap);
-        Ok(Answer::new(reader, asked.names, raised))
+        Ok(Answer::new(reader, asked.names, raised, inner.engine))
     }
 
     /// Starts answering a conversation. `processors` are called as by `complete`.
     #[pyo3(signature = (arguments, processors=Vec::new()))]
     fn chat(&self, arguments: Bound<'_, PyDict>, processors: Vec<Py<PyAny>>) -> PyResult<Answer> {
-        let service = &self.0.get()?.service;
+        let (inner, _asking) = self.asked()?;
+        let service = &inner.service;
         let asked = requests::chat(arguments, service.defaults())?;
         let raised = Raised::default();
-        let wrap = Processor::wrap(processors, Vec::new(), &raised);
+        let wrap = Processor::wrap(processors, Vec::new(), &raised, inner.engine);
         let reader = service.chat(asked.request, wrap);
-        Ok(Answer::new(reader, asked.names, raised))
+        Ok(Answer::new(reader, asked.names, raised, inner.engine))
     }
 
     /// Renders the conversation that `chat` would answer.
@@ -152,7 +177,8 @@ impl Service {
     /// Scores documents by how well they answer a query.
     fn rank(&self, py: Python<'_>, arguments: Bound<'_, PyDict>) -> PyResult<Ranking> {
         let asked = requests::rerank(arguments)?;
-        let pending = self.0.get()?.service.rank(asked.request);
+        let (inner, _asking) = self.asked()?;
+        let pending = inner.service.rank(asked.request);
         waited(py, pending, &asked.names).map(Ranking::from)
     }
 
@@ -164,7 +190,8 @@ impl Service {
         path: PathBuf,
         replaces: bool,
     ) -> PyResult<()> {
-        let pending = self.0.get()?.service.load_adapter(AdapterRequest {
+        let (inner, _asking) = self.asked()?;
+        let pending = inner.service.load_adapter(AdapterRequest {
             name,
             path,
             model: None,
@@ -214,7 +241,8 @@ impl Service {
         if !normalize {
             request.normalization = Normalization::None;
         }
-        let vectors = waited(py, self.0.get()?.service.embed(request), &[])?;
+        let (inner, _asking) = self.asked()?;
+        let vectors = waited(py, inner.service.embed(request), &[])?;
         let n = vectors.floats.len() / vectors.length.max(1);
         PyArray1::from_vec(py, vectors.floats).reshape([n, vectors.length])
     }
@@ -252,18 +280,27 @@ impl Service {
 
     /// Ends all requests and the engine.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let inner = self.0.get()?;
+        let (inner, _asking) = self.asked()?;
         py.detach(|| inner.service.stop(Duration::ZERO));
         Ok(())
     }
 }
 
+impl Service {
+    /// The service, for a request that its engine answers.
+    fn asked(&self) -> PyResult<(&Inner, Asking)> {
+        let inner = self.0.get()?;
+        Ok((inner, inner.engine.ask()?))
+    }
+}
+
 /// Calls `log`, which any thread may do.
-fn logged(log: Option<Py<PyAny>>) -> Log {
+fn logged(log: Option<Py<PyAny>>, engine: Engine) -> Log {
     let Some(log) = log else {
         return Arc::new(|_: &str| {});
     };
     Arc::new(move |line: &str| {
+        let _inside = engine.enter();
         let _told = Python::try_attach(|py| {
             if let Err(error) = log.call1(py, (line,)) {
                 error.write_unraisable(py, None);
@@ -278,3 +315,4 @@ fn failed(error: &ServeError) -> PyErr {
 
 /// How long stopping may take.
 const STOPPED: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(2);

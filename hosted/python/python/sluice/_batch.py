@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
-from sluice._client import Callback, Client, RequestError, refusals
-from sluice._native import Answer, Event, Model, Report
+from sluice import _prompts
+from sluice._client import Callback, Client, RequestError, ServiceError, refusal
+from sluice._native import Answer, Event, Model, RefusedError, Report
 from sluice._replies import Json, finish_reason, timings
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from sluice.sampling_params import (
     BadWords,
-    Penalties,
     Processed,
     SamplingParams,
-    counts_written,
     request_fields,
 )
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass
@@ -48,8 +46,48 @@ class Work:
     processors: list[Callback] = field(default_factory=list)
 
 
+OnError = Literal["raise", "return"]
+"""What becomes of a prompt that fails: an exception for all, or the `error` of its own output."""
+
+
+@dataclass
+class Asked(Generic[T]):
+    """The prompts of a call, and how each is read."""
+
+    name: str
+    given: list[Any]
+    reader: Callable[[Any], T]
+    on_error: OnError
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "return"):
+            raise ValueError(f"on_error is {self.on_error!r}, expected 'raise' or 'return'")
+
+    def read(self) -> Iterator[tuple[T | None, Exception | None]]:
+        """What each prompt is read as, or why it cannot be."""
+        for at, given in enumerate(self.given):
+            yield self.attempt(at, partial(self.reader, given))
+
+    def attempt(self, at: int, what: Callable[[], U]) -> tuple[U | None, Exception | None]:
+        """What is made of a prompt, or why nothing is."""
+        try:
+            return what(), None
+        except (TypeError, ValueError) as error:
+            return None, self.failed(at, error)
+
+    def failed(self, at: int, error: Exception) -> Exception:
+        """An error, with the prompt's index. Raises it unless errors are returned."""
+        if isinstance(error, (TypeError, ValueError)):
+            error.args = (f"{self.name}[{at}]: {error}", *error.args[1:])
+        else:
+            error.add_note(f"of {self.name}[{at}]")
+        if self.on_error == "raise":
+            raise error
+        return error
+
+
 def prompt_of(given: Any, model: Model) -> Prompt:
-    """A prompt of a text, of tokens, or of `{"prompt": …}` or `{"prompt_token_ids": …}`.
+    """A prompt as a text, tokens, `{"prompt": …}` or `{"prompt_token_ids": …}`.
 
     Raises:
         TypeError, ValueError: it is something else.
@@ -57,6 +95,20 @@ def prompt_of(given: Any, model: Model) -> Prompt:
     text, tokens, salt = parts_of(given)
     found = encoded(text or "", model) if tokens is None else tokens_of(tokens, model)
     return Prompt(found, text, salt=salt)
+
+
+def all_prompts(given: Any) -> list[Any]:
+    """The prompts of a list, an array, a column or an iterator; a single prompt as a list of one.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(given, (str, Mapping)):
+        return [given]
+    found = _prompts.items(given)
+    if found is None:
+        raise TypeError(f"prompts is {_prompts.shown(given)}, expected a prompt or a list of prompts")
+    return [found] if found and _prompts.is_integer(found[0]) else found
 
 
 def parts_of(given: Any) -> tuple[str, None, str | None] | tuple[str | None, Any, str | None]:
@@ -68,11 +120,16 @@ def parts_of(given: Any) -> tuple[str, None, str | None] | tuple[str | None, Any
     if isinstance(given, str):
         return given, None, None
     if not isinstance(given, Mapping):
-        return None, given, None
+        listed = _prompts.items(given)
+        if listed is None:
+            raise TypeError(f"{_prompts.shown(given)} is not a string or a list of token ids")
+        return None, listed, None
     known = {"prompt", "prompt_token_ids", "cache_salt"}
     strange = sorted(name for name, value in given.items() if name not in known and value is not None)
     if strange:
         raise ValueError(f"{strange[0]}: not supported")
+    if not isinstance(given.get("prompt"), (str, type(None))):
+        raise TypeError(f"prompt is {_prompts.shown(given['prompt'])}, expected a string")
     text, salt = given.get("prompt"), given.get("cache_salt")
     if salt is not None and not isinstance(salt, str):
         raise TypeError("cache_salt: a text is expected")
@@ -84,14 +141,14 @@ def parts_of(given: Any) -> tuple[str, None, str | None] | tuple[str | None, Any
 
 
 def encoded(text: str, model: Model) -> list[int]:
-    """The tokens of a text as the server has them: the vocabulary's first token before it, none behind it."""
+    """The tokens of a text as the server has them: the vocabulary's first token before it, none after it."""
     tokens = model.encode(text, add_special=True, parse_special=True)
     if (
         tokens
         and tokens[-1] == model.eos
         and model.encode(text, add_special=False, parse_special=True)[-1:] != [model.eos]
     ):
-        # The end that a vocabulary puts behind texts would end the answer before it begins.
+        # The end that a vocabulary puts after texts would end the answer before it begins.
         tokens.pop()
     if not tokens:
         first = model.bos if model.bos is not None else model.eos
@@ -105,20 +162,10 @@ def tokens_of(given: Any, model: Model) -> list[int]:
     Raises:
         TypeError, ValueError: it is something else.
     """
-    if isinstance(given, (bytes, bytearray)) or not hasattr(given, "__iter__"):
-        raise TypeError(f"a prompt is {type(given).__name__}, expected a string or a list of token ids")
-    tokens = []
-    for value in given:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"a prompt of tokens has {value!r}, expected an integer")
-        tokens.append(int(value))
-    n_vocab = model.n_vocab
-    if not tokens:
-        raise ValueError("a prompt has no token")
-    wrong = next((token for token in tokens if not 0 <= token < n_vocab), None)
-    if wrong is not None:
-        raise ValueError(f"a prompt has token {wrong}, expected 0 to {n_vocab - 1}")
-    return tokens
+    found = _prompts.tokens("prompt_token_ids", given, model.n_vocab)
+    if not found:
+        raise ValueError("prompt_token_ids: a prompt has no token")
+    return found
 
 
 def prepared(work: Work, model: Model, max_model_len: int) -> Work:
@@ -134,7 +181,7 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
             prompt.tokens = prompt.tokens[-most:]
     n_prompt = len(prompt.tokens)
     if n_prompt >= max_model_len:
-        raise ValueError(f"a prompt has {n_prompt} tokens, max_model_len is {max_model_len}")
+        raise ValueError(f"the prompt has {n_prompt} tokens, max_model_len is {max_model_len}")
     room = max_model_len - n_prompt
     body = request_fields(params)
     body["prompt"] = prompt.tokens
@@ -143,8 +190,6 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
     body["max_tokens"] = room if params.max_tokens is None else min(params.max_tokens, room)
     body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
     body["stop"] += [text for text in prompt.stop if text not in body["stop"]]
-    if counts_written(params):
-        work.processors.append(Penalties(params, n_prompt))
     words = bad_words(params.bad_words or (), model)
     single = [word[0] for word in words if len(word) == 1]
     longer = [word for word in words if len(word) > 1]
@@ -158,7 +203,7 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
 
 
 def bad_words(words: Sequence[str], model: Model) -> list[list[int]]:
-    """The tokens of words at the beginning of a text, and behind a space where that is another token."""
+    """The tokens of words at the beginning of a text, and after a space where that is another token."""
     found: list[list[int]] = []
     for word in words:
         plain = model.encode(word, add_special=False)
@@ -167,8 +212,10 @@ def bad_words(words: Sequence[str], model: Model) -> list[list[int]]:
     return found
 
 
-def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple[Work, list[Event]]]:
-    """Answers requests, at most `n_most` texts of them at a time, and gives the answers as they come.
+def run(
+    client: Client, all_work: Iterator[Work], n_most: int
+) -> Iterator[tuple[Work, list[Event], Exception | None]]:
+    """Answers requests, at most `n_most` texts of them at a time, and gives the answers, or errors, as they come.
 
     Left early, or interrupted, it ends all that runs.
     """
@@ -179,19 +226,21 @@ def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple
     try:
         while waiting is not None or running:
             while waiting is not None and (not running or n_running + waiting.params.n <= n_most):
-                with _named(waiting):
+                try:
                     answer = client.complete(waiting.body, waiting.processors)
-                answer.on_read(partial(_put, ready, waiting.request_id), True)
-                running[waiting.request_id] = (waiting, answer)
-                n_running += waiting.params.n
+                    answer.on_read(partial(_put, ready, waiting.request_id), True)
+                except (RequestError, ServiceError, TypeError) as error:
+                    yield waiting, [], error
+                else:
+                    running[waiting.request_id] = (waiting, answer)
+                    n_running += waiting.params.n
                 waiting = next(all_work, None)
-            request_id, events, error = ready.get()
+            if not running:
+                continue
+            request_id, events, raised = ready.get()
             work, answer = running.pop(request_id)
             n_running -= work.params.n
-            if error is not None:
-                with _named(work), refusals():
-                    raise error
-            yield work, events
+            yield work, events, refusal(raised) if isinstance(raised, RefusedError) else raised
     finally:
         # Dropped, an answer ends its work.
         running.clear()
@@ -199,16 +248,6 @@ def run(client: Client, all_work: Iterator[Work], n_most: int) -> Iterator[tuple
 
 def _put(ready: SimpleQueue[Any], request_id: str, events: list[Event], error: Exception | None) -> None:
     ready.put((request_id, events, error))
-
-
-@contextmanager
-def _named(work: Work) -> Iterator[None]:
-    """Notes the request of an error."""
-    try:
-        yield
-    except RequestError as error:
-        error.add_note(f"of request {work.request_id}")
-        raise
 
 
 class Text:
@@ -220,6 +259,25 @@ class Text:
         self.output = CompletionOutput(index, "", [], 0.0 if wants else None, [] if wants else None)
         self.output.lora_request = work.adapter
         self._last: Event.Piece | None = None
+        # What the outputs of a stream of differences have told.
+        self._told = replace(self.output, token_ids=[])
+
+    def has_news(self) -> bool:
+        """Whether there is more than the last `delta` had."""
+        new, old = self.output, self._told
+        return (len(new.token_ids), new.text, new.finish_reason) != (
+            len(old.token_ids),
+            old.text,
+            old.finish_reason,
+        )
+
+    def delta(self) -> CompletionOutput:
+        """What was written since the last call."""
+        new, old = self.output, self._told
+        self._told = replace(new, token_ids=list(new.token_ids))
+        n = len(old.token_ids)
+        logprobs = None if new.logprobs is None else new.logprobs[n:]
+        return replace(new, text=new.text[len(old.text) :], token_ids=new.token_ids[n:], logprobs=logprobs)
 
     def take(self, event: Event) -> None:
         """Adds what an event says."""
@@ -310,14 +368,15 @@ def one_for_each(name: str, given: Any, kind: type, n: int) -> Sequence[Any]:
     """
     if given is None or isinstance(given, kind):
         return [given] * n
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise TypeError(f"{name} is {type(given).__name__}, expected {kind.__name__}, or a list of them")
-    if len(given) != n:
-        raise ValueError(f"{name}: {len(given)} for {n} prompts")
-    wrong = next((value for value in given if value is not None and not isinstance(value, kind)), None)
+    each = _prompts.items(given)
+    if each is None:
+        raise TypeError(f"{name} is {_prompts.shown(given)}, expected {kind.__name__}, or a list of them")
+    if len(each) != n:
+        raise ValueError(f"{name}: {len(each)} for {n} prompts")
+    wrong = next((value for value in each if value is not None and not isinstance(value, kind)), None)
     if wrong is not None:
         raise TypeError(f"{name} has {type(wrong).__name__}, expected {kind.__name__}")
-    return given
+    return each
 
 
 def mixed(seed: int, number: int) -> int:
@@ -327,12 +386,3 @@ def mixed(seed: int, number: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
     return (x ^ (x >> 31)) >> 1
-
-
-def progress(wanted: bool | Callable[..., Any], total: int) -> Any:
-    """A bar, if it is wanted and `tqdm` is there; None otherwise."""
-    if callable(wanted):
-        return wanted(total=total, desc="Processed prompts")
-    if not wanted or not sys.stderr.isatty() or find_spec("tqdm") is None:
-        return None
-    return import_module("tqdm").tqdm(total=total, desc="Processed prompts")

@@ -66,9 +66,10 @@ class Client:
 
     def close(self) -> None:
         """Ends what runs and frees the memory."""
-        service, self._service = self._service, None
-        if service is not None:
-            service.close()
+        if self._service is not None:
+            # In a callback of its own it raises, and stays open.
+            self._service.close()
+            self._service = None
 
     def model(self, name: str | None = None) -> Model:
         """The file of a model: its vocabulary and what it says of itself."""

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack, cast
 
-from sluice import _requests
+from sluice import _prompts, _requests
+from sluice._arguments import (
+    ChatArguments,
+    ChatHandler,
+    ChatOptions,
+    CompletionArguments,
+    Criteria,
+    Grammar,
+    Messages,
+    MoreOptions,
+    Processors,
+    Prompt,
+)
 from sluice._client import Client, RequestError, achunks, areply, chunks, reply
 from sluice._formats import stops_of
 from sluice._native import Answer
 from sluice._replies import ChatWriter, CompletionWriter, Json, Writer
-from sluice.callbacks import LogitsProcessor, StoppingCriteria, listed
-from sluice.grammar import LlamaGrammar
-
-Processors = LogitsProcessor | list[LogitsProcessor] | None
-Criteria = StoppingCriteria | list[StoppingCriteria] | None
-Grammar = LlamaGrammar | str | None
-ChatHandler = Callable[..., Any]
+from sluice._requests import as_functions
+from sluice.callbacks import listed
+from sluice.llama_types import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+)
 
 
 class Completions:
@@ -41,7 +56,7 @@ class Completions:
 
     def create_completion(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         suffix: str | None = None,
         max_tokens: int | None = 16,
         temperature: float = 0.8,
@@ -54,7 +69,7 @@ class Completions:
         frequency_penalty: float = 0.0,
         presence_penalty: float = 0.0,
         repeat_penalty: float = 1.0,
-        top_k: int = 40,
+        top_k: int | None = 40,
         stream: bool = False,
         seed: int | None = None,
         tfs_z: float = 1.0,
@@ -66,8 +81,8 @@ class Completions:
         logits_processor: Processors = None,
         grammar: Grammar = None,
         logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> Any:
+        **more: Unpack[MoreOptions],
+    ) -> Completion | Iterator[CompletionChunk]:
         """Continues a text.
 
         Args:
@@ -81,7 +96,8 @@ class Completions:
             frequency_penalty, presence_penalty, repeat_penalty: Penalties for repetition over the last
             `last_n_tokens_size` tokens.
             stream: Return an iterator of chunks.
-            seed: The same seed gives the same text; None uses the model's, or else a new one each time.
+            seed: The same seed gives the same text, and the seeds of later completions follow from it. None takes the
+            next one after the model's, or else a random one.
             mirostat_mode, mirostat_tau, mirostat_eta: Mirostat 1 or 2 instead of the other samplers.
             model: The name of an adapter to use; any other name is only a label.
             stopping_criteria: Called with tokens and logits; true ends the text.
@@ -102,9 +118,12 @@ class Completions:
         answer, writer = self._complete(locals())
         if stream:
             return self._labelled(chunks(answer, writer), model)
-        return self._label(reply(answer, writer), model)
+        whole: Completion = self._label(reply(answer, writer), model)
+        return whole
 
-    async def acreate_completion(self, prompt: str | Sequence[int], **settings: Any) -> Any:
+    async def acreate_completion(
+        self, prompt: Prompt, **settings: Unpack[CompletionArguments]
+    ) -> Completion | AsyncIterator[CompletionChunk]:
         """As `create_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
 
         Cancelling the task stops the work.
@@ -114,18 +133,19 @@ class Completions:
         answer, writer = self._complete(given)
         if settings.get("stream"):
             return self._alabelled(await achunks(answer, writer), model)
-        return self._label(await areply(answer, writer), model)
+        whole: Completion = self._label(await areply(answer, writer), model)
+        return whole
 
     def create_chat_completion(
         self,
-        messages: Sequence[Json],
+        messages: Messages,
         functions: Sequence[Json] | None = None,
         function_call: str | Json | None = None,
         tools: Sequence[Json] | None = None,
         tool_choice: str | Json | None = None,
         temperature: float = 0.2,
         top_p: float = 0.95,
-        top_k: int = 40,
+        top_k: int | None = 40,
         min_p: float = 0.05,
         typical_p: float = 1.0,
         stream: bool = False,
@@ -146,8 +166,8 @@ class Completions:
         logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
         logprobs: bool | None = None,
         top_logprobs: int | None = None,
-        **more: Any,
-    ) -> Any:
+        **more: Unpack[ChatOptions],
+    ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
         """Answers in a conversation.
 
         Args:
@@ -172,29 +192,34 @@ class Completions:
         given = dict(locals())
         if self.chat_handler is not None:
             named = {name: value for name, value in given.items() if name not in ("self", "more")}
-            return self.chat_handler(llama=self, **named, **more)
+            handled: ChatCompletion = self.chat_handler(llama=self, **named, **more)
+            return handled
         answer, writer = self._chat(given)
         if stream:
             written = self._labelled(chunks(answer, writer), model)
-            return map(_requests.as_functions, written) if functions else written
-        whole = self._label(reply(answer, writer), model)
-        return _requests.as_functions(whole) if functions else whole
+            return map(as_functions, written) if functions else written
+        whole: ChatCompletion = self._label(reply(answer, writer), model)
+        return cast("ChatCompletion", as_functions(whole)) if functions else whole
 
-    async def acreate_chat_completion(self, messages: Sequence[Json], **settings: Any) -> Any:
+    async def acreate_chat_completion(
+        self, messages: Messages, **settings: Unpack[ChatArguments]
+    ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
         """As `create_chat_completion`, for asyncio: `stream=True` returns an asynchronous iterator.
 
         A `chat_handler` answers in a thread.
         """
         if self.chat_handler is not None:
-            return await asyncio.to_thread(self.create_chat_completion, messages, **settings)
+            answer_in_thread: Callable[..., Any] = self.create_chat_completion
+            handled: ChatCompletion = await asyncio.to_thread(answer_in_thread, messages, **settings)
+            return handled
         model, functions = settings.get("model"), settings.get("functions")
         given = {**_defaults(Completions.create_chat_completion), **settings, "messages": messages}
         answer, writer = self._chat(given)
         if settings.get("stream"):
             written = self._alabelled(await achunks(answer, writer), model)
             return _afunctions(written) if functions else written
-        whole = self._label(await areply(answer, writer), model)
-        return _requests.as_functions(whole) if functions else whole
+        whole: ChatCompletion = self._label(await areply(answer, writer), model)
+        return cast("ChatCompletion", as_functions(whole)) if functions else whole
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """As `create_chat_completion`, with objects of the package openai.
@@ -205,14 +230,15 @@ class Completions:
         from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
         if kwargs.get("stream"):
-            chunks = self.create_chat_completion(*args, **kwargs)
+            chunks: Any = self.create_chat_completion(*args, **kwargs)
             return (ChatCompletionChunk(**chunk) for chunk in chunks)
-        return ChatCompletion(**self.create_chat_completion(*args, **kwargs))
+        whole: Any = self.create_chat_completion(*args, **kwargs)
+        return ChatCompletion(**whole)
 
     def _complete(self, given: Mapping[str, Any]) -> tuple[Answer, Writer]:
         prompt = given["prompt"]
         arguments: Json = {
-            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "prompt": prompt if isinstance(prompt, str) else _listed(prompt),
             **self._sampling(given),
             **_requests.ends(given["max_tokens"], given["stop"]),
             **self._more(given, Completions.create_completion),
@@ -244,12 +270,22 @@ class Completions:
         return [*asked, *(text for text in stops_of(self.chat_format) if text not in asked)]
 
     def _sampling(self, given: Mapping[str, Any]) -> Json:
-        seed = self.seed if given["seed"] is None else _requests.seed_of(given["seed"])
+        seed = self._drawn(given["seed"])
         return _requests.sampling(
             last_n_tokens_size=self.last_n_tokens_size,
             seed=seed,
             **{name: given[name] for name in _SAMPLING},
         )
+
+    def _drawn(self, given: int | None) -> int | None:
+        """The seed of a completion: the given one, or the next one after the model's; None for a random one."""
+        with _DRAWING:
+            if given is not None:
+                self.seed = _requests.seed_of(given)
+            elif self.seed is not None:
+                # As llama-cpp-python does it, so that its sequences of seeds are ours.
+                self.seed = random.Random(self.seed).randint(0, 1 << 32)
+            return self.seed
 
     def _more(self, given: Mapping[str, Any], of: Callable[..., Any]) -> Json:
         """Arguments that the method does not have, whether to stream, and the adapter."""
@@ -260,15 +296,15 @@ class Completions:
             more["model"] = given["model"]
         return more
 
-    def _label(self, reply: Json, model: str | None) -> Json:
+    def _label(self, reply: Json, model: str | None) -> Any:
         reply["model"] = self.model_path if model is None else model
         return reply
 
-    def _labelled(self, chunks: Iterator[Json], model: str | None) -> Iterator[Json]:
+    def _labelled(self, chunks: Iterator[Json], model: str | None) -> Iterator[Any]:
         for chunk in chunks:
             yield self._label(chunk, model)
 
-    async def _alabelled(self, chunks: AsyncIterator[Json], model: str | None) -> AsyncIterator[Json]:
+    async def _alabelled(self, chunks: AsyncIterator[Json], model: str | None) -> AsyncIterator[Any]:
         async for chunk in chunks:
             yield self._label(chunk, model)
 
@@ -288,9 +324,16 @@ def _refused(name: str, value: object, expected: str) -> RequestError:
     return RequestError(f"{name}: {value!r} is not {expected}", 400, "invalid_request_error", name)
 
 
-async def _afunctions(chunks: AsyncIterator[Json]) -> AsyncIterator[Json]:
+def _listed(prompt: object) -> list[Any]:
+    found = _prompts.items(prompt)
+    if found is None:
+        raise TypeError(f"prompt is {_prompts.shown(prompt)}, expected a string or a list of token ids")
+    return found
+
+
+async def _afunctions(chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for chunk in chunks:
-        yield _requests.as_functions(chunk)
+        yield as_functions(chunk)
 
 
 def _defaults(method: Callable[..., Any]) -> dict[str, Any]:
@@ -299,6 +342,9 @@ def _defaults(method: Callable[..., Any]) -> dict[str, Any]:
     values = method.__defaults__ or ()
     return dict(zip(names[-len(values) :], values, strict=True))
 
+
+_DRAWING = threading.Lock()
+"""Seeds of concurrent completions follow each other."""
 
 _SAMPLING = (
     "temperature",

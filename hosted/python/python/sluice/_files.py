@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sluice._logging import is_terminal, tell
+
 
 def as_model(path: str | os.PathLike[str], dtype: str | None) -> Path:
     """The file of a model: a folder of Hugging Face's is converted once, to `dtype`.
@@ -21,7 +23,7 @@ def as_model(path: str | os.PathLike[str], dtype: str | None) -> Path:
     if found.is_dir():
         from sluice._folder import as_gguf
 
-        return as_gguf(found, dtype)
+        return as_gguf(found, dtype, tell)
     if dtype is not None:
         raise ValueError(f"dtype: {found} is a file, whose weights have their types; it is for folders")
     return found
@@ -41,7 +43,8 @@ def fetched(repo_id: str, filename: str | None, cache_dir: str | os.PathLike[str
     if cache_dir is not None:
         environment["HF_HUB_CACHE"] = os.fspath(cache_dir)
     # How far it is goes to stderr, where there is a terminal.
-    is_shown = sys.stderr is not None and sys.stderr.isatty()
+    is_shown = is_terminal()
+    tell(f"{repo_id}: looking for it in the cache, or else downloading it")
     done = subprocess.run(
         [*command, "--", repo_id],
         env=environment,

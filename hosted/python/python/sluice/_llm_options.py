@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice._formats import template_of
+from sluice._logging import tell
 from sluice._native import Model
 from sluice._options import LLMOptions
+from sluice._prompts import is_integer
+from sluice.sampling_params import LOGPROBS_MAX, SamplingParams
 
 WITHOUT_EFFECT: Mapping[str, Any] = {
     "tokenizer_mode": "auto",
@@ -40,8 +44,23 @@ WITHOUT_EFFECT: Mapping[str, Any] = {
     "convert": "auto",
     "allowed_local_media_path": "",
     "disable_sliding_window": False,
-    "generation_config": "vllm",
+    "generation_config": "auto",
     "fully_sharded_loras": False,
+    "enable_expert_parallel": False,
+    "model_impl": "auto",
+    "disable_log_requests": True,
+    "enable_log_requests": False,
+    "served_model_name": None,
+    "max_parallel_loading_workers": None,
+    "max_num_partial_prefills": 1,
+    "config_format": "auto",
+    "code_revision": None,
+    "ignore_patterns": None,
+    "structured_outputs_config": None,
+    "guided_decoding_backend": "auto",
+    "enable_prompt_embeds": False,
+    "attention_backend": None,
+    "disable_cascade_attn": False,
 }
 """Arguments of vLLM's that change nothing here, with their defaults."""
 
@@ -62,9 +81,79 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, str]] = {
     "logits_processors": (None, "SamplingParams(logits_processors=…) is"),
     "override_pooler_config": (None, "use pooling"),
     "pooler_config": (None, "use pooling"),
-    "max_logprobs": (20, "1000 are allowed"),
     "logprobs_mode": ("raw_logprobs", "they are the model's own"),
 }
+
+SAME = {"device": "cpu", "generation_config": "vllm", "distributed_executor_backend": "uni"}
+"""Values that ask for what is done anyway."""
+
+
+class LLMArguments(LLMOptions, total=False):
+    """Keyword arguments of `LLM`: its options, and vLLM's without effect, or supported at their defaults."""
+
+    tokenizer_mode: Any
+    skip_tokenizer_init: Any
+    trust_remote_code: Any
+    gpu_memory_utilization: Any
+    swap_space: Any
+    cpu_offload_gb: Any
+    enforce_eager: Any
+    max_seq_len_to_capture: Any
+    disable_custom_all_reduce: Any
+    disable_log_stats: Any
+    disable_async_output_proc: Any
+    enable_chunked_prefill: Any
+    async_scheduling: Any
+    distributed_executor_backend: Any
+    compilation_config: Any
+    device: Any
+    load_format: Any
+    download_dir: Any
+    block_size: Any
+    num_gpu_blocks_override: Any
+    preemption_mode: Any
+    scheduling_policy: Any
+    task: Any
+    runner: Any
+    convert: Any
+    allowed_local_media_path: Any
+    disable_sliding_window: Any
+    generation_config: Any
+    fully_sharded_loras: Any
+    enable_expert_parallel: Any
+    model_impl: Any
+    disable_log_requests: Any
+    enable_log_requests: Any
+    served_model_name: Any
+    max_parallel_loading_workers: Any
+    max_num_partial_prefills: Any
+    config_format: Any
+    code_revision: Any
+    ignore_patterns: Any
+    structured_outputs_config: Any
+    guided_decoding_backend: Any
+    enable_prompt_embeds: Any
+    attention_backend: Any
+    disable_cascade_attn: Any
+    tokenizer: Any
+    tokenizer_revision: Any
+    revision: Any
+    tensor_parallel_size: Any
+    pipeline_parallel_size: Any
+    data_parallel_size: Any
+    quantization: Any
+    hf_overrides: Any
+    rope_scaling: Any
+    rope_theta: Any
+    speculative_config: Any
+    limit_mm_per_prompt: Any
+    mm_processor_kwargs: Any
+    logits_processors: Any
+    override_pooler_config: Any
+    pooler_config: Any
+    logprobs_mode: Any
+    max_logprobs: Any
+
 
 KV_TYPES = {
     "auto": "f16",
@@ -104,14 +193,34 @@ def llm_options(given: Mapping[str, Any]) -> dict[str, Any]:
             made[name] = value
         elif name in NOT_SUPPORTED:
             default, why = NOT_SUPPORTED[name]
-            if value not in (None, default, {}):
+            if value not in (None, default, {}, []):
                 raise ValueError(f"{name}: not supported; {why}")
+        elif name == "max_logprobs":
+            if value is not None and not -1 <= value <= LOGPROBS_MAX:
+                raise ValueError(f"max_logprobs is {value}, at most {LOGPROBS_MAX} are supported")
         elif name in WITHOUT_EFFECT:
-            if value != WITHOUT_EFFECT[name]:
+            if value not in (None, WITHOUT_EFFECT[name], SAME.get(name)):
                 warnings.warn(f"{name} has no effect here", stacklevel=3)
         else:
             raise TypeError(f"LLM() has no argument {name!r}")
     return made
+
+
+def sampling(model: Model, generation_config: str | None) -> SamplingParams:
+    """The sampling that a file's authors recommend: `general.sampling.…`, which conversion takes from a folder."""
+    about = {} if generation_config == "vllm" else model.metadata()
+    found = {name: about.get(f"general.sampling.{key}") for name, key in RECOMMENDED.items()}
+    return SamplingParams(**{name: value for name, value in found.items() if value is not None})
+
+
+RECOMMENDED = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Names of sampling parameters, with a file's names of them."""
 
 
 def where(model: str | os.PathLike[str], dtype: str) -> dict[str, Any]:
@@ -127,7 +236,7 @@ def where(model: str | os.PathLike[str], dtype: str) -> dict[str, Any]:
     if path.is_dir():
         from sluice._folder import as_gguf
 
-        return {"model": as_gguf(path, WEIGHT_TYPES[dtype]), "alias": "model"}
+        return {"model": as_gguf(path, WEIGHT_TYPES[dtype], tell), "alias": "model"}
     if path.exists():
         if dtype != "auto":
             raise ValueError(f"dtype is {dtype!r}: {name} has types of its own")
@@ -159,7 +268,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens", "threads"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (not is_integer(value) or value < 1):
                 raise ValueError(f"{name} is {value!r}, expected at least 1")
         for name, least in (("max_loras", 0), ("max_lora_rank", 1), ("max_cpu_loras", 1)):
             if getattr(self, name) < least:
@@ -196,7 +305,7 @@ class Settings:
             "max_loras": self.max_loras,
             "max_lora_rank": self.max_lora_rank,
             "max_cpu_loras": self.max_cpu_loras,
-            "chat_template": self.chat_template,
+            "chat_template": None if self.chat_template is None else template_of(self.chat_template),
             "threads": self.threads,
         }
 

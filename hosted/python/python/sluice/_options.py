@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from sluice._native import Model
 from sluice.speculative import LlamaPromptLookupDecoding
 
 Path = str | os.PathLike[str]
@@ -196,6 +198,41 @@ class LLMOptions(Options, total=False):
     prompt_cache_dir: Path | None
 
 
+class LlamaOptions(Options, total=False):
+    """Keyword arguments of `Llama` alone: llama-cpp-python's without effect, or supported at their defaults."""
+
+    n_gpu_layers: Any
+    split_mode: Any
+    main_gpu: Any
+    tensor_split: Any
+    offload_kqv: Any
+    flash_attn: Any
+    op_offload: Any
+    swa_full: Any
+    no_perf: Any
+    n_threads_batch: Any
+    embedding: Any
+    n_parts: Any
+    f16_kv: Any
+    low_vram: Any
+    mul_mat_q: Any
+    n_gqa: Any
+    rms_norm_eps: Any
+    device: Any
+    kv_overrides: Any
+    rope_scaling_type: Any
+    yarn_ext_factor: Any
+    yarn_attn_factor: Any
+    yarn_beta_fast: Any
+    yarn_beta_slow: Any
+    yarn_orig_ctx: Any
+    attention_type: Any
+    tokenizer: Any
+    spm_infill: Any
+    rope_freq_base: Any
+    rope_freq_scale: Any
+
+
 GGML_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
 """Numbers of ggml's types that a KV cache may have."""
 
@@ -215,11 +252,23 @@ NOTHING_TO_DO: Mapping[str, Any] = {
 """Arguments of llama-cpp-python without effect here, with its defaults: no GPU is used, one team of threads
 reads and writes, and every model gives embeddings."""
 
+QUIET = ("embedding", "flash_attn", "n_threads_batch", "no_perf", "swa_full")
+"""Those that ask for what is done anyway, or for speed alone: they need no warning."""
+
+FORMER: Mapping[str, Any] = {
+    "n_parts": -1,
+    "f16_kv": True,
+    "low_vram": False,
+    "mul_mat_q": True,
+    "n_gqa": None,
+    "rms_norm_eps": None,
+    "device": None,
+}
+"""Arguments that llama-cpp-python ignores and earlier versions or frameworks have, with their defaults."""
+
 NOT_SUPPORTED: Mapping[str, Any] = {
     "kv_overrides": None,
     "rope_scaling_type": -1,
-    "rope_freq_base": 0.0,
-    "rope_freq_scale": 0.0,
     "yarn_ext_factor": -1.0,
     "yarn_attn_factor": 1.0,
     "yarn_beta_fast": 32.0,
@@ -231,9 +280,13 @@ NOT_SUPPORTED: Mapping[str, Any] = {
 }
 """Arguments of llama-cpp-python that would change answers and are not supported, with its defaults."""
 
+ROPE = ("rope_freq_base", "rope_freq_scale")
+"""Accepted if they are the file's, or 0, which stands for the file's."""
+
 NUMA = {1: "distribute", 2: "isolate", 3: "numactl"}
 
 POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last"}
+POOLING_NAMES = {-1: "UNSPECIFIED", 0: "NONE", 1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
 UNPOOLED, RANK = 0, 4
 """A vector for each token; scores, of a head that says itself what it reads."""
 
@@ -249,15 +302,35 @@ def llama_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in Options.__optional_keys__:
             made[name] = value
         elif name in NOT_SUPPORTED:
-            if value != NOT_SUPPORTED[name]:
+            if value not in (None, NOT_SUPPORTED[name], {}):
                 raise ValueError(f"{name}: not supported; the file's own setting is used")
         elif name in NOTHING_TO_DO:
-            quiet = value == NOTHING_TO_DO[name] or name in ("embedding", "flash_attn", "no_perf", "swa_full")
-            if not quiet:
+            if value not in (None, NOTHING_TO_DO[name]) and name not in QUIET:
                 warnings.warn(f"{name} has no effect: models run on the CPU", stacklevel=3)
-        else:
+        elif name in FORMER:
+            if value not in (None, FORMER[name]):
+                warnings.warn(f"{name} has no effect: llama-cpp-python ignores it, too", stacklevel=3)
+        elif name not in ROPE:
             raise TypeError(f"Llama() has no argument {name!r}")
     return made
+
+
+def check_rope(given: Mapping[str, Any], model: Model) -> None:
+    """Compares settings of the rotation, which LangChain always gives, with the file's.
+
+    Raises:
+        ValueError: They differ from the file's, which alone is used.
+    """
+    wanted = {name: given[name] for name in ROPE if given.get(name)}
+    if not wanted:
+        return
+    about = model.metadata()
+    prefix = f"{about.get('general.architecture')}.rope"
+    factor = about.get(f"{prefix}.scaling.factor") or about.get(f"{prefix}.scale_linear") or 1.0
+    own = {"rope_freq_base": about.get(f"{prefix}.freq_base", 10000.0), "rope_freq_scale": 1 / factor}
+    for name, value in wanted.items():
+        if not math.isclose(value, own[name], rel_tol=1e-6):
+            raise ValueError(f"{name} is {value}, but the file's is {own[name]:g}, and no other is supported")
 
 
 def kv_type(name: str, value: int | str | None) -> str | None:

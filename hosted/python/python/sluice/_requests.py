@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sluice import grammar as grammars
+from sluice._prompts import is_integer, shown
 from sluice._replies import Json
 
 Stop = str | Sequence[str] | None
@@ -17,7 +19,7 @@ def sampling(
     *,
     temperature: float,
     top_p: float,
-    top_k: int,
+    top_k: int | None,
     min_p: float,
     typical_p: float,
     repeat_penalty: float,
@@ -46,7 +48,7 @@ def sampling(
         "temperature": temperature,
         "top_p": top_p,
         # None and 0 or less are all tokens.
-        "top_k": max(top_k, 0),
+        "top_k": 0 if top_k is None else max(top_k, 0),
         "min_p": min_p,
         "typical_p": typical_p,
         "repeat_penalty": repeat_penalty,
@@ -105,7 +107,7 @@ def tools(
     return fields
 
 
-def as_functions(reply: Json) -> Json:
+def as_functions(reply: Any) -> Any:
     """A reply, or a chunk, with its first call as a `function_call` too, for those that asked with functions."""
     for choice in reply.get("choices", ()):
         message = choice.get("message") or choice.get("delta") or {}
@@ -115,6 +117,14 @@ def as_functions(reply: Json) -> Json:
     return reply
 
 
-def seed_of(given: int | None) -> int | None:
-    """A seed; None where a new one is to be drawn each time."""
-    return None if given is None or given in RANDOM else given
+def seed_of(given: Any) -> int | None:
+    """A seed; None where a new one is to be drawn each time.
+
+    Raises:
+        TypeError: It is not an integer.
+    """
+    if given is None:
+        return None
+    if not is_integer(given) and not (isinstance(given, float) and given.is_integer()):
+        raise TypeError(f"seed is {shown(given)}, expected an integer")
+    return None if given in RANDOM else int(given)

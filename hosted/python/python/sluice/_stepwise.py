@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice import _requests
+from sluice import _prompts, _requests
+from sluice._arguments import Criteria, Grammar, Processors
 from sluice._client import Client
-from sluice._completions import Criteria, Grammar, Processors
 from sluice._native import Context, Sampler
 from sluice.callbacks import LogitsProcessor, StoppingCriteriaList, listed
 
@@ -129,8 +129,9 @@ class Stepwise:
         Mirostat, grammars and random numbers continue from the last call with the same settings, until `reset`.
         """
         fields = self._fields(dict(locals()))
-        # Samplers have state, such as that of mirostat and grammars, which continues from call to call.
-        wanted = repr(fields)
+        # Samplers have state, such as mirostat's and a grammar's, which continues from call to call. Completions
+        # move the seed on, which is none of its business.
+        wanted = repr({**fields, "seed": None})
         if self._sampler is None or self._sampler[0] != wanted:
             self._sampler = (wanted, self.client.sampler(fields))
         return self._choose(self._sampler[1], listed(logits_processor), idx)
@@ -164,7 +165,7 @@ class Stepwise:
         sampler = self.client.sampler(self._fields(dict(locals())))
         processors = listed(logits_processor)
         stopping = None if stopping_criteria is None else StoppingCriteriaList(listed(stopping_criteria))
-        new = list(tokens)
+        new = numbers(tokens)
         if reset:
             # A common prefix is not evaluated again, except for its last token.
             same = common_prefix(self._text.tokens.tolist(), new[:-1])
@@ -197,11 +198,18 @@ class Stepwise:
     def _choose(self, sampler: Sampler, processors: Sequence[LogitsProcessor], idx: int | None) -> int:
         if not processors and idx is None:
             return self._text.sample(sampler)
-        logits = (self._text.logits() if idx is None else self._text.logits(all=True)[idx]).copy()
+        logits = self._logits(idx).copy()
         tokens = self._text.tokens
         for processor in processors:
             logits = processor(tokens, logits)
         return self._text.sample(sampler, np.ascontiguousarray(logits, dtype=np.float32))
+
+    def _logits(self, idx: int | None) -> NDArray[np.float32]:
+        """The logits after token `idx`; only the last one has some without `logits_all`."""
+        if idx is None or (not self.logits_all and idx in (-1, self.n_tokens - 1)):
+            return self._text.logits()
+        row: NDArray[np.float32] = self._text.logits(all=True)[idx]
+        return row
 
     def _fields(self, given: dict[str, Any]) -> dict[str, Any]:
         settings = {name: given[name] for name in _SAMPLING}
@@ -225,12 +233,9 @@ def numbers(tokens: Sequence[int]) -> list[int]:
     """Tokens as a list.
 
     Raises:
-        ValueError: A token is negative.
+        TypeError: It is not a list of integers. ValueError: A token is out of range.
     """
-    found = list(tokens)
-    if found and min(found) < 0:
-        raise ValueError(f"token {min(found)} is outside the vocabulary")
-    return found
+    return _prompts.tokens("tokens", tokens, 1 << 32)
 
 
 _FIRST_USE = threading.Lock()

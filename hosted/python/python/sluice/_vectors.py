@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice._client import Client
+from sluice import _prompts
+from sluice._client import Client, RequestError
 from sluice._native import Model
 
 AT_ONCE = 2048
@@ -20,7 +19,7 @@ AT_ONCE = 2048
 def embed(
     client: Client,
     model: Model,
-    texts: str | Sequence[str] | Sequence[Sequence[int]],
+    texts: object,
     *,
     normalize: bool,
     truncate: bool,
@@ -31,13 +30,23 @@ def embed(
 
     Of kind `scores` they are (n_texts, 1), and marks in texts are marks. Of kind `tokens` there is one for each token
     of all texts.
+
+    Raises:
+        TypeError, ValueError: A text is something else; the message has its index.
     """
     ranks = kind == "scores"
-    each: Sequence[str | Sequence[int]] = [texts] if isinstance(texts, str) else texts
-    tokens = [
-        model.encode(text, parse_special=ranks) if isinstance(text, str) else list(map(index, text))
-        for text in each
-    ]
+    each = [texts] if isinstance(texts, str) else _prompts.items(texts)
+    if each is None:
+        raise TypeError(f"input is {_prompts.shown(texts)}, expected a string or a list of strings")
+    try:
+        tokens = [
+            model.encode(text, parse_special=ranks)
+            if isinstance(text, str)
+            else _prompts.tokens(f"input[{at}]", text, model.n_vocab)
+            for at, text in enumerate(each)
+        ]
+    except ValueError as error:
+        raise RequestError(str(error), param="input") from None
     if truncate:
         n_ctx = client.n_ctx()
         tokens = [text[:n_ctx] for text in tokens]

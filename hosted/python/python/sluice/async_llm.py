@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from sluice._batch import Text, add, output_with, prompt_of
@@ -12,7 +13,7 @@ from sluice._client import aevents
 from sluice.llm import LLM
 from sluice.lora_request import LoRARequest
 from sluice.outputs import RequestOutput
-from sluice.sampling_params import SamplingParams
+from sluice.sampling_params import RequestOutputKind, SamplingParams
 
 
 class AsyncLLM:
@@ -31,7 +32,9 @@ class AsyncLLM:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Generates the texts of a prompt. Each output has all tokens so far; the last one is `finished`.
+        """Generates the texts of a prompt. The last output is `finished`.
+
+        Each output has all tokens so far, or those since the last one, as `SamplingParams(output_kind=…)` says.
 
         Args:
             prompt: A string, a list of tokens, `{"prompt": text}` or `{"prompt_token_ids": tokens}`.
@@ -41,22 +44,31 @@ class AsyncLLM:
         Raises:
             ValueError: The prompt does not fit, or an argument is invalid.
         """
-        llm, params = self._llm, sampling_params or SamplingParams()
+        llm, params = self._llm, sampling_params or self._llm.get_default_sampling_params()
         if lora_request is not None:
             # It is loaded from disk.
             await asyncio.to_thread(llm._load, lora_request)
-        only_final = getattr(params.output_kind, "name", "") == "FINAL_ONLY"
-        work = llm._work(prompt_of(prompt, llm._model), params, lora_request, priority)
+        kind = params.output_kind or RequestOutputKind.CUMULATIVE
+        work = llm._work(next(llm._numbers), prompt_of(prompt, llm._model), params, lora_request, priority)
         texts = [Text(index, work) for index in range(params.n)]
         name = request_id if request_id is not None else work.request_id
         output = output_with(work, texts, name)
         async for event in await aevents(
             llm._client.complete({**work.body, "stream": True}, work.processors)
         ):
-            changed = add(output, texts, event)
-            if changed and (output.finished or not only_final):
-                # Each output belongs to the caller: later ones do not change it.
+            if not add(output, texts, event) or (
+                kind is RequestOutputKind.FINAL_ONLY and not output.finished
+            ):
+                continue
+            # Each output belongs to the caller: later ones do not change it.
+            if kind is RequestOutputKind.DELTA:
+                yield replace(output, outputs=[text.delta() for text in texts if text.has_news()])
+            else:
                 yield copy.deepcopy(output)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """See `LLM.get_default_sampling_params`."""
+        return self._llm.get_default_sampling_params()
 
     def get_tokenizer(self) -> Any:
         """See `LLM.get_tokenizer`."""

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sluice import _prompts
+
 
 class LlamaGrammar:
     """A grammar in GBNF, or a JSON schema. It is compiled for a model's vocabulary when it is used."""
@@ -13,6 +15,11 @@ class LlamaGrammar:
     def __init__(self, *, grammar: str | None = None, json_schema: Any = None) -> None:
         self.grammar = grammar
         self.json_schema = json_schema
+
+    def __repr__(self) -> str:
+        if self.grammar is not None:
+            return f"LlamaGrammar(grammar={_prompts.shown(self.grammar)})"
+        return f"LlamaGrammar(json_schema={_prompts.shown(self.json_schema)})"
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
@@ -57,4 +64,6 @@ def fields(grammar: LlamaGrammar | str | None) -> dict[str, Any]:
         return {}
     if isinstance(grammar, str):
         return {"grammar": grammar}
+    if not isinstance(grammar, LlamaGrammar):
+        raise TypeError(f"grammar is {_prompts.shown(grammar)}, expected a LlamaGrammar or GBNF text")
     return grammar.fields()

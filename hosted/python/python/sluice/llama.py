@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice import _options, _vectors
+from sluice import _logging, _options, _vectors
+from sluice._arguments import ChatHandler, CompletionArguments, Prompt
 from sluice._client import Client, RequestError, ServiceError
-from sluice._completions import ChatHandler, Completions
+from sluice._completions import Completions
 from sluice._files import as_model, fetched, placed
 from sluice._formats import template_of
 from sluice._native import Model
@@ -19,6 +21,18 @@ from sluice._replies import Json
 from sluice._requests import seed_of
 from sluice._stepwise import Stepwise, common_prefix, numbers
 from sluice.cache import LlamaRAMCache
+from sluice.llama_tokenizer import LlamaTokenizer
+from sluice.llama_types import CreateEmbeddingResponse
+
+
+@dataclass(frozen=True)
+class ContextParams:
+    """The sizes of a model's context, by llama.cpp's names."""
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int | None
 
 
 class Llama(Completions, Stepwise):
@@ -60,7 +74,7 @@ class Llama(Completions, Stepwise):
         dtype: str | None = None,
         verbose: bool = True,
         log: Callable[[str], None] | None = None,
-        **others: Any,
+        **others: Unpack[_options.LlamaOptions],
     ) -> None:
         """Loads a model. Ctrl-C cancels it.
 
@@ -69,7 +83,8 @@ class Llama(Completions, Stepwise):
             n_ctx: Context size of all texts together, in tokens; 0 is the size the model was trained with.
             n_batch, n_ubatch: Maximum number of tokens per step.
             n_threads: Number of threads; None is one per physical core.
-            seed: Default seed of completions. None, -1 or 0xFFFFFFFF draws a new one each time.
+            seed: The seeds of completions without one follow from it, each from the last, as in llama-cpp-python.
+            None, -1 or 0xFFFFFFFF draws a new one each time.
             vocab_only: Only tokenize; the weights are not loaded.
             use_mmap, use_mlock: Map the file, which must not be truncated then; lock the weights in memory.
             numa: True or 1 spreads threads and memory over all NUMA nodes, 2 keeps them on the current node, 3 uses
@@ -90,7 +105,8 @@ class Llama(Completions, Stepwise):
             prompt_cache_dir: A folder that keeps cached prompts across restarts.
             max_queue: Maximum number of waiting completions.
             dtype: The weight type for converting a folder: `f16`, `bf16`, `q8_0`, …
-            verbose: Report on stderr what the machine did not grant. `log` is called with each line of the log.
+            verbose: Write the log to Python's `logging`, as `sluice`: warnings, and requests with their times as INFO.
+            log: Called with each line of the log instead.
             others: The options of `sluice.Options`; and arguments of llama-cpp-python without effect here, such as
             `n_gpu_layers`. One that would change answers is refused.
 
@@ -114,9 +130,12 @@ class Llama(Completions, Stepwise):
         self.seed = seed_of(seed)
         self._adapters = set(lora_modules or ())
         self._pooling = pooling_type
+        self.context_params = ContextParams(n_ctx, n_batch, n_ubatch, n_threads)
         path = as_model(model_path, dtype)
-        if vocab_only:
+        if vocab_only or any(others.get(name) for name in _options.ROPE):
             self._model = Model.open(path)
+            _options.check_rope(others, self._model)
+        if vocab_only:
             return
         arguments = {
             "model": path,
@@ -141,8 +160,9 @@ class Llama(Completions, Stepwise):
             **_options.draft(draft_model),
             **options,
         }
-        self._client = Client(arguments, log if log is not None else _say if verbose else None)
+        self._client = Client(arguments, log if log is not None else _logging.log if verbose else None)
         self._model = self._client.model()
+        self.context_params = replace(self.context_params, n_ctx=self._client.n_ctx())
         if pooling_type == _options.RANK and not self._model.ranks:
             self.close()
             raise ValueError(
@@ -196,10 +216,10 @@ class Llama(Completions, Stepwise):
 
     def close(self) -> None:
         """Stops all work and frees the memory."""
-        client, self._client = self._client, None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         self._forget()
-        if client is not None:
-            client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +233,11 @@ class Llama(Completions, Stepwise):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def __call__(self, prompt: str, *arguments: Any, **settings: Any) -> Any:
+    def __repr__(self) -> str:
+        n_ctx = self.context_params.n_ctx
+        return f"Llama({self.model_path!r}, n_ctx={n_ctx}, n_threads={self.n_threads})"
+
+    def __call__(self, prompt: Prompt, *arguments: Any, **settings: Unpack[CompletionArguments]) -> Any:
         """See `create_completion`."""
         return self.create_completion(prompt, *arguments, **settings)
 
@@ -249,9 +273,27 @@ class Llama(Completions, Stepwise):
         tokens = self._model.encode("\n", add_special=False)
         return tokens[-1] if tokens else -1
 
-    def tokenizer(self) -> Llama:
-        """The model itself: it has `tokenize` and `detokenize`."""
-        return self
+    def pooling_type(self) -> str:
+        """How token vectors become one: `MEAN`, `CLS`, `LAST`, `NONE`, `RANK`, or `UNSPECIFIED` for the file's."""
+        return _options.POOLING_NAMES[self._pooling]
+
+    @property
+    def n_batch(self) -> int:
+        """Maximum number of tokens per step."""
+        return self.context_params.n_batch
+
+    @property
+    def n_threads(self) -> int | None:
+        """Number of threads, or None for one per physical core."""
+        return self.context_params.n_threads
+
+    @property
+    def _n_ctx(self) -> int:
+        return self.n_ctx()
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """The model's vocabulary."""
+        return LlamaTokenizer(self)
 
     def tokenize(self, text: bytes | str, add_bos: bool = True, special: bool = False) -> list[int]:
         """The tokens of a text.
@@ -324,7 +366,11 @@ class Llama(Completions, Stepwise):
         """The kind of vectors: of texts or tokens, or scores."""
         return {_options.UNPOOLED: "tokens", _options.RANK: "scores"}.get(self._pooling, "texts")
 
-    def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> Json:  # noqa: A002
+    def create_embedding(
+        self,
+        input: str | Sequence[str],  # noqa: A002
+        model: str | None = None,
+    ) -> CreateEmbeddingResponse:
         """The embeddings of texts as OpenAI's object. As in llama-cpp-python they are not normalised.
 
         `model` selects an adapter by name; any other name is only a label.
@@ -375,8 +421,9 @@ class Llama(Completions, Stepwise):
         }
 
     def set_seed(self, seed: int) -> None:
-        """Sets the default seed of completions; -1 and 0xFFFFFFFF draw a new one each time."""
+        """Sets the seed that the seeds of completions follow from; -1 and 0xFFFFFFFF draw a new one each time."""
         self.seed = seed_of(seed)
+        self._sampler = None
 
     def set_cache(self, cache: LlamaRAMCache | None) -> None:
         """Accepts a cache without effect: prompts are always cached (`cache_ram_mib`, `cache_dir`)."""
@@ -395,8 +442,3 @@ class Llama(Completions, Stepwise):
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _say(line: str) -> None:
-    """Lines of the log that do not concern the caller: requests and their timings."""
-    del line

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, Unpack
 
-from sluice import _formats, _llm_options
+from sluice import _formats, _llm_options, _logging, _prompts
 from sluice._batch import (
+    Asked,
+    OnError,
     Prompt,
     Work,
+    all_prompts,
     mixed,
     one_for_each,
     output_of,
     parts_of,
     prepared,
-    progress,
     prompt_of,
     run,
     tokens_of,
 )
 from sluice._client import Client, RequestError
 from sluice._llm_tokenizer import LLMTokenizer, template_fields
+from sluice._progress import progress
 from sluice._replies import Json
 from sluice.lora_request import LoRARequest
 from sluice.outputs import (
@@ -34,6 +38,7 @@ from sluice.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
+from sluice.pooling_params import PoolingParams
 from sluice.sampling_params import SamplingParams
 
 NOT_SUPPORTED = {
@@ -79,7 +84,7 @@ class LLM:
         chat_template: str | None = None,
         threads: int | None = None,
         log: Callable[[str], None] | None = None,
-        **others: Any,
+        **others: Unpack[_llm_options.LLMArguments],
     ) -> None:
         """Loads a model. Ctrl-C cancels it.
 
@@ -100,7 +105,7 @@ class LLM:
             max_cpu_loras: Maximum number of adapters in memory.
             chat_template: A template's name or text, instead of the model's own.
             threads: Number of threads; by default one per core.
-            log: Called with each line of the log.
+            log: Called with each line of the log; by default it goes to Python's `logging`, as `sluice`.
             others: The options of `sluice.Options` and `sluice.LLMOptions`; and arguments of vLLM without effect on a
             CPU, with a warning if they differ from their defaults. One that would change answers is refused.
 
@@ -124,10 +129,11 @@ class LLM:
             threads=threads,
         )
         arguments = options.arguments(_llm_options.where(model, dtype))
-        self._client = Client({**arguments, **given}, log)
+        self._client = Client({**arguments, **given}, _logging.log if log is None else log)
         self._model = self._client.model()
         self._max_model_len = options.text_len(self._model.n_ctx_train)
         self._stops = _formats.stops_of(chat_template)
+        self._sampling = _llm_options.sampling(self._model, others.get("generation_config"))
         self._caches = options.enable_prefix_caching
         self._enable_lora = enable_lora
         # Twice as many are queued, so that a free place is taken at once.
@@ -146,64 +152,83 @@ class LLM:
         use_tqdm: bool | Callable[..., Any] = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
+        on_error: OnError = "raise",
     ) -> list[RequestOutput]:
         """Generates continuations of prompts, in the order of the prompts. Ctrl-C cancels all of them.
 
+        All prompts are checked before the first step.
+
         Args:
-            prompts: A string, a list of tokens, `{"prompt": text}`, `{"prompt_token_ids": tokens}`, or a list of those.
-            sampling_params: One for all prompts or one for each; by default `SamplingParams()`.
-            use_tqdm: Show a progress bar on a terminal, if `tqdm` is installed; or a function that creates one.
+            prompts: A string, a list of tokens, `{"prompt": text}`, `{"prompt_token_ids": tokens}`, or a list, array,
+            column or iterator of those.
+            sampling_params: One for all prompts or one for each; by default `get_default_sampling_params()`.
+            use_tqdm: Show a progress bar in a terminal or notebook, if `tqdm` is installed; or a function that creates
+            one.
             lora_request: One for all prompts or one for each.
             priority: One per prompt, -1000 to 1000; lower values run first.
+            on_error: `return` leaves the texts of a prompt that fails out; its output has the `error`.
 
         Raises:
-            ValueError: A prompt does not fit, or an argument is invalid; nothing is generated then.
+            ValueError, TypeError: A prompt does not fit, is None or is something else (the message has its index), or
+            an argument is invalid; nothing is generated then.
         """
-        all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
-        given = (prompt_of(prompt, self._model) for prompt in all_prompts)
-        return self._generate(given, len(all_prompts), sampling_params, use_tqdm, lora_request, priority)
+
+        def read(prompt: Any) -> Prompt:
+            return prompt_of(prompt, self._model)
+
+        asked = Asked("prompts", all_prompts(prompts), read, on_error)
+        return self._generate(asked, sampling_params, use_tqdm, lora_request, priority)
 
     def chat(
         self,
         messages: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool | Callable[..., Any] = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Json] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        on_error: OnError = "raise",
     ) -> list[RequestOutput]:
         """Answers conversations. The answers are the model's text, including tool calls and reasoning.
 
         Args:
             messages: `[{"role": …, "content": …}, …]`, or a list of those.
             chat_template: Not supported; use `LLM(chat_template=…)`.
+            chat_template_content_format: `auto` or `string`.
             add_generation_prompt: End the prompt where the answer begins.
             continue_final_message: The last message is the beginning of the answer.
             tools: Functions that the template describes to the model.
             chat_template_kwargs: Variables of the template.
-            sampling_params, use_tqdm, lora_request: As in `generate`.
+            sampling_params, use_tqdm, lora_request, on_error: As in `generate`.
 
         Raises:
             ValueError: See `generate`.
         """
         if chat_template is not None:
             raise ValueError("chat_template: not supported for a single call; use LLM(chat_template=…)")
-        if isinstance(messages, Mapping) or not messages:
+        if chat_template_content_format not in ("auto", "string"):
+            raise ValueError(
+                f"chat_template_content_format is {chat_template_content_format!r}, expected 'auto' or 'string'"
+            )
+        conversations = _prompts.items(messages)
+        if not conversations:
             raise ValueError("messages: expected a list of messages, or a list of such lists")
-        conversations = [messages] if isinstance(messages[0], Mapping) else messages
+        if isinstance(conversations[0], Mapping):
+            conversations = [conversations]
         fields = template_fields(tools, add_generation_prompt, continue_final_message, chat_template_kwargs)
 
-        def prompt(conversation: Sequence[Json]) -> Prompt:
-            made = self._client.prompt({**fields, "messages": list(conversation)})
+        def read(conversation: Any) -> Prompt:
+            made = self._client.prompt({**fields, "messages": _prompts.items(conversation)})
             own = (made.stop,) if made.stop is not None else ()
             return Prompt(made.tokens, made.text, own + self._stops)
 
-        given = map(prompt, conversations)
-        return self._generate(given, len(conversations), sampling_params, use_tqdm, lora_request, None)
+        asked = Asked("messages", conversations, read, on_error)
+        return self._generate(asked, sampling_params, use_tqdm, lora_request, None)
 
     def embed(
         self,
@@ -213,35 +238,48 @@ class LLM:
         lora_request: LoRARequest | None = None,
         truncate_prompt_tokens: int | None = None,
         dimensions: int | None = None,
+        pooling_params: PoolingParams | None = None,
+        on_error: OnError = "raise",
     ) -> list[EmbeddingRequestOutput]:
         """Computes embeddings of length 1, with any model, in the order of the prompts.
 
         Args:
             prompts: As in `generate`, but names of control tokens are plain text, and `cache_salt` is not allowed.
-            truncate_prompt_tokens: Number of tokens to keep from each text's beginning, at least 1.
+            truncate_prompt_tokens: Number of tokens to keep from each text's beginning; -1 keeps as many as fit.
             dimensions: Number of components to keep of each vector, at most `n_embd`.
-            use_tqdm, lora_request: As in `generate`.
+            pooling_params: The same two, and whether vectors have length 1, as one object.
+            use_tqdm, lora_request, on_error: As in `generate`.
 
         Raises:
             ValueError: A text is empty or too long, or the model computes no embeddings.
         """
-        if truncate_prompt_tokens is not None and truncate_prompt_tokens < 1:
-            raise ValueError(f"truncate_prompt_tokens is {truncate_prompt_tokens}, expected at least 1")
-        all_prompts = prompts if _is_list_of_prompts(prompts) else [prompts]
+        pooling = pooling_params or PoolingParams(truncate_prompt_tokens, dimensions)
+        keep = pooling.truncate_prompt_tokens
+        if keep is not None and keep != -1 and keep < 1:
+            raise ValueError(f"truncate_prompt_tokens is {keep}, expected at least 1, or -1")
+        if keep is not None:
+            keep = self._max_model_len if keep == -1 else keep
         adapter = self._adapter_fields(lora_request).get("model")
+        asked = Asked("prompts", all_prompts(prompts), lambda prompt: self._embedded(prompt, keep), on_error)
         outputs = []
-        bar = progress(use_tqdm, len(all_prompts))
-        try:
-            for start in range(0, len(all_prompts), EMBEDDED_AT_ONCE):
-                texts = [self._embedded(prompt) for prompt in all_prompts[start : start + EMBEDDED_AT_ONCE]]
-                texts = [tokens[:truncate_prompt_tokens] for tokens in texts]
-                vectors = self._client.embed(texts, dimensions=dimensions, model=adapter)
-                for tokens, made in zip(texts, vectors, strict=True):
-                    vector = EmbeddingOutput(made.tolist())
-                    outputs.append(EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens))
-                    _moved(bar)
-        finally:
-            _closed(bar)
+        for tokens, error in asked.read():
+            vector = EmbeddingOutput([])
+            outputs.append(
+                EmbeddingRequestOutput(str(next(self._numbers)), vector, tokens or [], error=error)
+            )
+        good = [output for output in outputs if output.error is None]
+        with progress(use_tqdm, len(outputs)) as move:
+            for start in range(0, len(good), EMBEDDED_AT_ONCE):
+                some = good[start : start + EMBEDDED_AT_ONCE]
+                vectors = self._client.embed(
+                    [output.prompt_token_ids for output in some],
+                    normalize=pooling.normalize is not False,
+                    dimensions=pooling.dimensions,
+                    model=adapter,
+                )
+                for output, made in zip(some, vectors, strict=True):
+                    output.outputs.embedding = made.tolist()
+                    move()
         return outputs
 
     def score(
@@ -274,6 +312,10 @@ class LLM:
             ]
         return outputs
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the file's authors recommend, or else vLLM's neutral defaults; with `generation_config="vllm"` these."""
+        return self._sampling.clone()
+
     def get_tokenizer(self) -> LLMTokenizer:
         """The model's vocabulary and chat template."""
         return LLMTokenizer(self._client, self._model)
@@ -293,18 +335,21 @@ class LLM:
         what = f"LLM.{name}: not supported; {why}" if why else f"LLM has no attribute {name!r}"
         raise AttributeError(what)
 
+    def __repr__(self) -> str:
+        return f"LLM({self._model.path!r}, max_model_len={self._max_model_len})"
+
     def _generate(
         self,
-        prompts: Iterator[Prompt],
-        n: int,
+        asked: Asked[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool | Callable[..., Any],
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
+        n = len(asked.given)
         params = one_for_each(
             "sampling_params",
-            SamplingParams() if sampling_params is None else sampling_params,
+            self._sampling if sampling_params is None else sampling_params,
             SamplingParams,
             n,
         )
@@ -312,28 +357,41 @@ class LLM:
         priorities = one_for_each("priority", 0 if priority is None else priority, int, n)
         for adapter in dict.fromkeys(adapter for adapter in adapters if adapter is not None):
             self._load(adapter)
-        places: dict[str, int] = {}
+        numbers = [next(self._numbers) for _ in range(n)]
+        places = {str(number): at for at, number in enumerate(numbers)}
+        texts = [prompt if isinstance(prompt, str) else None for prompt in asked.given]
+        outputs = [
+            RequestOutput(name, text, [], finished=True) for name, text in zip(places, texts, strict=True)
+        ]
 
-        def work() -> Iterator[Work]:
-            for at, prompt in enumerate(prompts):
-                made = self._work(prompt, params[at], adapters[at], priorities[at])
-                places[made.request_id] = at
-                yield made
+        def prepare(at: int, prompt: Prompt) -> Work:
+            return self._work(numbers[at], prompt, params[at], adapters[at], priorities[at])
 
-        outputs: list[RequestOutput | None] = [None] * n
-        bar = progress(use_tqdm, n)
-        try:
-            for done, events in run(self._client, work(), self._n_most):
-                outputs[places.pop(done.request_id)] = output_of(done, events)
-                _moved(bar)
-        finally:
-            _closed(bar)
-        return [output for output in outputs if output is not None]
+        # All prompts are checked before the first step.
+        work: list[Work] = []
+        for at, (prompt, error) in enumerate(asked.read()):
+            outputs[at].error = error
+            if prompt is not None:
+                made, outputs[at].error = asked.attempt(at, partial(prepare, at, prompt))
+                work += [made] if made is not None else []
+        with progress(use_tqdm, n) as move:
+            for done, events, error in run(self._client, iter(work), self._n_most):
+                at = places[done.request_id]
+                outputs[at] = output_of(done, events)
+                if error is not None:
+                    outputs[at].finished, outputs[at].outputs = True, []
+                    outputs[at].error = asked.failed(at, error)
+                move()
+        return outputs
 
     def _work(
-        self, prompt: Prompt, params: SamplingParams, adapter: LoRARequest | None = None, priority: int = 0
+        self,
+        number: int,
+        prompt: Prompt,
+        params: SamplingParams,
+        adapter: LoRARequest | None = None,
+        priority: int = 0,
     ) -> Work:
-        number = next(self._numbers)
         seed = params.seed if params.seed is not None else mixed(self._seed, number)
         body: Json = {
             "seed": seed,
@@ -344,13 +402,18 @@ class LLM:
             body["model"] = adapter.lora_name
         return prepared(Work(str(number), prompt, params, body, adapter), self._model, self._max_model_len)
 
-    def _embedded(self, given: Any) -> list[int]:
+    def _embedded(self, given: Any, keep: int | None) -> list[int]:
         text, tokens, salt = parts_of(given)
         if salt is not None:
             raise ValueError("cache_salt: not supported; embeddings are not cached")
         if tokens is not None:
-            return tokens_of(tokens, self._model)
-        return self._model.encode(text or "", add_special=True, parse_special=False)
+            found = tokens_of(tokens, self._model)
+        else:
+            found = self._model.encode(text or "", add_special=True, parse_special=False)
+        found = found[:keep]
+        if len(found) > self._max_model_len:
+            raise ValueError(f"the text has {len(found)} tokens, max_model_len is {self._max_model_len}")
+        return found
 
     def _adapter_fields(self, adapter: LoRARequest | None) -> Json:
         if adapter is None:
@@ -377,22 +440,6 @@ class LLM:
         except RequestError as error:
             raise ValueError(f"lora_request: {error}") from None
         self._adapters[adapter.lora_name] = path
-
-
-def _is_list_of_prompts(given: Any) -> bool:
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence):
-        return False
-    return not given or not hasattr(given[0], "__index__")
-
-
-def _moved(bar: Any) -> None:
-    if bar is not None:
-        bar.update(1)
-
-
-def _closed(bar: Any) -> None:
-    if bar is not None:
-        bar.close()
 
 
 __all__ = ["LLM", "LoRARequest", "SamplingParams"]

@@ -63,6 +63,7 @@ class RequestOutput:
         prompt_logprobs: One entry per token, None for the first; None if they were not requested.
         metrics: Timings of the request's last text, with the server's names (`prompt_ms`, `predicted_per_second`, ...).
         num_cached_tokens: Number of prompt tokens found in the cache.
+        error: Why there are no texts, with `on_error="return"`.
     """
 
     request_id: str
@@ -74,6 +75,7 @@ class RequestOutput:
     metrics: dict[str, Any] | None = None
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
+    error: Exception | None = None
 
 
 @dataclass
@@ -90,12 +92,17 @@ class EmbeddingOutput:
 
 @dataclass
 class EmbeddingRequestOutput:
-    """A text and its vector."""
+    """A text and its vector, which is empty with an `error` (with `on_error="return"`)."""
 
     request_id: str
     outputs: EmbeddingOutput
     prompt_token_ids: list[int]
     finished: bool = True
+    error: Exception | None = None
+
+
+PoolingOutput, PoolingRequestOutput = EmbeddingOutput, EmbeddingRequestOutput
+"""vLLM's names of what `embed` returns."""
 
 
 @dataclass

@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice import _regex
+from sluice._native import check_regex
 
 Json = dict[str, Any]
 
@@ -29,7 +30,8 @@ class StructuredOutputsParams:
         choice: Strings, one of which the text must be.
         grammar: A grammar in llama.cpp's notation (GBNF).
         json_object: Any JSON object.
-        regex: A regular expression that the whole text must match, without backreferences and lookaround.
+        regex: A regular expression that the whole text must match, with Unicode's classes as Python's `re` has them,
+        without backreferences, lookaround and word boundaries.
         structural_tag: Free text with embedded tags, in vLLM's format: an object with `structures` (`begin`, `schema`,
         `end`) and `triggers`, or with a `format` of type `triggered_tags`; or the same as a string.
     """
@@ -59,7 +61,12 @@ class StructuredOutputsParams:
                 raise ValueError("structured_outputs.choice: expected a list of strings")
             return {"grammar": "root ::= " + " | ".join(_literal(text) for text in self.choice)}
         if self.regex is not None:
-            return {"grammar": _regex.grammar(_text("structured_outputs.regex", self.regex))}
+            pattern = _text("structured_outputs.regex", self.regex)
+            try:
+                check_regex(pattern)
+            except ValueError as error:
+                raise ValueError(f"structured_outputs.regex: {error}") from None
+            return {"regex": pattern}
         if self.grammar is not None:
             return {"grammar": self.grammar}
         if self.structural_tag is not None:
@@ -68,6 +75,17 @@ class StructuredOutputsParams:
                 raise ValueError("structured_outputs.structural_tag: expected an object")
             return {"response_format": {**tag, "type": "structural_tag"}}
         return {"json_schema": {"type": "object"}}
+
+
+class RequestOutputKind(Enum):
+    """What the outputs of `AsyncLLM.generate` have."""
+
+    CUMULATIVE = 0
+    """All tokens so far."""
+    DELTA = 1
+    """The tokens since the last output."""
+    FINAL_ONLY = 2
+    """All tokens, once, at the end."""
 
 
 GuidedDecodingParams = StructuredOutputsParams
@@ -95,6 +113,7 @@ class SamplingParams:
         ignore_eos: Never choose a token that ends a text.
         max_tokens: Maximum number of tokens, at least 1; None is as many as fit.
         min_tokens: Number of tokens before which neither tokens nor `stop` end the text.
+        output_kind: A `RequestOutputKind`, for `AsyncLLM`; `LLM` returns whole texts.
         logprobs: Record the log-probability of each token and of this many most likely ones, 0 to 1000.
         prompt_logprobs: The same for the tokens of the prompt, with the rank of each. Prompts are then processed one
         after the other, before their texts are generated.
@@ -137,7 +156,7 @@ class SamplingParams:
     guided_decoding: StructuredOutputsParams | Json | None = None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
-    output_kind: object = None
+    output_kind: RequestOutputKind | None = None
     extra_args: Json | None = None
     skip_reading_prefix_cache: bool | None = None
 
@@ -182,6 +201,11 @@ class SamplingParams:
         # Errors are raised here, not in the middle of a batch.
         self.constraint()
 
+    @property
+    def __struct_fields__(self) -> tuple[str, ...]:
+        """The names of the fields, as vLLM's class has them; outlines reads them."""
+        return tuple(self.__dataclass_fields__)
+
     def clone(self) -> SamplingParams:
         """A copy with the same values."""
         return replace(self)
@@ -207,11 +231,12 @@ class SamplingParams:
             raise ValueError("spaces_between_special_tokens: False is not supported")
         if self.extra_args:
             raise ValueError(f"extra_args: {next(iter(self.extra_args))!r} is not supported")
-        if self.output_kind is not None and getattr(self.output_kind, "name", "") not in (
-            "CUMULATIVE",
-            "FINAL_ONLY",
-        ):
-            raise ValueError("output_kind: not supported; outputs always contain all tokens so far")
+        if self.output_kind is not None:
+            # vLLM's own class has the same names.
+            name = getattr(self.output_kind, "name", None)
+            if not isinstance(name, str) or name not in RequestOutputKind.__members__:
+                raise TypeError(f"output_kind is {self.output_kind!r}, expected a RequestOutputKind")
+            self.output_kind = RequestOutputKind[name]
 
 
 def request_fields(params: SamplingParams) -> Json:
@@ -231,10 +256,12 @@ def request_fields(params: SamplingParams) -> Json:
         # The order in which vLLM applies them.
         "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
         "min_keep": 0,
-        "repeat_penalty": 1.0 if counts_written(params) else params.repetition_penalty,
+        "repeat_penalty": params.repetition_penalty,
         "repeat_last_n": -1,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        # The last two are for what is written.
+        "penalize_prompt": False,
         "ignore_eos": params.ignore_eos,
         "min_tokens": params.min_tokens,
         "stop": list(params.stop or ()),
@@ -254,31 +281,6 @@ def request_fields(params: SamplingParams) -> Json:
     if params.logit_bias:
         fields["logit_bias"] = dict(params.logit_bias)
     return fields
-
-
-def counts_written(params: SamplingParams) -> bool:
-    """Whether penalties apply only to generated tokens: the server's own also count the prompt."""
-    return params.presence_penalty != 0 or params.frequency_penalty != 0
-
-
-class Penalties:
-    """vLLM's three penalties, two of which do not count the prompt."""
-
-    def __init__(self, params: SamplingParams, n_prompt: int) -> None:
-        self.repetition = np.float32(params.repetition_penalty)
-        self.frequency = np.float32(params.frequency_penalty)
-        self.presence = np.float32(params.presence_penalty)
-        self.n_prompt = n_prompt
-
-    def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Modifies `logits`, (n_vocab)."""
-        if self.repetition != 1:
-            seen = np.unique(tokens)
-            of_seen = logits[seen]
-            logits[seen] = np.where(of_seen > 0, of_seen / self.repetition, of_seen * self.repetition)
-        written, counts = np.unique(tokens[self.n_prompt :], return_counts=True)
-        logits[written] -= counts.astype(np.float32) * self.frequency + self.presence
-        return logits
 
 
 class BadWords:
