@@ -28,7 +28,7 @@ compile_error!("this crate is the Linux shell; on other systems use sluice-core 
 pub use sluice_core as core;
 
 pub use generate::Generator;
-pub use model::Model;
+pub use model::{Model, check_header};
 pub use sequence::{Sequence, Settings};
 pub use session::{Limits, Session};
 pub use team::Team;

@@ -15,7 +15,10 @@ use sha2::{Digest as _, Sha256};
 use sluice_core::engine::ExpertSource;
 use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
-use sluice_core::model::{self, LoadProgress, ModelConfig, ModelPlan, Residency, Tables};
+use sluice_core::head;
+use sluice_core::model::{
+    self, LoadProgress, ModelConfig, ModelError, ModelPlan, Residency, Tables,
+};
 use sluice_core::team::StopFlag;
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
@@ -363,29 +366,12 @@ struct Head<'a> {
 impl<'a> Head<'a> {
     /// Reads the header; `words` is resized for the vocabulary's tables.
     fn new(file: &'a ModelFile, words: &'a mut Vec<u32>) -> Result<Self, OpenError> {
-        fn unusable(
-            file: &ModelFile,
-            reason: impl Into<Box<dyn Error + Send + Sync>>,
-        ) -> OpenError {
-            OpenError::Unusable {
-                name: file.name().to_owned(),
-                reason: reason.into(),
-            }
-        }
         let gguf = file.parse()?;
-        let config =
-            ModelConfig::from_gguf(&gguf).map_err(|error| unusable(file, error.to_string()))?;
-        let plan = tokenizer::plan(&gguf).map_err(|error| unusable(file, error.to_string()))?;
-        words.resize(plan.words, 0);
-        let tokenizer =
-            Tokenizer::new(&gguf, words).map_err(|error| unusable(file, error.to_string()))?;
-        // Every token that can be read or chosen must have an embedding and a piece.
-        let (rows, tokens) = (config.n_vocab, tokenizer.n_vocab());
-        if rows != tokens as usize {
-            let reason =
-                format!("the vocabulary has {tokens} tokens, but the embedding {rows} rows");
-            return Err(unusable(file, reason));
-        }
+        let unusable = |reason: String| OpenError::Unusable {
+            name: file.name().to_owned(),
+            reason: reason.into(),
+        };
+        let (config, tokenizer) = read_header(&gguf, words).map_err(unusable)?;
         Ok(Self {
             file,
             gguf,
@@ -393,6 +379,38 @@ impl<'a> Head<'a> {
             tokenizer,
         })
     }
+}
+
+/// The model and its tokenizer; `words` is resized for the vocabulary's tables.
+fn read_header<'a>(
+    gguf: &Gguf<'a>,
+    words: &'a mut Vec<u32>,
+) -> Result<(ModelConfig, Tokenizer<'a>), String> {
+    let config = ModelConfig::from_gguf(gguf).map_err(|error| error.to_string())?;
+    let plan = tokenizer::plan(gguf).map_err(|error| error.to_string())?;
+    words.resize(plan.words, 0);
+    let tokenizer = Tokenizer::new(gguf, words).map_err(|error| error.to_string())?;
+    // Every token that can be read or chosen must have an embedding and a piece.
+    match (config.n_vocab, tokenizer.n_vocab() as usize) {
+        (rows, tokens) if rows != tokens => Err(format!(
+            "the vocabulary has {tokens} tokens, but the embedding {rows} rows"
+        )),
+        _ => Ok((config, tokenizer)),
+    }
+}
+
+/// Reads a header as opening its file does, and finds every tensor of the model.
+///
+/// # Errors
+/// Why a file with this header could not be used.
+pub fn check_header(gguf: &Gguf<'_>) -> Result<(), String> {
+    let mut words = Vec::new();
+    let (config, _) = read_header(gguf, &mut words)?;
+    let told = |error: ModelError| error.to_string();
+    ModelPlan::new(gguf, &config).map_err(told)?;
+    head::Head::of_embeddings(gguf, &config).map_err(told)?;
+    head::Head::of_ranking(gguf, &config).map_err(told)?;
+    Ok(())
 }
 
 impl Borrower for Head<'static> {

@@ -117,7 +117,7 @@ impl Head {
         if has(gguf, CLS_OUTPUT) {
             head.dense(gguf, CLS_OUTPUT, n)?;
         }
-        if config.architecture.name() == "qwen3" {
+        if ["qwen3", "qwen3vl"].contains(&config.architecture.name()) {
             head.push(Stage::Softmax);
         }
         Ok(Some(head))

@@ -83,7 +83,7 @@ impl Base {
     /// adapter may change either.
     #[must_use]
     pub fn wanted(&self) -> Vec<Wanted> {
-        let mut all = all_tensors(self.family, &self.shape, &|_| false);
+        let mut all = all_tensors(self.family, &self.shape, &|_| None);
         let has_output = all.iter().any(|tensor| tensor.name == "output.weight");
         if !has_output && !self.family.is_encoder() && self.shape.answers.is_none() {
             let dims = vec![self.shape.n_vocab.into(), self.shape.n_embd.into()];
@@ -95,6 +95,7 @@ impl Base {
                 change: super::family::Change::None,
                 map: Map::Same,
                 is_optional: true,
+                is_ignored: false,
             });
         }
         all.sort_by_key(|tensor| tensor.name == "output.weight");
@@ -124,7 +125,7 @@ impl Base {
                 (tensor.name, dims.rev().copied().collect())
             })
             .collect();
-        let all = all_tensors(self.family, &self.shape, &|_| false);
+        let all = all_tensors(self.family, &self.shape, &|_| None);
         let matrices = all
             .iter()
             .filter(|tensor| is_layers(&tensor.name) && tensor.shape.len() > 1);

@@ -199,7 +199,7 @@ const HARMLESS: &str = "\
     moe_resid_pdrop moe_shared_expert_overlap moe_use_aux_free mtp_hybrid_override_pattern mtp_layers_block_type \
     mtp_transformer_layers mtp_use_dedicated_embeddings name_or_path no_repeat_ngram_size num_beam_groups num_beams \
     num_logits_to_keep num_mtp_modules num_return_sequences order_of_interleaved_layers pad_vocab_size_multiple \
-    parallel_block_tied_norm prefix pretraining_tp problem_type reference_compile remove_invalid_values \
+    parallel_block_tied_norm prefix pretraining_tp problem_type qk_head_dim reference_compile remove_invalid_values \
     reorder_and_upcast_attn repad_logits_with_grad repetition_penalty rescale_prenorm_residual resid_pdrop \
     residual_dropout residual_in_fp32 return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise \
     router_z_loss_coef sbert_ce_default_activation_function sentence_transformers sep_token_id seq_aux shared_moe_mode \
@@ -207,7 +207,7 @@ const HARMLESS: &str = "\
     tie_encoder_decoder time_step_floor time_step_max time_step_min time_step_rank tokenizer_class top_k top_p \
     torch_dtype torchscript transformers.js_config transformers_version truncate_dim typical_p use_bfloat16 use_cache \
     use_embedding_sharing use_flash_attention use_flash_attn use_mamba_kernels use_mixed_mlp_moe use_mtp use_pos_enc \
-    use_reentrant use_xentropy video_token_id vision_end_token_id vision_start_token_id";
+    use_reentrant use_xentropy video_token_id vision_config vision_end_token_id vision_start_token_id vision_token_id";
 
 #[cfg(test)]
 mod tests {

@@ -50,13 +50,14 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     let n_ff = n_ff_of_experts(keys, draft, None)?;
     let gguf = keys.gguf();
     let has = |end: &str| gguf.tensors().any(|tensor| tensor.name.ends_with(end));
+    let has_bias = has("exp_probs_b.bias");
     let default = Router {
-        // GLM-4.7-Flash does not set it, and has a vocabulary of its own.
-        score: match draft.config.n_vocab == N_VOCAB_GLM {
+        // Files may lack the key; the models with a bias of the choice score by sigmoid.
+        score: match has_bias {
             true => RouterScore::Sigmoid,
             false => RouterScore::Softmax,
         },
-        has_bias: has("exp_probs_b.bias"),
+        has_bias,
         ..Router::SOFTMAX
     };
     read_experts(keys, draft, read_router(keys, default)?, Some(n_ff))?;
@@ -65,8 +66,6 @@ fn adjust<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), ModelErr
     share_expert(draft, n_ff.saturating_mul(n_shared), false);
     Ok(())
 }
-
-const N_VOCAB_GLM: usize = 154_880;
 
 fn read_latent(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     if keys.gguf().tensor("blk.0.attn_kv_b.weight").is_some() {

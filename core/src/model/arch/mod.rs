@@ -141,6 +141,9 @@ static FAMILIES: &[&Family] = &[
     &encoders::GEMMA_EMBEDDING,
     &cohere::COMMAND_R,
     &stablelm::STABLELM,
+    &qwen::QWEN2_VL,
+    &qwen::QWEN3_VL,
+    &qwen::QWEN3_VL_MOE,
 ];
 
 /// A model family: where its layers' weights are stored, and how they are used.

@@ -1,9 +1,13 @@
 //! `qwen2` (Qwen 2 and 2.5: biases of Q, K and V), `qwen3` (a norm of every query and key head instead) and `qwen2moe`
 //! (Qwen 1.5 and 2 with experts, and a gated shared expert). Halves of a head rotate together.
+//!
+//! `qwen2vl`, `qwen3vl` and `qwen3vlmoe` are the text models of vision models, whose heads are split into sections that
+//! rotate by time, height and width. In a text the three are equal, so they are `qwen2`, `qwen3` and `qwen3moe`.
 
 use super::draft::WINDOW_KEYS;
-use super::experts::{n_ff_of_experts, read_experts, share_expert};
+use super::experts::{QWEN3MOE, n_ff_of_experts, read_experts, share_expert};
 use super::{Family, layers};
+use crate::kernels::words;
 use crate::model::shape::{QkNorm, Router};
 
 pub(super) static QWEN2: Family = Family {
@@ -22,6 +26,30 @@ pub(super) static QWEN3: Family = Family {
     adjust: |keys, draft| draft.read_windows(keys),
     ..Family::PLAIN
 };
+
+pub(super) static QWEN2_VL: Family = Family {
+    name: "qwen2vl",
+    keys: VISION,
+    ..QWEN2
+};
+
+pub(super) static QWEN3_VL: Family = Family {
+    name: "qwen3vl",
+    keys: VISION,
+    ..QWEN3
+};
+
+pub(super) static QWEN3_VL_MOE: Family = Family {
+    name: "qwen3vlmoe",
+    keys: VISION,
+    ..QWEN3MOE
+};
+
+/// The keys of windows, and what describes pictures only.
+const VISION: &[&str] = words!(
+    "attention.sliding_window attention.sliding_window_pattern n_deepstack_layers \
+     rope.dimension_sections"
+);
 
 pub(super) static QWEN2MOE: Family = Family {
     name: "qwen2moe",

@@ -31,8 +31,11 @@ pub(crate) struct ConvertArgs {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// GGUF file to write
-    #[arg(value_name = "OUT")]
-    out: PathBuf,
+    #[arg(value_name = "OUT", required_unless_present = "outfile")]
+    out: Option<PathBuf>,
+    /// Set the GGUF file to write, in place of OUT
+    #[arg(short, long, value_name = "OUT", conflicts_with = "out")]
+    outfile: Option<PathBuf>,
     /// Set the type of the weights; auto keeps the folder's
     ///
     /// f32, f16, bf16, q8_0 or any type of `sluice quantize`. Vectors, norms and routers are always F32.
@@ -92,6 +95,7 @@ impl FromStr for TypeArg {
 const EXAMPLES: &str = "\
 Examples:
   sluice convert Qwen3-0.6B qwen3-0.6b.gguf
+  sluice convert Qwen3-0.6B --outfile qwen3-0.6b.gguf --outtype q8_0
   sluice convert Llama-3.2-1B llama.gguf --type Q4_K_M && sluice run -m llama.gguf -p \"The sea\"";
 
 impl ConvertArgs {
@@ -127,6 +131,8 @@ impl ConvertArgs {
 pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let since = Instant::now();
     let stop = interrupt::install()?;
+    let out = args.outfile.as_ref().or(args.out.as_ref());
+    let out = out.expect("clap requires one of the two");
     let conversion = args.plan()?;
     for warning in conversion.warnings() {
         note(format_args!("warning: {warning}"));
@@ -135,7 +141,7 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     let (n_tensors, file_bytes) = (header.tensors().len(), header.file_bytes());
     let parameters = header.tensors().iter();
     let parameters = parameters.map(|t| t.dims.iter().product::<u64>()).sum();
-    let output = OutputFile::create_model(&args.out, args.overwrite, *b"GGUF")?;
+    let output = OutputFile::create_model(out, args.overwrite, *b"GGUF")?;
     let threads = args.threads.map(usize::from);
     let threads = threads.unwrap_or_else(|| Cores::detect().default_workers());
     let data_bytes = header.tensors().iter().map(|t| t.len_bytes).sum();
@@ -148,7 +154,7 @@ pub(super) fn convert(args: &ConvertArgs) -> anyhow::Result<Ending> {
     }
     note(format_args!(
         "{}: {n_tensors} tensors, {} parameters, {}, in {:.2} s",
-        args.out.display(),
+        out.display(),
         Count(parameters),
         Bytes(file_bytes),
         since.elapsed().as_secs_f64()

@@ -349,9 +349,33 @@ fn what_an_architecture_takes_for_granted_is_checked() {
         ),
         (
             "deepseek2-lite",
-            json!({"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1,
-                "scoring_func": "sigmoid"}),
-            "topk_method",
+            json!({"scoring_func": "sigmoid"}),
+            "scoring_func is \"sigmoid\"",
+        ),
+        (
+            "deepseek3",
+            json!({"scoring_func": "softmax"}),
+            "scoring_func is \"softmax\"",
+        ),
+        (
+            "deepseek3",
+            json!({"topk_method": "greedy"}),
+            "topk_method is \"greedy\"",
+        ),
+        (
+            "glm4moe",
+            json!({"scoring_func": "softmax"}),
+            "scoring_func is \"softmax\"",
+        ),
+        (
+            "gpt-oss",
+            json!({"swiglu_alpha": 1.5}),
+            "swiglu_alpha is 1.5",
+        ),
+        (
+            "minimax-m2",
+            json!({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
+            "rotary_dim is 16, but partial_rotary_factor gives 8",
         ),
         (
             "nemotron-h",

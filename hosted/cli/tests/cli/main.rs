@@ -31,6 +31,7 @@ mod quantize;
 mod readme;
 mod rerank;
 mod run;
+mod saved_again;
 mod serve;
 #[expect(
     unreachable_pub,

@@ -229,6 +229,7 @@ mod tests {
             change,
             map: Map::Same,
             is_optional: false,
+            is_ignored: false,
         }
     }
 

@@ -33,7 +33,7 @@ pub(super) const MISTRAL: Traits = Traits {
 /// The engine reads texts from left to right.
 const CAUSAL: Means = means("is_causal", Neutral::On);
 
-const N_USED: Key = Key::Count("num_experts_per_tok", "expert_used_count", Or::Missing);
+pub(super) const N_USED: Key = Key::Count("num_experts_per_tok", "expert_used_count", Or::Missing);
 
 pub(super) const MIXTRAL: Traits = Traits {
     blocks: &[
@@ -104,10 +104,7 @@ pub(super) const QWEN3_MOE: Traits = Traits {
     keys: &[
         EPSILON,
         N_USED,
-        Key::By(|out| {
-            out.set_size("expert_feed_forward_length", n_ff_exp(out.shape));
-            Ok(())
-        }),
+        EXPERT_WIDTH_OR_OWN,
         Key::By(windows::in_all_if_used),
     ],
     has_windows: true,
@@ -115,6 +112,12 @@ pub(super) const QWEN3_MOE: Traits = Traits {
     means: &[CAUSAL, must_say("norm_topk_prob", Neutral::On)],
     ..Traits::TABLES
 };
+
+/// Columns of an expert, or of a feed-forward network.
+pub(super) const EXPERT_WIDTH_OR_OWN: Key = Key::By(|out| {
+    out.set_size("expert_feed_forward_length", n_ff_exp(out.shape));
+    Ok(())
+});
 
 pub(super) const OLMOE: Traits = Traits {
     blocks: &[

@@ -2,7 +2,7 @@
 
 use super::Shape;
 use super::description::Description;
-use super::keys::{Key, write_nextn};
+use super::keys::{Key, write_nextn, write_sections};
 use super::mixers::{self, Mixer};
 use super::rope::RopeTraits;
 use super::rows::{
@@ -221,7 +221,7 @@ pub(super) const QWEN35: Traits = Traits {
     ],
     keys: &{
         let [a, b, c] = QWEN_NEXT_KEYS;
-        [a, b, c, Key::By(write_sections)]
+        [a, b, c, Key::By(|out| write_sections(out, [11, 11, 10, 0]))]
     },
     means: &[means("attn_output_gate", Neutral::On)],
     is_wrapped: true,
@@ -245,7 +245,14 @@ pub(super) const QWEN35_MOE: Traits = Traits {
     ],
     keys: &{
         let ([a, b], [c, d, e]) = (QWEN_EXPERT_KEYS, QWEN_NEXT_KEYS);
-        [a, b, c, d, e, Key::By(write_sections)]
+        [
+            a,
+            b,
+            c,
+            d,
+            e,
+            Key::By(|out| write_sections(out, [11, 11, 10, 0])),
+        ]
     },
     experts: ExpertSizes::Always("moe_intermediate_size"),
     n_ff: |config| Ok(config.maybe_count(&["intermediate_size"])?.unwrap_or(0)),
@@ -298,14 +305,5 @@ fn write_net(out: &mut Description<'_>) -> Result<(), HfError> {
     out.set("attention.recurrent_layers", MetaValue::bools(&is_net));
     let interval = out.config.maybe_count(&["full_attention_interval"])?;
     out.set("full_attention_interval", interval.unwrap_or(4));
-    Ok(())
-}
-
-/// Number of column pairs rotated by time, height and width. All three positions are equal for text.
-fn write_sections(out: &mut Description<'_>) -> Result<(), HfError> {
-    let key = format!("{}.rope.dimension_sections", out.family.architecture);
-    if !out.header.contains(&key) {
-        out.header.set(&key, MetaValue::i32s(&[11, 11, 10, 0]));
-    }
     Ok(())
 }

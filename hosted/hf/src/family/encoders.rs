@@ -5,16 +5,17 @@ use super::context::narrow;
 use super::description::Description;
 use super::keys::{Key, N_VOCAB, Or, Said, UNSCALED};
 use super::labels;
-use super::mixers::only_every;
+use super::mixers::{self, Mixer, only_every};
 use super::pooling;
 use super::rope::{RopeTraits, WindowBase};
 use super::rows::{
     ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
 };
 use super::shape::HeadDim;
-use super::traits::{Traits, VocabularyTraits, means};
+use super::traits::{Traits, VocabularyTraits, means, must_say};
 use crate::HfError;
 use crate::unread::Neutral;
+use sluice::file::MetaValue;
 
 /// The common traits of encoders.
 pub(super) const ENCODER: Traits = Traits {
@@ -96,11 +97,7 @@ pub(super) const MODERN_BERT: Traits = Traits {
     keys: &[
         Key::By(write_encoder),
         Key::Count("local_attention", "attention.sliding_window", Or::Missing),
-        Key::Count(
-            "global_attn_every_n_layers",
-            "attention.sliding_window_pattern",
-            Or::Nothing,
-        ),
+        Key::By(write_global_layers),
         UNSCALED,
         N_VOCAB,
         Key::By(|out| {
@@ -130,6 +127,24 @@ pub(super) const MODERN_BERT: Traits = Traits {
     ..ENCODER
 };
 
+/// Which layers see the whole text: the first of every few, or those that transformers 5 lists.
+fn write_global_layers(out: &mut Description<'_>) -> Result<(), HfError> {
+    const KEY: &str = "attention.sliding_window_pattern";
+    let n_layer = out.shape.n_layer;
+    let period = out.config.maybe_count(&["global_attn_every_n_layers"])?;
+    let has_window: Vec<_> = (0..n_layer)
+        .map(|layer| layer % period.unwrap_or(3) > 0)
+        .collect();
+    let listed = mixers::listed(out.config, n_layer)?;
+    let listed: Vec<_> = listed.iter().map(|mixer| *mixer == Mixer::Window).collect();
+    if !listed.is_empty() && listed != has_window {
+        out.set(KEY, MetaValue::bools(&listed));
+    } else if let Some(period) = period {
+        out.set(KEY, period);
+    }
+    Ok(())
+}
+
 /// ModernBERT with a scoring head.
 pub(super) const MODERN_BERT_RANK: Traits = Traits {
     head: &[
@@ -138,6 +153,7 @@ pub(super) const MODERN_BERT_RANK: Traits = Traits {
         row("cls.output", "classifier", &[labels::n_labels, n_embd]).bias(Need::IfThere),
     ],
     rename: |name| Some(name.strip_prefix("model.").unwrap_or(name).into()),
+    defaults: r#"{"classifier_pooling": "cls"}"#,
     ..MODERN_BERT
 };
 
@@ -148,9 +164,13 @@ pub(super) const EUROBERT: Traits = Traits {
     keys: &[
         Key::Always("attention.causal", Said::Flag(false)),
         UNSCALED,
-        Key::By(write_pooling),
+        Key::By(|out| {
+            // About a classifier, which the class does not have.
+            let _unused = out.config.find(&["classifier_pooling"]);
+            pooling::write(out)
+        }),
     ],
-    rope: RopeTraits::of_base(250_000.0),
+    rope: RopeTraits::of_base(10_000.0),
     ..ENCODER
 };
 
@@ -191,7 +211,7 @@ pub(super) const GEMMA_EMBEDDING: Traits = Traits {
     norms_add_one: true,
     activations: &["gelu_pytorch_tanh"],
     means: &[
-        means("use_bidirectional_attention", Neutral::On),
+        must_say("use_bidirectional_attention", Neutral::On),
         means("sliding_window_pattern", Neutral::Number(6.0)),
         means("_sliding_window_pattern", Neutral::Number(6.0)),
     ],

@@ -3,13 +3,15 @@
 use super::Shape;
 use super::description::Description;
 use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
+use super::rope::RopeTraits;
 use super::rows::{
     ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, gated, n_embd, n_expert,
     n_ff_exp, one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, Nextn};
-use super::traits::{Traits, VocabularyTraits};
+use super::traits::{Traits, VocabularyTraits, means};
 use crate::HfError;
+use crate::unread::Neutral;
 
 pub(super) const ERNIE: Traits = Traits {
     blocks: &[block(NORMS), block(ATTENTION), block(SWIGLU)],
@@ -18,6 +20,7 @@ pub(super) const ERNIE: Traits = Traits {
         ..VocabularyTraits::PLAIN
     },
     is_tied: true,
+    rope: RopeTraits::of_base(5e5),
     ..Traits::TABLES
 };
 
@@ -57,6 +60,7 @@ pub(super) const ERNIE_MOE: Traits = Traits {
         ("moe_num_shared_experts", Some(0)),
     ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
+    means: &[means("moe_norm_min", Neutral::Number(1e-12))],
     nextn: Nextn::Dropped,
     other_parts: &[
         "mtp_block.",
@@ -91,6 +95,7 @@ const ERNIE_EXPERTS: Experts = Experts {
         ("down", "down_proj"),
     ],
     width: n_embd,
+    may_be_turned: false,
 };
 
 fn n_ff_ernie(shape: &Shape) -> u64 {

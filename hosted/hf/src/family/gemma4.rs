@@ -1,25 +1,27 @@
 //! Gemma 4: heads of two sizes, layers that share keys and values, an embedding for each layer, experts in addition to
 //! a dense network.
 
-use super::Shape;
 use super::description::Description;
 use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or, write_windows};
 use super::mixers::{Mixer, listed_or_every};
 use super::rope::{RopeTraits, ScalingKind, WindowBase};
 use super::rows::{
-    Need, Row, Size, bare, block, block_when, gated, head_dim, n_embd, n_expert, n_ff, n_ff_exp,
-    n_head, n_kv, n_q, n_vocab, one_row, row,
+    Need, Row, Size, bare, block, block_when, gated, head_dim, is_tied, n_embd, n_expert, n_ff,
+    n_ff_exp, n_head, n_kv, n_q, n_vocab, one_row, row,
 };
 use super::shape::{ExpertSizes, HeadDim};
-use super::traits::{Traits, VocabularyTraits, Words, means};
+use super::traits::{NotSpelled, Traits, VocabularyTraits, Words, means};
+use super::{Object, Shape};
 use crate::HfError;
 use crate::unread::Neutral;
+use serde_json::Value;
 use sluice::file::MetaValue;
 
 pub(super) const GEMMA4: Traits = Traits {
     globals: &[
         row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
         row("output_norm", "model.norm", &[n_embd]),
+        row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
         layered(
             "per_layer_token_embd",
             "model.embed_tokens_per_layer",
@@ -85,6 +87,10 @@ pub(super) const GEMMA4: Traits = Traits {
         Key::By(write_widths),
     ],
     mixers: |config, n_layer| listed_or_every(6, config, n_layer),
+    respell: respell_layers,
+    defaults: r#"{"rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}}}"#,
     sizes: &[
         ("global_head_dim", Some(512)),
         ("num_global_key_value_heads", Some(0)),
@@ -113,6 +119,44 @@ pub(super) const GEMMA4: Traits = Traits {
     vocabulary: VocabularyTraits::of(Words::Gemma4),
     ..Traits::TABLES
 };
+
+/// Sizes of experts count only if there are any. transformers 5 saves the sizes of layers without a window layer by
+/// layer.
+fn respell_layers(config: &mut Object) -> Result<(), NotSpelled> {
+    const KEY: &str = "per_layer_config";
+    if config.get("enable_moe_block") != Some(&Value::Bool(true)) {
+        config.retain(|key, _| {
+            !["num_experts", "top_k_experts", "moe_intermediate_size"].contains(&key.as_str())
+        });
+    }
+    let Some(Value::Object(layers)) = config.remove(KEY) else {
+        return Ok(());
+    };
+    let types = config.get("layer_types").and_then(Value::as_array);
+    let types = types.map(Vec::as_slice).unwrap_or_default();
+    let is_full = |layer: &usize| types[*layer] == "full_attention";
+    let own_of = |layer: usize| layers.get(&layer.to_string());
+    let own = (0..types.len()).find(is_full).and_then(own_of);
+    let is_same = (0..types.len()).all(|layer| own_of(layer) == own.filter(|_| is_full(&layer)));
+    let own = own.and_then(Value::as_object).cloned().unwrap_or_default();
+    let known = [
+        ("head_dim", "global_head_dim"),
+        ("num_key_value_heads", "num_global_key_value_heads"),
+    ];
+    let is_known = |key: &String| known.iter().any(|(from, _)| from == key);
+    if !is_same || types.is_empty() || !own.keys().all(is_known) {
+        let what = "is not the same two sizes for all layers of full attention, which gemma4 in GGUF implies".into();
+        return Err(NotSpelled { key: KEY, what });
+    }
+    for (from, to) in known {
+        // An absent size is that of the other layers.
+        let value = own.get(from).or_else(|| config.get(from)).cloned();
+        if let Some(value) = value {
+            config.insert(to.into(), value);
+        }
+    }
+    Ok(())
+}
 
 const fn layered(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
     row(to, from, shape).need(Need::Unless(|shape| n_embd_layer(shape) == 0))

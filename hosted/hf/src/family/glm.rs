@@ -7,7 +7,8 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
-use super::traits::{Traits, VocabularyTraits};
+use super::traits::{Traits, VocabularyTraits, means};
+use crate::unread::Neutral;
 
 pub(super) const GLM4: Traits = Traits {
     blocks: &[
@@ -27,6 +28,7 @@ pub(super) const GLM4: Traits = Traits {
         block(ATTENTION),
     ],
     keys: &[Key::Rotates(0.5)],
+    defaults: r#"{"attention_bias": true}"#,
     vocabulary: VocabularyTraits::with_roles(&[
         ("eos", "<|endoftext|>"),
         ("eot", "<|user|>"),
@@ -69,6 +71,8 @@ pub(super) const GLM4_MOE: Traits = Traits {
         ("use_qk_norm", Some(0)),
     ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
+    defaults: r#"{"norm_topk_prob": true}"#,
+    means: &[means("scoring_func", Neutral::Text(&["sigmoid"]))],
     nextn: Nextn::Counted,
     vocabulary: GLM_VOCABULARY,
     ..Traits::TABLES

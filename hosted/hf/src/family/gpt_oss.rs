@@ -34,14 +34,20 @@ pub(super) const GPT_OSS: Traits = Traits {
         truncates: false,
         ..RopeTraits::of_base(150_000.0)
     },
-    means: &[means("swiglu_limit", Neutral::Number(7.0))],
+    defaults: r#"{"rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": false, "original_max_position_embeddings": 4096}}"#,
+    means: &[
+        means("attention_bias", Neutral::On),
+        means("swiglu_alpha", Neutral::Number(1.702)),
+        means("swiglu_limit", Neutral::Number(7.0)),
+    ],
     ..Traits::TABLES
 };
 
 /// The experts of a layer: gate and up alternate in the rows of one tensor (in its columns if it is not MXFP4); down
 /// has its own.
 fn expert_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
-    let Model { shape, has, .. } = *model;
+    let Model { shape, dims, .. } = *model;
     let (n_embd, n_ff, n_expert) = (n_embd(shape), n_ff(shape), n_expert(shape));
     let from = format!("model.layers.{layer}.mlp.experts.");
     for (part, projection, start, step) in [
@@ -55,15 +61,18 @@ fn expert_tensors(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
             (n_ff, n_embd)
         };
         let blocks = format!("{from}{projection}_blocks");
-        let is_mxfp4 = has(&blocks);
+        let is_mxfp4 = dims(&blocks).is_some();
         let source = if is_mxfp4 {
             blocks
         } else {
             format!("{from}{projection}")
         };
         let name = format!("blk.{layer}.ffn_{part}_exps");
-        let dims = [n_expert, rows, columns];
-        let mut weight = one(&format!("{name}.weight"), &source, &dims);
+        let mut weight = one(
+            &format!("{name}.weight"),
+            &source,
+            &[n_expert, rows, columns],
+        );
         if is_mxfp4 {
             weight.source = vec![n_expert, step * rows, columns / 32, 16];
             weight.parts.push(format!("{from}{projection}_scales"));

@@ -151,6 +151,7 @@ pub(super) const GRANITE_SWA: Traits = Traits {
         })
     },
     has_windows: true,
+    is_tied: true,
     head_dim: HeadDim::Hidden,
     ..Traits::LLAMA_TABLES
 };
@@ -208,6 +209,7 @@ pub(super) const GRANITE_MOE_SWA: Traits = Traits {
     },
     sizes: &[("shared_intermediate_size", Some(0))],
     experts: ExpertSizes::Always(""),
+    is_tied: false,
     ..GRANITE_SWA
 };
 

@@ -54,6 +54,7 @@ fn write_alpha(out: &mut Description<'_>, default: f64) -> Result<(), HfError> {
     let Some(alpha) = out.rope.alpha(default)? else {
         return Ok(());
     };
+    out.rope.scaling().number(&["alpha"])?;
     let dim = f64::from(out.shape.head_dim);
     let n_ctx = out.config.count(&["max_position_embeddings"])?;
     let base = out.rope.base();

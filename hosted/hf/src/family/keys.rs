@@ -206,17 +206,7 @@ fn write_experts(out: &mut Description<'_>) -> Result<(), HfError> {
             out.set(to, n);
         }
     }
-    let wanted = match method {
-        Some("group_limited_greedy") => "softmax",
-        _ => "sigmoid",
-    };
-    let scores = config.find(&["scoring_func", "score_func"]);
-    let is_other = scores.is_some_and(|own| own != wanted);
-    if has_groups && method.is_some_and(|method| method != "greedy") && is_other {
-        let what = format!("selects groups of experts by {wanted}, but scoring_func differs");
-        return Err(config.error(&["topk_method"], &what));
-    }
-    let Some(scores) = scores else {
+    let Some(scores) = config.find(&["scoring_func", "score_func"]) else {
         return Ok(());
     };
     let number: u32 = match scores.as_str() {
@@ -250,6 +240,15 @@ pub(super) fn write_windows(out: &mut Description<'_>) -> Result<(), HfError> {
 pub(super) fn write_nextn(out: &mut Description<'_>) -> Result<(), HfError> {
     if out.shape.n_nextn > 0 {
         out.set("nextn_predict_layers", out.shape.n_nextn);
+    }
+    Ok(())
+}
+
+/// Writes the numbers of column pairs that rotate by time, height and width. In a text the three are equal.
+pub(super) fn write_sections(out: &mut Description<'_>, default: [i32; 4]) -> Result<(), HfError> {
+    let key = format!("{}.rope.dimension_sections", out.family.architecture);
+    if !out.header.contains(&key) {
+        out.header.set(&key, MetaValue::i32s(&default));
     }
     Ok(())
 }

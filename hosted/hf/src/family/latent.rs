@@ -1,7 +1,6 @@
 //! DeepSeek-V2 and V3, Kimi-K2 and GLM-4.7-Flash: attention to a latent vector, from which the keys and values of all
 //! heads are computed.
 
-use super::Shape;
 use super::context::narrow;
 use super::description::Description;
 use super::glm::GLM_VOCABULARY;
@@ -12,10 +11,12 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
-use super::traits::{Traits, means};
+use super::traits::{Means, NotSpelled, Traits, means};
 use super::wanted::Change;
+use super::{Object, Shape};
 use crate::HfError;
 use crate::unread::Neutral;
+use serde_json::Value;
 
 // Columns of a head that rotate, columns that do not, columns of its values; sizes of the latent vectors.
 
@@ -118,23 +119,57 @@ pub(super) const DEEPSEEK2: Traits = Traits {
     nextn: Nextn::Dropped,
     head_dim: HeadDim::Of(64),
     is_wrapped: true,
+    defaults: r#"{"scoring_func": "softmax"}"#,
     means: &[
-        means("rope_interleave", Neutral::On),
+        ROPE_INTERLEAVE,
         means(
             "topk_method",
-            Neutral::Text(&["greedy", "group_limited_greedy", "noaux_tc"]),
+            Neutral::Text(&["greedy", "group_limited_greedy"]),
         ),
+        means("scoring_func", Neutral::Text(&["softmax"])),
+        means("norm_topk_prob", Neutral::Off),
     ],
     ..Traits::TABLES
+};
+
+const ROPE_INTERLEAVE: Means = means("rope_interleave", Neutral::On);
+
+/// DeepSeek-V3 and Kimi: whatever config.json says of it, the class scores experts by sigmoid.
+pub(super) const DEEPSEEK3: Traits = Traits {
+    defaults: r#"{"scoring_func": "sigmoid", "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 8,
+        "topk_group": 4}"#,
+    means: &[
+        ROPE_INTERLEAVE,
+        means("topk_method", Neutral::Text(&["noaux_tc"])),
+        means("scoring_func", Neutral::Text(&["sigmoid"])),
+    ],
+    ..DEEPSEEK2
 };
 
 /// GLM-4.7-Flash.
 pub(super) const GLM4_MOE_LITE: Traits = Traits {
     nextn: Nextn::Counted,
+    respell: respell_layers,
     head_dim: HeadDim::IfGiven,
     vocabulary: GLM_VOCABULARY,
-    ..DEEPSEEK2
+    defaults: r#"{"scoring_func": "sigmoid", "norm_topk_prob": true, "routed_scaling_factor": 1.8}"#,
+    ..DEEPSEEK3
 };
+
+/// transformers 5 lists which layers have experts.
+fn respell_layers(config: &mut Object) -> Result<(), NotSpelled> {
+    const KEY: &str = "mlp_layer_types";
+    let Some(Value::Array(types)) = config.remove(KEY) else {
+        return Ok(());
+    };
+    let n_dense = types.iter().take_while(|ty| *ty == "dense").count();
+    if types[n_dense..].iter().any(|ty| ty != "sparse") {
+        let what = "is not some layers without experts and then layers with them".into();
+        return Err(NotSpelled { key: KEY, what });
+    }
+    config.insert("first_k_dense_replace".into(), n_dense.into());
+    Ok(())
+}
 
 /// One key head for all queries: the latent vector and the rotated columns.
 fn write_latent(out: &mut Description<'_>) -> Result<(), HfError> {
@@ -170,8 +205,9 @@ fn write_multiplier(out: &mut Description<'_>) -> Result<(), HfError> {
     let Some(all) = scaling.maybe_number(&["mscale_all_dim"])? else {
         return Ok(());
     };
-    let own = scaling.maybe_number(&["mscale"])?.unwrap_or(1.0);
-    if narrow(own).to_bits() != narrow(all).to_bits() {
+    let own = scaling.maybe_number(&["mscale"])?;
+    if own.map(|own| narrow(own).to_bits()) != Some(narrow(all).to_bits()) {
+        let own = own.map_or_else(|| "missing".into(), |own| own.to_string());
         let what = format!("is {own}, but deepseek2 in GGUF implies that of mscale_all_dim, {all}");
         return Err(scaling.error(&["mscale"], &what));
     }

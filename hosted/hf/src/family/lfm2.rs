@@ -153,6 +153,7 @@ pub(super) const LFM2_MOE: Traits = Traits {
                 from: "feed_forward.experts",
                 parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
                 width: n_embd,
+                may_be_turned: false,
             },
         ),
     ],

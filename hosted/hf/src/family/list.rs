@@ -2,7 +2,7 @@
 
 use super::{
     Family, Kind, bert, decoder, delta, encoders, ernie, gemma, gemma4, glm, gpt_oss, granite,
-    hunyuan, latent, lfm2, mamba, nomic, plain, sparse,
+    hunyuan, latent, lfm2, mamba, nomic, plain, sparse, vision,
 };
 
 /// Rows of `class, model_type => architecture, kind, traits`, and whether the row applies to a configuration.
@@ -72,15 +72,15 @@ pub(super) static FAMILIES: &[Family] = families! {
     "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text" => "qwen35moe", Table, delta::QWEN35_MOE;
     "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe" => "qwen35moe", Table, delta::QWEN35_MOE;
     "DeepseekV2ForCausalLM", "deepseek_v2" => "deepseek2", Table, latent::DEEPSEEK2;
-    "DeepseekV3ForCausalLM", "deepseek_v3" => "deepseek2", Table, latent::DEEPSEEK2;
-    "KimiVLForConditionalGeneration", "kimi_vl" => "deepseek2", Table, latent::DEEPSEEK2;
-    "KimiK25ForConditionalGeneration", "kimi_k25" => "deepseek2", Table, latent::DEEPSEEK2;
+    "DeepseekV3ForCausalLM", "deepseek_v3" => "deepseek2", Table, latent::DEEPSEEK3;
+    "KimiVLForConditionalGeneration", "kimi_vl" => "deepseek2", Table, latent::DEEPSEEK3;
+    "KimiK25ForConditionalGeneration", "kimi_k25" => "deepseek2", Table, latent::DEEPSEEK3;
     "Glm4MoeLiteForCausalLM", "glm4_moe_lite" => "deepseek2", Table, latent::GLM4_MOE_LITE;
     "GraniteMoeHybridForCausalLM", "granitemoehybrid" => "granitemoe", Table, mamba::GRANITE_HYBRID,
         if |config| mamba::all_attend(config) && mamba::uses_experts(config);
     "GraniteMoeHybridForCausalLM", "granitemoehybrid" => "granite", Table, mamba::GRANITE_HYBRID, if mamba::all_attend;
     "GraniteMoeHybridForCausalLM", "granitemoehybrid" => "granitehybrid", Table, mamba::GRANITE_HYBRID;
-    "NemotronHForCausalLM", "nemotron_h" => "nemotron_h_moe", Table, mamba::NEMOTRON_H_MOE, if mamba::uses_experts;
+    "NemotronHForCausalLM", "nemotron_h" => "nemotron_h_moe", Table, mamba::NEMOTRON_H_MOE, if mamba::lists_experts;
     "NemotronHForCausalLM", "nemotron_h" => "nemotron_h", Table, mamba::NEMOTRON_H;
     "GraniteSWAForCausalLM", "granite_swa" => "granite_swa", Table, granite::GRANITE_SWA;
     "GraniteMoeSWAForCausalLM", "granitemoe_swa" => "granite_swa", Table, granite::GRANITE_MOE_SWA;
@@ -91,12 +91,17 @@ pub(super) static FAMILIES: &[Family] = families! {
     "NomicBertModel", "nomic_bert" => "nomic-bert-moe", Table, nomic::NOMIC_MOE,
         if |config| config.find(&["moe_every_n_layers"]).is_some();
     "NomicBertModel", "nomic_bert" => "nomic-bert", Table, nomic::NOMIC;
+    "JinaEmbeddingsV3Model", "jina_embeddings_v3" => "jina-bert-v3", Table, nomic::JINA3;
     "JinaBertModel", "bert" => "jina-bert-v2", Table, nomic::JINA2;
     "JinaBertForMaskedLM", "bert" => "jina-bert-v2", Table, nomic::JINA2;
     "ModernBertModel", "modernbert" => "modern-bert", Table, encoders::MODERN_BERT;
     "ModernBertForMaskedLM", "modernbert" => "modern-bert", Table, encoders::MODERN_BERT;
     "ModernBertForSequenceClassification", "modernbert" => "modern-bert", Table, encoders::MODERN_BERT_RANK;
     "EuroBertModel", "eurobert" => "eurobert", Table, encoders::EUROBERT;
+    "Qwen2VLForConditionalGeneration", "qwen2_vl" => "qwen2vl", Table, vision::QWEN2_VL;
+    "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl" => "qwen2vl", Table, vision::QWEN2_VL;
+    "Qwen3VLForConditionalGeneration", "qwen3_vl" => "qwen3vl", Qwen3, vision::QWEN3_VL;
+    "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe" => "qwen3vlmoe", Table, vision::QWEN3_VL_MOE;
     "Gemma3TextModel", "gemma3_text" => "gemma-embedding", Table, encoders::GEMMA_EMBEDDING;
 };
 

@@ -1,6 +1,5 @@
 //! Granite 4 and Nemotron-H: Mamba-2 states in most layers, attention in a few.
 
-use super::Shape;
 use super::description::Description;
 use super::granite::{
     GRANITE_DENSE, GRANITE_EXPERTS, GRANITE_SCALES, GRANITE_SHARED, GRANITE_SHARED_KEY,
@@ -16,11 +15,12 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::NEXTN;
-use super::traits::{Means, Traits, means};
+use super::traits::{Means, NotSpelled, Traits, means};
 use super::wanted::{Change, Map};
+use super::{Object, Shape};
 use crate::HfError;
 use crate::config::Config;
-use crate::unread::Neutral;
+use crate::unread::{Neutral, is_one_of};
 use serde_json::Value;
 use sluice::file::MetaValue;
 
@@ -140,6 +140,14 @@ pub(super) const GRANITE_HYBRID: Traits = Traits {
         ("mamba_d_head", Some(64)),
     ],
     experts: ExpertSizes::Maybe(""),
+    // Without experts, the shared one is the feed-forward network.
+    n_ff: |config| {
+        let n_ff = config.count(&["intermediate_size"])?;
+        match config.maybe_whole(&["num_local_experts"])? {
+            None | Some(0) => config.count(&["shared_intermediate_size"]),
+            Some(_) => Ok(n_ff),
+        }
+    },
     head_dim: HeadDim::Hidden,
     mixers: with_states,
     means: &[
@@ -177,6 +185,7 @@ fn write_states(out: &mut Description<'_>) -> Result<(), HfError> {
 
 /// Models with states have no rotation; only the state limits their context.
 fn write_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
+    check_time_steps(out.config)?;
     let has_states = out.shape.mixers.contains(&Mixer::Recurrent);
     let kind = out.config.str("position_embedding_type");
     let is_rope = kind == Some("rope");
@@ -219,6 +228,7 @@ pub(super) const NEMOTRON_H: Traits = Traits {
         Key::By(write_widths),
     ],
     mixers: by_pattern,
+    respell: respell_nemotron,
     sizes: NEMOTRON_SIZES,
     activations: &["relu2"],
     head_dim: HeadDim::InKeys,
@@ -343,6 +353,7 @@ const NEMOTRON_EXPERTS: Experts = Experts {
         0 => n_embd(shape),
         n => n,
     },
+    may_be_turned: false,
 };
 
 const NEMOTRON_LATENT: &[Row] = &[
@@ -358,9 +369,45 @@ const NEMOTRON_LATENT: &[Row] = &[
     ),
 ];
 
+/// Whether a model has experts. transformers 5 writes their settings for every model.
+pub(super) fn lists_experts(config: &Config) -> bool {
+    names_experts(config.map()).unwrap_or_else(|| uses_experts(config))
+}
+
+/// Whether the pattern of layers has experts, if there is a pattern.
+fn names_experts(config: &Object) -> Option<bool> {
+    match config
+        .get("layers_block_type")
+        .or_else(|| config.get("hybrid_override_pattern"))?
+    {
+        Value::String(letters) => Some(letters.contains('E')),
+        Value::Array(words) => Some(words.iter().any(|word| word == "moe")),
+        _ => None,
+    }
+}
+
+/// transformers 5 saves no number of layers, and settings of experts that a model without them does not have.
+fn respell_nemotron(config: &mut Object) -> Result<(), NotSpelled> {
+    if let Some(n_layer) = config
+        .get("layers_block_type")
+        .and_then(Value::as_array)
+        .map(Vec::len)
+    {
+        config.entry("num_hidden_layers").or_insert(n_layer.into());
+    }
+    if names_experts(config) == Some(false) {
+        config.retain(|key, _| !is_one_of(OF_EXPERTS, key));
+    }
+    Ok(())
+}
+
+const OF_EXPERTS: &str = "\
+    moe_intermediate_size moe_latent_size moe_shared_expert_intermediate_size n_group n_routed_experts \
+    n_shared_experts norm_topk_prob num_experts_per_tok routed_scaling_factor topk_group";
+
 /// One letter per layer, or a list of words.
 fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
-    let keys = ["hybrid_override_pattern", "layers_block_type"];
+    let keys = ["layers_block_type", "hybrid_override_pattern"];
     let kinds: Vec<String> = match config.find(&keys) {
         Some(Value::String(letters)) => letters.chars().map(String::from).collect(),
         Some(Value::Array(words)) => {
@@ -376,7 +423,7 @@ fn by_pattern(config: &Config, n_layer: u32) -> Result<Vec<Mixer>, HfError> {
         other => Err(config.error(&keys, &format!("has the unknown value {other:?}"))),
     });
     let mixers = mixers.collect::<Result<Vec<_>, _>>()?;
-    check_len(config, keys[0], mixers.len(), n_layer)?;
+    check_len(config, "hybrid_override_pattern", mixers.len(), n_layer)?;
     Ok(mixers)
 }
 
@@ -385,10 +432,12 @@ fn write_no_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
     out.set("context_length", 1_u32 << 20);
     out.set("attention.key_length", out.shape.head_dim);
     out.set("attention.value_length", out.shape.head_dim);
-    let limit = out
-        .config
-        .find(&["time_step_limit"])
-        .and_then(Value::as_array);
+    check_time_steps(out.config)
+}
+
+/// Refuses limits of the time step, which the engine does not have; infinity is none.
+fn check_time_steps(config: &Config) -> Result<(), HfError> {
+    let limit = config.find(&["time_step_limit"]).and_then(Value::as_array);
     let is_none = limit.is_none_or(|limit| {
         let low = limit.first().and_then(Value::as_f64);
         let high = limit.get(1).and_then(Value::as_f64);
@@ -396,7 +445,7 @@ fn write_no_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
     });
     if !is_none {
         let what = "is a limit, which GGUF cannot express";
-        return Err(out.config.error(&["time_step_limit"], what));
+        return Err(config.error(&["time_step_limit"], what));
     }
     Ok(())
 }

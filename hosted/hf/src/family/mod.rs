@@ -34,6 +34,7 @@ mod shape;
 mod sparse;
 mod tensors;
 mod traits;
+mod vision;
 mod wanted;
 mod windows;
 
@@ -57,6 +58,8 @@ use crate::unread::short;
 use core::fmt;
 use serde_json::Value;
 use std::path::Path;
+
+type Object = serde_json::Map<String, Value>;
 
 /// One family of models.
 pub struct Family {
@@ -167,28 +170,44 @@ impl Family {
         &self.traits.vocabulary
     }
 
-    /// The configuration of the text model, which multimodal models nest inside another. The outer settings for tokens
-    /// and weights apply too.
+    /// The configuration of the text model, which multimodal models nest inside another, with the defaults of its class.
+    /// The outer settings for tokens and weights apply too.
     ///
     /// # Errors
     /// [`HfError::Config`]: the family is never a part of another model.
     pub fn text_config(&self, whole: Config) -> Result<Config, HfError> {
-        let Some(Value::Object(text)) = whole.map().get("text_config") else {
-            return Ok(whole);
+        let mut text = match whole.map().get("text_config") {
+            Some(Value::Object(text)) => text.clone(),
+            _ => return self.completed(&whole, whole.map().clone()),
         };
         if !self.traits.is_wrapped {
             let what = format!("is not supported in {}", self.class);
             return Err(whole.error(&["text_config"], &what));
         }
-        let mut text = text.clone();
         for (key, value) in whole.map() {
-            let counts = key.ends_with("_token_id")
-                || ["tie_word_embeddings", "quantization_config"].contains(&key.as_str());
-            if counts && !text.contains_key(key) {
+            let counts = key.ends_with("_token_id") || OUTER_KEYS.contains(&key.as_str());
+            // One of the two is enough; the weights show whether there is another output matrix.
+            let is_tied = key == "tie_word_embeddings" && value == &Value::Bool(true);
+            if counts && (is_tied || !text.contains_key(key)) {
                 text.insert(key.clone(), value.clone());
             }
         }
-        Ok(Config::new(whole.path(), text))
+        self.completed(&whole, text)
+    }
+
+    /// A configuration in the spelling of published files, with the defaults of the class for its absent keys.
+    fn completed(&self, whole: &Config, mut config: Object) -> Result<Config, HfError> {
+        (self.traits.respell)(&mut config)
+            .map_err(|error| whole.error(&[error.key], &error.what))?;
+        let defaults = serde_json::from_str::<Object>(self.traits.defaults);
+        for (key, value) in defaults.expect("traits hold JSON") {
+            // Both are names of one setting.
+            let is_given = key == "rope_parameters" && config.contains_key("rope_scaling");
+            if !is_given {
+                config.entry(key).or_insert(value);
+            }
+        }
+        Ok(Config::new(whole.path(), config))
     }
 
     /// A tensor's name without the prefix of the text model or the encoder; `None` for tensors of other parts.
@@ -302,6 +321,9 @@ fn half_name(inner: &str, n_layer: u32) -> Option<String> {
     };
     Some(format!("backbone.layers.{n_layer}.{rest}"))
 }
+
+/// Settings of a multimodal model that its text model shares.
+const OUTER_KEYS: [&str; 3] = words("tie_word_embeddings quantization_config vision_config");
 
 /// The parts of a multimodal model other than the text model.
 const WRAPPED_PARTS: [&str; 7] = words(

@@ -1,15 +1,15 @@
 //! Nomic and Jina encoders: BERT's layers with rotary embeddings or distance biases, with gates or experts.
 
-use super::Shape;
 use super::bert::GELU;
 use super::description::Description;
 use super::encoders::{ENCODER, three, two_ff, write_encoder};
 use super::keys::{Key, Or};
 use super::rope::RopeTraits;
 use super::rows::{Need, Row, bare, block, block_when, n_embd, n_expert, n_ff, n_vocab, row};
-use super::shape::ExpertSizes;
-use super::traits::{Traits, means};
+use super::shape::{ExpertSizes, HeadDim};
+use super::traits::{NotSpelled, Traits, means};
 use super::wanted::Change;
+use super::{Object, Shape};
 use crate::HfError;
 use crate::config::Config;
 use crate::unread::Neutral;
@@ -58,7 +58,9 @@ pub(super) const NOMIC: Traits = Traits {
         ]),
     ],
     keys: &[Key::By(write_nomic_context), Key::By(write_encoder)],
-    n_ff: |config| config.count(&["n_inner"]),
+    head_dim: HeadDim::Hidden,
+    n_ff: |config| config.count(&["n_inner", "intermediate_size"]),
+    respell: respell_nomic,
     sizes: &[("type_vocab_size", Some(2)), ("qkv_proj_bias", Some(0))],
     means: &[
         means("activation_function", Neutral::Text(&["swiglu"])),
@@ -75,9 +77,24 @@ pub(super) const NOMIC: Traits = Traits {
     ..ENCODER
 };
 
-/// config.json gives a context that the models were not trained for.
+/// The class of transformers 5 has another default base than the class of published files.
+fn respell_nomic(config: &mut Object) -> Result<(), NotSpelled> {
+    if !config.contains_key("n_inner") {
+        config.entry("rope_theta").or_insert(1000.0.into());
+    }
+    Ok(())
+}
+
+/// config.json of published files gives a context that the models were not trained for.
 fn write_nomic_context(out: &mut Description<'_>) -> Result<(), HfError> {
     let config = out.config;
+    if config.find(&["n_positions"]).is_none() {
+        out.set(
+            "context_length",
+            config.count(&["max_position_embeddings"])?,
+        );
+        return Ok(());
+    }
     let trained = config
         .maybe_count(&["max_trained_positions"])?
         .unwrap_or(2048);

@@ -6,8 +6,8 @@ use super::keys::{Key, N_VOCAB, Or, UNSCALED, write_windows};
 use super::mixers::{Mixer, all_but_every, listed, listed_or_every, only_every};
 use super::rope::{RopeTraits, WindowBase};
 use super::rows::{
-    ATTENTION, HEAD_NORMS, NORMS, PAIRED_ATTENTION, Row, SWIGLU, WIDE_NORMS, block, n_embd,
-    n_vocab, row,
+    ATTENTION, HEAD_NORMS, NORMS, Need, PAIRED_ATTENTION, Row, SWIGLU, WIDE_NORMS, block, is_tied,
+    n_embd, n_vocab, row,
 };
 use super::shape::HeadDim;
 use super::traits::{Traits, means};
@@ -35,8 +35,9 @@ fn write_temperature(out: &mut Description<'_>) -> Result<(), HfError> {
     let scaling = rope.scaling();
     let multiplier = scaling.number(&["mscale_all_dim"])?;
     let scale = scaling.number(&["llama_4_scaling_beta"])?;
-    let own = scaling.maybe_number(&["mscale"])?.unwrap_or(1.0);
-    if narrow(own).to_bits() != 1_f32.to_bits() {
+    let own = scaling.maybe_number(&["mscale"])?;
+    if own.is_none_or(|own| narrow(own).to_bits() != 1_f32.to_bits()) {
+        let own = own.map_or_else(|| "missing".into(), |own| own.to_string());
         let what = format!("is {own}, but mistral3 in GGUF implies 1");
         return Err(scaling.error(&["mscale"], &what));
     }
@@ -49,6 +50,10 @@ pub(super) const SMOLLM3: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
     keys: &[Key::By(check_fourth_layers)],
     is_tied: true,
+    rope: RopeTraits {
+        base: 2e6,
+        ..RopeTraits::DIVIDED
+    },
     ..Traits::LLAMA_TABLES
 };
 
@@ -91,7 +96,7 @@ pub(super) const OLMO3: Traits = Traits {
     has_windows: true,
     rope: RopeTraits {
         window: WindowBase::Always,
-        ..RopeTraits::PLAIN
+        ..RopeTraits::of_base(5e5)
     },
     ..OLMO2
 };
@@ -105,6 +110,7 @@ pub(super) const SEED_OSS: Traits = Traits {
         block(ATTENTION),
         block(SWIGLU),
     ],
+    defaults: r#"{"attention_bias": true}"#,
     ..Traits::TABLES
 };
 
@@ -150,6 +156,7 @@ pub(super) const COHERE2: Traits = Traits {
     globals: &[
         row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
         row("output_norm", "model.norm", &[n_embd]),
+        row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
     ],
     blocks: &[
         block(&[row("attn_norm", "input_layernorm", &[n_embd])]),

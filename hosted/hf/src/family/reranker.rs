@@ -32,10 +32,23 @@ pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     let labels = MetaValue::strings(&["yes", "no"].map(str::to_owned));
     out.set("classifier.output_labels", labels);
     let names = MetaValue::strings(&["rerank".to_owned()]);
-    out.header.set("tokenizer.chat_template.rerank", TEMPLATE);
+    let template = match out.family.architecture {
+        "qwen3vl" => VISION_TEMPLATE,
+        _ => TEMPLATE,
+    };
+    out.header.set("tokenizer.chat_template.rerank", template);
     out.header.set("tokenizer.chat_templates", names);
     Ok(())
 }
+
+/// The vision model has another instruction, and does not think.
+const VISION_TEMPLATE: &str = concat!(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct ",
+    "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n",
+    "<|im_start|>user\n<Instruct>: Given a search query, retrieve relevant candidates that answer the query.",
+    "<Query>:{query}\n<Document>:{document}<|im_end|>\n",
+    "<|im_start|>assistant\n",
+);
 
 const TEMPLATE: &str = concat!(
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct ",

@@ -141,6 +141,8 @@ impl RotarySettings {
         let name = scaling.str("rope_type").or_else(|| scaling.str("type"));
         let kind = match name {
             None | Some("default") => ScalingKind::None,
+            // An older name of the sections alone.
+            Some("mrope") if own_traits.has_sections => ScalingKind::None,
             Some("linear") if !accepts(ScalingKind::LongRope) => ScalingKind::Linear,
             // Phi-3's old names.
             Some("longrope" | "su" | "yarn") if accepts(ScalingKind::LongRope) => {

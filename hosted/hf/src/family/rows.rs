@@ -34,7 +34,7 @@ pub(super) enum Need {
     Always,
     IfThere,
     Never,
-    /// Required if this holds, optional otherwise.
+    /// Required if this holds, ignored otherwise.
     Where(fn(&Shape) -> bool),
     /// Required unless this holds; omitted if it does.
     Unless(fn(&Shape) -> bool),
@@ -56,6 +56,8 @@ pub(super) struct Experts {
     pub(super) parts: &'static [(&'static str, &'static str)],
     /// Input and output size.
     pub(super) width: Size,
+    /// Where all experts are in one tensor, its matrices may be transposed.
+    pub(super) may_be_turned: bool,
 }
 
 /// Gate, down and up under Mixtral's names.
@@ -63,6 +65,7 @@ pub(super) const MIXTRAL_EXPERTS: Experts = Experts {
     from: "block_sparse_moe.experts",
     parts: &[("gate", "w1"), ("down", "w2"), ("up", "w3")],
     width: n_embd,
+    may_be_turned: false,
 };
 
 /// Gate, down and up, under the names most families use.
@@ -74,6 +77,7 @@ pub(super) const EXPERTS: Experts = Experts {
         ("up", "up_proj"),
     ],
     width: n_embd,
+    may_be_turned: false,
 };
 
 pub(super) const fn row(to: &'static str, from: &'static str, shape: &'static [Size]) -> Row {
@@ -167,20 +171,22 @@ impl Row {
             wanted.change = (self.change)(shape);
             wanted.map = self.map;
             wanted.is_optional = is_optional;
+            wanted.is_ignored = is_optional && matches!(need, Need::Where(_));
             all.push(wanted);
         }
     }
 }
 
 impl Experts {
-    /// Adds the tensors of a layer's experts; `has` returns whether the folder has a tensor with that name.
+    /// Adds the tensors of a layer's experts; `dims` returns the dimensions of a tensor, if the folder has it.
     pub(super) fn add(
         &self,
         [to, from]: [&str; 2],
         shape: &Shape,
-        has: &dyn Fn(&str) -> bool,
+        dims: &dyn Fn(&str) -> Option<Vec<u64>>,
         all: &mut Vec<Wanted>,
     ) {
+        let has = |name: &str| dims(name).is_some();
         let (n_expert, width, n_ff) = (n_expert(shape), (self.width)(shape), n_ff_exp(shape));
         let from = format!("{from}{}", self.from);
         let end = |name: String| match has(&name) {
@@ -189,6 +195,12 @@ impl Experts {
         };
         let fused = end(format!("{from}.gate_up_proj"));
         let is_stacked = has(&fused);
+        // A square matrix does not show it, but one of the two is not square.
+        let (turned, down) = match n_ff == width {
+            true => ([n_expert, width, n_ff.saturating_mul(2)], fused.clone()),
+            false => ([n_expert, n_ff, width], end(format!("{from}.down_proj"))),
+        };
+        let is_turned = self.may_be_turned && dims(&down).is_some_and(|found| found == turned);
         for (part, projection) in self.parts {
             let [rows, columns] = match *part {
                 "down" => [width, n_ff],
@@ -205,13 +217,18 @@ impl Experts {
             }
             wanted.shape = vec![n_expert, rows, columns];
             wanted.source.clone_from(&wanted.shape);
+            let start = if *part == "up" { n_ff } else { 0 };
             if *part == "down" {
                 wanted.parts = vec![end(format!("{from}.{projection}"))];
             } else {
                 wanted.parts = vec![fused.clone()];
                 wanted.source[1] = rows.saturating_mul(2);
-                let start = if *part == "gate" { 0 } else { n_ff };
                 wanted.change = of_each(n_expert, [start, n_ff], n_ff.saturating_mul(2));
+            }
+            if is_turned {
+                wanted.source.swap(1, 2);
+                let (step, of) = (1, columns);
+                wanted.change = Change::Turned { start, step, of };
             }
             all.push(wanted);
         }

@@ -305,10 +305,7 @@ impl Shape {
         warnings: &mut Vec<String>,
     ) -> Result<(), HfError> {
         let keys = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
-        let said = match family.traits.nextn {
-            Nextn::Never => return Ok(()),
-            _ => config.maybe_whole(&keys)?,
-        };
+        let said = config.maybe_whole(&keys)?;
         let first = format!(".layers.{}.", self.n_layer);
         let number = |name: &str| -> Option<u32> {
             let rest = name.strip_prefix("mtp.layers.")?;

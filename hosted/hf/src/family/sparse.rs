@@ -1,7 +1,9 @@
 //! Decoders with experts.
 
 use super::Shape;
+use super::description::Description;
 use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
+use super::rope::RopeTraits;
 use super::rows::{
     ATTENTION, EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, Row, WIDE_NORMS, always, attention,
     bare, block, gated, is_sparse, n_embd, n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
@@ -9,6 +11,7 @@ use super::rows::{
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
 use super::windows;
+use crate::HfError;
 use crate::unread::Neutral;
 
 /// Columns of Qwen's shared expert.
@@ -38,7 +41,10 @@ pub(super) const QWEN_EXPERT_KEYS: [Key; 2] = [MAYBE_EXPERT_WIDTH, QWEN_SHARED_W
 pub(super) const QWEN2_MOE: Traits = Traits {
     blocks: &[
         block(NORMS),
-        block(&attention(Need::Always, Need::IfThere)),
+        block(&attention(
+            Need::Where(|shape| shape.size("qkv_bias") > 0),
+            Need::IfThere,
+        )),
         sparse(always, ROUTER, EXPERTS),
         block(QWEN_GATE),
         block(QWEN_SHARED),
@@ -49,7 +55,10 @@ pub(super) const QWEN2_MOE: Traits = Traits {
         Key::By(windows::in_early),
     ],
     has_windows: true,
-    sizes: &[("shared_expert_intermediate_size", Some(5632))],
+    sizes: &[
+        ("shared_expert_intermediate_size", Some(5632)),
+        ("qkv_bias", Some(1)),
+    ],
     experts: ExpertSizes::Always("moe_intermediate_size"),
     // The engine does not normalise.
     means: &[means("norm_topk_prob", Neutral::Off)],
@@ -123,7 +132,7 @@ pub(super) const MINIMAX_M2: Traits = Traits {
             "expert_feed_forward_length",
             Or::Missing,
         ),
-        Key::Count("rotary_dim", "rope.dimension_count", Or::Missing),
+        Key::By(write_rotation),
     ],
     experts: ExpertSizes::Always(""),
     means: &[
@@ -134,5 +143,20 @@ pub(super) const MINIMAX_M2: Traits = Traits {
         means("shared_intermediate_size", Neutral::Off),
         means("attn_type_list", Neutral::Number(1.0)),
     ],
+    rope: RopeTraits::of_base(5e6),
     ..Traits::TABLES
 };
+
+/// Columns of a head that rotate: a number in published files, a share in those of transformers 5.
+fn write_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
+    let (config, head_dim) = (out.config, out.shape.head_dim);
+    let given = config.maybe_count(&["rotary_dim"])?;
+    let share = f64::from(given.unwrap_or(head_dim)) / f64::from(head_dim);
+    let n_rot = out.rope.rotated(config, head_dim, share)?;
+    if let Some(given) = given.filter(|given| *given != n_rot) {
+        let what = format!("is {given}, but partial_rotary_factor gives {n_rot}");
+        return Err(config.error(&["rotary_dim"], &what));
+    }
+    out.set("rope.dimension_count", n_rot);
+    Ok(())
+}

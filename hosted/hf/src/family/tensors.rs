@@ -8,15 +8,23 @@ use super::{Family, Shape};
 pub(super) struct Model<'a> {
     pub(super) family: &'a Family,
     pub(super) shape: &'a Shape,
-    /// Whether the folder has a tensor with this name.
-    pub(super) has: &'a dyn Fn(&str) -> bool,
+    /// The dimensions of the folder's tensor with this name, if it has one.
+    pub(super) dims: &'a dyn Fn(&str) -> Option<Vec<u64>>,
 }
 
 /// All tensors of a model. The experts of a layer are together, in the order in which llama.cpp's
-/// converter writes them. `has` returns whether the folder has a tensor.
+/// converter writes them. `dims` returns the dimensions of a tensor of the folder, if it has it.
 #[must_use]
-pub fn all_tensors(family: &Family, shape: &Shape, has: &dyn Fn(&str) -> bool) -> Vec<Wanted> {
-    let model = Model { family, shape, has };
+pub fn all_tensors(
+    family: &Family,
+    shape: &Shape,
+    dims: &dyn Fn(&str) -> Option<Vec<u64>>,
+) -> Vec<Wanted> {
+    let model = Model {
+        family,
+        shape,
+        dims,
+    };
     let traits = family.traits;
     let mut all = Vec::new();
     if let Some(answers) = shape.answers {
@@ -56,7 +64,7 @@ pub(super) fn layer(model: &Model<'_>, layer: u32, all: &mut Vec<Wanted>) {
             row.add(names, model.shape, all);
         }
         if let Some(experts) = &block.experts {
-            experts.add(names, model.shape, model.has, all);
+            experts.add(names, model.shape, model.dims, all);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How a family's tensors and metadata differ from Llama's.
 
+use super::Object;
 use super::description::Description;
 use super::keys::{self, Key};
 use super::mixers::{self, Mixer};
@@ -59,6 +60,10 @@ pub(crate) struct Traits {
     pub(super) write: fn(&mut Description<'_>) -> Result<(), HfError>,
     /// The family's own keys.
     pub(super) keys: &'static [Key],
+    /// Turns what transformers 5 saves into the spelling of published files.
+    pub(super) respell: fn(&mut Object) -> Result<(), NotSpelled>,
+    /// What transformers' class takes for absent keys where the engine takes something else: a JSON object.
+    pub(super) defaults: &'static str,
     /// Values that config.json keys must have, because the engine assumes them.
     pub(super) means: &'static [Means],
     /// Accepted activations of the feed-forward network, by config.json's names.
@@ -91,6 +96,8 @@ impl Traits {
         vocabulary: VocabularyTraits::PLAIN,
         write: keys::write,
         keys: &[],
+        respell: |_| Ok(()),
+        defaults: "{}",
         means: &[],
         activations: &["silu", "swish"],
     };
@@ -101,6 +108,12 @@ impl Traits {
         rope: RopeTraits::DIVIDED,
         ..Self::TABLES
     };
+}
+
+/// A setting of transformers 5 that published files have no spelling for.
+pub(super) struct NotSpelled {
+    pub(super) key: &'static str,
+    pub(super) what: String,
 }
 
 /// How a family's vocabulary differs from what its files say.

@@ -17,6 +17,8 @@ pub struct Wanted {
     pub map: Map,
     /// Whether the folder may lack it.
     pub is_optional: bool,
+    /// Whether the model does not have it according to config.json: transformers ignores it, too.
+    pub is_ignored: bool,
 }
 
 impl Wanted {
@@ -112,5 +114,6 @@ pub(super) fn one(name: &str, source: &str, shape: &[u64]) -> Wanted {
         change: Change::None,
         map: Map::Same,
         is_optional: false,
+        is_ignored: false,
     }
 }

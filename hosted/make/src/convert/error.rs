@@ -75,6 +75,9 @@ pub enum ConvertError {
     /// A malformed tokenizer.model.
     #[error("{}: {error}", path.display())]
     Pieces { path: PathBuf, error: PiecesError },
+    /// A file that the engine would refuse to open.
+    #[error("{}: the file would not open: {reason}", path.display())]
+    WouldNotOpen { path: PathBuf, reason: String },
     /// Numbers that the type cannot hold.
     #[error("tensor {tensor}, from row {row} on: {error}")]
     Numbers {

@@ -36,6 +36,8 @@ pub(super) struct Parts {
     pub(super) map: Map,
     /// Number of rows that stay together: of a head, or of an expert.
     pub(super) unit: u64,
+    /// Columns of the source's rows.
+    pub(super) width: u64,
 }
 
 /// One tensor of the folder.
@@ -70,6 +72,8 @@ pub(super) struct Layout<'w> {
     pub(super) sources: Vec<Source>,
     /// Which tensors of the folder have been used: one may be the source of two.
     used: Vec<bool>,
+    /// Tensors that the model does not have according to config.json.
+    ignored: Vec<usize>,
     /// Rows and columns that share a scale, if config.json gives them.
     scale_block: Option<[u64; 2]>,
 }
@@ -104,12 +108,15 @@ impl<'w> Layout<'w> {
             header,
             sources: Vec::new(),
             used: vec![false; weights.tensors.len()],
+            ignored: Vec::new(),
             scale_block,
         }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+    /// The dimensions of a tensor, by the family's name.
+    pub(super) fn dims(&self, name: &str) -> Option<Vec<u64>> {
+        let place = *self.places.get(name)?;
+        Some(self.weights.tensors[place].entry.shape.clone())
     }
 
     /// Adds computed vectors.
@@ -134,6 +141,11 @@ impl<'w> Layout<'w> {
             let Some(last) = self.check(folder, &tensor)? else {
                 continue;
             };
+            if tensor.is_ignored {
+                self.used[last] = true;
+                self.ignored.push(last);
+                continue;
+            }
             // If each expert has its own tensors, the stacks of a layer's experts are complete at the same time.
             let group = tensor.parts.len() > 1;
             ordered.insert((last, rank), (group, tensor));
@@ -207,7 +219,13 @@ impl<'w> Layout<'w> {
         match tensor.entry.dtype {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 if !is_blocks => Ok(()),
             Dtype::U8 if is_blocks => Ok(()),
-            Dtype::F8_E4M3 if Scale::names(part).iter().any(|name| self.has(name)) => Ok(()),
+            Dtype::F8_E4M3
+                if Scale::names(part)
+                    .iter()
+                    .any(|name| self.places.contains_key(name)) =>
+            {
+                Ok(())
+            }
             dtype => Err(ConvertError::UnsupportedDtype {
                 path: self.weights.path_of(tensor).into(),
                 tensor: tensor.entry.name.clone(),
@@ -272,26 +290,41 @@ impl<'w> Layout<'w> {
         Scale::read(self.weights, tensor, scale, self.scale_block).map(Some)
     }
 
-    /// Checks the unused tensors: empty ones, and ones that the engine computes itself, are dropped; a separate output
-    /// matrix of a model with tied embeddings is dropped, with a warning if it differs; anything else is an error.
-    pub(super) fn check_rest(
-        &self,
-        family: &Family,
-        is_tied: bool,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), ConvertError> {
-        let rest = self.places.iter().filter(|(_, place)| !self.used[**place]);
-        let rest = rest.filter(|(name, place)| {
-            let shape = &self.weights.tensors[**place].entry.shape;
-            !shape.contains(&0) && !COMPUTED.iter().any(|end| name.ends_with(end))
-        });
-        let mut rest: Vec<_> = rest.map(|(name, &place)| (place, name.as_str())).collect();
-        if is_tied && let Some(head) = rest.iter().position(|(_, name)| *name == "lm_head.weight") {
-            let (place, _) = rest.swap_remove(head);
-            self.check_head(place, warnings)?;
+    /// Says which tensors are left out because of config.json.
+    pub(super) fn warn_of_ignored(&self, warnings: &mut Vec<String>) {
+        if let Some(&first) = self.ignored.first() {
+            let name = &self.weights.tensors[first].entry.name;
+            warnings.push(format!(
+                "{} biases are omitted, such as {name}: the model has none according to config.json \
+                 (attention_bias, mlp_bias, qkv_bias)",
+                self.ignored.len()
+            ));
         }
-        match rest.into_iter().min() {
-            Some((place, _)) => {
+    }
+
+    /// Whether the folder has an output matrix other than the embedding: transformers uses it, tied or not.
+    pub(super) fn has_own_head(&self) -> Result<bool, ConvertError> {
+        let Some(&head) = self.places.get(HEAD) else {
+            return Ok(false);
+        };
+        match EMBEDDINGS.iter().find_map(|name| self.places.get(*name)) {
+            Some(&embedding) => Ok(!self.weights.are_equal(head, embedding)?),
+            None => Ok(true),
+        }
+    }
+
+    /// Checks the unused tensors: empty ones, ones that the engine computes itself, and the output matrix of a model
+    /// with tied embeddings, which is equal to them, are dropped; anything else is an error.
+    pub(super) fn check_rest(&self, family: &Family, is_tied: bool) -> Result<(), ConvertError> {
+        let rest = self.places.iter().filter(|(name, place)| {
+            let shape = &self.weights.tensors[**place].entry.shape;
+            let is_dropped = shape.contains(&0)
+                || is_tied && *name == HEAD
+                || COMPUTED.iter().any(|end| name.ends_with(end));
+            !self.used[**place] && !is_dropped
+        });
+        match rest.map(|(_, place)| *place).min() {
+            Some(place) => {
                 let tensor = &self.weights.tensors[place];
                 Err(ConvertError::ExtraTensor {
                     path: self.weights.path_of(tensor).into(),
@@ -302,23 +335,11 @@ impl<'w> Layout<'w> {
             None => Ok(()),
         }
     }
-
-    fn check_head(&self, head: usize, warnings: &mut Vec<String>) -> Result<(), ConvertError> {
-        let embedding = self.places.get("model.embed_tokens.weight");
-        let is_same = match embedding {
-            Some(&embedding) => self.weights.are_equal(head, embedding)?,
-            None => false,
-        };
-        if !is_same {
-            warnings.push(
-                "lm_head.weight is omitted: according to config.json the embedding is also the output matrix \
-                 (tie_word_embeddings), but the two differ; set it to false to use the head"
-                    .into(),
-            );
-        }
-        Ok(())
-    }
 }
+
+/// The families' names of the output matrix and of the embedding.
+const HEAD: &str = "lm_head.weight";
+const EMBEDDINGS: [&str; 2] = ["model.embed_tokens.weight", "backbone.embeddings.weight"];
 
 /// Suffixes of tensors that the engine computes itself, and of scales for 8-bit activations, which it does not use.
 const COMPUTED: [&str; 8] = words(
@@ -350,5 +371,6 @@ fn arrange(wanted: &Wanted, parts: Vec<Part>) -> Parts {
         change: wanted.change.clone(),
         map: wanted.map,
         unit,
+        width: wanted.source.last().copied().unwrap_or(columns),
     }
 }

@@ -9,7 +9,9 @@ use super::types::{FloatType, TypeOf};
 use super::vocabulary::{Rules, TokenizerFiles, Vocabulary};
 use super::{ConvertError, naming};
 use core::fmt;
+use sluice::check_header;
 use sluice::file::GgufHeader;
+use sluice_core::gguf::Gguf;
 use sluice_hf::{
     Config, Description, Family, HfError, RotarySettings, Shape, Words, all_tensors, check_config,
     read_dense, read_json, scale_block,
@@ -81,13 +83,15 @@ fn read_shape(
 fn write_names(
     header: &mut GgufHeader,
     folder: &Path,
-    name: Option<&str>,
+    options: &Options<'_>,
     generation: &Config,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     header.set("general.type", "model");
     write_sampling(header, generation, warnings);
-    let name = name.map_or_else(|| naming::title(folder), str::to_owned);
+    let name = options
+        .name
+        .map_or_else(|| naming::title(folder), str::to_owned);
     header.set("general.name", name.as_str());
     header.set("general.size_label", size_label(header).as_str());
     if let Some(license) = naming::license(folder)? {
@@ -131,7 +135,7 @@ impl Conversion {
         let rope = RotarySettings::read(family, &config)?;
         let mut weights = Weights::open(folder)?;
         let files = TokenizerFiles::read(folder)?;
-        let shape = read_shape(folder, family, &config, &files, &mut weights, &mut warnings)?;
+        let mut shape = read_shape(folder, family, &config, &files, &mut weights, &mut warnings)?;
         let generation = read_generation(folder, &mut warnings)?;
 
         let mut header = GgufHeader::new();
@@ -140,28 +144,23 @@ impl Conversion {
         let block = scale_block(&config)?;
         let n_layer = shape.n_layer;
         let mut layout = Layout::new(&weights, header, family, n_layer, block, &mut warnings);
+        use_own_head(&layout, &mut shape, &mut warnings)?;
         let guessed = FloatType::of(&weights);
         let guessed_type = |name: &str, dims: &[u64]| guessed.type_of(name, dims);
-        let (file_type, type_of) = options
-            .types
-            .unwrap_or((guessed.file_type(), &guessed_type));
+        let types = (guessed.file_type(), &guessed_type as &TypeOf<'_>);
+        let (file_type, type_of) = options.types.unwrap_or(types);
         layout.add_numbers(factors);
-        let all = all_tensors(family, &shape, &|name| layout.has(name));
+        let all = all_tensors(family, &shape, &|name| layout.dims(name));
         layout.place(folder, all, type_of)?;
-        layout.check_rest(family, shape.is_tied, &mut warnings)?;
+        layout.warn_of_ignored(&mut warnings);
+        layout.check_rest(family, shape.is_tied)?;
         let Layout {
             mut header,
             sources,
             ..
         } = layout;
 
-        write_names(
-            &mut header,
-            folder,
-            options.name,
-            &generation,
-            &mut warnings,
-        )?;
+        write_names(&mut header, folder, options, &generation, &mut warnings)?;
         Description {
             folder,
             family,
@@ -187,6 +186,7 @@ impl Conversion {
         files.check_rest(&mut warnings)?;
         rope.check_rest(family, &mut warnings)?;
         check_config(&config, family.architecture, &mut warnings)?;
+        check_opens(folder, &header)?;
         Ok(Self {
             weights,
             header,
@@ -206,6 +206,32 @@ impl Conversion {
     pub const fn header(&self) -> &GgufHeader {
         &self.header
     }
+}
+
+/// Uses an output matrix that differs from the embedding, although the two are tied by config.json.
+fn use_own_head(
+    layout: &Layout<'_>,
+    shape: &mut Shape,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    if shape.is_tied && layout.has_own_head()? {
+        shape.is_tied = false;
+        let what = "lm_head.weight is the output matrix, since it differs from the embedding, although config.json \
+                    says that they are one (tie_word_embeddings)";
+        warnings.push(what.into());
+    }
+    Ok(())
+}
+
+/// Whether the engine can open the file, before the weights are written.
+fn check_opens(folder: &Path, header: &GgufHeader) -> Result<(), ConvertError> {
+    let bytes = header.bytes();
+    let gguf = Gguf::parse(&bytes, header.file_bytes()).map_err(|error| error.to_string());
+    gguf.and_then(|gguf| check_header(&gguf))
+        .map_err(|reason| ConvertError::WouldNotOpen {
+            path: folder.into(),
+            reason,
+        })
 }
 
 /// Version of the layout of quantised blocks; 2 since 2023 (`GGML_QNT_VERSION`).

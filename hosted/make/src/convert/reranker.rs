@@ -18,10 +18,12 @@ pub(super) fn is_reranker(folder: &Path, config: &Config) -> Result<bool, Conver
     let names = [&*name, config.str("_name_or_path").unwrap_or_default()];
     let mut names = names.iter().map(|name| name.to_lowercase());
     let class = config.find(&["architectures"]).map(ToString::to_string);
-    Ok(card.contains("# qwen3-reranker")
-        || names.any(|name| name.contains("qwen3-reranker"))
+    Ok(NAMES.iter().any(|name| card.contains(&format!("# {name}")))
+        || names.any(|own| NAMES.iter().any(|name| own.contains(name)))
         || class.is_some_and(|class| class.contains("SequenceClassification")))
 }
+
+const NAMES: [&str; 2] = ["qwen3-reranker", "qwen3-vl-reranker"];
 
 /// The IDs of the two answers, yes and no.
 pub(super) fn answers(json: Option<&TokenizerJson>, n_vocab: u32) -> Result<[u64; 2], String> {

@@ -163,9 +163,9 @@ impl Conversion {
                     buffers.runs.push((0, n_rows));
                 }
             }
-            Change::Turned { step, of, .. } => {
+            Change::Turned { of, .. } => {
                 let (first, n) = (row / parts.unit, n_rows / parts.unit);
-                self.read_source(part, first * of, n * of, step * parts.unit, buffers)?;
+                self.read_source(part, first * of, n * of, parts.width, buffers)?;
             }
         }
         let (x, out) = (&buffers.numbers, &mut buffers.rows);
@@ -296,7 +296,7 @@ fn pick(x: &[f32], runs: &[(u64, u64)], columns: u64, out: &mut Vec<f32>) {
 /// Columns of matrices of `of` rows become rows.
 fn turn(x: &[f32], parts: &Parts, [start, step, of]: [u64; 3], out: &mut Vec<f32>) {
     let fits = |n: u64| usize::try_from(n).expect("the rows are in memory");
-    let width = fits(step * parts.unit);
+    let width = fits(parts.width);
     for matrix in x.chunks_exact(width * fits(of)) {
         for row in 0..fits(parts.unit) {
             let column = matrix.iter().skip(fits(start) + row * fits(step));

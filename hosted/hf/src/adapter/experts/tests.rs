@@ -19,6 +19,7 @@ fn apart(part: &str, projection: &str, dims: [u64; 2]) -> Wanted {
         change: Change::None,
         map: Map::Same,
         is_optional: false,
+        is_ignored: false,
     }
 }
 
