@@ -29,19 +29,19 @@ class Format:
     def template(self) -> str:
         """The format as a template."""
         inner, outer = any(self.first), self.system
-        before, behind = self.first if inner else outer
-        system = f"{_text(before)} + message.content + {_text(behind)}"
+        before, after = self.first if inner else outer
+        system = f"{_text(before)} + message.content + {_text(after)}"
         text = "{% set ns = namespace(first='', told=false) %}"
         if self.default:
-            default = _text(before + self.default + behind)
+            default = _text(before + self.default + after)
             text += "{% for message in messages %}{% if message.role == 'system' %}{% set ns.told = true %}{% endif %}"
             text += "{% endfor %}{% if not ns.told %}{{ " + default + " }}{% endif %}"
         text += "{% for message in messages %}{% if message.role == 'system' %}"
         text += "{% set ns.first = ns.first + " + system + " %}" if inner else "{{ " + system + " }}"
-        for role, (before, behind) in (("user", self.user), ("assistant", self.assistant)):
+        for role, (before, after) in (("user", self.user), ("assistant", self.assistant)):
             text += "{% elif message.role == '" + role + "' %}{{ " + _text(before) + " + "
             text += "ns.first + " if inner and role == "user" else ""
-            text += "message.content + " + _text(behind) + " }}"
+            text += "message.content + " + _text(after) + " }}"
             text += "{% set ns.first = '' %}" if inner and role == "user" else ""
         text += "{% else %}{{ raise_exception('this chat format has no ' + message.role) }}{% endif %}{% endfor %}"
         if inner:
