@@ -211,6 +211,9 @@ impl Session {
         let mut entries = Vec::new();
         let mut text_of = Vec::new();
         let adapter = self.own_adapter();
+        for (text, (slot, _)) in texts.iter().zip(&slots) {
+            self.fit_slot(*slot, text.len())?;
+        }
         for (index, (text, (slot, _))) in texts.iter().zip(&slots).enumerate() {
             for (i, (position, &token)) in (0u32..).zip(text).enumerate() {
                 let wants = match pooling.reads(i, text.len()) {

@@ -78,6 +78,7 @@ impl Session {
         for (c, chunk) in chunks.iter().enumerate() {
             self.with_state(|state| state.clear(slot))
                 .map_err(EngineError::from)?;
+            self.fit_slot(slot, chunk.len())?;
             for (start, part) in (0..).step_by(n_batch).zip(chunk.chunks(n_batch)) {
                 let mut batch = batch(slot, part, start, skipped);
                 let adapter = self.own_adapter();

@@ -270,6 +270,7 @@ pub fn logits(
     ids: &[u32],
     chunk: usize,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
+    engine.fit(0, ids.len())?;
     let mut all = Vec::new();
     for (i, ids) in ids.chunks(chunk).enumerate() {
         all.extend(step(engine, &entries(ids, 0, i * chunk))?);

@@ -9,6 +9,7 @@
 
 use sluice_core::engine::{Engine, EngineLimits, Wants};
 use sluice_core::kernels::{KernelTable, KvType};
+use sluice_core::model::LongRope;
 use sluice_core::state::Identity;
 use sluice_tests::goldens::{self, Golden};
 use sluice_tests::run::{self, Room, Weights};
@@ -215,6 +216,14 @@ fn limits(n_workers: usize, kv_type: KvType) -> EngineLimits {
     }
 }
 
+/// As [`limits`], for tests that put entries of texts of any length into a step.
+fn pinned(n_workers: usize, kv_type: KvType) -> EngineLimits {
+    EngineLimits {
+        longrope: LongRope::Long,
+        ..limits(n_workers, kv_type)
+    }
+}
+
 #[test]
 fn golden_models_have_the_recorded_hashes() {
     let mut wrong = Vec::new();
@@ -358,7 +367,7 @@ fn the_rest_of_a_batch_changes_no_bit() {
         let mut bench = Bench::read(golden, &folder);
         let ids = golden.ids;
         let others: Vec<u32> = ids.iter().rev().copied().collect();
-        let limits = limits(2, KvType::F16);
+        let limits = pinned(2, KvType::F16);
         bench.with(run::table(), &limits, |engine| {
             let alone = run::logits(engine, ids, 600).unwrap();
             let other = run::step(engine, &run::entries(&others, 1, 0)).unwrap();
@@ -406,7 +415,7 @@ fn which_entries_want_outputs_changes_no_bit() {
         let ids = long_ids(bench.n_vocab());
         let (first, second) = (&ids[..=N], &ids[100..=100 + N]);
         let table = run::table();
-        let alone = bench.with(table, &limits(1, KvType::F16), |engine| {
+        let alone = bench.with(table, &pinned(1, KvType::F16), |engine| {
             [0, 1].map(|s| {
                 let ids = [first, second][s as usize];
                 run::step(engine, &run::entries(ids, s, 0)).unwrap()
@@ -420,7 +429,7 @@ fn which_entries_want_outputs_changes_no_bit() {
         let mixed: Vec<_> = (0..2 * N).map(|i| queue[i % 2 * N + i / 2]).collect();
         for (n_workers, batch) in [(1, &queue), (2, &mixed), (3, &queue), (5, &mixed)] {
             for wanted in patterns {
-                bench.with(table, &limits(n_workers, KvType::F16), |engine| {
+                bench.with(table, &pinned(n_workers, KvType::F16), |engine| {
                     let mut batch = batch.clone();
                     for (i, entry) in batch.iter_mut().enumerate() {
                         if !wanted(i) {
@@ -457,13 +466,13 @@ fn a_few_outputs_after_a_long_context_keep_their_bits() {
         let ids = long_ids(bench.n_vocab()).repeat(2);
         let (ids, second) = (&ids[..630], &ids[40..60]);
         let table = run::table();
-        let expected = bench.with(table, &limits(1, KvType::F16), |engine| {
+        let expected = bench.with(table, &pinned(1, KvType::F16), |engine| {
             let long = run::logits(engine, ids, 600).unwrap();
             let short = run::step(engine, &run::entries(second, 1, 0)).unwrap();
             [long, short].map(|rows| rows.last().unwrap().clone())
         });
         for n_workers in [1, 2, 3, 5, 7] {
-            bench.with(table, &limits(n_workers, KvType::F16), |engine| {
+            bench.with(table, &pinned(n_workers, KvType::F16), |engine| {
                 let (before, last) = ids.split_at(590);
                 run::logits(engine, before, 590).unwrap();
                 let mut batch = run::entries(last, 0, before.len());
@@ -533,26 +542,58 @@ fn keys_that_cannot_be_turned_back_do_not_move() {
     });
 }
 
-/// Beyond the original context a longrope model is another one, also to a saved cache.
+/// A text is computed with the divisors for its length, whatever the context and the steps: the original context of
+/// this model is 16 tokens.
 #[test]
-fn longrope_follows_the_context() {
-    let Some((golden, mut bench)) = Bench::open("phi3-short") else {
-        return;
-    };
-    let mut run = |n_ctx| {
+fn longrope_follows_the_length_of_the_text() {
+    let (golden, mut bench) = Bench::open("phi3-long").unwrap();
+    let mut run = |n_ctx, longrope, n_tokens: usize, chunk| {
         let limits = EngineLimits {
             n_outputs: 64,
+            longrope,
             ..EngineLimits::single(n_ctx, 1)
         };
+        let ids = &golden.ids[..n_tokens];
         bench.with(run::table(), &limits, |engine| {
-            let hash = run::hash(&run::logits(engine, golden.ids, 64).unwrap());
-            (hash, engine.model().is_long())
+            run::hash(&run::logits(engine, ids, chunk).unwrap())
         })
     };
-    let (short, at_the_limit, long) = (run(64), run(4096), run(4097));
-    assert_eq!(short, at_the_limit);
-    assert_ne!(short.0, long.0);
-    assert!(!short.1 && long.1);
+    for n_tokens in [3, 16, 17, 40] {
+        let own = run(n_tokens, LongRope::ByLength, n_tokens, n_tokens);
+        assert_eq!(own, run(4096, LongRope::ByLength, n_tokens, 5));
+        let is_long = n_tokens > 16;
+        let short = run(64, LongRope::Short, n_tokens, n_tokens);
+        let long = run(64, LongRope::Long, n_tokens, n_tokens);
+        assert_eq!(
+            (own == short, own == long),
+            (!is_long, is_long),
+            "{n_tokens}"
+        );
+    }
+}
+
+/// A text that passes the original context is read again once; then it is as if it had been read at once.
+#[test]
+fn a_longrope_text_that_becomes_long_is_read_again() {
+    let (golden, mut bench) = Bench::open("phi3-long").unwrap();
+    bench.with(run::table(), &limits(1, KvType::F16), |engine| {
+        let whole = run::logits(engine, &golden.ids[..20], 64).unwrap();
+        engine.state_mut().clear(0).unwrap();
+        run::logits(engine, &golden.ids[..16], 64).unwrap();
+        let next = run::entries(&golden.ids[16..17], 0, 16);
+        let refused = run::step(engine, &next).unwrap_err().to_string();
+        assert!(
+            refused.contains("not prepared for a text of this length"),
+            "{refused}"
+        );
+        assert!(engine.fit(0, 17).unwrap() && engine.state().is_empty(0));
+        run::step(engine, &run::entries(&golden.ids[..17], 0, 0)).unwrap();
+        // It stays long, and a copy of it is.
+        assert!(!engine.fit(0, 20).unwrap());
+        engine.state_mut().fork(0, 1).unwrap();
+        let rows = run::step(engine, &run::entries(&golden.ids[17..20], 1, 17)).unwrap();
+        assert_eq!(run::hash(&rows), run::hash(&whole[17..]));
+    });
 }
 
 #[test]

@@ -338,13 +338,7 @@ impl State {
         }
         let first = self.n_history;
         self.history[first..][..n_prompt].copy_from_slice(&self.prompt[..n_prompt]);
-        let mut next = None;
-        let (mut done, n_batch) = (0, self.engine.limits().n_batch);
-        while done < n_prompt {
-            let n = n_batch.min(n_prompt - done);
-            done += n;
-            next = self.step(stop, n, done == n_prompt && n_predict > 0)?;
-        }
+        let mut next = self.read(stop, first + n_prompt, n_predict > 0)?;
         let mut detokenizer = Detokenizer::continuing();
         let mut wants_more = true;
         let mut n_generated = 0;
@@ -362,7 +356,7 @@ impl State {
             }
             if wants_more {
                 self.history[self.n_history] = token;
-                next = self.step(stop, 1, true)?;
+                next = self.read(stop, self.n_history + 1, true)?;
             }
         }
         detokenizer.finish(|piece| wants_more = wants_more && each(piece));
@@ -371,6 +365,20 @@ impl State {
         }
         let what = &format_args!("cancelled by the callback after {n_generated} generated tokens");
         Err(Failure::new(Status::SLUICE_CORE_CANCELLED, what))
+    }
+
+    /// Reads the history up to `end`, again from its beginning where its length asks for it, and draws the next token if
+    /// requested.
+    fn read(&mut self, stop: &StopFlag, end: usize, wants: bool) -> Result<Option<u32>, Failure> {
+        if self.engine.fit(0, end).map_err(failed)? {
+            self.n_history = 0;
+        }
+        let (mut next, n_batch) = (None, self.engine.limits().n_batch);
+        while self.n_history < end {
+            let n = n_batch.min(end - self.n_history);
+            next = self.step(stop, n, self.n_history + n == end && wants)?;
+        }
+        Ok(next)
     }
 
     /// Runs a step over the next `n` tokens of the history on all cores, and draws the next token

@@ -103,6 +103,8 @@ pub enum EngineError {
         position: u32,
         expected: usize,
     },
+    /// Entry `entry` makes a longrope model's text longer than its divisors are for ([`super::Engine::fit`]).
+    NotFitted { entry: usize, sequence: u32 },
     /// Entry `entry` names an adapter that was not given.
     UnknownAdapter { entry: usize, adapter: u32 },
     /// An entry's adapters need more room ([`super::Blend::rank`]) than [`super::EngineLimits::adapter_rank`].
@@ -200,6 +202,10 @@ impl fmt::Display for EngineError {
             } => write!(
                 f,
                 "entry {entry}: position {position} of sequence {sequence}, expected {expected}"
+            ),
+            Self::NotFitted { entry, sequence } => write!(
+                f,
+                "entry {entry}: sequence {sequence} was not prepared for a text of this length"
             ),
             Self::UnknownAdapter { entry, adapter } => {
                 write!(

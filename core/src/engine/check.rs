@@ -176,6 +176,9 @@ impl Engine<'_> {
                 expected,
             });
         }
+        if self.model.is_long_at(expected + 1) && !self.state.is_long(sequence) {
+            return Err(EngineError::NotFitted { entry: i, sequence });
+        }
         *pending += 1;
         match entry.adapter {
             Some(adapter) if adapter as usize >= options.adapters.len() => {

@@ -3,7 +3,7 @@
 use super::batch::EngineError;
 use crate::kernels::KvType;
 use crate::kernels::activation::ActivationKinds;
-use crate::model::ModelConfig;
+use crate::model::{LongRope, ModelConfig};
 use crate::state::{StateConfig, StateLimits};
 use crate::team::WORKERS_MAX;
 
@@ -48,6 +48,8 @@ pub struct EngineLimits {
     /// Whether layers with a window give back the pages that it has left. Sequences can then not be rewound
     /// further than the window and `n_behind` reach.
     pub windows_give_back: bool,
+    /// Which divisors of its rotary frequencies a longrope model uses.
+    pub longrope: LongRope,
 }
 
 /// The kinds of activations that matrices of all types multiply.
@@ -76,6 +78,7 @@ impl EngineLimits {
             n_behind: 0,
             n_checkpoints: 0,
             windows_give_back: false,
+            longrope: LongRope::ByLength,
         }
     }
 

@@ -304,8 +304,11 @@ impl<'s> Pass<'s> {
             // SAFETY: by the caller.
             let angles = unsafe { self.common.angles.write(angles) };
             let (cos, sin) = angles.split_at_mut(half);
-            let position = self.batch[entry].position.into();
-            self.model.rope(rope).angles(position, cos, sin);
+            let BatchEntry {
+                sequence, position, ..
+            } = self.batch[entry];
+            let rope = self.model.rope(rope, self.state.is_long(sequence));
+            rope.angles(position.into(), cos, sin);
         }
     }
 

@@ -41,10 +41,13 @@ impl<'m> Engine<'m> {
         kv_memory: &'m mut [u8],
         scratch_memory: &'m mut [u8],
     ) -> Result<Self, EngineError> {
-        let model = model.for_context(limits.n_ctx);
+        let model = model.with_longrope(limits.longrope);
         let config = model.config();
         EnginePlan::new(config, limits)?;
-        let state = State::new(limits.state_config(config), kv_memory)?;
+        let mut state = State::new(limits.state_config(config), kv_memory)?;
+        for sequence in (0..limits.n_seq).filter_map(|s| u32::try_from(s).ok()) {
+            state.set_long(sequence, model.is_long_at(0))?;
+        }
         let scratch = Scratch::new(config, limits, scratch_memory)?;
         let team = Ranks::new(limits.n_workers);
         Ok(Self {
@@ -103,6 +106,24 @@ impl<'m> Engine<'m> {
                 Ok(())
             }
         }
+    }
+
+    /// Prepares a sequence for a text of `n_tokens` in all, before they are read. A longrope model computes a text
+    /// that is longer than its original context with other divisors than a shorter one
+    /// ([`crate::model::LongRope`]): tokens that were computed with the others are removed, and have to be read again.
+    /// Returns whether there were some.
+    ///
+    /// # Errors
+    /// An unknown sequence.
+    pub fn fit(&mut self, sequence: u32, n_tokens: usize) -> Result<bool, EngineError> {
+        let is_long = self.model.is_long_at(n_tokens);
+        if is_long == self.state.is_long(sequence) {
+            return Ok(false);
+        }
+        let had_tokens = !self.state.is_empty(sequence);
+        self.state.clear(sequence)?;
+        self.state.set_long(sequence, is_long)?;
+        Ok(had_tokens)
     }
 
     /// Removes a range of a sequence and moves the tokens after it down (context shift).

@@ -6,6 +6,7 @@ use super::error::{ModelError, Name};
 use super::frequencies::{fill_frequencies, frequencies_len};
 use super::place::{Placer, Residency, Target, check_size};
 use super::plan::ModelPlan;
+use super::rope::LongRope;
 use super::weights::{Layer, ModelWeights};
 use crate::gguf::TensorInfo;
 use crate::gguf::source::{SliceSource, TensorSource as _};
@@ -145,7 +146,7 @@ impl<'w> ModelWeights<'w> {
             ends,
             frequencies,
             has_long,
-            is_long: false,
+            longrope: LongRope::ByLength,
             memory: payloads,
             output_memory: payloads,
             embedding_memory: payloads,

@@ -8,6 +8,7 @@ use super::job::Job;
 use super::place::{Placer, Residency, Tables};
 use super::plan::ModelPlan;
 use super::refs::Ends;
+use super::rope::LongRope;
 use super::weights::{Layer, ModelWeights};
 use crate::gguf::source::TensorSource;
 use crate::gguf::{Gguf, TensorInfo};
@@ -289,7 +290,7 @@ impl<'w, 'a> Loader<'w, 'a> {
             ends: self.ends,
             frequencies: self.frequencies,
             has_long,
-            is_long: false,
+            longrope: LongRope::ByLength,
             memory,
             output_memory: memory,
             embedding_memory: memory,

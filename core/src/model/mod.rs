@@ -51,7 +51,7 @@ pub(crate) use norm::Norm;
 pub use place::{Residency, Tables};
 pub use plan::{ExpertMatrices, ModelPlan};
 pub(crate) use ranges::{HEAD_DIM_NORMED_MAX, SSM_TAPS_MAX};
-pub use rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
+pub use rope::{LongRope, Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;
 pub(crate) use shape::conv_state_len;
 pub use shape::{

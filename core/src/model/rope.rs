@@ -77,6 +77,18 @@ pub enum RopeScalingKind {
     LongRope,
 }
 
+/// Which of a longrope model's two sets of divisors a text is computed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LongRope {
+    /// The short ones up to the original context, the long ones for a longer text, as in transformers.
+    #[default]
+    ByLength,
+    /// The short ones, whatever the length.
+    Short,
+    /// The long ones, whatever the length.
+    Long,
+}
+
 /// A rotation of queries and keys, used by some of a model's layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeConfig {

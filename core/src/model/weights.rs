@@ -3,7 +3,7 @@
 use super::config::ModelConfig;
 use super::norm::Norm;
 use super::refs::{Ends, MatrixRef, NormKind, NormRef, VectorRef, floats};
-use super::rope::Rope;
+use super::rope::{LongRope, Rope};
 use super::site::{Site, Vector};
 use super::weight::Weight;
 use crate::kernels::bytes::Pod;
@@ -41,13 +41,12 @@ pub struct ModelWeights<'w> {
     pub(super) config: ModelConfig,
     pub(super) layers: &'w [Layer],
     pub(super) ends: Ends,
-    /// Rotary frequencies: for each rotation, the ones for contexts up to the original one, then the ones beyond it,
+    /// Rotary frequencies: for each rotation, the ones for texts up to the original context, then the ones beyond it,
     /// both (n_rot / 2).
     pub(super) frequencies: &'w [f64],
-    /// Whether there are frequencies for contexts beyond the original one.
+    /// Whether there are frequencies for texts beyond the original context.
     pub(super) has_long: bool,
-    /// Whether they are in use.
-    pub(super) is_long: bool,
+    pub(super) longrope: LongRope,
     pub(super) memory: &'w [u8],
     /// Where the output layer and the embedding are stored: in `memory`, or in the memory of a head's trunk.
     pub(super) output_memory: &'w [u8],
@@ -72,26 +71,43 @@ impl<'w> ModelWeights<'w> {
         &self.config
     }
 
-    /// The model for a context of `n_ctx` tokens: beyond the original context,
-    /// longrope models rotate by their long factors, as in llama.cpp. For a saved KV cache that makes it
-    /// another model.
+    /// The model with this choice of divisors, where it has two sets of them.
     #[must_use]
-    pub fn for_context(self, n_ctx: usize) -> Self {
-        let is_long = self.has_long && n_ctx > self.config.rope_scaling.n_ctx_orig;
-        Self { is_long, ..self }
+    pub fn with_longrope(self, longrope: LongRope) -> Self {
+        Self { longrope, ..self }
     }
 
-    /// Whether it rotates by its long factors ([`Self::for_context`]).
-    pub const fn is_long(&self) -> bool {
-        self.is_long
+    /// Whether it has a second set of rotary divisors, for long texts.
+    pub const fn has_long(&self) -> bool {
+        self.has_long
     }
 
-    /// The rotary embedding at `index` of [`ModelConfig::ropes`].
-    pub fn rope(&self, index: usize) -> Rope<'w> {
+    /// Whether a text of `n_tokens` is computed with the long divisors.
+    pub const fn is_long_at(&self, n_tokens: usize) -> bool {
+        let is_long = match self.longrope {
+            LongRope::ByLength => n_tokens > self.config.rope_scaling.n_ctx_orig,
+            LongRope::Short => false,
+            LongRope::Long => true,
+        };
+        self.has_long && is_long
+    }
+
+    /// The maximum number of tokens of a text that is computed with the same divisors as one of `n_tokens`.
+    pub const fn alike_up_to(&self, n_tokens: usize) -> usize {
+        let n_ctx_orig = self.config.rope_scaling.n_ctx_orig;
+        let changes = self.has_long && matches!(self.longrope, LongRope::ByLength);
+        match changes && n_tokens <= n_ctx_orig {
+            true => n_ctx_orig,
+            false => usize::MAX,
+        }
+    }
+
+    /// The rotary embedding at `index` of [`ModelConfig::ropes`], with the long divisors or without.
+    pub fn rope(&self, index: usize, is_long: bool) -> Rope<'w> {
         let ropes = &self.config.ropes;
         let before: usize = ropes[..index].iter().map(|rope| rope.n_rot).sum();
         let half = ropes[index].n_rot / 2;
-        let start = before + if self.is_long { half } else { 0 };
+        let start = before + if is_long { half } else { 0 };
         let frequencies = &self.frequencies[start..start + half];
         Rope::new(&ropes[index], &self.config.rope_scaling, frequencies)
     }

@@ -51,6 +51,8 @@ pub struct State<'m> {
     checkpoints: Checkpoints<'m>,
     /// Tokens of each sequence.
     lens: &'m mut [u32],
+    /// 1 for each sequence whose keys are rotated with the long divisors of a longrope model.
+    long: &'m mut [u8],
 }
 
 /// Room for a key and a value while they are moved.
@@ -76,6 +78,7 @@ impl StateConfig {
         Slots::plan(self.slot_sizes(), &mut plan)?;
         Checkpoints::plan(self.limits.n_checkpoints, &mut plan)?;
         plan.slice::<u32>(self.limits.n_seq)?;
+        plan.slice::<u8>(self.limits.n_seq)?;
         Ok(plan)
     }
 
@@ -106,6 +109,7 @@ impl<'m> State<'m> {
             slots: Slots::new(config.slot_sizes(), &mut arena)?,
             checkpoints: Checkpoints::new(config.limits.n_checkpoints, &mut arena)?,
             lens: arena.slice(config.limits.n_seq, 0u32)?,
+            long: arena.slice(config.limits.n_seq, 0u8)?,
             config,
         })
     }
@@ -125,6 +129,25 @@ impl<'m> State<'m> {
     /// Whether a sequence has no tokens.
     pub fn is_empty(&self, sequence: u32) -> bool {
         self.len(sequence) == 0
+    }
+
+    /// Whether a sequence's keys are rotated with the long divisors of a longrope model; false for one that does not
+    /// exist.
+    pub fn is_long(&self, sequence: u32) -> bool {
+        self.long.get(sequence as usize) == Some(&1)
+    }
+
+    /// Sets which divisors an empty sequence is computed with.
+    ///
+    /// # Errors
+    /// An unknown sequence, or one that is not empty.
+    pub fn set_long(&mut self, sequence: u32, is_long: bool) -> Result<(), StateError> {
+        let s = self.check(sequence)?;
+        if self.lens[s] != 0 {
+            return Err(StateError::NotEmpty { sequence });
+        }
+        self.long[s] = u8::from(is_long);
+        Ok(())
     }
 
     /// Free pages, in the group that has the fewest.
@@ -221,7 +244,7 @@ impl<'m> State<'m> {
         if !self.slots.is_empty() {
             self.slots.fork(s, t);
         }
-        self.lens[t] = len;
+        (self.lens[t], self.long[t]) = (len, self.long[s]);
         Ok(())
     }
 
@@ -266,6 +289,7 @@ impl<'m> State<'m> {
                 let shift = Shift {
                     to: start..new_len,
                     by: end - start,
+                    is_long: self.long[s] == 1,
                 };
                 move_down(group, &self.config, index, s, &shift, model, table);
             }
@@ -345,6 +369,7 @@ impl<'m> State<'m> {
             groups: self.groups.iter().map(Pages::view).collect(),
             slots: self.slots.view(),
             lens: self.lens,
+            long: self.long,
         }
     }
 
@@ -366,6 +391,8 @@ impl<'m> State<'m> {
 struct Shift {
     to: Range<usize>,
     by: usize,
+    /// Whether its keys are rotated with the long divisors.
+    is_long: bool,
 }
 
 /// Moves tokens of a sequence down, and rotates their keys back.
@@ -402,7 +429,7 @@ fn move_down(
         let (mut cos, mut sin) = ([0f32; HALF], [0f32; HALF]);
         let half = ropes[rope].n_rot / 2;
         // Keys have been scaled when they were stored.
-        let turn = model.rope(rope).unscaled();
+        let turn = model.rope(rope, shift.is_long).unscaled();
         turn.angles(back, &mut cos[..half], &mut sin[..half]);
         known.push(rope).expect("as many as a model has");
         angles.push((cos, sin)).expect("as many as known");
@@ -428,9 +455,12 @@ fn move_down(
                 let at = known.iter().position(|other| *other == rope);
                 let (cos, sin) = &angles[at.expect("all were listed")];
                 hadamard(key, rotation);
-                model
-                    .rope(rope)
-                    .rotate(table, &mut key[start..], &cos[..half], &sin[..half]);
+                model.rope(rope, shift.is_long).rotate(
+                    table,
+                    &mut key[start..],
+                    &cos[..half],
+                    &sin[..half],
+                );
                 hadamard(key, rotation);
             },
         );
@@ -444,9 +474,15 @@ pub(crate) struct StateView<'a> {
     groups: Vec<PagesView<'a>, GROUPS_MAX>,
     slots: SlotsView<'a>,
     lens: &'a [u32],
+    long: &'a [u8],
 }
 
 impl<'a> StateView<'a> {
+    /// Whether a sequence is rotated with the long divisors.
+    pub(crate) fn is_long(&self, sequence: u32) -> bool {
+        self.long[sequence as usize] == 1
+    }
+
     /// Tokens of a sequence before the step.
     pub(crate) fn len(&self, sequence: u32) -> usize {
         self.lens[sequence as usize] as usize

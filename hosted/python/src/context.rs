@@ -273,6 +273,14 @@ fn step(
     tokens: &[u32],
     rows: &mut [f32],
 ) -> Result<(), String> {
+    let fitted = session.fit_slot(0, read.len() + tokens.len());
+    if fitted.map_err(|error| error.to_string())? {
+        // Computed with other rotary divisors: read again, without the logits, which are known.
+        let all = core::mem::take(read);
+        for part in all.chunks(session.limits().n_batch) {
+            step(session, read, part, &mut [])?;
+        }
+    }
     let adapter = session.adapter().map(|_| 0);
     let n_vocab = session.model().tokenizer().n_vocab() as usize;
     let n_silent = tokens.len() - rows.len() / n_vocab;
@@ -302,7 +310,7 @@ fn step(
 /// The text as bytes. The session is borrowed exclusively, because only one thread may use it at a time.
 fn saved(session: &mut Session, tokens: &[u32], logits: &[f32]) -> Result<Vec<u8>, String> {
     let adapter = session.adapter().map(AdapterBlend::identity);
-    let identity = session.identity_with(session.model().identity().current(), adapter);
+    let identity = session.identity_at(0, adapter);
     let state = session.state();
     let mut saved = Vec::new();
     saved.extend_from_slice(MAGIC);

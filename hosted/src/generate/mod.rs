@@ -169,6 +169,8 @@ impl Generator {
         if n_tokens > n_ctx {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
+        // A text that was computed with other rotary divisors is no beginning of this one.
+        self.session.fit(&mut self.sequence, n_tokens)?;
         let same = common_prefix(self.tokens(), tokens);
         let kept = same.min(n_tokens.saturating_sub(1));
         let kept = self.truncate(kept)?;
@@ -194,10 +196,9 @@ impl Generator {
     /// # Errors
     /// [`GenerateError`]; the context is then as before.
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
-        self.sequence.push(&[token], 1);
         // One token is asked for, so that none are drafted.
         self.sequence.n_left = 1;
-        self.step(|timings| &mut timings.eval)
+        self.go_on(token)
     }
 
     /// Continues from `next`, the result of a prompt. `each` is handed the text token by token, and
@@ -279,10 +280,20 @@ impl Generator {
         Ok(ended)
     }
 
-    /// Enters `token` with the tokens drafted after it; all tokens chosen then are ready.
+    /// Enters `token` with the tokens drafted after it; all tokens chosen then are ready. If the text becomes too long
+    /// for its rotary divisors, it is read again first, as a prompt.
     fn go_on(&mut self, token: u32) -> Result<Next, GenerateError> {
         self.sequence.push(&[token], 1);
-        self.step(|timings| &mut timings.eval)
+        self.session.fit_queue(&mut self.sequence)?;
+        let is_again = self.sequence.is_prompt();
+        let mut next = Next::Nothing;
+        while !self.sequence.queue().is_empty() && next != Next::Interrupted {
+            next = self.step(|timings| match is_again {
+                true => &mut timings.prompt,
+                false => &mut timings.eval,
+            })?;
+        }
+        Ok(next)
     }
 
     /// Takes back what was read after the last token shown.
@@ -349,8 +360,9 @@ impl Generator {
     /// the queue.
     fn step(
         &mut self,
-        span: fn(&mut GeneratorTimings) -> &mut Span,
+        span: impl Fn(&mut GeneratorTimings) -> &mut Span,
     ) -> Result<Next, GenerateError> {
+        self.session.fit_queue(&mut self.sequence)?;
         let before = self.sequence.tokens.len();
         let entered = self
             .session

@@ -79,6 +79,7 @@ impl Session {
                     break;
                 }
             }
+            self.fit_queue(sequence)?;
         }
         Ok((events, entered))
     }

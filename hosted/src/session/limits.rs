@@ -4,6 +4,7 @@ use crate::model::Model;
 use sluice_core::engine;
 use sluice_core::kernels::activation::ActivationKinds;
 use sluice_core::kernels::{KernelTable, KvType};
+use sluice_core::model::LongRope;
 use sluice_core::state::StateConfig;
 
 /// The size of a session. The default is one text as long as the model was trained on.
@@ -47,6 +48,8 @@ pub struct Limits {
     pub n_checkpoints: usize,
     /// Whether layers with a window give back the pages that it has left.
     pub windows_give_back: bool,
+    /// Which divisors of its rotary frequencies a longrope model uses.
+    pub longrope: LongRope,
     /// The kernels; `None` for the fastest that run here.
     pub table: Option<&'static KernelTable>,
 }
@@ -70,6 +73,7 @@ impl Default for Limits {
             n_draft: 0,
             n_checkpoints: 0,
             windows_give_back: false,
+            longrope: LongRope::ByLength,
             table: None,
         }
     }
@@ -112,6 +116,7 @@ impl Limits {
             n_behind: self.n_behind + n_draft,
             n_checkpoints: self.n_checkpoints,
             windows_give_back: self.windows_give_back,
+            longrope: self.longrope,
             ..engine::EngineLimits::single(n_ctx, n_workers)
         }
     }

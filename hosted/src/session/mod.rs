@@ -6,6 +6,7 @@ mod error;
 mod events;
 mod hooks;
 mod limits;
+mod longrope;
 mod pages;
 mod speculation;
 mod texts;

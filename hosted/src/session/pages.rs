@@ -140,13 +140,14 @@ impl Session {
     /// What the state of a sequence is marked with when it is saved: the model's identity, and its adapters'.
     #[must_use]
     pub fn identity(&self, sequence: &Sequence) -> Identity {
-        self.identity_with(self.model.identity().current(), sequence.adapter_identity())
+        self.identity_at(sequence.slot, sequence.adapter_identity())
     }
 
-    /// As [`Self::identity`], from the identities of the model's file and of the adapters.
+    /// As [`Self::identity`], for a sequence by its number in the KV cache.
     #[must_use]
-    pub fn identity_with(&self, model: Identity, adapter: Option<Identity>) -> Identity {
-        identity::of_state(model, self.engine.get().model().is_long(), adapter)
+    pub fn identity_at(&self, slot: u32, adapter: Option<Identity>) -> Identity {
+        let model = self.model.identity().current();
+        identity::of_state(model, self.state().is_long(slot), adapter)
     }
 
     /// Restores what [`sluice_core::state::State::save`] wrote for this model and these adapters, whether the model's hash
@@ -162,9 +163,15 @@ impl Session {
     ) -> Result<(), StateError> {
         let known = self.model.identity().clone();
         let mut restored = Err(StateError::Snapshot(SnapshotError::OtherModel));
-        for model in known.all() {
-            let identity = self.identity_with(model, adapter);
-            restored = self.with_state(|state| state.restore(slot, &identity, bytes));
+        let marks = known
+            .all()
+            .flat_map(|model| [(model, false), (model, true)]);
+        for (model, is_long) in marks {
+            let identity = identity::of_state(model, is_long, adapter);
+            restored = self.with_state(|state| {
+                state.set_long(slot, is_long)?;
+                state.restore(slot, &identity, bytes)
+            });
             if restored != Err(StateError::Snapshot(SnapshotError::OtherModel)) {
                 break;
             }

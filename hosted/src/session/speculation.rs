@@ -50,8 +50,22 @@ impl Session {
         // Each text, including one that is being read, has a row of its own.
         let n_rows = limits.n_outputs.min(limits.n_batch);
         let n_rows = n_rows.saturating_sub(sequences.len()).min(DRAFTS_MAX);
-        let speculation = self.speculation.as_mut();
-        speculation.map_or(0, |all| all.draft(sequences, n_beside, n_rows))
+        let Some(speculation) = &mut self.speculation else {
+            return 0;
+        };
+        let n_draft = speculation.draft(sequences, n_beside, n_rows);
+        n_draft - self.drop_unlike(sequences)
+    }
+
+    /// Drops draft tokens after which a longrope model's text would be computed with other divisors. Returns how many.
+    fn drop_unlike(&self, sequences: &mut [&mut Sequence]) -> usize {
+        let model = self.engine.get().model();
+        let drop = |sequence: &mut &mut Sequence| {
+            let (len, n) = (sequence.tokens.len() + 1, sequence.drafts.len());
+            sequence.drafts.truncate(model.alike_up_to(len) - len);
+            n - sequence.drafts.len()
+        };
+        sequences.iter_mut().map(drop).sum()
     }
 
     /// Drafts for the texts that the caller has not drafted for.

@@ -195,6 +195,9 @@ impl Session {
         sequences: &mut [&mut Sequence],
         hooks: &StepHooks<'_>,
     ) -> Result<BatchStats, GenerateError> {
+        for sequence in sequences.iter_mut() {
+            self.fit_queue(sequence)?;
+        }
         let drafting = Instant::now();
         self.draft_for_step(sequences, hooks);
         let drafting = drafting.elapsed();

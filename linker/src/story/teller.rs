@@ -171,6 +171,7 @@ impl<'t, 'm> Teller<'t, 'm> {
                 n_ctx: self.history.len(),
             });
         }
+        self.refit(self.n_history + prompt.len())?;
         let mut drawn = Drawn::new();
         let n_chunks = prompt.len().div_ceil(N_BATCH);
         for (i, chunk) in prompt.chunks(N_BATCH).enumerate() {
@@ -182,16 +183,34 @@ impl<'t, 'm> Teller<'t, 'm> {
         Ok(drawn)
     }
 
+    /// Reads the text again if one of `n_tokens` is computed with other rotary divisors.
+    fn refit(&mut self, n_tokens: usize) -> Result<(), StoryError> {
+        if !self.engine.fit(0, n_tokens)? {
+            return Ok(());
+        }
+        let n_read = core::mem::take(&mut self.n_history);
+        for start in (0..n_read).step_by(N_BATCH) {
+            let ids = &self.history[start..n_read.min(start + N_BATCH)];
+            let ids: Vec<u32, N_BATCH> = ids.iter().copied().collect();
+            let (_, ticks) = self.step(&ids, 0)?;
+            self.timings.prompt.add(ids.len(), ticks);
+        }
+        Ok(())
+    }
+
     /// Enters `token`, after which up to `left` are wanted, and its draft tokens.
     fn go_on(&mut self, token: u32, left: usize) -> Result<Drawn, StoryError> {
+        self.refit(self.n_history + 1)?;
         let (mut ids, mut drafting) = (Drawn::new(), 0);
         ids.extend([token]);
         if let Some(drafts) = &mut self.drafts {
             let start = self.machine.ticks();
             self.history[self.n_history] = token;
             let text = &self.history[..=self.n_history];
-            // Neither the text nor the context ends within correct drafts.
-            let n_most = (left - 1).min(self.history.len() - text.len());
+            // Neither the text nor the context ends within correct drafts, nor do the divisors change.
+            let n_room = self.engine.model().alike_up_to(text.len());
+            let n_room = n_room.min(self.history.len()) - text.len();
+            let n_most = (left - 1).min(n_room);
             ids.extend(drafts.draft(text, n_most).iter().map(|draft| draft.token));
             drafting = self.machine.ticks().wrapping_sub(start);
         }

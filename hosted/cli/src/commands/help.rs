@@ -62,7 +62,7 @@ const SINGLE: &[Single] = &[
         with: "PlacementArgs",
         heading: "Engine",
         flags: words!(
-            "ctx_size batch_size ubatch_size threads cache_type_k cache_type_v no_kv_rotation isa \
+            "ctx_size batch_size ubatch_size threads cache_type_k cache_type_v no_kv_rotation longrope isa \
              load_mode gather_tables context_shift no_context_shift keep"
         ),
     },

@@ -7,7 +7,7 @@ use crate::ui::output::note;
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 use sluice::core::kernels::KvType;
-use sluice::core::model::ModelConfig;
+use sluice::core::model::{LongRope, ModelConfig};
 use sluice::core::team::WORKERS_MAX;
 use sluice::file::LoadMode;
 use sluice::session::SessionError;
@@ -48,6 +48,12 @@ pub(crate) struct EngineArgs {
     /// Applies to the cache types q8_0, q4_0 and fp8.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) no_kv_rotation: bool,
+    /// Pin the rotary divisors of a longrope model
+    ///
+    /// By default a text up to the model's original context has the short ones. One that becomes longer is read again,
+    /// once, with the long ones.
+    #[arg(long, value_name = "FORM", value_parser = long_ropes())]
+    pub(crate) longrope: Option<LongRope>,
     /// Select the kernels
     ///
     /// By default the fastest that this CPU supports.
@@ -124,16 +130,22 @@ impl EngineArgs {
     ///
     /// # Errors
     /// There is not enough memory, or a limit is out of range.
-    #[expect(
-        clippy::unused_self,
-        reason = "these are the flags that an error names"
-    )]
     pub(crate) fn session(
         &self,
         model: &Model,
         team: &Team,
         limits: Limits,
     ) -> anyhow::Result<Session> {
+        if self.longrope.is_some() && !model.weights().has_long() {
+            note(format_args!(
+                "warning: --longrope has no effect: {} has one set of rotary divisors",
+                model.name()
+            ));
+        }
+        let limits = Limits {
+            longrope: self.longrope.unwrap_or_default(),
+            ..limits
+        };
         match model.session_on(team, limits) {
             Err(error @ SessionError::Memory { .. }) => Err(anyhow::anyhow!("{error} (-c)")),
             session => Ok(session?),
@@ -157,6 +169,14 @@ pub(crate) fn load_mode(mode: &str, experts: &ExpertArgs, gathers: bool) -> Load
         "auto" if !gathers => LoadMode::usual(experts.stay_on_disk()),
         _ => LoadMode::Map,
     }
+}
+
+fn long_ropes() -> impl TypedValueParser<Value = LongRope> {
+    let names = PossibleValuesParser::new(["short", "long"]);
+    names.map(|name| match name.as_str() {
+        "long" => LongRope::Long,
+        _ => LongRope::Short,
+    })
 }
 
 pub(crate) fn kv_types() -> impl TypedValueParser<Value = KvType> {

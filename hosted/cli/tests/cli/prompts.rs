@@ -103,38 +103,46 @@ fn models_of_other_families_as_well() {
     }
 }
 
-/// A model whose RoPE depends on the context size gives the result that it gives alone.
+/// Texts that pass the original context of 16 tokens give the results that they give alone, in any context.
 #[test]
-fn contexts_add_up_only_where_the_model_stays_the_same() {
+fn longrope_texts_are_read_again_each_for_itself() {
     let model = fixture("models/llama-longrope.gguf");
     let lines = ["a", "b", "c"].map(|prompt| json!({"prompt": prompt}));
     let file = file("longrope", &lines);
-    for n_ctx in ["16", "17"] {
-        let flags = [
-            "-m",
-            &model,
-            "-n",
-            "12",
-            "--ignore-eos",
-            "-s",
-            "7",
-            "-c",
-            n_ctx,
-        ];
+    let flags = ["-m", &model, "-n", "30", "--ignore-eos", "-s", "7"];
+    for n_ctx in ["40", "64"] {
+        let flags = [&flags[..], &["-c", n_ctx]].concat();
         let all = run_to(
             0,
             &[&["run", "--prompts", file.path()], &flags[..]].concat(),
         );
-        let is_one = all.stderr.contains("texts at once: 1,");
-        assert_eq!(is_one, n_ctx == "16", "{all:?}");
         for line in all.stdout.lines() {
             let result: Value = serde_json::from_str(line).expect("JSON");
             let prompt = result["prompt"].as_str().expect("a text");
-            let alone = run_to(0, &[&["run", "--json", "-p", prompt], &flags[..]].concat());
+            let alone = ["run", "--json", "-p", prompt, "-c", "200"];
+            let alone = run_to(0, &[&alone, &flags[..flags.len() - 2]].concat());
             let alone: Value = serde_json::from_str(&alone.stdout).expect("JSON");
             assert_eq!(result["content"], alone["content"], "{n_ctx}");
         }
     }
+    let pinned = [&["run", "-p", "a", "--longrope", "long"], &flags[..]].concat();
+    assert!(!run_to(0, &pinned).stderr.contains("--longrope"));
+    let other = fixture("models/gemma3.gguf");
+    let none = run_to(
+        0,
+        &[
+            "run",
+            "-m",
+            &other,
+            "-p",
+            "a",
+            "-n",
+            "1",
+            "--longrope",
+            "short",
+        ],
+    );
+    assert!(none.stderr.contains("--longrope has no effect"), "{none:?}");
 }
 
 #[test]

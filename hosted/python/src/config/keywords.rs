@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use sluice::adapter::Precision;
 use sluice::core::kernels::KvType;
 use sluice::core::kernels::lora::LoraType;
+use sluice::core::model::LongRope;
 use sluice::core::pooling::Pooling;
 use sluice::core::sampler::{LogitBias, SamplerOrder};
 use sluice::core::team::WORKERS_MAX;
@@ -93,6 +94,15 @@ fn kv_type(value: &Bound<'_, PyAny>) -> Result<KvType, Refusal> {
     one_of(KvType::from_name, &KvType::ALL.map(KvType::name))(value)
 }
 
+/// The rotary divisors of a longrope model.
+fn long_rope(name: &str) -> Option<LongRope> {
+    match name {
+        "short" => Some(LongRope::Short),
+        "long" => Some(LongRope::Long),
+        _ => None,
+    }
+}
+
 /// The type of adapters in memory.
 fn precision(name: &str) -> Option<Precision> {
     let mut types = LoraType::ALL.into_iter();
@@ -117,6 +127,7 @@ const KEYWORDS: &[Keyword] = keywords! {
     n_parallel | max_num_seqs: int(1..=1024) => |all, n| all.config.models.limits.n_seq = n;
     type_k: kv_type => |all, ty| all.types().0 = ty;
     type_v: kv_type => |all, ty| all.types().1 = ty;
+    longrope: one_of(long_rope, &["short", "long"]) => |all, form| all.config.models.limits.longrope = form;
     kv_rotation: flag => |all, is_set| all.config.models.limits.kv_rotation = is_set;
     isa: text => |all, name| all.config.models.limits.table = Some(kernel_table(Some(&name)).map_err(Refusal::value)?);
     use_mmap: flag => |all, is_set| all.config.models.load_mode = if is_set { LoadMode::Map } else { LoadMode::Read };

@@ -41,6 +41,26 @@ pub(crate) fn tiny(name: &str) -> Model {
     open(&format!("../../tests/fixtures/models/{name}.gguf"))
 }
 
+/// A tiny longrope model with an original context of `n_ctx_orig` tokens.
+pub(crate) fn longrope(n_ctx_orig: u32) -> Model {
+    const KEY: &[u8] = b"llama.rope.scaling.original_context_length";
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    let mut file = std::fs::read(folder.join("llama-longrope.gguf")).unwrap();
+    // After the key there is a type, of 32 bits, and the number.
+    let at = file
+        .windows(KEY.len())
+        .position(|bytes| bytes == KEY)
+        .unwrap()
+        + KEY.len();
+    file[at + 4..at + 8].copy_from_slice(&n_ctx_orig.to_le_bytes());
+    let name = format!("sluice-longrope-{}-{n_ctx_orig}.gguf", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, file).unwrap();
+    let model = Model::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    model
+}
+
 fn open(path: &str) -> Model {
     Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }

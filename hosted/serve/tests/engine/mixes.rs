@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, tale, tiny};
+use super::ask::{Answer, Ask, Random, Setup, collect, lfm2, longrope, tale, tiny};
 use core::time::Duration;
 use sluice::Model;
 use sluice::speculate::SpeculationOptions;
@@ -39,6 +39,12 @@ fn mixes_of_shared_keys() {
 #[test]
 fn mixes_of_experts() {
     mixes(&tiny("nemotron_h_moe-latent"), 8);
+}
+
+/// A model that reads a text again when it passes 150 tokens.
+#[test]
+fn mixes_of_longrope() {
+    mixes(&longrope(150), 16);
 }
 
 #[test]

@@ -24,6 +24,7 @@ use row::{ModelFacts, Row, RowPlacement};
 use sluice::adapter::AdapterBlend;
 use sluice::core::gguf::{Gguf, optional};
 use sluice::core::kernels::KernelTable;
+use sluice::core::model::LongRope;
 use sluice::core::team::StopFlag;
 use sluice::experts::ExpertStore;
 use sluice::file::ModelFile;
@@ -357,6 +358,11 @@ fn limits(subject: &Subject, tests: &[Test]) -> anyhow::Result<Limits> {
         n_seq,
         n_checkpoints: if has_depth { n_seq } else { 0 },
         types: Some(tests[0].setting.kv),
+        // Nothing is read again while it is measured.
+        longrope: match positions > subject.model.config().rope_scaling.n_ctx_orig as u64 {
+            true => LongRope::Long,
+            false => LongRope::Short,
+        },
         n_ctx: size(n_ctx)?,
         ..Limits::default()
     })

@@ -17,6 +17,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
+use sluice::core::model::RopeScalingKind;
 use sluice::generate::{EndReason, GeneratorTimings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
@@ -217,6 +218,15 @@ impl Job<'_> {
 ///
 /// # Errors
 /// The prompt does not fit into the context, or the KV types differ.
+/// Tokens of a step: not more than the prompt's, unless the text may have to be read again.
+fn n_batch(args: &RunArgs, opened: &LocalModel<'_>, n_prompt: usize) -> usize {
+    let is_read_again = opened.config().rope_scaling.kind == RopeScalingKind::LongRope;
+    match is_read_again {
+        true => args.engine.n_batch(),
+        false => args.engine.n_batch().min(n_prompt),
+    }
+}
+
 fn limits(
     args: &RunArgs,
     opened: &LocalModel<'_>,
@@ -240,7 +250,7 @@ fn limits(
     }
     let limits = Limits {
         n_ctx,
-        n_batch: args.engine.n_batch().min(tokens.len()),
+        n_batch: n_batch(args, opened, tokens.len()),
         types: Some(args.engine.cache_types()),
         kv_rotation: !args.engine.no_kv_rotation,
         n_checkpoints: 1,

@@ -19,7 +19,7 @@ use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
 use sluice::sequence::{Sequence, StopStrings};
 use sluice::session::TokenEvent;
-use sluice::{Limits, Model, Session, Settings};
+use sluice::{Limits, Session, Settings};
 use sluice_text::sampling::SamplingSettings;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     let Some((model, team)) = opened.load(n_workers, stop)? else {
         return Ok(Ending::Interrupted);
     };
-    let limits = limits_for(args, &model, &texts, limits);
+    let limits = limits_for(args, &texts, limits);
     let session = args.engine.session(&model, &team, limits);
     let mut session = session.with_context(|| {
         let n_seq = limits.n_seq;
@@ -96,8 +96,8 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
 }
 
 /// The size of the session, given the `limits` of one text.
-fn limits_for(args: &RunArgs, model: &Model, texts: &[Text], limits: Limits) -> Limits {
-    let (n_seq, n_ctx) = at_once(model, texts, asked(args, texts.len()), limits.n_ctx);
+fn limits_for(args: &RunArgs, texts: &[Text], limits: Limits) -> Limits {
+    let (n_seq, n_ctx) = at_once(texts, asked(args, texts.len()), limits.n_ctx);
     let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
     let blends = || texts.iter().filter_map(|text| text.blend.as_ref());
     Limits {
@@ -225,18 +225,12 @@ impl Text {
 }
 
 /// How many texts run at once, and the tokens of a KV cache in which none takes another's place.
-///
-/// A model whose RoPE depends on the context size is used with `n_ctx`, the context of one text:
-/// otherwise a text would differ from what it is alone.
-fn at_once(model: &Model, texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
+fn at_once(texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
     let mut needs: Vec<_> = texts.iter().map(Text::n_needed).collect();
     needs.sort_unstable_by(|a, b| b.cmp(a));
-    let with = |n_ctx| model.weights().clone().for_context(n_ctx).is_long();
-    let fits = |n: &usize| *n <= N_CTX_MAX && with(*n) == with(n_ctx);
     let sizes = (1..=n_asked).rev().filter_map(|n| {
         let all = needs[..n].iter().sum::<usize>();
-        let size = [all, all.max(n_ctx)].into_iter().find(fits)?;
-        Some((n, size))
+        (all <= N_CTX_MAX).then_some((n, all))
     });
     let found = sizes.into_iter().next().unwrap_or((1, n_ctx));
     if found.0 < n_asked {

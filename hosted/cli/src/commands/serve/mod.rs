@@ -149,6 +149,7 @@ fn models(
             n_batch: args.engine.n_batch(),
             types: Some(args.engine.cache_types()),
             kv_rotation: !args.engine.no_kv_rotation,
+            longrope: args.engine.longrope.unwrap_or_default(),
             table: Some(table),
             ..Limits::default()
         },

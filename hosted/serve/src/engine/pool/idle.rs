@@ -69,15 +69,17 @@ impl IdleTexts {
         self.texts.iter().map(|idle| &idle.sequence)
     }
 
-    /// The text that shares the longest prefix with `prompt`, in the slot `pinned` if there is one; of several, the most
-    /// recent. A recurrent state cannot be rewound, so its whole text must be a prefix of the prompt.
+    /// The text that shares the longest prefix with a request's prompt, in the slot `pinned` if there is one; of several
+    /// that `fits` accepts, the most recent. A recurrent state cannot be rewound, so its whole text must be a prefix of
+    /// the prompt.
     pub(super) fn best(
         &self,
         request: &Request,
         pinned: Option<u32>,
-        prompt: &[u32],
         is_recurrent: bool,
+        fits: impl Fn(&Sequence) -> bool,
     ) -> Option<IdleMatch> {
+        let prompt = request.head();
         let saved = |sequence: &Sequence| {
             let same = common_prefix(sequence.tokens(), prompt);
             let is_whole = same == sequence.tokens().len();
@@ -88,7 +90,8 @@ impl IdleTexts {
             let is_open = pinned.is_none_or(|slot| slot == idle.sequence.slot());
             let domain = &request.domain;
             let is_own = idle.group == domain.group && idle.salt.is(&domain.salt);
-            is_open && is_own && idle.sequence.adapter_identity() == key
+            let is_alike = idle.sequence.adapter_identity() == key && fits(&idle.sequence);
+            is_open && is_own && is_alike
         });
         let ranked = usable.map(|(i, idle)| {
             let slot = idle.sequence.slot();

@@ -57,7 +57,8 @@ impl Pool {
         let is_recurrent = session.model().config().is_recurrent();
         let owner = backing.as_ref().map(Backing::owner);
         let owner = owner.unwrap_or_else(|| session.model().identity().at_load());
-        let identity = session.identity_with(owner, None);
+        // The keys of pages tell apart those that were computed with the long divisors of a longrope model.
+        let identity = owner;
         let mut hash = Sha256::new();
         hash.update(b"sluice prefix");
         hash.update(PAGE_VERSION.to_le_bytes());
@@ -65,8 +66,6 @@ impl Pool {
         hash.update(identity.0);
         hash.update(format!("{:?} {:?}", limits.type_k, limits.type_v));
         hash.update([u8::from(limits.kv_rotation)]);
-        // For some models, the rotation angles depend on the context length.
-        hash.update(limits.n_ctx.to_le_bytes());
         Self {
             idle: IdleTexts::default(),
             cache: PrefixCache::new(
@@ -200,7 +199,11 @@ impl Pool {
         }
         let prompt = request.head();
         let is_recurrent = self.session.model().config().is_recurrent();
-        let best = self.idle.best(request, pinned, prompt, is_recurrent)?;
+        let is_long = self.session.is_long_at(request.prompt.len());
+        chain.fit(is_long);
+        let best = self.idle.best(request, pinned, is_recurrent, |idle| {
+            self.session.is_long(idle) == is_long
+        })?;
         let in_cache = self.cache.n_usable(chain.of(prompt)) * PAGE_TOKENS;
         (best.n_saved > in_cache).then_some(best.slot)
     }

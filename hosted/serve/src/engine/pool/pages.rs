@@ -29,6 +29,9 @@ impl Pool {
         tokens: &[u32],
     ) -> Result<usize, GenerateError> {
         let head = &tokens[..tokens.len() - 1];
+        // What was computed with other rotary divisors is read again.
+        self.session.fit(text.sequence_mut(), tokens.len())?;
+        text.fit(self.session.is_long(text.sequence()));
         let same = common_prefix(text.sequence().tokens(), head);
         let mut known = self.session.truncate(text.sequence_mut(), same)?;
         if known == 0 && text.request().uses_cache {
@@ -73,6 +76,7 @@ impl Pool {
         if !text.request().uses_cache || text.sequence().n_shifted() > 0 {
             return;
         }
+        text.fit(self.session.is_long(text.sequence()));
         let (n_read, n_kept) = (text.n_read(), text.n_kept);
         let n = n_read / PAGE_TOKENS;
         if n <= n_kept {
@@ -128,6 +132,7 @@ impl Pool {
     pub(in crate::engine) fn fetch(&self, request: &Request, chain: &mut Chain) -> bool {
         let backing = self.backing.as_ref().filter(|_| request.uses_cache);
         backing.is_some_and(|backing| {
+            chain.fit(self.session.is_long_at(request.prompt.len()));
             let keys = chain.of(request.head());
             backing.fetch(&self.cache, keys, request.arrival)
         })
@@ -140,6 +145,7 @@ impl Pool {
         chain: &mut Chain,
         files: Vec<StoredFile>,
     ) {
+        chain.fit(self.session.is_long_at(request.prompt.len()));
         let keys = chain.of(request.head());
         for StoredFile { name, bytes } in files {
             let Some(index) = keys.iter().position(|known| *known == name.key) else {

@@ -21,6 +21,8 @@ pub(crate) type Key = [u8; 32];
 pub(crate) struct Chain {
     seed: Key,
     keys: Vec<Key>,
+    /// Whether the text is computed with the long divisors of a longrope model.
+    is_long: bool,
 }
 
 impl Chain {
@@ -33,7 +35,20 @@ impl Chain {
         Self {
             seed: hash.finalize().into(),
             keys: Vec::new(),
+            is_long: false,
         }
+    }
+
+    /// Turns to the keys for a text that is computed with the long divisors of a longrope model, or without.
+    pub(super) fn fit(&mut self, is_long: bool) {
+        if self.is_long != is_long {
+            self.is_long = is_long;
+            self.keys.clear();
+        }
+    }
+
+    pub(super) const fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// The keys of a job's pages.
@@ -54,6 +69,9 @@ impl Chain {
         for page in tokens.chunks_exact(PAGE_TOKENS).skip(self.keys.len()) {
             let mut hash = Sha256::new();
             hash.update(self.keys.last().unwrap_or(&self.seed));
+            if self.is_long {
+                hash.update(b"long");
+            }
             page.iter()
                 .for_each(|token| hash.update(token.to_le_bytes()));
             self.keys.push(hash.finalize().into());
@@ -296,6 +314,11 @@ mod tests {
             .of(&tokens)
             .to_vec();
         assert!(plain.iter().zip(&adapted).all(|(a, b)| a != b));
+        let mut long = Chain::new(&[7; 32], None, &domain("", ""));
+        long.fit(true);
+        assert!(plain.iter().zip(long.of(&tokens)).all(|(a, b)| a != b));
+        long.fit(false);
+        assert_eq!(plain, long.of(&tokens));
         let mut grown = Chain::new(&[7; 32], None, &domain("", ""));
         for n in 0..=tokens.len() {
             assert_eq!(grown.of(&tokens[..n]), &plain[..n / PAGE_TOKENS]);

@@ -90,6 +90,7 @@ impl Pool {
         };
         let sequence = &idle.sequence;
         let mut chain = Chain::new(&self.base, sequence.adapter_identity(), &domain);
+        chain.fit(self.session.is_long(sequence));
         chain.of(sequence.tokens()).to_vec()
     }
 

@@ -74,6 +74,14 @@ impl Text {
         &self.chain
     }
 
+    /// Turns to the keys for a text that is computed with the long divisors of a longrope model, or without.
+    pub(super) fn fit(&mut self, is_long: bool) {
+        if self.chain.is_long() != is_long {
+            self.chain.fit(is_long);
+            self.n_kept = 0;
+        }
+    }
+
     /// The keys of its full pages, up to the last token read.
     pub(super) fn keys(&mut self) -> &[Key] {
         self.chain.of(self.sequence.tokens())

@@ -67,6 +67,9 @@ impl Scorer {
     /// Reads the next tokens of a text.
     pub(super) fn step(&mut self, task: &mut ScoreTask, log: &Log) -> Result<Progress, JobError> {
         let (session, known, job) = (self.session.get()?, &mut self.known, &task.job);
+        if session.fit_slot(0, job.tokens.len()).map_err(failed)? {
+            (known.tokens, known.scores) = (Vec::new(), Vec::new());
+        }
         known.begin(session, job).map_err(failed)?;
         let at = known.tokens.len();
         // Nothing follows the last token, so it need not be read.
