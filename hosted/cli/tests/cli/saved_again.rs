@@ -143,6 +143,11 @@ fn absent_settings_are_those_of_the_class() {
         ),
         (
             "olmo3",
+            json!({"sliding_window": null}),
+            json!({"sliding_window": 4096}),
+        ),
+        (
+            "olmo3",
             json!({"rope_theta": null}),
             json!({"rope_theta": 5e5}),
         ),

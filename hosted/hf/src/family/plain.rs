@@ -94,6 +94,7 @@ pub(super) const OLMO3: Traits = Traits {
     mixers: |config, n_layer| listed_or_every(4, config, n_layer),
     keys: &[Key::By(write_windows)],
     has_windows: true,
+    defaults: r#"{"sliding_window": 4096}"#,
     rope: RopeTraits {
         window: WindowBase::Always,
         ..RopeTraits::of_base(5e5)
