@@ -25,6 +25,10 @@ words=
 for word in "$@"; do
     if [[ $word == *' '* ]]; then words+=" \"$word\""; else words+=" $word"; fi
 done
+cores=$(nproc)
+if ((${CORES:-1} > cores)); then
+    echo "run.sh: CORES=$CORES is more than the $cores CPUs here: cores that wait for each other spin, so this will be very slow" >&2
+fi
 cargo build --manifest-path "$root/Cargo.toml" --profile metal -p sluice-metal
 echo "accelerator: $accel" >&2
 status=0

@@ -34,8 +34,8 @@ pub struct Options<'a> {
     /// `bench`: time prompt and decode. The text is not shown, an end token does not end it, and when the
     /// context is full it starts over, so that `n` may be any number.
     pub bench: bool,
-    /// `chat`: read prompts from the console until an empty line.
-    pub chat: bool,
+    /// `chat` or `prompts`: read lines from the console until an empty one.
+    pub lines: Lines,
     /// `trap=ud|gp|pf|stack|panic|cores`: provoke a fault, to see it reported.
     pub trap: &'a str,
 }
@@ -53,10 +53,22 @@ impl Default for Options<'_> {
             wait_ms: 100,
             isa: "",
             bench: false,
-            chat: false,
+            lines: Lines::None,
             trap: "",
         }
     }
+}
+
+/// What is read from the console.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lines {
+    /// Nothing.
+    #[default]
+    None,
+    /// A user's turns of a conversation, in the form of the model's chat template.
+    Chat,
+    /// Texts to continue, as they are.
+    Prompts,
 }
 
 /// A word that could not be parsed.
@@ -80,7 +92,7 @@ impl fmt::Display for OptionError<'_> {
 
 impl core::error::Error for OptionError<'_> {}
 
-const KEYS: &str = "one of prompt= n= ctx= temp= seed= draft= threads= wait= isa= trap= bench chat";
+const KEYS: &str = "one of prompt= n= ctx= temp= seed= draft= threads= wait= isa= trap= bench, and chat or prompts";
 
 impl<'a> Options<'a> {
     /// Reads the command line.
@@ -111,7 +123,8 @@ impl<'a> Options<'a> {
                 ("isa", Some(name)) => options.isa = unquoted(name),
                 ("trap", Some(name)) => options.trap = unquoted(name),
                 ("bench", None) => options.bench = true,
-                ("chat", None) => options.chat = true,
+                ("chat", None) if options.lines == Lines::None => options.lines = Lines::Chat,
+                ("prompts", None) if options.lines == Lines::None => options.lines = Lines::Prompts,
                 _ => return Err(fail(KEYS)),
             }
         }
@@ -240,7 +253,7 @@ mod tests {
             wait_ms: 9,
             isa: "avx2",
             bench: true,
-            chat: true,
+            lines: Lines::Chat,
             trap: "ud",
         };
         assert_eq!(Options::parse(line), Ok(expected));
@@ -275,6 +288,7 @@ mod tests {
             ("n=-1", "n=-1"),
             ("n", "n"),
             ("bench=1", "bench=1"),
+            ("chat prompts", "prompts"),
             ("temp=inf", "temp=inf"),
             ("draft=17", "draft=17"),
             ("draft", "draft"),

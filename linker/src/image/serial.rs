@@ -13,6 +13,11 @@ use x86::io::{inb, outb};
 /// The port as a text sink. A missing port reads as status 0xFF, so nothing hangs.
 struct Serial;
 
+/// Bytes typed before the port was set up, which setting it up would drop.
+static EARLY: Mutex<Early> = Mutex::new(Early::new());
+
+type Early = heapless::Deque<u8, FIFO_BYTES>;
+
 /// Set up by the first core that prints.
 static CONSOLE: Once<Mutex<Serial>> = Once::new();
 /// Set while a core prints its last message, and afterwards.
@@ -33,6 +38,18 @@ impl fmt::Write for Serial {
 impl Serial {
     /// 115200 baud, 8N1, FIFO on, no interrupts.
     fn init() -> Self {
+        let mut early = EARLY.lock();
+        for _ in 0..FIFO_BYTES {
+            // A missing port has all bits set.
+            match line_status() {
+                status if status & DATA_READY == 0 || status == 0xFF => break,
+                _ => {
+                    // The queue is as long as the port's own.
+                    let _fits = early.push_back(data());
+                }
+            }
+        }
+        drop(early);
         let register_values = [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 0xC7), (4, 3)];
         for (register, value) in register_values {
             // SAFETY: these are the registers of a 16550 at its usual address.
@@ -97,17 +114,28 @@ pub(super) fn read_line(line: &mut [u8]) -> usize {
 }
 
 fn read_byte() -> u8 {
-    // SAFETY: reading the line status changes nothing that is used here.
-    while unsafe { inb(COM1 + LINE_STATUS) } & DATA_READY == 0 {
+    if let Some(byte) = EARLY.lock().pop_front() {
+        return byte;
+    }
+    while line_status() & DATA_READY == 0 {
         spin_loop();
     }
-    // SAFETY: a byte is available, and reading it removes it.
+    data()
+}
+
+fn line_status() -> u8 {
+    // SAFETY: reading the line status changes nothing that is used here.
+    unsafe { inb(COM1 + LINE_STATUS) }
+}
+
+/// The next byte that has been received.
+fn data() -> u8 {
+    // SAFETY: this removes the byte, or returns any if there is none.
     unsafe { inb(COM1) }
 }
 
 fn write_byte(byte: u8) {
-    // SAFETY: reading the line status changes nothing that is used here.
-    while unsafe { inb(COM1 + LINE_STATUS) } & TRANSMIT_EMPTY == 0 {
+    while line_status() & TRANSMIT_EMPTY == 0 {
         spin_loop();
     }
     // SAFETY: the transmit register is empty, so the byte is sent as it is.
@@ -133,6 +161,8 @@ pub(super) use last_words;
 /// A tenth of a second or more: far longer than a line takes to print.
 const LAST_TRIES: u32 = 1 << 24;
 const COM1: u16 = 0x3F8;
+/// Bytes that a 16550 holds.
+const FIFO_BYTES: usize = 16;
 const LINE_STATUS: u16 = 5;
 const DATA_READY: u8 = 0x01;
 const TRANSMIT_EMPTY: u8 = 0x20;

@@ -1,5 +1,6 @@
 //! Why the run ends early.
 
+use super::turns::KNOWN;
 use core::fmt;
 use sluice_core::engine::EngineError;
 use sluice_core::gguf::GgufError;
@@ -44,6 +45,10 @@ pub enum StoryError {
         /// Number of cores.
         n_cores: usize,
     },
+    /// The model has no chat template.
+    NoTemplate,
+    /// The model's chat template is not a known one.
+    Template,
     /// The prompt has more tokens than the context.
     PromptTooLong {
         /// Tokens of the prompt.
@@ -84,6 +89,14 @@ impl fmt::Display for StoryError {
             Self::Threads { n_cores } => {
                 write!(f, "threads= exceeds the {n_cores} available cores")
             }
+            Self::NoTemplate => f.write_str(
+                "chat: the model has no chat template: use `prompts`, which continues lines as they are",
+            ),
+            Self::Template => write!(
+                f,
+                "chat: the model's chat template is not a known form of {KNOWN}: use `prompts`, which continues \
+                 lines as they are"
+            ),
             Self::PromptTooLong { n_tokens, n_ctx } => write!(
                 f,
                 "the prompt has {n_tokens} tokens, more than the context of {n_ctx} (ctx=)"

@@ -9,8 +9,10 @@ mod error;
 mod figures;
 mod room;
 mod teller;
+mod turns;
 
 pub use error::StoryError;
+pub use turns::Turns;
 
 use core::fmt;
 use sluice_core::gguf::Gguf;
@@ -22,7 +24,7 @@ use sluice_core::team::{WORKERS_MAX, WaitPolicy};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use spin::Once;
 
-use crate::options::Options;
+use crate::options::{Lines, Options};
 use room::Room;
 use teller::{Extent, Teller};
 
@@ -99,21 +101,14 @@ pub fn tell(
         model.weight_bytes() / 1024,
         table.name(),
     ));
-    let line = room.bytes("a line", if options.chat { LINE_BYTES } else { 0 })?;
-    let mut encoder = Encoder::new(&tokenizer, options.prompt.len().max(line.len()), &mut room)?;
-    let mut prompt = Some(options.prompt);
-    if options.chat {
-        prompt = ask(machine, line);
-    }
-    let n_prompt = encoder.encode(prompt.unwrap_or(""), true)?.len();
-    let n_ctx = match options.n_ctx {
-        0 if options.chat => config.n_ctx_train,
-        0 => n_prompt
-            .saturating_add(options.n_predict)
-            .min(config.n_ctx_train)
-            .max(n_prompt),
-        n => n,
-    };
+    let mut lines = ConsoleLines::new(&gguf, options.lines, &mut room)?;
+    let mut encoder = Encoder::new(
+        &tokenizer,
+        options.prompt.len().max(lines.bytes_max()),
+        &mut room,
+    )?;
+    let n_prompt = encoder.encode(options.prompt, true)?.len();
+    let n_ctx = n_ctx(options, n_prompt, config.n_ctx_train);
     let mut teller = Teller::new(
         machine,
         &tokenizer,
@@ -124,19 +119,60 @@ pub fn tell(
         &mut room,
     )?;
     teller.is_loaded(start_ticks);
-    let mut is_first = true;
-    while let Some(words) = prompt {
-        if !options.chat && !options.bench {
-            machine.print(format_args!("{words}"));
+    if options.lines == Lines::None {
+        if !options.bench {
+            machine.print(format_args!("{}", options.prompt));
         }
-        let ids = encoder.encode(words, is_first)?;
+        let ids = encoder.encode(options.prompt, true)?;
         teller.tell(ids, options.n_predict, start_ticks)?;
         machine.print(format_args!("\n"));
-        is_first = false;
-        prompt = options.chat.then(|| ask(machine, line)).flatten();
+    } else {
+        let n_predict = options.n_predict;
+        converse(
+            &mut teller,
+            &mut encoder,
+            &mut lines,
+            n_predict,
+            start_ticks,
+        )?;
     }
     teller.print_footer();
     Ok(())
+}
+
+/// Tokens of the context: as many as are asked for, or needed.
+fn n_ctx(options: &Options<'_>, n_prompt: usize, n_ctx_train: usize) -> usize {
+    match options.n_ctx {
+        0 if options.lines != Lines::None => n_ctx_train,
+        0 => n_prompt
+            .saturating_add(options.n_predict)
+            .min(n_ctx_train)
+            .max(n_prompt),
+        n => n,
+    }
+}
+
+/// Answers, or continues, lines from the console until there are no more.
+fn converse(
+    teller: &mut Teller<'_, '_>,
+    encoder: &mut Encoder<'_, '_>,
+    lines: &mut ConsoleLines<'_>,
+    n_predict: usize,
+    mut start: u64,
+) -> Result<(), StoryError> {
+    let (machine, mut is_first) = (teller.machine(), true);
+    loop {
+        let asked = machine.ticks();
+        let Some(text) = lines.next(machine, is_first) else {
+            return Ok(());
+        };
+        // The time that the user took is no time of the model's.
+        start = start.wrapping_add(machine.ticks().wrapping_sub(asked));
+        let ids = encoder.encode(text, is_first)?;
+        teller.tell(ids, n_predict, start)?;
+        machine.print(format_args!("\n"));
+        is_first = false;
+    }
 }
 
 fn table(options: &Options<'_>) -> Result<&'static KernelTable, StoryError> {
@@ -194,12 +230,49 @@ fn load<'m>(
     }
 }
 
-/// The next typed line, if it is not empty.
-fn ask<'l>(machine: &dyn Machine, line: &'l mut [u8]) -> Option<&'l str> {
-    machine.print(format_args!("> "));
-    let len = machine.read_line(line)?;
-    let line = core::str::from_utf8(&line[..len]);
-    line.ok().filter(|line| !line.is_empty())
+/// Lines from the console, and what the model reads of them.
+struct ConsoleLines<'m> {
+    turns: Option<Turns<'m>>,
+    line: &'m mut [u8],
+    text: &'m mut [u8],
+}
+
+impl<'m> ConsoleLines<'m> {
+    fn new(gguf: &Gguf<'m>, lines: Lines, room: &mut Room<'m>) -> Result<Self, StoryError> {
+        let turns = match lines {
+            Lines::None | Lines::Prompts => None,
+            Lines::Chat => {
+                let template = gguf.str("tokenizer.chat_template");
+                let template = template.map_err(|_| StoryError::NoTemplate)?;
+                Some(Turns::of(template).ok_or(StoryError::Template)?)
+            }
+        };
+        let line_bytes = if lines == Lines::None { 0 } else { LINE_BYTES };
+        let text_bytes = turns.map_or(0, |turns| line_bytes + turns.more_bytes());
+        Ok(Self {
+            turns,
+            line: room.bytes("a line", line_bytes)?,
+            text: room.bytes("a turn", text_bytes)?,
+        })
+    }
+
+    /// Bytes of the longest text.
+    fn bytes_max(&self) -> usize {
+        self.line.len().max(self.text.len())
+    }
+
+    /// What the model reads of the next line; `None` if it is empty.
+    fn next(&mut self, machine: &dyn Machine, is_first: bool) -> Option<&str> {
+        machine.print(format_args!("> "));
+        let len = machine.read_line(self.line)?;
+        let line = core::str::from_utf8(&self.line[..len]).ok()?;
+        let line = Some(line).filter(|line| !line.is_empty())?;
+        match (&self.turns, is_first) {
+            (None, _) => Some(line),
+            (Some(turns), true) => turns.first(line, self.text),
+            (Some(turns), false) => turns.next(line, self.text),
+        }
+    }
 }
 
 /// Encodes prompts to tokens, with memory for the longest.

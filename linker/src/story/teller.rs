@@ -28,6 +28,8 @@ pub(super) struct Teller<'t, 'm> {
     /// Tokens entered so far, with room for a whole context.
     history: &'m mut [u32],
     n_history: usize,
+    /// The last token of a text that `n` ended, which is not entered yet.
+    pending: Option<u32>,
     /// Whether only times are wanted: no output, and only `n` ends it.
     bench: bool,
     timings: Timings,
@@ -106,10 +108,15 @@ impl<'t, 'm> Teller<'t, 'm> {
             drafted: Drafted::default(),
             history: room.slice("the text's tokens", n_ctx)?,
             n_history: 0,
+            pending: None,
             bench: options.bench,
             timings: Timings::default(),
             latencies: room.slice("times", n_times)?,
         })
+    }
+
+    pub(super) const fn machine(&self) -> &'t dyn Machine {
+        self.machine
     }
 
     /// Records that the model is ready; `start` is when the loader handed over.
@@ -124,6 +131,11 @@ impl<'t, 'm> Teller<'t, 'm> {
         n_predict: usize,
         start: u64,
     ) -> Result<(), StoryError> {
+        if let Some(token) = self.pending.take()
+            && self.n_history < self.history.len()
+        {
+            self.step(&[token], 0)?;
+        }
         let mut drawn = self.read(prompt, n_predict > 0)?;
         if self.timings.first_token == 0 && !drawn.is_empty() {
             self.timings.first_token = self.machine.ticks().wrapping_sub(start);
@@ -144,6 +156,7 @@ impl<'t, 'm> Teller<'t, 'm> {
                 detokenizer.push(self.tokenizer, token, print)?;
                 left -= 1;
                 if left == 0 {
+                    self.pending = Some(token);
                     break 'text;
                 }
             }

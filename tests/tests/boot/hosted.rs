@@ -1,19 +1,32 @@
 //! What the image runs, in this process.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_core::team::WaitPolicy;
 use sluice_metal::options::Options;
 use sluice_metal::story::{self, StoryError};
 use sluice_tests::run::{Aligned, YieldWait};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Mutex;
 use std::time::Instant;
 
 /// Generates the same story in this process.
 pub(super) fn hosted(model: &[u8], line: &str, n_cores: usize) -> Result<String, StoryError> {
+    run(model, line, n_cores, &[])
+}
+
+/// The same, with lines typed on the console, each after 1000 s.
+pub(super) fn talk(model: &[u8], line: &str, typed: &[&str]) -> Result<String, StoryError> {
+    run(model, line, 1, typed)
+}
+
+fn run(model: &[u8], line: &str, n_cores: usize, typed: &[&str]) -> Result<String, StoryError> {
     let machine = Hosted {
         n_cores,
         start: Instant::now(),
         text: Mutex::new(String::new()),
+        typed: Mutex::new(typed.iter().map(ToString::to_string).collect()),
+        typing: AtomicU64::new(0),
     };
     let options = Options::parse(line).unwrap();
     let mut file = Aligned::new(model.len());
@@ -28,6 +41,9 @@ struct Hosted {
     n_cores: usize,
     start: Instant,
     text: Mutex<String>,
+    typed: Mutex<VecDeque<String>>,
+    /// Ticks that typing took.
+    typing: AtomicU64,
 }
 
 impl story::Machine for Hosted {
@@ -49,7 +65,8 @@ impl story::Machine for Hosted {
     }
 
     fn ticks(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap();
+        elapsed + self.typing.load(Ordering::Relaxed)
     }
 
     fn ticks_per_second(&self) -> u64 {
@@ -60,8 +77,11 @@ impl story::Machine for Hosted {
         fmt::Write::write_fmt(&mut *self.text.lock().unwrap(), text).unwrap();
     }
 
-    fn read_line(&self, _: &mut [u8]) -> Option<usize> {
-        None
+    fn read_line(&self, line: &mut [u8]) -> Option<usize> {
+        let typed = self.typed.lock().unwrap().pop_front()?;
+        self.typing.fetch_add(1_000_000_000_000, Ordering::Relaxed);
+        line[..typed.len()].copy_from_slice(typed.as_bytes());
+        Some(typed.len())
     }
 }
 

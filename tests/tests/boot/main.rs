@@ -4,7 +4,9 @@
 
 mod firmware;
 mod hosted;
+mod script;
 mod speculation;
+mod turns;
 
 use hosted::{hash_of, hosted, story_of};
 use sluice::file::OutputFile;
