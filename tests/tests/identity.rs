@@ -398,7 +398,7 @@ fn states_of_other_adapters_are_not_the_models_own() {
     let plain = session.identity(&sequence);
     let place = model.identity().place();
     assert_eq!(plain, place);
-    let of = |adapter| session.identity_with(place, Some(adapter));
+    let of = |adapter| session.identity_at(sequence.slot(), Some(adapter));
     let (one, two) = (of(Identity([1; 32])), of(Identity([2; 32])));
     assert!(one != two && one != plain && two != plain);
 }
