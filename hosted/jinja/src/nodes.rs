@@ -235,9 +235,10 @@ pub(crate) fn macro_of<'a>(
 const ENDED: &str = "ended()";
 const BLOCK: &str = "block()";
 /// Functions that are called by name and are not macros.
-const FUNCTIONS: [&str; 8] = [
+const FUNCTIONS: [&str; 9] = [
     "range",
     "dict",
+    "lipsum",
     "namespace",
     "cycler",
     "joiner",

@@ -47,6 +47,7 @@ impl Template {
             return Err(TemplateError::Empty);
         }
         let source = source::without_generation_tags(&source::with_newlines(source));
+        let source = source::with_escapes(&source);
         source::check_tags(&source)?;
         let template = Self { source };
         let compiled = contained(|| template.compile().map(drop));

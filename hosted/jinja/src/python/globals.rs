@@ -13,6 +13,9 @@ pub(crate) fn install(env: &mut Environment<'_>) {
     env.add_function("dict", |args: Rest<ValueOrKwargs>| {
         dict(&args.into_values())
     });
+    env.add_function("lipsum", |_: Rest<ValueOrKwargs>| {
+        fail::<Value>("lipsum(), a random text, is not supported")
+    });
     env.add_function("cycler", |args: Rest<Value>| {
         if args.is_empty() {
             return fail("cycler: at least one item has to be provided");

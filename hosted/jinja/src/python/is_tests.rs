@@ -3,7 +3,7 @@
 use super::arguments::bound;
 use super::operators::compare;
 use crate::error::fail;
-use crate::values::{real, text, whole};
+use crate::values::{is_namespace, real, text, whole};
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, Value};
 
@@ -58,6 +58,10 @@ pub(crate) fn install(env: &mut Environment<'_>) {
 fn is_of_kind(name: &str, value: &Value) -> bool {
     use ValueKind::{Bool, Iterable, Map, Number, Plain, Seq, String, Undefined};
     let kind = value.kind();
+    // Attributes alone make none of these.
+    if is_namespace(value) && name != "escaped" {
+        return false;
+    }
     match name {
         "number" => matches!(kind, Number | Bool),
         "integer" => kind == Number && value.is_integer(),

@@ -82,11 +82,13 @@ fn write_repr(out: &mut String, value: &Value) {
 
 /// Whether a value has its own representation: a namespace, which is not a dict, or a sequence other than a list.
 fn is_opaque(value: &Value) -> bool {
-    View::is(value)
-        || value.downcast_object_ref::<Group>().is_some()
-        || value
-            .as_object()
-            .is_some_and(|object| object.type_name().ends_with("::Namespace"))
+    View::is(value) || value.downcast_object_ref::<Group>().is_some() || is_namespace(value)
+}
+
+/// Whether a value is a `namespace()`.
+pub(crate) fn is_namespace(value: &Value) -> bool {
+    let object = value.as_object();
+    object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
 fn quote(out: &mut String, text: &str) {
