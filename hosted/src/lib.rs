@@ -54,3 +54,4 @@ pub mod sequence;
 pub mod session;
 pub mod speculate;
 pub mod team;
+pub mod vocabulary;

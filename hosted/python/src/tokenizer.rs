@@ -13,7 +13,8 @@ use pyo3::types::PyDict;
 use sluice::core::tokenizer::{Detokenizer, EncodeOptions};
 use sluice::encode::EncodeError;
 use sluice::file::LoadMode;
-use sluice::model::{ModelSource, OpenError};
+use sluice::model::OpenError;
+use sluice::vocabulary::VocabularyFile;
 use std::path::PathBuf;
 use std::thread;
 
@@ -32,7 +33,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Several threads may use it at the same time. It also works in the child of a fork.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Tokenizer {
-    opened: ModelSource,
+    opened: VocabularyFile,
     boundaries: Result<Boundaries, &'static str>,
     parts: Parts,
     part_bytes: usize,
@@ -43,11 +44,11 @@ impl Tokenizer {
     /// Reads the vocabulary of the GGUF or `.slc` file at `path`, without the weights. Cached parts have about
     /// `part_bytes` at the beginning of a text, and an eighth of the preceding text's length later on.
     ///
-    /// Raises OSError if the file cannot be read, ValueError if it is not a model.
+    /// Raises OSError if the file cannot be read, ValueError if it has no vocabulary that is supported. It need not hold a model.
     #[new]
     #[pyo3(signature = (path, cache_bytes=CACHE_BYTES, part_bytes=PART_BYTES))]
     fn new(py: Python<'_>, path: PathBuf, cache_bytes: usize, part_bytes: usize) -> PyResult<Self> {
-        let opened = py.detach(|| ModelSource::open(&path, LoadMode::Map));
+        let opened = py.detach(|| VocabularyFile::open(&path, LoadMode::Map));
         let opened = opened.map_err(|error| match &error {
             OpenError::File(_) => PyOSError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),

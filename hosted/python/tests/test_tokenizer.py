@@ -369,6 +369,11 @@ def test_decoding(path: Path) -> None:
         tokenizer.encode("\ud800")
 
 
+def test_a_file_of_nothing_but_a_vocabulary_is_enough() -> None:
+    tokenizer = Tokenizer(Path(__file__).parents[3] / "tests/fixtures/tokenizer/bpe.gguf")
+    assert tokenizer.encode("a<|user|>", parse_special=True) == [99, 1]
+
+
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         Tokenizer(tmp_path / "missing.gguf")

@@ -16,7 +16,7 @@
 
 use sluice::core::gguf::{Array, Gguf, GgufError, optional};
 use sluice::core::tokenizer::{EncodeOptions, PreTokenizer, Tokenizer};
-use sluice::model::ModelSource;
+use sluice::vocabulary::VocabularyFile;
 use std::collections::HashSet;
 
 /// The places at which texts of a vocabulary may be cut.
@@ -48,7 +48,7 @@ struct Kind {
 impl Boundaries {
     /// # Errors
     /// Why texts of the vocabulary are not cut.
-    pub(crate) fn of(opened: &ModelSource) -> Result<Self, &'static str> {
+    pub(crate) fn of(opened: &VocabularyFile) -> Result<Self, &'static str> {
         let kind = Kind::of(opened)?;
         let tokenizer = opened.tokenizer();
         let excluded =
@@ -122,7 +122,7 @@ impl Boundaries {
     /// determined.
     pub(crate) fn encode(
         &self,
-        opened: &ModelSource,
+        opened: &VocabularyFile,
         part: &str,
         parse_special: bool,
     ) -> Option<Vec<u32>> {
@@ -142,7 +142,7 @@ impl Boundaries {
 }
 
 impl Kind {
-    fn of(opened: &ModelSource) -> Result<Self, &'static str> {
+    fn of(opened: &VocabularyFile) -> Result<Self, &'static str> {
         let words = Self {
             is_wide: true,
             by_pieces: false,
@@ -167,6 +167,9 @@ impl Kind {
         let gguf = opened.gguf();
         match gguf.bytes("tokenizer.ggml.model") {
             Ok(b"llama") => Ok(pieces),
+            Ok(b"bert") if !listed(gguf, "normalized").is_empty() => {
+                Err("the vocabulary finds tokens in normalised text")
+            }
             Ok(b"bert") => Ok(words),
             Ok(b"t5") if maps_characters(gguf) => Err("the vocabulary maps characters"),
             Ok(b"t5") => Ok(Self {
@@ -219,15 +222,24 @@ fn maps_characters(gguf: &Gguf<'_>) -> bool {
         || suffix != Ok(None) && suffix != Ok(Some(false))
 }
 
+/// The added tokens in one of the file's lists.
+fn listed(gguf: &Gguf<'_>, list: &str) -> HashSet<u32> {
+    let ids = optional(gguf.array(&format!("tokenizer.ggml.added_tokens.{list}")));
+    let ids = ids.ok().flatten().and_then(Array::u32s);
+    ids.into_iter().flatten().collect()
+}
+
 /// Characters from which a token may reach over to a following space.
-fn excluded(opened: &ModelSource, kind: Kind) -> Result<HashSet<char>, GgufError> {
+fn excluded(opened: &VocabularyFile, kind: Kind) -> Result<HashSet<char>, GgufError> {
     let tokenizer = opened.tokenizer();
     let types = optional(opened.gguf().array("tokenizer.ggml.token_type"))?;
     let mut types = types.and_then(Array::i32s).into_iter().flatten();
+    let as_written = listed(opened.gguf(), "as_written");
     let mut excluded = HashSet::new();
     for id in 0..tokenizer.n_vocab() {
         let kind_of = types.next();
-        let is_looked_for = matches!(kind_of, Some(UNKNOWN | CONTROL | USER_DEFINED));
+        let is_looked_for =
+            matches!(kind_of, Some(UNKNOWN | CONTROL | USER_DEFINED)) || as_written.contains(&id);
         // Unigram does not match a text against a single-character piece of one of these types.
         let is_odd = kind.by_pieces && !matches!(kind_of, None | Some(NORMAL | UNUSED));
         // Texts are UTF-8 and cut at characters, so other pieces never match.
