@@ -20,6 +20,7 @@ from pathlib import Path
 
 import gguf
 import unigram
+from hard_texts import text_of
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 FIXTURES = Path(__file__).parent.parent / "fixtures/tokenizer"
@@ -76,39 +77,6 @@ RULES = {
 IGNORE_MERGES = {"llama-bpe", "tekken", "youtu", "granite-embed-multi-97m"}
 # Texts are composed before they are cut.
 COMPOSES = {"qwen2", "qwen35", "olmo", "command-r"}
-
-BLOCKS = [
-    (0x20, 0x7E, 30), (0xA0, 0x24F, 8), (0x250, 0x36F, 4), (0x370, 0x3FF, 4), (0x400, 0x52F, 4), (0x531, 0x58F, 1),
-    (0x591, 0x5F4, 2), (0x600, 0x6FF, 3), (0x900, 0x97F, 4), (0x980, 0x9FF, 2), (0xB80, 0xBFF, 2), (0xC00, 0xDFF, 2),
-    (0xE00, 0xEFF, 2), (0xF00, 0xFFF, 1), (0x1000, 0x109F, 1), (0x10A0, 0x11FF, 2), (0x1200, 0x137F, 1),
-    (0x13A0, 0x13FF, 1), (0x1780, 0x17FF, 2), (0x1E00, 0x1FFF, 3), (0x2000, 0x206F, 3), (0x2070, 0x218F, 3),
-    (0x2190, 0x2BFF, 2), (0x3000, 0x30FF, 4), (0x3130, 0x318F, 1), (0x4E00, 0x9FFF, 4), (0xAC00, 0xD7A3, 3),
-    (0xF900, 0xFAD9, 1), (0xFB00, 0xFB4F, 1), (0xFE00, 0xFE6F, 1), (0xFF00, 0xFFEF, 2), (0x10400, 0x1044F, 1),
-    (0x1D400, 0x1D7FF, 1), (0x1F000, 0x1FAFF, 4), (0x0, 0x1F, 1),
-]
-PARTS = [
-    "'s", "'S", "'re", "'LL", "'d", "'\u017f", "\u2019s", "it's", "THEY'RE", " ", "  ", "   ", "\n", "\r\n", "\n\n", "\t",
-    " \n", "\r", "/", "//", "...", "!", "123", "4567", "1", "12", "camelCase", "HTTPServer", "ABC", "abc", "Word",
-    "e\u0301", "A\u030a", "\u0301", "\u200d", "\u200b", "\ufeff", "\u00a0", "\u3000", "👍🏽", "👨‍👩‍👧", "🏳️‍🌈", "भाभा", "ПРИВЕТмир",
-    "ÅNGSTRÖMS", "각", "हिन्दी", "ǅ", "ﬁ", "ª", "ʰ", "Ⅷ", "ⓐ", "½", "²", "٣", "A" * 30, "_", "-", "\u2028",
-]
-
-
-def known(c):
-    """Of the Unicode version that both sides know; surrogates are no characters."""
-    return unicodedata.category(c) not in ("Cn", "Cs")
-
-
-def text_of(dice):
-    out = []
-    for _ in range(dice.randint(1, 12)):
-        if dice.random() < 0.4:
-            out.append(dice.choice(PARTS))
-            continue
-        first, last, _ = dice.choices(BLOCKS, [weight for *_, weight in BLOCKS])[0]
-        chars = (chr(dice.randint(first, last)) for _ in range(dice.randint(1, 4)))
-        out.extend(c for c in chars if known(c))
-    return "".join(out)
 
 
 def is_told_apart(c):
@@ -196,4 +164,5 @@ def main():
     print(json.dumps({"texts": texts, "cases": cases}, ensure_ascii=True, separators=(",", ":")))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,13 +11,16 @@ use unigram::{charsmap, unigram_bytes};
 use core::mem;
 
 use super::charsmap::CharsMap;
+use super::cover::WordPieces;
 use super::error::TokenizerError;
-use super::special::{LOOKED_FOR, Specials, specials_max};
+use super::normalized::NormalizedNames;
+use super::special::{LOOKED_FOR, Specials, dedup, is_name, name, specials_max};
 use super::vocab::{
     AttributesMut, Merges, NONE, PieceIndex, Pieces, attribute, position, slots_for,
 };
 use super::{Model, Tokenizer};
-use crate::gguf::{Array, Gguf, GgufError, Value, optional};
+use crate::gguf::{Array, Gguf, GgufError, Value, ValueType, optional};
+use crate::sort::sort_indices;
 
 /// The memory that a tokenizer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +75,13 @@ impl<'a> Tokenizer<'a> {
         let flags = read_flags(gguf, pieces, &find, &mut attributes)?;
         let attributes = attributes.freeze();
 
+        let is_marked = matches!(parts.kind, Kind::WordPiece);
+        let normalized = parts.normalized_names(pieces, room.take(parts.n_normalized));
         let by_name = room.take(parts.specials_max());
-        let specials = Specials::new(pieces, attributes, flags, by_name);
+        let specials = Specials::new(pieces, attributes, is_marked, flags, normalized, by_name);
         let suppressed = optional(gguf.array(SUPPRESSED))?;
         if let Some(ids) = suppressed {
-            elements(ids.i32s(), SUPPRESSED)?;
+            elements(ids, SUPPRESSED, ValueType::I32)?;
         }
         let byte_ids = match parts.kind {
             Kind::Unigram => unigram_bytes(pieces, index, attributes, room.take(256)),
@@ -84,6 +89,14 @@ impl<'a> Tokenizer<'a> {
         };
         let model = match parts.kind {
             Kind::Unigram => Model::Unigram(parts.unigram(gguf, pieces, attributes, &mut room)?),
+            Kind::WordPiece => {
+                let normalizer = normalizer(gguf)?;
+                Model::WordPiece(WordPieces {
+                    normalizer,
+                    longest: longest_by_byte(pieces, room.take(256)),
+                    added: NormalizedNames::new(pieces, attributes, flags, normalizer, normalized),
+                })
+            }
             _ => parts.model(gguf, pieces, index, &mut room)?,
         };
         let is_unigram = matches!(parts.kind, Kind::Unigram);
@@ -102,6 +115,7 @@ impl<'a> Tokenizer<'a> {
             special_tokens,
             piece_len_max: longest(pieces),
             space_prefix: space_prefix(gguf, parts.kind)?,
+            prefix_if_missing: flag("tokenizer.ggml.add_space_prefix_if_missing", false)?,
             collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
             composes: match parts.kind {
                 Kind::Bpe(traits) => flag("tokenizer.ggml.normalizer.nfc", traits.composes)?,
@@ -129,28 +143,33 @@ struct Parts<'a> {
     scores: Option<Array<'a>>,
     merges: Option<Array<'a>>,
     map: CharsMap<'a>,
+    /// The added tokens of a WordPiece vocabulary that are looked for in normalised text.
+    normalized: Option<Array<'a>>,
     n_vocab: usize,
     n_merges: usize,
+    n_normalized: usize,
+    n_as_written: usize,
 }
 
 impl<'a> Parts<'a> {
     fn of(gguf: &Gguf<'a>) -> Result<Self, TokenizerError> {
         let kind = Kind::of(gguf)?;
         let tokens = gguf.array(TOKENS)?;
-        elements(tokens.strings(), TOKENS)?;
+        elements(tokens, TOKENS, ValueType::String)?;
         let n_vocab = count(tokens, TOKENS, TOKENS_MAX)?;
         if n_vocab == 0 {
             return Err(TokenizerError::EmptyVocabulary);
         }
         let token_types = optional(gguf.array(TOKEN_TYPES))?;
         if let Some(types) = token_types {
-            elements(types.i32s(), TOKEN_TYPES)?;
+            elements(types, TOKEN_TYPES, ValueType::I32)?;
             at_least(types, TOKEN_TYPES, tokens.len())?;
         }
         let mut scores = None;
         let mut merges = None;
         let mut map = CharsMap::default();
         let mut n_merges = 0;
+        let mut normalized = None;
         if let Kind::SentencePiece | Kind::Unigram = kind {
             scores = match gguf.array(SCORES) {
                 list if matches!(kind, Kind::Unigram) => Some(list?),
@@ -158,7 +177,7 @@ impl<'a> Parts<'a> {
             };
             if let Some(scores) = scores {
                 if scores.f32s().is_none() && scores.i32s().is_none() {
-                    return Err(TokenizerError::ElementType { key: SCORES });
+                    return Err(wrong_elements(SCORES, scores, ValueType::F32));
                 }
                 at_least(scores, SCORES, tokens.len())?;
             }
@@ -171,10 +190,19 @@ impl<'a> Parts<'a> {
                 lines => optional(lines)?,
             };
             if let Some(lines) = merges {
-                elements(lines.strings(), MERGES)?;
+                elements(lines, MERGES, ValueType::String)?;
                 n_merges = count(lines, MERGES, MERGES_MAX)?;
             }
+        } else {
+            normalized = optional(gguf.array(NORMALIZED))?;
+            if let Some(ids) = normalized {
+                elements(ids, NORMALIZED, ValueType::U32)?;
+            }
         }
+        let at_most = |ids: Option<Array<'_>>| {
+            let len = ids.map_or(0, Array::len);
+            usize::try_from(len).unwrap_or(n_vocab).min(n_vocab)
+        };
         Ok(Self {
             kind,
             tokens,
@@ -182,9 +210,27 @@ impl<'a> Parts<'a> {
             scores,
             merges,
             map,
+            normalized,
             n_vocab,
             n_merges,
+            n_normalized: at_most(normalized),
+            n_as_written: at_most(optional(gguf.array(AS_WRITTEN))?),
         })
+    }
+
+    /// The ids that are looked for in normalised text, in order and each once.
+    fn normalized_names<'w>(&self, pieces: Pieces<'_>, words: &'w mut [u32]) -> &'w mut [u32] {
+        let mut n = 0;
+        let ids = self.normalized.and_then(Array::u32s).into_iter().flatten();
+        let is_one = |&id: &u32| is_name(name(pieces, id, true));
+        for (word, id) in words.iter_mut().zip(ids.filter(is_one)) {
+            *word = id;
+            n += 1;
+        }
+        let ids = &mut words[..n];
+        sort_indices(ids, &|a, b| a.cmp(&b));
+        let n = dedup(ids, |a, b| a == b);
+        &mut ids[..n]
     }
 
     /// Words of memory for all tables, in the order in which they are taken.
@@ -194,6 +240,7 @@ impl<'a> Parts<'a> {
             self.n_vocab + 1,
             slots_for(self.n_vocab),
             self.n_vocab.div_ceil(4),
+            self.n_normalized,
             self.specials_max(),
             256,
             match self.kind {
@@ -208,7 +255,7 @@ impl<'a> Parts<'a> {
 
     fn specials_max(&self) -> usize {
         let marked = self.attributes().filter(|flags| flags & LOOKED_FOR != 0);
-        specials_max(marked.count()).min(self.n_vocab)
+        specials_max(marked.count() + self.n_as_written).min(self.n_vocab)
     }
 
     /// The flags of each token, by its type in the metadata. A type that is not defined has
@@ -244,22 +291,8 @@ impl<'a> Parts<'a> {
     ) -> Result<Model<'a>, TokenizerError> {
         let traits = match self.kind {
             Kind::Bpe(traits) => traits,
-            Kind::WordPiece => {
-                let longest = room.take(256);
-                longest.fill(0);
-                for piece in (0..pieces.len()).map(|id| pieces.get(id)) {
-                    if let Some(&first) = piece.first() {
-                        let longest = &mut longest[usize::from(first)];
-                        *longest = position(piece.len()).max(*longest);
-                    }
-                }
-                return Ok(Model::WordPiece {
-                    normalizer: normalizer(gguf)?,
-                    longest,
-                });
-            }
-            // Unigram's are apart.
-            Kind::SentencePiece | Kind::Unigram => {
+            // The other two's are apart.
+            Kind::SentencePiece | Kind::Unigram | Kind::WordPiece => {
                 let score_order = room.take(self.n_vocab);
                 score_order.fill(order_of(0.0));
                 if let Some(scores) = self.scores {
@@ -305,10 +338,24 @@ impl<'a> Room<'a> {
 }
 
 /// Fails unless an array has elements of the type asked for.
-fn elements<T>(elements: Option<T>, key: &'static str) -> Result<(), TokenizerError> {
-    elements
-        .map(drop)
-        .ok_or(TokenizerError::ElementType { key })
+fn elements(
+    array: Array<'_>,
+    key: &'static str,
+    expected: ValueType,
+) -> Result<(), TokenizerError> {
+    match array.element_type() == expected {
+        true => Ok(()),
+        false => Err(wrong_elements(key, array, expected)),
+    }
+}
+
+fn wrong_elements(key: &'static str, array: Array<'_>, expected: ValueType) -> TokenizerError {
+    let found = array.element_type();
+    TokenizerError::ElementType {
+        key,
+        expected,
+        found,
+    }
 }
 
 /// The length of an array that has at most `limit` elements.
@@ -359,6 +406,18 @@ fn order_of(score: f32) -> u32 {
     }
 }
 
+/// The length of the longest piece by its first byte.
+fn longest_by_byte<'a>(pieces: Pieces<'_>, longest: &'a mut [u32]) -> &'a [u32] {
+    longest.fill(0);
+    for piece in (0..pieces.len()).map(|id| pieces.get(id)) {
+        if let Some(&first) = piece.first() {
+            let longest = &mut longest[usize::from(first)];
+            *longest = position(piece.len()).max(*longest);
+        }
+    }
+    longest
+}
+
 fn longest(pieces: Pieces<'_>) -> usize {
     (0..pieces.len())
         .map(|id| pieces.get(id).len())
@@ -371,6 +430,8 @@ const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+const AS_WRITTEN: &str = "tokenizer.ggml.added_tokens.as_written";
+const NORMALIZED: &str = "tokenizer.ggml.added_tokens.normalized";
 const MERGES: &str = "tokenizer.ggml.merges";
 
 /// The largest known vocabularies have a quarter of a million tokens. The limit leaves eight

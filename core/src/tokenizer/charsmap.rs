@@ -163,6 +163,8 @@ fn spelled_len(text: &str) -> usize {
 pub(super) struct Spaces {
     /// Whether a mark is added, before the text or after it.
     pub(super) adds: bool,
+    /// None is added before a text that begins with a space.
+    pub(super) if_missing: bool,
     /// Marks follow words: `tokenizer.ggml.treat_whitespace_as_suffix`.
     pub(super) as_suffix: bool,
     /// Several spaces become one, and only an added one remains at either end:
@@ -194,7 +196,7 @@ pub(super) struct Spelled<'t> {
 impl<'t> Spelled<'t> {
     pub(super) fn new(map: CharsMap<'t>, spaces: Spaces, text: &'t str) -> Self {
         let before = spaces.adds && !spaces.as_suffix;
-        Self {
+        let mut spelled = Self {
             map,
             rest: text,
             replacement: "".chars(),
@@ -204,7 +206,13 @@ impl<'t> Spelled<'t> {
             suffix: spaces.adds && spaces.as_suffix,
             started: false,
             removed: false,
+        };
+        match spelled.clone().normal() {
+            Some(MARK) if spaces.if_missing => (spelled.behind, spelled.held) = (None, false),
+            Some(' ') if spaces.if_missing => spelled.behind = None,
+            _ => {}
         }
+        spelled
     }
 
     /// The next character of the normalised text.

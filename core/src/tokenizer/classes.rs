@@ -58,20 +58,40 @@ pub(super) fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
     ranges.get(index).is_some_and(|&(first, _)| first <= code)
 }
 
-/// Han as llama.cpp has it for Kimi K2: by blocks.
+/// `\p{Han}`, the script; not the blocks that llama.cpp has for Kimi K2.
 pub(super) fn is_han(c: char) -> bool {
     is_in(&HAN, c)
 }
 
-pub(super) const HAN: [(u32, u32); 8] = [
+/// `[\p{L}\p{M}&&[^\p{Han}]]`
+pub(super) fn is_letter_or_mark_but_han(c: char) -> bool {
+    is_letter_or_mark(c) && !is_han(c)
+}
+
+/// Unicode 15.1.0, `Scripts.txt`.
+const HAN: [(u32, u32); 22] = [
+    (0x2e80, 0x2e99),
+    (0x2e9b, 0x2ef3),
+    (0x2f00, 0x2fd5),
+    (0x3005, 0x3005),
+    (0x3007, 0x3007),
+    (0x3021, 0x3029),
+    (0x3038, 0x303b),
     (0x3400, 0x4dbf),
     (0x4e00, 0x9fff),
-    (0xf900, 0xfaff),
+    (0xf900, 0xfa6d),
+    (0xfa70, 0xfad9),
+    (0x1_6fe2, 0x1_6fe3),
+    (0x1_6ff0, 0x1_6ff1),
     (0x2_0000, 0x2_a6df),
-    (0x2_a700, 0x2_b73f),
-    (0x2_b740, 0x2_b81f),
-    (0x2_b820, 0x2_ebef),
-    (0x2_f800, 0x2_fa1f),
+    (0x2_a700, 0x2_b739),
+    (0x2_b740, 0x2_b81d),
+    (0x2_b820, 0x2_cea1),
+    (0x2_ceb0, 0x2_ebe0),
+    (0x2_ebf0, 0x2_ee5d),
+    (0x2_f800, 0x2_fa1d),
+    (0x3_0000, 0x3_134a),
+    (0x3_1350, 0x3_23af),
 ];
 
 /// Chinese and Japanese characters of DeepSeek V3.

@@ -39,7 +39,7 @@ impl Tokenizer<'_> {
     /// How this vocabulary writes text.
     fn spelling(&self) -> Spelling {
         match self.model {
-            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece { .. } => {
+            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece(_) => {
                 Spelling::SpaceMarks
             }
             Model::Bpe { pre, .. } => match pre.alphabet() {
@@ -140,7 +140,7 @@ impl Detokenizer {
     pub fn new(tokenizer: &Tokenizer<'_>) -> Self {
         Self {
             drop_space: match tokenizer.model {
-                Model::WordPiece { .. } => true,
+                Model::WordPiece(_) => true,
                 Model::Unigram(_) if tokenizer.collapses_spaces => true,
                 _ => tokenizer.space_prefix != SpacePrefix::None,
             },

@@ -8,11 +8,10 @@ use super::error::TokenizerError;
 use super::merge::{Rules, SHORT, ShortWord, words_for};
 use super::nfc::{self, Composer};
 use super::pretokenize::Alphabet;
+use super::special::Named;
 use super::spelling::{Escaped, Ranked, SPACE_MARK, Scored, symbol_lens, trimmed};
-use super::vocab::{Merges, NONE};
-use super::window::{self, Window};
-use super::wordpiece::{Normalizer, WORD_CHARS_MAX};
-use super::{Model, PreTokenizer, Tokenizer, unigram};
+use super::vocab::{Merges, NONE, attribute};
+use super::{Model, PreTokenizer, SpacePrefix, Tokenizer, charsmap, unigram};
 
 /// How [`Tokenizer::encode`] treats special tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +103,7 @@ impl Tokenizer<'_> {
     pub fn encode_workspace_words(&self, text_len_bytes: usize) -> usize {
         let text_len_bytes = text_len_bytes.min(TEXT_LEN_MAX);
         match self.model {
-            Model::WordPiece { .. } => 0,
+            Model::WordPiece(_) => 0,
             Model::Unigram(unigram) => {
                 let spelled = text_len_bytes.saturating_mul(unigram.map.growth());
                 unigram::words_for(spelled.saturating_add(SPACE_MARK.len()))
@@ -140,7 +139,7 @@ impl Tokenizer<'_> {
     /// The token that ends a sequence.
     fn closing(&self) -> Option<u32> {
         match self.model {
-            Model::WordPiece { .. } => self.special_tokens.sep,
+            Model::WordPiece(_) => self.special_tokens.sep,
             _ => self.eos().filter(|_| self.add_eos),
         }
     }
@@ -159,7 +158,12 @@ impl Tokenizer<'_> {
         loop {
             let named = self.specials.next(text, from, options.parse_special);
             let end = named.map_or(text.len(), |named| named.start);
-            self.encode_fragment(text, from..end, &mut scratch, sink)?;
+            if named.is_some_and(|named| self.has_prefix_alone(text, from, named)) {
+                let mark = self.index.find(self.pieces, SPACE_MARK.into_iter());
+                sink.push(mark.map_or_else(|| self.unknown(b' ', 0), Ok)?);
+            }
+            let parse_special = options.parse_special;
+            self.encode_fragment(text, from..end, parse_special, &mut scratch, sink)?;
             let Some(named) = named else {
                 return Ok(());
             };
@@ -168,12 +172,25 @@ impl Tokenizer<'_> {
         }
     }
 
+    /// Whether the space before the text is a token of its own: no text is left before `named` that takes it.
+    fn has_prefix_alone(&self, text: &str, from: usize, named: Named) -> bool {
+        let before = match self.collapses_spaces {
+            true => text[from..named.start].trim_start_matches(' '),
+            false => &text[from..named.start],
+        };
+        self.space_prefix == SpacePrefix::Text
+            && from == 0
+            && before.is_empty()
+            && self.has(named.id, attribute::USER_DEFINED)
+    }
+
     /// Encodes a part of the text without special tokens: the whole text, or the part after a special
-    /// token. A space is put before each such part.
+    /// token. A space may be put before each such part.
     fn encode_fragment(
         &self,
         text: &str,
         part: Range<usize>,
+        parse_special: bool,
         scratch: &mut Scratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenizerError> {
@@ -189,9 +206,11 @@ impl Tokenizer<'_> {
                 if fragment.is_empty() {
                     return Ok(());
                 }
+                let is_there =
+                    self.prefix_if_missing && fragment.starts_with([' ', charsmap::MARK]);
                 let text = Escaped {
                     text: fragment.as_bytes(),
-                    prefix_len: usize::from(self.space_prefix.stands_at(part_start)),
+                    prefix_len: usize::from(!is_there && self.space_prefix.stands_at(part_start)),
                     escapes: true,
                     collapses: self.collapses_spaces,
                 };
@@ -208,10 +227,9 @@ impl Tokenizer<'_> {
                     self.encode_lines(fragment, at, merges, pre, scratch, sink)
                 }
             },
-            Model::WordPiece {
-                normalizer,
-                longest,
-            } => self.encode_pieces(fragment, at, normalizer, longest, sink),
+            Model::WordPiece(table) => {
+                self.encode_word_pieces(fragment, at, &table, parse_special, sink)
+            }
             Model::Unigram(unigram) => {
                 self.encode_unigram(fragment, at, &unigram, scratch.all(), sink)
             }
@@ -382,53 +400,6 @@ impl Tokenizer<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The longest pieces that every word begins with, one after another.
-    fn encode_pieces(
-        &self,
-        fragment: &str,
-        at: usize,
-        normalizer: Normalizer,
-        longest: &[u32],
-        sink: &mut Sink<'_>,
-    ) -> Result<(), TokenizerError> {
-        let mut window = [0; window::LEN];
-        for (start, word) in normalizer.words(fragment) {
-            let count = sink.count();
-            // The mark before the word is one more; continuation bytes of a character do not count.
-            let starts = normalizer.bytes(word).filter(|byte| byte & 0xc0 != 0x80);
-            let is_short = word.len() <= WORD_CHARS_MAX || starts.count() <= WORD_CHARS_MAX + 1;
-            if !is_short || !self.cover(normalizer.bytes(word), longest, &mut window, sink) {
-                sink.truncate(count);
-                sink.push(self.unknown(word.as_bytes()[0], at + start)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Pushes the pieces of a word of these bytes; false if they do not reach its end.
-    /// `longest` is the length of the longest piece by its first byte.
-    fn cover(
-        &self,
-        word: impl Iterator<Item = u8>,
-        longest: &[u32],
-        bytes: &mut [u8; window::LEN],
-        sink: &mut Sink<'_>,
-    ) -> bool {
-        let mut window = Window::new(word, bytes);
-        loop {
-            let ahead = window.ahead();
-            let Some(&first) = ahead.first() else {
-                return true;
-            };
-            let len_max = ahead.len().min(longest[usize::from(first)] as usize);
-            let Some((id, len)) = self.index.find_longest(self.pieces, &ahead[..len_max]) else {
-                return false;
-            };
-            sink.push(id);
-            window.pass(len);
-        }
     }
 
     /// The unknown token, in place of a byte that the vocabulary has no token for.

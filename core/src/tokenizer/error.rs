@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-use crate::gguf::GgufError;
+use crate::gguf::{GgufError, ValueType};
 use static_assertions::const_assert;
 
 /// Why a tokenizer could not be built or could not do its work.
@@ -45,6 +45,10 @@ pub enum TokenizerError {
     ElementType {
         /// The metadata key.
         key: &'static str,
+        /// The elements' type.
+        expected: ValueType,
+        /// The type that the file has.
+        found: ValueType,
     },
     /// Too many pieces or merges collide in a hash table: the file was built to be slow.
     TooManyCollisions,
@@ -139,7 +143,11 @@ impl fmt::Display for TokenizerError {
             Self::ArrayTooShort { key, len, n_vocab } => {
                 write!(f, "{key} has {len} elements for {n_vocab} tokens")
             }
-            Self::ElementType { key } => write!(f, "{key} has elements of a wrong type"),
+            Self::ElementType {
+                key,
+                expected,
+                found,
+            } => write!(f, "{key} has elements of type {found}, expected {expected}"),
             Self::TooManyCollisions => {
                 f.write_str("the vocabulary's pieces or merges collide in a hash table")
             }

@@ -43,11 +43,13 @@ mod byte_level;
 mod cache;
 mod charsmap;
 mod classes;
+mod cover;
 mod detokenize;
 mod encode;
 mod error;
 mod merge;
 mod nfc;
+mod normalized;
 mod pretokenize;
 mod queue;
 mod scan;
@@ -72,11 +74,11 @@ pub use pretokenize::PreTokenizer;
 pub use special::SpecialTokens;
 
 use crate::gguf::Array;
+use cover::WordPieces;
 use pretokenize::Alphabet;
 use special::Specials;
 use unigram::Unigram;
 use vocab::{Attributes, Merges, NONE, PieceIndex, Pieces, attribute};
-use wordpiece::Normalizer;
 
 /// A vocabulary and its tables. Shared freely between threads: nothing in it changes.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +93,8 @@ pub struct Tokenizer<'a> {
     special_tokens: SpecialTokens,
     piece_len_max: usize,
     space_prefix: SpacePrefix,
+    /// No space is put before a part that begins with one.
+    prefix_if_missing: bool,
     /// Spaces around a text are ignored, and several in a row count as one.
     collapses_spaces: bool,
     /// Texts are converted to NFC before they are cut.
@@ -120,11 +124,7 @@ enum Model<'a> {
     /// `t5`.
     Unigram(Unigram<'a>),
     /// `bert`.
-    WordPiece {
-        normalizer: Normalizer,
-        /// 256 words: the length of the longest piece by its first byte.
-        longest: &'a [u32],
-    },
+    WordPiece(WordPieces<'a>),
 }
 
 impl Tokenizer<'_> {
@@ -143,13 +143,19 @@ enum SpacePrefix {
     None,
     /// Only before the text's first byte.
     First,
+    /// Likewise, and before a user-defined token that the text begins with.
+    Text,
     /// Before each part.
     Each,
 }
 
 impl SpacePrefix {
     fn stands_at(self, at: usize) -> bool {
-        self == Self::Each || (self == Self::First && at == 0)
+        match self {
+            Self::None => false,
+            Self::First | Self::Text => at == 0,
+            Self::Each => true,
+        }
     }
 }
 
@@ -207,7 +213,7 @@ impl<'a> Tokenizer<'a> {
     /// The pre-tokenizer of a vocabulary that merges by rank.
     pub fn pre_tokenizer(&self) -> Option<PreTokenizer> {
         match self.model {
-            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece { .. } => None,
+            Model::SentencePiece { .. } | Model::Unigram(_) | Model::WordPiece(_) => None,
             Model::Bpe { pre, .. } => Some(pre),
         }
     }
@@ -247,7 +253,7 @@ impl<'a> Tokenizer<'a> {
         let is_bounded = match self.model {
             Model::Bpe { .. } => self.is_byte_level() || !fuses,
             Model::SentencePiece { .. } => !self.collapses_spaces && !fuses,
-            Model::Unigram(_) | Model::WordPiece { .. } => false,
+            Model::Unigram(_) | Model::WordPiece(_) => false,
         };
         let shrinks = if self.composes { nfc::SHRINKAGE } else { 1 };
         // An unknown character is a token as well.

@@ -8,9 +8,10 @@
 //! vendored by llama-cpp-python 0.3.36. Where it departs from a model's own expression, the model's
 //! is right: it knows upper from lower case in ASCII only, or not at all
 //! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`],
-//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`]). Text before a number stays with its first
+//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`], [`PreTokenizer::KimiK2`]). Text before a number stays with its first
 //! digits at first, as there ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
 
+mod names;
 #[cfg(test)]
 mod tests;
 
@@ -244,7 +245,7 @@ impl PreTokenizer {
     }
 
     /// The words of `text`, in order and without gaps.
-    pub(super) fn words(self, text: &str) -> Words<'_> {
+    pub fn words(self, text: &str) -> impl Iterator<Item = &str> {
         Words::new(self.rules(), text)
     }
 
@@ -376,7 +377,7 @@ const MINICPM5: Rule = |text| {
 
 const GPT4O_SHAPE: Shape = Shape {
     contraction: Contraction::OfWord,
-    word: Word::Cased,
+    word: Word::Cased(classes::is_letter_or_mark),
     tail: Tail::LineEndsAndSlashes,
     ..LLAMA3_SHAPE
 };
@@ -400,7 +401,7 @@ const TEKKEN: Rule = |text| {
 };
 
 const KIMI_K2_SHAPE: Shape = Shape {
-    word: Word::Plain(scan::letters_but_han),
+    word: Word::Cased(classes::is_letter_or_mark_but_han),
     tail: Tail::LineEnds,
     ..GPT4O_SHAPE
 };

@@ -44,8 +44,9 @@ pub(super) enum Word {
     /// Length at the front of a text, 0 for none.
     Plain(fn(&str) -> usize),
     /// `U*L+|U+L*` with the character before each alternative: U is
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, L is `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`.
-    Cased,
+    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, L is `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`, both of the letters and marks that are
+    /// accepted.
+    Cased(fn(char) -> bool),
 }
 
 /// Where `(?i:'s|'t|'re|'ve|'m|'ll|'d)` is matched.
@@ -115,20 +116,23 @@ impl Shape {
     /// `[^\r\n\p{L}\p{N}]?WORD` at the front of `text`, whose first character is not a number.
     fn word_len(&self, text: &str, first: char) -> usize {
         let joins = !is_letter(first) && !is_line_end(first);
-        let behind = |word: fn(&str) -> usize| match word(&text[first.len_utf8()..]) {
+        let behind = |word: &dyn Fn(&str) -> usize| match word(&text[first.len_utf8()..]) {
             0 => 0,
             len => first.len_utf8() + len,
         };
         match self.word {
             Word::Plain(word) => match word(text) {
-                0 if joins => behind(word),
+                0 if joins => behind(&word),
                 // A mark may be either; where it begins a word, the word is the same.
                 len => len,
             },
             // Each alternative is tried first with the character before it, then without it.
-            Word::Cased => [ends_lower, begins_upper]
+            Word::Cased(accepts) => [ends_lower, begins_upper]
                 .into_iter()
-                .flat_map(|word| [if joins { behind(word) } else { 0 }, word(text)])
+                .flat_map(|word| {
+                    let behind = || behind(&|text| word(text, accepts));
+                    [if joins { behind() } else { 0 }, word(text, accepts)]
+                })
                 .find(|&len| len > 0)
                 .unwrap_or(0),
         }
@@ -164,9 +168,9 @@ pub(super) fn phrase(text: &str) -> usize {
 }
 
 /// `U*L+` of [`Word::Cased`].
-fn ends_lower(text: &str) -> usize {
-    let upper = prefix_len(text, may_begin);
-    match prefix_len(&text[upper..], may_end) {
+fn ends_lower(text: &str, accepts: fn(char) -> bool) -> usize {
+    let upper = prefix_len(text, |c| accepts(c) && may_begin(c));
+    match prefix_len(&text[upper..], |c| accepts(c) && may_end(c)) {
         // U gives characters back until one is L.
         0 => {
             let last = text[..upper].char_indices().rfind(|&(_, c)| may_end(c));
@@ -177,21 +181,21 @@ fn ends_lower(text: &str) -> usize {
 }
 
 /// `U+L*` of [`Word::Cased`].
-fn begins_upper(text: &str) -> usize {
-    match prefix_len(text, may_begin) {
+fn begins_upper(text: &str, accepts: fn(char) -> bool) -> usize {
+    match prefix_len(text, |c| accepts(c) && may_begin(c)) {
         0 => 0,
-        upper => upper + prefix_len(&text[upper..], may_end),
+        upper => upper + prefix_len(&text[upper..], |c| accepts(c) && may_end(c)),
     }
 }
 
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`
+/// A letter or mark of `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`.
 fn may_begin(c: char) -> bool {
-    is_letter_or_mark(c) && case(c) != Case::Lower
+    case(c) != Case::Lower
 }
 
-/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`
+/// One of `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`.
 fn may_end(c: char) -> bool {
-    is_letter_or_mark(c) && case(c) != Case::Upper
+    case(c) != Case::Upper
 }
 
 /// Kimi K2's: `\p{Han}+` before the expression of `shape`, whose words have no Han in them.
@@ -200,11 +204,6 @@ pub(super) fn kimi_k2(text: &str, shape: &Shape) -> usize {
         0 => shape.split(text),
         len => len,
     }
-}
-
-/// `\p{L}+` without Han.
-pub(super) fn letters_but_han(text: &str) -> usize {
-    prefix_len(text, |c| is_letter(c) && !is_han(c))
 }
 
 /// DeepSeek V3's main expression:

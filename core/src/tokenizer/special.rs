@@ -4,7 +4,10 @@
 //! each place by the longest name, as Hugging Face's `added_vocabulary.rs` does it. A token may include the
 //! white space next to it, or count only as a word of its own.
 
+use core::ops::Range;
+
 use super::error::TokenizerError;
+use super::spelling::SPACE_MARK;
 use super::unicode::{Class, class};
 use super::vocab::{Attributes, AttributesMut, Pieces, attribute};
 use crate::gguf::{Array, Gguf, optional};
@@ -164,6 +167,8 @@ impl AttributesMut<'_> {
 pub(super) struct Specials<'a> {
     pieces: Pieces<'a>,
     attributes: Attributes<'a>,
+    /// Whether names have a mark before them, as the words of a WordPiece vocabulary do.
+    is_marked: bool,
     /// Ids in the order of their names; no two names are equal.
     by_name: &'a [u32],
     flags: Flags<'a>,
@@ -174,40 +179,43 @@ pub(super) struct Specials<'a> {
 }
 
 impl<'a> Specials<'a> {
-    /// `by_name` has room for [`specials_max`] words.
+    /// `by_name` has room for [`specials_max`] words. `normalized` are those that are found elsewhere, in the order of
+    /// their ids.
     pub(super) fn new(
         pieces: Pieces<'a>,
         attributes: Attributes<'a>,
+        is_marked: bool,
         flags: Flags<'a>,
+        normalized: &[u32],
         by_name: &'a mut [u32],
     ) -> Self {
+        let name = |id| name(pieces, id, is_marked);
         let mut count = 0;
-        for id in 0..pieces.len() {
-            // Texts are UTF-8, so that other names could only match the inside of a character.
-            let name = pieces.get(id);
-            if attributes.get(id) & LOOKED_FOR != 0
-                && !name.is_empty()
-                && core::str::from_utf8(name).is_ok()
-                && count < by_name.len()
+        let listed = flags.as_written.and_then(Array::u32s).into_iter().flatten();
+        let listed = listed.filter(|&id| id < pieces.len() && attributes.get(id) & LOOKED_FOR == 0);
+        let of_a_kind = (0..pieces.len()).filter(|&id| attributes.get(id) & LOOKED_FOR != 0);
+        for id in of_a_kind.chain(listed) {
+            if is_name(name(id)) && normalized.binary_search(&id).is_err() && count < by_name.len()
             {
                 by_name[count] = id;
                 count += 1;
             }
         }
-        let name_order = |a, b| (pieces.get(a), a).cmp(&(pieces.get(b), b));
+        let name_order = |a, b| (name(a), a).cmp(&(name(b), b));
         sort_indices(&mut by_name[..count], &name_order);
-        let count = dedup(&mut by_name[..count], |a, b| pieces.get(a) == pieces.get(b));
+        let count = dedup(&mut by_name[..count], |a, b| name(a) == name(b));
         let by_name = &by_name[..count];
         let mut specials = Self {
             pieces,
             attributes,
+            is_marked,
             by_name,
             flags,
             first_bytes_user: [0; 8],
             first_bytes_all: [0; 8],
         };
         for &id in by_name {
-            let first = usize::from(pieces.get(id)[0]);
+            let first = usize::from(name(id)[0]);
             set_bit(&mut specials.first_bytes_all, first);
             if attributes.get(id) & CONTROL_LIKE == 0 {
                 set_bit(&mut specials.first_bytes_user, first);
@@ -224,26 +232,21 @@ impl<'a> Specials<'a> {
         let mut at = from;
         loop {
             // The loop over most of the text.
-            let begins = |&byte: &u8| bit(first_bytes, byte.into());
+            let begins = |&byte: &u8| is_bit(first_bytes, byte.into());
             at += bytes.get(at..)?.iter().position(begins)?;
             let Some(id) = self.longest(bytes, at, parse_special) else {
                 at += 1;
                 continue;
             };
-            let end = at + self.pieces.get(id).len();
-            let (before, behind) = (&text[from..at], &text[end..]);
-            if self.flags.is_single_word(id) && is_in_word(&text[..at], behind) {
+            let end = at + self.name(id).len();
+            if self.flags.is_single_word(id) && is_in_word(&text[..at], &text[end..]) {
                 at = end;
                 continue;
             }
-            let (mut start, mut stop) = (at, end);
-            if self.flags.strips_left(id) {
-                start = from + before.trim_end().len();
-            }
-            if self.attributes.get(id) & attribute::STRIPS_RIGHT != 0 {
-                stop += behind.len() - behind.trim_start().len();
-            }
-            return Some(Named { start, stop, id });
+            return Some(
+                self.flags
+                    .with_spaces(text, from, at..end, id, self.attributes),
+            );
         }
     }
 
@@ -270,7 +273,7 @@ impl<'a> Specials<'a> {
         let (mut low, mut high) = (0, self.by_name.len());
         for (depth, &byte) in text[at..].iter().enumerate() {
             let names = &self.by_name[low..high];
-            let byte_of = |id: u32| self.pieces.get(id).get(depth).copied();
+            let byte_of = |id: u32| self.name(id).get(depth).copied();
             let start = names.partition_point(|&id| byte_of(id) < Some(byte));
             let end = names.partition_point(|&id| byte_of(id) <= Some(byte));
             (low, high) = (low + start, low + end);
@@ -279,12 +282,28 @@ impl<'a> Specials<'a> {
             }
             let id = self.by_name[low];
             let enabled = parse_special || self.attributes.get(id) & CONTROL_LIKE == 0;
-            if self.pieces.get(id).len() == depth + 1 && enabled {
+            if self.name(id).len() == depth + 1 && enabled {
                 longest = Some(id);
             }
         }
         longest
     }
+
+    fn name(self, id: u32) -> &'a [u8] {
+        name(self.pieces, id, self.is_marked)
+    }
+}
+
+/// The name of a token in texts: its piece, without the mark before it if `is_marked`.
+pub(super) fn name<'a>(pieces: Pieces<'a>, id: u32, is_marked: bool) -> &'a [u8] {
+    let piece = pieces.get(id);
+    let name = piece.strip_prefix(&SPACE_MARK).filter(|_| is_marked);
+    name.unwrap_or(piece)
+}
+
+/// Whether a text can have this name. Texts are UTF-8, so that others could only match the inside of a character.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && core::str::from_utf8(name).is_ok()
 }
 
 /// Where a text names a special token, including the white space that the token takes.
@@ -305,6 +324,8 @@ pub(super) struct Flags<'a> {
     pub(super) strip_left: Option<Array<'a>>,
     /// `tokenizer.ggml.added_tokens.single_word`
     pub(super) single_word: Option<Array<'a>>,
+    /// `tokenizer.ggml.added_tokens.as_written`: pieces that texts may also name as they are written.
+    pub(super) as_written: Option<Array<'a>>,
 }
 
 impl Flags<'_> {
@@ -314,8 +335,30 @@ impl Flags<'_> {
     }
 
     /// Whether token `id` is not recognised inside a word.
-    fn is_single_word(self, id: u32) -> bool {
+    pub(super) fn is_single_word(self, id: u32) -> bool {
         holds(self.single_word, id)
+    }
+}
+
+impl Flags<'_> {
+    /// Token `id` at `range` of a text that is read from byte `from` on, with the white space that it takes.
+    pub(super) fn with_spaces(
+        self,
+        text: &str,
+        from: usize,
+        range: Range<usize>,
+        id: u32,
+        attributes: Attributes<'_>,
+    ) -> Named {
+        let (before, behind) = (&text[from..range.start], &text[range.end..]);
+        let (mut start, mut stop) = (range.start, range.end);
+        if self.strips_left(id) {
+            start = from + before.trim_end().len();
+        }
+        if attributes.get(id) & attribute::STRIPS_RIGHT != 0 {
+            stop += behind.len() - behind.trim_start().len();
+        }
+        Named { start, stop, id }
     }
 }
 
@@ -359,7 +402,7 @@ pub(super) const LOOKED_FOR: u8 = CONTROL_LIKE | attribute::USER_DEFINED;
 pub(super) const CONTROL_LIKE: u8 = attribute::CONTROL | attribute::UNKNOWN;
 
 /// Moves the first of each run of equal elements to the front; returns their number.
-fn dedup(ids: &mut [u32], equal: impl Fn(u32, u32) -> bool) -> usize {
+pub(super) fn dedup(ids: &mut [u32], equal: impl Fn(u32, u32) -> bool) -> usize {
     let mut count = 0;
     for i in 0..ids.len() {
         if count == 0 || !equal(ids[count - 1], ids[i]) {
@@ -370,11 +413,11 @@ fn dedup(ids: &mut [u32], equal: impl Fn(u32, u32) -> bool) -> usize {
     count
 }
 
-fn bit(map: &[u32], at: usize) -> bool {
+pub(super) fn is_bit(map: &[u32], at: usize) -> bool {
     map[at / 32] >> (at % 32) & 1 != 0
 }
 
-fn set_bit(map: &mut [u32], at: usize) {
+pub(super) fn set_bit(map: &mut [u32], at: usize) {
     map[at / 32] |= 1 << (at % 32);
 }
 

@@ -47,6 +47,7 @@ impl Tokenizer<'_> {
     ) -> Result<(), TokenizerError> {
         let spaces = Spaces {
             adds: self.space_prefix.stands_at(at),
+            if_missing: self.prefix_if_missing,
             as_suffix: unigram.treats_space_as_suffix,
             collapses: self.collapses_spaces,
         };

@@ -18,8 +18,9 @@ impl Tokenizer<'_> {
 
 /// Keys that `build` and `special.rs` read.
 const READ: &[&str] = words!(
-    "add_bos_token add_eos_token add_sep_token add_space_prefix add_space_prefix_first \
-     added_tokens.lstrip added_tokens.rstrip added_tokens.single_word bos_token_id eog_token_ids \
+    "add_bos_token add_eos_token add_sep_token add_space_prefix add_space_prefix_alone \
+     add_space_prefix_first add_space_prefix_if_missing added_tokens.as_written added_tokens.lstrip \
+     added_tokens.normalized added_tokens.rstrip added_tokens.single_word bos_token_id eog_token_ids \
      eom_token_id eos_token_id eot_token_id fim_mid_token_id fim_pad_token_id fim_pre_token_id \
      fim_rep_token_id fim_sep_token_id fim_suf_token_id fuse_unk ignore_merges mask_token_id \
      merges middle_token_id model normalizer.lowercase normalizer.nfc normalizer.strip_accents \

@@ -87,14 +87,20 @@ impl<'a> PieceIndex<'a> {
         Ok(Self { slots, id_bits })
     }
 
-    /// The longest piece that `bytes` begin with: its id and length.
-    pub(super) fn find_longest(self, pieces: Pieces<'_>, bytes: &[u8]) -> Option<(u32, usize)> {
+    /// The longest piece that `bytes` begin with and that is accepted: its id and length.
+    pub(super) fn find_longest(
+        self,
+        pieces: Pieces<'_>,
+        bytes: &[u8],
+        accepts: impl Fn(u32) -> bool,
+    ) -> Option<(u32, usize)> {
         let mut longest = None;
         let mut hash = FNV_START;
         for (before, &byte) in bytes.iter().enumerate() {
             hash = fnv(hash, byte);
             let prefix = &bytes[..=before];
             let found = self.find_hashed(pieces, hash, prefix.len(), prefix.iter().copied());
+            let found = found.filter(|&id| accepts(id));
             longest = found.map(|id| (id, prefix.len())).or(longest);
         }
         longest

@@ -65,6 +65,37 @@ impl Normalizer {
         SPACE_MARK.into_iter().chain(normal)
     }
 
+    /// The bytes that stand for a character where tokens are looked for in normalised text: a space for white space,
+    /// and one on either side of a Chinese character.
+    pub(super) fn looked_at(self, c: char) -> impl Iterator<Item = u8> + Clone {
+        let (utf8, len) = match self.role(c) {
+            Role::Space => {
+                let mut space = [0; SPELLED_MAX];
+                space[0] = b' ';
+                (space, 1)
+            }
+            _ => self.spelled(c),
+        };
+        let around = is_chinese(self.base(c)).then_some(b' ').into_iter();
+        let own = utf8.into_iter().take(len);
+        around.clone().chain(own).chain(around)
+    }
+
+    /// Whether a word continues from one side of `c` to the other in normalised text, as `\w` has it; `None` if nothing is left
+    /// of it.
+    pub(super) fn joins(self, c: char) -> Option<bool> {
+        match self.role(c) {
+            Role::Nothing => None,
+            Role::Space => Some(false),
+            Role::Part | Role::Alone => {
+                let c = self.base(c);
+                let kind = class(c);
+                let is_of_word = matches!(kind, Class::Letter | Class::Number | Class::Mark);
+                Some(c == '_' || is_of_word && !is_chinese(c))
+            }
+        }
+    }
+
     /// The bytes that stand for a character, and their number.
     #[inline]
     fn spelled(self, c: char) -> ([u8; SPELLED_MAX], usize) {

@@ -5,10 +5,10 @@ use super::super::error::TokenizerError;
 use super::super::special::{Flags, LOOKED_FOR, PHI3_NOT_STRIPPING};
 use super::super::vocab::{AttributesMut, Pieces, attribute};
 use super::super::wordpiece::Normalizer;
-use super::elements;
 use super::kind::Kind;
 use super::unigram::is_suffix;
-use crate::gguf::{Array, Gguf, GgufError, optional};
+use super::{AS_WRITTEN, elements};
+use crate::gguf::{Array, Gguf, GgufError, ValueType, optional};
 
 /// The special tokens that include the white space next to them.
 enum SpacesTaken {
@@ -58,7 +58,9 @@ pub(super) fn space_prefix(gguf: &Gguf<'_>, kind: Kind) -> Result<SpacePrefix, G
         && !is_suffix(gguf)?;
     let is_added = merges || given.unwrap_or(matches!(kind, Kind::SentencePiece | Kind::Unigram));
     let is_first = flag("tokenizer.ggml.add_space_prefix_first")?.unwrap_or(false);
+    let is_alone = flag("tokenizer.ggml.add_space_prefix_alone")?.unwrap_or(false);
     Ok(match (is_added, is_first) {
+        (_, true) if is_alone => SpacePrefix::Text,
         (_, true) => SpacePrefix::First,
         (true, false) => SpacePrefix::Each,
         (false, false) => SpacePrefix::None,
@@ -77,7 +79,7 @@ pub(super) fn read_flags<'a>(
         let Some(ids) = optional(gguf.array(key))? else {
             return Ok(None);
         };
-        elements(ids.u32s(), key)?;
+        elements(ids, key, ValueType::U32)?;
         Ok(Some(ids))
     };
     let strip_right = list("tokenizer.ggml.added_tokens.rstrip")?;
@@ -85,6 +87,7 @@ pub(super) fn read_flags<'a>(
         mask: None,
         strip_left: list("tokenizer.ggml.added_tokens.lstrip")?,
         single_word: list("tokenizer.ggml.added_tokens.single_word")?,
+        as_written: list(AS_WRITTEN)?,
     };
     let ids = strip_right.and_then(Array::u32s).into_iter().flatten();
     for id in ids.filter(|&id| id < pieces.len()) {

@@ -6,7 +6,7 @@ use super::super::special::CONTROL_LIKE;
 use super::super::unigram::{PIECE_LEN_MAX, Unigram};
 use super::super::vocab::{Attributes, NONE, PieceIndex, Pieces, Prefixes, attribute, slots_for};
 use super::kind::byte_name;
-use super::{CHARSMAP, Parts, Room, number};
+use super::{CHARSMAP, Parts, Room, number, wrong_elements};
 use crate::gguf::{Array, Gguf, GgufError, ValueType, optional};
 
 impl<'a> Parts<'a> {
@@ -80,7 +80,7 @@ pub(super) fn charsmap<'a>(gguf: &Gguf<'a>) -> Result<CharsMap<'a>, TokenizerErr
     };
     match map.element_type() {
         ValueType::U8 | ValueType::I8 => CharsMap::new(map.data_bytes()),
-        _ => Err(TokenizerError::ElementType { key: CHARSMAP }),
+        _ => Err(wrong_elements(CHARSMAP, map, ValueType::U8)),
     }
 }
 

@@ -27,7 +27,10 @@ const LEFT_OUT: [&str; 9] = [
 ];
 
 /// Keys that llama.cpp does not support; docs/convert.md explains them.
-const OWN: [&str; 1] = ["tokenizer.ggml.normalizer.nfc"];
+const OWN: [&str; 2] = [
+    "tokenizer.ggml.add_space_prefix_if_missing",
+    "tokenizer.ggml.normalizer.nfc",
+];
 
 pub(crate) fn cases() -> Vec<(String, Map<String, Value>)> {
     let entries = fs::read_dir(FAMILIES).unwrap();

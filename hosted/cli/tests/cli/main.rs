@@ -7,6 +7,7 @@ mod convert;
 mod convert_positions;
 mod convert_says;
 mod convert_tiktoken;
+mod convert_tokens;
 mod embed;
 mod experts;
 mod families;

@@ -182,6 +182,13 @@ fn models_that_cannot_be_run_are_named() {
 }
 
 #[test]
+fn a_file_of_nothing_but_a_vocabulary_is_tokenized() {
+    let path = fixture("tokenizer/bpe.gguf");
+    let ran = run_to(0, &["tokenize", "-m", &path, "-p", "a<|user|>", "--ids"]);
+    assert_eq!(ran.stdout.trim(), "[99, 1]");
+}
+
+#[test]
 fn prompts_that_do_not_work() {
     let long = "and so on ".repeat(100);
     fails(

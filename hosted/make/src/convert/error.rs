@@ -70,8 +70,12 @@ pub enum ConvertError {
     #[error("{}: {what}", path.display())]
     Tokenizer { path: PathBuf, what: String },
     /// Unknown pre-tokenizer rules.
-    #[error("{}: unknown pre-tokenizer ({rules}); set the one to write with --pre NAME", path.display())]
-    UnknownPre { path: PathBuf, rules: String },
+    #[error("{}: unknown pre-tokenizer ({rules}); {names}; set the one to write with --pre NAME", path.display())]
+    UnknownPre {
+        path: PathBuf,
+        rules: String,
+        names: String,
+    },
     /// A malformed tokenizer.model.
     #[error("{}: {error}", path.display())]
     Pieces { path: PathBuf, error: PiecesError },

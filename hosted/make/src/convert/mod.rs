@@ -11,6 +11,7 @@
 //!
 //! [`tokenizer_json`] and [`sentencepiece`] read byte slices, which may be hostile.
 
+mod candidates;
 mod encode;
 mod error;
 mod folder;
@@ -24,6 +25,7 @@ mod reranker;
 mod rules;
 pub mod sentencepiece;
 mod special;
+mod templates;
 pub mod tokenizer_json;
 mod types;
 mod vocabulary;

@@ -83,11 +83,13 @@ fn lay_out<'a>(component: &'a Value, all: &mut Vec<Step<'a>>) -> Result<(), Stri
         return Ok(());
     }
     let step = Step { kind, map };
-    let Some((_, settings)) = SETTINGS.iter().find(|(name, _)| *name == kind) else {
+    if !SETTINGS.iter().any(|(name, _)| *name == kind) {
         return Err(format!("unknown component {}", step.told()));
-    };
+    }
+    // One that belongs to another component has no effect here: older programs wrote some into post-processors.
+    let is_known = |key: &str| SETTINGS.iter().any(|(_, settings)| settings.contains(&key));
     let mut keys = map.keys().map(String::as_str);
-    if let Some(key) = keys.find(|key| *key != "type" && !settings.contains(key)) {
+    if let Some(key) = keys.find(|key| *key != "type" && !is_known(key)) {
         return Err(format!("{kind} has the unknown setting {key:?}"));
     }
     all.push(step);
@@ -180,6 +182,8 @@ pub(super) fn no_place(section: &str, step: Step<'_>) -> String {
 pub(super) struct Spaces {
     /// Where a space is prepended.
     pub(super) prefix: Prefix,
+    /// Whether none is prepended where there is one.
+    pub(super) if_missing: bool,
     /// Whether words are cut at spaces before they are merged.
     pub(super) splits: bool,
 }
@@ -210,6 +214,7 @@ impl Spaces {
         }
         let mut own = Self {
             prefix: Prefix::Never,
+            if_missing: false,
             splits: false,
         };
         for step in before {
@@ -224,6 +229,7 @@ impl Spaces {
             let is_idle = step.kind == "Split" && step.pattern() == Some((false, " ")) && replaces;
             if step.kind == "Metaspace" && step.str("replacement") == Some(SPACE) {
                 own.prefix = prefix_of(step)?;
+                own.if_missing = true;
                 own.splits = step.bool("split") != Some(false);
             } else if !is_idle {
                 return Err(no_place("pre_tokenizer", step));
@@ -349,22 +355,23 @@ mod tests {
         let gemma =
             json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"});
         let null = Value::Null;
-        for (normalizer, pre, prefix, splits) in [
-            (&both, null.clone(), Prefix::Always, false),
-            (&replace, null.clone(), Prefix::Never, false),
-            (&replace, gemma, Prefix::Never, false),
-            (&null, meta("never"), Prefix::Never, false),
-            (&null, meta("first"), Prefix::First, false),
-            (&null, meta("always"), Prefix::Always, false),
-            (&null, old(true), Prefix::Always, true),
-            (&null, old(false), Prefix::Never, true),
+        for (normalizer, pre, prefix, if_missing, splits) in [
+            (&both, null.clone(), Prefix::Always, false, false),
+            (&replace, null.clone(), Prefix::Never, false, false),
+            (&replace, gemma, Prefix::Never, false, false),
+            (&null, meta("never"), Prefix::Never, true, false),
+            (&null, meta("first"), Prefix::First, true, false),
+            (&null, meta("always"), Prefix::Always, true, false),
+            (&null, old(true), Prefix::Always, true, true),
+            (&null, old(false), Prefix::Never, true, true),
         ] {
+            let expected = Spaces {
+                prefix,
+                if_missing,
+                splits,
+            };
             let own = Spaces::of(normalizer, &pre);
-            assert_eq!(
-                own,
-                Ok(Some(Spaces { prefix, splits })),
-                "{normalizer} {pre}"
-            );
+            assert_eq!(own, Ok(Some(expected)), "{normalizer} {pre}");
         }
         assert_eq!(Spaces::of(&null, &json!({"type": "ByteLevel"})), Ok(None));
         let nfkc = json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, replace]});

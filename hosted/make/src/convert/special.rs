@@ -3,18 +3,17 @@
 //! The rules follow llama.cpp's converter (`gguf-py/gguf/vocab.py`, `SpecialVocab`): roles come from
 //! `tokenizer_config.json` by the text of added tokens, then from `config.json` by number; whether BOS, EOS and SEP are
 //! added follows from the post-processor before the configuration's own flags. In addition, all tokens that end a text
-//! count ([`super::generation`]), and a chat template file takes precedence over the template in
-//! `tokenizer_config.json`, as in Hugging Face's own loader. A post-processor that adds other tokens than BOS and EOS
-//! around a text is refused.
+//! count ([`super::generation`]). The ids of the post-processor and of the model's unknown token come before all names: they
+//! decide which tokens a text has. A post-processor that adds other tokens than BOS and EOS around a text is refused.
 
 use super::ConvertError;
 use super::rules::{Step, no_place, steps};
+use super::templates::{DEFAULT, read_templates};
+use super::tokenizer_json::{TokenizerJson, TokenizerKind};
 use super::vocabulary::{TokenizerFiles, Vocabulary, token_text};
 use serde_json::{Map, Value};
 use sluice::file::{GgufHeader, MetaValue};
-use sluice_hf::{Config, Family, exists, read_json, read_text};
-use std::collections::BTreeSet;
-use std::fs;
+use sluice_hf::{Config, Family};
 use std::path::Path;
 
 /// The special tokens of a GGUF file, in the order in which they are written.
@@ -22,6 +21,8 @@ use std::path::Path;
 pub(super) struct Special {
     /// (role, id), each role once.
     ids: Vec<(&'static str, u32)>,
+    /// (role, id) as the post-processor has them, which counts before what configurations name.
+    given: Vec<(&'static str, u64)>,
     /// (role, whether the token is added to every text).
     add: Vec<(&'static str, bool)>,
     /// Tokens that end a text, in addition to the ones with a role for it.
@@ -55,7 +56,7 @@ impl Special {
         let mut special = Self::default();
         let mut about = files.about.map().clone();
         if let Some(json) = &files.json {
-            let read = special.read_post_processor(&json.post_processor, &mut about);
+            let read = special.read_post_processor(json, &mut about);
             read.map_err(|what| ConvertError::Tokenizer {
                 path: folder.join("tokenizer.json"),
                 what,
@@ -67,15 +68,15 @@ impl Special {
                 special.default_add(role, flag);
             }
             let text = about.get(&format!("{role}_token")).and_then(token_text);
-            let id = text.and_then(|text| match &files.json {
-                Some(json) => {
-                    let mut added = json.added_tokens.iter();
-                    added
-                        .find(|added| added.content == text)
-                        .map(|added| added.id)
-                }
-                None => vocabulary.special_id(text),
-            });
+            let given = special.given.iter().find(|(of, _)| *of == role);
+            let unknown = files.json.as_ref().filter(|_| role == "unk");
+            let id = given
+                .map(|(_, id)| *id)
+                .or_else(|| unknown?.model.unknown())
+                .or_else(|| match &files.json {
+                    Some(json) => json.added(text?).map(|added| added.id),
+                    None => vocabulary.special_id(text?),
+                });
             special.set_id(role, id, vocabulary.n_vocab());
         }
         for (role, _) in ROLES {
@@ -94,6 +95,11 @@ impl Special {
         for &(role, text) in family.vocabulary().roles {
             let id = vocabulary.special_id(text);
             special.set_id(role, id, vocabulary.n_vocab());
+        }
+        if files.json.is_none() && vocabulary.is_word_piece() {
+            for (role, text) in WORD_PIECE_ROLES {
+                special.set_id(role, vocabulary.special_id(text), vocabulary.n_vocab());
+            }
         }
         let end_key = family.vocabulary().end_key;
         let end = end_key.and_then(|key| vocabulary.id_of(config.find(&[key])?));
@@ -196,7 +202,7 @@ impl Special {
     /// defines.
     fn read_post_processor(
         &mut self,
-        processor: &Value,
+        json: &TokenizerJson,
         about: &mut Map<String, Value>,
     ) -> Result<(), String> {
         for (role, stand_in) in [("bos", "cls"), ("eos", "sep")] {
@@ -206,24 +212,27 @@ impl Special {
                 about.insert(key, other);
             }
         }
-        for step in steps(processor)? {
+        for step in steps(&json.post_processor)? {
             match step.kind {
                 "ByteLevel" => {
                     self.default_add("bos", false);
                     self.default_add("eos", false);
                 }
-                "RobertaProcessing" => {
-                    for role in ["bos", "eos", "sep"] {
-                        self.set_add(role, true);
+                "RobertaProcessing" | "BertProcessing" => {
+                    let [first, last] = ["cls", "sep"].map(|key| Outer::of_pair(step, key));
+                    self.add_around(first, last, about)?;
+                    if step.kind == "RobertaProcessing" {
+                        self.set_add("sep", true);
                     }
-                }
-                "BertProcessing" => {
-                    self.set_add("bos", true);
-                    self.set_add("eos", true);
                 }
                 "TemplateProcessing" => self.read_template_processing(step, about)?,
                 _ => return Err(no_place("post_processor", step)),
             }
+        }
+        if json.model.kind() == TokenizerKind::WordPiece {
+            // GGUF's readers end a text of this kind with the separator.
+            let last = self.given.iter().find(|(role, _)| *role == "eos");
+            self.given.extend(last.map(|(_, id)| ("sep", *id)));
         }
         Ok(())
     }
@@ -235,12 +244,34 @@ impl Special {
     ) -> Result<(), String> {
         let list = |key| step.get(key).and_then(Value::as_array).cloned();
         let (single, pair) = (list("single").unwrap_or_default(), list("pair"));
-        let (first, last) = around(&single).ok_or_else(|| {
+        let Some((first, last)) = around(&single, step) else {
+            let class = about.get("tokenizer_class").and_then(Value::as_str);
+            let is_replaced = REPLACING
+                .iter()
+                .any(|name| class.unwrap_or_default().starts_with(name));
+            if is_replaced && about.get("add_bos_token").is_some_and(Value::is_boolean) {
+                return Ok(());
+            }
             let what =
                 "adds more than a token before and one after a text, which GGUF cannot express";
-            format!("the post_processor {} {what}", step.told())
-        })?;
-        if let Some(first) = first {
+            return Err(format!("the post_processor {} {what}", step.told()));
+        };
+        self.add_around(first, last, about)?;
+        if let Some(pair) = pair {
+            let [first, last] = [first, last].map(|outer| outer.map(|outer| outer.text));
+            self.read_pair(&pair, first, last, about);
+        }
+        Ok(())
+    }
+
+    /// Sets the tokens before and after a text.
+    fn add_around(
+        &mut self,
+        first: Option<Outer<'_>>,
+        last: Option<Outer<'_>>,
+        about: &mut Map<String, Value>,
+    ) -> Result<(), String> {
+        if let Some(Outer { text: first, id }) = first {
             let (bos, cls) = (text_of(about, "bos_token"), text_of(about, "cls_token"));
             if bos.is_none() {
                 about.insert("bos_token".into(), first.into());
@@ -251,9 +282,10 @@ impl Special {
                     bos.unwrap_or_default()
                 ));
             }
+            self.given.extend(id.map(|id| ("bos", id)));
             self.set_add("bos", true);
         }
-        if let Some(last) = last {
+        if let Some(Outer { text: last, id }) = last {
             let eos = text_of(about, "eos_token");
             if eos.as_deref() != Some(last) {
                 // The token that actually ends a text; the other one then ends a turn.
@@ -262,10 +294,8 @@ impl Special {
                 }
                 about.insert("eos_token".into(), last.into());
             }
+            self.given.extend(id.map(|id| ("eos", id)));
             self.set_add("eos", true);
-        }
-        if let Some(pair) = pair {
-            self.read_pair(&pair, first, last, about);
         }
         Ok(())
     }
@@ -309,16 +339,50 @@ impl Special {
     }
 }
 
+/// A token that a post-processor puts around a text.
+#[derive(Clone, Copy)]
+struct Outer<'a> {
+    text: &'a str,
+    id: Option<u64>,
+}
+
+impl<'a> Outer<'a> {
+    /// The setting `key` of a step, which is a text and its ID.
+    fn of_pair(step: Step<'a>, key: &str) -> Option<Self> {
+        let pair = step.get(key)?.as_array()?;
+        let (text, id) = (pair.first()?.as_str()?, pair.get(1));
+        let id = id.and_then(Value::as_u64);
+        Some(Self { text, id })
+    }
+
+    /// The part of a template that is a special token; `None` for other parts, and for one that stands for several tokens.
+    fn of_template(step: Step<'a>, part: &'a Value) -> Option<Self> {
+        let text = special_of(part)?;
+        let known = step.get("special_tokens").and_then(|all| all.get(text));
+        let ids = known.and_then(|token| token.get("ids")?.as_array());
+        match ids.map(Vec::as_slice) {
+            None => Some(Self { text, id: None }),
+            Some([id]) => Some(Self {
+                text,
+                id: id.as_u64(),
+            }),
+            Some(_) => None,
+        }
+    }
+}
+
 /// The special tokens before and after the single sequence of a template; `None` if it has other parts.
-fn around(single: &[Value]) -> Option<(Option<&str>, Option<&str>)> {
+fn around<'a>(
+    single: &'a [Value],
+    step: Step<'a>,
+) -> Option<(Option<Outer<'a>>, Option<Outer<'a>>)> {
     let is_text = |part: &Value| part.get("Sequence").is_some();
+    let outer = |part| Outer::of_template(step, part);
     match single {
         [text] if is_text(text) => Some((None, None)),
-        [first, text] if is_text(text) => Some((Some(special_of(first)?), None)),
-        [text, last] if is_text(text) => Some((None, Some(special_of(last)?))),
-        [first, text, last] if is_text(text) => {
-            Some((Some(special_of(first)?), Some(special_of(last)?)))
-        }
+        [first, text] if is_text(text) => Some((Some(outer(first)?), None)),
+        [text, last] if is_text(text) => Some((None, Some(outer(last)?))),
+        [first, text, last] if is_text(text) => Some((Some(outer(first)?), Some(outer(last)?))),
         _ => None,
     }
 }
@@ -331,61 +395,14 @@ fn text_of(about: &Map<String, Value>, key: &str) -> Option<String> {
     about.get(key).and_then(token_text).map(str::to_owned)
 }
 
-/// The name of the default template.
-const DEFAULT: &str = "default";
+/// BERT's roles, for a `vocab.txt` without a configuration.
+const WORD_PIECE_ROLES: [(&str, &str); 5] = [
+    ("bos", "[CLS]"),
+    ("unk", "[UNK]"),
+    ("sep", "[SEP]"),
+    ("pad", "[PAD]"),
+    ("mask", "[MASK]"),
+];
 
-/// All chat templates as (name, text).
-fn read_templates(
-    folder: &Path,
-    files: &TokenizerFiles,
-) -> Result<Vec<(String, String)>, ConvertError> {
-    // Read in any case, so the key counts as used: a template file takes precedence.
-    let own = files.about.find(&["chat_template"]).cloned();
-    let path = folder.join("chat_template.jinja");
-    if exists(&path) {
-        let mut all = vec![(DEFAULT.to_owned(), read_text(&path)?)];
-        for path in jinja_files(&folder.join("additional_chat_templates")) {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            all.push((key_name(&name), read_text(&path)?));
-        }
-        return Ok(all);
-    }
-    let path = folder.join("chat_template.json");
-    let own = match own {
-        None if exists(&path) => {
-            let mut file = read_json::<Map<String, Value>>(&path)?;
-            file.remove("chat_template")
-        }
-        own => own,
-    };
-    match own {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::String(template)) => Ok(vec![(DEFAULT.into(), template)]),
-        Some(Value::Array(list)) => Ok(list.iter().filter_map(named_template).collect()),
-        Some(_) => Err(ConvertError::Tokenizer {
-            path: folder.join("tokenizer_config.json"),
-            what: "chat_template is neither a string nor a list of named templates".into(),
-        }),
-    }
-}
-
-fn named_template(entry: &Value) -> Option<(String, String)> {
-    let text = |key| entry.get(key).and_then(Value::as_str);
-    let name = key_name(text("name")?);
-    (!name.is_empty()).then_some((name, text("template")?.into()))
-}
-
-/// Turns a name into part of a GGUF key.
-fn key_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    name.chars().map(plain).collect()
-}
-
-/// Sorted by name; empty if the folder does not exist.
-fn jinja_files(folder: &Path) -> BTreeSet<std::path::PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    paths
-        .filter(|path| path.extension() == Some("jinja".as_ref()))
-        .collect()
-}
+/// Beginnings of classes of tokenizers that put BOS and EOS around a text by their own flags, whatever the post-processor does.
+const REPLACING: [&str; 3] = ["Cohere", "Gemma", "Llama"];

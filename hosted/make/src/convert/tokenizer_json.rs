@@ -99,6 +99,55 @@ pub struct TokenModel {
     pub rest: Map<String, Value>,
 }
 
+/// How a model cuts words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenizerKind {
+    /// Byte-pair encoding.
+    Bpe,
+    /// The longest pieces.
+    WordPiece,
+    /// The pieces with the highest sum of scores.
+    Unigram,
+    /// Another, by its name.
+    Other(String),
+}
+
+impl TokenizerJson {
+    /// The added token with this text.
+    pub fn added(&self, text: &str) -> Option<&AddedToken> {
+        self.added_tokens.iter().find(|added| added.content == text)
+    }
+}
+
+impl TokenModel {
+    /// The kind that the file names, or else, as in Hugging Face's `tokenizers`, the first that has such fields.
+    pub fn kind(&self) -> TokenizerKind {
+        match self.kind.as_deref() {
+            Some("BPE") => TokenizerKind::Bpe,
+            Some("WordPiece") => TokenizerKind::WordPiece,
+            Some("Unigram") => TokenizerKind::Unigram,
+            Some(other) => TokenizerKind::Other(other.to_owned()),
+            None if !self.merges.is_empty() => TokenizerKind::Bpe,
+            None if self.max_input_chars_per_word.is_some() => TokenizerKind::WordPiece,
+            None if !self.vocab.scores.is_empty() => TokenizerKind::Unigram,
+            None if self.unk_token.is_some() && self.fuse_unk.is_none() => {
+                TokenizerKind::Other("WordLevel".to_owned())
+            }
+            None => TokenizerKind::Bpe,
+        }
+    }
+
+    /// The ID of the token for text outside the vocabulary.
+    pub fn unknown(&self) -> Option<u64> {
+        let named = self.unk_token.as_deref();
+        let find = |text| self.vocab.tokens.iter().find(|(token, _)| token == text);
+        let named = named.and_then(find).map(|(_, id)| *id);
+        self.unk_id
+            .filter(|_| self.kind() == TokenizerKind::Unigram)
+            .or(named)
+    }
+}
+
 /// Tokens with their IDs, in file order. In a list of pieces, as `Unigram` has, a token's index is
 /// its ID, and each token has a score.
 #[derive(Clone, Debug, Default)]

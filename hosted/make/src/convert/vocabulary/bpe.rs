@@ -1,8 +1,9 @@
 //! Byte-level BPE, as published with most families.
 
 use super::super::ConvertError;
+use super::super::candidates::suggested;
 use super::super::pre::{ignores_merges, implies_nfc, pre_tokenizer_name};
-use super::super::rules::{check_byte_decoder, composes};
+use super::super::rules::{check_byte_decoder, composes, steps};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::table::Table;
 use super::{Kind, Rules, TokenizerFiles, Vocabulary};
@@ -27,6 +28,8 @@ impl Vocabulary {
                 let unknown = |rules| ConvertError::UnknownPre {
                     path: files.path.clone(),
                     rules,
+                    names: steps(&json.pre_tokenizer)
+                        .map_or_else(|what| what, |all| suggested(&all)),
                 };
                 name.map_err(unknown)?.to_owned()
             }

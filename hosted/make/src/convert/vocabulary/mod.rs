@@ -14,7 +14,7 @@ mod wordpiece;
 
 use super::ConvertError;
 use super::rules::Spaces;
-use super::tokenizer_json::{TokenizerJson, parse_tokenizer};
+use super::tokenizer_json::{TokenizerJson, TokenizerKind, parse_tokenizer};
 use serde_json::Value;
 use sluice::file::{GgufHeader, MetaValue};
 use sluice_core::kernels::words;
@@ -203,7 +203,7 @@ impl Vocabulary {
         let mut vocabulary = match (model, &files.json) {
             (Some(model), _) => Self::from_model(files, model, rules, warnings)?,
             (None, Some(json)) => Self::from_json(files, json, rules, warnings)?,
-            (None, None) => match wordpiece::read_vocab_txt(files, rules)? {
+            (None, None) => match wordpiece::read_vocab_txt(files, rules, warnings)? {
                 Some(vocabulary) => vocabulary,
                 None => return Err(files.json_error(no_tokenizer(&files.folder))),
             },
@@ -220,10 +220,14 @@ impl Vocabulary {
     ) -> Result<Self, ConvertError> {
         let error = |what: String| files.json_error(what);
         let specials = &files.specials;
-        match json.model.kind.as_deref() {
-            Some("WordPiece") => Self::from_wordpiece(json, rules, warnings).map_err(error),
-            Some("Unigram") => Self::from_unigram(json, specials, rules, warnings).map_err(error),
-            Some("BPE") | None => {
+        match json.model.kind() {
+            TokenizerKind::WordPiece => {
+                Self::from_wordpiece(json, specials, rules, warnings).map_err(error)
+            }
+            TokenizerKind::Unigram => {
+                Self::from_unigram(json, specials, rules, warnings).map_err(error)
+            }
+            TokenizerKind::Bpe => {
                 let spaces = Spaces::of(&json.normalizer, &json.pre_tokenizer);
                 match spaces {
                     Ok(Some(spaces)) => Self::from_spaced(json, specials, spaces, rules, warnings),
@@ -232,7 +236,7 @@ impl Vocabulary {
                 }
                 .map_err(error)
             }
-            Some(other) => Err(error(format!(
+            TokenizerKind::Other(other) => Err(error(format!(
                 "the model is {other}; only BPE, WordPiece and Unigram can be converted"
             ))),
         }
@@ -244,6 +248,10 @@ impl Vocabulary {
 
     pub(super) fn is_sentencepiece(&self) -> bool {
         matches!(self.kind, Kind::SentencePiece { .. })
+    }
+
+    pub(super) fn is_word_piece(&self) -> bool {
+        matches!(self.kind, Kind::WordPiece)
     }
 
     /// The ID of the control token with this text.
@@ -259,6 +267,14 @@ impl Vocabulary {
     pub(super) fn id_of(&self, value: &Value) -> Option<u32> {
         let id = whole(value).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.tokens.len())
+    }
+
+    /// Writes the pieces that texts may also name as they are written.
+    fn set_as_written(&mut self, ids: &[u32]) {
+        if !ids.is_empty() {
+            let key = "tokenizer.ggml.added_tokens.as_written";
+            self.set(key, MetaValue::u32s(ids));
+        }
     }
 
     /// Adds a key, or replaces its value.
@@ -292,25 +308,46 @@ impl Vocabulary {
         }
     }
 
-    /// Writes the IDs of added tokens that absorb white space or match only whole words.
+    /// Writes the IDs of added tokens that absorb white space, match only whole words, or are found in normalised text.
     fn read_flags(&mut self, files: &TokenizerFiles) -> Result<(), ConvertError> {
         let n_vocab = self.tokens.len() as u64;
         let mut flags = BTreeMap::new();
+        if files.json.is_none() {
+            // Tokens without flags are normalised, as transformers adds them.
+            let ids = pieces::listed_tokens(files)?.into_values();
+            flags.extend(ids.map(|id| (id, [false, false, false, true])));
+        }
         for added in files.json.iter().flat_map(|json| &json.added_tokens) {
-            flags.insert(added.id, [added.rstrip, added.lstrip, added.single_word]);
+            let own = [
+                added.rstrip,
+                added.lstrip,
+                added.single_word,
+                added.normalized,
+            ];
+            flags.insert(added.id, own);
         }
         let decoder = files.about.find(&["added_tokens_decoder"]);
         for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
             let id = id.parse().map_err(|_| malformed_added(files, id))?;
             let flag = |key| token.get(key).and_then(Value::as_bool) == Some(true);
-            flags.insert(id, ["rstrip", "lstrip", "single_word"].map(flag));
+            flags.insert(
+                id,
+                ["rstrip", "lstrip", "single_word", "normalized"].map(flag),
+            );
         }
         let keys = [
             "tokenizer.ggml.added_tokens.rstrip",
             "tokenizer.ggml.added_tokens.lstrip",
             "tokenizer.ggml.added_tokens.single_word",
+            "tokenizer.ggml.added_tokens.normalized",
         ];
-        for (place, key) in keys.into_iter().enumerate() {
+        // Other kinds do not change the characters of names.
+        let n_keys = if matches!(self.kind, Kind::WordPiece) {
+            4
+        } else {
+            3
+        };
+        for (place, key) in keys.into_iter().take(n_keys).enumerate() {
             let having = flags
                 .iter()
                 .filter(|(id, flags)| flags[place] && **id < n_vocab);

@@ -62,6 +62,13 @@ impl Vocabulary {
             table.tokens[at].clone_from(&piece.text);
             scores[at] = piece.score;
             table.types[at] = piece.kind as i32;
+            if piece.kind == PieceKind::UserDefined {
+                // Looked for in the text itself, where a mark is still a space; a space is never left of one.
+                if piece.text.contains(' ') {
+                    table.types[at] = UNUSED;
+                }
+                table.tokens[at] = piece.text.replace(SPACE, " ");
+            }
         }
         let is_phi3 = rules.words == Words::Phi3;
         for added in added_tokens(files, is_phi3)? {
@@ -113,7 +120,16 @@ impl Vocabulary {
             true if is_first || has_user_defined => Prefix::First,
             true => Prefix::Always,
         };
-        self.set_prefix(spaces.map_or(own, |spaces| spaces.prefix));
+        let is_alone = spaces.is_none() && own == Prefix::First && !is_first;
+        if is_alone {
+            // It puts one before a text that begins with such a piece.
+            self.set("tokenizer.ggml.add_space_prefix_alone", true);
+        }
+        let prefix = spaces.map_or(own, |spaces| spaces.prefix);
+        self.set_prefix(prefix);
+        if prefix != Prefix::Never && spaces.is_some_and(|spaces| spaces.if_missing) {
+            self.set("tokenizer.ggml.add_space_prefix_if_missing", true);
+        }
         let removes = model.normalizer.remove_extra_whitespaces && spaces.is_none();
         if removes || model.kind == ModelKind::Unigram {
             self.set("tokenizer.ggml.remove_extra_whitespaces", removes);
@@ -173,26 +189,36 @@ fn check_model(model: &PieceModel, warnings: &mut Vec<String>, path: &Path) -> R
 }
 
 /// A token that another file adds.
-struct Added {
-    id: u64,
-    text: String,
+pub(super) struct Added {
+    pub(super) id: u64,
+    pub(super) text: String,
     /// `None` if the file does not mention it.
-    special: Option<bool>,
+    pub(super) special: Option<bool>,
+}
+
+/// The tokens in `added_tokens.json`, without flags.
+pub(super) fn listed_tokens(files: &TokenizerFiles) -> Result<BTreeMap<String, u64>, ConvertError> {
+    let path = files.folder.join("added_tokens.json");
+    match exists(&path) {
+        true => Ok(read_json(&path)?),
+        false => Ok(BTreeMap::new()),
+    }
 }
 
 /// Tokens that other files add to a `tokenizer.model`, in order of increasing precedence: `added_tokens.json` (which
 /// does not mark special tokens), `tokenizer_config.json`, and for Phi-3 `tokenizer.json`.
-fn added_tokens(files: &TokenizerFiles, is_phi3: bool) -> Result<Vec<Added>, ConvertError> {
-    let mut all = Vec::new();
-    let path = files.folder.join("added_tokens.json");
-    if exists(&path) {
-        let added = read_json::<BTreeMap<String, u64>>(&path)?;
-        all.extend(added.into_iter().map(|(text, id)| Added {
+pub(super) fn added_tokens(
+    files: &TokenizerFiles,
+    is_phi3: bool,
+) -> Result<Vec<Added>, ConvertError> {
+    let listed = listed_tokens(files)?.into_iter();
+    let mut all: Vec<_> = listed
+        .map(|(text, id)| Added {
             id,
             text,
             special: None,
-        }));
-    }
+        })
+        .collect();
     let decoder = files.about.find(&["added_tokens_decoder"]);
     for (id, token) in decoder.and_then(Value::as_object).into_iter().flatten() {
         let (Ok(number), Some(text)) = (id.parse(), token_text(token)) else {

@@ -8,8 +8,7 @@ use super::super::rules::{Prefix, SPACE, Spaces, check_space_decoder};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
 use super::bpe::{check_affixes, merges_of};
 use super::table::{
-    BYTE, CONTROL, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNKNOWN, UNUSED, USER_DEFINED,
-    is_byte_token,
+    BYTE, NORMAL, SCORE_HOLE, SCORE_NONE, Table, UNKNOWN, UNUSED, USER_DEFINED, is_byte_token,
 };
 use super::{Kind, Rules, Vocabulary};
 use sluice_hf::Words;
@@ -40,14 +39,23 @@ impl Vocabulary {
             ));
         }
         let has_bytes = check_bytes(&table, &json.model)?;
-        table.mark_bytes_and_roles(json, specials);
-        let n_model = json.model.vocab.tokens.len() as u64;
-        for added in json.added_tokens.iter().filter(|added| added.id >= n_model) {
-            let is_special = added.special || specials.contains(&added.content);
-            table.place_added(added.id, &added.content, is_special, warnings);
+        table.place_all_added(json, specials, warnings);
+        table.mark_roles(specials);
+        table.mark_bytes();
+        table.mark_unknown(&json.model);
+        let is_before = spaces.prefix == Prefix::Always && !spaces.if_missing;
+        if is_before && let Some(added) = json.added_tokens.iter().find(|added| added.normalized) {
+            warnings.push(format!(
+                "added tokens such as {:?} are normalized: true, so that Hugging Face finds them only after a space and at \
+                 the beginning of a text; in GGUF they are found everywhere",
+                added.content
+            ));
         }
+        let as_written = core::mem::take(&mut table.as_written);
         if rules.words == Words::Gemma4 {
-            return Ok(Self::merged(table, json));
+            let mut vocabulary = Self::merged(table, json);
+            vocabulary.set_as_written(&as_written);
+            return Ok(vocabulary);
         }
         let scores = merge_scores(&table, &json.model);
         let mut vocabulary = Self {
@@ -57,6 +65,10 @@ impl Vocabulary {
             keys: Vec::new(),
         };
         vocabulary.set_prefix(spaces.prefix);
+        vocabulary.set_as_written(&as_written);
+        if spaces.if_missing && spaces.prefix != Prefix::Never {
+            vocabulary.set("tokenizer.ggml.add_space_prefix_if_missing", true);
+        }
         if json.model.fuse_unk == Some(false) && !has_bytes {
             vocabulary.set("tokenizer.ggml.fuse_unk", false);
         }
@@ -103,23 +115,18 @@ const GEMMA4_SHOWN: [&str; 7] = [
 ];
 
 impl Table {
-    fn mark_bytes_and_roles(&mut self, json: &TokenizerJson, specials: &BTreeSet<String>) {
-        let added: BTreeSet<_> = json
-            .added_tokens
-            .iter()
-            .filter(|added| added.special)
-            .map(|added| added.content.as_str())
-            .collect();
-        let unknown = json.model.unk_token.as_deref();
+    fn mark_bytes(&mut self) {
         for (token, ty) in self.tokens.iter().zip(&mut self.types) {
-            if *ty == NORMAL {
-                *ty = match token.as_str() {
-                    token if is_byte_token(token) => BYTE,
-                    token if Some(token) == unknown => UNKNOWN,
-                    token if added.contains(token) || specials.contains(token) => CONTROL,
-                    _ => NORMAL,
-                };
+            if *ty == NORMAL && is_byte_token(token) {
+                *ty = BYTE;
             }
+        }
+    }
+
+    fn mark_unknown(&mut self, model: &TokenModel) {
+        let unknown = model.unknown().and_then(|id| usize::try_from(id).ok());
+        if let Some(ty) = unknown.and_then(|id| self.types.get_mut(id)) {
+            *ty = UNKNOWN;
         }
     }
 }
@@ -164,6 +171,7 @@ fn merge_scores(table: &Table, model: &TokenModel) -> Vec<f32> {
             UNUSED => return SCORE_HOLE,
             BYTE => return 0.0,
             NORMAL => {}
+            USER_DEFINED if ranks.contains_key(token) => {}
             _ => return SCORE_NONE,
         }
         let rank = ranks.get(token).copied().unwrap_or_else(|| {

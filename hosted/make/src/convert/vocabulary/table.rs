@@ -21,6 +21,8 @@ pub(super) const SCORE_HOLE: f32 = -10000.0;
 pub(super) struct Table {
     pub(super) tokens: Vec<String>,
     pub(super) types: Vec<i32>,
+    /// Pieces that texts may also name, as they are written.
+    pub(super) as_written: Vec<u32>,
 }
 
 impl Table {
@@ -28,6 +30,7 @@ impl Table {
         Self {
             tokens: (0..n_vocab).map(|id| format!("[PAD{id}]")).collect(),
             types: vec![UNUSED; n_vocab],
+            as_written: Vec::new(),
         }
     }
 
@@ -74,23 +77,26 @@ impl Table {
         Ok(())
     }
 
+    /// Places an added token. If it is one of the model's pieces and these `stay`, words may consist of it too.
     pub(super) fn place_added(
         &mut self,
         id: u64,
         token: &str,
-        special: bool,
+        is_special: bool,
+        stays: bool,
         warnings: &mut Vec<String>,
     ) {
         let Some(at) = self.place(id, token, warnings) else {
             return;
         };
-        if special || looks_special(token) {
-            self.types[at] = CONTROL;
-            self.tokens[at] = token.into();
-        } else {
-            self.types[at] = USER_DEFINED;
-            self.tokens[at] = token.replace(SPACE, " ");
+        let is_own = self.types[at] != UNUSED && self.tokens[at] == *token;
+        let is_control = is_special || looks_special(token);
+        if is_own && stays && !is_control {
+            self.as_written.extend(u32::try_from(at));
+            return;
         }
+        self.types[at] = if is_control { CONTROL } else { USER_DEFINED };
+        self.tokens[at] = token.to_owned();
     }
 
     /// Places all added tokens; the ones with a role are special.
@@ -102,7 +108,9 @@ impl Table {
     ) {
         for added in &json.added_tokens {
             let is_special = added.special || specials.contains(&added.content);
-            self.place_added(added.id, &added.content, is_special, warnings);
+            // Only as a piece does one with a mark stand for spaces.
+            let stays = added.content.contains(SPACE);
+            self.place_added(added.id, &added.content, is_special, stays, warnings);
         }
     }
 

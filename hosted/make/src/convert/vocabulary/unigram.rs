@@ -36,6 +36,16 @@ impl Vocabulary {
                 table.types[id] = BYTE;
             }
         }
+        let is_normalised = !text.charsmap.is_empty() || text.removes_extra_whitespaces;
+        if is_normalised
+            && let Some(added) = json.added_tokens.iter().find(|added| added.normalized)
+        {
+            warnings.push(format!(
+                "added tokens such as {:?} are normalized: true, so that Hugging Face finds them in normalised text; in \
+                 GGUF they are found as they are written",
+                added.content
+            ));
+        }
         let unknown = json.model.unk_id.and_then(|id| usize::try_from(id).ok());
         if let Some(ty) = unknown.and_then(|id| table.types.get_mut(id)) {
             *ty = UNKNOWN;
@@ -46,11 +56,15 @@ impl Vocabulary {
             kind: Kind::Unigram { scores },
             keys: Vec::new(),
         };
-        let (key, adds) = (
-            "tokenizer.ggml.add_space_prefix",
-            text.prefix == Prefix::Always,
-        );
-        vocabulary.set(key, adds);
+        vocabulary.set_as_written(&table.as_written);
+        let key = "tokenizer.ggml.add_space_prefix";
+        vocabulary.set(key, text.prefix != Prefix::Never);
+        if text.prefix == Prefix::First {
+            vocabulary.set_prefix(Prefix::First);
+        }
+        if text.prefix != Prefix::Never {
+            vocabulary.set("tokenizer.ggml.add_space_prefix_if_missing", true);
+        }
         let key = "tokenizer.ggml.remove_extra_whitespaces";
         vocabulary.set(key, text.removes_extra_whitespaces);
         if !text.charsmap.is_empty() {
@@ -104,10 +118,9 @@ impl UnigramText {
                 _ => return Err(no_place("pre_tokenizer", step)),
             }
         }
-        if own.prefix == Prefix::First {
-            return Err(
-                "prepend_scheme is \"first\", which GGUF cannot express for Unigram".into(),
-            );
+        if own.prefix == Prefix::First && own.removes_extra_whitespaces {
+            let what = "prepend_scheme is \"first\" where spaces are removed, which GGUF cannot express for Unigram";
+            return Err(what.into());
         }
         Ok(own)
     }

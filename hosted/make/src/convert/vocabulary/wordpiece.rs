@@ -6,13 +6,16 @@
 use super::super::ConvertError;
 use super::super::rules::{SPACE, Step, no_place, steps};
 use super::super::tokenizer_json::{TokenModel, TokenizerJson};
-use super::table::{CONTROL, NORMAL, Table};
+use super::pieces::added_tokens;
+use super::table::{CONTROL, NORMAL, Table, USER_DEFINED};
 use super::{Kind, Rules, TokenizerFiles, Vocabulary};
 use sluice_hf::{exists, read_text};
+use std::collections::BTreeSet;
 
 impl Vocabulary {
     pub(super) fn from_wordpiece(
         json: &TokenizerJson,
+        specials: &BTreeSet<String>,
         rules: Rules<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Self, String> {
@@ -20,14 +23,16 @@ impl Vocabulary {
         check_model(&json.model)?;
         let mut table = Table::new(json, rules, warnings)?;
         for added in &json.added_tokens {
-            table.place_added(added.id, &added.content, added.special, warnings);
+            let is_special = added.special || specials.contains(&added.content);
+            table.place_added_word(added.id, &added.content, is_special, warnings);
         }
+        table.mark_roles(specials);
         Ok(Self::of_table(table, text))
     }
 
     fn of_table(mut table: Table, text: BertText) -> Self {
         for (token, ty) in table.tokens.iter_mut().zip(&table.types) {
-            if *ty != CONTROL {
+            if ![CONTROL, USER_DEFINED].contains(ty) {
                 *token = match token.strip_prefix(CONTINUES) {
                     Some(rest) => rest.to_owned(),
                     None => format!("{SPACE}{token}"),
@@ -40,11 +45,31 @@ impl Vocabulary {
             kind: Kind::WordPiece,
             keys: Vec::new(),
         };
+        vocabulary.set_as_written(&table.as_written);
         vocabulary.set("tokenizer.ggml.normalizer.lowercase", text.lowercase);
         if let Some(strips) = text.strips_accents {
             vocabulary.set("tokenizer.ggml.normalizer.strip_accents", strips);
         }
         vocabulary
+    }
+}
+
+impl Table {
+    /// Places an added token; words of the vocabulary stay words.
+    fn place_added_word(
+        &mut self,
+        id: u64,
+        token: &str,
+        is_special: bool,
+        warnings: &mut Vec<String>,
+    ) {
+        if !is_special && (token.starts_with(CONTINUES) || token.starts_with(SPACE)) {
+            warnings.push(format!(
+                "the added token {token:?} begins as pieces of words do: not found in texts"
+            ));
+            return;
+        }
+        self.place_added(id, token, is_special, true, warnings);
     }
 }
 
@@ -119,6 +144,7 @@ fn check_model(model: &TokenModel) -> Result<(), String> {
 pub(super) fn read_vocab_txt(
     files: &TokenizerFiles,
     rules: Rules<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<Option<Vocabulary>, ConvertError> {
     let path = files.folder.join("vocab.txt");
     if !exists(&path) {
@@ -148,6 +174,10 @@ pub(super) fn read_vocab_txt(
         let is_special = SPECIALS.contains(&token) || files.specials.contains(token);
         table.tokens[id] = token.into();
         table.types[id] = if is_special { CONTROL } else { NORMAL };
+    }
+    for added in added_tokens(files, false)? {
+        let is_special = added.special == Some(true) || files.specials.contains(&added.text);
+        table.place_added_word(added.id, &added.text, is_special, warnings);
     }
     Ok(Some(Vocabulary::of_table(table, text)))
 }
