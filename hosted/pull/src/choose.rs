@@ -1,6 +1,10 @@
 //! Choosing the files of a repository.
 
 use crate::glob::{glob, is_pattern};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 /// Which files of a repository to fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +130,33 @@ fn folder<'p>(paths: &[&'p str]) -> Result<Vec<&'p str>, String> {
         "no .safetensors file in the root; {}",
         there_is(paths)
     ))
+}
+
+/// Checks that every file that the index of a folder's tensors names is among `paths`.
+///
+/// # Errors
+/// A sentence that names the missing file, or the index that cannot be read.
+pub(crate) fn shards_are_there(folder: &Path, paths: &[&str]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    for index in paths
+        .iter()
+        .filter(|path| path.ends_with(".safetensors.index.json"))
+    {
+        let text = fs::read_to_string(folder.join(index));
+        let text = text.map_err(|error| format!("{index}: {error}"))?;
+        let Index { weight_map } =
+            serde_json::from_str(&text).map_err(|error| format!("{index}: {error}"))?;
+        if let Some(shard) = weight_map
+            .values()
+            .find(|shard| !paths.contains(&shard.as_str()))
+        {
+            return Err(format!("{index} names {shard}, which is missing"));
+        }
+    }
+    Ok(())
 }
 
 fn missing(paths: &[&str], models: &[&str], choice: &FileChoice) -> String {

@@ -70,25 +70,25 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Whether the server could not be reached.
-    pub fn is_unreachable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } => true,
-            Self::Refused { status, .. } => *status >= 500,
-            _ => false,
-        }
+    /// Whether the server failed: it was not reached, refused, or answered or sent what it should not have.
+    pub(crate) fn is_of_hub(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Refused { .. }
+                | Self::Answer { .. }
+                | Self::Checksum { .. }
+                | Self::TooLong { .. }
+        )
     }
 
     /// Whether a retry may help.
     pub(crate) fn is_passing(&self) -> bool {
-        let is_busy = matches!(
-            self,
-            Self::Refused {
-                status: 408 | 425 | 429,
-                ..
-            }
-        );
-        is_busy || self.is_unreachable()
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 425 | 429 | 500..),
+            _ => false,
+        }
     }
 
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

@@ -3,10 +3,10 @@
 use crate::address::{escaped, followed, host_of, is_loopback, origin, shown};
 use crate::cache::{hub_home, setting};
 use crate::error::PullError;
-use crate::repo::{RepoId, is_commit, is_inside};
+use crate::repo::{RepoId, is_inside};
+use crate::revision::Revision;
 use core::fmt::Write as _;
 use core::time::Duration;
-use serde::Deserialize;
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
@@ -22,26 +22,6 @@ pub struct Hub {
     agent: Agent,
     endpoint: String,
     authorization: Option<String>,
-}
-
-/// The contents of a repository at a commit.
-#[derive(Clone, Debug)]
-pub struct Revision {
-    /// The commit: 40 hexadecimal digits.
-    pub commit: String,
-    /// Its files, in the order that the server lists them.
-    pub files: Vec<RemoteFile>,
-}
-
-/// A file of a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteFile {
-    /// Its path in the repository.
-    pub path: String,
-    /// Its length in bytes, if the server gave it.
-    pub len_bytes: Option<u64>,
-    /// Its blob name: the SHA-256 of a large file, the Git object ID of a small one.
-    pub etag: Option<String>,
 }
 
 /// A file whose length and etag are known, so that it can be fetched.
@@ -95,37 +75,6 @@ pub(crate) struct Incoming {
     /// The offset of the first byte: 0 if the server does not support ranges.
     pub(crate) from: u64,
     pub(crate) reader: Box<dyn Read + Send>,
-}
-
-#[derive(Deserialize)]
-struct Info {
-    sha: String,
-    #[serde(default)]
-    siblings: Vec<Sibling>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Sibling {
-    rfilename: String,
-    size: Option<u64>,
-    blob_id: Option<String>,
-    lfs: Option<Lfs>,
-}
-
-#[derive(Deserialize)]
-struct Lfs {
-    sha256: String,
-}
-
-impl From<Sibling> for RemoteFile {
-    fn from(sibling: Sibling) -> Self {
-        Self {
-            path: sibling.rfilename,
-            len_bytes: sibling.size,
-            etag: sibling.lfs.map(|lfs| lfs.sha256).or(sibling.blob_id),
-        }
-    }
 }
 
 impl Hub {
@@ -205,24 +154,9 @@ impl Hub {
         let mut body = answer.into_body().into_reader().take(INFO_BYTES_MAX);
         body.read_to_string(&mut text)
             .map_err(|error| self.broken(&error))?;
-        let wrong = |why: String| PullError::Answer {
+        Revision::parse(&text).map_err(|why| PullError::Answer {
             url: shown(&url),
             why,
-        };
-        let info: Info = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if !is_commit(&info.sha) {
-            return Err(wrong(format!("{:?} is not a commit", info.sha)));
-        }
-        let has_control = |file: &&Sibling| file.rfilename.contains(char::is_control);
-        if let Some(file) = info.siblings.iter().find(has_control) {
-            return Err(wrong(format!(
-                "the file name {:?} has control characters",
-                file.rfilename
-            )));
-        }
-        Ok(Revision {
-            commit: info.sha.to_ascii_lowercase(),
-            files: info.siblings.into_iter().map(RemoteFile::from).collect(),
         })
     }
 

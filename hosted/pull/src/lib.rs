@@ -18,13 +18,15 @@ mod glob;
 mod hub;
 mod partial;
 mod repo;
+mod revision;
 
 pub use access::HubAccess;
 pub use cache::Cache;
 pub use choose::FileChoice;
 pub use error::PullError;
-pub use hub::{Hub, RemoteFile, Revision};
+pub use hub::Hub;
 pub use repo::{PullRequest, RepoId};
+pub use revision::{RemoteFile, Revision};
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +45,7 @@ pub trait Watch {
     fn progress(&mut self, progress: Progress);
 
     /// Called with a message for the user: a retry, a wait for another process, or the use of a
-    /// cached copy because the server cannot be reached.
+    /// cached copy because the server failed.
     fn note(&mut self, text: &str);
 
     /// Called when the file at `path` has been received, and has the SHA-256 that the hub gives for it.
@@ -62,8 +64,8 @@ pub struct PulledFiles {
     pub files: Vec<PathBuf>,
 }
 
-/// Downloads the files that `request` names into `cache`. Without a `hub` (offline), or if it
-/// cannot be reached, the cached copy is used.
+/// Downloads the files that `request` names into `cache`. Without a `hub` (offline), or if it fails
+/// in any way, a complete copy in the cache is used; the failure is then a note.
 ///
 /// # Errors
 /// [`PullError`]: no such repository or file, no access, no cached copy, a connection that broke
@@ -77,17 +79,30 @@ pub fn pull(
     let Some(hub) = hub else {
         return cached(request, cache);
     };
-    let revision = match hub.revision(&request.repo, &request.revision) {
-        Ok(revision) => revision,
-        Err(error) if error.is_unreachable() => {
+    match fetched(request, hub, cache, watch) {
+        Err(error) if error.is_of_hub() => {
             let Ok(found) = cached(request, cache) else {
                 return Err(error);
             };
-            watch.note(&format!("{error}: using the cached copy"));
-            return Ok(found);
+            let path = found.files.first().unwrap_or(&found.folder);
+            watch.note(&format!(
+                "{error}: using the cached copy, {}",
+                path.display()
+            ));
+            Ok(found)
         }
-        Err(error) => return Err(error),
-    };
+        result => result,
+    }
+}
+
+/// The requested files of the hub's present revision; only those that are not in the cache are downloaded.
+fn fetched(
+    request: &PullRequest,
+    hub: &Hub,
+    cache: &Cache,
+    watch: &mut dyn Watch,
+) -> Result<PulledFiles, PullError> {
+    let revision = hub.revision(&request.repo, &request.revision)?;
     let mut files = Vec::new();
     for path in chosen(request, revision.files.iter().map(|file| &*file.path))? {
         files.push(hub.complete(&request.repo, &revision, path)?);
@@ -112,6 +127,10 @@ fn cached(request: &PullRequest, cache: &Cache) -> Result<PulledFiles, PullError
         return Err(not_cached());
     }
     let files = chosen(request, paths.iter().map(|path| &**path))?;
+    choose::shards_are_there(&folder, &files).map_err(|why| PullError::NotThere {
+        repo: request.repo.to_string(),
+        why,
+    })?;
     let files = files.iter().map(|path| folder.join(path)).collect();
     Ok(PulledFiles { folder, files })
 }

@@ -1,6 +1,8 @@
 //! Pulls from a local stand-in for the hub: downloads, resumed downloads, and errors.
 #![expect(clippy::unwrap_used, reason = "what is not there fails the test")]
 
+#[path = "pull/failures.rs"]
+mod failures;
 mod stand_in;
 
 use sluice_pull::{

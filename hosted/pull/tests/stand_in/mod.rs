@@ -28,6 +28,8 @@ struct State {
     sends_other_bytes: bool,
     lists_names_only: bool,
     storage_saw_token: bool,
+    commit: Option<&'static str>,
+    failure: Option<Failure>,
     bytes_sent: usize,
     ranges: Vec<u64>,
 }
@@ -37,6 +39,19 @@ struct File {
     bytes: Vec<u8>,
     etag: String,
     is_large: bool,
+}
+
+/// What the hub does instead of answering.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// Every request is refused with this status line.
+    Status(&'static str),
+    /// The list of files is this text.
+    List(&'static str),
+    /// The list is right, files are refused with this status line.
+    Files(&'static str),
+    /// Every connection is closed.
+    HangUp,
 }
 
 pub(crate) struct StandIn {
@@ -112,6 +127,26 @@ impl StandIn {
         self.state().lists_names_only = true;
     }
 
+    /// What happens to every request from now on.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.state().failure = Some(failure);
+    }
+
+    /// Requests are answered again.
+    pub(crate) fn recover(&self) {
+        self.state().failure = None;
+    }
+
+    /// The revision `main` is at `commit` now, with the file at `path` alone.
+    pub(crate) fn move_on(&self, commit: &'static str, path: &str, bytes: &[u8]) {
+        {
+            let mut state = self.state();
+            state.commit = Some(commit);
+            state.files.clear();
+        }
+        self.add(path, bytes);
+    }
+
     pub(crate) fn require_token(&self, token: &str) {
         self.state().token = Some(format!("Bearer {token}"));
     }
@@ -174,6 +209,17 @@ fn read(stream: &TcpStream) -> Option<Asked> {
 }
 
 fn answer(state: &mut State, asked: &Asked, storage: u16, to: &mut TcpStream) {
+    let is_list = asked.path == "/api/models/u/m/revision/main?blobs=true";
+    match state.failure {
+        Some(Failure::HangUp) => return,
+        Some(Failure::Status(line)) => return head(to, line, ""),
+        Some(Failure::Files(line)) if !is_list => return head(to, line, ""),
+        Some(Failure::List(text)) if is_list => {
+            head(to, "200 OK", &format!("Content-Length: {}\r\n", text.len()));
+            return to.write_all(text.as_bytes()).unwrap();
+        }
+        _ => {}
+    }
     if state.token.is_some() && state.token != asked.token {
         return head(
             to,
@@ -181,12 +227,13 @@ fn answer(state: &mut State, asked: &Asked, storage: u16, to: &mut TcpStream) {
             "X-Error-Message: Invalid username or password.\r\n",
         );
     }
-    if asked.path == "/api/models/u/m/revision/main?blobs=true" {
+    if is_list {
         let list = list(state);
         head(to, "200 OK", &format!("Content-Length: {}\r\n", list.len()));
         return to.write_all(list.as_bytes()).unwrap();
     }
-    let path = asked.path.strip_prefix(&format!("/u/m/resolve/{COMMIT}/"));
+    let commit = state.commit.unwrap_or(COMMIT);
+    let path = asked.path.strip_prefix(&format!("/u/m/resolve/{commit}/"));
     let file = state.files.iter().find(|file| path == Some(&file.path));
     match file {
         None => head(to, "404 Not Found", "X-Error-Code: EntryNotFound\r\n"),
@@ -217,7 +264,8 @@ fn list(state: &State) -> String {
     });
     let files: Vec<String> = files.collect();
     format!(
-        "{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}",
+        "{{\"sha\":\"{}\",\"siblings\":[{}]}}",
+        state.commit.unwrap_or(COMMIT),
         files.join(",")
     )
 }
