@@ -12,7 +12,10 @@ that single frames have the same scaling in both, within 1e-5.
 
 Exit code: 0 every bar is met, 1 one is missed or could not be measured, 2 wrong usage, 130 interrupted.
 """
-import argparse, csv, io, json, os, pathlib, re, statistics, subprocess, sys, tempfile, venv
+import argparse, csv, io, json, os, pathlib, re, signal, statistics, subprocess, sys, tempfile, venv
+
+# A shell that starts a program in the background has it ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

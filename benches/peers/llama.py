@@ -3,7 +3,10 @@
 The tree is the one inside llama-cpp-python's source package, which pip downloads: CMake, a compiler and
 pip are all that the build needs.
 """
-import os, pathlib, shutil, subprocess, sys, tarfile
+import os, pathlib, shutil, signal, subprocess, sys, tarfile
+
+# A shell that starts a program in the background has it ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SHARED = ROOT.parent / "shared"

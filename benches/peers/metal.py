@@ -13,7 +13,10 @@ every second, and only one of them counts that in tokens/s. Prints tokens/s, lat
 and the image's time from the loader's hand-over to the first token. Exit code: 0 the bars are held, 1
 one is missed, or something failed, 2 wrong usage.
 """
-import argparse, json, os, pathlib, re, shutil, statistics, subprocess, sys
+import argparse, json, os, pathlib, re, shutil, signal, statistics, subprocess, sys
+
+# A shell that starts a program in the background has it ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
