@@ -51,7 +51,7 @@
 //! | 255 | a panic, described by a line `PANIC …` |
 //!
 //! Without that device the image stops in a loop. On the kernel command line (`-append`),
-//! `trap=ud`, `gp`, `pf`, `stack` and `panic` provoke a fault of that kind, and `cores` one on every core
+//! `trap=ud`, `gp`, `pf`, `write`, `execute`, `stack` and `panic` provoke a fault of that kind, and `cores` one on every core
 //! at once, of which the first is reported.
 //!
 //! # Not supported

@@ -36,7 +36,7 @@ pub struct Options<'a> {
     pub bench: bool,
     /// `chat` or `prompts`: read lines from the console until an empty one.
     pub lines: Lines,
-    /// `trap=ud|gp|pf|stack|panic|cores`: provoke a fault, to see it reported.
+    /// `trap=ud|gp|pf|write|execute|stack|panic|cores`: provoke a fault, to see it reported.
     pub trap: &'a str,
 }
 

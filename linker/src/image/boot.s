@@ -6,7 +6,9 @@
 #
 # Only integer instructions are used, and Rust never runs in ring 0: a nested KVM without VMX or SVM
 # executes ring 0 in its instruction emulator, which knows no SSE, and ring 3 natively. Elsewhere it
-# costs nothing. It is not a protection: every page is writable from ring 3.
+# costs nothing. It is no protection of one from the other: both use the same pages.
+#
+# Code cannot be written, and nothing else can be executed (image.ld keeps them on pages of their own).
 #
 # Memory is mapped one to one. Above that, at 511 GiB, each core has a window of 4 MiB for its
 # stack, whose lower part is not mapped: an overflow faults instead of running into something.
@@ -48,7 +50,10 @@ mb2_end:
     mov $0xC0000080, %ecx               # EFER
     rdmsr
     or $0x100, %eax                     # long mode
-    wrmsr
+    cmpl $0, no_execute
+    je 8f
+    or $0x800, %eax                     # no-execute bits
+8:  wrmsr
     mov %cr0, %eax
     and $0x9ffffff3, %eax               # clear CD, NW (caches on), TS, EM (no SSE traps)
     or $0x80010033, %eax                # PG, WP, NE, ET, MP, PE
@@ -94,26 +99,53 @@ _start32:
 
 # Identity map, pages user-accessible (the 7s and the 4 in 0x87). QEMU's qemu64 and Nehalem have no
 # 1 GiB pages, so both sizes are needed. The tables lie in .bss, which the loader has zeroed.
+    mov $512, %ebp                      # 2 MiB pages that are needed: those of the first GiB
     mov $0x80000000, %eax
     cpuid
     cmp $0x80000001, %eax
     jb 1f
     mov $0x80000001, %eax
     cpuid
-    bt $26, %edx                        # 1 GiB pages
+    bt $20, %edx                        # no-execute bits
+    jnc 2f
+    movl $0x80000000, no_execute
+2:  bt $26, %edx                        # 1 GiB pages
     jc 3f
-1:  xor %ecx, %ecx                      # 2 MiB pages: 64 directories map 64 GiB
-    mov $pd_tables, %ebp
+1:  mov $(64*512), %ebp                 # 64 directories map 64 GiB
+3:  xor %ecx, %ecx
 2:  mov %ecx, %eax
     shl $21, %eax
     or $0x87, %eax                      # present, writable, user, large
-    mov %eax, (%ebp,%ecx,8)
+    mov %eax, pd_tables(,%ecx,8)
     mov %ecx, %eax
     shr $11, %eax
-    mov %eax, 4(%ebp,%ecx,8)
+    or no_execute, %eax
+    mov %eax, pd_tables+4(,%ecx,8)
     inc %ecx
-    cmp $(64*512), %ecx
+    cmp %ebp, %ecx
     jne 2b
+# The image's first 2 MiB in small pages: its code, then its constants, then what it writes.
+    mov $_image_start, %eax
+    xor %ecx, %ecx
+1:  mov %eax, %ebx
+    or $5, %ebx                         # present, user
+    xor %edx, %edx
+    cmp $_text_end, %eax
+    jb 2f
+    mov no_execute, %edx
+    cmp $_rodata_end, %eax
+    jb 2f
+    or $2, %ebx                         # writable
+2:  mov %ebx, pt_image(,%ecx,8)
+    mov %edx, pt_image+4(,%ecx,8)
+    add $4096, %eax
+    inc %ecx
+    cmp $512, %ecx
+    jne 1b
+    movl $(pt_image + 7), pd_tables+8
+    movl $0, pd_tables+12
+    cmp $512, %ebp
+    je 3f
     xor %ecx, %ecx
 4:  mov %ecx, %eax
     shl $12, %eax
@@ -123,13 +155,15 @@ _start32:
     cmp $64, %ecx
     jne 4b
     jmp 5f
-3:  xor %ecx, %ecx                      # 1 GiB pages: one table maps 512 GiB
+3:  movl $(pd_tables + 7), pdpt
+    mov $1, %ecx                        # 1 GiB pages: one table maps 512 GiB
 6:  mov %ecx, %eax
     shl $30, %eax
     or $0x87, %eax
     mov %eax, pdpt(,%ecx,8)
     mov %ecx, %eax
     shr $2, %eax
+    or no_execute, %eax
     mov %eax, pdpt+4(,%ecx,8)
     inc %ecx
     cmp $512, %ecx
@@ -140,8 +174,10 @@ _start32:
     movl $0, pdpt+511*8+4
     movl $(pt_stack + 7), pd_stacks+8
     mov $(stack + 7), %eax
+    mov no_execute, %edx
     xor %ecx, %ecx
 1:  mov %eax, pt_stack+384*8(,%ecx,8)
+    mov %edx, pt_stack+384*8+4(,%ecx,8)
     add $4096, %eax
     inc %ecx
     cmp $128, %ecx
@@ -151,6 +187,8 @@ _start32:
     lgdt gdt_ptr
     ljmp $0x08, $start64
 
+# Written to: segments of tasks, and that they are in use.
+.section .data.boot, "aw"
 .balign 8
 gdt:
     .quad 0
@@ -166,6 +204,8 @@ gdt_ptr:
     .short 55 + 16*CORES_MAX
     .long gdt
 
+.section .boot, "ax"
+.code32
 # ---- other cores -------------------------------------------------------------------------------
 # Copied to a page below 1 MiB, where a start-up interrupt finds them in real mode, at offset 0 of
 # their code segment.
@@ -345,6 +385,7 @@ pd_tables: .skip 4096*64
 .globl pd_stacks
 pd_stacks: .skip 4096
 pt_stack: .skip 4096
+pt_image: .skip 4096
 stack: .skip 128*4096                   # the first core's, seen through the window of stacks
 ring0_stacks: .skip 512*CORES_MAX       # where traps land; a frame and a few words
 idt: .skip 512
@@ -355,3 +396,5 @@ iobitmap: .skip 8192
 trap_stack: .skip 8192
 trap_stack_top:
 trap_owner: .skip 4                     # the core that reports, from 1
+.globl no_execute
+no_execute: .skip 4                     # the upper half of a page's entry: bit 31 where the CPU has it

@@ -250,7 +250,7 @@ fn fail(what: fmt::Arguments<'_>) -> ! {
     exit::leave(exit::FAILURE)
 }
 
-/// `trap=ud`, `gp`, `pf`, `stack`, `panic`, or `cores` (on all cores at once): shows that faults are reported instead
+/// `trap=ud`, `gp`, `pf`, `write`, `execute`, `stack`, `panic`, or `cores` (on all cores at once): shows that faults are reported instead
 /// of hanging.
 fn fault_on_request(trap: &str) {
     match trap {
@@ -261,10 +261,13 @@ fn fault_on_request(trap: &str) {
         "gp" => unsafe { asm!("hlt") },
         // SAFETY: as above: nothing is mapped that high.
         "pf" => unsafe { at::<u8>(0x7FFF_FFFF_F000).write_volatile(1) },
+        // SAFETY: as above: code cannot be written.
+        "write" => unsafe { at::<u8>(provoke_invalid_opcode as fn() as u64).write_volatile(0) },
+        "execute" => execute_data(),
         "stack" => println!("{}", deeper(1)),
         "panic" => panic!("on request"),
         other => fail(format_args!(
-            "command line: 'trap={other}': expected ud, gp, pf, stack, panic or cores"
+            "command line: 'trap={other}': expected ud, gp, pf, write, execute, stack, panic or cores"
         )),
     }
 }
@@ -272,6 +275,15 @@ fn fault_on_request(trap: &str) {
 fn provoke_invalid_opcode() {
     // SAFETY: the exception is reported and never returns.
     unsafe { asm!("ud2", options(noreturn)) }
+}
+
+/// Calls a `ret` that is no code.
+fn execute_data() {
+    let data = black_box([0xC3_u8; 16]);
+    // SAFETY: an address has the size of a function pointer; the exception is reported and never returns.
+    let f: extern "C" fn() = unsafe { core::mem::transmute(data.as_ptr()) };
+    f();
+    println!("data was executed");
 }
 
 /// Overflows the stack.

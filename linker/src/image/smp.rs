@@ -61,12 +61,14 @@ pub(super) unsafe fn start(
     if limit == 0 {
         return 1;
     }
+    // SAFETY: the first core has written it before Rust ran.
+    let no_execute = u64::from(unsafe { NO_EXECUTE }) << 32;
     for core in 1..n_cores as u64 {
         let page = stacks.start + (core - 1) * STACK_BYTES;
         // The upper half of the core's window; the lower half stays unmapped.
         let entry = at::<u64>((&raw const STACKS_DIRECTORY).addr() as u64 + (2 * core + 1) * 8);
         // SAFETY: an entry of the directory, unused so far, so it is not cached.
-        unsafe { entry.write_volatile(page | PAGE_LARGE_USER) };
+        unsafe { entry.write_volatile(page | PAGE_LARGE_USER | no_execute) };
     }
     let code = (&raw const TRAMPOLINE_START).cast::<u8>();
     let len = (&raw const TRAMPOLINE_END).addr() - code.addr();
@@ -202,6 +204,8 @@ unsafe extern "C" {
     static TRAMPOLINE_END: u8;
     #[link_name = "pd_stacks"]
     static STACKS_DIRECTORY: u8;
+    #[link_name = "no_execute"]
+    static NO_EXECUTE: u32;
 }
 
 /// Where the other cores start: a page of low memory that loaders do not use.

@@ -89,6 +89,9 @@ fn it_reports_faults_instead_of_hanging() {
         ("trap=ud", "TRAP 6 at 0x", 77),
         ("trap=gp", "TRAP 13 at 0x", 91),
         ("trap=pf", "TRAP 14 at 0x", 93),
+        // Present, a write; present, a fetch of an instruction.
+        ("trap=write", "error code 0x7", 93),
+        ("trap=execute", "error code 0x15", 93),
         ("trap=stack", "TRAP 14 at 0x", 93),
         ("trap=panic", "PANIC at linker/src/image/mod.rs:", 255),
         (
