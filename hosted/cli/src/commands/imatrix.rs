@@ -1,30 +1,37 @@
 //! `sluice imatrix`: measures the importance of each column of each weight.
 
 use crate::flags::reading::ReadingArgs;
-use crate::outcome::Ending;
+use crate::outcome::{Ending, UsageError};
 use crate::ui::output::{TextOutput, note};
 use crate::ui::progress::WorkBar;
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use sluice::evaluate::EvaluateError;
 use sluice::file::{OutputError, OutputFile};
-use sluice_make::quantize::{Collector, ImportanceMatrix};
-use std::path::PathBuf;
+use sluice_make::quantize::{Collector, ImportanceFormat, ImportanceMatrix};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct ImatrixArgs {
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Set the importance matrix to write
-    #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
-    output: PathBuf,
+    /// Set the importance matrix to write; by default imatrix.gguf
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Set the format of the output; by default dat for a name that ends in .dat, else gguf
+    #[arg(long, value_name = "FORMAT")]
+    output_format: Option<OutputFormat>,
     /// Add to this importance matrix; may be repeated
+    ///
+    /// Without -f, no model is loaded: the matrices are added up.
     #[arg(long, value_name = "FILE")]
     in_file: Vec<PathBuf>,
     /// Collect for the output layer as well
     #[arg(long)]
     process_output: bool,
     /// Print how the importance of each weight is spread, most uneven first
+    ///
+    /// With --in-file and without -f and -o, nothing is written.
     #[arg(long)]
     show_statistics: bool,
     /// Overwrite the output file if it exists
@@ -32,40 +39,73 @@ pub(crate) struct ImatrixArgs {
     overwrite: bool,
 }
 
+/// The names that llama-imatrix has for its formats.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutputFormat {
+    Gguf,
+    Dat,
+}
+
+impl ImatrixArgs {
+    fn format(&self) -> ImportanceFormat {
+        let is_dat = |path: &PathBuf| path.extension().is_some_and(|end| end == "dat");
+        match self.output_format {
+            Some(OutputFormat::Gguf) => ImportanceFormat::Gguf,
+            Some(OutputFormat::Dat) => ImportanceFormat::Legacy,
+            None if self.output.as_ref().is_some_and(is_dat) => ImportanceFormat::Legacy,
+            None => ImportanceFormat::Gguf,
+        }
+    }
+
+    /// Begins the output, which may replace another importance matrix.
+    fn create(&self, path: &Path) -> Result<OutputFile, OutputError> {
+        if self.overwrite && path.is_file() && ImportanceMatrix::open(path).is_err() {
+            let path = path.to_path_buf();
+            return Err(OutputError::Foreign { path });
+        }
+        OutputFile::create_model(path, self.overwrite, *b"GGUF")
+    }
+}
+
 pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     let mut matrix = ImportanceMatrix::default();
     for path in &args.in_file {
         matrix.merge(ImportanceMatrix::open(path)?)?;
     }
-    let path = &args.output;
-    if args.overwrite && path.is_file() && ImportanceMatrix::open(path).is_err() {
-        let path = path.to_path_buf();
-        return Err(OutputError::Foreign { path }.into());
+    let reads = args.reading.file.is_some();
+    if !reads && args.in_file.is_empty() {
+        let why = "no text is given: use -f FILE, or --in-file FILE to add up matrices".to_owned();
+        return Err(UsageError(why).into());
     }
-    let output = OutputFile::create_model(path, args.overwrite, *b"GGUF")?;
-    let collected = collect(&args.reading, args.process_output, &mut matrix)?;
-    let Some(collector) = collected else {
-        note(format_args!(
-            "interrupted; {} was not written",
-            args.output.display()
-        ));
-        return Ok(Ending::Interrupted);
-    };
-    collector.add_to(&mut matrix);
+    let path = args.output.as_deref().unwrap_or(Path::new("imatrix.gguf"));
+    let writes = reads || args.output.is_some() || !args.show_statistics;
+    let output = writes.then(|| args.create(path)).transpose()?;
+    if reads {
+        let Some(collector) = collect(&args.reading, args.process_output, &mut matrix)? else {
+            note(format_args!(
+                "interrupted; {} was not written",
+                path.display()
+            ));
+            return Ok(Ending::Interrupted);
+        };
+        collector.add_to(&mut matrix);
+        let dataset = args.reading.file()?.display().to_string();
+        matrix.datasets.push(dataset);
+    }
     let matrix = matrix.checked();
-    let mut matrix = matrix.map_err(|why| {
+    let matrix = matrix.map_err(|why| {
         anyhow::anyhow!("{why}: the model's activations are not finite; nothing was written")
     })?;
-    matrix
-        .datasets
-        .push(args.reading.file()?.display().to_string());
     if args.show_statistics {
         TextOutput::new().write(&statistics(&matrix))?;
     }
-    matrix.write(output)?;
+    let Some(output) = output else {
+        return Ok(Ending::Done);
+    };
+    matrix.write(output, args.format())?;
     note(format_args!(
         "{}: {} weights from {} chunks of {} tokens",
-        args.output.display(),
+        path.display(),
         matrix.weights.len(),
         matrix.chunk_count,
         matrix.chunk_size

@@ -89,8 +89,7 @@ pub(super) enum Command {
     #[command(args_override_self = true, after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
     /// Measure how well a model predicts a text
-    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES,
-        mut_arg("file", |arg| arg.required(false)))]
+    #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
     Perplexity(Box<perplexity::PerplexityArgs>),
     /// Print the tokens of a text
     #[command(args_override_self = true, after_help = TOKENIZE_EXAMPLES)]
@@ -180,7 +179,9 @@ Examples:
 const IMATRIX_EXAMPLES: &str = "\
 Examples:
   sluice imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf
-  sluice imatrix -m model-f16.gguf -f more.txt --in-file imatrix.gguf -o imatrix.gguf --overwrite";
+  sluice imatrix -m model-f16.gguf -f more.txt --in-file imatrix.gguf -o imatrix.gguf --overwrite
+  sluice imatrix --in-file a.gguf --in-file b.gguf -o sum.gguf
+  sluice imatrix --in-file imatrix.gguf --show-statistics";
 
 /// The commands with their flags.
 pub(super) fn tree() -> clap::Command {

@@ -22,7 +22,7 @@ pub(crate) struct ReadingArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Set the text to read (UTF-8)
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Set the number of chunks to read; -1 reads all
     ///

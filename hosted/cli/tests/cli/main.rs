@@ -15,6 +15,7 @@ mod gate;
 mod gguf_split;
 mod hash;
 mod hints;
+mod imatrix;
 mod import;
 mod input;
 mod inspect;

@@ -6,9 +6,9 @@
 //!
 //! GGUF: for each weight `NAME` a tensor `NAME.in_sum2` (columns, experts) of sums of squares and
 //! one `NAME.counts` (1, experts) of how many rows were added, all f32; metadata `imatrix.datasets`,
-//! `imatrix.chunk_count`, `imatrix.chunk_size`. Older files: i32 count of entries; each an i32
-//! length and name, i32 calls, i32 count of values, f32 values; then i32 chunks, i32 length and name of
-//! the text.
+//! `imatrix.chunk_count`, `imatrix.chunk_size`.
+
+mod legacy;
 
 use sluice::file::{
     FileError, GgufHeader, LoadMode, MetaValue, ModelFile, OutputError, OutputFile,
@@ -42,6 +42,15 @@ pub struct ImportanceMatrix {
     pub chunk_size: u32,
     /// The file it was read from.
     pub file: String,
+}
+
+/// How an importance matrix is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImportanceFormat {
+    /// GGUF.
+    Gguf,
+    /// The older binary format, usually `.dat`. It has means, no counts for each expert, and only the last text's name.
+    Legacy,
 }
 
 /// Why an importance matrix cannot be used.
@@ -99,7 +108,7 @@ impl ImportanceMatrix {
         let matrix = match ModelFile::open(path, LoadMode::Read) {
             Ok(file) => Self::from_gguf(&file.parse()?, file.source()),
             Err(FileError::Header { error, .. }) if is_not_gguf(&error) => {
-                Self::from_legacy(&read_bounded(path)?)
+                legacy::parse(&read_bounded(path)?)
             }
             Err(error) => return Err(error.into()),
         };
@@ -116,7 +125,7 @@ impl ImportanceMatrix {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let matrix = match Gguf::parse(bytes, bytes.len() as u64) {
             Ok(gguf) => Self::from_gguf(&gguf, &SliceSource(bytes))?,
-            Err(error) if is_not_gguf(&error) => Self::from_legacy(bytes)?,
+            Err(error) if is_not_gguf(&error) => legacy::parse(bytes)?,
             Err(error) => return Err(error.to_string()),
         };
         matrix.checked()
@@ -174,35 +183,6 @@ impl ImportanceMatrix {
         Ok(matrix)
     }
 
-    /// Parses the older format. Its values are means times the number of calls.
-    fn from_legacy(bytes: &[u8]) -> Result<Self, String> {
-        let mut cursor = LegacyCursor { bytes, at: 0 };
-        let mut matrix = Self::default();
-        for _ in 0..cursor.length()? {
-            let length = cursor.length()?;
-            let name = String::from_utf8(cursor.take(length)?.to_vec())
-                .map_err(|_| "a name is not UTF-8".to_owned())?;
-            let n_calls = cursor.length()?;
-            let n_values = cursor.length()?;
-            let values = cursor.take(n_values.checked_mul(4).ok_or("a length overflows")?)?;
-            let values = values.as_chunks::<4>().0.iter();
-            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
-            let counts = vec![n_calls.max(1) as f32];
-            let sums = values.map(|x| f32::from_le_bytes(*x)).collect();
-            matrix.weights.insert(name, Importance { sums, counts });
-        }
-        if matrix.weights.is_empty() {
-            return Err("it names no weights".into());
-        }
-        if cursor.at < bytes.len() {
-            matrix.chunk_count = u32::try_from(cursor.length()?).unwrap_or(u32::MAX);
-            let length = cursor.length()?;
-            let name = String::from_utf8_lossy(cursor.take(length)?);
-            matrix.datasets.push(name.into_owned());
-        }
-        Ok(matrix)
-    }
-
     /// Adds the sums of another run.
     ///
     /// # Errors
@@ -216,11 +196,27 @@ impl ImportanceMatrix {
                     sums: vec![0.0; weight.sums.len()],
                     counts: vec![0.0; weight.counts.len()],
                 });
-            if into.sums.len() != weight.sums.len() || into.counts.len() != weight.counts.len() {
+            let mut weight = weight;
+            // The older format has one count for all experts.
+            let n_matrices = into.counts.len().max(weight.counts.len());
+            for counts in [&mut into.counts, &mut weight.counts] {
+                if let [count] = **counts {
+                    counts.resize(n_matrices, count);
+                }
+            }
+            if into.sums.len() != weight.sums.len() {
                 let reason = format!(
                     "{name} has {} columns, others {}",
                     weight.sums.len(),
                     into.sums.len()
+                );
+                return Err(malformed(Path::new(&other.file), reason));
+            }
+            if into.counts.len() != weight.counts.len() {
+                let reason = format!(
+                    "{name} has {} matrices, others {}",
+                    weight.counts.len(),
+                    into.counts.len()
                 );
                 return Err(malformed(Path::new(&other.file), reason));
             }
@@ -239,11 +235,21 @@ impl ImportanceMatrix {
         Ok(())
     }
 
-    /// Writes a GGUF file.
+    /// Writes the file in `format`.
     ///
     /// # Errors
     /// [`OutputError`].
-    pub fn write(&self, output: OutputFile) -> Result<(), OutputError> {
+    pub fn write(&self, output: OutputFile, format: ImportanceFormat) -> Result<(), OutputError> {
+        match format {
+            ImportanceFormat::Gguf => self.write_gguf(output),
+            ImportanceFormat::Legacy => {
+                output.write_at(0, &legacy::bytes(self))?;
+                output.finish()
+            }
+        }
+    }
+
+    fn write_gguf(&self, output: OutputFile) -> Result<(), OutputError> {
         let mut header = GgufHeader::new();
         header.set("general.type", "imatrix");
         header.set(DATASETS, MetaValue::strings(&self.datasets));
@@ -318,35 +324,6 @@ fn read_floats(source: &dyn TensorSource, tensor: &TensorInfo<'_>) -> Result<Vec
     read.map_err(|error| format!("{name}: {error}"))?;
     let floats = bytes.as_chunks::<4>().0.iter();
     Ok(floats.map(|x| f32::from_le_bytes(*x)).collect())
-}
-
-/// A cursor over a file in the older format.
-struct LegacyCursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> LegacyCursor<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
-        let end = self.at.checked_add(len);
-        let taken = end.and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or_else(|| {
-            format!(
-                "neither GGUF nor llama.cpp's older format: an entry of {len} bytes at byte {}",
-                self.at
-            )
-        })?;
-        self.at += len;
-        Ok(taken)
-    }
-
-    /// An i32 that is used as a length.
-    fn length(&mut self) -> Result<usize, String> {
-        let at = self.at;
-        let bytes = self.take(4)?.try_into().expect("four bytes were taken");
-        let value = i32::from_le_bytes(bytes);
-        usize::try_from(value).map_err(|_| format!("{value} at byte {at} is not a length"))
-    }
 }
 
 const DATASETS: &str = "imatrix.datasets";

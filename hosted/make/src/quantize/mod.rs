@@ -17,7 +17,7 @@ mod stream;
 pub use budget::{BUDGET_TYPES, Budget, BudgetCandidate, BudgetError};
 pub use collect::Collector;
 pub use file_type::{FILE_TYPES, FileType};
-pub use importance::{Importance, ImportanceError, ImportanceMatrix};
+pub use importance::{Importance, ImportanceError, ImportanceFormat, ImportanceMatrix};
 pub use plan::{Plan, PlanError, PlannedTensor, QuantizeRequest};
 pub use sensitivity::{Bench, Runner, SensitivityError, apply as apply_sensitivities};
 pub use stream::{QuantizeFileError, quantize, read_rows};
