@@ -10,6 +10,7 @@
 )]
 
 mod experts;
+mod folders;
 mod gate;
 mod seeds;
 
@@ -32,6 +33,7 @@ use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
 
 pub use experts::trace;
+pub use folders::{adapter, body, config_json, hub, prompt_cache, tiktoken, wordpiece};
 pub use gate::{csv, wav, wfdb};
 pub use seeds::seeds;
 
@@ -44,65 +46,17 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
+macro_rules! targets {
+    ($($name:ident)*) => {
+        &[$(Target { name: stringify!($name), run: $name }),*]
+    };
+}
+
 /// All of them.
-pub const TARGETS: [Target; 14] = [
-    Target {
-        name: "gguf",
-        run: gguf,
-    },
-    Target {
-        name: "slc",
-        run: slc,
-    },
-    Target {
-        name: "uth",
-        run: uth,
-    },
-    Target {
-        name: "imatrix",
-        run: imatrix,
-    },
-    Target {
-        name: "chat_template",
-        run: chat_template,
-    },
-    Target {
-        name: "safetensors",
-        run: safetensors,
-    },
-    Target {
-        name: "tokenizer_json",
-        run: tokenizer_json,
-    },
-    Target {
-        name: "sentencepiece",
-        run: sentencepiece,
-    },
-    Target {
-        name: "gbnf",
-        run: gbnf,
-    },
-    Target {
-        name: "json_schema",
-        run: json_schema,
-    },
-    Target {
-        name: "trace",
-        run: trace,
-    },
-    Target {
-        name: "wav",
-        run: wav,
-    },
-    Target {
-        name: "csv",
-        run: csv,
-    },
-    Target {
-        name: "wfdb",
-        run: wfdb,
-    },
-];
+pub const TARGETS: &[Target] = targets! {
+    gguf slc uth imatrix chat_template safetensors tokenizer_json sentencepiece gbnf json_schema trace wav csv wfdb
+    config_json wordpiece tiktoken adapter prompt_cache hub body
+};
 
 /// A GGUF file: every accessor, the tokenizer, the configuration, the plans and, if they are small, the
 /// weights.

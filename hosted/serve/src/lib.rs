@@ -46,5 +46,11 @@ pub mod openai {
     pub use crate::dialect::{json_schema, messages, response_format};
 }
 
+/// Parses `body` as the route at `path` does, for fuzzing; `None` if no route at `path` has a body that is parsed whole.
+#[doc(hidden)]
+pub fn parse_body(path: &str, body: &serde_json::Value) -> Option<Result<(), api::ApiError>> {
+    dialect::parse_body(path, body)
+}
+
 /// Called with each line of the log, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

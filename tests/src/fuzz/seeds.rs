@@ -1,5 +1,6 @@
 //! Small sound inputs, from which fuzzing starts.
 
+use super::folders::{saved_state, zeros};
 use crate::build::{File, Meta, Shape, Vocab};
 use sluice::file::{GgufHeader, MetaValue, OutputFile};
 use sluice_core::gguf::Gguf;
@@ -37,10 +38,63 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
             wav(b"RF64", 1, 24, u32::MAX),
         ],
         "csv" => TABLES.map(|text| text.into()).into(),
+        "config_json" => vec![LLAMA_CONFIG.into(), BERT_CONFIG.into()],
+        "wordpiece" => vec![b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n##s\nd\xc3\xa9\n".to_vec()],
+        "tiktoken" => vec![b"YQ== 0\nYg== 1\nYWI= 2\n4pc= 3\n".to_vec()],
+        "adapter" => {
+            let gguf = fs::read(crate::fixture("adapters/llama/two.gguf"));
+            vec![gguf.expect("a fixture"), peft()]
+        }
+        "prompt_cache" => vec![saved_state()],
+        "hub" => HUB_ANSWERS.map(|text| text.into()).into(),
+        "body" => BODIES.map(|text| text.into()).into(),
         "wfdb" => vec![b"\x01\x00\x78\xff\x01\xf0\xff".to_vec()],
         _ => Vec::new(),
     }
 }
+
+/// An adapter of one matrix, in PEFT's two files.
+fn peft() -> Vec<u8> {
+    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["q_proj"], "bias": "none"}"#;
+    let name = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+    let n = 64;
+    let weights = zeros(&[
+        (&format!("{name}A.weight"), &[1, n]),
+        (&format!("{name}B.weight"), &[n, 1]),
+    ]);
+    [config.as_bytes(), b"\0", &weights].concat()
+}
+
+pub(super) const LLAMA_CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
+"max_position_embeddings": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "rope_scaling": {"rope_type": "yarn",
+"factor": 4.0}, "tie_word_embeddings": true, "vocab_size": 4096, "torch_dtype": "bfloat16"}"#;
+
+pub(super) const BERT_CONFIG: &str = r#"{"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 8,
+"intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
+"layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 8, "hidden_act": "gelu"}"#;
+
+/// The lists of files of two revisions.
+const HUB_ANSWERS: [&str; 2] = [
+    r#"{"sha":"0123456789abcdef0123456789abcdef01234567","siblings":[{"rfilename":"m-Q4_K_M.gguf","size":10,
+"blobId":"89ab","lfs":{"sha256":"cdef","size":10,"pointerSize":1}}]}"#,
+    r#"{"sha":"0123456789abcdef0123456789abcdef01234567","siblings":[{"rfilename":"a/b.json"},{"rfilename":"../c"}]}"#,
+];
+
+/// A route's path, a line feed, and a body.
+const BODIES: [&str; 6] = [
+    "/v1/chat/completions\n{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}],\
+     \"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}],\"tool_choice\":\"auto\",\
+     \"stop\":[\"x\"],\"logit_bias\":{\"5\":-1},\"logprobs\":true,\"top_logprobs\":3}",
+    "/v1/chat/completions\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"response_format\":{\"type\":\"structural_tag\",\
+     \"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<f\"],\"tags\":[{\"type\":\"tag\",\"begin\":\"<f>\",\"content\":\
+     {\"type\":\"json_schema\",\"json_schema\":{\"type\":\"integer\"}},\"end\":\"</f>\"}]}}}",
+    "/v1/completions\n{\"prompt\":[[1,2],[3]],\"n\":2,\"max_tokens\":4,\"temperature\":0.5,\"echo\":true,\"logprobs\":2}",
+    "/completion\n{\"prompt\":[\"a\",5],\"n_predict\":3,\"samplers\":[\"top_k\"],\"grammar\":\"root ::= \\\"a\\\"\",\"lora\":[{\"id\":0,\
+     \"scale\":1}]}",
+    "/v1/embeddings\n{\"input\":[\"a\",\"b\"],\"encoding_format\":\"base64\",\"dimensions\":4}",
+    "/v1/rerank\n{\"query\":\"a\",\"documents\":[\"b\",{\"text\":\"c\"}],\"top_n\":1}",
+];
 
 /// A WAV file of two channels and twelve bytes of samples, or eight and four of something else.
 fn wav(kind: &[u8; 4], tag: u8, bits: u8, data_len: u32) -> Vec<u8> {

@@ -29,7 +29,7 @@ pub struct Conversion {
 }
 
 /// Options of a conversion.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
     /// The tensors' types, and llama.cpp's number for the file's type (`general.file_type`); `None`
     /// for the type of the folder's first matrix.

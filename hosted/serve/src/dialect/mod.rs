@@ -20,6 +20,9 @@ mod structural;
 #[cfg(test)]
 mod toy;
 
+use crate::api::{ApiError, Defaults};
+use serde_json::Value;
+
 pub(crate) use drive::answer;
 pub(crate) use error::error_reply;
 pub use grammar::{json_schema, response_format};
@@ -33,3 +36,18 @@ pub(crate) const ALL: &[&dyn Dialect] = &[
     #[cfg(test)]
     &toy::Toy,
 ];
+
+/// Parses a body as the route at `path` does.
+pub(crate) fn parse_body(path: &str, body: &Value) -> Option<Result<(), ApiError>> {
+    let mut routes = ALL.iter().flat_map(|dialect| dialect.routes());
+    let defaults = Defaults::default();
+    routes
+        .find(|route| route.path == path)
+        .and_then(|route| match route.action {
+            Action::Chat(parse) => Some(parse(body, &defaults).map(drop)),
+            Action::Complete(parse) => Some(parse(body, &defaults).map(drop)),
+            Action::Embed(parse) => Some(parse(body, &defaults).map(drop)),
+            Action::Rank(parse) => Some(parse(body, &defaults).map(drop)),
+            Action::Models(_) | Action::Model(_) | Action::Other(_) => None,
+        })
+}
