@@ -460,6 +460,15 @@ fn refused_settings_are_named() {
         set("llama.block_count", 0),
         "llama.block_count is 0, expected 1 to 512"
     );
+    // Blocks that are left out make an answer nonsense.
+    assert_eq!(
+        set("llama.block_count", 1),
+        "llama.block_count is 1, expected as many as the file has blocks"
+    );
+    assert_eq!(
+        set("llama.context_length", 0),
+        "llama.context_length is 0, expected at least 1"
+    );
     assert_eq!(
         set("llama.attention.head_count_kv", 3),
         "llama.attention.head_count_kv is 3, expected a divisor of head_count"

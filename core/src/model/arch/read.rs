@@ -67,6 +67,14 @@ impl<'a> Draft<'a> {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             return Err(keys.refuse("block_count", n_block as f64, "1 to 512"));
         }
+        if has_block_from(keys.gguf(), n_block) {
+            #[expect(clippy::cast_precision_loss, reason = "for a message")]
+            return Err(keys.refuse(
+                "block_count",
+                n_block as f64,
+                "as many as the file has blocks",
+            ));
+        }
         let n_embd = keys.size("embedding_length")?;
         let n_head = PerLayer::read(keys, "attention.head_count", None, n_block)?;
         let head_dim = n_embd.checked_div(n_head.of(0)).unwrap_or(0);
@@ -147,6 +155,9 @@ fn read_ends(
     let tied_output = keys.gguf().tensor(OUTPUT).is_none();
     let output = if tied_output { TOKEN_EMBD } else { OUTPUT };
     let n_ctx_train = keys.size("context_length")?;
+    if n_ctx_train == 0 {
+        return Err(keys.refuse("context_length", 0.0, "at least 1"));
+    }
     let eps = family.eps_key();
     let mut ropes = Vec::new();
     let rope = RopeConfig {
@@ -234,6 +245,15 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
         }
     }
     all
+}
+
+/// Whether the file has a block after its first `n`: an answer without it would be nonsense.
+fn has_block_from(gguf: &Gguf<'_>, n: usize) -> bool {
+    gguf.tensors().any(|tensor| {
+        let rest = tensor.name.strip_prefix("blk.");
+        let index = rest.and_then(|rest| rest.split_once('.')?.0.parse().ok());
+        index.is_some_and(|index: usize| index >= n)
+    })
 }
 
 fn read_scaling(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<RopeScaling, ModelError> {
