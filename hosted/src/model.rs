@@ -91,6 +91,9 @@ pub struct LoadOptions<'l> {
     /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
     /// read when tokens name them. Tables of a mapped `.slc` file always stay.
     pub tables_stay: bool,
+    /// Checks all weights first, by their checksums (`.slc`) or for numbers that are not finite (GGUF): the whole file
+    /// is read once more.
+    pub check_tensors: bool,
     /// Where hashes of model files are remembered; `None` is the user's folder ([`HashRecords::of_user`]).
     pub hashes: Option<HashRecords>,
 }
@@ -212,6 +215,12 @@ impl ModelSource {
         let mut ignored = |_| {};
         let progress = options.progress.unwrap_or(&mut ignored);
         let (file, gguf, config) = (self.file(), self.gguf(), self.config());
+        if options.check_tensors {
+            file.check_tensors(stop)?;
+            if stop.is_set() {
+                return Err(LoadError::Stopped);
+            }
+        }
         let part = ModelPart {
             config,
             residency: match options.experts {

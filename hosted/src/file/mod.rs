@@ -17,6 +17,7 @@
 //! folder of caches holds.
 
 mod bytes;
+mod damage;
 mod folder;
 mod follow;
 mod gguf;
@@ -36,6 +37,7 @@ mod stamp;
 mod unpacked;
 
 pub use bytes::LoadMode;
+pub use damage::damaged_payload;
 pub use folder::{FolderFile, write_folder};
 pub use gguf::{GgufHeader, GgufWriter, MetaValue, TensorEntry};
 pub use hashes::HashRecords;
@@ -94,6 +96,9 @@ pub enum FileError {
     /// The header is not one of a GGUF file.
     #[error("{name}: {error}")]
     Header { name: String, error: Box<GgufError> },
+    /// Its weights are damaged.
+    #[error("{name}: {what}")]
+    Weights { name: String, what: String },
     /// The file does not belong to the split model that it is read for.
     #[error("{name}: {problem}")]
     Split { name: String, problem: SplitProblem },

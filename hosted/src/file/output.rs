@@ -249,7 +249,8 @@ pub(super) fn check_output(
     replaces: Option<[u8; 4]>,
 ) -> Result<Option<Permissions>, OutputError> {
     let path_buf = || path.to_path_buf();
-    if path.file_name().is_none() {
+    // `-` is stdout to other programs, and cannot be it here: a file is written in any order.
+    if path.file_name().is_none() || path.as_os_str() == "-" {
         return Err(OutputError::NotRegular { path: path_buf() });
     }
     let there = fs::metadata(path).ok();
@@ -440,8 +441,8 @@ mod tests {
     #[test]
     fn names_that_are_no_files() {
         let folder = Folder::new("names");
-        for path in [folder.0.as_path(), Path::new("/dev/null"), Path::new("/")] {
-            let error = OutputFile::create(path, true).unwrap_err();
+        for path in [folder.0.to_str().unwrap(), "/dev/null", "/", "-", ""] {
+            let error = OutputFile::create(Path::new(path), true).unwrap_err();
             assert!(matches!(error, OutputError::NotRegular { .. }), "{error}");
         }
         let error = OutputFile::create(&folder.0.join("no/such"), true).unwrap_err();

@@ -4,6 +4,7 @@ use crate::flags::names::nearest;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use core::error::Error as _;
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -66,9 +67,20 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// `error`, but with the variable's name in place of the flag's if the wrong value comes from an
-/// environment variable. `args` is the command line.
+/// `error`, but with the argument that is not UTF-8, or with the variable's name in place of the flag's if the
+/// wrong value comes from an environment variable. `args` is the command line.
 pub(super) fn blame(error: Error, command: &Command, args: &[OsString]) -> Error {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let wrong = args.iter().find(|arg| arg.to_str().is_none());
+        let wrong = wrong.map_or_else(
+            || Cow::from("an argument"),
+            |arg| Cow::from(format!("{arg:?}")),
+        );
+        return Error::raw(
+            ErrorKind::InvalidUtf8,
+            format!("{wrong} is not UTF-8; only names of files may be other bytes\n"),
+        );
+    }
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,

@@ -41,6 +41,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("-to", "--timeout"),
     ("-rea", "--reasoning"),
     ("--output-file", "--output"),
+    ("--log-disable", "--quiet"),
 ];
 
 /// Flags that llama.cpp has removed, and their replacements.

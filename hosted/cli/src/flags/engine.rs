@@ -71,6 +71,11 @@ pub(crate) struct EngineArgs {
     /// Per-layer embeddings are most of the bytes of some models. A .slc file's rows are always read on demand.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) gather_tables: bool,
+    /// Check all weights before they are used
+    ///
+    /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers.
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    pub(crate) check_tensors: bool,
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
     #[command(flatten)]

@@ -79,11 +79,12 @@ impl<'o> LocalModel<'o> {
         note_unused(&self.file);
         note_unread(&self.file);
         note_default_rules(self.file.gguf());
-        let on_disk = OnDisk {
+        let file_use = FileUse {
             experts: &self.engine.experts,
             tables: self.engine.gather_tables,
+            check: self.engine.check_tensors,
         };
-        let loaded = load(&self.file, on_disk, &team, stop);
+        let loaded = load(&self.file, file_use, &team, stop);
         if loaded.is_ok() {
             self.placement.say_memory();
         }
@@ -91,18 +92,20 @@ impl<'o> LocalModel<'o> {
     }
 }
 
-/// Whether experts stay on disk.
+/// What stays on disk, and whether the file is checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OnDisk<'o> {
+pub(crate) struct FileUse<'o> {
     pub(crate) experts: &'o ExpertArgs,
     /// Whether rows of embeddings stay in the file.
     pub(crate) tables: bool,
+    /// Whether all weights are checked first.
+    pub(crate) check: bool,
 }
 
 /// Loads the weights with a progress bar. `None` if `stop` was set meanwhile.
 pub(crate) fn load(
     opened: &model::ModelSource,
-    on_disk: OnDisk<'_>,
+    file_use: FileUse<'_>,
     team: &Team,
     stop: &StopFlag,
 ) -> anyhow::Result<Option<Model>> {
@@ -111,8 +114,9 @@ pub(crate) fn load(
     let options = LoadOptions {
         stop: Some(stop),
         progress: Some(&mut progress),
-        experts: on_disk.experts.options()?,
-        tables_stay: on_disk.tables,
+        experts: file_use.experts.options()?,
+        tables_stay: file_use.tables,
+        check_tensors: file_use.check,
         ..LoadOptions::default()
     };
     let model = match opened.load_with(team, options) {

@@ -3,10 +3,12 @@
 
 use crate::interrupt::{interrupt, interruptible, read_some};
 use crate::shared::shared;
-use crate::support::{Folder, MODEL, TemporaryFile, fails, fixture, ran, run_to, sluice};
+use crate::support::{Folder, MODEL, TemporaryFile, fails, fixture, ran, run, run_to, sluice};
 use sluice::core::gguf::Gguf;
 use sluice::core::kernels::GgmlType;
-use sluice::file::{GgufHeader, OutputFile};
+use sluice::file::GgufHeader;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -289,41 +291,28 @@ fn importance_equals(
 }
 
 #[test]
-fn damaged_importance_is_named() {
-    let folder = Folder::new("damaged");
-    let path = folder.path("im.dat");
-    let open = |bytes: &[u8]| {
-        std::fs::write(&path, bytes).unwrap();
-        sluice_make::quantize::ImportanceMatrix::open(Path::new(&path))
-    };
-    // The older format: one weight of two columns, three calls, sums of squares times calls.
-    let mut good = Vec::new();
-    good.extend(1i32.to_le_bytes());
-    good.extend(1i32.to_le_bytes());
-    good.extend(b"w");
-    good.extend(3i32.to_le_bytes());
-    good.extend(2i32.to_le_bytes());
-    good.extend([3.0f32, 6.0].iter().flat_map(|x| x.to_le_bytes()));
-    let matrix = open(&good).unwrap();
-    assert_eq!(matrix.weights["w"].columns(0, 2), [1.0, 2.0]);
-    for len in 1..good.len() {
-        assert!(open(&good[..len]).is_err(), "{len}");
-    }
-    let mut huge = good.clone();
-    huge[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
+fn names_that_are_not_utf8_and_a_dash() {
+    let folder = Folder::new("names");
+    let name = OsStr::from_bytes(b"caf\xe9.gguf");
+    let (input, output) = (folder.0.join(name), folder.0.join("out-\u{e9}.gguf"));
+    std::fs::copy(MODEL, &input).unwrap();
+    let args = ["quantize", "--allow-requantize"].map(OsStr::new);
+    let words = [input.as_os_str(), output.as_os_str(), OsStr::new("Q8_0")];
+    let done = run(&[&args[..], &words].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(output.is_file());
+    let ran = run(&[OsStr::new("serve"), OsStr::new("--alias"), name]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
-        open(&huge)
-            .unwrap_err()
-            .to_string()
-            .contains("bytes at byte")
+        ran.stderr.contains("\"caf\\xE9.gguf\" is not UTF-8"),
+        "{ran:?}"
     );
-    let mut nan = good.clone();
-    nan[17..21].copy_from_slice(&f32::NAN.to_le_bytes());
-    assert!(open(&nan).unwrap_err().to_string().contains('w'));
-    let output = OutputFile::create(Path::new(&folder.path("new.gguf")), false).unwrap();
-    matrix.write(output).unwrap();
-    let again = sluice_make::quantize::ImportanceMatrix::open(Path::new(&folder.path("new.gguf")));
-    assert_eq!(again.unwrap().weights, matrix.weights);
+    let out = output.to_str().unwrap();
+    fails(
+        1,
+        &["quantize", "--allow-requantize", out, "-", "Q8_0"],
+        &["- is not a valid name"],
+    );
 }
 
 #[test]

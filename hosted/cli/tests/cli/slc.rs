@@ -200,3 +200,77 @@ fn an_interrupted_pack_leaves_nothing() {
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
 }
+
+/// A byte of a weight that changed on the way is found where all weights are checked.
+#[test]
+fn damaged_weights_are_found_with_check_tensors() {
+    let folder = Folder::new("checked");
+    let (slc, gguf) = (folder.path("m.slc"), folder.path("m.gguf"));
+    run_to(0, &["pack", MODEL, &slc]);
+    let clean = run_to(0, &["inspect", &slc, "--check-tensors"]);
+    assert!(
+        clean.stdout.contains("checked     all payloads"),
+        "{clean:?}"
+    );
+    run_to(
+        0,
+        &[
+            "run",
+            "-m",
+            &slc,
+            "-p",
+            "Once",
+            "-n",
+            "1",
+            "--check-tensors",
+        ],
+    );
+    let mut bytes = fs::read(&slc).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&slc, bytes).unwrap();
+    let damaged = [slc.as_str(), "tensor ", " is damaged: its checksum differs"];
+    fails(
+        1,
+        &[
+            "run",
+            "-m",
+            &slc,
+            "-p",
+            "Once",
+            "-n",
+            "1",
+            "--check-tensors",
+        ],
+        &damaged,
+    );
+    fails(1, &["inspect", &slc, "--check-tensors"], &damaged);
+    fails(
+        1,
+        &["serve", "-m", &slc, "--port", "0", "--check-tensors"],
+        &damaged,
+    );
+    fails(
+        1,
+        &["quantize", "--check-tensors", "--dry-run", &slc, "Q8_0"],
+        &damaged,
+    );
+
+    // A GGUF file has no checksums; a weight that is no number is found.
+    fs::copy(fixture("models/llama-F32.gguf"), &gguf).unwrap();
+    let clean = run_to(0, &["inspect", &gguf, "--check-tensors"]);
+    assert!(
+        clean.stdout.contains("checked     all weights are finite"),
+        "{clean:?}"
+    );
+    let mut bytes = fs::read(&gguf).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&gguf, bytes).unwrap();
+    let parts = [
+        gguf.as_str(),
+        "row ",
+        " has a weight that is not a finite number",
+    ];
+    fails(1, &["inspect", &gguf, "--check-tensors"], &parts);
+}

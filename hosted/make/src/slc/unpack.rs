@@ -1,9 +1,8 @@
 //! From `.slc` to GGUF.
 
-use super::{SlcFileError, SlcWatch, checksum_of, hash_through, pieces};
-use sluice::file::{GgufInSlc, OutputFile};
+use super::{SlcFileError, SlcWatch, hash_through};
+use sluice::file::{GgufInSlc, OutputFile, damaged_payload};
 use sluice_core::gguf::source::{SourceError, TensorSource};
-use sluice_core::hash::Hash64;
 use sluice_core::slc::Slc;
 use sluice_core::state::Identity;
 
@@ -51,67 +50,12 @@ fn pass(
         return Ok(());
     }
     // Another pass over the checksums finds the damaged part.
-    check_payloads(packed, slc)?;
+    if let Some(part) = damaged_payload(packed, slc, watch.stop)? {
+        return Err(SlcFileError::Damaged { part });
+    }
     Err(SlcFileError::Sha256 {
         expected: Identity(expected),
         found: Identity(found),
-    })
-}
-
-/// Compares every payload with its checksum.
-fn check_payloads(packed: &dyn TensorSource, slc: &Slc<'_>) -> Result<(), SlcFileError> {
-    let damaged = |part| Err(SlcFileError::Damaged { part });
-    for (index, (tensor, header)) in slc.tensors().enumerate() {
-        let name = tensor.name.escape_debug();
-        if let Some(sums) = slc.matrix_checksums(index) {
-            let sums: Vec<_> = sums.collect();
-            for (matrix, &sum) in (0..).zip(&sums) {
-                let mut hash = Hash64::new();
-                let at = header.matrix_offset(matrix);
-                add(packed, at, header.matrix_bytes(), &mut hash)?;
-                if hash.finish() != sum {
-                    return damaged(format!("expert {matrix} of tensor {name}"));
-                }
-            }
-            if checksum_of(&sums) != header.checksum {
-                return damaged(format!("tensor {name}"));
-            }
-            continue;
-        }
-        let mut hash = Hash64::new();
-        for matrix in 0..header.n_matrices() {
-            add(
-                packed,
-                header.matrix_offset(matrix),
-                header.matrix_bytes(),
-                &mut hash,
-            )?;
-        }
-        if hash.finish() != header.checksum {
-            return damaged(format!("tensor {name}"));
-        }
-    }
-    for gap in slc.gaps() {
-        let mut hash = Hash64::new();
-        add(packed, gap.offset, gap.len_bytes, &mut hash)?;
-        if hash.finish() != gap.checksum {
-            let at = gap.gguf_offset;
-            return damaged(format!("the gap at byte {at} of the GGUF file"));
-        }
-    }
-    Ok(())
-}
-
-/// Adds a range of a file to a checksum. The range must be whole words unless it is the last one.
-fn add(
-    packed: &dyn TensorSource,
-    offset: u64,
-    len: u64,
-    hash: &mut Hash64,
-) -> Result<(), SlcFileError> {
-    pieces(packed, offset, len, &mut |_, piece| {
-        hash.write(piece);
-        Ok(())
     })
 }
 

@@ -89,6 +89,8 @@ impl Loaded {
         let load = LoadOptions {
             stop: Some(stop),
             experts: experts.map(|all| if is_first { all } else { of_any(all) }),
+            tables_stay: options.tables_stay,
+            check_tensors: options.check_tensors,
             ..LoadOptions::default()
         };
         let model = opened.load_with(team, load).map_err(|error| LoadFailure {

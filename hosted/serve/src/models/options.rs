@@ -39,6 +39,10 @@ pub struct ModelsOptions {
     pub context_shift: bool,
     /// Whether files are mapped (the default) or read.
     pub load_mode: LoadMode,
+    /// Whether tables stay in the file, as [`LoadOptions::tables_stay`](sluice::model::LoadOptions::tables_stay).
+    pub tables_stay: bool,
+    /// Whether all weights are checked first.
+    pub check_tensors: bool,
     /// A template's name or source, which replaces the one in the file.
     pub chat_template: Option<String>,
     /// How token vectors become an embedding, instead of the file's setting.
@@ -66,6 +70,8 @@ impl Default for ModelsOptions {
             },
             context_shift: false,
             load_mode: LoadMode::Map,
+            tables_stay: false,
+            check_tensors: false,
             chat_template: None,
             pooling: None,
             adapters: AdaptersOptions::default(),

@@ -3,7 +3,6 @@
 use core::time::Duration;
 use serde_json::Value;
 use sluice::draft::SpeculationSetup;
-use sluice::file::LoadMode;
 use sluice::host::topology::Cores;
 use sluice::{Limits, Team};
 use sluice_serve::engine::EngineOptions;
@@ -80,22 +79,15 @@ pub(crate) fn options() -> ServerConfig {
         listen: vec![Listen::Tcp("127.0.0.1".to_owned(), 0)],
         models: ModelsOptions {
             named: vec![named("tale"), named("other")],
-            folder: None,
-            any_name: false,
             max: 1,
-            turn: Duration::from_secs(60),
             limits: Limits {
                 n_ctx: 512,
                 n_seq: 4,
                 ..Limits::default()
             },
-            context_shift: false,
-            load_mode: LoadMode::Map,
             chat_template: Some("chatml".to_owned()),
-            pooling: None,
-            adapters: sluice_serve::AdaptersOptions::default(),
             speculation: Some(SpeculationSetup::default()),
-            experts: None,
+            ..ModelsOptions::default()
         },
         engine: EngineOptions {
             turn: Duration::from_millis(50),

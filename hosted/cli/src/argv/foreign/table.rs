@@ -94,7 +94,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--check-tensors",
         No,
-        Ignored("files are always checked when they are read"),
+        Refused("use `sluice inspect --check-tensors FILE`"),
     ),
     ("--warmup --no-warmup", No, Ignored("nothing is warmed up")),
     (
@@ -106,7 +106,6 @@ pub(super) const TABLE: &[Row] = &[
     ),
     ("-co --color --log-colors", SWITCH, SAYS),
     ("-lv --verbosity --log-verbosity", One, SAYS),
-    ("--log-disable", No, Refused("use -q to omit notes")),
     (
         "--log-prompts-dir --host --port --path --api-prefix --api-key --api-key-file -a \
          --alias --tags -to --timeout --threads-http --ssl-key-file --ssl-cert-file \
@@ -131,7 +130,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--verbose-prompt -ptc --print-token-count",
         No,
-        Refused("use `sluice tokenize` to see the tokens of a text"),
+        Ignored("use `sluice tokenize` to see the tokens of a text"),
     ),
     (
         "-sp --special",
@@ -334,7 +333,7 @@ pub(super) const TABLE: &[Row] = &[
     (
         "--output-format",
         One,
-        Refused("importance matrices are GGUF files, embeddings JSON or text"),
+        Refused("only `sluice imatrix` and `rerank` have it; embeddings have --embd-output-format"),
     ),
     (
         "--ppl --no-ppl",

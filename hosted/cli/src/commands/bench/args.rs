@@ -5,7 +5,7 @@ use crate::flags::engine::{LOAD_MODES, kv_types, load_mode};
 use crate::flags::experts::ExpertArgs;
 use crate::flags::hub::HubArgs;
 use crate::flags::names::kernels;
-use crate::flags::open::OnDisk;
+use crate::flags::open::FileUse;
 use crate::flags::placement::PlacementArgs;
 use crate::flags::speculation::SpeculationArgs;
 use crate::outcome::UsageError;
@@ -181,10 +181,11 @@ impl BenchArgs {
     }
 
     /// Which weights stay on disk.
-    pub(super) const fn on_disk(&self) -> OnDisk<'_> {
-        OnDisk {
+    pub(super) const fn file_use(&self) -> FileUse<'_> {
+        FileUse {
             experts: &self.experts,
             tables: self.gather_tables,
+            check: false,
         }
     }
 

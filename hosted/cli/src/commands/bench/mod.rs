@@ -127,7 +127,7 @@ impl Bench<'_> {
     fn model(&mut self, opened: &ModelSource, tests: &[Test]) -> Result<(), Halt> {
         let facts = facts(opened.file(), opened.gguf());
         let team = self.team(self.cores.default_workers())?;
-        let loaded = load(opened, self.args.on_disk(), &team, self.stop).context("loading")?;
+        let loaded = load(opened, self.args.file_use(), &team, self.stop).context("loading")?;
         // The previous engine's threads would keep spinning while the next one is measured.
         drop(team);
         let model = loaded.ok_or(Halt::Interrupted)?;

@@ -135,7 +135,7 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
     for path in &args.model {
         let opened = ModelSource::open(path, args.mode())?;
         let team = args.placement.team(cores.default_workers(), &cores)?;
-        let Some(model) = load(&opened, args.on_disk(), &team, stop)? else {
+        let Some(model) = load(&opened, args.file_use(), &team, stop)? else {
             return Ok(Ending::Interrupted);
         };
         let limits = Limits {

@@ -15,6 +15,7 @@ use sluice::core::kernels::GgmlType;
 use sluice::core::slc::{Layout, Slc};
 use sluice::core::tokenizer::Tokenizer;
 use sluice::file::{LoadMode, ModelFile};
+use sluice::host::interrupt;
 use sluice_make::uth;
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -39,6 +40,13 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
     }
     let file = ModelFile::open(&args.file, LoadMode::Read)?;
     let gguf = file.parse()?;
+    if args.engine.check_tensors {
+        let stop = interrupt::install().context("cannot handle Ctrl-C")?;
+        file.check_tensors(stop)?;
+        if stop.is_set() {
+            return Ok(Ending::Interrupted);
+        }
+    }
     let mut report = String::new();
     let mut output = crate::ui::output::TextOutput::new();
     if args.json {
@@ -46,6 +54,13 @@ pub(super) fn inspect(args: &InspectArgs) -> anyhow::Result<Ending> {
         return Ok(Ending::Done);
     }
     file_lines(&mut report, &file, &gguf)?;
+    if args.engine.check_tensors {
+        let how = match file.slc()? {
+            Some(_) => "all payloads have their checksums",
+            None => "all weights are finite numbers",
+        };
+        writeln!(report, "checked     {how}")?;
+    }
     if let Some(slc) = file.slc()? {
         packed(&mut report, &slc)?;
     }

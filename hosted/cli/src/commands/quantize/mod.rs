@@ -1,6 +1,7 @@
 //! `sluice quantize`: a model in fewer bits.
 
 mod budget;
+mod words;
 
 use crate::flags::engine::EngineArgs;
 use crate::flags::names::suggestion;
@@ -13,11 +14,10 @@ use anyhow::{Context as _, bail};
 use budget::Chooser;
 use clap::{Args, value_parser};
 use core::fmt::Write as _;
-use core::str::FromStr as _;
 use regex_lite::Regex;
 use sluice::Team;
 use sluice::core::kernels::GgmlType;
-use sluice::core::team::{StopFlag, WORKERS_MAX};
+use sluice::core::team::StopFlag;
 use sluice::file::{GgufWriter, LoadMode, MetaValue, ModelFile, OutputFile};
 use sluice::host::interrupt;
 use sluice::host::topology::Cores;
@@ -25,7 +25,9 @@ use sluice_make::quantize::{
     FILE_TYPES, FileType, ImportanceMatrix, Plan, PlannedTensor, QuantizeFileError,
     QuantizeRequest, quantize as run,
 };
+use std::ffi::OsString;
 use std::path::PathBuf;
+use words::Words;
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
@@ -34,7 +36,7 @@ pub(crate) struct QuantizeArgs {
     ///
     /// OUT is ggml-model-TYPE.gguf in the folder of IN by default.
     #[arg(value_name = "IN [OUT] TYPE [THREADS]", num_args = 1..=4, required = true)]
-    words: Vec<String>,
+    words: Vec<OsString>,
     /// Weight columns by an importance matrix
     ///
     /// Written by `sluice imatrix` or llama.cpp.
@@ -109,14 +111,6 @@ pub(crate) struct QuantizeArgs {
     pub(super) engine: EngineArgs,
 }
 
-/// The positional arguments, in order.
-struct Words {
-    input: PathBuf,
-    output: PathBuf,
-    file_type: FileType,
-    threads: Option<usize>,
-}
-
 pub(super) fn types_help() -> String {
     let mut text = String::from("Types (name or number, bits per weight of most tensors):\n");
     for file_type in FILE_TYPES {
@@ -143,6 +137,9 @@ pub(super) fn quantize(args: &QuantizeArgs) -> anyhow::Result<Ending> {
     let create = || OutputFile::create_model(&words.output, args.overwrite, *b"GGUF");
     let output = (!args.dry_run).then(create).transpose()?;
     let file = ModelFile::open(&words.input, LoadMode::Read)?;
+    if args.engine.check_tensors {
+        file.check_tensors(stop)?;
+    }
     let gguf = file.parse()?;
     let cores = Cores::detect();
     let n_workers = words.threads.unwrap_or_else(|| cores.default_workers());
@@ -243,75 +240,6 @@ fn stream(
     let mut bar = WorkBar::of_bytes("quantising", plan.total_bytes().0);
     let update = |done| bar.update(done);
     run(file, plan, importance, writer, team, stop, update)
-}
-
-impl Words {
-    /// As llama.cpp parses them: the output and the number of threads are optional.
-    fn new(args: &QuantizeArgs) -> Result<Self, UsageError> {
-        let usage = |what: String| Err(UsageError(what));
-        let is_type = |word: &String| FileType::from_str(word).is_ok();
-        let (input, rest) = args
-            .words
-            .split_first()
-            .expect("clap requires at least one");
-        let (output, file_type, rest) = if args.bits_per_weight.is_some() {
-            if let Some(word) = rest.iter().take(2).find(|word| is_type(word)) {
-                let what = "--bits-per-weight chooses the types: omit";
-                return usage(format!("{what} {word}"));
-            }
-            // In the file's metadata: what llama.cpp calls a mix.
-            (rest.first(), "Q4_K_M", rest.get(1..).unwrap_or_default())
-        } else {
-            match rest {
-                [] => {
-                    return usage(
-                        "no type is given: sluice quantize IN [OUT] TYPE (--help lists the types)"
-                            .into(),
-                    );
-                }
-                [output, ty, rest @ ..] if !is_type(output) || is_type(ty) => {
-                    (Some(output), ty.as_str(), rest)
-                }
-                [ty, output, ..] if output.parse::<usize>().is_err() => {
-                    return usage(format!(
-                        "{output} follows the type {ty} but must precede it: sluice quantize IN OUT {ty}"
-                    ));
-                }
-                [ty, rest @ ..] => (None, ty.as_str(), rest),
-            }
-        };
-        let file_type = match FileType::from_str(file_type) {
-            Ok(file_type) => file_type,
-            Err(error) => {
-                let near = suggestion(file_type, FILE_TYPES.iter().map(|known| known.name));
-                return usage(format!("{file_type}: {error}{near}"));
-            }
-        };
-        let threads = match rest {
-            [] => None,
-            [word] => match word.parse() {
-                Ok(n @ 1..=WORKERS_MAX) => Some(n),
-                _ => {
-                    return usage(format!(
-                        "{word} is not a number of threads from 1 to {WORKERS_MAX}"
-                    ));
-                }
-            },
-            [_, word, ..] => return usage(format!("unexpected argument {word}")),
-        };
-        let asked = args.engine.threads.and_then(|n| usize::try_from(n).ok());
-        let input = PathBuf::from(input);
-        let name = args
-            .bits_per_weight
-            .map_or(file_type.name.to_owned(), |n| format!("{n}bpw"));
-        let beside = || input.with_file_name(format!("ggml-model-{name}.gguf"));
-        Ok(Self {
-            output: output.map_or_else(beside, PathBuf::from),
-            input,
-            file_type,
-            threads: threads.or(asked.filter(|&n| n > 0)),
-        })
-    }
 }
 
 fn request(args: &QuantizeArgs, file_type: FileType) -> anyhow::Result<QuantizeRequest> {

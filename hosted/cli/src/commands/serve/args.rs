@@ -8,6 +8,7 @@ use crate::flags::speculation::SpeculationArgs;
 use clap::builder::{FalseyValueParser, PossibleValuesParser};
 use clap::{Args, value_parser};
 use sluice_serve::{CacheScope, CorsOrigins, TrustedProxies};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 pub(crate) struct ServeArgs {
     /// Set a model: a GGUF or .slc file, or NAME=FILE; may be repeated
     #[arg(short, long, value_name = "[NAME=]FILE")]
-    pub(super) model: Vec<String>,
+    pub(super) model: Vec<OsString>,
     #[command(flatten)]
     pub(super) hub: HubArgs,
     /// Set the first model's names in requests, comma-separated

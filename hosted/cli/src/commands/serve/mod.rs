@@ -7,6 +7,7 @@ pub(super) use args::ServeArgs;
 
 use crate::flags::speculation;
 use crate::outcome::{Ending, UsageError};
+use crate::ui::format::Bytes;
 use crate::ui::input;
 use crate::ui::output::{note, tell};
 use anyhow::{Context as _, anyhow};
@@ -25,6 +26,9 @@ use sluice_serve::{
     ServerConfig, ServerEnd, serve as run,
 };
 use sluice_text::chat::check_template;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(super) const EXAMPLES: &str = "\
@@ -89,6 +93,12 @@ impl Setup {
             http: http(args, table.name(), n_workers)?,
             log: Arc::new(|line: &str| note(format_args!("{line}"))),
         };
+        if config.engine.cache_ram > 0 {
+            note(format_args!(
+                "earlier texts are kept in up to {} of memory for each model (--cache-ram)",
+                Bytes(config.engine.cache_ram)
+            ));
+        }
         Ok(Self { config, team, copy })
     }
 }
@@ -155,6 +165,8 @@ fn models(
         },
         context_shift: args.context_shift && !args.no_context_shift,
         load_mode: args.engine.load_mode(),
+        tables_stay: args.engine.gather_tables,
+        check_tensors: args.engine.check_tensors,
         chat_template: chat_template(args)?,
         pooling: args.pooling.as_deref().and_then(Pooling::from_name),
         adapters: args.adapters.options()?,
@@ -164,15 +176,18 @@ fn models(
 }
 
 /// Parses `NAME=FILE`, or a file alone, whose path may contain `=`.
-fn named(text: &str) -> NamedModel {
-    let split = text.split_once('=').filter(|(name, path)| {
+fn named(text: &OsStr) -> NamedModel {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|&byte| byte == b'=');
+    let split = at.and_then(|at| Some((str::from_utf8(&bytes[..at]).ok()?, &bytes[at + 1..])));
+    let split = split.filter(|(name, path)| {
         let is_name = !name.is_empty() && !name.contains('/');
-        is_name && !path.is_empty() && !std::path::Path::new(text).exists()
+        is_name && !path.is_empty() && !Path::new(text).exists()
     });
     match split {
         Some((name, path)) => NamedModel {
             alias: Some(name.to_owned()),
-            path: path.into(),
+            path: OsStr::from_bytes(path).into(),
         },
         None => NamedModel {
             alias: None,
@@ -392,7 +407,7 @@ mod tests {
             ("/m/x=y.gguf", None, "/m/x=y.gguf"),
             ("=a.gguf", None, "=a.gguf"),
         ] {
-            let model = named(text);
+            let model = named(OsStr::new(text));
             assert_eq!(
                 (model.alias.as_deref(), model.path.to_str()),
                 (alias, Some(path))
