@@ -52,6 +52,7 @@ impl<'a> Draft<'a> {
         };
         let family = architecture.family();
         let mut draft = Self::read(architecture, &keys)?;
+        refuse_more_blocks(&keys, draft.n_block)?;
         (family.adjust)(&keys, &mut draft)?;
         refuse_unread(&keys, family.keys)?;
         Ok((family, draft))
@@ -66,14 +67,6 @@ impl<'a> Draft<'a> {
         if n_layer == 0 || n_layer > LAYERS_MAX {
             #[expect(clippy::cast_precision_loss, reason = "for a message")]
             return Err(keys.refuse("block_count", n_block as f64, "1 to 512"));
-        }
-        if has_block_from(keys.gguf(), n_block) {
-            #[expect(clippy::cast_precision_loss, reason = "for a message")]
-            return Err(keys.refuse(
-                "block_count",
-                n_block as f64,
-                "as many as the file has blocks",
-            ));
         }
         let n_embd = keys.size("embedding_length")?;
         let n_head = PerLayer::read(keys, "attention.head_count", None, n_block)?;
@@ -247,13 +240,19 @@ fn read_activations(family: &Family, gguf: &Gguf<'_>) -> LayerActivations {
     all
 }
 
-/// Whether the file has a block after its first `n`: an answer without it would be nonsense.
-fn has_block_from(gguf: &Gguf<'_>, n: usize) -> bool {
-    gguf.tensors().any(|tensor| {
+/// # Errors
+/// The file has a block after its first `n`: an answer without it would be nonsense.
+fn refuse_more_blocks(keys: &Keys<'_, '_>, n: usize) -> Result<(), ModelError> {
+    let has_more = keys.gguf().tensors().any(|tensor| {
         let rest = tensor.name.strip_prefix("blk.");
         let index = rest.and_then(|rest| rest.split_once('.')?.0.parse().ok());
         index.is_some_and(|index: usize| index >= n)
-    })
+    });
+    if has_more {
+        #[expect(clippy::cast_precision_loss, reason = "for a message")]
+        return Err(keys.refuse("block_count", n as f64, "as many as the file has blocks"));
+    }
+    Ok(())
 }
 
 fn read_scaling(keys: &Keys<'_, '_>, n_ctx_train: usize) -> Result<RopeScaling, ModelError> {
