@@ -216,10 +216,7 @@ impl ModelSource {
         let progress = options.progress.unwrap_or(&mut ignored);
         let (file, gguf, config) = (self.file(), self.gguf(), self.config());
         if options.check_tensors {
-            file.check_tensors(stop)?;
-            if stop.is_set() {
-                return Err(LoadError::Stopped);
-            }
+            self.check_tensors(stop)?;
         }
         let part = ModelPart {
             config,
@@ -280,6 +277,14 @@ impl ModelSource {
                 Some(_) => ModelIdentity::unlike_any(),
             },
         })
+    }
+
+    fn check_tensors(&self, stop: &StopFlag) -> Result<(), LoadError> {
+        self.file().check_tensors(stop)?;
+        match stop.is_set() {
+            true => Err(LoadError::Stopped),
+            false => Ok(()),
+        }
     }
 
     fn tables(&self, options: &LoadOptions<'_>) -> Result<Tables, LoadError> {
