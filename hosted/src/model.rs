@@ -1,11 +1,13 @@
 //! Models: opened from a file, and loaded into memory.
 
+mod loading;
+
 use crate::encode::{EncodeError, encode};
-use crate::experts::{ExpertError, ExpertOptions, ExpertStore, HeadExperts};
-use crate::file::{FileError, HashRecords, LoadMode, ModelFile};
+use crate::experts::{ExpertStore, HeadExperts};
+use crate::file::{FileError, LoadMode, ModelFile};
 use crate::head::Heads;
 use crate::identity::{Identity, ModelIdentity};
-use crate::load::{ModelMemory, ModelPart, WeightsSource, load, load_from, longest_beside_experts};
+use crate::load::ModelMemory;
 use crate::owned::{Borrower, Owned};
 use crate::team::Team;
 use core::error::Error;
@@ -13,18 +15,15 @@ use core::fmt;
 use core::ops::{Deref, Range};
 use sha2::{Digest as _, Sha256};
 use sluice_core::engine::ExpertSource;
-use sluice_core::gguf::source::TensorSource;
 use sluice_core::gguf::{Gguf, optional};
 use sluice_core::head;
-use sluice_core::model::{
-    self, LoadProgress, ModelConfig, ModelError, ModelPlan, Residency, Tables,
-};
-use sluice_core::team::StopFlag;
+use sluice_core::model::{self, ModelConfig, ModelError, ModelPlan};
 use sluice_core::tokenizer::{self, EncodeOptions, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::load::LoadError;
+pub use loading::LoadOptions;
 
 /// A model in memory: weights, tokenizer, and the file they are from. A clone is the same model; the
 /// memory is freed with the last one, or with the last session over it.
@@ -75,27 +74,6 @@ pub enum OpenError {
     /// No threads to load them with.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
-}
-
-/// How weights are loaded.
-#[derive(Default)]
-pub struct LoadOptions<'l> {
-    /// Stops loading when set.
-    pub stop: Option<&'l StopFlag>,
-    /// Called with the progress about every 512 KiB, on the calling thread.
-    pub progress: Option<&'l mut (dyn FnMut(LoadProgress) + Send)>,
-    /// Source of the tensors instead of the file, by the file's offsets.
-    pub source: Option<&'l dyn TensorSource>,
-    /// Leaves experts on disk: every step takes them from a store that reads them as they are needed.
-    pub experts: Option<ExpertOptions>,
-    /// Leaves tables that are looked up row by row, such as embeddings, in the file, which has to be mapped: rows are
-    /// read when tokens name them. Tables of a mapped `.slc` file always stay.
-    pub tables_stay: bool,
-    /// Checks all weights first, by their checksums (`.slc`) or for numbers that are not finite (GGUF): the whole file
-    /// is read once more.
-    pub check_tensors: bool,
-    /// Where hashes of model files are remembered; `None` is the user's folder ([`HashRecords::of_user`]).
-    pub hashes: Option<HashRecords>,
 }
 
 impl Model {
@@ -194,108 +172,6 @@ impl ModelSource {
     pub fn of_file(file: ModelFile) -> Result<Self, OpenError> {
         let owned = Owned::new((file, Vec::new()), |(file, words)| Head::new(file, words))?;
         Ok(Self(Arc::new(owned)))
-    }
-
-    /// Loads the weights with all threads of `team`.
-    ///
-    /// # Errors
-    /// [`LoadError`]: the first error of any thread.
-    pub fn load(&self, team: &Team) -> Result<Model, LoadError> {
-        self.load_with(team, LoadOptions::default())
-    }
-
-    /// As [`Self::load`], with a stop flag and progress.
-    ///
-    /// # Errors
-    /// As [`Self::load`], and [`LoadError::Stopped`].
-    pub fn load_with(&self, team: &Team, options: LoadOptions<'_>) -> Result<Model, LoadError> {
-        let tables = self.tables(&options)?;
-        let (n, none) = (team.count(), StopFlag::new());
-        let stop = options.stop.unwrap_or(&none);
-        let mut ignored = |_| {};
-        let progress = options.progress.unwrap_or(&mut ignored);
-        let (file, gguf, config) = (self.file(), self.gguf(), self.config());
-        if options.check_tensors {
-            self.check_tensors(stop)?;
-        }
-        let part = ModelPart {
-            config,
-            residency: match options.experts {
-                Some(_) => Residency::WithoutExperts,
-                None => Residency::All,
-            },
-        };
-        let memory = match options.source {
-            None => ModelMemory::for_file(file, gguf, part, tables, n)?,
-            Some(_) => {
-                let plan = ModelPlan::with_residency(gguf, config, part.residency);
-                let plan = plan.map_err(|error| LoadError::unusable(self.name(), error))?;
-                ModelMemory::new(plan, n)?
-            }
-        };
-        let experts = options.experts.map(|experts| match options.source {
-            None => beside_ranks(&team.cpus_before(), || {
-                ExpertStore::open(file, gguf, config, experts).map(Arc::new)
-            }),
-            Some(_) => Err(ExpertError::OtherSource {
-                name: self.name().to_owned(),
-            }),
-        });
-        let experts = experts.transpose().map_err(LoadError::Experts)?;
-        let dense = match (&experts, file.slc()?) {
-            (Some(_), Some(slc)) => longest_beside_experts(&slc, config),
-            _ => None,
-        };
-        let source = options.source.unwrap_or(file.source());
-        let heads = Heads::load(file, gguf, config, source)?;
-        let memory = (memory, self.clone(), None);
-        let weights = Owned::new(memory, |(memory, opened, _)| {
-            let (file, gguf) = (opened.file(), opened.gguf());
-            match options.source {
-                None => load(file, gguf, part, memory, team, stop, progress),
-                Some(source) => {
-                    let from = WeightsSource {
-                        name: file.name(),
-                        gguf,
-                        source,
-                        map: None,
-                    };
-                    load_from(from, config, None, memory, team, stop, progress)
-                }
-            }
-        })?;
-        Ok(Model {
-            weights: Arc::new(weights),
-            heads: Arc::new(heads),
-            opened: self.clone(),
-            experts,
-            head_experts: None,
-            dense,
-            is_in_place: options.source.is_none() && file.slc()?.is_some(),
-            identity: match options.source {
-                None => ModelIdentity::of_file(file, options.hashes),
-                Some(_) => ModelIdentity::unlike_any(),
-            },
-        })
-    }
-
-    fn check_tensors(&self, stop: &StopFlag) -> Result<(), LoadError> {
-        self.file().check_tensors(stop)?;
-        match stop.is_set() {
-            true => Err(LoadError::Stopped),
-            false => Ok(()),
-        }
-    }
-
-    fn tables(&self, options: &LoadOptions<'_>) -> Result<Tables, LoadError> {
-        if !options.tables_stay {
-            return Ok(Tables::Loaded);
-        }
-        if self.file().mapped().is_none() || options.source.is_some() {
-            let name = self.name().to_owned();
-            return Err(LoadError::Tables { name });
-        }
-        Ok(Tables::InFile)
     }
 
     /// The same file again, as long as it is open.
@@ -450,20 +326,4 @@ impl fmt::Debug for LoadOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoadOptions").finish_non_exhaustive()
     }
-}
-
-/// Runs `make`, which starts threads: they may run on `cpus`, or where the caller may if `cpus` is empty.
-fn beside_ranks<T: Send>(cpus: &[usize], make: impl FnOnce() -> T + Send) -> T {
-    if cpus.is_empty() {
-        return make();
-    }
-    let made = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            // A thread that may not be bound stays where the caller is.
-            let _bound = crate::host::topology::bind_current_thread(cpus);
-            make()
-        });
-        thread.join()
-    });
-    made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
