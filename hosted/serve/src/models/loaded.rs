@@ -84,15 +84,7 @@ impl Loaded {
             .named
             .first()
             .is_some_and(|first| first.path == listed.path);
-        let experts = options.experts.clone();
-        let experts = experts.filter(|_| opened.config().has_experts());
-        let load = LoadOptions {
-            stop: Some(stop),
-            experts: experts.map(|all| if is_first { all } else { of_any(all) }),
-            tables_stay: options.tables_stay,
-            check_tensors: options.check_tensors,
-            ..LoadOptions::default()
-        };
+        let load = load_options(options, &opened, is_first, stop);
         let model = opened.load_with(team, load).map_err(|error| LoadFailure {
             is_memory: matches!(
                 error,
@@ -265,6 +257,24 @@ fn of_any(options: ExpertOptions) -> ExpertOptions {
         dirs: Vec::new(),
         trace: None,
         ..options
+    }
+}
+
+/// How the weights of `opened` are loaded.
+fn load_options<'s>(
+    options: &ModelsOptions,
+    opened: &ModelSource,
+    is_first: bool,
+    stop: &'s StopFlag,
+) -> LoadOptions<'s> {
+    let experts = options.experts.clone();
+    let experts = experts.filter(|_| opened.config().has_experts());
+    LoadOptions {
+        stop: Some(stop),
+        experts: experts.map(|all| if is_first { all } else { of_any(all) }),
+        tables_stay: options.tables_stay,
+        check_tensors: options.check_tensors,
+        ..LoadOptions::default()
     }
 }
 
