@@ -225,6 +225,10 @@ fn windows_are_in_the_layers_that_transformers_gives_them() {
         assert_eq!(found("context_length"), 256, "{family} {changes}");
         assert!(!ran.stderr.contains("window"), "{ran:?}");
     }
+}
+
+#[test]
+fn windows_of_wrapped_models_and_mixtures_are_there_and_others_are_refused() {
     for name in ["mistral3", "ministral3"] {
         let window = json!({"sliding_window": 64});
         let (keys, _) = match name {
@@ -233,7 +237,8 @@ fn windows_are_in_the_layers_that_transformers_gives_them() {
         };
         assert_eq!(keys["mistral3.attention.sliding_window"], 64, "{name}");
     }
-    let (keys, _) = case("qwen2moe", &uses(json!({})));
+    let used = json!({"sliding_window": 64, "use_sliding_window": true});
+    let (keys, _) = case("qwen2moe", &used);
     assert_eq!(keys["qwen2moe.attention.sliding_window_pattern"][0], true);
     assert_eq!(keys["qwen2moe.attention.sliding_window_pattern"][1], false);
     // transformers has no window for the layers that ask for it.

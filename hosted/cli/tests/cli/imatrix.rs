@@ -1,4 +1,5 @@
 //! Importance matrices without a model: added up, shown, written in either format.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::support::{Folder, Ran, fails, fixture, ran, run_to, sluice};
 use sluice::file::OutputFile;
