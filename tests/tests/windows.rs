@@ -11,7 +11,7 @@ use sluice_tests::goldens::distance;
 use sluice_tests::reference::Model as Reference;
 use sluice_tests::run;
 
-/// Logits of 40 tokens, and those of the f64 evaluation.
+/// Logits of 40 tokens, and the f64 evaluation's.
 fn both(file: &File) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let ids: Vec<u32> = (0..40u32).map(|i| (7 * i * i + 11 * i + 5) % 300).collect();
     let limits = EngineLimits {

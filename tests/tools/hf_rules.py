@@ -4,7 +4,7 @@
     pip install tokenizers==0.23.* gguf sentencepiece protobuf
     tests/tools/hf_rules.py > tests/fixtures/tokenizer/rules.json
 
-Texts are those of `hard_texts.py`, and rows of characters of every kind that expressions tell apart: marks, title case, letters
+Texts are from `hard_texts.py`, and rows of characters of every kind that expressions tell apart: marks, title case, letters
 without case, Han. `SOURCES` says where each expression is from; docs/convert.md lists the names without one.
 """
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Published tokenizers beside the models' own code: `tokenizers` 0.23, or SentencePiece 0.2 for a `tokenizer.model` alone.
+"""Published tokenizers compared with the models' own code: `tokenizers` 0.23, or SentencePiece 0.2 for a `tokenizer.model` alone.
 
     pip install tokenizers==0.23.* sentencepiece gguf protobuf
     tests/tools/real_tokenizers.py FOLDER OUT target/release/sluice
@@ -93,7 +93,7 @@ class Fast:
 
 
 class Tekken:
-    """A tekken.json beside tiktoken, with the file's own expression; converted by transformers' rule, as there is no other."""
+    """A tekken.json compared with tiktoken, with the file's own expression; converted by transformers' rule, as there is no other."""
 
     normalizes, family, frames = [], "llama", False
 

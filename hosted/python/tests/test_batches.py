@@ -1,4 +1,4 @@
-"""What a batch's classes have beside texts: defaults, differences, penalties, the tokenizer's face."""
+"""What a batch's classes have apart from texts: defaults, differences, penalties, the tokenizer's face."""
 
 import asyncio
 

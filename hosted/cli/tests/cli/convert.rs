@@ -618,7 +618,7 @@ fn what_is_wrong_with_a_tokenizer_is_named() {
     let cases = [
         (
             json!({"pre_tokenizer": {"type": "Whitespace"}}),
-            "unknown pre-tokenizer (Whitespace); which cannot be compared with those of known names; set",
+            "unknown pre-tokenizer (Whitespace); its rules cannot be compared with the known ones; set",
         ),
         (
             json!({"model": {"type": "WordLevel", "vocab": {"a": 0}}}),

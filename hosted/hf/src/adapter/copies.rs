@@ -12,7 +12,7 @@ use sluice_core::kernels::{GgmlType, WeightType};
 
 /// The first row of a copy that is not the model's own; `None` if all are.
 ///
-/// Numbers are equal if they are so in the coarser one of both types. Those of a quantized tensor may differ by a step
+/// Numbers are equal if they are so in the coarser one of both types. Numbers of a quantized tensor may differ by a step
 /// of its type, measured by the largest magnitude among 256 of both.
 pub(super) fn first_difference(
     copy: &WholeTensor,

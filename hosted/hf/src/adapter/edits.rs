@@ -29,7 +29,7 @@ pub struct TensorEdit {
     pub is_tied: bool,
 }
 
-/// How a tensor changes. Rows are those of the GGUF file.
+/// How a tensor changes. Rows are counted as in the GGUF file.
 #[derive(Debug)]
 pub enum Edit {
     /// All rows are replaced, before products are added.

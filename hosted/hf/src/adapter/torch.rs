@@ -1,7 +1,7 @@
 //! `adapter_model.bin`: tensors as `torch.save` writes them, a ZIP file with a pickle that describes them.
 //!
 //! A pickle is a program. [`pickle`] runs none: it knows the few instructions and names that describe tensors, and
-//! refuses all others by name. The numbers lie in the file uncompressed, so they are read in place as those of a
+//! refuses all others by name. The numbers lie in the file uncompressed, so they are read in place as in a
 //! safetensors file.
 //!
 //! Sources: torch/serialization.py and caffe2/serialize/inline_container.cc (PyTorch 2.x); APPNOTE.TXT 6.3 (PKWARE).

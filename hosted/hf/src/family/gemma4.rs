@@ -149,7 +149,7 @@ fn respell_layers(config: &mut Object) -> Result<(), NotSpelled> {
         return Err(NotSpelled { key: KEY, what });
     }
     for (from, to) in known {
-        // An absent size is that of the other layers.
+        // Without a size, it is as in the other layers.
         let value = own.get(from).or_else(|| config.get(from)).cloned();
         if let Some(value) = value {
             config.insert(to.into(), value);

@@ -147,7 +147,7 @@ pub(super) const MINIMAX_M2: Traits = Traits {
     ..Traits::TABLES
 };
 
-/// Columns of a head that rotate: a number in published files, a share in those of transformers 5.
+/// Columns of a head that rotate: a number in published files, a share in files of transformers 5.
 fn write_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
     let (config, head_dim) = (out.config, out.shape.head_dim);
     let given = config.maybe_count(&["rotary_dim"])?;

@@ -84,7 +84,7 @@ pub(super) const QWEN3_VL_MOE: Traits = Traits {
     ..QWEN3_MOE
 };
 
-/// The number of layers that a picture's features are added behind.
+/// The number of layers after which a picture's features are added.
 fn write_deep_stack(out: &mut Description<'_>) -> Result<(), HfError> {
     let vision = out.config.part("vision_config");
     let layers = vision.find(&["deepstack_visual_indexes"]);

@@ -16,7 +16,7 @@ pub(super) fn suggested(steps: &[Step<'_>]) -> String {
         cuts.collect::<Option<Vec<_>>>()
     });
     let Some(cuts) = cuts else {
-        return "which cannot be compared with those of known names".to_owned();
+        return "its rules cannot be compared with the known ones".to_owned();
     };
     let equal = |name: &&str| {
         let family = PreTokenizer::by_name(name);

@@ -18,7 +18,7 @@ const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
 impl Weights {
-    /// Compares the tensors of the model that PEFT has saved, such as those of adapted embeddings, with the model's own.
+    /// Compares the tensors of the model that PEFT has saved, such as adapted embeddings, with the model's own.
     ///
     /// # Errors
     /// One is not the model's own: a running model cannot replace it for one adapter.
