@@ -93,7 +93,7 @@ class Fast:
 
 
 class Tekken:
-    """A tekken.json compared with tiktoken, with the file's own expression; converted by transformers' rule, as there is no other."""
+    """A tekken.json compared with tiktoken, with the file's own expression; converted by transformers' rule."""
 
     normalizes, family, frames = [], "llama", False
 

@@ -207,10 +207,10 @@ impl<'t> Spelled<'t> {
             started: false,
             removed: false,
         };
-        match spelled.clone().normal() {
-            Some(MARK) if spaces.if_missing => (spelled.behind, spelled.held) = (None, false),
-            Some(' ') if spaces.if_missing => spelled.behind = None,
-            _ => {}
+        let first = spelled.clone().normal();
+        if spaces.if_missing && matches!(first, Some(' ' | MARK)) {
+            spelled.behind = None;
+            spelled.held &= first != Some(MARK);
         }
         spelled
     }

@@ -59,10 +59,10 @@ impl<'a> NormalizedNames<'a> {
             let Some((id, len)) = self.longest(&text[at..], parse_special) else {
                 continue;
             };
-            let (before, behind) = (&text[..at], &text[at + len..]);
+            let (before, after) = (&text[..at], &text[at + len..]);
             let joins = |c| self.normalizer.joins(c);
             let is_in_word = before.chars().rev().find_map(joins) == Some(true)
-                || behind.chars().find_map(joins) == Some(true);
+                || after.chars().find_map(joins) == Some(true);
             if self.flags.is_single_word(id) && is_in_word {
                 skipped = at + len;
                 continue;

@@ -116,13 +116,13 @@ impl Shape {
     /// `[^\r\n\p{L}\p{N}]?WORD` at the front of `text`, whose first character is not a number.
     fn word_len(&self, text: &str, first: char) -> usize {
         let joins = !is_letter(first) && !is_line_end(first);
-        let behind = |word: &dyn Fn(&str) -> usize| match word(&text[first.len_utf8()..]) {
+        let joined = |word: &dyn Fn(&str) -> usize| match word(&text[first.len_utf8()..]) {
             0 => 0,
             len => first.len_utf8() + len,
         };
         match self.word {
             Word::Plain(word) => match word(text) {
-                0 if joins => behind(&word),
+                0 if joins => joined(&word),
                 // A mark may be either; where it begins a word, the word is the same.
                 len => len,
             },
@@ -130,8 +130,8 @@ impl Shape {
             Word::Cased(accepts) => [ends_lower, begins_upper]
                 .into_iter()
                 .flat_map(|word| {
-                    let behind = || behind(&|text| word(text, accepts));
-                    [if joins { behind() } else { 0 }, word(text, accepts)]
+                    let joined = || joined(&|text| word(text, accepts));
+                    [if joins { joined() } else { 0 }, word(text, accepts)]
                 })
                 .find(|&len| len > 0)
                 .unwrap_or(0),

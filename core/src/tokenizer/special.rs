@@ -350,13 +350,13 @@ impl Flags<'_> {
         id: u32,
         attributes: Attributes<'_>,
     ) -> Named {
-        let (before, behind) = (&text[from..range.start], &text[range.end..]);
+        let (before, after) = (&text[from..range.start], &text[range.end..]);
         let (mut start, mut stop) = (range.start, range.end);
         if self.strips_left(id) {
             start = from + before.trim_end().len();
         }
         if attributes.get(id) & attribute::STRIPS_RIGHT != 0 {
-            stop += behind.len() - behind.trim_start().len();
+            stop += after.len() - after.trim_start().len();
         }
         Named { start, stop, id }
     }

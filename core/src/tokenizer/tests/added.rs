@@ -61,7 +61,7 @@ fn added_tokens_of_a_word_piece_vocabulary_are_found() {
     });
 }
 
-/// A word of the vocabulary that is an added token too stays a word; one that is none is never part of one.
+/// A word of the vocabulary that is an added token too stays a word; one that is not in it is never part of one.
 #[test]
 fn added_tokens_of_a_word_piece_vocabulary_are_not_parts_of_words() {
     let header = words(&["▁ent", "▁x", "y"], &[("zz", 4)]);
