@@ -169,7 +169,7 @@ impl Generator {
         if n_tokens > n_ctx {
             return Err(GenerateError::TooLong { n_tokens, n_ctx });
         }
-        // A text that was computed with other rotary divisors is no beginning of this one.
+        // A text that was computed with other rotary divisors is not a beginning of this one.
         self.session.fit(&mut self.sequence, n_tokens)?;
         let same = common_prefix(self.tokens(), tokens);
         let kept = same.min(n_tokens.saturating_sub(1));

@@ -277,7 +277,7 @@ fn provoke_invalid_opcode() {
     unsafe { asm!("ud2", options(noreturn)) }
 }
 
-/// Calls a `ret` that is no code.
+/// Calls a `ret` that is not code.
 fn execute_data() {
     let data = black_box([0xC3_u8; 16]);
     // SAFETY: an address has the size of a function pointer; the exception is reported and never returns.

@@ -166,7 +166,7 @@ fn converse(
         let Some(text) = lines.next(machine, is_first) else {
             return Ok(());
         };
-        // The time that the user took is no time of the model's.
+        // The time that the user took does not count for the model.
         start = start.wrapping_add(machine.ticks().wrapping_sub(asked));
         let ids = encoder.encode(text, is_first)?;
         teller.tell(ids, n_predict, start)?;

@@ -1,7 +1,7 @@
 //! Turns of a conversation as a model's chat template writes them.
 //!
 //! A chat template is a program in Jinja, which the image cannot run. Most models of a family have the same one, so a
-//! table holds what it writes, and the template's text says which row applies. Templates that do more, such as removing
+//! table holds what it writes, and the template's text decides which row applies. Templates that do more, such as removing
 //! thoughts or telling the date, are not recognised.
 
 /// How a template writes turns.

@@ -110,7 +110,7 @@ fn what_an_engine_can_run_it_runs_and_the_rest_names_the_merge() {
             }
         };
         assert!(case.runs, "{}", case.name);
-        // A copy that is the model's own is no reason for a warning.
+        // A copy of the model's own needs no warning.
         assert_eq!(adapter.warnings, Vec::<String>::new(), "{}", case.name);
         let config = ModelConfig::from_gguf(&model.parse().unwrap()).unwrap();
         let loaded = LoadedAdapter::load(&config, &adapter, Precision::Exact).unwrap();

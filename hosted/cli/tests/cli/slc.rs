@@ -256,7 +256,7 @@ fn damaged_weights_are_found_with_check_tensors() {
         &damaged,
     );
 
-    // A GGUF file has no checksums; a weight that is no number is found.
+    // A GGUF file has no checksums; a weight that is not a number is found.
     fs::copy(fixture("models/llama-F32.gguf"), &gguf).unwrap();
     let clean = run_to(0, &["inspect", &gguf, "--check-tensors"]);
     assert!(

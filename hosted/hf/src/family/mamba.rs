@@ -435,7 +435,7 @@ fn write_no_rotation(out: &mut Description<'_>) -> Result<(), HfError> {
     check_time_steps(out.config)
 }
 
-/// Refuses limits of the time step, which the engine does not have; infinity is none.
+/// Refuses limits of the time step, which the engine does not have; infinity is not one.
 fn check_time_steps(config: &Config) -> Result<(), HfError> {
     let limit = config.find(&["time_step_limit"]).and_then(Value::as_array);
     let is_none = limit.is_none_or(|limit| {

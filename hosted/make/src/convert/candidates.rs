@@ -482,7 +482,7 @@ mod tests {
                 "{expression}"
             );
         }
-        // Ways that would be tried for ever.
+        // Ways that would be tried without end.
         assert!(told("(?:(?:a|a|.)*)*!!!!").contains("cannot be compared"));
     }
 }

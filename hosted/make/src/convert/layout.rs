@@ -290,7 +290,7 @@ impl<'w> Layout<'w> {
         Scale::read(self.weights, tensor, scale, self.scale_block).map(Some)
     }
 
-    /// Says which tensors are left out because of config.json.
+    /// Names the tensors that are left out because of config.json.
     pub(super) fn warn_of_ignored(&self, warnings: &mut Vec<String>) {
         if let Some(&first) = self.ignored.first() {
             let name = &self.weights.tensors[first].entry.name;
