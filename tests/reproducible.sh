@@ -11,6 +11,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export CARGO_INCREMENTAL=0
+unset CARGO_TARGET_DIR
 SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 status=0
@@ -32,13 +33,17 @@ build() {
                 --out "$copy/wheels" >&2
             echo "$copy"/wheels/*.whl
             ;;
+        *)
+            echo "reproducible.sh: $2: expected image or wheel" >&2
+            return 2
+            ;;
     esac
 }
 
 for what in "${@:-image wheel}"; do
     for what in $what; do
-        read -ra first <<<"$(build a "$what")"
-        read -ra second <<<"$(build a-longer-name "$what")"
+        built=$(build a "$what") && read -ra first <<<"$built"
+        built=$(build a-longer-name "$what") && read -ra second <<<"$built"
         for i in "${!first[@]}"; do
             if cmp "${first[i]}" "${second[i]}"; then
                 echo "equal: $(basename "${first[i]}") $(sha256sum <"${first[i]}" | cut -d' ' -f1)"

@@ -134,3 +134,26 @@ fn pinned_divisors_do_not_change_with_the_length() {
     assert_eq!((short.1, long.1), (10, 10));
     assert!(by_length.0 != short.0 && by_length.0 != long.0 && short.0 != long.0);
 }
+
+#[test]
+fn a_new_text_after_a_context_shift_has_the_divisors_of_its_length() {
+    let model = Model::open(MODEL).unwrap();
+    let limits = || Limits {
+        n_ctx: 24,
+        ..Limits::default()
+    };
+    let mut shifted = generator(&model, limits());
+    let next = shifted.prompt(&PROMPT, Wants::Logits).unwrap();
+    let until = Until {
+        n_predict: Some(40),
+        ignore_eos: true,
+        shift: Some(2),
+    };
+    shifted.write(next, &until, |_| true).unwrap();
+    assert!(shifted.n_shifted() > 0);
+    // The first two tokens are still there, and were never moved.
+    let prompt = [&PROMPT[..2], &[5, 6, 7]].concat();
+    let (text, _) = written(&mut shifted, &prompt, 4);
+    let (expected, _) = written(&mut generator(&model, limits()), &prompt, 4);
+    assert_eq!((text, shifted.n_shifted()), (expected, 0));
+}

@@ -101,6 +101,13 @@ impl Context {
     fn eval(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<()> {
         let mut text = self.text(py)?;
         text.check(&tokens)?;
+        {
+            let text = &mut *text;
+            let (session, read) = (&mut text.session, &mut text.tokens);
+            let n_tokens = read.len() + tokens.len();
+            py.detach(|| fit(session, read, n_tokens))
+                .map_err(PyRuntimeError::new_err)?;
+        }
         let mut left = &tokens[..];
         while !left.is_empty() {
             let text = &mut *text;
@@ -266,6 +273,21 @@ impl Text {
     }
 }
 
+/// Prepares for a text of `n_tokens`: one computed with other rotary divisors is read again, without its logits, which
+/// are known.
+fn fit(session: &mut Session, read: &mut Vec<u32>, n_tokens: usize) -> Result<(), String> {
+    if session
+        .fit_slot(0, n_tokens)
+        .map_err(|error| error.to_string())?
+    {
+        let all = core::mem::take(read);
+        for part in all.chunks(session.limits().n_batch) {
+            step(session, read, part, &mut [])?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads `tokens` after the tokens in `read`, and writes the logits of the last ones into `rows`.
 fn step(
     session: &mut Session,
@@ -273,14 +295,6 @@ fn step(
     tokens: &[u32],
     rows: &mut [f32],
 ) -> Result<(), String> {
-    let fitted = session.fit_slot(0, read.len() + tokens.len());
-    if fitted.map_err(|error| error.to_string())? {
-        // Computed with other rotary divisors: read again, without the logits, which are known.
-        let all = core::mem::take(read);
-        for part in all.chunks(session.limits().n_batch) {
-            step(session, read, part, &mut [])?;
-        }
-    }
     let adapter = session.adapter().map(|_| 0);
     let n_vocab = session.model().tokenizer().n_vocab() as usize;
     let n_silent = tokens.len() - rows.len() / n_vocab;

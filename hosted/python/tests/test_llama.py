@@ -4,6 +4,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -429,3 +430,22 @@ def test_pickles_and_closes(tale):
     assert only_words.tokenize(b"a cat") == again.tokenize(b"a cat")
     with pytest.raises(sluice.ServiceError, match="vocab_only"):
         only_words(PROMPT)
+
+
+def test_a_text_that_becomes_long_is_one_pass():
+    """The original context of this longrope model is 16 tokens."""
+    path = Path(__file__).parents[3] / "tests/fixtures/models/llama-longrope.gguf"
+    tokens = [11, 45, 70, 201, 33, 90, 14, 77, 150, 60] * 2
+    whole = sluice.Llama(path, n_ctx=64, verbose=False)
+    whole.eval(tokens)
+    for n_batch in (64, 3):
+        llama = sluice.Llama(path, n_ctx=64, n_batch=n_batch, logits_all=True, verbose=False)
+        llama.eval(tokens)
+        assert np.array_equal(llama.scores[-1], whole.scores[-1])
+        first = llama.scores[0].copy()
+        llama.reset()
+        llama.eval(tokens[:15])
+        assert not np.array_equal(llama.scores[0], first)
+        for token in tokens[15:]:
+            llama.eval([token])
+        assert np.array_equal(llama.scores[-1], whole.scores[-1])

@@ -141,6 +141,8 @@ pub struct Sequence {
     pub(crate) chosen: Vec<Chosen>,
     /// Tokens that context shifts have removed.
     pub(crate) n_shifted: usize,
+    /// Tokens that no context shift has moved.
+    pub(crate) n_kept: usize,
     pub(crate) sampler: Guarded,
     /// See [`Settings::number`].
     pub(crate) number: u32,
@@ -189,6 +191,7 @@ impl Sequence {
             n_accepted: 0,
             chosen: Vec::new(),
             n_shifted: 0,
+            n_kept: 0,
             sampler: Guarded::new(sampler),
             number: settings.number,
             adapter: settings.adapter.clone(),

@@ -53,7 +53,9 @@ impl Session {
         if sequence.queue.is_empty() {
             return Ok(());
         }
+        // A text that fills the context is shifted before it becomes longer.
         let n_tokens = sequence.tokens.len() + sequence.queue.len();
+        let n_tokens = n_tokens.min(self.limits().n_ctx);
         let again = self.fit(sequence, n_tokens)?;
         sequence.queue.splice(0..0, again);
         Ok(())

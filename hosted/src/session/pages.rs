@@ -75,7 +75,7 @@ impl Session {
         fork.tokens.clone_from(&sequence.tokens);
         fork.queue.clone_from(&sequence.queue);
         fork.n_wanted = sequence.n_wanted;
-        fork.n_shifted = sequence.n_shifted;
+        (fork.n_shifted, fork.n_kept) = (sequence.n_shifted, sequence.n_kept);
         fork.detokenizer = sequence.detokenizer.clone();
         Ok(fork)
     }
@@ -104,7 +104,7 @@ impl Session {
             return Err(OtherAdapters.into());
         }
         sequence.tokens = ended.tokens;
-        sequence.n_shifted = ended.n_shifted;
+        (sequence.n_shifted, sequence.n_kept) = (ended.n_shifted, ended.n_kept);
         Ok(sequence)
     }
 

@@ -148,7 +148,7 @@ impl Session {
         sequence.queue.clear();
         sequence.n_wanted = 0;
         sequence.ended = None;
-        if len == 0 {
+        if len <= sequence.n_kept {
             sequence.n_shifted = 0;
         }
         Ok(len)
@@ -184,6 +184,10 @@ impl Session {
             }
             removed?;
             sequence.tokens.drain(range);
+            sequence.n_kept = match sequence.n_shifted {
+                0 => n_keep,
+                _ => sequence.n_kept.min(n_keep),
+            };
             sequence.n_shifted += n_gone;
         }
         Ok(n_gone)

@@ -134,6 +134,7 @@ impl<'t, 'm> Teller<'t, 'm> {
         if let Some(token) = self.pending.take()
             && self.n_history < self.history.len()
         {
+            self.refit(self.n_history + 1)?;
             self.step(&[token], 0)?;
         }
         let mut drawn = self.read(prompt, n_predict > 0)?;

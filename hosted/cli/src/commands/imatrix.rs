@@ -77,6 +77,10 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
         let why = "no text is given: use -f FILE, or --in-file FILE to add up matrices".to_owned();
         return Err(UsageError(why).into());
     }
+    if !reads && (args.reading.names_model() || args.process_output) {
+        let why = "without -f FILE nothing is read: omit the model and --process-output".to_owned();
+        return Err(UsageError(why).into());
+    }
     let path = args.output.as_deref().unwrap_or(Path::new("imatrix.gguf"));
     let writes = reads || args.output.is_some() || !args.show_statistics;
     let output = writes.then(|| args.create(path)).transpose()?;
@@ -94,7 +98,12 @@ pub(super) fn imatrix(args: &ImatrixArgs) -> anyhow::Result<Ending> {
     }
     let matrix = matrix.checked();
     let matrix = matrix.map_err(|why| {
-        anyhow::anyhow!("{why}: the model's activations are not finite; nothing was written")
+        let whose = if reads {
+            "the model's activations"
+        } else {
+            "the sums"
+        };
+        anyhow::anyhow!("{why}: {whose} are not finite; nothing was written")
     })?;
     if args.show_statistics {
         TextOutput::new().write(&statistics(&matrix))?;

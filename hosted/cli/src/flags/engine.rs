@@ -73,7 +73,8 @@ pub(crate) struct EngineArgs {
     pub(crate) gather_tables: bool,
     /// Check all weights before they are used
     ///
-    /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers.
+    /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers. A draft model,
+    /// which cannot change an answer, is not checked.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) check_tensors: bool,
     #[command(flatten)]

@@ -53,6 +53,11 @@ impl ReadingArgs {
         })
     }
 
+    /// Whether a model is named.
+    pub(crate) fn names_model(&self) -> bool {
+        self.model.is_named()
+    }
+
     /// The path of the text.
     pub(crate) fn file(&self) -> Result<&Path, UsageError> {
         let missing = || UsageError("no text is given: use -f FILE".to_owned());

@@ -88,6 +88,12 @@ fn dat_is_the_older_format_and_reads_as_the_same_importance() {
 
 #[test]
 fn nothing_to_read_and_nothing_to_add_is_named() {
+    let sums = mixture();
+    fails(
+        2,
+        &["imatrix", "--in-file", &sums, "-m", "no.gguf"],
+        &["without -f FILE nothing is read"],
+    );
     fails(
         2,
         &["imatrix", "-m", "no.gguf"],

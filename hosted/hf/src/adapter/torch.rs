@@ -20,11 +20,16 @@ use std::collections::HashMap;
 pub(super) fn read_entries(file: &ReadFile) -> Result<Vec<SafetensorsEntry>, AdapterLoadError> {
     let error = |what: String| AdapterLoadError::not_an_adapter(file.path(), what);
     let members = Zip(file).members().map_err(error)?;
-    let folder = members
+    let is_folder = |folder: &&str| folder.is_empty() || folder.ends_with('/');
+    let folders = members
         .keys()
-        .find_map(|name| name.strip_suffix("data.pkl"));
-    let folder =
-        folder.ok_or_else(|| error("it has no data.pkl, which torch.save writes".into()))?;
+        .filter_map(|name| name.strip_suffix("data.pkl"));
+    let mut folders = folders.filter(is_folder);
+    let folder = match (folders.next(), folders.next()) {
+        (Some(folder), None) => folder,
+        (None, _) => return Err(error("it has no data.pkl, which torch.save writes".into())),
+        _ => return Err(error("it has several files data.pkl".into())),
+    };
     let member = |name: &str| members.get(&format!("{folder}{name}")).cloned();
     let bytes = |range: Range<u64>| {
         let len = range.end - range.start;
@@ -55,11 +60,18 @@ pub(super) fn read_entries(file: &ReadFile) -> Result<Vec<SafetensorsEntry>, Ada
         entries.push(entry.map_err(told)?);
     }
     entries.sort_by_key(|entry| entry.offset);
+    // Tied tensors share their numbers; more names than that would multiply them in memory.
+    let total = entries
+        .iter()
+        .try_fold(0u64, |sum, entry| sum.checked_add(entry.len_bytes));
+    if total.is_none_or(|total| total / 2 > file.len_bytes()) {
+        return Err(error("its tensors have more numbers than the file".into()));
+    }
     Ok(entries)
 }
 
 /// Far more than the descriptions of an adapter's tensors take.
-const PICKLE_BYTES_MAX: u64 = 64 << 20;
+const PICKLE_BYTES_MAX: u64 = 16 << 20;
 
 /// The tensor in `range`, the bytes of its storage.
 fn entry_of(tensor: &PickledTensor, range: Range<u64>) -> Result<SafetensorsEntry, String> {
@@ -127,6 +139,9 @@ impl Zip<'_> {
             let extra = list.get(end..end + index(extra)).ok_or(CUT)?;
             let range = self.data(&list[at..], extra);
             let range = range.map_err(|what| format!("{name} {what}"))?;
+            if members.contains_key(&name) {
+                return Err(format!("{name} is in it twice"));
+            }
             members.insert(name, range);
             at = end + extra.len() + index(comment);
             if at > list.len() {

@@ -83,6 +83,7 @@ fn cut<'t>(text: &'t str, rules: &[Node]) -> Option<Vec<&'t str>> {
                 let mut matcher = Matcher {
                     text: word,
                     steps: STEPS_MAX,
+                    waiting: 0,
                 };
                 let end = matcher.longest(rule, at)?;
                 let Some(end) = end.filter(|end| *end > at) else {
@@ -135,6 +136,8 @@ struct Matcher<'t> {
     text: &'t str,
     /// The number of tries that are left.
     steps: u32,
+    /// Parts that wait for what follows them.
+    waiting: usize,
 }
 
 /// What follows a part: whether the rest matches from there.
@@ -153,9 +156,19 @@ impl Matcher<'_> {
 
     fn walk(&mut self, node: &Node, at: usize, then: Then<'_>) -> bool {
         self.steps = self.steps.saturating_sub(1);
+        if self.waiting == WAITING_MAX {
+            self.steps = 0;
+        }
         if self.steps == 0 {
             return false;
         }
+        self.waiting += 1;
+        let is_match = self.walk_into(node, at, then);
+        self.waiting -= 1;
+        is_match
+    }
+
+    fn walk_into(&mut self, node: &Node, at: usize, then: Then<'_>) -> bool {
         match node {
             Node::One(ranges) => {
                 let c = self.text[at..].chars().next();
@@ -232,9 +245,18 @@ fn holds(ranges: &[(char, char)], c: char) -> bool {
         .any(|&(first, last)| (first..=last).contains(&c))
 }
 
+/// Bytes of an expression; published ones are a tenth as long.
+const EXPRESSION_BYTES_MAX: usize = 4096;
+/// Groups in groups.
+const GROUPS_MAX: usize = 64;
+/// Parts of a match that wait for what follows.
+const WAITING_MAX: usize = 1000;
+
 /// Reads an expression; `None` stands for one that is not understood.
 struct Parser<'e> {
     rest: &'e str,
+    /// Groups around the place.
+    depth: usize,
     /// Upper and lower case are the same.
     folds: bool,
 }
@@ -243,11 +265,15 @@ impl<'e> Parser<'e> {
     fn new(expression: &'e str) -> Self {
         Self {
             rest: expression,
+            depth: 0,
             folds: false,
         }
     }
 
     fn whole(mut self) -> Option<Node> {
+        if self.rest.len() > EXPRESSION_BYTES_MAX {
+            return None;
+        }
         let node = self.either()?;
         self.rest.is_empty().then_some(node)
     }
@@ -318,7 +344,12 @@ impl<'e> Parser<'e> {
                 () if self.rest.starts_with('?') => return None,
                 () => None,
             };
-            let inner = self.either()?;
+            self.depth += 1;
+            let inner = match self.depth <= GROUPS_MAX {
+                true => self.either()?,
+                false => return None,
+            };
+            self.depth -= 1;
             self.folds = folded;
             return self.takes(")").then(|| match ahead {
                 Some(is_wanted) => Node::Ahead(Box::new(inner), is_wanted),

@@ -129,7 +129,11 @@ fn put_edit<'m>(
     };
     let part = edit.part.unwrap_or(0).into();
     let is_vector = matches!(by, By::Vector { .. });
-    if n != n_cols * n_rows || part >= tensor.n_rows() / n_rows || is_vector && tensor.n_dims != 1 {
+    let has_part = tensor
+        .n_rows()
+        .checked_div(n_rows)
+        .is_some_and(|n| part < n);
+    if n != n_cols * n_rows || !has_part || is_vector && tensor.n_dims != 1 {
         return Err(error("is changed, but has another shape in the model"));
     }
     found.entry(edit.tensor.clone()).or_default().push(Added {

@@ -10,6 +10,8 @@ def items(given: Any) -> list[Any] | None:
     """The items of a list, an array, a column or an iterator; None if it is anything else, such as a text or a set."""
     if isinstance(given, (str, bytes, bytearray, memoryview, Mapping, Set)):
         return None
+    if hasattr(given, "columns"):
+        raise TypeError("a table is not a list of prompts: give one of its columns, such as table['text']")
     if hasattr(given, "tolist"):
         # Items of numpy's and pandas' types become Python's.
         given = given.tolist()

@@ -411,6 +411,8 @@ class LLM:
         else:
             found = self._model.encode(text or "", add_special=True, parse_special=False)
         found = found[:keep]
+        if not found:
+            raise ValueError("the text is empty")
         if len(found) > self._max_model_len:
             raise ValueError(f"the text has {len(found)} tokens, max_model_len is {self._max_model_len}")
         return found

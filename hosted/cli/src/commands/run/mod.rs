@@ -17,7 +17,6 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use sluice::core::engine::Wants;
 use sluice::core::gguf::optional;
-use sluice::core::model::RopeScalingKind;
 use sluice::generate::{EndReason, GeneratorTimings, Until};
 use sluice::host::profile::Profile;
 use sluice::host::{interrupt, isa};
@@ -214,19 +213,19 @@ impl Job<'_> {
     }
 }
 
-/// The size of the session, and its threads.
-///
-/// # Errors
-/// The prompt does not fit into the context, or the KV types differ.
-/// Tokens of a step: not more than the prompt's, unless the text may have to be read again.
+/// Tokens of a step: not more than the prompts', unless a text may have to be read again.
 fn n_batch(args: &RunArgs, opened: &LocalModel<'_>, n_prompt: usize) -> usize {
-    let is_read_again = opened.config().rope_scaling.kind == RopeScalingKind::LongRope;
+    let is_read_again = opened.gguf().tensor("rope_factors_long.weight").is_some();
     match is_read_again {
         true => args.engine.n_batch(),
         false => args.engine.n_batch().min(n_prompt),
     }
 }
 
+/// The size of the session, and its threads.
+///
+/// # Errors
+/// The prompt does not fit into the context, or the KV types differ.
 fn limits(
     args: &RunArgs,
     opened: &LocalModel<'_>,

@@ -53,7 +53,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     let Some((model, team)) = opened.load(n_workers, stop)? else {
         return Ok(Ending::Interrupted);
     };
-    let limits = limits_for(args, &texts, limits);
+    let limits = limits_for(args, &opened, &texts, limits);
     let session = args.engine.session(&model, &team, limits);
     let mut session = session.with_context(|| {
         let n_seq = limits.n_seq;
@@ -96,7 +96,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
 }
 
 /// The size of the session, given the `limits` of one text.
-fn limits_for(args: &RunArgs, texts: &[Text], limits: Limits) -> Limits {
+fn limits_for(args: &RunArgs, opened: &LocalModel<'_>, texts: &[Text], limits: Limits) -> Limits {
     let (n_seq, n_ctx) = at_once(texts, asked(args, texts.len()), limits.n_ctx);
     let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
     let blends = || texts.iter().filter_map(|text| text.blend.as_ref());
@@ -104,7 +104,7 @@ fn limits_for(args: &RunArgs, texts: &[Text], limits: Limits) -> Limits {
         n_ctx,
         n_seq,
         // Each running text has a token in each step.
-        n_batch: args.engine.n_batch().min(n_tokens).max(n_seq),
+        n_batch: super::n_batch(args, opened, n_tokens).max(n_seq),
         adapter_rank: blends().map(AdapterBlend::rank).max().unwrap_or(0),
         adapter_kinds: blends().map(AdapterBlend::kinds).collect(),
         ..limits
@@ -235,7 +235,7 @@ fn at_once(texts: &[Text], n_asked: usize, n_ctx: usize) -> (usize, usize) {
     let found = sizes.into_iter().next().unwrap_or((1, n_ctx));
     if found.0 < n_asked {
         note(format_args!(
-            "texts at once: {}, as more would need a larger context than one text alone has (-c, -n)",
+            "texts at once: {}, as more would need a KV cache of more than {N_CTX_MAX} tokens (-c, -n)",
             found.0
         ));
     }

@@ -3,7 +3,7 @@
 //! Instructions and their codes: Python's Lib/pickletools.py.
 
 use crate::safetensors::Dtype;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// A tensor, and where its numbers are.
@@ -30,7 +30,11 @@ pub(super) fn tensors_in(pickle: &[u8]) -> Result<Vec<PickledTensor>, String> {
         return Err("it is not a dictionary of tensors".into());
     };
     let all = machine.dicts.swap_remove(all);
+    let mut names = HashSet::new();
     let named = all.into_iter().map(|(key, value)| match (key, value) {
+        (Value::Text(name), _) if !names.insert(Rc::clone(&name)) => {
+            Err(format!("{name} is in it twice"))
+        }
         (Value::Text(name), Value::Tensor(tensor)) => Ok(PickledTensor {
             name: name.to_string(),
             ..Rc::unwrap_or_clone(tensor)
@@ -90,6 +94,9 @@ impl Global {
 /// Tuples in tuples; tensors have three.
 const DEPTH_MAX: usize = 8;
 const DIMS_MAX: usize = 8;
+/// Values on the stack, in the memo, and dictionaries: about ten times what the largest adapters have.
+const VALUES_MAX: usize = 1 << 21;
+const DICTS_MAX: usize = 1 << 10;
 
 /// Reads instructions.
 #[derive(Default)]
@@ -105,6 +112,10 @@ struct Machine<'p> {
 impl<'p> Machine<'p> {
     /// Follows an instruction; false after the last one.
     fn step(&mut self) -> Result<bool, String> {
+        let n_values = self.stack.len().max(self.memo.len());
+        if n_values > VALUES_MAX || self.dicts.len() > DICTS_MAX {
+            return Err("it has more values than an adapter needs".into());
+        }
         let code = self.take(1)?[0];
         match code {
             b'.' => return Ok(false),
