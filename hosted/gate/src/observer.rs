@@ -236,6 +236,15 @@ impl Intake {
         }
     }
 
+    /// Samples that the frame in progress lacks; 0 if there is none, or it is being dropped. There is room for them.
+    #[must_use]
+    pub const fn lacking(&self) -> usize {
+        match (self.producer.partial_len(), self.producer.is_dropping()) {
+            (0, _) | (_, true) => 0,
+            (n, false) => self.frame_len - n,
+        }
+    }
+
     /// A push that leaves the worker busy while the next one is prepared, and the ring with room.
     pub const fn recommended_push_size(&self) -> usize {
         self.frame_len * 64

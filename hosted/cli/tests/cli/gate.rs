@@ -12,9 +12,12 @@ const N_FRAMES: usize = 12;
 /// Which of them are loud.
 const LOUD: [usize; 4] = [2, 3, 7, 11];
 
+/// Samples after the last whole frame.
+const N_REST: usize = 10;
+
 /// Loud frames of 0.5, the others of 0.001, and some samples that do not fill a frame.
 fn signal() -> Vec<i16> {
-    let n = N_FRAMES * FRAME_LEN + 10;
+    let n = N_FRAMES * FRAME_LEN + N_REST;
     let level = |i: usize| {
         let amplitude = if LOUD.contains(&(i / FRAME_LEN)) {
             16384
@@ -89,14 +92,15 @@ fn a_line_per_frame_as_csv() {
         "{ran:?}"
     );
     let rows = rows(&ran);
-    assert_eq!(rows.len(), N_FRAMES);
+    assert_eq!(rows.len(), N_FRAMES + 1);
     for (i, row) in rows.iter().enumerate() {
         let expected = match i {
             2 | 3 | 7 | 11 => "active",
-            4 | 8 => "hang_over",
+            4 | 8 | 12 => "hang_over",
             _ => "silent",
         };
-        assert_eq!(row.len(), 13, "{row:?}");
+        assert_eq!(row.len(), 14, "{row:?}");
+        assert_eq!(row[13], if i == N_FRAMES { "54" } else { "0" });
         assert_eq!((row[0], row[1]), (i.to_string().as_str(), expected));
         let max_abs: f32 = row[2].parse().unwrap();
         let amplitude = if LOUD.contains(&i) { 16384.0 } else { 33.0 };
@@ -106,10 +110,10 @@ fn a_line_per_frame_as_csv() {
         assert_eq!(row[6].is_empty(), expected == "silent", "{row:?}");
     }
     for part in [
-        "778 samples (0.10 s), 12 frames of 64",
-        "passed 6 (50.0%)",
-        "4 active, 2 of hang-over; skipped 6 (50.0%)",
-        "pushed 13 = processed 12 + queued 1 + dropped 0; the last 10 samples do not fill a frame",
+        "778 samples (0.10 s), 13 frames of 64",
+        "passed 7 (53.8%)",
+        "4 active, 3 of hang-over; skipped 6 (46.2%)",
+        "pushed 13 = processed 13 + queued 0 + dropped 0; the last frame is padded with 54 zeros",
     ] {
         assert!(ran.stderr.contains(part), "{part:?}: {ran:?}");
     }
@@ -243,6 +247,58 @@ fn what_passed_is_written_and_nothing_else() {
 }
 
 #[test]
+fn the_end_of_a_stream_is_judged_and_whole_frames_can_be_kept() {
+    let mut samples = floats(&signal());
+    let end = N_FRAMES * FRAME_LEN;
+    samples[end..].fill(0.75);
+    let file = TemporaryFile::new("end.f32", &f32_bytes(&samples));
+    for how in ["block", "drop-newest", "drop-oldest"] {
+        let out = output("end-out.f32");
+        let ran = gated(file.path(), &["--on-full", how, "--out", out.path()]);
+        let rows = rows(&ran);
+        let last = rows.last().unwrap();
+        assert_eq!(
+            (last[0], last[1], last[13]),
+            ("12", "active", "54"),
+            "{how}"
+        );
+        // Its samples are written, and the zeros are not.
+        let passed = std::fs::read(&out.0).unwrap();
+        assert!(passed.ends_with(&f32_bytes(&samples[end..])), "{how}");
+        assert_eq!(passed.len(), 4 * (LOUD.len() * FRAME_LEN + N_REST), "{how}");
+    }
+    let out = output("whole-out.f32");
+    let ran = gated(file.path(), &["--keep-whole-frames", "--out", out.path()]);
+    assert_eq!(rows(&ran).len(), N_FRAMES);
+    let told =
+        "pushed 13 = processed 12 + queued 1 + dropped 0; the last 10 samples do not fill a frame";
+    assert!(ran.stderr.contains(told), "{ran:?}");
+    assert_eq!(
+        std::fs::read(&out.0).unwrap().len(),
+        4 * LOUD.len() * FRAME_LEN
+    );
+    // A whole number of frames is as before.
+    let whole = TemporaryFile::new("whole.f32", &f32_bytes(&samples[..end]));
+    assert_eq!(rows(&gated(whole.path(), &[])).len(), N_FRAMES);
+}
+
+#[test]
+fn an_output_that_is_the_input_is_refused() {
+    let file = wav_file("self.wav");
+    let before = std::fs::read(&file.0).unwrap();
+    let link = output("self-link.wav");
+    std::os::unix::fs::symlink(&file.0, &link.0).unwrap();
+    let plot = output("self.svg");
+    std::fs::hard_link(&file.0, &plot.0).unwrap();
+    for (flag, out) in [("--out", &file), ("--out", &link), ("--plot", &plot)] {
+        let told = format!("{flag} would replace the input");
+        let args = ["gate", file.path(), flag, out.path(), "--overwrite"];
+        fails(1, &args, &[&told, "self.wav"]);
+    }
+    assert_eq!(std::fs::read(&file.0).unwrap(), before);
+}
+
+#[test]
 fn a_plot_is_a_picture_of_all_frames() {
     let (file, svg) = (wav_file("plot.wav"), output("plot.svg"));
     gated(file.path(), &["--decisions", "none", "--plot", svg.path()]);
@@ -267,7 +323,7 @@ fn watching_without_a_terminal_writes_plain_lines() {
     );
     assert!(!ran.stderr.contains(['\r', '\x1b']), "{ran:?}");
     let ran = gated(file.path(), &["--watch", "--decisions", "jsonl"]);
-    assert_eq!(ran.stdout.lines().count(), N_FRAMES);
+    assert_eq!(ran.stdout.lines().count(), N_FRAMES + 1);
 }
 
 #[test]

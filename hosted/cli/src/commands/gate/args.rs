@@ -28,6 +28,11 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "N", default_value_t = 1024,
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(super) frame_len: u32,
+    /// Judge whole frames only, and leave out the last samples if they do not fill one
+    ///
+    /// By default the last frame is padded with zeros.
+    #[arg(long)]
+    pub(super) keep_whole_frames: bool,
 }
 
 #[derive(Debug, Args)]

@@ -46,7 +46,7 @@ impl Decisions {
                 line.push(',');
                 line.push_str(feature.name());
             }
-            line.push('\n');
+            line.push_str(",padded\n");
         }
         Self {
             format,
@@ -62,13 +62,19 @@ impl Decisions {
         self.closed && !matches!(self.format, SourceFormat::None)
     }
 
-    pub(super) fn write(&mut self, index: u64, decision: &Decision) -> anyhow::Result<()> {
+    /// Writes the line of a frame; `n_zeros` of its samples pad it.
+    pub(super) fn write(
+        &mut self,
+        index: u64,
+        decision: &Decision,
+        n_zeros: usize,
+    ) -> anyhow::Result<()> {
         if self.closed {
             return Ok(());
         }
         match self.format {
-            SourceFormat::Csv => csv(&mut self.line, index, decision)?,
-            SourceFormat::Jsonl => json(&mut self.line, index, decision)?,
+            SourceFormat::Csv => csv(&mut self.line, index, decision, n_zeros)?,
+            SourceFormat::Jsonl => json(&mut self.line, index, decision, n_zeros)?,
             SourceFormat::None => {}
         }
         let mut written = self.out.write_all(self.line.as_bytes());
@@ -103,7 +109,7 @@ impl Decisions {
     }
 }
 
-fn csv(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result {
+fn csv(line: &mut String, index: u64, decision: &Decision, n_zeros: usize) -> core::fmt::Result {
     let (verdict, max_abs) = (decision.verdict.name(), decision.max_abs);
     write!(line, "{index},{verdict},{max_abs},")?;
     if let Some(value) = decision.value {
@@ -116,11 +122,10 @@ fn csv(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result 
             write!(line, "{}", features.0[i])?;
         }
     }
-    line.push('\n');
-    Ok(())
+    writeln!(line, ",{n_zeros}")
 }
 
-fn json(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result {
+fn json(line: &mut String, index: u64, decision: &Decision, n_zeros: usize) -> core::fmt::Result {
     let verdict = decision.verdict.name();
     write!(
         line,
@@ -139,8 +144,7 @@ fn json(line: &mut String, index: u64, decision: &Decision) -> core::fmt::Result
             number(line, Some(features[feature]))?;
         }
     }
-    line.push_str("}\n");
-    Ok(())
+    writeln!(line, ",\"padded\":{n_zeros}}}")
 }
 
 /// A number. JSON cannot express infinity and NaN.

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod decisions;
 mod passed;
+mod sink;
 mod watch;
 
 use crate::outcome::{Ending, UsageError};
@@ -11,21 +12,20 @@ use crate::ui::output::note;
 use anyhow::{Context as _, bail};
 use args::{InputArgs, OutputArgs, PolicyArgs, WorkerArgs};
 use clap::{Args, Subcommand};
-use core::ops::ControlFlow;
-use decisions::Decisions;
-use passed::PassedFile;
-use sluice::core::gate::{Decision, GateConfig, Measure, NoiseFloor, Policy, Sense, Verdict};
+use sink::{FrameSink, Padded};
+use sluice::core::gate::{GateConfig, Measure, NoiseFloor, Policy, Sense, Verdict};
 use sluice::core::kernels::{FrameKernels, KernelTable};
 use sluice::core::team::StopFlag;
 use sluice::host::{interrupt, isa};
 use sluice_gate::isolation::IsolationRequest;
-use sluice_gate::plot::Plot;
 use sluice_gate::source::{Interruptible, SignalError, Source, SourceChannel, SourceFormat};
 use sluice_gate::{Backpressure, FrameObserver, Intake, ObserverConfig, Sink};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use watch::Watch;
 
 pub(super) const EXAMPLES: &str = "\
@@ -81,24 +81,11 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
     let config = config(args)?;
     sluice::core::gate::Gate::new(config.gate, kernels)
         .map_err(|error| UsageError(error.to_string()))?;
-    let mut source = open(path, args, stop)?;
-    let sink = FrameSink {
-        decisions: Decisions::new(decisions_format(&args.output), args.policy.measure.clone()),
-        passed: args
-            .output
-            .out
-            .as_deref()
-            .map(|path| PassedFile::create(path, args.output.overwrite, source.rate()))
-            .transpose()?,
-        plot: args
-            .output
-            .plot
-            .as_deref()
-            .map(|path| Plot::create(path, args.output.overwrite, args.input.frame_len))
-            .transpose()?,
-        tally: [0; 3],
-        error: None,
-    };
+    let file = open(path)?;
+    check_outputs(&file, path, &args.output)?;
+    let mut source = source(file, path, args, stop)?;
+    let padded = Arc::new(OnceLock::new());
+    let sink = FrameSink::new(args, source.rate(), Arc::clone(&padded))?;
     let (observer, mut intake) = FrameObserver::start(&config, kernels, sink)?;
     if args.worker.isolate {
         note(format_args!(
@@ -108,6 +95,9 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
     }
     let watch = args.output.watch.then(Watch::new);
     let fed = feed(&mut source, &mut intake, &observer, stop, watch);
+    if fed.is_ok() && !stop.is_set() && !args.input.keep_whole_frames {
+        pad(&mut intake, &observer, &padded);
+    }
     let finished = observer.finish();
     let mut sink = finished.sink.context("the gate's thread panicked")?;
     if let Some(error) = sink.error.take() {
@@ -120,6 +110,7 @@ pub(super) fn gate(args: &GateArgs) -> anyhow::Result<Ending> {
         &finished.counts,
         n_samples,
         source.rate(),
+        padded.get(),
         args,
     );
     Ok(if stop.is_set() {
@@ -204,7 +195,43 @@ fn config(args: &GateArgs) -> Result<ObserverConfig, UsageError> {
     })
 }
 
-fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result<Source> {
+fn open(path: &Path) -> anyhow::Result<File> {
+    let file = if path == Path::new("-") {
+        // A separate handle: the standard library's is locked and buffered.
+        File::from(io::stdin().as_fd().try_clone_to_owned().context("stdin")?)
+    } else {
+        File::open(path).with_context(|| format!("cannot open {}", path.display()))?
+    };
+    if file.metadata().is_ok_and(|found| found.is_dir()) {
+        bail!("{} is a directory", path.display());
+    }
+    Ok(file)
+}
+
+/// # Errors
+/// An output file is the input.
+fn check_outputs(input: &File, path: &Path, output: &OutputArgs) -> anyhow::Result<()> {
+    let Ok(input) = input.metadata() else {
+        return Ok(());
+    };
+    for (flag, out) in [("--out", &output.out), ("--plot", &output.plot)] {
+        let found = out.as_ref().and_then(|out| out.metadata().ok());
+        if found.is_some_and(|out| (out.dev(), out.ino()) == (input.dev(), input.ino())) {
+            bail!(
+                "{flag} would replace the input {}: choose another file",
+                display(path)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn source(
+    file: File,
+    path: &Path,
+    args: &GateArgs,
+    stop: &'static StopFlag,
+) -> anyhow::Result<Source> {
     let input = &args.input;
     let extension = path
         .extension()
@@ -231,15 +258,6 @@ fn open(path: &Path, args: &GateArgs, stop: &'static StopFlag) -> anyhow::Result
     let channel = input
         .channel
         .map_or(SourceChannel::Mean, SourceChannel::One);
-    let file = if path == Path::new("-") {
-        // A separate handle: the standard library's is locked and buffered.
-        File::from(io::stdin().as_fd().try_clone_to_owned().context("stdin")?)
-    } else {
-        File::open(path).with_context(|| format!("cannot open {}", path.display()))?
-    };
-    if file.metadata().is_ok_and(|found| found.is_dir()) {
-        bail!("{} is a directory", path.display());
-    }
     let reader = Interruptible::new(file, stop);
     Source::new(Box::new(reader), &format, channel).with_context(|| display(path))
 }
@@ -301,70 +319,19 @@ fn feed<S: Sink>(
     }
 }
 
-/// Writes everything that is written per frame, on the gate's thread.
-#[derive(Debug)]
-struct FrameSink {
-    decisions: Decisions,
-    passed: Option<PassedFile>,
-    plot: Option<Plot>,
-    /// Frames per verdict.
-    tally: [u64; 3],
-    /// The error that ended it.
-    error: Option<anyhow::Error>,
-}
-
-impl FrameSink {
-    fn frame(&mut self, index: u64, frame: &[f32], decision: &Decision) -> anyhow::Result<()> {
-        self.tally[decision.verdict as usize] += 1;
-        if let Some(plot) = &mut self.plot {
-            plot.add(frame, decision);
-        }
-        if let Some(passed) = &mut self.passed
-            && decision.verdict.passes()
-        {
-            passed.write(frame)?;
-        }
-        self.decisions.write(index, decision)
+/// Completes the last frame with zeros.
+fn pad<S: Sink>(intake: &mut Intake, observer: &FrameObserver<S>, padded: &OnceLock<Padded>) {
+    let n_zeros = intake.lacking();
+    if n_zeros == 0 {
+        return;
     }
-
-    fn go_on(&mut self, result: anyhow::Result<()>) -> ControlFlow<()> {
-        if let Err(error) = result {
-            self.error = Some(error);
-            return ControlFlow::Break(());
-        }
-        if self.decisions.is_closed() && self.passed.is_none() && self.plot.is_none() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Completes the files.
-    fn end(&mut self, args: &GateArgs) -> anyhow::Result<()> {
-        self.decisions.end()?;
-        if let Some(passed) = self.passed.take() {
-            passed.finish()?;
-        }
-        if let Some(plot) = self.plot.take() {
-            plot.finish(&args.policy.measure)?;
-        }
-        Ok(())
-    }
-}
-
-impl Sink for FrameSink {
-    fn passed(&mut self, index: u64, frame: &[f32], decision: &Decision) -> ControlFlow<()> {
-        let result = self.frame(index, frame, decision);
-        self.go_on(result)
-    }
-
-    fn silent(&mut self, index: u64, frame: &[f32], decision: &Decision) -> ControlFlow<()> {
-        self.passed(index, frame, decision)
-    }
-}
-
-fn decisions_format(output: &OutputArgs) -> &str {
-    let default = if output.watch { "none" } else { "csv" };
-    output.decisions.as_deref().unwrap_or(default)
+    // The frame in progress is counted as pushed, and is the last that will be judged.
+    let counts = observer.snapshot().counts;
+    let index = counts.pushed - counts.dropped - 1;
+    // Known before the frame is complete, so before it is judged.
+    let _first = padded.set(Padded { index, n_zeros });
+    // It fails if the sink has ended, which has its own error.
+    let _pushed = intake.push(&vec![0.0; n_zeros]);
 }
 
 fn summary(
@@ -372,6 +339,7 @@ fn summary(
     counts: &sluice::core::gate::Telemetry,
     n_samples: u64,
     rate: Option<u32>,
+    padded: Option<&Padded>,
     args: &GateArgs,
 ) {
     let of = |verdict: Verdict| tally[verdict as usize];
@@ -403,10 +371,13 @@ fn summary(
         counts.processed,
         counts.queued,
         counts.dropped,
-        match counts.queued_samples {
-            0 => String::new(),
-            n if (n as u64) < frame_len => format!("; the last {n} samples do not fill a frame"),
-            n => format!("; stopped with {n} samples left"),
+        match (counts.queued_samples, padded) {
+            (0, None) => String::new(),
+            (0, Some(Padded { n_zeros, .. })) =>
+                format!("; the last frame is padded with {n_zeros} zeros"),
+            (n, _) if (n as u64) < frame_len =>
+                format!("; the last {n} samples do not fill a frame"),
+            (n, _) => format!("; stopped with {n} samples left"),
         }
     ));
 }
