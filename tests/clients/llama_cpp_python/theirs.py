@@ -26,11 +26,23 @@ def missing(attribute):
     raise AttributeError(f"{attribute}: not supported by sluice")
 
 
+def is_of(pattern, name):
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name)
+
+
+def pytest_collection_modifyitems(config, items):
+    names = [item.nodeid.removeprefix("tests/") for item in items]
+    listed = [test for one in DIFFERENCES for test in one["tests"]]
+    unmatched = [test for test in listed if not any(is_of(test, name) for name in names)]
+    if unmatched and not config.getoption("keyword"):
+        raise pytest.UsageError(f"expected.toml lists tests that are not theirs: {', '.join(unmatched)}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     name = item.nodeid.removeprefix("tests/")
-    found = [one for one in DIFFERENCES if any(re.fullmatch(re.escape(test).replace(r"\*", ".*"), name) for test in one["tests"])]
+    found = [one for one in DIFFERENCES if any(is_of(test, name) for test in one["tests"])]
     if report.when != "call" or not found:
         return report
     difference = found[0]

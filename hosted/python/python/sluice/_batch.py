@@ -77,6 +77,9 @@ class Asked(Generic[T]):
 
     def failed(self, at: int, error: Exception) -> Exception:
         """An error, with the prompt's index. Raises it unless errors are returned."""
+        if isinstance(error, UnicodeError):
+            # Its text does not come from its arguments.
+            error = ValueError(str(error))
         if isinstance(error, (TypeError, ValueError)):
             error.args = (f"{self.name}[{at}]: {error}", *error.args[1:])
         else:
