@@ -112,10 +112,15 @@ impl Weights {
         sink: &mut dyn PairSink,
     ) -> Result<usize, AdapterLoadError> {
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
+        let is_other = |tensor: &str| places.base.plain_name(tensor).is_none();
+        let wholes = self.wholes.iter().map(|whole| whole.tensor.clone());
+        others.extend(wholes.filter(|tensor| is_other(tensor)));
+        let parts = self.parts.iter().map(|part| part.module.clone());
+        others.extend(parts.filter(|module| is_other(&format!("{module}.weight"))));
         let mut ends = Ends::default();
         for nest in self.nests() {
             let Some(name) = places.base.plain_name(&nest.pairs[0].weight()) else {
-                others.push(nest.name);
+                others.push(nest.name.to_owned());
                 continue;
             };
             let found = match places.stacks(&name) {
@@ -139,7 +144,7 @@ impl Weights {
         }
         if let Some(first) = others.first() {
             rest.warnings.push(format!(
-                "{}: {} adapted modules belong to other parts than the text model ({first} and others) and are \
+                "{}: {} trained modules belong to other parts than the text model ({first} and others) and are \
                  ignored",
                 self.path.display(),
                 others.len()
