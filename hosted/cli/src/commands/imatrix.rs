@@ -18,7 +18,9 @@ pub(crate) struct ImatrixArgs {
     /// Set the importance matrix to write; by default imatrix.gguf
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Set the format of the output; by default dat for a name that ends in .dat, else gguf
+    /// Set the format of the output
+    ///
+    /// By default dat for a name that ends in .dat, else gguf.
     #[arg(long, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
     /// Add to this importance matrix; may be repeated

@@ -368,13 +368,28 @@ const LLAMA_IMATRIX: [(&str, f64); 6] = [
 /// Counts of tokens, of each expert where there are some, and sums within the rounding of activations.
 #[test]
 fn the_importance_of_experts_is_llama_imatrixs() {
-    let model = "experts/odd-experts-f16.gguf";
+    let folder = Folder::new("imatrix-rounded");
+    let model = &fixture("experts/odd-experts-f16.gguf");
     let router = "blk.1.ffn_gate_inp.weight";
     importance_is_golden(model, "odd-experts", "32", router, 2e-3);
-    importance_is_golden("models/gpt-oss.gguf", "gpt-oss", "64", router, 2e-3);
+    importance_is_golden(&rounded(&folder), "gpt-oss", "64", router, 2e-3);
     // llama.cpp rounds the convolutions' outputs to F16 where it multiplies F16 weights.
     let taps = "blk.0.shortconv.in_proj.weight";
-    importance_is_golden("models/lfm2.gguf", "lfm2", "64", taps, 4e-3);
+    importance_is_golden(&fixture("models/lfm2.gguf"), "lfm2", "64", taps, 4e-3);
+}
+
+/// gpt-oss with the ramp of YaRN as llama.cpp computes it, rounded to whole dimensions.
+fn rounded(folder: &Folder) -> String {
+    let bytes = std::fs::read(fixture("models/gpt-oss.gguf")).unwrap();
+    let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+    let data = gguf.tensors().map(|tensor| tensor.offset).min().unwrap();
+    let mut header = GgufHeader::with_layout_of(&gguf);
+    header.set("gpt-oss.rope.scaling.yarn_truncate", true);
+    let mut file = header.bytes();
+    file.extend(&bytes[usize::try_from(data).unwrap()..]);
+    let path = folder.path("gpt-oss.gguf");
+    std::fs::write(&path, file).unwrap();
+    path
 }
 
 #[test]
@@ -408,12 +423,12 @@ const LLAMA_OUTPUT_MEAN: f32 = 1.146018;
 fn importance_is_golden(model: &str, golden: &str, n_ctx: &str, entry: &str, within: f32) {
     let folder = Folder::new("imatrix-golden");
     let out = folder.path("imatrix.gguf");
-    let (model, text) = (fixture(model), fixture("experts/text.txt"));
+    let text = fixture("experts/text.txt");
     let theirs = fixture(&format!("experts/{golden}.imatrix.gguf"));
     let theirs = sluice_make::quantize::ImportanceMatrix::open(Path::new(&theirs)).unwrap();
     assert!(theirs.weights.contains_key(entry));
     for threads in ["1", "2"] {
-        let args = ["-m", &model, "-f", &text, "-c", n_ctx, "--chunks", "6"];
+        let args = ["-m", model, "-f", &text, "-c", n_ctx, "--chunks", "6"];
         let more = ["imatrix", "-o", &out, "--overwrite", "-t", threads];
         run_to(0, &[&more[..], &args].concat());
         let ours = sluice_make::quantize::ImportanceMatrix::open(Path::new(&out)).unwrap();
