@@ -395,6 +395,8 @@ mod tests {
             false if name.contains("BF16") => 0.02,
             // 64 layers.
             false if name == "exaone4-window" => 0.02,
+            // llama.cpp rounds the ends of YaRN's ramp, which published models do not.
+            false if name == "gpt-oss" => 0.006,
             false => 0.0025,
         };
         assert!(distance.rms_relative < bound, "{name}: {distance:?}");

@@ -262,7 +262,9 @@ fn fault_on_request(trap: &str) {
         // SAFETY: as above: nothing is mapped that high.
         "pf" => unsafe { at::<u8>(0x7FFF_FFFF_F000).write_volatile(1) },
         // SAFETY: as above: code cannot be written.
-        "write" => unsafe { at::<u8>(provoke_invalid_opcode as fn() as u64).write_volatile(0) },
+        "write" => unsafe {
+            at::<u8>(provoke_invalid_opcode as fn() as usize as u64).write_volatile(0)
+        },
         "execute" => execute_data(),
         "stack" => println!("{}", deeper(1)),
         "panic" => panic!("on request"),
@@ -277,12 +279,11 @@ fn provoke_invalid_opcode() {
     unsafe { asm!("ud2", options(noreturn)) }
 }
 
-/// Calls a `ret` that is not code.
+/// Jumps to a `ret` that is not code.
 fn execute_data() {
     let data = black_box([0xC3_u8; 16]);
-    // SAFETY: an address has the size of a function pointer; the exception is reported and never returns.
-    let f: extern "C" fn() = unsafe { core::mem::transmute(data.as_ptr()) };
-    f();
+    // SAFETY: the exception is reported and never returns.
+    unsafe { asm!("call {}", in(reg) data.as_ptr(), clobber_abi("C")) }
     println!("data was executed");
 }
 

@@ -158,6 +158,7 @@ fn outputs(
     };
     let mut room = Room::plan(model.config(), &limits).unwrap();
     let mut engine = room.engine(model, run::table(), &limits).unwrap();
+    engine.fit(0, ids.len()).unwrap();
     let parts = blend.map(AdapterBlend::parts);
     let mut all = Vec::new();
     for (first, ids) in (0..).step_by(chunk).zip(ids.chunks(chunk)) {
