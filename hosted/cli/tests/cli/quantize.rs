@@ -385,6 +385,9 @@ fn rounded(folder: &Folder) -> String {
     let data = gguf.tensors().map(|tensor| tensor.offset).min().unwrap();
     let mut header = GgufHeader::with_layout_of(&gguf);
     header.set("gpt-oss.rope.scaling.yarn_truncate", true);
+    for tensor in gguf.tensors() {
+        header.add_tensor(tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty);
+    }
     let mut file = header.bytes();
     file.extend(&bytes[usize::try_from(data).unwrap()..]);
     let path = folder.path("gpt-oss.gguf");
