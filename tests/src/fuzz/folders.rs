@@ -50,7 +50,7 @@ pub fn config_json(file: &[u8]) {
 
 /// A `vocab.txt` of an encoder.
 pub fn wordpiece(file: &[u8]) {
-    let config = super::seeds::BERT_CONFIG.as_bytes();
+    let config = BERT_CONFIG.as_bytes();
     convert(&[
         ("config.json", config),
         ("vocab.txt", file),
@@ -62,7 +62,7 @@ pub fn wordpiece(file: &[u8]) {
 pub fn tiktoken(file: &[u8]) {
     let about = br#"{"tokenizer_class": "TikTokenTokenizer"}"#;
     convert(&[
-        ("config.json", super::seeds::LLAMA_CONFIG.as_bytes()),
+        ("config.json", LLAMA_CONFIG.as_bytes()),
         ("tokenizer_config.json", about),
         ("tiktoken.model", file),
         ("model.safetensors", &LLAMA),
@@ -207,3 +207,12 @@ static LLAMA: LazyLock<Vec<u8>> = LazyLock::new(|| {
         ("model.norm.weight", &[8]),
     ])
 });
+
+pub(super) const LLAMA_CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
+"max_position_embeddings": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "rope_scaling": {"rope_type": "yarn",
+"factor": 4.0}, "tie_word_embeddings": true, "vocab_size": 4096, "torch_dtype": "bfloat16"}"#;
+
+pub(super) const BERT_CONFIG: &str = r#"{"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 8,
+"intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
+"layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 8, "hidden_act": "gelu"}"#;

@@ -1,6 +1,6 @@
 //! Small sound inputs, from which fuzzing starts.
 
-use super::folders::{saved_state, zeros};
+use super::folders::{BERT_CONFIG, LLAMA_CONFIG, saved_state, zeros};
 use crate::build::{File, Meta, Shape, Vocab};
 use sluice::file::{GgufHeader, MetaValue, OutputFile};
 use sluice_core::gguf::Gguf;
@@ -64,15 +64,6 @@ fn peft() -> Vec<u8> {
     ]);
     [config.as_bytes(), b"\0", &weights].concat()
 }
-
-pub(super) const LLAMA_CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
-"max_position_embeddings": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "rope_scaling": {"rope_type": "yarn",
-"factor": 4.0}, "tie_word_embeddings": true, "vocab_size": 4096, "torch_dtype": "bfloat16"}"#;
-
-pub(super) const BERT_CONFIG: &str = r#"{"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 8,
-"intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
-"layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 8, "hidden_act": "gelu"}"#;
 
 /// The lists of files of two revisions.
 const HUB_ANSWERS: [&str; 2] = [
