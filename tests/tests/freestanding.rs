@@ -31,7 +31,8 @@ fn the_image_stands_alone() {
         "{vectors} instructions on ymm or zmm registers"
     );
     // No PT_DYNAMIC and no PT_INTERP: nothing is there to load a library.
-    assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_NOTE]);
+    // Code, constants, data.
+    assert_eq!(image.segment_kinds, [PT_LOAD, PT_LOAD, PT_LOAD, PT_NOTE]);
 }
 
 /// What a loader reads of the image, and how much of it is code of ours.
