@@ -82,7 +82,7 @@ fn convert(files: &[(&str, &[u8])]) {
     }
 }
 
-/// A GGUF file of an adapter; or PEFT's two files, with a zero between them.
+/// A GGUF file of an adapter; or PEFT's two files, with a zero between them. Weights that begin with `PK` are torch's.
 pub fn adapter(file: &[u8]) {
     let (path, folder);
     if file.starts_with(b"GGUF") {
@@ -91,11 +91,12 @@ pub fn adapter(file: &[u8]) {
     } else {
         let mut halves = file.splitn(2, |&byte| byte == 0);
         let mut half = || halves.next().unwrap_or_default();
-        let files = [
-            ("adapter_config.json", half()),
-            ("adapter_model.safetensors", half()),
-        ];
-        folder = InputFolder::new(&files);
+        let (config, weights) = (half(), half());
+        let name = match weights.starts_with(b"PK") {
+            true => "adapter_model.bin",
+            false => "adapter_model.safetensors",
+        };
+        folder = InputFolder::new(&[("adapter_config.json", config), (name, weights)]);
         path = folder.0.clone();
     }
     let session = small();

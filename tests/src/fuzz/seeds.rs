@@ -42,8 +42,10 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "wordpiece" => vec![b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n##s\nd\xc3\xa9\n".to_vec()],
         "tiktoken" => vec![b"YQ== 0\nYg== 1\nYWI= 2\n4pc= 3\n".to_vec()],
         "adapter" => {
-            let gguf = fs::read(crate::fixture("adapters/llama/two.gguf"));
-            vec![gguf.expect("a fixture"), peft()]
+            let read = |name: &str| fs::read(crate::fixture(name)).expect("a fixture");
+            let torch = ["adapter_config.json", "adapter_model.bin"];
+            let torch = torch.map(|name| read(&format!("merges/bin/{name}")));
+            vec![read("adapters/llama/two.gguf"), peft(), torch.join(&0)]
         }
         "prompt_cache" => vec![saved_state()],
         "hub" => HUB_ANSWERS.map(|text| text.into()).into(),

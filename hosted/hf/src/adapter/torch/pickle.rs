@@ -19,7 +19,7 @@ pub(super) struct PickledTensor {
     pub(super) strides: Vec<u64>,
 }
 
-/// The tensors of a dictionary by name. An error says what else there is.
+/// The tensors of a dictionary by name. An error names what is not a tensor.
 pub(super) fn tensors_in(pickle: &[u8]) -> Result<Vec<PickledTensor>, String> {
     let mut machine = Machine {
         rest: pickle,
