@@ -135,6 +135,35 @@ fn merged_weights_are_weights_and_products() {
     }
 }
 
+/// The first columns, with which OLoRA begins, are elsewhere in a GGUF file: taking out others would be wrong.
+#[test]
+fn olora_on_columns_that_gguf_regroups_is_refused() {
+    let case = object(&Path::new(FAMILIES).join("qwen35-text.json"));
+    let folder = folder_of("qwen35-text", &case);
+    let path = |file: &str| folder.path(file);
+    let model = path("model.gguf");
+    run_to(0, &["convert", &path("qwen35-text"), &model, "--type", "f32"]);
+    let all = modules(case["tensors"].as_object().unwrap());
+    let is_output = |module: &&(String, _)| module.0.ends_with("linear_attn.out_proj");
+    let outputs: Vec<_> = all.iter().filter(is_output).cloned().collect();
+    assert!(!outputs.is_empty());
+    let merge = |start: &str| {
+        let adapter = folder.0.join(start);
+        write_adapter(&adapter, &outputs, &json!({"init_lora_weights": start}));
+        let (adapter, merged) = (path(start), path(&format!("{start}.gguf")));
+        [
+            "lora", "merge", "-m", &model, "--lora", &adapter, "-o", &merged,
+        ]
+        .map(str::to_owned)
+    };
+    run_to(0, &merge("pissa").each_ref().map(String::as_str));
+    let parts = [
+        "linear_attn.out_proj",
+        "what OLoRA began with cannot be taken out",
+    ];
+    fails(1, &merge("olora").each_ref().map(String::as_str), &parts);
+}
+
 /// A model in Q8_0, and an adapter for its queries.
 fn queries_of_llama3() -> Folder {
     let folder = Folder::of("llama3", "lora-merge");

@@ -212,38 +212,15 @@ fn damaged_weights_are_found_with_check_tensors() {
         clean.stdout.contains("checked     all payloads"),
         "{clean:?}"
     );
-    run_to(
-        0,
-        &[
-            "run",
-            "-m",
-            &slc,
-            "-p",
-            "Once",
-            "-n",
-            "1",
-            "--check-tensors",
-        ],
-    );
+    let run = "run -p Once -n 1 --check-tensors -m".split(' ');
+    let run: Vec<_> = run.chain([slc.as_str()]).collect();
+    run_to(0, &run);
     let mut bytes = fs::read(&slc).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&slc, bytes).unwrap();
     let damaged = [slc.as_str(), "tensor ", " is damaged: its checksum differs"];
-    fails(
-        1,
-        &[
-            "run",
-            "-m",
-            &slc,
-            "-p",
-            "Once",
-            "-n",
-            "1",
-            "--check-tensors",
-        ],
-        &damaged,
-    );
+    fails(1, &run, &damaged);
     fails(1, &["inspect", &slc, "--check-tensors"], &damaged);
     fails(
         1,

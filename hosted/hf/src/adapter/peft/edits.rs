@@ -116,6 +116,9 @@ impl Weights {
                     continue;
                 };
                 let order = self.whole_place(places, module, &name)?;
+                if start == AdapterStart::Olora {
+                    self.check_columns(module, &places.wanted[order.tensor])?;
+                }
                 let Pair { rank, scale, .. } = self.pair(config, module)?;
                 let scale = match start {
                     AdapterStart::Pissa => 1.0,
@@ -311,6 +314,17 @@ impl Weights {
                 let what = "is not one matrix in GGUF files, so what training began with cannot be taken out";
                 Err(AdapterLoadError::tensor(&self.path, &*module.name, what))
             }
+        }
+    }
+
+    /// OLoRA begins with the first columns, which GGUF may have elsewhere.
+    fn check_columns(&self, module: &Module, wanted: &Wanted) -> Result<(), AdapterLoadError> {
+        match wanted.change {
+            Change::Columns(_) => {
+                let what = "has its columns in another order in GGUF files, so what OLoRA began with cannot be taken out";
+                Err(AdapterLoadError::tensor(&self.path, &*module.name, what))
+            }
+            _ => Ok(()),
         }
     }
 }
