@@ -25,12 +25,13 @@ build() {
     local flags="--remap-path-prefix=$copy=/sluice --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
     case $2 in
         image)
-            RUSTFLAGS=$flags cargo build --quiet --manifest-path "$copy/Cargo.toml" --profile metal -p sluice-metal --locked
+            RUSTFLAGS=$flags cargo build --quiet --manifest-path "$copy/Cargo.toml" --profile metal -p sluice-metal --locked ||
+                return
             echo "$copy/target/metal/sluice-metal" "$copy/target/metal/sluice-efi"
             ;;
         wheel)
-            RUSTFLAGS=$flags "${MATURIN:-maturin}" --quiet build --compression-level 9 -m "$copy/hosted/python/Cargo.toml" \
-                --out "$copy/wheels" >&2
+            RUSTFLAGS=$flags "${MATURIN:-maturin}" build --quiet --compression-level 9 -m "$copy/hosted/python/Cargo.toml" \
+                --out "$copy/wheels" >&2 || return
             echo "$copy"/wheels/*.whl
             ;;
         *)
@@ -42,8 +43,10 @@ build() {
 
 for what in "${@:-image wheel}"; do
     for what in $what; do
-        built=$(build a "$what") && read -ra first <<<"$built"
-        built=$(build a-longer-name "$what") && read -ra second <<<"$built"
+        built=$(build a "$what") || exit
+        read -ra first <<<"$built"
+        built=$(build a-longer-name "$what") || exit
+        read -ra second <<<"$built"
         for i in "${!first[@]}"; do
             if cmp "${first[i]}" "${second[i]}"; then
                 echo "equal: $(basename "${first[i]}") $(sha256sum <"${first[i]}" | cut -d' ' -f1)"
