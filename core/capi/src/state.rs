@@ -370,15 +370,19 @@ impl State {
     /// Reads the history up to `end`, again from its beginning where its length asks for it, and draws the next token if
     /// requested.
     fn read(&mut self, stop: &StopFlag, end: usize, wants: bool) -> Result<Option<u32>, Failure> {
-        if self.engine.fit(0, end).map_err(failed)? {
-            self.n_history = 0;
-        }
+        self.engine.fit(0, end).map_err(failed)?;
         let (mut next, n_batch) = (None, self.engine.limits().n_batch);
-        while self.n_history < end {
-            let n = n_batch.min(end - self.n_history);
-            next = self.step(stop, n, self.n_history + n == end && wants)?;
+        // If this is cancelled, the history stays, and the next call reads the rest of it.
+        while self.n_read() < end {
+            let n = n_batch.min(end - self.n_read());
+            next = self.step(stop, n, self.n_read() + n == end && wants)?;
         }
         Ok(next)
+    }
+
+    /// Tokens of the history that the engine has read.
+    fn n_read(&self) -> usize {
+        self.engine.state().len(0)
     }
 
     /// Runs a step over the next `n` tokens of the history on all cores, and draws the next token
@@ -386,8 +390,8 @@ impl State {
     fn step(&mut self, stop: &StopFlag, n: usize, wants: bool) -> Result<Option<u32>, Failure> {
         // Contexts are below 2^24 tokens.
         #[expect(clippy::cast_possible_truncation, reason = "said above")]
-        let first = self.n_history as u32;
-        let ids = self.history[self.n_history..][..n].iter();
+        let first = self.n_read() as u32;
+        let ids = self.history[first as usize..][..n].iter();
         let entry = |(&id, position)| BatchEntry::new(id, 0, position, Wants::Nothing);
         let mut entries: Vec<_, { N_BATCH_MAX as usize }> = ids.zip(first..).map(entry).collect();
         if let Some(last) = entries.last_mut().filter(|_| wants) {
@@ -407,7 +411,7 @@ impl State {
             }
             failed(error)
         })?;
-        self.n_history += n;
+        self.n_history = self.n_history.max(first as usize + n);
         let Some(logits) = outputs.logits(n - 1) else {
             return Ok(None);
         };

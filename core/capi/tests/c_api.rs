@@ -138,6 +138,31 @@ fn the_interface_holds() {
     );
 }
 
+/// A longrope text that passes its original context, 16 tokens, is read again. Cancelled meanwhile, nothing of it is lost.
+#[test]
+fn a_text_that_is_read_again_survives_a_cancellation() {
+    let model = fs::read(sluice_tests::fixture("models/llama-longrope.gguf")).expect("a fixture");
+    let mut params = capi::sluice_core_params_default();
+    (params.n_ctx, params.n_batch) = (64, 4);
+    let told = |cancels: bool| {
+        let mut memory = Aligned::new(needed(&model, &params).expect("a model") + 128);
+        let memory = memory.bytes_mut();
+        let skew = memory.as_ptr().align_offset(128);
+        let core = init(&model, &params, &mut memory[skew..]).expect("an engine");
+        generate(core, "abcdefgh", 0, usize::MAX).expect("a short text");
+        if cancels {
+            // SAFETY: created above, and used by nothing else.
+            unsafe { capi::sluice_core_cancel(core) };
+            let (status, _) = generate(core, "ijklmnopqrst", 0, 9).expect_err("cancelled");
+            assert_eq!(status, Status::SLUICE_CORE_CANCELLED);
+        }
+        let text = generate(core, "ijklmnopqrst", 6, usize::MAX);
+        // SAFETY: as above.
+        (text, unsafe { capi::sluice_core_logits_hash(core) })
+    };
+    assert_eq!(told(true), told(false));
+}
+
 /// Functions that may be called during generation, from its callback and from another thread.
 #[test]
 fn a_running_generation_is_cancelled() {

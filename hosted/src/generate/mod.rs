@@ -194,7 +194,7 @@ impl Generator {
     /// Enters `token` at the end of the context and chooses the next one.
     ///
     /// # Errors
-    /// [`GenerateError`]; the context is then as before.
+    /// [`GenerateError`]; the context is then as before, or a beginning of it if it was being read again (longrope).
     pub fn decode(&mut self, token: u32) -> Result<Next, GenerateError> {
         // One token is asked for, so that none are drafted.
         self.sequence.n_left = 1;

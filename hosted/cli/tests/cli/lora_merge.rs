@@ -142,7 +142,10 @@ fn olora_on_columns_that_gguf_regroups_is_refused() {
     let folder = folder_of("qwen35-text", &case);
     let path = |file: &str| folder.path(file);
     let model = path("model.gguf");
-    run_to(0, &["convert", &path("qwen35-text"), &model, "--type", "f32"]);
+    run_to(
+        0,
+        &["convert", &path("qwen35-text"), &model, "--type", "f32"],
+    );
     let all = modules(case["tensors"].as_object().unwrap());
     let is_output = |module: &&(String, _)| module.0.ends_with("linear_attn.out_proj");
     let outputs: Vec<_> = all.iter().filter(is_output).cloned().collect();
