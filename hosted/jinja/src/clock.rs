@@ -19,7 +19,8 @@ struct Moment {
 
 /// Formats `time` as C's `strftime` does in the C locale, in UTC. Conversions that templates
 /// do not use are left unchanged.
-pub(crate) fn strftime(format: &str, time: SystemTime) -> String {
+#[must_use]
+pub fn strftime(format: &str, time: SystemTime) -> String {
     let seconds = time
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());

@@ -56,6 +56,7 @@ mod source;
 mod template;
 mod values;
 
+pub use clock::strftime;
 pub use error::TemplateError;
 pub use limits::{
     INSTRUCTIONS_MAX, OUTPUT_BYTES_MAX, TEMPLATE_BYTES_MAX, TOUCHED_BYTES_MAX, VALUE_BYTES_MAX,

@@ -69,6 +69,8 @@ pub struct HttpOptions {
     pub slot_save_path: Option<PathBuf>,
     /// Logs prompts; false by default.
     pub log_prompts: bool,
+    /// Keeps the line of Claude Code's system text that changes with every request; false by default.
+    pub keep_billing_line: bool,
     /// The name of the instruction set in use, for `/metrics`.
     pub isa: String,
     /// Maximum number of adapters per step, for `/metrics`; 0 (the default) for no limit.
@@ -94,6 +96,7 @@ impl Default for HttpOptions {
             slots: true,
             slot_save_path: None,
             log_prompts: false,
+            keep_billing_line: false,
             isa: String::new(),
             max_adapters: 0,
         }

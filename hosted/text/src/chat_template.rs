@@ -10,6 +10,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Map;
 use sluice_core::gguf::{Gguf, GgufError};
+pub use sluice_jinja::strftime;
 use sluice_jinja::{Template, TemplateError, Variables};
 use std::borrow::Cow;
 use std::time::SystemTime;

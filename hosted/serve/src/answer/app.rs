@@ -2,7 +2,8 @@
 
 use crate::Log;
 use crate::adapters::Entry;
-use crate::api::{AdapterChoice, ApiError, Defaults, Generation, ModelChoice};
+use crate::api::{AdapterChoice, ApiError, ChatRequest, Defaults, Generation, ModelChoice};
+use crate::chat::billing::BillingLine;
 use crate::config::{HttpOptions, ServerConfig};
 use crate::engine::{CacheDomain, Share};
 use crate::http::{Asked, Bodies, BodyRoom, Pages, Request};
@@ -34,6 +35,7 @@ pub(crate) struct App {
     work: Work,
     bodies: Bodies,
     stopping: watch::Sender<bool>,
+    billing: BillingLine,
     log: Log,
     started: u64,
 }
@@ -67,6 +69,7 @@ impl App {
             work: Work::new(http.threads, models.team()),
             bodies: Bodies::new(http.body_max, http.body_memory, http.stall_timeout),
             stopping: watch::Sender::new(false),
+            billing: BillingLine::new(http.keep_billing_line),
             log: options.log.clone(),
             started: unix_time(),
             options: http,
@@ -103,6 +106,11 @@ impl App {
     /// Runs templates, tokenizers and grammar compilation.
     pub(crate) const fn work(&self) -> &Work {
         &self.work
+    }
+
+    /// What is left out of the conversations of Claude Code.
+    pub(crate) const fn billing(&self) -> &BillingLine {
+        &self.billing
     }
 
     pub(crate) const fn log(&self) -> &Log {
@@ -253,6 +261,14 @@ impl Context {
         match *self.app.stopping.borrow() {
             true => Err(ApiError::unavailable("the server is shutting down")),
             false => Ok(()),
+        }
+    }
+
+    /// Leaves out what would keep a conversation out of the cache, and logs what of the request has no effect.
+    pub(super) fn tidy(&self, request: &mut ChatRequest) {
+        let note = self.app.billing.remove(&mut request.messages);
+        for note in request.left_out.iter().map(String::as_str).chain(note) {
+            (self.app.log)(&format!("{} {note}", self.request));
         }
     }
 

@@ -61,6 +61,7 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
 /// Renders a conversation.
 pub(crate) async fn prompt(context: &Context, mut request: ChatRequest) -> Result<ChatPrompt> {
     let lease = context.model(request.model.name.as_deref()).await?;
+    context.tidy(&mut request);
     let work = move || {
         let mut conversation = Conversation::take(&mut request)?;
         let prompts = lease.prompts();
@@ -94,6 +95,7 @@ struct Prepared {
 }
 
 fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Result<Prepared> {
+    context.tidy(&mut request);
     let generation = request.generation.clone();
     let mut terms = Terms::new(generation, context.app.defaults(), &lease, context.arrived)?;
     let mut conversation = Conversation::take(&mut request)?;

@@ -32,6 +32,8 @@ pub struct ChatRequest {
     pub reasoning_budget: Option<usize>,
     /// How the answer is generated.
     pub generation: Generation,
+    /// What of the client's request has no effect, for the log.
+    pub left_out: Vec<String>,
 }
 
 /// A conversation as the model reads it.
@@ -62,6 +64,7 @@ impl ChatRequest {
             splits_reasoning: defaults.splits_reasoning,
             reasoning_budget: defaults.reasoning_budget,
             generation: Generation::new(defaults),
+            left_out: Vec::new(),
         }
     }
 }

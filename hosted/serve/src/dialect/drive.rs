@@ -22,8 +22,9 @@ pub(crate) async fn answer(
     dialect: &'static dyn Dialect,
     action: Action,
 ) -> Response {
+    let id = context.request.clone();
     let done = act(context, request, dialect, action).await;
-    done.unwrap_or_else(|error| error_reply(dialect, error))
+    done.unwrap_or_else(|error| error_reply(dialect, error, &id))
 }
 
 async fn act(
@@ -108,6 +109,7 @@ async fn write(
             answer,
             writer,
             dialect,
+            request: Arc::clone(&context.request),
         };
         let ping = context.app.options().ping;
         return Ok(Stream::reply(chunks, dialect.framing().kind, ping));

@@ -1,17 +1,17 @@
 //! JSON replies, and errors in a dialect.
 
-use super::seam::Dialect;
+use super::seam::{Dialect, ErrorOf};
 use crate::api::{ApiError, ErrorKind};
 use crate::http::{Response, reply};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::Value;
 
-/// An error reply in a dialect.
-pub(crate) fn error_reply(dialect: &dyn Dialect, error: ApiError) -> Response {
+/// The reply to the request `request` that failed, in a dialect.
+pub(crate) fn error_reply(dialect: &dyn Dialect, error: ApiError, request: &str) -> Response {
     let retry = error.retry;
-    let status = status_of(error.kind);
-    let mut response = json_reply(&error_value(dialect, error));
+    let status = dialect.status(error.kind);
+    let mut response = json_reply(&error_value(dialect, error, request));
     *response.status_mut() = status;
     if let Some(retry) = retry {
         // Rounded up to whole seconds, so that it is never 0.
@@ -23,13 +23,14 @@ pub(crate) fn error_reply(dialect: &dyn Dialect, error: ApiError) -> Response {
 }
 
 /// The body of an error.
-pub(super) fn error_value(dialect: &dyn Dialect, error: ApiError) -> Value {
-    let status = status_of(error.kind);
+pub(super) fn error_value(dialect: &dyn Dialect, error: ApiError, request: &str) -> Value {
+    let status = dialect.status(error.kind).as_u16();
     let error = error.renamed(dialect.names());
-    dialect.error(&error, status.as_u16())
+    dialect.error(&error, ErrorOf { status, request })
 }
 
-const fn status_of(kind: ErrorKind) -> StatusCode {
+/// The usual status of an error.
+pub(super) const fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Invalid | ErrorKind::TooLong { .. } => StatusCode::BAD_REQUEST,
         ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -61,7 +62,7 @@ mod tests {
     #[test]
     fn an_error_names_the_field_as_the_client_does() {
         let error = ApiError::field("stop_tokens[2]", "9 is not a token id of this model");
-        let value = error_value(ALL[0], error);
+        let value = error_value(ALL[0], error, "req-1");
         assert_eq!(value["error"]["param"], "stop_token_ids[2]");
         let message = "stop_token_ids[2]: 9 is not a token id of this model";
         assert_eq!(value["error"]["message"], message);
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn busy_says_when_to_ask_again() {
         let error = ApiError::busy("3 requests are queued", Duration::from_millis(1200));
-        let response = error_reply(ALL[0], error);
+        let response = error_reply(ALL[0], error, "req-1");
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "2");
     }

@@ -3,6 +3,7 @@
 //!
 //! To add one, write a module and add it to [`ALL`].
 
+mod anthropic;
 mod drive;
 mod error;
 mod fields;
@@ -27,12 +28,15 @@ pub(crate) use drive::answer;
 pub(crate) use error::error_reply;
 pub use grammar::{json_schema, response_format};
 pub use openai::messages;
-pub(crate) use seam::{Action, Dialect};
+#[cfg(test)]
+pub(crate) use seam::ErrorOf;
+pub(crate) use seam::{Action, Dialect, Route};
 
 /// All dialects. Paths that no dialect has are answered by the first one.
 pub(crate) const ALL: &[&dyn Dialect] = &[
     &openai::OpenAi,
     &llama::LlamaServer,
+    &anthropic::Anthropic,
     #[cfg(test)]
     &toy::Toy,
 ];

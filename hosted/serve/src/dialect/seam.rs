@@ -1,13 +1,14 @@
 //! The interface of a dialect.
 
+use super::error::status_of;
 use crate::answer::Context;
 use crate::api::{
-    AnswerEvent, ApiError, ChatRequest, CompletionRequest, Defaults, EmbeddingRequest, FieldName,
-    Ranking, RerankRequest, Start, Total, Vectors,
+    AnswerEvent, ApiError, ChatRequest, CompletionRequest, Defaults, EmbeddingRequest, ErrorKind,
+    FieldName, Ranking, RerankRequest, Start, Total, Vectors,
 };
 use crate::http::{Request, Response, StreamKind};
 use core::pin::Pin;
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use serde_json::Value;
 
 /// A client API: its routes, how to parse requests, and how to write answers.
@@ -18,8 +19,18 @@ pub(crate) trait Dialect: Sync {
     /// How streams are framed.
     fn framing(&self) -> &'static Framing;
 
-    /// The body of an error, in a reply or within a stream; `status` is the HTTP status.
-    fn error(&self, error: &ApiError, status: u16) -> Value;
+    /// The body of an error of a request, in a reply or within a stream.
+    fn error(&self, error: &ApiError, of: ErrorOf<'_>) -> Value;
+
+    /// The header in which its clients expect the id of a request, besides `x-request-id`.
+    fn id_header(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The HTTP status of an error of this kind.
+    fn status(&self, kind: ErrorKind) -> StatusCode {
+        status_of(kind)
+    }
 
     /// The API's names of request fields, if they differ from the names in [`api`](crate::api).
     fn names(&self) -> &'static [FieldName] {
@@ -27,12 +38,41 @@ pub(crate) trait Dialect: Sync {
     }
 }
 
+/// What a dialect may say about an error besides the error itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorOf<'r> {
+    /// The HTTP status.
+    pub(crate) status: u16,
+    /// The id of the request.
+    pub(crate) request: &'r str,
+}
+
 /// A route.
 pub(crate) struct Route {
     pub(crate) method: Method,
     /// Its path; a segment in braces matches anything.
     pub(crate) path: &'static str,
+    /// The header that requests for it have, if another dialect has the same path.
+    pub(crate) header: Option<&'static str>,
     pub(crate) action: Action,
+}
+
+pub(super) const fn post(path: &'static str, action: Action) -> Route {
+    Route {
+        method: Method::POST,
+        path,
+        header: None,
+        action,
+    }
+}
+
+pub(super) const fn get(path: &'static str, action: Action) -> Route {
+    Route {
+        method: Method::GET,
+        path,
+        header: None,
+        action,
+    }
 }
 
 /// What a route does.

@@ -6,19 +6,25 @@ use crate::answer::TextAnswer;
 use crate::http::{Source, Step};
 use core::task::{Context, Poll, ready};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Formats events as chunks when polled.
 pub(super) struct Chunks {
     pub(super) answer: TextAnswer,
     pub(super) writer: Box<dyn TextWriter>,
     pub(super) dialect: &'static dyn Dialect,
+    /// The id of the request.
+    pub(super) request: Arc<str>,
 }
 
 impl Source for Chunks {
     fn poll_next(&mut self, context: &mut Context<'_>, text: &mut String) -> Poll<Step> {
         let (chunks, step) = match ready!(self.answer.poll_next(context)) {
             Some(Ok(event)) => (self.writer.write(event), Step::More),
-            Some(Err(error)) => (vec![error_value(self.dialect, error)], Step::End),
+            Some(Err(error)) => (
+                vec![error_value(self.dialect, error, &self.request)],
+                Step::End,
+            ),
             None => (self.writer.last(self.answer.total()), Step::End),
         };
         let framing = self.dialect.framing();

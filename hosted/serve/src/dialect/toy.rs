@@ -2,10 +2,12 @@
 //! of JSON, with its own errors and field names.
 
 use super::fields::Fields;
-use super::seam::{Action, Dialect, Exchange, Framing, ModelInfo, Route, TextWriter, WriteText};
+use super::seam::{
+    Action, Dialect, ErrorOf, Exchange, Framing, ModelInfo, Route, TextWriter, WriteText, get, post,
+};
 use crate::api::{AnswerEvent, ApiError, ChatRequest, Defaults, FieldName, Total};
 use crate::http::StreamKind;
-use hyper::Method;
+use core::time::Duration;
 use serde_json::{Value, json};
 use sluice_text::chat_template::Message;
 
@@ -15,16 +17,8 @@ pub(crate) struct Toy;
 impl Dialect for Toy {
     fn routes(&self) -> &'static [Route] {
         const ROUTES: &[Route] = &[
-            Route {
-                method: Method::POST,
-                path: "/toy/talk",
-                action: Action::Chat(parse),
-            },
-            Route {
-                method: Method::GET,
-                path: "/toy/models",
-                action: Action::Models(models),
-            },
+            post("/toy/talk", Action::Chat(parse)),
+            get("/toy/models", Action::Models(models)),
         ];
         ROUTES
     }
@@ -34,13 +28,14 @@ impl Dialect for Toy {
             kind: StreamKind {
                 content_type: "application/x-ndjson",
                 keep_alive: "\n",
+                silence_max: Duration::MAX,
             },
             frame: |text, chunk| text.push_str(&format!("{chunk}\n")),
             end: "",
         }
     }
 
-    fn error(&self, error: &ApiError, _status: u16) -> Value {
+    fn error(&self, error: &ApiError, _of: ErrorOf<'_>) -> Value {
         json!({"oops": error.what, "at": error.field})
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct StreamKind {
     pub(crate) content_type: &'static str,
     /// A message that keeps a silent connection alive and has no meaning.
     pub(crate) keep_alive: &'static str,
+    /// How long its clients bear silence.
+    pub(crate) silence_max: Duration,
 }
 
 /// A reply's body, produced on the thread that sends it, so that no other thread has to be woken.
@@ -66,7 +68,7 @@ impl<S: Source> Stream<S> {
         Self {
             source: Some(source),
             kind,
-            pings: is_kept.then(|| Pings::new(ping)),
+            pings: is_kept.then(|| Pings::new(ping.min(kind.silence_max))),
         }
     }
 
@@ -79,14 +81,14 @@ impl<S: Source> Stream<S> {
             let Poll::Ready(step) = source.poll_next(context, &mut text) else {
                 break;
             };
-            if let Some(pings) = &mut self.pings {
-                pings.last = Instant::now();
-            }
             if step == Step::End {
                 self.source = None;
             }
         }
         if !text.is_empty() {
+            if let Some(pings) = &mut self.pings {
+                pings.last = Instant::now();
+            }
             return Poll::Ready(Some(text));
         }
         if self.source.is_none() {
@@ -167,6 +169,7 @@ mod tests {
     const EVENTS: StreamKind = StreamKind {
         content_type: "text/event-stream",
         keep_alive: ":\n\n",
+        silence_max: Duration::MAX,
     };
 
     fn stream(ping: Duration) -> (mpsc::Sender<&'static str>, Body) {
@@ -207,6 +210,35 @@ mod tests {
         assert_eq!(next(&mut body).await.unwrap(), "data: 1\n\n");
         assert_eq!(next(&mut body).await.unwrap(), ":\n\n");
         assert!(said.elapsed() >= ping);
+    }
+
+    /// An event of which nothing is written, such as how far a prompt has been read, is silence, too.
+    #[tokio::test]
+    async fn events_without_words_do_not_put_that_off() {
+        let ping = Duration::from_millis(40);
+        let (sender, mut body) = stream(ping);
+        let begun = Instant::now();
+        let sending = tokio::spawn(async move {
+            while begun.elapsed() < 8 * ping && sender.send("").await.is_ok() {
+                tokio::time::sleep(ping / 4).await;
+            }
+        });
+        assert_eq!(next(&mut body).await.unwrap(), ":\n\n");
+        assert!(begun.elapsed() < 4 * ping, "{:?}", begun.elapsed());
+        sending.abort();
+    }
+
+    #[tokio::test]
+    async fn a_client_s_patience_counts_if_it_is_shorter() {
+        let (_sender, source) = mpsc::channel(1);
+        let hasty = StreamKind {
+            silence_max: Duration::from_millis(20),
+            ..EVENTS
+        };
+        let begun = Instant::now();
+        let mut body = Stream::reply(source, hasty, Duration::from_secs(60)).into_body();
+        assert_eq!(next(&mut body).await.unwrap(), ":\n\n");
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 
     #[tokio::test]

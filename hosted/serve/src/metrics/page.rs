@@ -13,6 +13,11 @@ pub(super) struct Page<'m> {
     pub(super) models: Vec<(String, &'m Metrics)>,
 }
 
+/// A counter of the whole server, in Prometheus' text format.
+pub(crate) fn counter(name: &str, help: &str, n: u64) -> String {
+    format!("# HELP sluice:{name} {help}\n# TYPE sluice:{name} counter\nsluice:{name} {n}\n")
+}
+
 impl<'m> Page<'m> {
     pub(super) fn new(models: &'m [Arc<Metrics>]) -> Self {
         Self {

@@ -69,11 +69,11 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let share = peer.share(request.headers(), &app.options().trusted_proxies);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();
-    let route = routing::find(&method, &path);
+    let route = routing::find(&method, &path, request.headers());
     let is_preflight = app.pages().is_preflight(&request);
     let checked = check(&app, &request, &path, peer, is_preflight);
     let mut response = match (checked, route.action) {
-        (Err(error), _) => dialect::error_reply(route.dialect, error),
+        (Err(error), _) => dialect::error_reply(route.dialect, error, &id),
         (Ok(_), _) if is_preflight => preflight(request.headers()),
         (Ok(key), Ok(action)) => {
             let context = Context {
@@ -82,9 +82,13 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
             };
             dialect::answer(context, request, route.dialect, action).await
         }
-        (Ok(_), Err(error)) => refusal(route.dialect, &route.methods, error),
+        (Ok(_), Err(error)) => refusal(route.dialect, &route.methods, error, &id),
     };
     if let Ok(value) = HeaderValue::from_str(&id) {
+        if let Some(name) = route.dialect.id_header() {
+            let name = HeaderName::from_static(name);
+            response.headers_mut().insert(name, value.clone());
+        }
         response.headers_mut().insert(REQUEST_ID, value);
     }
     allow_origin(&app, origin.as_ref(), response.headers_mut());
@@ -141,8 +145,8 @@ fn head_bytes(request: &Request) -> usize {
 }
 
 /// The reply if no route matches the path, or if the path does not support the method.
-fn refusal(dialect: &dyn Dialect, methods: &[&str], error: ApiError) -> Response {
-    let mut response = dialect::error_reply(dialect, error);
+fn refusal(dialect: &dyn Dialect, methods: &[&str], error: ApiError, id: &str) -> Response {
+    let mut response = dialect::error_reply(dialect, error, id);
     let allowed = HeaderValue::from_str(&methods.join(",")).ok();
     if let Some(allowed) = allowed.filter(|_| !methods.is_empty()) {
         response.headers_mut().insert(header::ALLOW, allowed);

@@ -2,7 +2,7 @@
 
 use crate::api::ApiError;
 use crate::dialect::{self, Action, Dialect};
-use hyper::Method;
+use hyper::{HeaderMap, Method};
 
 /// The route of a request.
 pub(super) struct Route {
@@ -14,7 +14,7 @@ pub(super) struct Route {
 }
 
 /// Finds the route of a request.
-pub(super) fn find(method: &Method, path: &str) -> Route {
+pub(super) fn find(method: &Method, path: &str, headers: &HeaderMap) -> Route {
     // HEAD is answered like GET, without a body.
     let method = if method == Method::HEAD {
         &Method::GET
@@ -25,7 +25,13 @@ pub(super) fn find(method: &Method, path: &str) -> Route {
         let routes = dialect.routes().iter();
         routes.map(move |route| (dialect, route))
     });
-    let of_path: Vec<_> = all.filter(|(_, route)| matches(route.path, path)).collect();
+    let is_meant =
+        |route: &dialect::Route| route.header.is_none_or(|name| headers.contains_key(name));
+    let mut of_path: Vec<_> = all
+        .filter(|(_, route)| matches(route.path, path) && is_meant(route))
+        .collect();
+    // Routes for requests with a header come first.
+    of_path.sort_by_key(|(_, route)| route.header.is_none());
     if let Some((dialect, route)) = of_path.iter().find(|(_, route)| route.method == method) {
         return Route {
             dialect: *dialect,
@@ -72,7 +78,7 @@ mod tests {
     #[test]
     fn a_route_has_a_path_and_a_method() {
         let status = |method: Method, path: &str| {
-            let route = find(&method, path);
+            let route = find(&method, path, &HeaderMap::new());
             let kind = route.action.err().map(|error| format!("{:?}", error.kind));
             (kind, route.methods.join(","))
         };
@@ -89,10 +95,27 @@ mod tests {
     }
 
     #[test]
+    fn a_header_tells_two_dialects_with_the_same_path_apart() {
+        let mut headers = HeaderMap::new();
+        let plain = find(&Method::GET, "/v1/models", &headers).dialect;
+        headers.insert("anthropic-version", "2023-06-01".parse().unwrap());
+        let theirs = find(&Method::GET, "/v1/models", &headers).dialect;
+        let error = |dialect: &dyn Dialect| {
+            let of = dialect::ErrorOf {
+                status: 404,
+                request: "req-1",
+            };
+            dialect.error(&ApiError::no_route("/"), of)
+        };
+        assert_eq!(error(theirs)["type"], "error");
+        assert_ne!(error(plain)["type"], "error");
+    }
+
+    #[test]
     fn no_two_dialects_have_a_route() {
         let all = dialect::ALL.iter().flat_map(|dialect| dialect.routes());
         let mut all: Vec<_> = all
-            .map(|route| (route.path, route.method.as_str()))
+            .map(|route| (route.path, route.method.as_str(), route.header))
             .collect();
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[0] != two[1]));

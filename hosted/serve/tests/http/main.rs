@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod adapters;
+mod anthropic;
 mod bodies;
 mod browsers;
 mod client;

@@ -138,6 +138,11 @@ pub(crate) struct ServeArgs {
     /// Log prompts
     #[arg(long)]
     pub(super) log_prompts: bool,
+    /// Keep the line with which Claude Code's system text begins
+    ///
+    /// It changes with every request, so that the whole prompt is read again each time.
+    #[arg(long)]
+    pub(super) keep_billing_line: bool,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     #[command(flatten)]

@@ -279,6 +279,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         slots: args.slots || !args.no_slots,
         slot_save_path: args.slot_save_path.clone(),
         log_prompts: args.log_prompts,
+        keep_billing_line: args.keep_billing_line,
         isa: isa.to_owned(),
         max_adapters: args.adapters.max_loras,
         ..HttpOptions::default()

@@ -7,8 +7,8 @@ mod state;
 mod tokens;
 
 use super::generation::NAMES;
-use super::openai::{EVENTS, LIST_ADAPTERS, error_value, get, post};
-use super::seam::{Action, Dialect, Framing, Route};
+use super::openai::{EVENTS, LIST_ADAPTERS, error_value};
+use super::seam::{Action, Dialect, ErrorOf, Framing, Route, get, post};
 use super::stream::server_sent;
 use crate::api::{ApiError, FieldName};
 use crate::http::{Request, Response};
@@ -30,8 +30,8 @@ impl Dialect for LlamaServer {
         }
     }
 
-    fn error(&self, error: &ApiError, status: u16) -> Value {
-        error_value(error, status)
+    fn error(&self, error: &ApiError, of: ErrorOf<'_>) -> Value {
+        error_value(error, of.status)
     }
 
     fn names(&self) -> &'static [FieldName] {

@@ -83,6 +83,11 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
     let max_adapters = names_adapters.then_some(options.max_adapters);
     let mut text = metrics::format(&seen, &options.isa, max_adapters);
     text += &metrics::format_keys(&context.app.keys().figures(key));
+    text += &metrics::counter(
+        "billing_lines_total",
+        "Number of conversations whose system text began with a line that changes with every request.",
+        context.app.billing().n_removed(),
+    );
     let mut response = reply(metrics::CONTENT_TYPE, text);
     // llama-server's header.
     let name = HeaderName::from_static("process-start-time-unix");

@@ -13,11 +13,11 @@ pub(super) use messages::read as read_messages;
 pub(super) use models::add_experts;
 
 use super::generation::NAMES;
-use super::seam::{Action, Dialect, Framing, Route};
+use super::seam::{Action, Dialect, ErrorOf, Framing, Route, get, post};
 use super::stream::server_sent;
 use crate::api::{ApiError, ErrorKind, FieldName};
 use crate::http::{Request, Response, StreamKind};
-use hyper::Method;
+use core::time::Duration;
 use serde_json::{Value, json};
 
 /// OpenAI's routes.
@@ -36,8 +36,8 @@ impl Dialect for OpenAi {
         }
     }
 
-    fn error(&self, error: &ApiError, status: u16) -> Value {
-        error_value(error, status)
+    fn error(&self, error: &ApiError, of: ErrorOf<'_>) -> Value {
+        error_value(error, of.status)
     }
 
     fn names(&self) -> &'static [FieldName] {
@@ -49,6 +49,7 @@ impl Dialect for OpenAi {
 pub(super) const EVENTS: StreamKind = StreamKind {
     content_type: "text/event-stream",
     keep_alive: ":\n\n",
+    silence_max: Duration::MAX,
 };
 
 /// `{"error": {..}}`.
@@ -83,22 +84,6 @@ pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
     json!({ "error": shown })
 }
 
-pub(super) const fn post(path: &'static str, action: Action) -> Route {
-    Route {
-        method: Method::POST,
-        path,
-        action,
-    }
-}
-
-pub(super) const fn get(path: &'static str, action: Action) -> Route {
-    Route {
-        method: Method::GET,
-        path,
-        action,
-    }
-}
-
 const ROUTES: &[Route] = &[
     get("/models", Action::Models(models::list)),
     get("/v1/models", Action::Models(models::list)),
@@ -120,8 +105,6 @@ const ROUTES: &[Route] = &[
     post("/v1/unload_lora_adapter", UNLOAD_ADAPTER),
     post("/responses", ABSENT),
     post("/v1/responses", ABSENT),
-    post("/v1/messages", ABSENT),
-    post("/v1/messages/count_tokens", ABSENT),
     post("/v1/audio/transcriptions", ABSENT),
 ];
 

@@ -1,0 +1,76 @@
+//! Reasoning: whether and how long a model thinks, and the signatures of what it thought.
+
+use super::super::fields::Fields;
+use crate::api::{ApiError, ChatRequest};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+type Result<T> = core::result::Result<T, ApiError>;
+
+/// Parses the object `thinking`; the template gets `enable_thinking`.
+pub(super) fn read(thinking: Option<Fields<'_>>, request: &mut ChatRequest) -> Result<()> {
+    let kind = match thinking {
+        None => "disabled",
+        Some(thinking) => thinking
+            .word("type", &["enabled", "adaptive", "disabled"])?
+            .ok_or_else(|| ApiError::field("type", "is missing"))?,
+    };
+    let thinks = kind != "disabled";
+    let variables = &mut request.template_kwargs;
+    variables.insert("enable_thinking".into(), Value::Bool(thinks));
+    if let Some(thinking) = thinking.filter(|_| thinks)
+        && let Some(budget) = thinking.count("budget_tokens", 0..=1 << 30)?
+    {
+        request.reasoning_budget = Some(budget);
+    }
+    Ok(())
+}
+
+/// The signature of a thought: a hash of the model and the text. Clients send it back; nothing depends on it.
+pub(super) fn signature(fingerprint: &str, thought: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [fingerprint, thought] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Defaults;
+    use serde_json::json;
+
+    #[test]
+    fn thinking_is_off_unless_it_is_asked_for() {
+        for (thinking, thinks, budget) in [
+            (json!(null), false, None),
+            (json!({"type": "disabled"}), false, None),
+            (json!({"type": "adaptive"}), true, None),
+            (
+                json!({"type": "enabled", "budget_tokens": 1024}),
+                true,
+                Some(1024),
+            ),
+        ] {
+            let mut request = ChatRequest::new(&Defaults::default());
+            let body = json!({"thinking": thinking});
+            let fields = Fields::of_body(&body).unwrap();
+            read(fields.object("thinking").unwrap(), &mut request).unwrap();
+            assert_eq!(request.template_kwargs["enable_thinking"], thinks);
+            assert_eq!(request.reasoning_budget, budget);
+        }
+    }
+
+    #[test]
+    fn a_signature_is_that_of_one_model_and_one_thought() {
+        let one = signature("m1", "so");
+        assert_eq!(one.len(), 64);
+        assert_eq!(one, signature("m1", "so"));
+        for (model, thought) in [("m2", "so"), ("m1", "so."), ("m1s", "o")] {
+            assert_ne!(one, signature(model, thought));
+        }
+    }
+}
