@@ -30,6 +30,11 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> 
         let content = value.get("content").unwrap_or(&Value::Null);
         let at = format!("{field}.content");
         match value.get("role").and_then(Value::as_str) {
+            // Instructions in the course of a conversation.
+            Some("system") => {
+                let texts = texts(content, &at)?;
+                request.messages.push(message("system", texts));
+            }
             Some("user") => user(content, &at, &mut request.messages)?,
             Some("assistant") => {
                 let is_last = i + 1 == list.len();
@@ -38,7 +43,7 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> 
             }
             _ => {
                 let role = shown(value.get("role").unwrap_or(&Value::Null));
-                let what = format!("{role} is not user or assistant");
+                let what = format!("{role} is not user, assistant or system");
                 return Err(ApiError::field(format!("{field}.role"), what));
             }
         }
@@ -299,7 +304,7 @@ mod tests {
             (json!({"messages": []}), "messages"),
             (json!({"messages": [3]}), "messages[0]"),
             (
-                json!({"messages": [{"role": "system", "content": "x"}]}),
+                json!({"messages": [{"role": "tool", "content": "x"}]}),
                 "messages[0].role",
             ),
             (

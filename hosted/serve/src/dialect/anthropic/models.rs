@@ -24,6 +24,7 @@ pub(super) fn shown(model: &ModelInfo<'_>) -> Value {
         "type": "model",
         "id": model.name,
         "display_name": model.name,
+        "lifecycle": "active",
         "created_at": strftime("%Y-%m-%dT%H:%M:%SZ", created),
         "max_input_tokens": model.loaded.map(|loaded| loaded.n_ctx()),
     })

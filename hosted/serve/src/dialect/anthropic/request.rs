@@ -26,10 +26,12 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     generation.reports_progress = generation.streams;
     sampling::read(fields, generation)?;
     let stops = generation.stop.clone();
+    let hides = thinking::hides(fields.object("thinking")?);
+    let hides_thoughts = hides.map_err(|error| within("thinking", error))?;
     Ok(Exchange {
         request,
         names: Vec::new(),
-        writer: Box::new(move |start| Box::new(Writer::new(start, stops))),
+        writer: Box::new(move |start| Box::new(Writer::new(start, stops, hides_thoughts))),
     })
 }
 

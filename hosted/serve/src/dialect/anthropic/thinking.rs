@@ -12,7 +12,10 @@ pub(super) fn read(thinking: Option<Fields<'_>>, request: &mut ChatRequest) -> R
     let kind = match thinking {
         None => "disabled",
         Some(thinking) => thinking
-            .word("type", &["enabled", "adaptive", "disabled"])?
+            .word(
+                "type",
+                &["enabled", "adaptive", "between_tools", "disabled"],
+            )?
             .ok_or_else(|| ApiError::field("type", "is missing"))?,
     };
     let thinks = kind != "disabled";
@@ -24,6 +27,12 @@ pub(super) fn read(thinking: Option<Fields<'_>>, request: &mut ChatRequest) -> R
         request.reasoning_budget = Some(budget);
     }
     Ok(())
+}
+
+/// Whether the texts of thoughts are left out of the reply, which has their signatures then.
+pub(super) fn hides(thinking: Option<Fields<'_>>) -> Result<bool> {
+    let display = thinking.map(|thinking| thinking.word("display", &["summarized", "omitted"]));
+    Ok(display.transpose()?.flatten() == Some("omitted"))
 }
 
 /// The signature of a thought: a hash of the model and the text. Clients send it back; nothing depends on it.

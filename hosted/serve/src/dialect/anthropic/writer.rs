@@ -12,7 +12,6 @@ use sluice_text::assistant::Delta;
 pub(super) struct Writer {
     id: String,
     model: String,
-    fingerprint: String,
     n_prompt: usize,
     /// The stop texts of the request; the model may have others.
     stops: Vec<String>,
@@ -22,15 +21,18 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(start: &Start, stops: Vec<String>) -> Self {
+    pub(super) fn new(start: &Start, stops: Vec<String>, hides_thoughts: bool) -> Self {
         Self {
             id: unique("msg_"),
             model: start.name.clone(),
-            fingerprint: start.fingerprint.clone(),
             n_prompt: start.prompts.first().map_or(0, |prompt| prompt.n_tokens),
             stops,
             is_begun: false,
-            blocks: Blocks::default(),
+            blocks: Blocks {
+                fingerprint: start.fingerprint.clone(),
+                hides_thoughts,
+                ..Blocks::default()
+            },
             reason: None,
         }
     }
@@ -61,7 +63,7 @@ impl Writer {
 
     fn deltas(&mut self, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
-            self.blocks.push(delta, &self.fingerprint, chunks);
+            self.blocks.push(delta, chunks);
         }
     }
 
@@ -99,7 +101,7 @@ impl TextWriter for Writer {
                 } = end;
                 self.begin(timings.cached, &mut chunks);
                 self.deltas(deltas, &mut chunks);
-                self.blocks.close(&self.fingerprint, &mut chunks);
+                self.blocks.close(&mut chunks);
                 self.reason = Some(reason);
             }
         }
@@ -144,6 +146,9 @@ fn usage(n_prompt: usize, n_cached: usize, n_predicted: usize) -> Value {
 /// The content blocks of a message: one is open at a time.
 #[derive(Default)]
 struct Blocks {
+    /// The model's.
+    fingerprint: String,
+    hides_thoughts: bool,
     open: Option<Open>,
     n_calls: usize,
     /// Those that are complete.
@@ -166,7 +171,7 @@ enum Kind {
 }
 
 impl Blocks {
-    fn push(&mut self, delta: Delta, fingerprint: &str, chunks: &mut Vec<Value>) {
+    fn push(&mut self, delta: Delta, chunks: &mut Vec<Value>) {
         let (kind, text) = match delta {
             Delta::Content(text) => (Kind::Text, text),
             Delta::Reasoning(text) => (Kind::Thinking, text),
@@ -174,7 +179,7 @@ impl Blocks {
             Delta::CallBegin { index, id, name } => {
                 self.n_calls += 1;
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.begin(Kind::Call(index), block, fingerprint, chunks);
+                self.begin(Kind::Call(index), block, chunks);
                 return;
             }
         };
@@ -185,17 +190,19 @@ impl Blocks {
                 // Calls begin by name.
                 Kind::Call(_) => return,
             };
-            self.begin(kind, block, fingerprint, chunks);
+            self.begin(kind, block, chunks);
         }
         if let Some(open) = &mut self.open {
             open.text.push_str(&text);
-            chunks.push(self.delta(kind.delta(text)));
+            if kind != Kind::Thinking || !self.hides_thoughts {
+                chunks.push(self.delta(kind.delta(text)));
+            }
         }
     }
 
     /// Closes the open block and begins another one.
-    fn begin(&mut self, kind: Kind, block: Value, fingerprint: &str, chunks: &mut Vec<Value>) {
-        self.close(fingerprint, chunks);
+    fn begin(&mut self, kind: Kind, block: Value, chunks: &mut Vec<Value>) {
+        self.close(chunks);
         let index = self.whole.len();
         chunks.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
         let Value::Object(block) = block else { return };
@@ -207,7 +214,7 @@ impl Blocks {
     }
 
     /// Closes the open block.
-    fn close(&mut self, fingerprint: &str, chunks: &mut Vec<Value>) {
+    fn close(&mut self, chunks: &mut Vec<Value>) {
         let Some(Open {
             mut block,
             kind,
@@ -219,9 +226,14 @@ impl Blocks {
         match kind {
             Kind::Text => drop(block.insert("text".into(), text.into())),
             Kind::Thinking => {
-                let signature = signature(fingerprint, &text);
+                let signature = signature(&self.fingerprint, &text);
                 chunks.push(self.delta(json!({"type": "signature_delta", "signature": signature})));
-                block.insert("thinking".into(), text.into());
+                let shown = if self.hides_thoughts {
+                    String::new()
+                } else {
+                    text
+                };
+                block.insert("thinking".into(), shown.into());
                 block.insert("signature".into(), signature.into());
             }
             Kind::Call(_) => {
@@ -272,11 +284,16 @@ mod tests {
     }
 
     fn all(deltas: impl IntoIterator<Item = Delta>) -> (Vec<Value>, Blocks) {
-        let (mut blocks, mut chunks) = (Blocks::default(), Vec::new());
+        all_in(Blocks::default(), deltas)
+    }
+
+    fn all_in(mut blocks: Blocks, deltas: impl IntoIterator<Item = Delta>) -> (Vec<Value>, Blocks) {
+        blocks.fingerprint = "m".to_owned();
+        let mut chunks = Vec::new();
         for delta in deltas {
-            blocks.push(delta, "m", &mut chunks);
+            blocks.push(delta, &mut chunks);
         }
-        blocks.close("m", &mut chunks);
+        blocks.close(&mut chunks);
         (chunks, blocks)
     }
 
@@ -321,6 +338,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thought_that_is_not_shown_is_signed() {
+        let blocks = Blocks {
+            hides_thoughts: true,
+            ..Blocks::default()
+        };
+        let (chunks, blocks) = all_in(blocks, [Delta::Reasoning("hm".into())]);
+        let deltas = chunks.iter().filter(|chunk| chunk["delta"].is_object());
+        let deltas: Vec<_> = deltas.map(|chunk| &chunk["delta"]).collect();
+        let signature = signature("m", "hm");
+        assert_eq!(
+            deltas,
+            [&json!({"type": "signature_delta", "signature": signature})]
+        );
+        assert_eq!(blocks.whole[0]["thinking"], "");
+    }
+
+    #[test]
     fn a_call_that_was_cut_off_is_not_in_the_message() {
         let calls = call(0, "c1", "")
             .into_iter()
@@ -340,7 +374,6 @@ mod tests {
             let writer = Writer {
                 id: String::new(),
                 model: String::new(),
-                fingerprint: String::new(),
                 n_prompt: 0,
                 stops: vec!["END".into()],
                 is_begun: true,

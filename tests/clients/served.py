@@ -1,0 +1,88 @@
+"""What the clients' tests share: a server on loopback, and a list of checks."""
+import contextlib, pathlib, socket, subprocess, sys, tempfile, time, traceback, urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
+KEY = "a-key-of-the-test"
+# Tools as Hermes and Qwen write them.
+TEMPLATE = """{%- if tools %}<|im_start|>system
+# Tools
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+For each call return <tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{%- if message.content %}
+{{ message.content }}
+{%- endif %}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextlib.contextmanager
+def server(sluice, encoder):
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        template = pathlib.Path(folder, "template.jinja")
+        template.write_text(TEMPLATE)
+        command = [sluice, "serve", "-m", f"tale={TALE}", "-m", f"encoder={encoder}", "--port", str(port),
+                   "--api-key", KEY, "-np", "4", "-c", "2048", "--chat-template-file", template, "--max-queue", "64",
+                   "--metrics", "--slots"]
+        process = subprocess.Popen([str(part) for part in command])
+        try:
+            url = f"http://127.0.0.1:{port}"
+            for _ in range(300):
+                with contextlib.suppress(OSError):
+                    if urllib.request.urlopen(url + "/health", timeout=5).status == 200:
+                        break
+                if process.poll() is not None:
+                    raise SystemExit(f"the server ended with {process.returncode}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.terminate()
+            code = process.wait(30)
+            assert code == 0, f"the server ended with {code}"
+
+
+def main(context):
+    """Runs all checks against a server; `context` makes their argument from its address. Returns the exit code."""
+    sluice = sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/release/sluice"
+    encoder = ROOT / "tests/fixtures/embed/tiny-bert-f16.gguf"
+    failed = 0
+    with server(sluice, encoder) as url:
+        made = context(url)
+        for function in CHECKS:
+            start = time.time()
+            try:
+                function(made)
+                print(f"ok      {function.__name__} ({time.time() - start:.1f} s)", flush=True)
+            except Exception as error:
+                failed += 1
+                traceback.print_exc()
+                print(f"FAILED  {function.__name__}: {error}", flush=True)
+    # As cargo's test binaries end, for who adds them up.
+    print(f"test result: {'FAILED' if failed else 'ok'}. {len(CHECKS) - failed} passed; {failed} failed")
+    return 1 if failed else 0
