@@ -42,13 +42,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def server(sluice, encoder):
+def server(sluice, encoder, n_ctx=2048):
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         template = pathlib.Path(folder, "template.jinja")
         template.write_text(TEMPLATE)
         command = [sluice, "serve", "-m", f"tale={TALE}", "-m", f"encoder={encoder}", "--port", str(port),
-                   "--api-key", KEY, "-np", "4", "-c", "2048", "--chat-template-file", template, "--max-queue", "64",
+                   "--api-key", KEY, "-np", "4", "-c", str(n_ctx), "--chat-template-file", template, "--max-queue", "64",
                    "--metrics", "--slots"]
         process = subprocess.Popen([str(part) for part in command])
         try:
@@ -67,12 +67,12 @@ def server(sluice, encoder):
             assert code == 0, f"the server ended with {code}"
 
 
-def main(context):
-    """Runs all checks against a server; `context` makes their argument from its address. Returns the exit code."""
+def main(context, n_ctx=2048):
+    """Runs all checks against a server with `n_ctx` tokens; `context` makes their argument from its address. Returns the exit code."""
     sluice = sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/release/sluice"
     encoder = ROOT / "tests/fixtures/embed/tiny-bert-f16.gguf"
     failed = 0
-    with server(sluice, encoder) as url:
+    with server(sluice, encoder, n_ctx) as url:
         made = context(url)
         for function in CHECKS:
             start = time.time()
