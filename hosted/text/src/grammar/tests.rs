@@ -221,6 +221,41 @@ fn schemas_accept_their_documents_and_no_others() {
     });
 }
 
+/// Every record that zod describes has names of type string, which all are.
+#[test]
+fn names_of_any_kind_are_no_restriction() {
+    with_tokenizer(|tokenizer| {
+        for names in [
+            r#"{"type":"string"}"#,
+            r#"{"type":["string","null"],"title":"x"}"#,
+            "true",
+            "{}",
+        ] {
+            let schema = format!(
+                r#"{{"type":"object","propertyNames":{names},"additionalProperties":{{"type":"integer"}}}}"#
+            );
+            let mut grammar =
+                Grammar::new(&GrammarSource::JsonSchema(schema), tokenizer).expect(names);
+            assert!(
+                accepts(&mut grammar, tokenizer, r#"{"any":1,"b c":2}"#),
+                "{names}"
+            );
+            assert!(
+                !accepts(&mut grammar, tokenizer, r#"{"any":"1"}"#),
+                "{names}"
+            );
+        }
+        for names in [r#"{"pattern":"^a"}"#, r#"{"type":"integer"}"#, "false"] {
+            let schema = format!(r#"{{"type":"object","propertyNames":{names}}}"#);
+            let what = refused(tokenizer, GrammarSource::JsonSchema(schema));
+            assert!(
+                what.contains("\"propertyNames\" is not supported"),
+                "{what}"
+            );
+        }
+    });
+}
+
 /// The error, after checking that it came soon.
 fn refused(tokenizer: &Tokenizer<'_>, source: GrammarSource) -> String {
     let start = Instant::now();

@@ -146,9 +146,11 @@ impl<'s> Reader<'s> {
         pointer: &str,
     ) -> Result<Vec<Shape>, String> {
         for key in UNSUPPORTED {
-            let means_nothing = object
-                .get(key)
-                .is_none_or(|value| *value == Value::Bool(false) && key == "uniqueItems");
+            let means_nothing = object.get(key).is_none_or(|value| match key {
+                "uniqueItems" => *value == Value::Bool(false),
+                "propertyNames" => allows_any_name(value),
+                _ => false,
+            });
             if !means_nothing {
                 return Err(format!("{pointer}: \"{key}\" is not supported"));
             }
@@ -498,6 +500,22 @@ impl<'s> Reader<'s> {
         }
         Ok(true)
     }
+}
+
+/// Whether a schema of names allows them all, as that of every record that zod describes.
+fn allows_any_name(schema: &Value) -> bool {
+    let Value::Object(schema) = schema else {
+        return *schema == Value::Bool(true);
+    };
+    schema.iter().all(|(key, value)| match &**key {
+        "type" => {
+            *value == "string"
+                || value
+                    .as_array()
+                    .is_some_and(|all| all.contains(&"string".into()))
+        }
+        key => matches!(key, "title" | "description" | "$comment"),
+    })
 }
 
 const DEPTH_MAX: usize = 100;
