@@ -288,7 +288,7 @@ pub(crate) fn unique(prefix: &str) -> String {
 }
 
 /// Seconds since 1970.
-pub(super) fn unix_time() -> u64 {
+pub(crate) fn unix_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |time| time.as_secs())
 }

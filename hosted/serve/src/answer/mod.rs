@@ -11,7 +11,7 @@ mod vectors;
 
 pub(crate) use adapters::load_adapter;
 pub use app::WrapSampler;
-pub(crate) use app::{App, Context, unique};
+pub(crate) use app::{App, Context, unique, unix_time};
 pub(crate) use prompts::text_of;
 pub(crate) use run::TextAnswer;
 pub(crate) use text::{chat, complete, prompt, sampler_of};

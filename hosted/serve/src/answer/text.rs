@@ -5,7 +5,7 @@ use super::prompts::{text_of, tokens_of};
 use super::run::{ReadyPrompt, ScoredPrompt, TextAnswer};
 use super::sampler::{self, Terms, check_length};
 use crate::api::{
-    ApiError, ChatPrompt, ChatRequest, CompletionRequest, Generation, PromptInfo, Start,
+    ApiError, ChatPrompt, ChatRequest, CompletionRequest, ErrorKind, Generation, PromptInfo, Start,
 };
 use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
@@ -103,7 +103,18 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let stop = prompts.stop().map(str::to_owned);
     terms.generation.stop.extend(stop);
     let answers = Answers::take(&mut request, prompts, &mut conversation)?;
-    let prompt = prompts.prompt(model, &conversation, Some(lease.n_ctx()))?;
+    let prompt = loop {
+        let made = prompts.prompt(model, &conversation, Some(lease.n_ctx()));
+        let made =
+            made.and_then(|prompt| check_length(&lease, prompt.tokens.len()).map(|()| prompt));
+        match made {
+            Err(error)
+                if matches!(error.kind, ErrorKind::TooLong { .. })
+                    && request.drops_oldest
+                    && conversation.drop_oldest() => {}
+            made => break made?,
+        }
+    };
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);
     let constraint = answers.constraint(&prompt.text, terms.generation.grammar.as_ref())?;

@@ -32,6 +32,8 @@ pub struct ChatRequest {
     pub reasoning_budget: Option<usize>,
     /// How the answer is generated.
     pub generation: Generation,
+    /// Whether the oldest messages are left out if the conversation does not fit into the context.
+    pub drops_oldest: bool,
     /// What of the client's request has no effect, for the log.
     pub left_out: Vec<String>,
 }
@@ -64,6 +66,7 @@ impl ChatRequest {
             splits_reasoning: defaults.splits_reasoning,
             reasoning_budget: defaults.reasoning_budget,
             generation: Generation::new(defaults),
+            drops_oldest: false,
             left_out: Vec::new(),
         }
     }

@@ -48,6 +48,22 @@ impl Conversation {
             begun,
         })
     }
+
+    /// Leaves out the oldest message that is not the system's, with the results of its calls; false if it is the last.
+    pub(crate) fn drop_oldest(&mut self) -> bool {
+        let is_system = |message: &Message| matches!(&*message.role, "system" | "developer");
+        let Some(first) = self.messages.iter().position(|message| !is_system(message)) else {
+            return false;
+        };
+        let after = self.messages[first + 1..].iter();
+        let n_results = after.take_while(|message| message.role == "tool").count();
+        let end = first + 1 + n_results;
+        if self.messages[end..].iter().all(is_system) {
+            return false;
+        }
+        self.messages.drain(first..end);
+        true
+    }
 }
 
 /// Takes the assistant's last message as the beginning of the answer.
@@ -77,6 +93,28 @@ mod tests {
         let messages = messages.iter().map(|(role, text)| Message::new(role, text));
         request.messages = messages.collect();
         request
+    }
+
+    #[test]
+    fn the_oldest_messages_are_left_out_with_the_results_of_their_calls() {
+        let mut asked = request(&[
+            ("system", "s"),
+            ("user", "1"),
+            ("assistant", "2"),
+            ("tool", "3"),
+            ("tool", "4"),
+            ("user", "5"),
+        ]);
+        let mut read = Conversation::take(&mut asked).unwrap();
+        let mut left = Vec::new();
+        while read.drop_oldest() {
+            let texts = read
+                .messages
+                .iter()
+                .filter_map(|message| message.content.as_ref()?.as_str());
+            left.push(texts.collect::<String>());
+        }
+        assert_eq!(left, ["s2345", "s5"]);
     }
 
     #[test]

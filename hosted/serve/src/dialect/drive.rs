@@ -6,8 +6,8 @@ use super::seam::{Action, Dialect, ModelInfo, ModelStatus, WriteText};
 use super::stream::Chunks;
 use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, TextAnswer};
-use crate::api::{ApiError, Defaults};
-use crate::http::{Request, Response, Stream};
+use crate::api::{ApiError, Defaults, ErrorKind};
+use crate::http::{Request, Response, Stream, reply};
 use crate::models::{Loaded, State};
 use core::future::poll_fn;
 use serde_json::Value;
@@ -40,7 +40,12 @@ async fn act(
             let streams = asked.request.generation.streams;
             let begun = answer::chat(&context, asked.request).await;
             context.room = None;
-            let begun = begun.map_err(|error| error.renamed(&asked.names))?;
+            let begun = match (begun, asked.too_long.filter(|_| streams)) {
+                (Err(error), Some(write)) if matches!(error.kind, ErrorKind::TooLong { .. }) => {
+                    return Ok(failed(dialect, &write(&error)));
+                }
+                (begun, _) => begun.map_err(|error| error.renamed(&asked.names))?,
+            };
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Complete(parse) => {
@@ -108,6 +113,7 @@ async fn write(
         let chunks = Chunks {
             answer,
             writer,
+            is_begun: false,
             dialect,
             request: Arc::clone(&context.request),
         };
@@ -118,6 +124,17 @@ async fn write(
         writer.write(event?);
     }
     Ok(json_reply(&writer.whole(answer.total())))
+}
+
+/// A stream that has only these chunks.
+fn failed(dialect: &dyn Dialect, chunks: &[Value]) -> Response {
+    let framing = dialect.framing();
+    let mut text = String::new();
+    chunks
+        .iter()
+        .for_each(|chunk| (framing.frame)(&mut text, chunk));
+    text.push_str(framing.end);
+    reply(framing.kind.content_type, text)
 }
 
 /// The last segment of a path, unescaped.

@@ -14,6 +14,7 @@ mod logprobs;
 mod openai;
 mod prompts;
 mod reply;
+mod responses;
 mod sampling;
 mod seam;
 mod stream;
@@ -37,6 +38,7 @@ pub(crate) const ALL: &[&dyn Dialect] = &[
     &openai::OpenAi,
     &llama::LlamaServer,
     &anthropic::Anthropic,
+    &responses::Responses,
     #[cfg(test)]
     &toy::Toy,
 ];

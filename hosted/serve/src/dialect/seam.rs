@@ -94,6 +94,8 @@ pub(crate) enum Action {
 pub(crate) type Parse<R, W> = fn(&Value, &Defaults) -> Result<Exchange<R, W>, ApiError>;
 /// Makes the writer of an answer from its start event.
 pub(crate) type WriteText = Box<dyn FnOnce(&Start) -> Box<dyn TextWriter> + Send>;
+/// Writes the chunks of a stream that fails before it begins.
+pub(crate) type WriteFailure = Box<dyn FnOnce(&ApiError) -> Vec<Value> + Send>;
 /// Writes vectors.
 pub(crate) type WriteVectors = Box<dyn FnOnce(Vectors) -> Value + Send>;
 /// Writes scores.
@@ -108,6 +110,8 @@ pub(crate) struct Exchange<R, W> {
     pub(crate) names: Vec<FieldName>,
     /// Writes the answer.
     pub(crate) writer: W,
+    /// Writes a stream that tells that the prompt is too long; by default that is an error reply.
+    pub(crate) too_long: Option<WriteFailure>,
 }
 
 /// How a stream is framed.
@@ -121,11 +125,21 @@ pub(crate) struct Framing {
 
 /// Writes an answer. When streaming, all chunks are sent; otherwise [`Self::whole`] makes one reply of them.
 pub(crate) trait TextWriter: Send {
+    /// The first chunks of a stream, before any event.
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
     /// The chunks of an event.
     fn write(&mut self, event: AnswerEvent) -> Vec<Value>;
 
     /// The last chunks.
     fn last(&mut self, total: &Total) -> Vec<Value>;
+
+    /// The last chunks of a stream that fails, if they are not the dialect's error.
+    fn failed(&mut self, _error: &ApiError) -> Option<Vec<Value>> {
+        None
+    }
 
     /// The reply when not streaming.
     fn whole(&mut self, total: &Total) -> Value;

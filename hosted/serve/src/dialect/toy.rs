@@ -57,6 +57,7 @@ fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRequest, Writ
     generation.seed = Some(1);
     generation.streams = fields.bool("drip")?.unwrap_or(false);
     Ok(Exchange {
+        too_long: None,
         request,
         names: Vec::new(),
         writer: Box::new(|_| Box::new(Writer(String::new()))),

@@ -13,6 +13,7 @@ mod writer;
 use super::drive::read;
 use super::error::json_reply;
 use super::seam::{Action, Dialect, ErrorOf, Framing, Route, post};
+use super::stream::named_event;
 use crate::answer::{self, Context};
 use crate::api::{ApiError, ErrorKind, FieldName};
 use crate::http::{Request, Response, StreamKind};
@@ -72,14 +73,6 @@ const EVENTS: StreamKind = StreamKind {
     keep_alive: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
     silence_max: Duration::from_secs(10),
 };
-
-/// A chunk as a server-sent event that is named by its type.
-fn named_event(text: &mut String, chunk: &Value) {
-    use core::fmt::Write as _;
-    let name = chunk["type"].as_str().unwrap_or("message");
-    // Writing to a string cannot fail.
-    let _written = write!(text, "event: {name}\ndata: {chunk}\n\n");
-}
 
 const fn kind_of(kind: ErrorKind) -> &'static str {
     match kind {

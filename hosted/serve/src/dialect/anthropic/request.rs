@@ -29,6 +29,7 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     let hides = thinking::hides(fields.object("thinking")?);
     let hides_thoughts = hides.map_err(|error| within("thinking", error))?;
     Ok(Exchange {
+        too_long: None,
         request,
         names: Vec::new(),
         writer: Box::new(move |start| Box::new(Writer::new(start, stops, hides_thoughts))),

@@ -99,6 +99,7 @@ fn exchange(
         fields: fields.texts("response_fields")?,
     };
     Ok(Exchange {
+        too_long: None,
         request: CompletionRequest {
             model: model(fields)?,
             prompts: prompts.all,

@@ -39,6 +39,7 @@ pub(super) fn parse(body: &Value, defaults: &Defaults) -> Result<Exchange<ChatRe
     let is_stream = generation.streams;
     let has_logprobs = generation.sampling.n_probs.is_some();
     Ok(Exchange {
+        too_long: None,
         request,
         names,
         writer: Box::new(move |start| {

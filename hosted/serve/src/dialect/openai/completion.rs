@@ -53,6 +53,7 @@ pub(super) fn parse(
         has_scores: request.prompt_logprobs.is_some(),
     };
     Ok(Exchange {
+        too_long: None,
         request,
         names,
         writer: Box::new(move |start| Box::new(Writer::new(start, options))),

@@ -5,7 +5,8 @@ use super::super::generation::model;
 use super::super::prompts::Texts;
 use super::super::seam::{Exchange, WriteVectors};
 use crate::api::{ApiError, Defaults, EmbeddingRequest, FieldName, Vectors};
-use core::fmt::Write as _;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use sluice::embed::Normalization;
 
@@ -26,6 +27,7 @@ pub(super) fn parse(
     let format = fields.word("encoding_format", &["float", "base64"])?;
     let is_base64 = format == Some("base64");
     Ok(Exchange {
+        too_long: None,
         names: vec![match texts.is_list {
             true => FieldName::new("input", name),
             false => FieldName::new("input[0]", name),
@@ -55,7 +57,10 @@ fn reply(vectors: &Vectors, is_base64: bool) -> Value {
     let each = vectors.floats.chunks_exact(vectors.length).enumerate();
     let data = each.map(|(index, vector)| {
         let embedding = match is_base64 {
-            true => base64(vector.iter().flat_map(|x| x.to_le_bytes())).into(),
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                BASE64_STANDARD.encode(bytes).into()
+            }
             false => json!(vector),
         };
         json!({"object": "embedding", "index": index, "embedding": embedding})
@@ -69,44 +74,9 @@ fn reply(vectors: &Vectors, is_base64: bool) -> Value {
     })
 }
 
-/// Base64 with the standard alphabet and padding.
-fn base64(bytes: impl Iterator<Item = u8>) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bytes: Vec<u8> = bytes.collect();
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |i: usize| u32::from(group.get(i).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for i in 0..4 {
-            if i <= group.len() {
-                let letter = ALPHABET[(bits >> (18 - 6 * i)) as usize & 63];
-                text.push(char::from(letter));
-            } else {
-                // Writing to a string cannot fail.
-                let _written = text.write_char('=');
-            }
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_as_everywhere() {
-        for (text, expected) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-            ("\u{ff}\u{fe}", "w7/Dvg=="),
-        ] {
-            assert_eq!(base64(text.bytes()), expected);
-        }
-    }
 
     #[test]
     fn vectors_are_listed() {

@@ -103,8 +103,6 @@ const ROUTES: &[Route] = &[
     get("/v1/lora_adapters", LIST_ADAPTERS),
     post("/v1/load_lora_adapter", LOAD_ADAPTER),
     post("/v1/unload_lora_adapter", UNLOAD_ADAPTER),
-    post("/responses", ABSENT),
-    post("/v1/responses", ABSENT),
     post("/v1/audio/transcriptions", ABSENT),
 ];
 
@@ -115,12 +113,9 @@ const UNLOAD_ADAPTER: Action =
     Action::Other(|context, request| Box::pin(lora::unload(context, request)));
 const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 
-/// Routes of other servers that are not supported.
+/// Routes for what is not text.
 async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
-    let why = match path.contains("audio") {
-        true => "this server accepts only text",
-        false => "use /v1/chat/completions",
-    };
-    Err(ApiError::unsupported(format!("{path}: {why}")))
+    let what = format!("{path}: this server accepts only text");
+    Err(ApiError::unsupported(what))
 }

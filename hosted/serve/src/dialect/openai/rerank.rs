@@ -48,6 +48,7 @@ pub(super) fn parse(body: &Value, _: &Defaults) -> Result<Exchange<RerankRequest
         _ => Vec::new(),
     };
     Ok(Exchange {
+        too_long: None,
         request,
         names: vec![FieldName::new("documents", name)],
         writer: Box::new(move |ranking| {
