@@ -85,7 +85,7 @@ def test_warnings_of_an_adapter_are_logged_as_such(tale, adapters, tmp_path, cap
         with sluice.LLM(tale, max_model_len=64, enable_lora=True) as llm:
             assert not warned()
             params = sluice.SamplingParams(max_tokens=1)
-            llm.generate(PROMPT, params, False, lora_request=sluice.LoRARequest("sql", 1, folder))
+            llm.generate(PROMPT, params, use_tqdm=False, lora_request=sluice.LoRARequest("sql", 1, folder))
         assert warned() == expected
         with sluice.Llama(tale, n_ctx=64, lora_modules={"sql": folder}) as llama:
             llama(PROMPT, max_tokens=1, model="sql")
