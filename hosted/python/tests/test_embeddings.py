@@ -141,3 +141,5 @@ def test_scores_keep_to_max_model_len():
             llm.score(query, ["a", None], use_tqdm=False)
         with pytest.raises(ValueError, match="2 queries for 3 documents"):
             llm.score([query] * 2, documents)
+        with pytest.raises(ValueError, match="1 queries for 0 documents"):
+            llm.score(query, [])

@@ -286,7 +286,7 @@ class LLM:
         """
         queries = [query] if isinstance(query, str) else list(query)
         texts = [documents] if isinstance(documents, str) else list(documents)
-        if len(queries) not in (1, len(texts)):
+        if not texts or len(queries) not in (1, len(texts)):
             raise ValueError(f"query: {len(queries)} queries for {len(texts)} documents")
         if not self._model.ranks:
             raise ValueError("the model has no ranking head, so it is not a reranker")
