@@ -4,10 +4,12 @@ use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use sluice::core::gguf::Value;
-use sluice::core::tokenizer::EncodeOptions;
+use sluice::core::gguf::{Gguf, Value, optional};
+use sluice::core::tokenizer::{EncodeOptions, Tokenizer};
+use sluice::encode::encode;
 use sluice::file::LoadMode;
 use sluice::model::{ModelSource, OpenError};
+use sluice::vocabulary::VocabularyFile;
 use std::path::PathBuf;
 
 /// Adds this file's classes.
@@ -18,109 +20,158 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// A model's file, read up to its vocabulary.
 #[pyclass(frozen, module = "sluice._native")]
 pub(crate) struct Model {
-    opened: ModelSource,
+    path: String,
+    header: Header,
+}
+
+/// What a file describes.
+enum Header {
+    Model(ModelSource),
+    /// A vocabulary, and why there is no model that can be run.
+    Vocabulary(VocabularyFile, String),
 }
 
 impl Model {
     pub(crate) fn of(model: &sluice::Model) -> Self {
+        Self::new((**model).clone())
+    }
+
+    fn new(source: ModelSource) -> Self {
         Self {
-            opened: (**model).clone(),
+            path: source.name().to_owned(),
+            header: Header::Model(source),
+        }
+    }
+
+    fn gguf(&self) -> &Gguf<'_> {
+        match &self.header {
+            Header::Model(source) => source.gguf(),
+            Header::Vocabulary(file, _) => file.gguf(),
+        }
+    }
+
+    fn tokenizer(&self) -> &Tokenizer<'_> {
+        match &self.header {
+            Header::Model(source) => source.tokenizer(),
+            Header::Vocabulary(file, _) => file.tokenizer(),
+        }
+    }
+
+    fn source(&self) -> PyResult<&ModelSource> {
+        match &self.header {
+            Header::Model(source) => Ok(source),
+            Header::Vocabulary(_, why) => Err(PyValueError::new_err(why.clone())),
         }
     }
 }
 
 #[pymethods]
 impl Model {
-    /// Opens the file at `path`, without its weights.
+    /// Opens the file at `path`, without its weights. With `vocab_only` it need not hold a model that can be run: then
+    /// what is known of the vocabulary works, and the rest raises ValueError.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| ModelSource::open(&path, LoadMode::Map));
-        let opened = opened.map_err(|error| match &error {
+    #[pyo3(signature = (path, vocab_only=false))]
+    fn open(py: Python<'_>, path: PathBuf, vocab_only: bool) -> PyResult<Self> {
+        let opened = py.detach(|| match ModelSource::open(&path, LoadMode::Map) {
+            Err(OpenError::Unusable { name, reason }) if vocab_only => {
+                let file = VocabularyFile::open(&path, LoadMode::Map)?;
+                let header = Header::Vocabulary(file, format!("{name}: {reason}"));
+                Ok(Self { path: name, header })
+            }
+            opened => opened.map(Self::new),
+        });
+        opened.map_err(|error: OpenError| match &error {
             OpenError::File(_) => PyOSError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
-        })?;
-        Ok(Self { opened })
+        })
     }
 
     /// The file's path as it was given.
     #[getter]
     fn path(&self) -> &str {
-        self.opened.name()
+        &self.path
     }
 
     /// Number of tokens in the vocabulary.
     #[getter]
     fn n_vocab(&self) -> u32 {
-        self.opened.tokenizer().n_vocab()
+        self.tokenizer().n_vocab()
     }
 
     /// Context length in tokens that it was trained with.
     #[getter]
-    fn n_ctx_train(&self) -> usize {
-        self.opened.config().n_ctx_train
+    fn n_ctx_train(&self) -> PyResult<usize> {
+        Ok(self.source()?.config().n_ctx_train)
     }
 
     /// Length of the hidden state.
     #[getter]
-    fn n_embd(&self) -> usize {
-        self.opened.config().n_embd
+    fn n_embd(&self) -> PyResult<usize> {
+        Ok(self.source()?.config().n_embd)
     }
 
     /// Number of layers.
     #[getter]
-    fn n_layer(&self) -> usize {
-        self.opened.config().n_layer()
+    fn n_layer(&self) -> PyResult<usize> {
+        Ok(self.source()?.config().n_layer())
     }
 
     /// Whether it is an encoder, which computes embeddings and does not generate text.
     #[getter]
-    fn embeds(&self) -> bool {
-        self.opened.embeds()
+    fn embeds(&self) -> PyResult<bool> {
+        Ok(self.source()?.embeds())
     }
 
     /// Whether it has a head that scores documents.
     #[getter]
-    fn ranks(&self) -> bool {
-        self.opened.ranks()
+    fn ranks(&self) -> PyResult<bool> {
+        Ok(self.source()?.ranks())
+    }
+
+    /// The tokens of a query and a document as its head reads them.
+    fn rank_prompt(&self, py: Python<'_>, query: &str, document: &str) -> PyResult<Vec<u32>> {
+        let source = self.source()?;
+        let tokens = py.detach(|| source.rank_prompt(query, document));
+        tokens.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     /// The Jinja template in the file.
     #[getter]
     fn chat_template(&self) -> Option<&str> {
-        self.opened.chat_template()
+        optional(self.gguf().str("tokenizer.chat_template")).ok()?
     }
 
     /// The token that begins a text.
     #[getter]
     fn bos(&self) -> Option<u32> {
-        self.opened.tokenizer().bos()
+        self.tokenizer().bos()
     }
 
     /// The token that ends a text.
     #[getter]
     fn eos(&self) -> Option<u32> {
-        self.opened.tokenizer().eos()
+        self.tokenizer().eos()
     }
 
     /// Whether the vocabulary adds the token that begins a text to every text.
     #[getter]
     fn adds_bos(&self) -> bool {
-        self.opened.tokenizer().adds_bos()
+        self.tokenizer().adds_bos()
     }
 
     /// Whether a token ends a text.
     fn ends(&self, token: u32) -> bool {
-        self.opened.tokenizer().is_end_of_generation(token)
+        self.tokenizer().is_end_of_generation(token)
     }
 
     /// Whether a token is a control token.
     fn is_control(&self, token: u32) -> bool {
-        self.opened.tokenizer().is_control(token)
+        self.tokenizer().is_control(token)
     }
 
     /// A token's text as the vocabulary has it.
     fn piece(&self, token: u32) -> PyResult<String> {
-        let tokenizer = self.opened.tokenizer();
+        let tokenizer = self.tokenizer();
         if token >= tokenizer.n_vocab() {
             return Err(outside(token, tokenizer.n_vocab()));
         }
@@ -140,7 +191,7 @@ impl Model {
             add_special,
             parse_special,
         };
-        let encoded = py.detach(|| self.opened.encode_with(text, options));
+        let encoded = py.detach(|| encode(self.tokenizer(), text, options));
         encoded.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -152,7 +203,7 @@ impl Model {
         tokens: Vec<u32>,
         special: bool,
     ) -> PyResult<Bound<'p, PyBytes>> {
-        let tokenizer = self.opened.tokenizer();
+        let tokenizer = self.tokenizer();
         let mut piece = vec![0; tokenizer.piece_len_max()];
         let mut bytes = Vec::new();
         for token in tokens {
@@ -174,7 +225,7 @@ impl Model {
     /// The file's metadata, except the vocabulary: strings, numbers, bools, and lists of these.
     fn metadata<'p>(&self, py: Python<'p>) -> PyResult<Bound<'p, PyDict>> {
         let all = PyDict::new(py);
-        for (key, value) in self.opened.gguf().metadata() {
+        for (key, value) in self.gguf().metadata() {
             if let Some(value) = python_of(py, value)? {
                 all.set_item(key, value)?;
             }

@@ -2,7 +2,7 @@
 
 use crate::answers::refused;
 use crate::arguments::{Argument, Arguments};
-use crate::values::{adapter, biases, millis, order, prompts};
+use crate::values::{adapter, biases, millis, order, prompts, words};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -153,11 +153,12 @@ pub(crate) fn sampling(
 }
 
 /// Python's names for fields that both kinds of requests for text have.
-const NAMES: [FieldName; 5] = [
+const NAMES: [FieldName; 6] = [
     FieldName::new("adapters", "lora"),
     FieldName::new("slot", "id_slot"),
     FieldName::new("stop_tokens", "stop_token_ids"),
     FieldName::new("allowed_tokens", "allowed_token_ids"),
+    FieldName::new("bad_words", "bad_words_token_ids"),
     FieldName::new("continues_last", "continue_final_message"),
 ];
 
@@ -181,6 +182,7 @@ const GENERATION: &[Field<Generation>] = &[
     field("samplers", |all, x| order(x).map(|order| all.sampling.config.order = order)),
     field("dry_sequence_breakers", |all, x| x.texts().map(|texts| all.sampling.dry_sequence_breakers = texts)),
     field("logit_bias", |all, x| biases(x).map(|biases| all.logit_bias = biases)),
+    field("bad_words_token_ids", |all, x| words(x).map(|words| all.sampling.bad_words = words)),
     field("allowed_token_ids", |all, x| x.tokens().map(|tokens| all.allowed_tokens = Some(tokens))),
     field("priority", |all, x| x.int(-1000..=1000).map(|n| all.priority = i32::try_from(n).unwrap_or(0))),
     field("deadline_ms", |all, x| millis(x).map(|time| all.deadline = time)),

@@ -43,6 +43,16 @@ pub(crate) fn biases(x: &Argument<'_>) -> PyResult<Vec<Bias>> {
     x.pairs()?.into_iter().map(bias).collect()
 }
 
+/// Lists of tokens, none empty.
+pub(crate) fn words(x: &Argument<'_>) -> PyResult<Vec<Vec<u32>>> {
+    let word = |word: &Argument<'_>| match word.tokens()? {
+        tokens if tokens.is_empty() => Err(word.refused("is an empty list")),
+        tokens => Ok(tokens),
+    };
+    let items = x.items("a list of lists of token ids")?;
+    items.iter().map(word).collect()
+}
+
 /// An adapter as `{id, scale}` or `{name, scale}`.
 pub(crate) fn adapter(x: &Argument<'_>) -> PyResult<AdapterChoice> {
     let mut parts = x.arguments()?;

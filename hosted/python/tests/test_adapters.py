@@ -1,7 +1,12 @@
+import json
+import logging
+import shutil
+
 import numpy as np
 import pytest
 import sluice
 from conftest import ROOT
+from sluice.peft_runtime import InferenceEngine, InferenceRequest, InferenceTraceConfig, RequestBatch
 
 FIXTURES = ROOT / "tests/fixtures"
 ADAPTER = FIXTURES / "adapters/tale"
@@ -63,3 +68,36 @@ def test_an_encoder_embeds():
     assert vectors.shape == (2, encoder.n_embd())
     with pytest.raises(sluice.RequestError, match="context"):
         encoder.embed_array(["c b a " * 1000], truncate=False)
+
+
+def test_warnings_of_an_adapter_are_logged_as_such(tale, adapters, tmp_path, caplog):
+    folder = shutil.copytree(adapters[0], tmp_path / "adapter")
+    about = folder / "adapter_config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "marvellous": 3}))
+
+    def warned():
+        records = [record for record in caplog.records if "marvellous is 3" in record.getMessage()]
+        caplog.clear()
+        return [(record.name, record.levelno, record.getMessage()[:15]) for record in records]
+
+    expected = [("sluice", logging.WARNING, 'adapter "sql": ')]
+    with caplog.at_level(logging.WARNING):
+        with sluice.LLM(tale, max_model_len=64, enable_lora=True) as llm:
+            assert not warned()
+            params = sluice.SamplingParams(max_tokens=1)
+            llm.generate(PROMPT, params, use_tqdm=False, lora_request=sluice.LoRARequest("sql", 1, folder))
+        assert warned() == expected
+        with sluice.Llama(tale, n_ctx=64, lora_modules={"sql": folder}) as llama:
+            llama(PROMPT, max_tokens=1, model="sql")
+        assert warned() == expected
+        with InferenceEngine(tale, {"sql": folder}, n_ctx=64) as engine:
+            engine.generate(RequestBatch([InferenceRequest(PROMPT, "sql", 1)], InferenceTraceConfig()))
+        assert warned() == expected
+
+
+def test_options_without_effect_are_logged_as_warnings(tale, caplog):
+    with caplog.at_level(logging.WARNING):
+        sluice.Llama(tale, n_ctx=4096, longrope="long").close()
+    told = [record.getMessage() for record in caplog.records if record.name == "sluice"]
+    assert [line for line in told if line.startswith('model "model": --longrope has no effect')]
+    assert [line for line in told if "trained on contexts of only" in line]

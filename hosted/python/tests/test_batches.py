@@ -4,6 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
+from sluice._batch import bad_words
+from sluice._client import whole
 from sluice.async_llm import AsyncLLM
 from sluice.llm import LLM
 from sluice.sampling_params import RequestOutputKind, SamplingParams
@@ -40,6 +42,44 @@ def test_penalties_in_the_engine_are_those_of_vllm(llm):
     assert ours.outputs[0].token_ids != factor.outputs[0].token_ids
     # Log-probabilities are the model's own.
     assert all(min(one.rank or 9 for one in likely.values()) == 1 for likely in ours.outputs[0].logprobs)
+
+
+def test_words_of_several_tokens_are_never_completed(llm):
+    """vLLM's rule, in numpy: the last token of a word is excluded where its others were just written."""
+    plain = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
+    (free,) = llm.generate(PROMPT, SamplingParams(**plain), use_tqdm=False)
+    written, tokenizer = free.outputs[0].token_ids, llm.get_tokenizer()
+    # Three tokens that follow each other, as a text that becomes the same ones.
+    texts = [tokenizer.decode(written[at : at + 3]) for at in range(20)]
+    forms = {text.strip(): bad_words([text.strip()], llm._model) for text in texts if text.strip()}
+    words = [text for text, ids in forms.items() if min(map(len, ids)) > 1 and text in free.outputs[0].text]
+    assert len(words) > 3
+
+    def theirs(prompt, written, logits):
+        for word in all_ids:
+            if len(word) <= len(written) + 1 and written[len(written) + 1 - len(word) :] == word[:-1]:
+                logits[word[-1]] = -np.inf
+        return logits
+
+    for some in ([words[0]], words[1:3], words):
+        all_ids = bad_words(some, llm._model)
+        params = SamplingParams(**plain, bad_words=some, logprobs=1)
+        (ours,) = llm.generate(PROMPT, params, use_tqdm=False)
+        processed = SamplingParams(**plain, logits_processors=[theirs])
+        (expected,) = llm.generate(PROMPT, processed, use_tqdm=False)
+        assert ours.outputs[0].token_ids == expected.outputs[0].token_ids != written
+        # Log-probabilities are the model's own: where a token was excluded, another one is the likeliest.
+        pairs = zip(ours.outputs[0].token_ids, ours.outputs[0].logprobs, strict=True)
+        assert {likely[token].rank for token, likely in pairs} == {1, None}
+    # Each choice has its own text, and the prompt's words do not count.
+    several = SamplingParams(max_tokens=30, n=4, seed=3, temperature=0.5, bad_words=words)
+    (outputs,) = llm.generate(PROMPT, several, use_tqdm=False)
+    for one in outputs.outputs:
+        written = one.token_ids
+        for word in all_ids:
+            assert word not in [written[at : at + len(word)] for at in range(len(written))]
+    with pytest.raises(ValueError, match="bad_words"):
+        whole(llm._client.complete({"prompt": PROMPT, "bad_words_token_ids": [[1, 1 << 20]]}))
 
 
 def test_streams_of_differences_add_up(tale, llm):

@@ -118,3 +118,28 @@ def test_ranks_are_those_of_rerank(tale):
         sluice.Llama(tale, n_ctx=256, pooling_type=4)
     with pytest.raises(ValueError, match="pooling_type is 7"):
         sluice.Llama(tale, n_ctx=256, pooling_type=7)
+
+
+def test_scores_keep_to_max_model_len():
+    path, query = FIXTURES / "embed/bert-rank.gguf", "a question"
+    documents = ["a b c", "some other words", "c b a"]
+    with sluice.LLM(path) as llm, sluice.Llama(path, n_ctx=0) as ranker:
+        results = ranker.rerank(query, documents)["results"]
+        expected = [
+            result["relevance_score"] for result in sorted(results, key=lambda result: result["index"])
+        ]
+        assert [output.outputs.score for output in llm.score(query, documents, use_tqdm=False)] == expected
+        each = llm.score([query] * 3, documents, use_tqdm=False)
+        assert [output.outputs.score for output in each] == expected
+        lengths = [len(llm._model.rank_prompt(query, document)) for document in documents]
+    with sluice.LLM(path, max_model_len=max(lengths)) as llm:
+        assert len(llm.score(query, documents, use_tqdm=False)) == 3
+        long = [*documents, documents[lengths.index(max(lengths))] + " a"]
+        with pytest.raises(ValueError, match=rf"documents\[3\]: .* max_model_len is {max(lengths)}"):
+            llm.score(query, long, use_tqdm=False)
+        with pytest.raises(TypeError, match=r"documents\[1\]: None"):
+            llm.score(query, ["a", None], use_tqdm=False)
+        with pytest.raises(ValueError, match="2 queries for 3 documents"):
+            llm.score([query] * 2, documents)
+        with pytest.raises(ValueError, match="1 queries for 0 documents"):
+            llm.score(query, [])

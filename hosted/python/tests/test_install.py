@@ -47,9 +47,47 @@ def test_modules_stand_in_for_those_of_other_packages(installed):
     with pytest.raises(AttributeError, match="llama_model_get_vocab: not supported"):
         llama_cpp.llama_model_get_vocab  # noqa: B018
     with pytest.raises(ImportError):
-        from vllm import EngineArgs  # noqa: F401
+        from vllm import LLMEngine  # noqa: F401
     with pytest.raises(ValueError, match="torch"):
         installed("torch")
+
+
+def test_command_lines_of_programs_for_vllm_are_read(tale, installed):
+    installed("vllm")
+    from vllm import LLM, EngineArgs
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parser.add_argument_group("Sampling").add_argument("--max-tokens", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.set_defaults(model="a/b", max_num_seqs=4)
+    own = {"max_tokens": None, "top_p": None}
+    assert vars(parser.parse_args([])) == {"model": "a/b", "max_num_seqs": 4, **own}
+    flags = ["--model", str(tale), "--max_model_len=64", "--no-enable-prefix-caching", "--turn-ms", "30"]
+    found = parser.parse_args([*flags, "--spec-draft-p-min", "0.5", "--max-tokens", "3"])
+    given = vars(found)
+    assert given.pop("max_tokens") == 3 and given.pop("top_p") is None
+    arguments = EngineArgs.from_cli_args(found).arguments
+    assert arguments == {
+        "model": str(tale),
+        "max_model_len": 64,
+        "max_num_seqs": 4,
+        "enable_prefix_caching": False,
+        "turn_ms": 30,
+        "spec_draft_p_min": 0.5,
+    }
+    with LLM(**arguments) as llm:
+        assert repr(llm) == f"LLM({str(tale)!r}, max_model_len=64)"
+    model = AsyncLLM.from_engine_args(AsyncEngineArgs(model=tale, max_model_len=32))
+    assert model.get_default_sampling_params()
+    model.shutdown()
+    two = parser.parse_args(["--model", str(tale), "--tensor-parallel-size", "2"])
+    with pytest.raises(ValueError, match="tensor_parallel_size"):
+        LLM(**EngineArgs.from_cli_args(two).arguments)
+    with pytest.raises(ValueError, match="--model"):
+        EngineArgs.from_cli_args(EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args([]))
 
 
 def test_arguments_of_langchain_are_taken(tale, installed):

@@ -31,8 +31,8 @@ SCRIPTS = [
     "test_v41_isolation.py",
     "test_v42_fullscan.py",
 ]
-# Their last line judges the machine's speed at that moment.
-TIMED = {"test_dispatch_benchmark.py", "test_jitter.py", "test_thermal_stress.py"}
+# What a script may say of its speed, which the machine's load at that moment decides. There is no other difference.
+OF_SPEED = {"test_dispatch_benchmark.py": "Dispatch table did not significantly increase throughput"}
 
 
 def skip(reason):
@@ -79,13 +79,16 @@ def test_their_quick_start_runs_as_it_is(tmp_path):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_their_scripts_run_as_they_are(name):
     out = program("-m", "sluice.residue", source() / "tests" / name)
-    if name not in TIMED:
-        assert "❌" not in out
-        assert "FAIL" not in out
+    failures = [line for line in out.splitlines() if "❌" in line or "FAIL" in line]
+    assert not [line for line in failures if name not in OF_SPEED or OF_SPEED[name] not in line]
     if name == "test_async.py":
         assert "SUCCESS" in out
     for found, expected in re.findall(r"([\w.%]+) \(Expected:? ~?([\w.%]+)\)", out):
         assert found.rstrip("%").removesuffix(".0") == expected.rstrip("%"), (name, found, expected)
+
+
+def test_no_script_of_theirs_is_left_out():
+    assert sorted(path.name for path in (source() / "tests").glob("*.py")) == SCRIPTS
 
 
 def test_single_frames_are_theirs(tmp_path):

@@ -17,8 +17,9 @@ for name in ("_internals", "llama_chat_format"):
     module.__getattr__ = lambda attribute: missing(attribute)
     sys.modules[module.__name__] = module
     setattr(sys.modules["llama_cpp"], name, module)
-# Private: whether the context has recurrent layers. Our model has none.
+# Private: whether the context has recurrent layers (our model has none), and the object of the C library.
 sluice.Llama._is_recurrent = sluice.Llama._is_hybrid = False
+sluice.Llama._ctx = types.SimpleNamespace(ctx=0)
 huggingface_hub.hf_hub_download = lambda *_, **__: str(MODEL)
 
 

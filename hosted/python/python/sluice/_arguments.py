@@ -33,6 +33,7 @@ class RequestOptions(TypedDict, total=False):
     n_probs: int
     samplers: str | Sequence[str]
     allowed_token_ids: Sequence[int]
+    bad_words_token_ids: Sequence[Sequence[int]]
     priority: int
     deadline_ms: int
     t_max_predict_ms: int

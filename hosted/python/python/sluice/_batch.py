@@ -13,12 +13,7 @@ from sluice._client import Callback, Client, RequestError, ServiceError, refusal
 from sluice._native import Answer, Event, Model, RefusedError, Report
 from sluice._replies import Json, finish_reason, timings
 from sluice.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
-from sluice.sampling_params import (
-    BadWords,
-    Processed,
-    SamplingParams,
-    request_fields,
-)
+from sluice.sampling_params import Processed, SamplingParams, request_fields
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -193,24 +188,27 @@ def prepared(work: Work, model: Model, max_model_len: int) -> Work:
     body["max_tokens"] = room if params.max_tokens is None else min(params.max_tokens, room)
     body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
     body["stop"] += [text for text in prompt.stop if text not in body["stop"]]
-    words = bad_words(params.bad_words or (), model)
-    single = [word[0] for word in words if len(word) == 1]
-    longer = [word for word in words if len(word) > 1]
-    if single:
-        body["logit_bias"] = {**body.get("logit_bias", {}), **dict.fromkeys(single, False)}
-    if longer:
-        work.processors.append(BadWords(longer, n_prompt))
+    if params.bad_words:
+        body["bad_words_token_ids"] = bad_words(params.bad_words, model)
     work.processors.extend(Processed(processor, n_prompt) for processor in params.logits_processors or ())
     work.body |= body
     return work
 
 
 def bad_words(words: Sequence[str], model: Model) -> list[list[int]]:
-    """The tokens of words at the beginning of a text, and after a space where that is another token."""
+    """The tokens of words at the beginning of a text, and after a space where they are others.
+
+    vLLM leaves the second form out if it has another number of tokens, and so writes the word.
+
+    Raises:
+        ValueError: A word has no tokens.
+    """
     found: list[list[int]] = []
     for word in words:
         plain = model.encode(word, add_special=False)
         spaced = model.encode(" " + word.lstrip(), add_special=False)
+        if not plain:
+            raise ValueError(f"bad_words: {word!r} has no tokens")
         found += [tokens for tokens in (plain, spaced) if tokens and tokens not in found]
     return found
 

@@ -51,7 +51,9 @@ _OUTPUTS: Parts = {
     )
 }
 _INPUTS: Parts = {"inputs": ("PromptType", "TextPrompt", "TokensPrompt")}
+_ARGUMENTS: Parts = {"engine_args": ("AsyncEngineArgs", "EngineArgs")}
 _VLLM: Parts = {
+    **_ARGUMENTS,
     **_SAMPLING,
     **_OUTPUTS,
     **_INPUTS,
@@ -69,6 +71,9 @@ MODULES: dict[str, Parts] = {
     "llama_cpp.llama_tokenizer": {"llama_tokenizer": ("LlamaTokenizer",)},
     "llama_cpp.llama_types": {"llama_types": ()},
     "vllm": _VLLM,
+    "vllm.distributed": {"engine_args": ("cleanup_dist_env_and_memory",)},
+    "vllm.engine": {},
+    "vllm.engine.arg_utils": _ARGUMENTS,
     "vllm.entrypoints": {"llm": ("LLM",)},
     "vllm.entrypoints.llm": {"llm": ("LLM",)},
     "vllm.inputs": _INPUTS,
@@ -77,6 +82,9 @@ MODULES: dict[str, Parts] = {
     "vllm.outputs": _OUTPUTS,
     "vllm.pooling_params": {"pooling_params": ("PoolingParams",)},
     "vllm.sampling_params": _SAMPLING,
+    "vllm.utils": {"engine_args": ("FlexibleArgumentParser",)},
+    "vllm.utils.argparse_utils": {"engine_args": ("FlexibleArgumentParser",)},
+    "vllm.utils.print_utils": {"engine_args": ("print_embeddings",)},
     "vllm.v1": {},
     "vllm.v1.engine": {},
     "vllm.v1.engine.async_llm": {"async_llm": ("AsyncLLM",)},

@@ -84,6 +84,21 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, str]] = {
     "logprobs_mode": ("raw_logprobs", "they are the model's own"),
 }
 
+NO_METHODS = {
+    "beam_search": "beam search is not supported",
+    "encode": "use embed for vectors, score for scores",
+    "classify": "use score, which returns the output of a ranking head",
+    "reward": "use score, which returns the output of a ranking head",
+    "sleep": "use close to free the memory",
+    "wake_up": "use close to free the memory",
+    "collective_rpc": "there are no worker processes",
+    "apply_model": "the model is not a PyTorch module",
+    "start_profile": "use `sluice bench` or `sluice run --profile`",
+    "stop_profile": "use `sluice bench` or `sluice run --profile`",
+    "reset_prefix_cache": "use enable_prefix_caching=False to disable the cache",
+}
+"""Methods of vLLM's `LLM` that are not supported, and why."""
+
 SAME = {"device": "cpu", "generation_config": "vllm", "distributed_executor_backend": "uni"}
 """Values that ask for what is done anyway."""
 

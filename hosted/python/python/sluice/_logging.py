@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
 LOGGER = logging.getLogger("sluice")
 
+# What the line is about may come first: `model "name": warning: …`.
+_WARNING = re.compile(r'^(\w+ "(?:[^"\\]|\\.)*": )?warning: ')
+
 
 def log(line: str) -> None:
-    """Logs a line of the engine: what the machine did not grant as a warning, requests and their times as INFO."""
-    if line.startswith("warning: "):
-        LOGGER.warning("%s", line.removeprefix("warning: "))
+    """Logs a line of the engine: warnings as such, requests and their times as INFO."""
+    if _WARNING.match(line):
+        LOGGER.warning("%s", _WARNING.sub(r"\1", line))
     else:
         LOGGER.info("%s", line)
 

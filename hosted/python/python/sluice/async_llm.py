@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice._batch import Text, add, output_with, prompt_of
 from sluice._client import aevents
+from sluice.engine_args import EngineArgs
 from sluice.llm import LLM
 from sluice.lora_request import LoRARequest
 from sluice.outputs import RequestOutput
@@ -22,6 +23,11 @@ class AsyncLLM:
     def __init__(self, model: Any, **arguments: Any) -> None:
         """Loads a model; the arguments are `LLM`'s."""
         self._llm = LLM(model, **arguments)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
+        """Loads a model with the arguments of an object."""
+        return cls(**engine_args.arguments)
 
     async def generate(
         self,

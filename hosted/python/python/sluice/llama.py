@@ -85,7 +85,7 @@ class Llama(Completions, Stepwise):
             n_threads: Number of threads; None is one per physical core.
             seed: The seeds of completions without one follow from it, each from the last, as in llama-cpp-python.
             None, -1 or 0xFFFFFFFF draws a new one each time.
-            vocab_only: Only tokenize; the weights are not loaded.
+            vocab_only: Only tokenize; the weights are not loaded, and the file need not have any.
             use_mmap, use_mlock: Map the file, which must not be truncated then; lock the weights in memory.
             numa: True or 1 spreads threads and memory over all NUMA nodes, 2 keeps them on the current node, 3 uses
             the nodes that numactl has set.
@@ -133,7 +133,7 @@ class Llama(Completions, Stepwise):
         self.context_params = ContextParams(n_ctx, n_batch, n_ubatch, n_threads)
         path = as_model(model_path, dtype)
         if vocab_only or any(others.get(name) for name in _options.ROPE):
-            self._model = Model.open(path)
+            self._model = Model.open(path, vocab_only)
             _options.check_rope(others, self._model)
         if vocab_only:
             return

@@ -41,20 +41,6 @@ from sluice.outputs import (
 from sluice.pooling_params import PoolingParams
 from sluice.sampling_params import SamplingParams
 
-NOT_SUPPORTED = {
-    "beam_search": "beam search is not supported",
-    "encode": "use embed for vectors, score for scores",
-    "classify": "use score, which returns the output of a ranking head",
-    "reward": "use score, which returns the output of a ranking head",
-    "sleep": "use close to free the memory",
-    "wake_up": "use close to free the memory",
-    "collective_rpc": "there are no worker processes",
-    "apply_model": "the model is not a PyTorch module",
-    "start_profile": "use `sluice bench` or `sluice run --profile`",
-    "stop_profile": "use `sluice bench` or `sluice run --profile`",
-    "reset_prefix_cache": "use enable_prefix_caching=False to disable the cache",
-}
-
 EMBEDDED_AT_ONCE = 256
 
 
@@ -287,29 +273,34 @@ class LLM:
         query: str | Sequence[str],
         documents: str | Sequence[str],
         *,
+        use_tqdm: bool | Callable[..., Any] = True,
         lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """Scores how well documents answer a query: one query for all, or one for each. Requires a ranking head.
 
+        All pairs are checked before the first step; `use_tqdm` and `lora_request` are as in `generate`.
+
         Raises:
-            ValueError: The model has no ranking head, or the numbers of queries and documents differ.
+            ValueError: The model has no ranking head, the numbers of queries and documents differ, or a document has
+            more than `max_model_len` tokens together with its query.
         """
         queries = [query] if isinstance(query, str) else list(query)
         texts = [documents] if isinstance(documents, str) else list(documents)
-        if len(queries) not in (1, len(texts)):
+        if not texts or len(queries) not in (1, len(texts)):
             raise ValueError(f"query: {len(queries)} queries for {len(texts)} documents")
-        fields = self._adapter_fields(lora_request)
-        groups = (
-            [(queries[0], texts)]
-            if len(queries) == 1
-            else [(q, [d]) for q, d in zip(queries, texts, strict=True)]
-        )
+        if not self._model.ranks:
+            raise ValueError("the model has no ranking head, so it is not a reranker")
+        adapter = self._adapter_fields(lora_request).get("model")
+        pairs = zip(queries * len(texts) if len(queries) == 1 else queries, texts, strict=True)
+        asked = Asked("documents", list(pairs), lambda pair: self._paired(*pair), "raise")
+        tokens = [found for found, _ in asked.read() if found is not None]
         outputs = []
-        for asked, group in groups:
-            scores = self._client.rank({**fields, "query": asked, "documents": group}).scores
-            outputs += [
-                ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)) for score in scores
-            ]
+        with progress(use_tqdm, len(tokens)) as move:
+            for start in range(0, len(tokens), EMBEDDED_AT_ONCE):
+                some = tokens[start : start + EMBEDDED_AT_ONCE]
+                for (score,) in self._client.embed(some, "scores", model=adapter).tolist():
+                    outputs.append(ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)))
+                    move()
         return outputs
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -331,7 +322,7 @@ class LLM:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        why = NOT_SUPPORTED.get(name)
+        why = _llm_options.NO_METHODS.get(name)
         what = f"LLM.{name}: not supported; {why}" if why else f"LLM has no attribute {name!r}"
         raise AttributeError(what)
 
@@ -410,12 +401,20 @@ class LLM:
             found = tokens_of(tokens, self._model)
         else:
             found = self._model.encode(text or "", add_special=True, parse_special=False)
-        found = found[:keep]
-        if not found:
+        return self._fitting(found[:keep])
+
+    def _paired(self, query: Any, document: Any) -> list[int]:
+        for text in (query, document):
+            if not isinstance(text, str):
+                raise TypeError(f"{_prompts.shown(text)} is not a string")
+        return self._fitting(self._model.rank_prompt(query, document))
+
+    def _fitting(self, tokens: list[int]) -> list[int]:
+        if not tokens:
             raise ValueError("the text is empty")
-        if len(found) > self._max_model_len:
-            raise ValueError(f"the text has {len(found)} tokens, max_model_len is {self._max_model_len}")
-        return found
+        if len(tokens) > self._max_model_len:
+            raise ValueError(f"the text has {len(tokens)} tokens, max_model_len is {self._max_model_len}")
+        return tokens
 
     def _adapter_fields(self, adapter: LoRARequest | None) -> Json:
         if adapter is None:

@@ -108,7 +108,7 @@ class SamplingParams:
         request.
         stop: A string or strings that end the text and are removed from it.
         stop_token_ids: Tokens that end the text. They are in `token_ids`, but not in the text.
-        bad_words: Strings that are never generated.
+        bad_words: Strings that are never generated: the last of a string's tokens is not chosen after the others.
         include_stop_str_in_output: Keep the string that ended the text.
         ignore_eos: Never choose a token that ends a text.
         max_tokens: Maximum number of tokens, at least 1; None is as many as fit.
@@ -281,23 +281,6 @@ def request_fields(params: SamplingParams) -> Json:
     if params.logit_bias:
         fields["logit_bias"] = dict(params.logit_bias)
     return fields
-
-
-class BadWords:
-    """Forbids the last token of words of several tokens after their other tokens."""
-
-    def __init__(self, words: Sequence[Sequence[int]], n_prompt: int) -> None:
-        self.words = [list(word) for word in words]
-        self.n_prompt = n_prompt
-
-    def __call__(self, tokens: NDArray[np.uint32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Modifies `logits`, (n_vocab)."""
-        written = tokens[self.n_prompt :].tolist()
-        for word in self.words:
-            head = word[:-1]
-            if not head or written[-len(head) :] == head:
-                logits[word[-1]] = -np.inf
-        return logits
 
 
 class Processed:

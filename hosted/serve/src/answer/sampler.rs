@@ -39,6 +39,9 @@ impl Terms {
         super::prompts::check_tokens(&generation.stop_tokens, n_vocab, &|i| {
             format!("stop_tokens[{i}]")
         })?;
+        for (i, word) in generation.sampling.bad_words.iter().enumerate() {
+            super::prompts::check_tokens(word, n_vocab, &|j| format!("bad_words[{i}][{j}]"))?;
+        }
         generation.tidy_stops()?;
         let biases = biases(&generation, model)?;
         generation.sampling.biases.extend(biases);

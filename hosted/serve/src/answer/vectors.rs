@@ -59,13 +59,8 @@ pub(crate) async fn rank(context: &Context, request: RerankRequest) -> Result<Ra
     let (lease, texts) = context.work(read).await??;
     let pooled = Pooled::new(context, lease, texts).await?;
     let finish = move || {
-        let scores = pooled.scores()?;
-        if !scores.iter().all(|score| score.is_finite()) {
-            let what = "a score is not finite: the model's weights are damaged";
-            return Err(ApiError::internal(what));
-        }
         Ok(Ranking {
-            scores,
+            scores: pooled.scores()?,
             model: pooled.model,
             n_tokens: pooled.n_tokens,
         })
@@ -208,8 +203,14 @@ impl Pooled {
         let each = self.floats.chunks_exact(self.n_embd);
         let ranker = self.ranker.as_ref();
         let scores = each.map(|vector| ranker?.score(vector));
-        let scores: Option<_> = scores.collect();
-        scores.ok_or_else(|| ApiError::field("model", NO_HEAD))
+        let scores: Option<Vec<f32>> = scores.collect();
+        let scores = scores.ok_or_else(|| ApiError::field("model", NO_HEAD))?;
+        match scores.iter().all(|score| score.is_finite()) {
+            true => Ok(scores),
+            false => Err(ApiError::internal(
+                "a score is not finite: the model's weights are damaged",
+            )),
+        }
     }
 }
 

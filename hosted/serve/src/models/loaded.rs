@@ -16,6 +16,7 @@ use sluice::session::SessionError;
 use sluice::speculate::Drafter;
 use sluice::{Limits, Model, Team};
 use sluice_core::kernels::contract::CONTRACT_VERSION;
+use sluice_core::model::LongRope;
 use sluice_core::pooling::Pooling;
 use sluice_core::team::StopFlag;
 use sluice_text::grammar::Vocabulary;
@@ -211,6 +212,23 @@ impl Loaded {
                 "model {:?}: warning: a text may take all of -c {n_ctx}, but the model was trained on contexts of only \
                  {trained} tokens",
                 self.name
+            ));
+        }
+    }
+
+    /// Warns of options that have no effect on this model.
+    pub(super) fn say_without_effect(&self, options: &ModelsOptions, log: &crate::Log) {
+        let warn = |what: &str| log(&format!("model {:?}: warning: {what}", self.name));
+        if options.experts.is_some() && self.model.experts().is_none() {
+            warn("--expert-cache has no effect: it has no experts to keep on disk");
+        }
+        if options.limits.longrope != LongRope::ByLength && !self.model.weights().has_long() {
+            warn("--longrope has no effect: it has one set of rotary divisors");
+        }
+        let why_not = self.model.config().why_not_remove();
+        if let Some(reason) = why_not.filter(|_| options.context_shift) {
+            warn(&format!(
+                "--context-shift has no effect: it {reason}, and answers end when the context is full"
             ));
         }
     }

@@ -240,17 +240,7 @@ impl Models {
         let (log, model) = (self.log.clone(), name.clone());
         let log = move |text: &str| log(&format!("model {model:?}: {text}"));
         loaded.model().identify_when_idle(log);
-        if self.options.experts.is_some() && loaded.model().experts().is_none() {
-            (self.log)(&format!(
-                "model {name:?} has no experts to keep on disk: --expert-cache has no effect"
-            ));
-        }
-        let why_not = loaded.model().config().why_not_remove();
-        if let Some(reason) = why_not.filter(|_| self.options.context_shift) {
-            (self.log)(&format!(
-                "model {name:?} {reason}: --context-shift has no effect, and answers end when the context is full"
-            ));
-        }
+        loaded.say_without_effect(&self.options, &self.log);
         Ok(loaded)
     }
 

@@ -3,7 +3,8 @@
 use crate::adapters::{folder, with, write};
 use crate::client::{Running, TALE, options, receive};
 use core::time::Duration;
-use sluice_serve::Listen;
+use sluice_core::model::LongRope;
+use sluice_serve::{Listen, ServerConfig};
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::mpsc;
@@ -72,24 +73,38 @@ fn a_server_listens_at_several_addresses() {
     }
 }
 
-#[test]
-fn a_context_longer_than_the_model_knows_is_a_warning() {
+/// The first line about a model that contains `what`.
+fn said_at_the_start(mut options: ServerConfig, what: &str) -> String {
     let (told, said) = mpsc::channel();
     let told = Mutex::new(told);
-    let mut options = options();
-    options.models.limits.n_ctx = 1 << 16;
     options.log = Arc::new(move |line: &str| {
         let _sent = told.lock().unwrap().send(line.to_owned());
     });
     let _server = Running::start(options);
     loop {
         let line = said.recv_timeout(Duration::from_secs(60)).unwrap();
-        if line.contains("trained on contexts of only 1024 tokens") {
-            assert!(
-                line.contains("-c 65536") && line.contains("\"tale\""),
-                "{line}"
-            );
-            return;
+        if line.contains(what) {
+            return line;
         }
     }
+}
+
+#[test]
+fn a_context_longer_than_the_model_knows_is_a_warning() {
+    let mut options = options();
+    options.models.limits.n_ctx = 1 << 16;
+    let line = said_at_the_start(options, "trained on contexts of only 1024 tokens");
+    assert!(
+        line.contains("-c 65536") && line.contains("\"tale\""),
+        "{line}"
+    );
+}
+
+#[test]
+fn options_without_effect_on_a_model_are_warnings() {
+    let mut options = options();
+    options.models.limits.longrope = LongRope::Long;
+    let line = said_at_the_start(options, "--longrope");
+    let expected = "warning: --longrope has no effect: it has one set of rotary divisors";
+    assert_eq!(line, format!("model \"tale\": {expected}"));
 }

@@ -14,6 +14,7 @@
 //! # Ok(()) }
 //! ```
 
+mod biased;
 mod breakers;
 mod budget;
 mod error;
@@ -22,6 +23,7 @@ mod lazy;
 mod left;
 mod parameters;
 mod scan;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -29,60 +31,21 @@ pub use breakers::DrySequenceBreakers;
 pub use error::SamplingError;
 pub use guide::Helper;
 pub use parameters::{PARAMETERS, Parameter, Place, Setting, random_seed};
+pub use settings::SamplingSettings;
 
 use crate::assistant::{Dialect, Triggers};
 use crate::grammar::{Grammar, Vocabulary};
+use biased::Biased;
 use budget::Budget;
 use guide::Guide;
 use lazy::Lazy;
 use sluice::sequence::{ChoiceContext, ChoiceError, Choose, TokenReport};
 use sluice_core::sampler::{
-    Candidate, Candidates, LogitBias, LogitBiases, LogitsProcessor, Mirostat, SamplerChain,
-    SamplerConfig, TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
+    Candidate, Candidates, LogitBias, LogitsProcessor, Mirostat, SamplerChain, SamplerConfig,
+    TokenLogProbability, VocabMask, log_probability, top_log_probabilities,
 };
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::MutexGuard;
-
-/// Settings of a [`Sampler`]. The defaults are llama.cpp's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingSettings {
-    /// The samplers, their order and the seed.
-    pub config: SamplerConfig,
-    /// Added to the logits before anything else.
-    pub biases: Vec<LogitBias>,
-    /// Whether the frequency and presence penalties count tokens of the prompt, as llama.cpp's do, and not only those
-    /// that were written, as OpenAI's.
-    pub counts_prompt: bool,
-    /// Never choose a token that ends the text.
-    pub ignore_eos: bool,
-    /// Texts that interrupt repetitions for DRY.
-    pub dry_sequence_breakers: Vec<String>,
-    /// Whether to record the log-probability of each sampled token, and for how many of the most likely
-    /// tokens ([`Sampler::report`]).
-    pub n_probs: Option<usize>,
-    /// Whether these are the probabilities that tokens are drawn with, after all samplers but Mirostat; by default they
-    /// are the model's.
-    pub post_sampling: bool,
-}
-
-impl SamplingSettings {
-    /// llama.cpp's sequence breakers.
-    pub const DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-}
-
-impl Default for SamplingSettings {
-    fn default() -> Self {
-        Self {
-            config: SamplerConfig::DEFAULT,
-            biases: Vec::new(),
-            counts_prompt: true,
-            ignore_eos: false,
-            dry_sequence_breakers: Self::DRY_SEQUENCE_BREAKERS.map(String::from).into(),
-            n_probs: None,
-            post_sampling: false,
-        }
-    }
-}
 
 /// Samples the tokens of one text. After construction, sampling does not allocate (except for a
 /// grammar or a budget).
@@ -94,6 +57,7 @@ pub struct Sampler {
     /// The biases that always apply, followed by those that apply to the first `min_tokens` tokens.
     biases: Vec<LogitBias>,
     n_always: usize,
+    bad_words: Vec<Vec<u32>>,
     min_tokens: usize,
     /// Number of tokens of the text so far.
     n_taken: usize,
@@ -125,8 +89,9 @@ impl Sampler {
         let config = settings.config;
         let mirostat = SamplerChain::new(config)?.mirostat();
         let n_vocab = tokenizer.n_vocab();
-        if let Some(bias) = settings.biases.iter().find(|bias| bias.id >= n_vocab) {
-            let id = bias.id;
+        let biased = settings.biases.iter().map(|bias| bias.id);
+        let mut named = biased.chain(settings.bad_words.iter().flatten().copied());
+        if let Some(id) = named.find(|&id| id >= n_vocab) {
             return Err(SamplingError::UnknownToken { id, n_vocab });
         }
         let ends =
@@ -147,6 +112,7 @@ impl Sampler {
             mirostat,
             n_always: biases.len(),
             biases,
+            bad_words: settings.bad_words.clone(),
             min_tokens: 0,
             n_taken: 0,
             breakers,
@@ -288,8 +254,11 @@ impl Sampler {
         } else {
             self.n_always
         };
-        let biases = &self.biases[..n_biases];
-        let mut bias = LogitBiases(biases);
+        let mut bias = Biased {
+            biases: &self.biases[..n_biases],
+            bad_words: &self.bad_words,
+            written: &history[history.len().saturating_sub(self.n_taken)..],
+        };
         let mut mask = VocabMask { words: &[] };
         let is_awake = self.lazy.as_ref().is_none_or(Lazy::is_awake);
         let grammar = self.grammar.as_ref().filter(|_| is_awake);
@@ -305,8 +274,8 @@ impl Sampler {
             forced = None;
         }
         let has_mask = !mask.words.is_empty();
+        let first = usize::from(bias.is_neutral());
         let mut both: [&mut dyn LogitsProcessor; 2] = [&mut bias, &mut mask];
-        let first = usize::from(biases.is_empty());
         let end = if has_mask { 2 } else { 1 };
         let first = &mut both[first.min(end)..end];
         let token = match forced {

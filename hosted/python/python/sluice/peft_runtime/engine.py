@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from sluice import _client
+from sluice import _client, _logging
 from sluice._folder import as_gguf
 from sluice._native import Event, Tokenizer
 from sluice.peft_runtime import metrics
@@ -106,7 +106,7 @@ class InferenceEngine:
         self._tokenizer_threads = n_tokenizer_threads or _number("INFENG_TOK_THREADS")
         keeps = os.environ.get("INFENG_TOKEN_CACHE", "").lower() not in ("0", "false", "off", "no")
         self._tokenizer = Tokenizer(path) if keeps else Tokenizer(path, cache_bytes=0)
-        self._client = _client.Client(arguments, log)
+        self._client = _client.Client(arguments, _logging.log if log is None else log)
 
     def generate(self, batch: RequestBatch) -> list[str]:
         """Generates the continuation of each prompt, in the order of the requests.
