@@ -246,6 +246,10 @@ impl TextAnswer {
                     },
                 }
             }
+            Event::ReadAgain { choice, n_tokens } => {
+                running.texts[choice].clock.read_again(n_tokens);
+                return Ok(None);
+            }
             Event::EndToken {
                 choice,
                 token,
