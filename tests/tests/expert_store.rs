@@ -562,6 +562,35 @@ fn a_prompt_reads_each_expert_once_however_few_fit() {
     }
 }
 
+/// A submission and a wait, on average, also with the reads of guesses.
+#[test]
+fn reads_of_a_layer_take_at_most_two_calls() {
+    const N_LAYERS: u64 = 3;
+    let (folder, team) = (Folder::new(), team(2));
+    let path = many_experts(&folder);
+    for (share, prefetch) in [(25, true), (50, true), (50, false)] {
+        let options = ExpertOptions {
+            io: Some(ExpertIo::Uring),
+            prefetch,
+            ..ExpertOptions::new(cache(&path, share))
+        };
+        let model = match load(&path, &team, Some(options)) {
+            Err(LoadError::Experts(ExpertError::Device { reason, .. })) => {
+                return sluice_tests::skipped(&reason);
+            }
+            loaded => loaded.unwrap(),
+        };
+        let mut session = session(&model, &team);
+        for _ in 0..20 {
+            logits(&mut session, 1).unwrap();
+        }
+        let stats = model.experts().unwrap().stats();
+        let n_layers = 20 * u64::from(N_TOKENS) * N_LAYERS;
+        assert!(stats.enters > n_layers / 8, "{share}%: {stats:?}");
+        assert!(stats.enters <= 2 * n_layers, "{share}%: {stats:?}");
+    }
+}
+
 /// Bytes of address space of this process.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

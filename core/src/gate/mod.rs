@@ -71,6 +71,13 @@ impl Default for GateConfig {
     }
 }
 
+fn check_wall(wall: f32) -> Result<(), GateError> {
+    match wall >= 0.0 {
+        true => Ok(()),
+        false => Err(GateError::Wall),
+    }
+}
+
 /// A gate's decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
@@ -126,9 +133,7 @@ impl Gate {
         if config.l1_threshold.is_nan() {
             return Err(GateError::L1Threshold);
         }
-        if config.wall.is_nan() || config.wall < 0.0 {
-            return Err(GateError::Wall);
-        }
+        check_wall(config.wall)?;
         config.policy.check()?;
         Ok(Self {
             kernels,
@@ -192,6 +197,16 @@ impl Gate {
         };
         self.asked = 0;
         self.is_scored = false;
+    }
+
+    /// Sets [`GateConfig::wall`] from the next frame on.
+    ///
+    /// # Errors
+    /// [`GateError::Wall`]; nothing changes.
+    pub fn set_wall(&mut self, wall: f32) -> Result<(), GateError> {
+        check_wall(wall)?;
+        self.config.wall = wall;
+        Ok(())
     }
 
     /// How it decides.

@@ -385,3 +385,25 @@ fn frames_stay_in_place_whatever_is_pushed_or_dropped() {
 fn producer_meter<'r>(producer: &FrameProducer<'r>) -> &'r Meter {
     producer.meter()
 }
+
+/// Frames with and without a wall, in turn, share one state.
+#[test]
+fn a_wall_can_be_set_between_frames() {
+    for kernels in kernels() {
+        let (mut gate, mut expected) = (single(kernels), single(kernels));
+        for i in 0..40u8 {
+            let loud = [0.5, -0.25, 0.125, f32::from(i)];
+            let quiet = loud.map(|x| x * 1e-8);
+            gate.set_wall(1e-5).expect("in range");
+            let silent = gate.process(&quiet);
+            assert_eq!(silent.features, None);
+            gate.set_wall(0.0).expect("in range");
+            assert_eq!(gate.process(&loud), expected.process(&loud));
+            assert_eq!(gate.process(&quiet), expected.process(&quiet));
+        }
+        for wall in [f32::NAN, -1.0] {
+            assert_eq!(gate.set_wall(wall), Err(GateError::Wall));
+        }
+        assert_eq!(gate.config().wall, 0.0);
+    }
+}

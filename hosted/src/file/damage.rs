@@ -5,8 +5,8 @@ use super::{FileError, ModelFile};
 use sluice_core::gguf::source::{SourceError, TensorSource};
 use sluice_core::gguf::{Gguf, TensorInfo};
 use sluice_core::hash::Hash64;
-use sluice_core::kernels::WeightType;
 use sluice_core::kernels::blocks::dequantize_row;
+use sluice_core::kernels::{GgmlType, WeightType};
 use sluice_core::slc::Slc;
 use sluice_core::team::StopFlag;
 
@@ -55,8 +55,7 @@ fn not_finite(
                 return Ok(None);
             }
             source.read(tensor.offset + index * tensor.row_bytes(), &mut bytes)?;
-            dequantize_row(tensor.ty, &bytes, &mut row);
-            if row.iter().any(|x: &f32| !x.is_finite()) {
+            if !is_finite(tensor.ty, &bytes, &mut row) {
                 let name = tensor.name.escape_debug();
                 return Ok(Some(format!(
                     "row {index} of tensor {name} has a weight that is not a finite number"
@@ -67,8 +66,20 @@ fn not_finite(
     Ok(None)
 }
 
+/// Whether all numbers of a row are finite; `room` is as long as the row.
+fn is_finite(ty: GgmlType, row: &[u8], room: &mut [f32]) -> bool {
+    if ty == GgmlType::F64 {
+        let (numbers, _) = row.as_chunks();
+        return numbers.iter().all(|x| f64::from_le_bytes(*x).is_finite());
+    }
+    dequantize_row(ty, row, room);
+    room.iter().all(|x| x.is_finite())
+}
+
+/// Integers are always finite.
 fn has_weights(tensor: &TensorInfo<'_>) -> bool {
-    WeightType::from_ggml(tensor.ty).is_some() && tensor.len_bytes > 0
+    let has = tensor.ty == GgmlType::F64 || WeightType::from_ggml(tensor.ty).is_some();
+    has && tensor.len_bytes > 0
 }
 
 /// The first payload of `slc`, with the bytes `packed`, whose checksum is wrong. The whole file is read. `None`, too, if

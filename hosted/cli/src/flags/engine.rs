@@ -73,8 +73,8 @@ pub(crate) struct EngineArgs {
     pub(crate) gather_tables: bool,
     /// Check all weights before they are used
     ///
-    /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers. A draft model,
-    /// which cannot change an answer, is not checked.
+    /// Compares the checksums of a .slc file. A GGUF file has none; its weights have to be finite numbers. A draft model
+    /// is checked as well.
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(crate) check_tensors: bool,
     #[command(flatten)]
@@ -83,7 +83,23 @@ pub(crate) struct EngineArgs {
     pub(crate) experts: ExpertArgs,
 }
 
+/// How the file of a draft model is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftFile {
+    pub(crate) load_mode: LoadMode,
+    /// Whether all weights are checked first.
+    pub(crate) is_checked: bool,
+}
+
 impl EngineArgs {
+    /// How a draft model beside the model is opened.
+    pub(crate) fn draft_file(&self) -> DraftFile {
+        DraftFile {
+            load_mode: self.load_mode(),
+            is_checked: self.check_tensors,
+        }
+    }
+
     /// The types of keys and of values in the KV cache.
     pub(crate) const fn cache_types(&self) -> (KvType, KvType) {
         (self.cache_type_k, self.cache_type_v)

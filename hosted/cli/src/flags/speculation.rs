@@ -1,6 +1,6 @@
 //! `--spec-type` and related flags: speculation. Answers do not depend on it.
 
-use crate::flags::engine::kv_types;
+use crate::flags::engine::{DraftFile, kv_types};
 use crate::outcome::UsageError;
 use crate::ui::output::note;
 use crate::ui::progress::LoadBar;
@@ -155,12 +155,12 @@ impl SpeculationArgs {
     pub(crate) fn begin(
         &self,
         session: &mut Session,
-        load_mode: LoadMode,
+        file: DraftFile,
         limits: &Limits,
         stop: &StopFlag,
     ) -> anyhow::Result<bool> {
         let options = self.options()?;
-        let Some(mut setup) = options.setup(load_mode).map_err(usage)? else {
+        let Some(mut setup) = options.setup(file.load_mode).map_err(usage)? else {
             return Ok(true);
         };
         let model = session.model().clone();
@@ -182,6 +182,7 @@ impl SpeculationArgs {
         let load = LoadOptions {
             stop: Some(stop),
             progress: Some(&mut progress),
+            check_tensors: file.is_checked,
             ..LoadOptions::default()
         };
         let team = session.team().clone();

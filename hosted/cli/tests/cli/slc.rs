@@ -250,4 +250,40 @@ fn damaged_weights_are_found_with_check_tensors() {
         " has a weight that is not a finite number",
     ];
     fails(1, &["inspect", &gguf, "--check-tensors"], &parts);
+
+    // A draft model is checked as the model is; so are numbers of 64 bits, which no model is computed with.
+    let model = fixture("models/llama-F32.gguf");
+    for command in ["run -p a -n 1", "serve --port 0"] {
+        let command = command
+            .split(' ')
+            .chain(["--check-tensors", "-m", &model, "-md", &gguf]);
+        fails(1, &command.collect::<Vec<_>>(), &parts);
+    }
+    let wide = folder.path("wide.gguf");
+    let numbers = [1.0f64, f64::INFINITY].map(f64::to_le_bytes).concat();
+    fs::write(&wide, one_tensor(28, &numbers)).unwrap();
+    let parts = [
+        wide.as_str(),
+        "row 0 of tensor wide has a weight that is not",
+    ];
+    fails(1, &["inspect", &wide, "--check-tensors"], &parts);
+    let numbers = [1.0f64, 2.0].map(f64::to_le_bytes).concat();
+    fs::write(&wide, one_tensor(28, &numbers)).unwrap();
+    run_to(0, &["inspect", &wide, "--check-tensors"]);
+}
+
+/// A GGUF file with nothing but a tensor of a row of two numbers, of ggml's type `ty`.
+fn one_tensor(ty: u32, numbers: &[u8]) -> Vec<u8> {
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend([1u64, 0].map(u64::to_le_bytes).concat());
+    file.extend(4u64.to_le_bytes());
+    file.extend(b"wide");
+    file.extend(1u32.to_le_bytes());
+    file.extend(2u64.to_le_bytes());
+    file.extend(ty.to_le_bytes());
+    file.extend(0u64.to_le_bytes());
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.extend(numbers);
+    file
 }

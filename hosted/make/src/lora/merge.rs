@@ -176,9 +176,10 @@ impl<'m> MergePlan<'m> {
         let found = Mutex::new(Vec::new());
         let act = |place: StartPlace, (): &mut ()| {
             let merged = &self.tensors[place.tensor];
-            let product = product_at_start(self.source, &merged.info, &merged.added[place.change])?;
+            let added = &merged.added[place.change];
+            let product = product_at_start(self.source, &merged.info, added, stop)?;
             let mut found = found.lock().expect("no holder panics");
-            found.push((place, product));
+            found.extend(product.map(|product| (place, product)));
             Ok::<_, LoraError>(0)
         };
         let ended = share(&places, n_threads, stop, &mut |_| {}, act)?;

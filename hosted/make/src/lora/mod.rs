@@ -8,6 +8,7 @@
 
 mod added;
 mod blend;
+mod dominant;
 mod error;
 mod gguf_write;
 mod infq_write;

@@ -37,7 +37,7 @@ impl Gate {
         let frame_len: usize = frame_length(frame_size)?;
         let mut columns = Columns::with_capacity(array.len() / frame_len);
         let mut gate = self.0.lock(py)?;
-        by_parts(py, &mut *gate, array, frame_len, |gate, part, _| {
+        by_parts(py, &mut *gate, array, frame_len, |gate, part| {
             gate.process_all(part, frame_len, |_, _, decision| columns.add(&decision));
         })?;
         columns.into_arrays(py)
@@ -56,21 +56,20 @@ pub(super) fn frame_length(frame_size: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(whole("frame_size", frame_size, 1..=i32::MAX)?.unsigned_abs() as usize)
 }
 
-/// Passes the whole frames of an array to `work` in parts, each with the data after it, while other Python threads
-/// run. Ctrl-C stops it between two parts and leaves `state` unchanged.
+/// Passes the whole frames of an array to `work` in parts, while other Python threads run. Ctrl-C stops it between two parts and leaves `state` unchanged.
 pub(super) fn by_parts<S: Clone + Send>(
     py: Python<'_>,
     state: &mut S,
     array: &[f32],
     frame_len: usize,
-    mut work: impl FnMut(&mut S, &[f32], &[f32]) + Send,
+    mut work: impl FnMut(&mut S, &[f32]) + Send,
 ) -> PyResult<()> {
     let part_len = (PART / frame_len).max(1) * frame_len;
     let before = (array.len() > part_len).then(|| state.clone());
     let mut rest = array;
     loop {
         let (part, later) = rest.split_at(part_len.min(rest.len()));
-        computed(py, part.len(), || work(state, part, later));
+        computed(py, part.len(), || work(state, part));
         rest = later;
         let Some(before) = before.as_ref().filter(|_| !rest.is_empty()) else {
             return Ok(());

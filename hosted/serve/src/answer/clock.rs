@@ -1,6 +1,7 @@
 //! The timings of a choice while it is being generated.
 
 use crate::engine::Timings;
+use core::time::Duration;
 use std::time::Instant;
 
 /// Measures the times between the events of one choice.
@@ -12,6 +13,9 @@ pub(super) struct Clock {
     started: Option<Instant>,
     first: Option<Instant>,
     n_predicted: usize,
+    again_since: Option<Instant>,
+    /// Time of reading the text again.
+    again: Duration,
 }
 
 impl Clock {
@@ -23,6 +27,8 @@ impl Clock {
             started: None,
             first: None,
             n_predicted: 0,
+            again_since: None,
+            again: Duration::ZERO,
         }
     }
 
@@ -31,8 +37,16 @@ impl Clock {
         self.started = Some(Instant::now());
     }
 
+    /// The text is read again until the next token, `n_tokens` in all.
+    pub(super) fn read_again(&mut self, n_tokens: usize) {
+        self.n_prompt += n_tokens;
+        self.again_since = Some(Instant::now());
+    }
+
     pub(super) fn token(&mut self) {
         self.n_predicted += 1;
+        let since = self.again_since.take();
+        self.again += since.map_or(Duration::ZERO, |since| since.elapsed());
         self.first.get_or_insert_with(Instant::now);
     }
 
@@ -46,9 +60,9 @@ impl Clock {
         Timings {
             cached: self.cached,
             n_prompt: self.n_prompt.saturating_sub(self.cached),
-            prompt: first.duration_since(started),
+            prompt: first.duration_since(started) + self.again,
             n_predicted: self.n_predicted,
-            predict: first.elapsed(),
+            predict: first.elapsed().saturating_sub(self.again),
             queued: started.duration_since(self.arrived),
             // Values that only the engine knows are in the end event.
             ..Timings::default()

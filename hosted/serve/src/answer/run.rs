@@ -238,13 +238,16 @@ impl TextAnswer {
                 text.clock.token();
                 self.total.usage.n_predicted += 1;
                 let timings = self.times_pieces.then(|| text.clock.timings());
-                AnswerEvent::Piece {
-                    at: first + choice,
-                    piece: AnswerPiece {
-                        timings,
-                        ..text.piece(token, piece, report)
-                    },
-                }
+                let piece = AnswerPiece {
+                    timings,
+                    ..text.piece(token, piece, report)
+                };
+                let at = first + choice;
+                AnswerEvent::Piece { at, piece }
+            }
+            Event::ReadAgain { choice, n_tokens } => {
+                running.texts[choice].clock.read_again(n_tokens);
+                return Ok(None);
             }
             Event::EndToken {
                 choice,

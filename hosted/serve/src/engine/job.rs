@@ -147,6 +147,14 @@ pub enum Event {
         /// Its probability, if the sampler records it.
         report: Option<TokenReport>,
     },
+    /// The text of a choice is read again from its beginning, as a longrope model's is once it is long: what passes
+    /// until its next token is time of the prompt.
+    ReadAgain {
+        /// Index of the choice in [`Job::choices`].
+        choice: usize,
+        /// Tokens that were read before.
+        n_tokens: usize,
+    },
     /// The token that ends a choice and is not part of its text.
     EndToken {
         /// Index of the choice in [`Job::choices`].
@@ -208,13 +216,13 @@ impl Why {
 pub struct Timings {
     /// Tokens of the prompt found in the cache.
     pub cached: usize,
-    /// Tokens of the prompt that were read.
+    /// Tokens of the prompt that were read, and those of a text that were read again.
     pub n_prompt: usize,
-    /// Time from the beginning of reading to the first token.
+    /// Time from the beginning of reading to the first token, and that of reading again.
     pub prompt: Duration,
     /// Tokens written.
     pub n_predicted: usize,
-    /// Time from the first token to the last.
+    /// Time from the first token to the last, without that of reading again.
     pub predict: Duration,
     /// Time from arrival to the beginning of reading.
     pub queued: Duration,

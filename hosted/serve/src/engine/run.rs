@@ -24,6 +24,12 @@ pub(super) struct Run {
     began: Instant,
     first_token: Option<Instant>,
     last_token: Instant,
+    /// Whether the last step chose a token.
+    has_new: bool,
+    /// Since when its text is read again.
+    again_since: Option<Instant>,
+    /// Time of reading it again, so far.
+    again: Duration,
     timings: Timings,
     /// The last turn in which it could take part.
     last_turn: u64,
@@ -45,6 +51,9 @@ impl Run {
             began: now,
             first_token: None,
             last_token: now,
+            has_new: false,
+            again_since: None,
+            again: Duration::ZERO,
             timings,
             last_turn: 0,
             end: None,
@@ -194,6 +203,7 @@ impl Run {
         if is_first {
             self.timings.n_prompt = self.request().prompt.len() - self.timings.cached;
         }
+        self.end_again();
         let event = if is_hidden {
             Event::EndToken {
                 choice,
@@ -215,6 +225,7 @@ impl Run {
         };
         self.request().send(event);
         let now = Instant::now();
+        self.has_new = true;
         if is_first {
             entry.metrics().first_token(now - self.request().arrived);
         } else if !is_hidden {
@@ -237,12 +248,34 @@ impl Run {
         }
         self.timings.n_predicted += 1;
         (self.timings.n_drafted, self.timings.n_accepted) = self.text.sequence().drafts();
-        self.timings.predict = self.first_token.map_or(Duration::ZERO, |first| now - first);
+        let since_first = self.first_token.map_or(Duration::ZERO, |first| now - first);
+        self.timings.predict = since_first.saturating_sub(self.again);
         self.last_token = now;
     }
 
-    /// Ends it if sampling failed, or if its prompt was only to be read.
+    /// After a step: if it chose a token, and more than that is to be read next, the text is read again.
+    fn begin_again(&mut self) {
+        let has_new = core::mem::take(&mut self.has_new);
+        let n_tokens = self.text.n_queued().saturating_sub(1);
+        if has_new && n_tokens > 0 {
+            self.again_since = Some(Instant::now());
+            self.timings.n_prompt += n_tokens;
+            let choice = self.choice;
+            self.request().send(Event::ReadAgain { choice, n_tokens });
+        }
+    }
+
+    /// The next token is chosen: a text that was read again has been read.
+    fn end_again(&mut self) {
+        let time = self.again_since.take().map(|since| since.elapsed());
+        let time = time.unwrap_or_default();
+        self.again += time;
+        self.timings.prompt += time;
+    }
+
+    /// After a step: ends it if sampling failed, or if its prompt was only to be read.
     pub(super) fn check(&mut self) {
+        self.begin_again();
         if let Some(error) = self.text.sequence_mut().failure() {
             self.end(Why::failed(&error));
         } else if self.end.is_none() && self.text.n_queued() == 0 {

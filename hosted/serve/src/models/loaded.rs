@@ -112,8 +112,13 @@ impl Loaded {
             Some(all) => all.limits(&opened, limits),
             None => limits,
         };
+        let load = LoadOptions {
+            stop: Some(stop),
+            check_tensors: options.check_tensors,
+            ..LoadOptions::default()
+        };
         let drafter = match &speculation {
-            Some(all) => draft(all, &model, team, &limits, stop)?,
+            Some(all) => draft(all, &model, team, &limits, load)?,
             None => None,
         };
         let added = engine.add(ModelOptions {
@@ -302,12 +307,8 @@ fn draft(
     target: &Model,
     team: &Team,
     limits: &Limits,
-    stop: &StopFlag,
+    load: LoadOptions<'_>,
 ) -> Result<Option<Box<dyn Drafter>>, LoadFailure> {
-    let load = LoadOptions {
-        stop: Some(stop),
-        ..LoadOptions::default()
-    };
     let path = speculation
         .draft
         .as_ref()

@@ -11,7 +11,7 @@ use sluice::{Limits, Model, Team};
 use sluice_core::sampler::SamplerConfig;
 use sluice_serve::engine::{
     CacheDomain, Choice, EngineHandle, EngineOptions, Event, Job, JobError, ModelId, ModelOptions,
-    Share, Stops, Why,
+    Share, Stops, Timings, Why,
 };
 use sluice_serve::metrics::Metrics;
 use sluice_text::sampling::{Sampler, SamplingSettings};
@@ -334,6 +334,7 @@ pub(crate) struct Answer {
     pub(crate) cached: usize,
     pub(crate) slot: u32,
     pub(crate) n_preempted: usize,
+    pub(crate) timings: Timings,
     pub(crate) why: Option<Why>,
 }
 
@@ -352,7 +353,10 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
     for event in all.flatten() {
         match event {
             Event::Started { cached, slot } => (started, first_slot) = (cached, slot),
-            Event::Moved { .. } | Event::Progress { .. } | Event::EndToken { .. } => {}
+            Event::Moved { .. }
+            | Event::Progress { .. }
+            | Event::ReadAgain { .. }
+            | Event::EndToken { .. } => {}
             Event::Token {
                 choice,
                 token,
@@ -379,6 +383,7 @@ pub(crate) fn collect(mut events: mpsc::Receiver<Vec<Event>>) -> Vec<Answer> {
                 answers.resize_with(answers.len().max(choice + 1), Answer::default);
                 answers[choice].why = Some(why);
                 answers[choice].n_preempted = timings.n_preempted;
+                answers[choice].timings = timings;
             }
         }
     }

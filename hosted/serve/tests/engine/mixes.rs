@@ -48,6 +48,23 @@ fn mixes_of_longrope() {
 }
 
 #[test]
+fn reading_again_is_time_of_the_prompt() {
+    let setup = Setup {
+        drafts: None,
+        ..Setup::new(&longrope(130))
+    };
+    let ask = |n_prompt| Ask {
+        uses_cache: false,
+        ..Ask::tokens(&setup, 5, n_prompt, 30)
+    };
+    let passes = setup.answer(&ask(120));
+    assert!(passes.tokens.len() > 11, "{passes:?}");
+    assert_eq!(passes.timings.n_prompt, 120 + 130);
+    assert_eq!(passes.timings.n_predicted, passes.tokens.len());
+    assert_eq!(setup.answer(&ask(140)).timings.n_prompt, 140);
+}
+
+#[test]
 fn mixes_of_latent_attention() {
     mixes(&tiny("deepseek2"), 6);
 }

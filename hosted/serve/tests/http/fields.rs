@@ -99,6 +99,37 @@ fn the_token_that_ends_a_text_has_a_probability() {
 }
 
 #[test]
+fn the_token_that_ends_a_text_is_not_counted_whatever_it_releases() {
+    let server = Running::start(options());
+    // The token for the end comes after "Once", which a stop text may begin with.
+    let mut asked = ask(
+        &json!({"prompt": "Tell: ", "grammar": "root ::= \"Once\" | \"Once more\"",
+        "logit_bias": [["<|endoftext|>", 100]], "stream_options": {"include_usage": true}}),
+    );
+    let mut counts = Vec::new();
+    for stop in [json!([]), json!(["Once m"])] {
+        asked["stop"] = stop;
+        let native = good(&server.post("/completion", &asked));
+        assert_eq!(
+            (&native["content"], &native["stop_type"]),
+            (&json!("Once"), &json!("eos"))
+        );
+        counts.push(native["tokens_predicted"].clone());
+        counts.push(native["timings"]["predicted_n"].clone());
+        let whole = good(&server.post("/v1/completions", &asked));
+        assert_eq!(whole["choices"][0]["text"], "Once");
+        counts.push(whole["usage"]["completion_tokens"].clone());
+        asked["stream"] = true.into();
+        let chunks = server.post("/v1/completions", &asked).chunks();
+        let last = chunks.last().unwrap();
+        counts.push(last["usage"]["completion_tokens"].clone());
+        asked["stream"] = false.into();
+    }
+    let tokens = good(&server.post("/tokenize", &json!({"content": "Once"})))["tokens"].clone();
+    assert_eq!(counts, vec![json!(tokens.as_array().unwrap().len()); 8]);
+}
+
+#[test]
 fn fields_that_would_change_the_answer_are_refused() {
     let server = Running::start(options());
     for (fields, param) in [

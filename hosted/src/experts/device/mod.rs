@@ -51,8 +51,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Takes up a read. Not called by two threads at once; never waits for a read.
     fn start(&self, read: Read);
 
-    /// Begins with all that was taken up.
+    /// Begins with all that was taken up; from within [`Completions::completed`], by the time that the completions at hand
+    /// are reported.
     fn flush(&self);
+
+    /// Calls of `io_uring_enter` so far; 0 for other ways to read.
+    fn n_enters(&self) -> u64 {
+        0
+    }
 
     /// Waits for all reads under way. Afterwards no read is started or reported.
     fn close(&self);

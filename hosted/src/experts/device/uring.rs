@@ -3,7 +3,7 @@
 //! Source: Jens Axboe, "Efficient IO with io_uring"; io_uring_setup(2), io_uring_enter(2), io_uring_register(2).
 
 use super::{Completions, Device, DeviceSetup, Read, stay_on};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use io_uring::types::{Fixed, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
@@ -27,6 +27,8 @@ struct Shared {
     buffers: Vec<(usize, usize)>,
     /// Reads that are started and not reported.
     n_reading: AtomicUsize,
+    /// Calls of `io_uring_enter` so far.
+    n_enters: AtomicU64,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
     /// Kept open as long as the ring uses them.
@@ -118,6 +120,7 @@ impl Uring {
             ring,
             buffers,
             n_reading: AtomicUsize::new(0),
+            n_enters: AtomicU64::new(0),
             queue: Mutex::default(),
             is_ending: AtomicBool::new(false),
             _files: setup.files,
@@ -169,7 +172,20 @@ impl Device for Uring {
     }
 
     fn flush(&self) {
-        self.shared.submit(&mut self.shared.lock());
+        let mut queue = self.shared.lock();
+        let own = std::thread::current().id();
+        // What the waiting thread itself starts goes out with its next call.
+        if queue
+            .waiter
+            .as_ref()
+            .is_none_or(|waiter| waiter.id() != own)
+        {
+            self.shared.submit(&mut queue);
+        }
+    }
+
+    fn n_enters(&self) -> u64 {
+        self.shared.n_enters.load(Ordering::Relaxed)
     }
 
     fn close(&self) {
@@ -216,12 +232,11 @@ impl Shared {
     /// Hands the kernel what is in the ring. What it has no room for now (EAGAIN, EBUSY) stays there for the waiting
     /// thread's next call; after any other error the entries are refused.
     fn submit(&self, queue: &mut Queue) {
+        self.note_taken(queue);
         while queue.errno.is_none() && !queue.waiting.is_empty() {
+            self.n_enters.fetch_add(1, Ordering::Relaxed);
             let result = self.ring.submitter().submit();
-            // SAFETY: the lock is held, so this is the only use.
-            let n_left = unsafe { self.ring.submission_shared() }.len();
-            let n_taken = queue.waiting.len().saturating_sub(n_left);
-            queue.waiting.drain(..n_taken);
+            self.note_taken(queue);
             match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
                 Ok(_) | Err(libc::EINTR) => {}
                 Err(libc::EAGAIN | libc::EBUSY) => return,
@@ -230,21 +245,29 @@ impl Shared {
         }
     }
 
+    /// Entries that the kernel has taken no longer wait.
+    fn note_taken(&self, queue: &mut Queue) {
+        // SAFETY: the lock is held, so this is the only use.
+        let n_left = unsafe { self.ring.submission_shared() }.len();
+        let n_taken = queue.waiting.len().saturating_sub(n_left);
+        queue.waiting.drain(..n_taken);
+    }
+
     /// Reports reads as they are done, until the end is requested and the kernel no longer writes to memory.
     fn wait(&self, completions: &dyn Completions) {
         self.lock().waiter = Some(std::thread::current());
         loop {
-            let mut pause = completions.tick().max(RETRY);
+            let pause = completions.tick().max(RETRY);
             let is_ending = self.is_ending.load(Ordering::SeqCst);
             let mut queue = self.lock();
-            self.submit(&mut queue);
-            if is_ending && !queue.waiting.is_empty() {
-                queue.refuse(libc::ECANCELED);
+            self.note_taken(&mut queue);
+            if is_ending {
+                self.submit(&mut queue);
+                if !queue.waiting.is_empty() {
+                    queue.refuse(libc::ECANCELED);
+                }
             }
-            if !queue.waiting.is_empty() {
-                pause = RETRY;
-            }
-            let errno = queue.errno;
+            let (n_waiting, errno) = (queue.waiting.len(), queue.errno);
             let refused = core::mem::take(&mut queue.refused);
             drop(queue);
             for token in refused {
@@ -254,13 +277,25 @@ impl Shared {
             match (self.n_reading.load(Ordering::SeqCst), errno) {
                 (0, _) if is_ending => return,
                 (0, Some(_)) => std::thread::park_timeout(pause),
-                (_, Some(_)) => self.wait_for_one(RETRY),
-                (_, None) => self.wait_for_one(pause),
+                (_, Some(_)) => self.wait_for_one(0, RETRY),
+                (_, None) => self.wait_for_one(n_waiting, pause),
             }
-            // SAFETY: this thread alone takes completions.
-            while let Some(done) = unsafe { self.ring.completion_shared() }.next() {
-                let result = usize::try_from(done.result()).map_err(|_| -done.result());
-                self.report(completions, done.user_data(), result);
+            self.take_completions(completions);
+        }
+    }
+
+    fn take_completions(&self, completions: &dyn Completions) {
+        loop {
+            // SAFETY: the waiting thread alone takes completions.
+            let Some(done) = unsafe { self.ring.completion_shared() }.next() else {
+                return;
+            };
+            let result = usize::try_from(done.result()).map_err(|_| -done.result());
+            self.report(completions, done.user_data(), result);
+            // SAFETY: as above.
+            if !unsafe { self.ring.completion_shared() }.is_empty() {
+                // The drive is not idle while the rest is dealt with.
+                self.submit(&mut self.lock());
             }
         }
     }
@@ -273,8 +308,8 @@ impl Shared {
         }
     }
 
-    /// Waits for a completion, at most for `pause_max`. Unlike the methods of [`io_uring::Submitter`], it submits nothing.
-    fn wait_for_one(&self, pause_max: Duration) {
+    /// Submits the `n_waiting` entries in the ring, and waits for a completion, at most for `pause_max`: one call.
+    fn wait_for_one(&self, n_waiting: usize, pause_max: Duration) {
         let pause = Timespec::from(pause_max);
         let args = WaitArgs {
             sigmask: 0,
@@ -283,18 +318,26 @@ impl Shared {
             pause: &raw const pause,
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        let submitter = self.ring.submitter();
+        let (submitter, n) = (self.ring.submitter(), u32::try_from(n_waiting));
+        self.n_enters.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the arguments have the layout of EXT_ARG, which `probe` has asked for; they outlive the call.
-        let waited = unsafe { submitter.enter(0, 1, flags.bits(), Some(&args)) };
-        match waited.map_err(|error| error.raw_os_error()) {
+        let waited = unsafe { submitter.enter(n.unwrap_or(0), 1, flags.bits(), Some(&args)) };
+        let errno = match waited.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
             // A timeout and a signal are reasons to look again.
-            Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
-            // Completions come without this call, too.
-            Err(_) => std::thread::park_timeout(match self.n_reading.load(Ordering::SeqCst) {
-                0 => pause_max,
-                _ => RETRY,
-            }),
+            Ok(_) | Err(libc::ETIME | libc::EINTR) => return,
+            Err(errno) => errno,
+        };
+        let mut queue = self.lock();
+        self.note_taken(&mut queue);
+        if n_waiting > 0 && !matches!(errno, libc::EAGAIN | libc::EBUSY) {
+            queue.refuse(errno);
         }
+        drop(queue);
+        // Completions come without this call, too.
+        std::thread::park_timeout(match self.n_reading.load(Ordering::SeqCst) {
+            0 => pause_max,
+            _ => RETRY,
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 //! ([`Governor`]).
 #![forbid(unsafe_code)]
 
-use super::governor::{GUESS_MAX, Governor};
+use super::governor::{GUESS_MAX, Governor, Reason};
 use super::slots::Progress;
 use super::{Shared, State};
 use sluice_core::engine::ExpertPart;
@@ -111,12 +111,17 @@ impl Shared {
             && state.ahead.n_reading < N_READING_MAX
             && state.guessed.len() < state.ahead.n_guesses
         {
-            let Some((id, place)) = self.next_guess(state) else {
+            let Some((index, reason)) = self.next_guess(state) else {
                 return;
             };
+            // Without a slot, neither the guess nor a trial is used up.
             let Some(slot) = self.spare_room(state) else {
                 return;
             };
+            let Some((id, _, place)) = state.ahead.queue.remove(index) else {
+                return state.free.push(slot);
+            };
+            state.ahead.governor.spend(reason);
             self.slots.take(slot, id);
             state.info[slot].guess = Some(place);
             state.guessed.push(slot);
@@ -130,16 +135,16 @@ impl Shared {
         }
     }
 
-    /// The first guess that pays. Guesses that do not pay stay queued until it is known whether they came true.
-    fn next_guess(&self, state: &mut State) -> Option<(u32, u8)> {
-        let (now, ahead) = (Instant::now(), &mut state.ahead);
-        let governor = &mut ahead.governor;
-        let pays = |&(id, layer, place): &(u32, usize, u8)| {
-            self.slots.of(id).is_none() && governor.admits(layer, place, now)
-        };
-        let index = ahead.queue.iter().position(pays)?;
-        let (id, _, place) = ahead.queue.remove(index)?;
-        Some((id, place))
+    /// The place in the queue of the first guess that is to be read, and why. Guesses that do not pay stay queued until
+    /// it is known whether they came true.
+    fn next_guess(&self, state: &State) -> Option<(usize, Reason)> {
+        let (now, ahead) = (Instant::now(), &state.ahead);
+        let mut guesses = ahead.queue.iter().enumerate();
+        guesses.find_map(|(index, &(id, layer, place))| {
+            let is_known = self.slots.of(id).is_some();
+            let reason = ahead.governor.admits(layer, place, now);
+            reason.filter(|_| !is_known).map(|reason| (index, reason))
+        })
     }
 
     /// A layer is at work, or a step has ended (`layer` is `None` then): experts guessed for it in vain are

@@ -111,27 +111,39 @@ impl Governor {
         }
     }
 
-    /// Whether a guess is to be read now.
-    pub(super) fn admits(&mut self, layer: usize, place: u8, now: Instant) -> bool {
+    /// Why a guess is to be read now, if it is. What that uses up is given to [`Self::spend`] when it is read.
+    pub(super) fn admits(&self, layer: usize, place: u8, now: Instant) -> Option<Reason> {
         let odds = self.odds(layer, place);
         let idle = self
             .idle_since
             .map_or(0.0, |since| (now - since).as_secs_f32());
         let late = self.read - (self.gap - idle).max(0.0);
         let pays = (2.0 * odds - 1.0) * self.read >= self.waiting * late.max(0.0);
-        if pays {
-            return true;
+        match pays {
+            true => Some(Reason::Pays),
+            false if self.n_trials > 0 => Some(Reason::Trial),
+            false => (self.n_awaited >= PROBE).then_some(Reason::Probe),
         }
-        if self.n_trials > 0 {
-            self.n_trials -= 1;
-            return true;
-        }
-        let is_probe = self.n_awaited >= PROBE;
-        if is_probe {
-            self.n_awaited = 0;
-        }
-        is_probe
     }
+
+    /// A guess is read.
+    pub(super) const fn spend(&mut self, reason: Reason) {
+        match reason {
+            Reason::Pays => {}
+            Reason::Trial => self.n_trials = self.n_trials.saturating_sub(1),
+            Reason::Probe => self.n_awaited = 0,
+        }
+    }
+}
+
+/// Why a guess is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Pays,
+    /// To measure the time of a read.
+    Trial,
+    /// To measure its current time.
+    Probe,
 }
 
 /// The share of guesses of a kind that came true.
@@ -162,6 +174,7 @@ fn follow(figure: &mut f32, seen: f32) {
 mod tests {
     use super::*;
 
+    const PAYS: Option<Reason> = Some(Reason::Pays);
     const MS: Duration = Duration::from_millis(1);
 
     /// One that has tried enough, and whose reads take 2 ms.
@@ -180,23 +193,23 @@ mod tests {
         for i in 0..20 {
             governor.note(0, 3, i % 8 != 0);
         }
-        assert!(!governor.admits(0, 3, now));
+        assert_eq!(governor.admits(0, 3, now), None);
         // Half of the read fits the gap: odds of 0.75 and more pay.
         governor.gap = 0.001;
-        assert!(governor.admits(0, 3, now));
-        assert!(governor.admits(1, 2, now));
+        assert_eq!(governor.admits(0, 3, now), PAYS);
+        assert_eq!(governor.admits(1, 2, now), PAYS);
         governor.places[2].of = 0.7;
-        assert!(!governor.admits(1, 2, now));
+        assert_eq!(governor.admits(1, 2, now), None);
         // Most of the gap is over.
         governor.is_idle(now);
-        assert!(!governor.admits(1, 2, now + MS));
+        assert_eq!(governor.admits(1, 2, now + MS), None);
         // Where layers seldom wait, a late guess seldom matters.
         governor.waiting = 0.1;
-        assert!(governor.admits(1, 2, now + MS));
+        assert_eq!(governor.admits(1, 2, now + MS), PAYS);
         // Guesses that rather fail than come true never pay.
         governor.waiting = 0.0;
         governor.places[2].of = 0.49;
-        assert!(!governor.admits(1, 2, now));
+        assert_eq!(governor.admits(1, 2, now), None);
     }
 
     #[test]
@@ -207,8 +220,8 @@ mod tests {
             governor.note(i % 2, 0, i % 2 == 0);
         }
         let now = Instant::now();
-        assert!(governor.admits(0, 0, now));
-        assert!(!governor.admits(1, 0, now));
+        assert_eq!(governor.admits(0, 0, now), PAYS);
+        assert_eq!(governor.admits(1, 0, now), None);
     }
 
     #[test]
@@ -217,15 +230,23 @@ mod tests {
         governor.has_read(2 * MS, true);
         governor.places = [Share { of: 0.0, n: 9.0 }; GUESS_MAX];
         let now = Instant::now();
-        let n = (0..1000).filter(|_| governor.admits(0, 0, now)).count();
+        let mut read = || {
+            let reason = governor.admits(0, 0, now);
+            reason.inspect(|reason| governor.spend(*reason))
+        };
+        let n = (0..1000).filter(|_| read() == Some(Reason::Trial)).count();
         assert_eq!(n, N_TRIALS as usize);
+        assert_eq!(read(), None);
         for _ in 0..PROBE {
             governor.has_to_read();
         }
-        assert_eq!(
-            [(); 3].map(|()| governor.admits(0, 0, now)),
-            [true, false, false]
-        );
+        // A guess without a slot is not read, and so it is not the probe.
+        assert_eq!(governor.admits(0, 0, now), Some(Reason::Probe));
+        let mut read = || {
+            let reason = governor.admits(0, 0, now);
+            reason.inspect(|reason| governor.spend(*reason))
+        };
+        assert_eq!([read(), read()], [Some(Reason::Probe), None]);
     }
 
     #[test]

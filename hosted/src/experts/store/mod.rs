@@ -171,6 +171,11 @@ impl ExpertStore {
         ExpertStats {
             stall: Duration::from_nanos(self.shared.stall_ns.load(Ordering::Relaxed)),
             n_reading: state.flights.len(),
+            enters: self
+                .shared
+                .device
+                .get()
+                .map_or(0, |device| device.n_enters()),
             ..state.stats
         }
     }

@@ -36,6 +36,8 @@ pub struct ExpertStats {
     pub failures: u64,
     /// Reads under way.
     pub n_reading: usize,
+    /// Calls of `io_uring_enter`; 0 for other ways to read.
+    pub enters: u64,
     /// Time that workers waited for experts, summed over all workers.
     pub stall: Duration,
     /// Time of the reads that a layer waited for, summed.
@@ -74,6 +76,7 @@ impl ExpertStats {
             guessed_bytes: self.guessed_bytes - before.guessed_bytes,
             retries: self.retries - before.retries,
             failures: self.failures - before.failures,
+            enters: self.enters - before.enters,
             stall: self.stall - before.stall,
             read_time: self.read_time - before.read_time,
             read_times,

@@ -6,6 +6,7 @@
 
 use super::args::{BenchArgs, Format};
 use super::in_turn::percentile;
+use crate::flags::engine::DraftFile;
 use crate::flags::open::load;
 use crate::outcome::{Ending, UsageError};
 use crate::ui::input;
@@ -146,10 +147,11 @@ pub(super) fn bench(args: &BenchArgs, texts: &[Script]) -> anyhow::Result<Ending
         let mut plain = model.session_on(&team, limits)?;
         let limits = args.speculation.limits(&opened, limits)?;
         let mut drafting = model.session_on(&team, limits)?;
-        if !args
-            .speculation
-            .begin(&mut drafting, args.mode(), &limits, stop)?
-        {
+        let file = DraftFile {
+            load_mode: args.mode(),
+            is_checked: false,
+        };
+        if !args.speculation.begin(&mut drafting, file, &limits, stop)? {
             return Ok(Ending::Interrupted);
         }
         for session in [&mut plain, &mut drafting] {

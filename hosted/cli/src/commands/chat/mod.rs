@@ -170,7 +170,7 @@ pub(super) fn chat(args: &ChatArgs) -> anyhow::Result<Ending> {
     session.set_stop(stop);
     if !args
         .speculation
-        .begin(&mut session, args.engine.load_mode(), &limits, stop)?
+        .begin(&mut session, args.engine.draft_file(), &limits, stop)?
     {
         return Ok(Ending::Interrupted);
     }

@@ -62,7 +62,7 @@ pub(super) fn run(args: &RunArgs, path: &Path) -> anyhow::Result<Ending> {
     session.set_stop(stop);
     if !args
         .speculation
-        .begin(&mut session, args.engine.load_mode(), &limits, stop)?
+        .begin(&mut session, args.engine.draft_file(), &limits, stop)?
     {
         return Ok(Ending::Interrupted);
     }

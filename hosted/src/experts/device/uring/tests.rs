@@ -4,6 +4,7 @@ use super::super::{DIRECT_ALIGN, open_file};
 use super::*;
 use crate::host::memory::AlignedMemory;
 use core::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 /// A read's token and result.
@@ -80,7 +81,7 @@ fn device(memory: &mut AlignedMemory) -> (Box<dyn Device>, Receiver<Done>) {
     (device_for(memory, sent), receiver)
 }
 
-fn device_for(memory: &mut AlignedMemory, completions: Arc<Sent>) -> Box<dyn Device> {
+fn device_for(memory: &mut AlignedMemory, completions: Arc<dyn Completions>) -> Box<dyn Device> {
     let setup = DeviceSetup {
         files: vec![
             open_file(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref()).unwrap(),
@@ -203,7 +204,7 @@ fn a_ring_that_takes_nothing_any_more_keeps_no_thread_awake() {
         fail_with(libc::EIO);
         let (sender, results) = channel();
         let sent = Sent::new(sender, Duration::from_secs(100));
-        let device = device_for(&mut memory, Arc::clone(&sent));
+        let device = device_for(&mut memory, sent.clone());
         let begun = std::time::Instant::now();
         for token in 0..2 {
             device.start(Read {
@@ -225,4 +226,61 @@ fn a_ring_that_takes_nothing_any_more_keeps_no_thread_awake() {
     };
     let n_ticks = std::thread::spawn(test).join().unwrap();
     assert!(n_ticks < 50, "{n_ticks}");
+}
+
+/// Reads the same block again as long as some are left.
+struct Chain {
+    device: OnceLock<Box<dyn Device>>,
+    read: Mutex<Read>,
+    n_left: AtomicUsize,
+    is_done: Mutex<Sender<()>>,
+}
+
+impl Completions for Chain {
+    fn completed(&self, _: u32, result: Result<usize, i32>) {
+        result.unwrap();
+        if self.n_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            return self.is_done.lock().unwrap().send(()).unwrap();
+        }
+        let device = self.device.get().unwrap();
+        device.start(*self.read.lock().unwrap());
+        device.flush();
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_secs(100)
+    }
+}
+
+#[test]
+fn reads_that_a_completion_starts_take_no_call_of_their_own() {
+    const N: usize = 100;
+    if !is_possible() {
+        return;
+    }
+    let mut memory = AlignedMemory::zeroed(DIRECT_ALIGN).unwrap();
+    let into = NonNull::from(&mut *memory).cast();
+    let read = Read {
+        token: 0,
+        file: 0,
+        offset: 0,
+        into,
+        len: DIRECT_ALIGN,
+    };
+    let (is_done, done) = channel();
+    let chain = Arc::new(Chain {
+        device: OnceLock::new(),
+        read: Mutex::new(read),
+        n_left: AtomicUsize::new(N),
+        is_done: Mutex::new(is_done),
+    });
+    let device = device_for(&mut memory, chain.clone());
+    let device = chain.device.get_or_init(|| device);
+    device.start(read);
+    device.flush();
+    done.recv_timeout(Duration::from_secs(50)).unwrap();
+    device.close();
+    // A wait for each read, the first submission, the wait for the end, and its submission.
+    let n = device.n_enters();
+    assert!(n <= N as u64 + 4, "{n}");
 }
