@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod constraints;
 mod convert;
+mod convert_class;
 mod convert_positions;
 mod convert_says;
 mod convert_tiktoken;
