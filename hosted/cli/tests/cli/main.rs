@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod chat_parts;
 mod constraints;
 mod convert;
 mod convert_class;
