@@ -2,35 +2,41 @@
 //!
 //! A number before a letter has no boundary at its end, and is left to the next expression.
 
-use super::classes::is_letter_or_mark;
-use super::split::{group_len, prefix_len};
+use super::classes::{is_in, is_letter_or_mark};
 
 /// The first of two rules. The groups after the first stay together here.
 pub(super) fn heads(text: &str) -> usize {
-    let mut at = 0;
-    while let Some(next) = text[at..].find(is_decimal) {
-        at += next;
-        let end = at + prefix_len(&text[at..], is_decimal);
-        if text[end..].starts_with(is_of_word) {
-            at = end;
-            continue;
+    let (mut start, mut n_digits) = (0, 0);
+    let end = text.char_indices().find(|&(at, c)| {
+        if is_decimal(c) {
+            start = if n_digits == 0 { at } else { start };
+            n_digits += 1;
+            return false;
         }
-        let number = &text[at..end];
-        return match (at, number.chars().count() % 3) {
-            (0, 0) => end,
-            (0, head) => group_len(number, head, is_decimal),
-            _ => at,
-        };
+        let ends_number = n_digits > 0 && !(is_letter_or_mark(c) || is_in(&OF_WORDS, c));
+        n_digits = if ends_number { n_digits } else { 0 };
+        ends_number
+    });
+    let end = end.map_or(text.len(), |(at, _)| at);
+    match (n_digits, n_digits % 3) {
+        (0, _) => text.len(),
+        _ if start > 0 => start,
+        (_, 0) => end,
+        (_, head) => place_of(text, head),
     }
-    text.len()
 }
 
 /// The second: only whole numbers end with a digit.
 pub(super) fn groups(text: &str) -> usize {
-    match text.ends_with(is_decimal) {
-        true => group_len(text, 3, is_decimal),
-        false => text.len(),
+    match text.chars().next_back() {
+        Some(c) if is_decimal(c) => place_of(text, 3),
+        _ => text.len(),
     }
+}
+
+/// Where the `n`th character begins.
+fn place_of(text: &str, n: usize) -> usize {
+    text.char_indices().nth(n).map_or(text.len(), |(at, _)| at)
 }
 
 /// General category Nd.
@@ -40,12 +46,16 @@ fn is_decimal(c: char) -> bool {
     at > 0 && code - ZEROS[at - 1] < 10
 }
 
-/// What `\b` takes for a part of a word, as Oniguruma has it.
-fn is_of_word(c: char) -> bool {
-    const OTHERS: &str =
-        "_\u{203f}\u{2040}\u{2054}\u{fe33}\u{fe34}\u{fe4d}\u{fe4e}\u{fe4f}\u{ff3f}²³¹¼½¾";
-    is_letter_or_mark(c) || c.is_alphabetic() || OTHERS.contains(c)
-}
+/// What `\b` takes for a part of a word in addition to letters, marks and digits, as Oniguruma has it: connecting
+/// punctuation, numbers that are letters, circled letters, and six numbers of Latin 1.
+#[rustfmt::skip]
+static OF_WORDS: [(u32, u32); 24] = [
+    (0x5f, 0x5f), (0xb2, 0xb3), (0xb9, 0xb9), (0xbc, 0xbe), (0x16ee, 0x16f0), (0x203f, 0x2040), (0x2054, 0x2054),
+    (0x2160, 0x2188), (0x24b6, 0x24e9), (0x3007, 0x3007), (0x3021, 0x3029), (0x3038, 0x303a), (0xa6e6, 0xa6ef),
+    (0xfe33, 0xfe34), (0xfe4d, 0xfe4f), (0xff3f, 0xff3f), (0x1_0140, 0x1_0174), (0x1_0341, 0x1_0341),
+    (0x1_034a, 0x1_034a), (0x1_03d1, 0x1_03d5), (0x1_2400, 0x1_246e), (0x1_f130, 0x1_f149), (0x1_f150, 0x1_f169),
+    (0x1_f170, 0x1_f189),
+];
 
 /// The zeros of Unicode 15.1.0; nine more digits follow each.
 #[rustfmt::skip]
