@@ -171,7 +171,7 @@ fn names_cut_where_the_models_own_expressions_do() {
     }
     let few: Vec<_> = wrong.iter().take(20).collect();
     assert!(wrong.is_empty(), "{} of {compared}: {few:#?}", wrong.len());
-    assert!(compared > 22 * 190, "{compared}");
+    assert!(compared > 24 * 190, "{compared}");
 }
 
 /// Puts another name in place of the one in `tokenizer.ggml.pre`.

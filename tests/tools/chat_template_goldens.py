@@ -97,6 +97,18 @@ PARTS = [
     message("user", [{"type": "image"}, {"type": "text", "text": " What is it? "}]),
     message("assistant", "A cat."),
 ]
+LOOKING = {
+    "parts": (PARTS, {"add_generation_prompt": True}),
+    "numbered": ([*PARTS, PARTS[1]], {"extra": {"add_vision_id": True}}),
+    "texts": (
+        [
+            message("user", [{"type": "text", "text": "def f():"}, {"type": "text", "text": " return 1\n"}]),
+            message("assistant", [{"type": "text", "text": "Well."}]),
+            message("user", [{"text": "And?"}]),
+        ],
+        {"add_generation_prompt": True},
+    ),
+}
 TWO_CALLS = [TOOL_TALK[0], {"role": "assistant", "tool_calls": [CALL, CALL]}]
 ODD = [message("assistant", "I begin."), message("user", "No.")]
 CONVERSATIONS = {
@@ -119,6 +131,15 @@ MORE = {
         **TOOLS,
         "thought": (THOUGHT, {}),
         "quiet": (THOUGHT[:3], {"add_generation_prompt": True, "extra": {"enable_thinking": False}}),
+    },
+    "qwen2_vl": LOOKING,
+    "qwen3_vl": {
+        **TOOLS,
+        **LOOKING,
+        "results": (
+            [*TOOL_TALK[:2], message("tool", [{"type": "text", "text": "grey"}]), message("tool", "wet")],
+            {"add_generation_prompt": True},
+        ),
     },
     "gemma": {"parts": (PARTS, {"add_generation_prompt": True})},
     "granite_rag": {

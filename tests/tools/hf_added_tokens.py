@@ -113,6 +113,9 @@ def unigram():
     }
     for scheme in ("first", "always"):
         yield f"unigram {scheme}", "xlm-r", base, {**changes, "pre_tokenizer": metaspace(scheme)}, {}
+    split = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]}
+    texts = [*TEXTS, "the\ncat\n", "\r\n\u2028the\u3000 \u0085the\v", f"the {SPACE}the", f"the\n{SPACE}"]
+    yield "unigram split", "xlm-r", base, {**changes, "pre_tokenizer": split}, {}, {}, texts
     # An unknown token that is not the third, and that no file calls so.
     order = [*model["vocab"][4:], ["<unk>", 0.0]]
     model = {**model, "vocab": [*model["vocab"][:3], *order], "unk_id": 2 + len(order)}
@@ -159,10 +162,11 @@ def sentence_piece():
 def main():
     cases = []
     for made in (*spaced(), *word_piece(), *unigram(), *byte_level()):
-        name, family, base, changes, about, *shown = made
+        name, family, base, changes, about, *more = made
+        shown, texts = [*more, *({}, TEXTS)[len(more):]]
         tokenizer = Tokenizer.from_str(json.dumps({**base, **changes}))
-        texts = [[text, tokenizer.encode(text).ids] for text in TEXTS]
-        changes = {**changes, **(shown[0] if shown else {})}
+        texts = [[text, tokenizer.encode(text).ids] for text in texts]
+        changes = {**changes, **shown}
         cases.append({"name": name, "family": family, "tokenizer": changes, "about": about, "texts": texts})
     for kind, model, texts in sentence_piece():
         cases.append({"name": f"model {kind}", "family": "mixtral", "model": base64.b64encode(model).decode(), "texts": texts})

@@ -117,6 +117,7 @@ impl<'a> Tokenizer<'a> {
             space_prefix: space_prefix(gguf, parts.kind)?,
             prefix_if_missing: flag("tokenizer.ggml.add_space_prefix_if_missing", false)?,
             collapses_spaces: flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+            splits_whitespace: flag("tokenizer.ggml.split_whitespace", false)?,
             composes: match parts.kind {
                 Kind::Bpe(traits) => flag("tokenizer.ggml.normalizer.nfc", traits.composes)?,
                 _ => false,

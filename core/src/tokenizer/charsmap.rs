@@ -151,8 +151,8 @@ fn offset(word: u32) -> u32 {
 
 /// The length of `text` with a mark for every space.
 fn spelled_len(text: &str) -> usize {
-    let marked = |c| match c {
-        ' ' => MARK.len_utf8(),
+    let marked = |c: char| match c {
+        c if c.is_whitespace() => MARK.len_utf8(),
         c => c.len_utf8(),
     };
     text.chars().map(marked).sum()
@@ -170,6 +170,8 @@ pub(super) struct Spaces {
     /// Several spaces become one, and only an added one remains at either end:
     /// `tokenizer.ggml.remove_extra_whitespaces`.
     pub(super) collapses: bool,
+    /// All white space is a space, and a mark in the text begins a word: `tokenizer.ggml.split_whitespace`.
+    pub(super) splits: bool,
 }
 
 /// A text in the vocabulary's spelling, character by character: replaced by the map, with U+2581 for
@@ -181,6 +183,7 @@ pub(super) struct Spelled<'t> {
     /// The rest of a replacement.
     replacement: Chars<'t>,
     collapses: bool,
+    splits: bool,
     /// A mark precedes the next character that is not a space.
     held: bool,
     /// The character after a mark.
@@ -201,6 +204,7 @@ impl<'t> Spelled<'t> {
             rest: text,
             replacement: "".chars(),
             collapses: spaces.collapses,
+            splits: spaces.splits,
             held: before && spaces.collapses,
             behind: Some(MARK).filter(|_| before && !spaces.collapses && !text.is_empty()),
             suffix: spaces.adds && spaces.as_suffix,
@@ -246,9 +250,9 @@ impl Iterator for Spelled<'_> {
                 let ends = core::mem::take(&mut self.suffix);
                 return (ends && (self.started || self.removed)).then_some(MARK);
             };
-            if c != ' ' {
+            if c != ' ' && !(self.splits && c.is_whitespace()) {
                 self.started = true;
-                if !core::mem::take(&mut self.held) {
+                if !core::mem::take(&mut self.held) || self.splits && c == MARK {
                     return Some(c);
                 }
                 self.behind = Some(c);

@@ -44,6 +44,7 @@ mod cache;
 mod charsmap;
 mod classes;
 mod cover;
+mod decimal;
 mod detokenize;
 mod encode;
 mod error;
@@ -97,6 +98,8 @@ pub struct Tokenizer<'a> {
     prefix_if_missing: bool,
     /// Spaces around a text are ignored, and several in a row count as one.
     collapses_spaces: bool,
+    /// Unigram: words end at all white space, which is not part of them.
+    splits_whitespace: bool,
     /// Texts are converted to NFC before they are cut.
     composes: bool,
     /// Unknown characters in a row are one unknown token.

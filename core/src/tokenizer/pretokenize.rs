@@ -7,15 +7,15 @@
 //! Source of names and expressions: llama.cpp, `src/llama-vocab.cpp` and `src/unicode.cpp`, as
 //! vendored by llama-cpp-python 0.3.36. Where it departs from a model's own expression, the model's
 //! is right: it knows upper from lower case in ASCII only, or not at all
-//! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`],
-//! [`PreTokenizer::Youtu`], [`PreTokenizer::TinyAya`], [`PreTokenizer::KimiK2`]). Text before a number stays with its first
-//! digits at first, as there ([`PreTokenizer::Afmoe`], [`PreTokenizer::TinyAya`]).
+//! ([`PreTokenizer::Tekken`], [`PreTokenizer::Gpt4o`], [`PreTokenizer::GraniteEmbedding`], [`PreTokenizer::Youtu`],
+//! [`PreTokenizer::KimiK2`]). Text before a number stays with its first digits, as there ([`PreTokenizer::Afmoe`]).
 
 mod names;
 #[cfg(test)]
 mod tests;
 
 use super::classes::{self, DEEPSEEK_LETTERS as LETTERS, DEEPSEEK_SIGNS as SIGNS};
+use super::decimal;
 use super::scan::{self, Contraction, Shape, Tail, Word};
 use super::split::{Rule, Words, groups, isolate, runs};
 
@@ -62,7 +62,7 @@ pub enum PreTokenizer {
     GraniteEmbedding,
     /// Chameleon's: image tokens, indents, digits and punctuation apart, then as GPT-2.
     Chameleon,
-    /// Tiny Aya's: digits in groups of three from the end, then as GPT-4o's.
+    /// Tiny Aya's: numbers in groups of three from their end, then as GPT-4o's.
     TinyAya,
     /// Kimi K2's: Han apart, contractions stay with their words.
     KimiK2,
@@ -295,7 +295,7 @@ impl PreTokenizer {
                 },
                 scan::gpt2,
             ],
-            Self::TinyAya => &[scan::number_heads, scan::number_groups, GPT4O],
+            Self::TinyAya => &[decimal::heads, decimal::groups, GPT4O],
             Self::KimiK2 => &[|text| scan::kimi_k2(text, &KIMI_K2_SHAPE)],
             Self::SuperBpe => &[NUMBERS, scan::digit_heads, scan::digit_groups],
             Self::SeedCoder => &[SEED_CODER],

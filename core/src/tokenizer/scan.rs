@@ -273,7 +273,7 @@ pub(super) fn trailing_space(text: &str) -> usize {
 }
 
 /// The first of two rules that cut numbers into groups of three from their end, as llama.cpp
-/// does it for AFMoE and Tiny Aya: text stays with the first group of the number after it. Here
+/// does it for AFMoE: text stays with the first group of the number after it. Here
 /// the groups that follow stay together.
 pub(super) fn number_heads(text: &str) -> usize {
     let front = prefix_len(text, |c| !is_number(c));

@@ -49,7 +49,8 @@ impl Tokenizer<'_> {
             adds: self.space_prefix.stands_at(at),
             if_missing: self.prefix_if_missing,
             as_suffix: unigram.treats_space_as_suffix,
-            collapses: self.collapses_spaces,
+            collapses: self.collapses_spaces || self.splits_whitespace,
+            splits: self.splits_whitespace,
         };
         let chars = Spelled::new(unigram.map, spaces, fragment);
         let mut bytes = [0; window::LEN];

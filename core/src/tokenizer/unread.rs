@@ -25,7 +25,7 @@ const READ: &[&str] = words!(
      fim_rep_token_id fim_sep_token_id fim_suf_token_id fuse_unk ignore_merges mask_token_id \
      merges middle_token_id model normalizer.lowercase normalizer.nfc normalizer.strip_accents \
      padding_token_id pre precompiled_charsmap prefix_token_id remove_extra_whitespaces scores \
-     seperator_token_id suffix_token_id suppress_tokens token_type tokens \
+     seperator_token_id split_whitespace suffix_token_id suppress_tokens token_type tokens \
      treat_whitespace_as_suffix unknown_token_id"
 );
 

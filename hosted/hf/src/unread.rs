@@ -207,7 +207,8 @@ const HARMLESS: &str = "\
     tie_encoder_decoder time_step_floor time_step_max time_step_min time_step_rank tokenizer_class top_k top_p \
     torch_dtype torchscript transformers.js_config transformers_version truncate_dim typical_p use_bfloat16 use_cache \
     use_embedding_sharing use_flash_attention use_flash_attn use_mamba_kernels use_mixed_mlp_moe use_mtp use_pos_enc \
-    use_reentrant use_xentropy video_token_id vision_config vision_end_token_id vision_start_token_id vision_token_id";
+    use_reentrant use_sliding_window use_xentropy video_token_id vision_config vision_end_token_id vision_start_token_id \
+    vision_token_id";
 
 #[cfg(test)]
 mod tests {

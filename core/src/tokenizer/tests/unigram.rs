@@ -85,6 +85,7 @@ fn texts_are_spelled_as_sentencepiece_does() {
             if_missing: false,
             as_suffix,
             collapses,
+            splits: false,
         };
         let chars = Spelled::new(map, spaces, text);
         chars.map(|c| if c == MARK { '_' } else { c }).collect()
@@ -171,6 +172,7 @@ fn any_map_is_refused_or_keeps_its_word() {
             if_missing: false,
             as_suffix: false,
             collapses: false,
+            splits: false,
         };
         let len: usize = Spelled::new(map, spaces, &text).map(char::len_utf8).sum();
         len <= text.len() * map.growth() + 3
@@ -312,6 +314,11 @@ fn keys_of_unigram_are_read() {
     assert_eq!(ids(merging().bool(key, false), "a  a "), [1, 1]);
     let suffix = merging().bool("tokenizer.ggml.treat_whitespace_as_suffix", true);
     assert_eq!(ids(suffix, " a  a"), [4, 4]);
+    // Hugging Face's WhitespaceSplit: words end at line ends, too.
+    let splitting = || merging().bool("tokenizer.ggml.split_whitespace", true);
+    assert_eq!(ids(splitting(), "\n a\t\u{2028}a\n"), [1, 1]);
+    assert_eq!(ids(splitting(), "a \u{2581}a"), [1, 1]);
+    assert_eq!(ids(merging(), "a\na").len(), 3);
     let blob = map(&[("ﬁ", "fi")]);
     let mapped = header().u8s("tokenizer.ggml.precompiled_charsmap", &blob);
     assert_eq!(ids(mapped, "ﬁ"), [2, 5]);

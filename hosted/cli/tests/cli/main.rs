@@ -2,8 +2,10 @@
 
 mod bench;
 mod chat;
+mod chat_parts;
 mod constraints;
 mod convert;
+mod convert_class;
 mod convert_positions;
 mod convert_says;
 mod convert_tiktoken;

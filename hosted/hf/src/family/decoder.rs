@@ -1,13 +1,15 @@
 //! Llama and the families that are closest to it, with or without experts.
 
+use super::attention::{
+    ATTENTION_BIAS, HEAD_NORMS, NO_BIAS, PAIRED_ATTENTION, WIDE_NORMS, attention,
+};
 use super::context::narrow;
 use super::description::Description;
 use super::keys::{EPSILON, Key, Or};
 use super::rope::{RopeTraits, ScalingKind};
 use super::rows::{
-    ATTENTION_BIAS, EXPERTS, HEAD_NORMS, MIXTRAL_EXPERTS, NORMS, Need, PAIRED_ATTENTION, ROUTER,
-    SWIGLU, WIDE_NORMS, always, attention, block, n_embd, n_expert, n_ff, n_ff_exp, n_kv, n_q, row,
-    sparse,
+    EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, SWIGLU, always, block, n_embd, n_expert, n_ff,
+    n_ff_exp, n_kv, n_q, row, sparse,
 };
 use super::shape::{ExpertSizes, HeadDim};
 use super::traits::{Means, Traits, VocabularyTraits, Words, means, must_say};
@@ -26,7 +28,6 @@ pub(super) const LLAMA: Traits = Traits {
 
 pub(super) const MISTRAL: Traits = Traits {
     keys: &[EPSILON, Key::By(windows::in_all)],
-    has_windows: true,
     ..LLAMA
 };
 
@@ -55,7 +56,6 @@ pub(super) const MIXTRAL: Traits = Traits {
     },
     experts: ExpertSizes::Always(""),
     keys: &[EPSILON, N_USED, Key::By(windows::in_all)],
-    has_windows: true,
     means: &[CAUSAL],
     ..Traits::LLAMA_TABLES
 };
@@ -63,11 +63,10 @@ pub(super) const MIXTRAL: Traits = Traits {
 pub(super) const QWEN2: Traits = Traits {
     blocks: &[
         block(NORMS),
-        block(&attention(Need::Always, Need::IfThere)),
+        block(&attention(Need::Always, NO_BIAS)),
         block(SWIGLU),
     ],
     keys: &[EPSILON, Key::By(pooling::write), Key::By(windows::in_late)],
-    has_windows: true,
     means: &[CAUSAL],
     ..Traits::TABLES
 };
@@ -87,7 +86,6 @@ pub(super) const QWEN3: Traits = Traits {
         Key::By(reranker::write),
         Key::By(windows::in_late),
     ],
-    has_windows: true,
     means: &[CAUSAL],
     ..Traits::TABLES
 };
@@ -107,7 +105,6 @@ pub(super) const QWEN3_MOE: Traits = Traits {
         EXPERT_WIDTH_OR_OWN,
         Key::By(windows::in_all_if_used),
     ],
-    has_windows: true,
     // The engine always normalises.
     means: &[CAUSAL, must_say("norm_topk_prob", Neutral::On)],
     ..Traits::TABLES

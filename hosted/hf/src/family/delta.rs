@@ -1,13 +1,14 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in most layers, gated attention in the others.
 
 use super::Shape;
+use super::attention::HEAD_NORMS;
 use super::description::Description;
 use super::keys::{Key, write_nextn, write_sections};
 use super::mixers::{self, Mixer};
 use super::rope::RopeTraits;
 use super::rows::{
-    EXPERTS, HEAD_NORMS, ROUTER, Row, SWIGLU, always, bare, block, block_when, is_nextn, n_embd,
-    n_kv, n_q, one_row, row, sparse,
+    EXPERTS, ROUTER, Row, SWIGLU, always, bare, block, block_when, is_nextn, n_embd, n_kv, n_q,
+    one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_GATE, QWEN_SHARED};

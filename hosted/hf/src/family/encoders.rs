@@ -1,6 +1,7 @@
 //! Encoders with rotary embeddings and norms before their layers: ModernBERT, EuroBERT, EmbeddingGemma.
 
 use super::Shape;
+use super::attention::{ATTENTION, HEAD_NORMS, NO_BIAS};
 use super::context::narrow;
 use super::description::Description;
 use super::keys::{Key, N_VOCAB, Or, Said, UNSCALED};
@@ -8,9 +9,7 @@ use super::labels;
 use super::mixers::{self, Mixer, only_every};
 use super::pooling;
 use super::rope::{RopeTraits, WindowBase};
-use super::rows::{
-    ATTENTION, HEAD_NORMS, NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row,
-};
+use super::rows::{NORMS, Need, Row, SWIGLU, block, block_when, n_embd, n_ff, n_vocab, row};
 use super::shape::HeadDim;
 use super::traits::{Traits, VocabularyTraits, means, must_say};
 use crate::HfError;
@@ -20,7 +19,6 @@ use sluice::file::MetaValue;
 /// The common traits of encoders.
 pub(super) const ENCODER: Traits = Traits {
     is_encoder: true,
-    has_windows: true,
     rope: RopeTraits::of_base(0.0),
     ..Traits::TABLES
 };
@@ -148,11 +146,13 @@ fn write_global_layers(out: &mut Description<'_>) -> Result<(), HfError> {
 /// ModernBERT with a scoring head.
 pub(super) const MODERN_BERT_RANK: Traits = Traits {
     head: &[
-        row("cls", "head.dense", &[n_embd, n_embd]).bias(Need::IfThere),
-        row("cls.norm", "head.norm", &[n_embd]).bias(Need::IfThere),
-        row("cls.output", "classifier", &[labels::n_labels, n_embd]).bias(Need::IfThere),
+        row("cls", "head.dense", &[n_embd, n_embd])
+            .bias(Need::Where(|shape| shape.size("classifier_bias") > 0)),
+        row("cls.norm", "head.norm", &[n_embd]).bias(NO_BIAS),
+        row("cls.output", "classifier", &[labels::n_labels, n_embd]).bias(Need::Always),
     ],
     rename: |name| Some(name.strip_prefix("model.").unwrap_or(name).into()),
+    sizes: &[("classifier_bias", Some(0))],
     defaults: r#"{"classifier_pooling": "cls"}"#,
     ..MODERN_BERT
 };
@@ -217,7 +217,6 @@ pub(super) const GEMMA_EMBEDDING: Traits = Traits {
     ],
     is_encoder: true,
     is_tied: true,
-    has_windows: true,
     rope: RopeTraits {
         window: WindowBase::IfGiven,
         ..RopeTraits::of_base(1e6)

@@ -1,12 +1,13 @@
 //! ERNIE 4.5, with or without experts.
 
 use super::Shape;
+use super::attention::ATTENTION;
 use super::description::Description;
 use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
 use super::rope::RopeTraits;
 use super::rows::{
-    ATTENTION, Experts, NORMS, Row, SWIGLU, bare, block, block_when, gated, n_embd, n_expert,
-    n_ff_exp, one_row, row, sparse,
+    Experts, NORMS, Row, SWIGLU, bare, block, block_when, gated, n_embd, n_expert, n_ff_exp,
+    one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, Nextn};
 use super::traits::{Traits, VocabularyTraits, means};

@@ -1,9 +1,10 @@
 //! Gemma 2 and 3: norms before and after attention and the feed-forward network, windows in most layers.
 
+use super::attention::HEAD_NORMS;
 use super::context::{epsilon, narrow};
 use super::description::Description;
 use super::rope::{RopeTraits, WindowBase};
-use super::rows::{HEAD_NORMS, Row, block, gated, n_embd, n_ff, n_kv, n_q, row};
+use super::rows::{Row, block, gated, n_embd, n_ff, n_kv, n_q, row};
 use super::shape::HeadDim;
 use super::traits::Traits;
 use super::{Family, Kind};

@@ -113,7 +113,6 @@ pub(super) const GEMMA4: Traits = Traits {
         window: WindowBase::IfGiven,
         ..RopeTraits::PLAIN
     },
-    has_windows: true,
     is_tied: true,
     is_wrapped: true,
     vocabulary: VocabularyTraits::of(Words::Gemma4),

@@ -1,9 +1,9 @@
 //! GLM-4: norms after attention too, and half of a head rotates; and GLM-4.5 with experts.
 
+use super::attention::{ATTENTION_IN, HEAD_NORMS};
 use super::keys::{EXPERT_WIDTH, Key, Or, Said, write_nextn};
 use super::rows::{
-    self, ATTENTION, EXPERTS, SWIGLU, block, block_when, is_dense, is_nextn, is_sparse, n_embd,
-    n_ff, row, sparse,
+    EXPERTS, SWIGLU, block, block_when, is_dense, is_nextn, is_sparse, n_embd, n_ff, row, sparse,
 };
 use super::shape::{ExpertSizes, Nextn};
 use super::sparse::{BIASED_ROUTER, NEXTN, SHARED, shares};
@@ -25,7 +25,7 @@ pub(super) const GLM4: Traits = Traits {
             ),
             row("ffn_down", "mlp.down_proj", &[n_embd, n_ff]),
         ]),
-        block(ATTENTION),
+        block(ATTENTION_IN),
     ],
     keys: &[Key::Rotates(0.5)],
     defaults: r#"{"attention_bias": true}"#,
@@ -44,8 +44,8 @@ pub(super) const GLM4_MOE: Traits = Traits {
             row("attn_norm", "input_layernorm", &[n_embd]),
             row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
         ]),
-        block(ATTENTION),
-        block_when(|shape, _| shape.size("use_qk_norm") > 0, rows::HEAD_NORMS),
+        block(ATTENTION_IN),
+        block_when(|shape, _| shape.size("use_qk_norm") > 0, HEAD_NORMS),
         block_when(is_dense, SWIGLU),
         sparse(is_sparse, BIASED_ROUTER, EXPERTS),
         block_when(shares, SHARED),

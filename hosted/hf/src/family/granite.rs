@@ -1,12 +1,13 @@
 //! Granite: Llama with four scaling factors, with or without experts.
 
 use super::Shape;
+use super::attention::PAIRED_ATTENTION;
 use super::description::Description;
 use super::keys::{Key, Or, write_windows};
 use super::mixers::{self, Mixer};
 use super::rows::{
-    NORMS, PAIRED_ATTENTION, Row, SWIGLU, Size, bare, block, block_when, n_embd, n_expert,
-    n_ff_exp, n_head, of_each, row, run,
+    NORMS, Row, SWIGLU, Size, bare, block, block_when, n_embd, n_expert, n_ff_exp, n_head, of_each,
+    row, run,
 };
 use super::shape::{ExpertSizes, HeadDim};
 use super::traits::Traits;
@@ -150,7 +151,6 @@ pub(super) const GRANITE_SWA: Traits = Traits {
             false => listed,
         })
     },
-    has_windows: true,
     is_tied: true,
     head_dim: HeadDim::Hidden,
     ..Traits::LLAMA_TABLES
@@ -213,13 +213,11 @@ pub(super) const GRANITE_MOE_SWA: Traits = Traits {
     ..GRANITE_SWA
 };
 
-/// Which layers rotate queries and keys: the listed ones, or those with a base above 0.
+/// Which layers rotate queries and keys: those with a base above 0. `no_rope_layers` is the key of folders from before
+/// transformers had the class, which ignores it.
 fn write_turning(out: &mut Description<'_>) -> Result<(), HfError> {
-    let config = out.config;
-    let (flags, bases) = (
-        config.numbers("no_rope_layers")?,
-        config.numbers("layer_rope_theta")?,
-    );
+    let (config, n_layer) = (out.config, out.shape.n_layer);
+    let bases = config.numbers("layer_rope_theta")?;
     let own = out.rope.freq_base.to_bits();
     if let Some(base) = bases
         .iter()
@@ -229,11 +227,17 @@ fn write_turning(out: &mut Description<'_>) -> Result<(), HfError> {
         let what = format!("has {base}, but granite_swa in GGUF has one base for all layers");
         return Err(config.error(&["layer_rope_theta"], &what));
     }
-    let Some(turns) = flags.or(bases) else {
-        return Ok(());
-    };
-    let turns: Vec<_> = turns.into_iter().map(|number| number > 0.0).collect();
-    mixers::check_len(config, "no_rope_layers", turns.len(), out.shape.n_layer)?;
-    out.set("attention.rope_pattern", MetaValue::bools(&turns));
+    let is_above_0 = |list: &Vec<f32>| list.iter().map(|number| *number > 0.0).collect();
+    let turns: Option<Vec<bool>> = bases.as_ref().map(is_above_0);
+    if let Some(turns) = &turns {
+        mixers::check_len(config, "layer_rope_theta", turns.len(), n_layer)?;
+        out.set("attention.rope_pattern", MetaValue::bools(turns));
+    }
+    let flags: Option<Vec<bool>> = config.numbers("no_rope_layers")?.as_ref().map(is_above_0);
+    let turns = turns.unwrap_or_else(|| vec![true; n_layer as usize]);
+    if flags.is_some_and(|flags| flags != turns) {
+        let what = "differs from layer_rope_theta, which alone counts in transformers (0 for a layer without rotation)";
+        return Err(config.error(&["no_rope_layers"], what));
+    }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Hunyuan: norms of queries and keys after the rotation, and its own rotary base.
 
+use super::attention::ATTENTION;
 use super::context::narrow;
 use super::description::Description;
 use super::keys::{Key, Or};
 use super::rope::{RopeTraits, ScalingKind};
 use super::rows::{
-    self, ATTENTION, EXPERTS, NORMS, Row, SWIGLU, block, gated, head_dim, n_embd, n_expert, n_ff,
-    row, sparse,
+    self, EXPERTS, NORMS, Row, SWIGLU, block, gated, head_dim, n_embd, n_expert, n_ff, row, sparse,
 };
 use super::shape::ExpertSizes;
 use super::shape::same_of_all;

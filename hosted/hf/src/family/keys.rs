@@ -1,6 +1,6 @@
 //! Metadata of families: first the common keys, in one order, then the family's own [`Key`]s.
 
-use super::context::{CONTEXT, context, narrow};
+use super::context::{CONTEXT, narrow};
 use super::description::Description;
 use super::shape::ExpertSizes;
 use crate::HfError;
@@ -134,11 +134,7 @@ pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     let (family, config, shape) = (out.family, out.config, out.shape);
     let traits = family.traits;
     out.set("block_count", shape.n_layer + shape.n_nextn);
-    let n_ctx = match traits.has_windows {
-        true => config.count(CONTEXT)?,
-        false => context(family, config, shape, out.warnings)?,
-    };
-    out.set("context_length", n_ctx);
+    out.set("context_length", config.count(CONTEXT)?);
     out.set("embedding_length", shape.n_embd);
     if shape.n_ff > 0 {
         out.set("feed_forward_length", shape.n_ff);

@@ -19,11 +19,7 @@ use crate::unread::Neutral;
 use sluice::file::MetaValue;
 
 pub(super) const LFM2: Traits = Traits {
-    globals: &[
-        row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
-        row("token_embd_norm", "model.embedding_norm", &[n_embd]),
-        row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
-    ],
+    globals: GLOBALS,
     blocks: &[
         block(NORMS),
         block_when(convolves, CONVOLUTION),
@@ -44,6 +40,12 @@ pub(super) const LFM2: Traits = Traits {
     rope: RopeTraits::of_base(1e6),
     ..Traits::TABLES
 };
+
+const GLOBALS: &[Row] = &[
+    row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
+    row("token_embd_norm", "model.embedding_norm", &[n_embd]),
+    row("output", "lm_head", &[n_vocab, n_embd]).need(Need::Unless(is_tied)),
+];
 
 const NORMS: &[Row] = &[
     row("attn_norm", "operator_norm", &[n_embd]),
@@ -134,10 +136,7 @@ fn write_epsilon(out: &mut Description<'_>) -> Result<(), HfError> {
 }
 
 pub(super) const LFM2_MOE: Traits = Traits {
-    globals: &[
-        row("token_embd", "model.embed_tokens", &[n_vocab, n_embd]),
-        row("token_embd_norm", "model.embedding_norm", &[n_embd]),
-    ],
+    globals: GLOBALS,
     blocks: &[
         block(NORMS),
         block_when(convolves, CONVOLUTION),

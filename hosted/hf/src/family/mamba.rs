@@ -1,5 +1,6 @@
 //! Granite 4 and Nemotron-H: Mamba-2 states in most layers, attention in a few.
 
+use super::attention::{ATTENTION_BIAS, PAIRED_ATTENTION};
 use super::description::Description;
 use super::granite::{
     GRANITE_DENSE, GRANITE_EXPERTS, GRANITE_SCALES, GRANITE_SHARED, GRANITE_SHARED_KEY,
@@ -10,8 +11,8 @@ use super::lfm2::heads_by_layer;
 use super::mixers::{Mixer, check_len, with_states};
 use super::rope::RopeTraits;
 use super::rows::{
-    Experts, NORMS, Need, PAIRED_ATTENTION, Row, bare, block, block_when, is_nextn, is_tied,
-    n_embd, n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
+    Experts, MLP_BIAS, NORMS, Need, Row, bare, block, block_when, is_nextn, is_tied, n_embd,
+    n_expert, n_ff, n_kv, n_q, n_vocab, one_row, row, sparse,
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::NEXTN;
@@ -217,8 +218,8 @@ pub(super) const NEMOTRON_H: Traits = Traits {
         block_when(
             feeds,
             &[
-                row("ffn_up", "mixer.up_proj", &[n_ff, n_embd]).bias(Need::IfThere),
-                row("ffn_down", "mixer.down_proj", &[n_embd, n_ff]).bias(Need::IfThere),
+                row("ffn_up", "mixer.up_proj", &[n_ff, n_embd]).bias(MLP_BIAS),
+                row("ffn_down", "mixer.down_proj", &[n_embd, n_ff]).bias(MLP_BIAS),
             ],
         ),
     ],
@@ -266,7 +267,7 @@ const NEMOTRON_ATTENTION: &[Row] = &[
     row("attn_k", "mixer.k_proj", &[n_kv, n_embd])
         .changed(|shape| Change::PairRows(shape.n_head_kv)),
     row("attn_v", "mixer.v_proj", &[n_kv, n_embd]),
-    row("attn_output", "mixer.o_proj", &[n_embd, n_q]).bias(Need::IfThere),
+    row("attn_output", "mixer.o_proj", &[n_embd, n_q]).bias(ATTENTION_BIAS),
 ];
 
 fn feeds(shape: &Shape, layer: u32) -> bool {

@@ -3,6 +3,7 @@
 //! Names and keys are the ones that llama.cpp's converter writes (`conversion/`, `gguf-py/`). A family is a row of
 //! [`list`] with its [`Traits`], most of which are tables of tensors ([`rows`]) and keys ([`keys`]).
 
+mod attention;
 mod bert;
 mod context;
 mod decoder;
@@ -131,6 +132,13 @@ impl Family {
     /// embedding) to pairs (llama.cpp's "norm" kind).
     const fn permutes(&self) -> bool {
         self.traits.is_llama
+    }
+
+    /// The name of the token embedding, without the prefix of the text model.
+    #[must_use]
+    pub fn embedding(&self) -> Option<String> {
+        let row = self.traits.globals.iter().find(|row| row.is("token_embd"));
+        row.map(rows::Row::weight)
     }
 
     /// Whether its models compute embeddings of texts.

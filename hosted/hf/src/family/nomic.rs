@@ -81,6 +81,7 @@ pub(super) const NOMIC: Traits = Traits {
 fn respell_nomic(config: &mut Object) -> Result<(), NotSpelled> {
     if !config.contains_key("n_inner") {
         config.entry("rope_theta").or_insert(1000.0.into());
+        config.entry("layer_norm_eps").or_insert(1e-12.into());
     }
     Ok(())
 }
@@ -199,6 +200,7 @@ pub(super) const JINA3: Traits = Traits {
     keys: &[Key::By(write_jina_context), Key::By(write_encoder)],
     sizes: &[("type_vocab_size", Some(1))],
     activations: GELU,
+    defaults: r#"{"layer_norm_eps": 1e-5}"#,
     means: &[means("position_embedding_type", Neutral::Text(&["rotary"]))],
     rope: RopeTraits::of_base(20_000.0),
     rename: |name| {

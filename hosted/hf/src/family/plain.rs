@@ -1,14 +1,14 @@
 //! Decoders without experts that differ from Llama only in norms, rotations and a few numbers.
 
+use super::attention::{
+    ATTENTION, ATTENTION_IN, HEAD_NORMS, NO_BIAS, PAIRED_ATTENTION, WIDE_NORMS, attention,
+};
 use super::context::narrow;
 use super::description::Description;
 use super::keys::{Key, N_VOCAB, Or, UNSCALED, write_windows};
 use super::mixers::{Mixer, all_but_every, listed, listed_or_every, only_every};
 use super::rope::{RopeTraits, WindowBase};
-use super::rows::{
-    ATTENTION, HEAD_NORMS, NORMS, Need, PAIRED_ATTENTION, Row, SWIGLU, WIDE_NORMS, block, is_tied,
-    n_embd, n_vocab, row,
-};
+use super::rows::{NORMS, Need, Row, SWIGLU, block, is_tied, n_embd, n_vocab, row};
 use super::shape::HeadDim;
 use super::traits::{Traits, means};
 use super::windows;
@@ -22,7 +22,6 @@ pub(super) const MISTRAL3: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
     keys: &[Key::By(write_temperature), Key::By(windows::in_all)],
     is_wrapped: true,
-    has_windows: true,
     ..Traits::LLAMA_TABLES
 };
 
@@ -48,7 +47,7 @@ fn write_temperature(out: &mut Description<'_>) -> Result<(), HfError> {
 
 pub(super) const SMOLLM3: Traits = Traits {
     blocks: &[block(NORMS), block(PAIRED_ATTENTION), block(SWIGLU)],
-    keys: &[Key::By(check_fourth_layers)],
+    keys: &[Key::By(check_fourth_layers), Key::By(windows::in_unrotated)],
     is_tied: true,
     rope: RopeTraits {
         base: 2e6,
@@ -93,7 +92,6 @@ pub(super) const OLMO2: Traits = Traits {
 pub(super) const OLMO3: Traits = Traits {
     mixers: |config, n_layer| listed_or_every(4, config, n_layer),
     keys: &[Key::By(write_windows)],
-    has_windows: true,
     defaults: r#"{"sliding_window": 4096}"#,
     rope: RopeTraits {
         window: WindowBase::Always,
@@ -108,7 +106,7 @@ pub(super) const SEED_OSS: Traits = Traits {
             row("attn_norm", "input_layernorm", &[n_embd]),
             row("post_attention_norm", "post_attention_layernorm", &[n_embd]),
         ]),
-        block(ATTENTION),
+        block(ATTENTION_IN),
         block(SWIGLU),
     ],
     defaults: r#"{"attention_bias": true}"#,
@@ -118,13 +116,13 @@ pub(super) const SEED_OSS: Traits = Traits {
 pub(super) const EXAONE4: Traits = Traits {
     blocks: &[
         block(POST_NORMS),
-        block(ATTENTION),
+        block(&attention(NO_BIAS, NO_BIAS)),
         block(HEAD_NORMS),
         block(SWIGLU),
     ],
     keys: &[N_VOCAB, Key::By(write_windows)],
     mixers: exaone4_mixers,
-    has_windows: true,
+    defaults: r#"{"sliding_window": 4096, "sliding_window_pattern": 4}"#,
     rope: RopeTraits::DIVIDED,
     ..Traits::TABLES
 };
@@ -184,7 +182,6 @@ pub(super) const COHERE2: Traits = Traits {
         means("position_embedding_type", Neutral::Text(&["rope_gptj"])),
     ],
     is_tied: true,
-    has_windows: true,
     head_dim: HeadDim::Share,
     ..Traits::TABLES
 };

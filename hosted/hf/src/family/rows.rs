@@ -103,6 +103,16 @@ pub(super) const fn bare(to: &'static str, from: &'static str, shape: &'static [
 }
 
 impl Row {
+    /// Whether GGUF has it under this name.
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.to == name
+    }
+
+    /// The name of its weight in Hugging Face files, without the layer's module.
+    pub(super) fn weight(&self) -> String {
+        format!("{}.weight", self.from)
+    }
+
     /// Whether it is a matrix after the pooling, of a separate folder.
     pub(super) fn is_dense(&self) -> bool {
         self.to.starts_with("dense_")
@@ -320,10 +330,6 @@ const fn has_no_output(shape: &Shape) -> bool {
     shape.is_tied || shape.answers.is_some()
 }
 
-const fn has_attention_bias(shape: &Shape) -> bool {
-    shape.has_attention_bias
-}
-
 const fn has_mlp_bias(shape: &Shape) -> bool {
     shape.has_mlp_bias
 }
@@ -343,45 +349,7 @@ pub(super) const NORMS: &[Row] = &[
     row("ffn_norm", "post_attention_layernorm", &[n_embd]),
 ];
 
-pub(super) const ATTENTION_BIAS: Need = Need::Where(has_attention_bias);
-
-pub(super) const ATTENTION: &[Row] = &attention(ATTENTION_BIAS, Need::IfThere);
-
-/// Attention with these biases of queries, keys and values, and of the output.
-pub(super) const fn attention(bias: Need, of_output: Need) -> [Row; 4] {
-    [
-        row("attn_q", "self_attn.q_proj", &[n_q, n_embd]).bias(bias),
-        row("attn_k", "self_attn.k_proj", &[n_kv, n_embd]).bias(bias),
-        row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(bias),
-        row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(of_output),
-    ]
-}
-
-/// [`ATTENTION`] with the rows of each query and key head in pairs.
-pub(super) const PAIRED_ATTENTION: &[Row] = &[
-    row("attn_q", "self_attn.q_proj", &[n_q, n_embd])
-        .bias(ATTENTION_BIAS)
-        .changed(|shape| Change::PairRows(shape.n_head)),
-    row("attn_k", "self_attn.k_proj", &[n_kv, n_embd])
-        .bias(ATTENTION_BIAS)
-        .changed(|shape| Change::PairRows(shape.n_head_kv)),
-    row("attn_v", "self_attn.v_proj", &[n_kv, n_embd]).bias(ATTENTION_BIAS),
-    row("attn_output", "self_attn.o_proj", &[n_embd, n_q]).bias(ATTENTION_BIAS),
-];
-
-/// Norms of each head's queries and keys.
-pub(super) const HEAD_NORMS: &[Row] = &[
-    row("attn_q_norm", "self_attn.q_norm", &[head_dim]),
-    row("attn_k_norm", "self_attn.k_norm", &[head_dim]),
-];
-
-/// Norms of all queries and keys.
-pub(super) const WIDE_NORMS: &[Row] = &[
-    row("attn_q_norm", "self_attn.q_norm", &[n_q]),
-    row("attn_k_norm", "self_attn.k_norm", &[n_kv]),
-];
-
-const MLP_BIAS: Need = Need::Where(has_mlp_bias);
+pub(super) const MLP_BIAS: Need = Need::Where(has_mlp_bias);
 
 pub(super) const SWIGLU: &[Row] = &[
     row("ffn_gate", "mlp.gate_proj", &[n_ff, n_embd]).bias(MLP_BIAS),

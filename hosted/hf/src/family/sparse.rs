@@ -1,12 +1,13 @@
 //! Decoders with experts.
 
 use super::Shape;
+use super::attention::{ATTENTION, NO_BIAS, WIDE_NORMS, attention};
 use super::description::Description;
 use super::keys::{Key, MAYBE_EXPERT_WIDTH, Or};
 use super::rope::RopeTraits;
 use super::rows::{
-    ATTENTION, EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, Row, WIDE_NORMS, always, attention,
-    bare, block, gated, is_sparse, n_embd, n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
+    EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, Row, always, bare, block, gated, is_sparse,
+    n_embd, n_expert, n_ff_exp, n_vocab, one_row, row, sparse,
 };
 use super::shape::ExpertSizes;
 use super::traits::{Traits, means};
@@ -43,7 +44,7 @@ pub(super) const QWEN2_MOE: Traits = Traits {
         block(NORMS),
         block(&attention(
             Need::Where(|shape| shape.size("qkv_bias") > 0),
-            Need::IfThere,
+            NO_BIAS,
         )),
         sparse(always, ROUTER, EXPERTS),
         block(QWEN_GATE),
@@ -54,7 +55,6 @@ pub(super) const QWEN2_MOE: Traits = Traits {
         QWEN_SHARED_WIDTH,
         Key::By(windows::in_early),
     ],
-    has_windows: true,
     sizes: &[
         ("shared_expert_intermediate_size", Some(5632)),
         ("qkv_bias", Some(1)),

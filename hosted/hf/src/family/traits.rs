@@ -52,8 +52,6 @@ pub(crate) struct Traits {
     /// llama.cpp converts the text model with its Llama class: queries and keys are in pairs, and a few keys and
     /// vocabulary quirks follow.
     pub(super) is_llama: bool,
-    /// The file describes the windows, so the context need not be limited to them.
-    pub(super) has_windows: bool,
     pub(super) rope: RopeTraits,
     pub(super) vocabulary: VocabularyTraits,
     /// Writes the keys that come first.
@@ -91,7 +89,6 @@ impl Traits {
         sizes: &[],
         is_encoder: false,
         is_llama: false,
-        has_windows: false,
         rope: RopeTraits::PLAIN,
         vocabulary: VocabularyTraits::PLAIN,
         write: keys::write,

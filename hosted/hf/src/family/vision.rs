@@ -1,13 +1,12 @@
 //! The text models of Qwen's vision models. In a text the positions of all axes are equal, so they are Qwen2 and Qwen3
 //! with other names.
 
+use super::attention::{ATTENTION_BIAS, HEAD_NORMS, attention};
 use super::decoder::{EXPERT_WIDTH_OR_OWN, N_USED, QWEN2, QWEN3, QWEN3_MOE};
 use super::description::Description;
 use super::keys::{EPSILON, Key, write_sections};
 use super::rope::RopeTraits;
-use super::rows::{
-    ATTENTION_BIAS, EXPERTS, Experts, HEAD_NORMS, NORMS, ROUTER, always, attention, block, sparse,
-};
+use super::rows::{EXPERTS, Experts, NORMS, ROUTER, always, block, sparse};
 use super::shape::HeadDim;
 use super::traits::{Traits, means};
 use super::{pooling, reranker, windows};

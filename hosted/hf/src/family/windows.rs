@@ -27,28 +27,40 @@ pub(super) fn in_all(out: &mut Description<'_>) -> Result<(), HfError> {
 
 /// Qwen3 with experts: `use_sliding_window` puts the window into every layer.
 pub(super) fn in_all_if_used(out: &mut Description<'_>) -> Result<(), HfError> {
-    if let Some(window) = used(out)? {
+    if let Some(window) = used(out, Some(4096))? {
         out.set("attention.sliding_window", window);
     }
     Ok(())
 }
 
+/// SmolLM3: in the layers that `layer_types` lists, or else in those without rotation, every fourth one.
+pub(super) fn in_unrotated(out: &mut Description<'_>) -> Result<(), HfError> {
+    in_some(out, None, |layer, _| layer % 4 == 3)
+}
+
 /// Qwen 2 and Qwen3: in the layers that `layer_types` lists, or else in those from `max_window_layers` on.
 pub(super) fn in_late(out: &mut Description<'_>) -> Result<(), HfError> {
-    in_some(out, |layer, first| layer >= first)
+    in_some(out, Some(4096), |layer, first| layer >= first)
 }
 
 /// Qwen 2 with experts: in the layers that `layer_types` lists, or else in every other one before
 /// `max_window_layers`.
 pub(super) fn in_early(out: &mut Description<'_>) -> Result<(), HfError> {
-    in_some(out, |layer, end| layer.is_multiple_of(2) && layer < end)
+    in_some(out, Some(4096), |layer, end| {
+        layer.is_multiple_of(2) && layer < end
+    })
 }
 
-fn in_some(out: &mut Description<'_>, by_rule: fn(u32, u32) -> bool) -> Result<(), HfError> {
+/// `default` is the window of a configuration without the key.
+fn in_some(
+    out: &mut Description<'_>,
+    default: Option<u32>,
+    by_rule: fn(u32, u32) -> bool,
+) -> Result<(), HfError> {
     let (config, n_layer) = (out.config, out.shape.n_layer);
     let bound = config.maybe_whole(&["max_window_layers"])?.unwrap_or(28);
     let mut has_window = out.shape.windows();
-    let Some(window) = used(out)? else {
+    let Some(window) = used(out, default)? else {
         return match has_window.contains(&true) {
             true => Err(config.error(&["layer_types"], NOT_USED)),
             false => Ok(()),
@@ -76,8 +88,8 @@ fn write(out: &mut Description<'_>, window: u32, has_window: &[bool]) {
 }
 
 /// The window, where `use_sliding_window` asks for it.
-fn used(out: &Description<'_>) -> Result<Option<u32>, HfError> {
-    let window = given(out.config, Some(4096))?;
+fn used(out: &Description<'_>, default: Option<u32>) -> Result<Option<u32>, HfError> {
+    let window = given(out.config, default)?;
     let uses = out.config.bool("use_sliding_window") == Some(true);
     Ok(window.filter(|_| uses))
 }

@@ -295,21 +295,25 @@ impl<'w> Layout<'w> {
         if let Some(&first) = self.ignored.first() {
             let name = &self.weights.tensors[first].entry.name;
             warnings.push(format!(
-                "{} biases are omitted, such as {name}: the model has none according to config.json \
+                "{} biases are omitted, such as {name}: the model's class has none, or none according to config.json \
                  (attention_bias, mlp_bias, qkv_bias)",
                 self.ignored.len()
             ));
         }
     }
 
-    /// Whether the folder has an output matrix other than the embedding: transformers uses it, tied or not.
-    pub(super) fn has_own_head(&self) -> Result<bool, ConvertError> {
-        let Some(&head) = self.places.get(HEAD) else {
+    /// For a folder that says that the output matrix and the embedding are one: whether they differ, in which case
+    /// transformers uses both. If it has only the output matrix, that is the embedding too.
+    pub(super) fn has_own_head(&mut self, family: &Family) -> Result<bool, ConvertError> {
+        let (Some(&head), Some(name)) = (self.places.get(HEAD), family.embedding()) else {
             return Ok(false);
         };
-        match EMBEDDINGS.iter().find_map(|name| self.places.get(*name)) {
+        match self.places.get(&name) {
             Some(&embedding) => Ok(!self.weights.are_equal(head, embedding)?),
-            None => Ok(true),
+            None => {
+                self.places.insert(name, head);
+                Ok(false)
+            }
         }
     }
 
@@ -337,9 +341,8 @@ impl<'w> Layout<'w> {
     }
 }
 
-/// The families' names of the output matrix and of the embedding.
+/// The families' name of the output matrix.
 const HEAD: &str = "lm_head.weight";
-const EMBEDDINGS: [&str; 2] = ["model.embed_tokens.weight", "backbone.embeddings.weight"];
 
 /// Suffixes of tensors that the engine computes itself, and of scales for 8-bit activations, which it does not use.
 const COMPUTED: [&str; 8] = words(

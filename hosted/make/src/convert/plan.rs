@@ -144,7 +144,7 @@ impl Conversion {
         let block = scale_block(&config)?;
         let n_layer = shape.n_layer;
         let mut layout = Layout::new(&weights, header, family, n_layer, block, &mut warnings);
-        use_own_head(&layout, &mut shape, &mut warnings)?;
+        use_own_head(&mut layout, family, &mut shape, &mut warnings)?;
         let guessed = FloatType::of(&weights);
         let guessed_type = |name: &str, dims: &[u64]| guessed.type_of(name, dims);
         let types = (guessed.file_type(), &guessed_type as &TypeOf<'_>);
@@ -210,11 +210,12 @@ impl Conversion {
 
 /// Uses an output matrix that differs from the embedding, although the two are tied by config.json.
 fn use_own_head(
-    layout: &Layout<'_>,
+    layout: &mut Layout<'_>,
+    family: &Family,
     shape: &mut Shape,
     warnings: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
-    if shape.is_tied && layout.has_own_head()? {
+    if shape.is_tied && layout.has_own_head(family)? {
         shape.is_tied = false;
         let what = "lm_head.weight is the output matrix, since it differs from the embedding, although config.json \
                     says that they are one (tie_word_embeddings)";

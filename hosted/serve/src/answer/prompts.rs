@@ -1,9 +1,12 @@
 //! Converts the prompts of a request to tokens, and back.
 
+#[cfg(test)]
+mod tests;
+
 use crate::api::{ApiError, CompletionPrompt, Infill, PromptPart};
 use crate::models::Loaded;
 use sluice::Model;
-use sluice_core::tokenizer::{Detokenizer, EncodeOptions};
+use sluice_core::tokenizer::{Detokenizer, EncodeOptions, Tokenizer};
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -15,7 +18,11 @@ pub(super) fn tokens_of(prompts: &[CompletionPrompt], loaded: &Loaded) -> Result
     let each = prompts.iter().enumerate();
     let each = each.map(|(i, prompt)| match prompt {
         CompletionPrompt::Parts(parts) => begun(&format!("prompts[{i}]"), parts, loaded),
-        CompletionPrompt::Infill(infill) => filled(infill, loaded),
+        CompletionPrompt::Infill(infill) => {
+            let files = infill.extra.iter().map(|file| &*file.text);
+            check_bytes(loaded, files.chain([&*infill.prefix, &infill.suffix]))?;
+            filled(infill, loaded.model().tokenizer())
+        }
     });
     each.collect()
 }
@@ -68,7 +75,7 @@ pub(super) fn joined(
                     add_special: n_before == 0,
                     parse_special,
                 };
-                all.extend(encode(field, model, text, options)?);
+                all.extend(encode(field, model.tokenizer(), text, options)?);
                 n_before += 1;
             }
             PromptPart::Tokens(tokens) => {
@@ -98,12 +105,10 @@ pub(super) fn check_tokens(
     }
 }
 
-/// The prompt for a text between two others, with other files before it.
-fn filled(infill: &Infill, loaded: &Loaded) -> Result<Vec<u32>> {
-    let files = infill.extra.iter().map(|file| &*file.text);
-    check_bytes(loaded, files.chain([&*infill.prefix, &infill.suffix]))?;
-    let model = loaded.model();
-    let tokenizer = model.tokenizer();
+/// The prompt for a text between two others, with other files before it: marks, names and order are those of Qwen2.5-Coder's
+/// documentation for whole repositories. A request names neither the repository nor the file; llama-server's names stand for
+/// them.
+fn filled(infill: &Infill, tokenizer: &Tokenizer<'_>) -> Result<Vec<u32>> {
     let special = tokenizer.special_tokens();
     let marks = (special.fim_pre, special.fim_suf, special.fim_mid);
     let (Some(pre), Some(suf), Some(mid)) = marks else {
@@ -113,24 +118,47 @@ fn filled(infill: &Infill, loaded: &Loaded) -> Result<Vec<u32>> {
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     // The token that begins texts must come first.
     let mut tokens: Vec<u32> = bos.into_iter().collect();
-    let plain = |field: &str, text: &str| encode(field, model, text, PLAIN);
+    let plain = |field: &str, text: &str| encode(field, tokenizer, text, PLAIN);
+    let separator = special.fim_sep.filter(|_| !infill.extra.is_empty());
+    if let Some(repository) = special.fim_rep.filter(|_| separator.is_some()) {
+        tokens.push(repository);
+        tokens.extend(plain("extra", "myproject\n")?);
+    }
     for (i, file) in infill.extra.iter().enumerate() {
         let (name, text) = (&file.name, &file.text);
-        let text = match special.fim_sep {
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        let text = match separator {
             Some(separator) => {
                 tokens.push(separator);
-                format!("{name}\n{text}")
+                format!("{name}\n{text}{end}")
             }
             None => format!("\n\n--- {name} ---\n{text}"),
         };
         tokens.extend(plain(&format!("extra[{i}]"), &text)?);
     }
+    if let Some(separator) = separator {
+        tokens.push(separator);
+        tokens.extend(plain("extra", "filename\n")?);
+    }
     tokens.push(pre);
     tokens.extend(plain("suffix", &infill.prefix)?);
     tokens.push(suf);
-    tokens.extend(plain("suffix", &infill.suffix)?);
+    tokens.extend(continued("suffix", &infill.suffix, tokenizer)?);
     tokens.push(mid);
     Ok(tokens)
+}
+
+/// A text that continues another one. SentencePiece's models put a space before each text: here it is put before a character
+/// that is taken out again, as CodeLlama's own code does it.
+fn continued(field: &str, text: &str, tokenizer: &Tokenizer<'_>) -> Result<Vec<u32>> {
+    const BEFORE: &str = "☺";
+    let plain = encode(field, tokenizer, text, PLAIN)?;
+    if text.is_empty() || tokenizer.pre_tokenizer().is_some() {
+        return Ok(plain);
+    }
+    let before = encode(field, tokenizer, BEFORE, PLAIN)?;
+    let both = encode(field, tokenizer, &format!("{BEFORE}{text}"), PLAIN)?;
+    Ok(both.strip_prefix(&*before).map_or(plain, <[u32]>::to_vec))
 }
 
 const PLAIN: EncodeOptions = EncodeOptions {
@@ -138,8 +166,13 @@ const PLAIN: EncodeOptions = EncodeOptions {
     parse_special: false,
 };
 
-fn encode(field: &str, model: &Model, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
-    let tokens = model.encode_with(text, options);
+fn encode(
+    field: &str,
+    tokenizer: &Tokenizer<'_>,
+    text: &str,
+    options: EncodeOptions,
+) -> Result<Vec<u32>> {
+    let tokens = sluice::encode::encode(tokenizer, text, options);
     tokens.map_err(|error| ApiError::field(field, error.to_string()))
 }
 

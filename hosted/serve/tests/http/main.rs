@@ -22,6 +22,7 @@ mod starts;
 mod turns;
 mod typed;
 mod views;
+mod vision;
 
 use client::{Running, options, until};
 use serde_json::{Value, json};

@@ -30,6 +30,13 @@ pub enum ChatError {
     /// The template refused the messages.
     #[error("chat template: {0}")]
     Template(#[from] ChatTemplateError),
+    /// A part of a message is not text.
+    #[error("message {message}, part {part}: {kind} is not supported, only text is")]
+    Media {
+        message: usize,
+        part: usize,
+        kind: String,
+    },
     /// A tool is invalid.
     #[error(transparent)]
     Tool(#[from] ToolError),

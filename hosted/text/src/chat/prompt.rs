@@ -8,6 +8,7 @@ use crate::assistant::Dialect;
 use crate::chat_template::{ChatTemplate, Message, RenderOptions};
 use serde_json::Value;
 use sluice::encode::{EncodeError, encode};
+use sluice_core::kernels::words;
 use sluice_core::tokenizer::{EncodeOptions, Tokenizer};
 
 /// Makes the prompts for one model. It collects the vocabulary's control tokens, and finds what the template takes,
@@ -116,6 +117,7 @@ impl PromptMaker {
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<String, ChatError> {
+        check_media(messages)?;
         let mut options = options.clone();
         let lists = [&mut options.tools, &mut options.documents];
         let values = lists.into_iter().flatten().flatten();
@@ -163,4 +165,27 @@ impl PromptMaker {
         }
         Ok(tokens)
     }
+}
+
+/// Refuses pictures and the like, which a template would give a place that nothing fills.
+fn check_media(messages: &[Message]) -> Result<(), ChatError> {
+    const MEDIA: [&str; 9] =
+        words("image image_url input_image audio audio_url input_audio video video_url file");
+    for (message, told) in messages.iter().enumerate() {
+        let parts = told.content.as_ref().and_then(Value::as_array);
+        for (part, value) in parts.into_iter().flatten().enumerate() {
+            let named = MEDIA.iter().find(|name| match value.get("type") {
+                Some(kind) => kind.as_str() == Some(**name),
+                None => value.get(**name).is_some(),
+            });
+            if let Some(kind) = named.map(|&name| name.to_owned()) {
+                return Err(ChatError::Media {
+                    message,
+                    part,
+                    kind,
+                });
+            }
+        }
+    }
+    Ok(())
 }

@@ -360,6 +360,7 @@ fn answer(
         Err(
             error @ (ChatError::Full { .. }
             | ChatError::Nothing
+            | ChatError::Media { .. }
             | ChatError::Encode(_)
             | ChatError::Template(_)),
         ) => {

@@ -67,6 +67,9 @@ impl Vocabulary {
         }
         let key = "tokenizer.ggml.remove_extra_whitespaces";
         vocabulary.set(key, text.removes_extra_whitespaces);
+        if text.splits_whitespace {
+            vocabulary.set("tokenizer.ggml.split_whitespace", true);
+        }
         if !text.charsmap.is_empty() {
             let map = MetaValue::u8s(&text.charsmap);
             vocabulary.set("tokenizer.ggml.precompiled_charsmap", map);
@@ -79,6 +82,7 @@ impl Vocabulary {
 struct UnigramText {
     charsmap: Vec<u8>,
     removes_extra_whitespaces: bool,
+    splits_whitespace: bool,
     prefix: Prefix,
 }
 
@@ -87,6 +91,7 @@ impl UnigramText {
         let mut own = Self {
             charsmap: Vec::new(),
             removes_extra_whitespaces: false,
+            splits_whitespace: false,
             prefix: Prefix::Never,
         };
         for step in steps(&json.normalizer)? {
@@ -111,7 +116,10 @@ impl UnigramText {
         }
         for step in steps(&json.pre_tokenizer)? {
             match step.kind {
-                "WhitespaceSplit" => own.removes_extra_whitespaces = true,
+                "WhitespaceSplit" => {
+                    own.removes_extra_whitespaces = true;
+                    own.splits_whitespace = true;
+                }
                 "Metaspace" if step.str("replacement") == Some(SPACE) => {
                     own.prefix = prefix_of(step)?;
                 }
@@ -120,6 +128,10 @@ impl UnigramText {
         }
         if own.prefix == Prefix::First && own.removes_extra_whitespaces {
             let what = "prepend_scheme is \"first\" where spaces are removed, which GGUF cannot express for Unigram";
+            return Err(what.into());
+        }
+        if own.prefix == Prefix::Never && own.splits_whitespace {
+            let what = "WhitespaceSplit without a Metaspace that prepends a space to every word, which GGUF cannot express";
             return Err(what.into());
         }
         Ok(own)

@@ -140,7 +140,10 @@ fn check_parts(parts: &[Value], field: &str) -> Result<()> {
         let kind = part.get("type").cloned().unwrap_or_default();
         match kind.as_str() {
             Some("text" | "input_text" | "output_text" | "refusal") => {}
-            Some("image_url" | "input_image" | "input_audio" | "audio" | "video" | "file") => {
+            Some(
+                "image" | "image_url" | "input_image" | "input_audio" | "audio" | "audio_url"
+                | "video" | "video_url" | "file",
+            ) => {
                 let what = format!(
                     "{} is not supported: this server accepts only text",
                     shown(&kind)
