@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod constraints;
 mod convert;
+mod convert_activations;
 mod convert_positions;
 mod convert_says;
 mod convert_tiktoken;
