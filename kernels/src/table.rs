@@ -16,7 +16,7 @@ mod x86_64;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::attention::BLOCKS_MAX;
-use crate::contract::{GROUP, KV_BLOCK};
+use crate::contract::{GROUP, KV_BLOCK, LANES};
 use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
 use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
@@ -51,16 +51,16 @@ pub struct KernelTable {
     softmax: unsafe fn(&mut [f32]),
     rope: unsafe fn(&mut RopeArgs<'_>),
     silu_mul: gates::GatedFn,
-    sigmoid: unsafe fn(&mut [f32]),
+    sigmoid: unsafe fn(&mut [[f32; LANES]]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
     halves: Halves,
     gelu_mul: gates::GatedFn,
     gelu_erf_mul: gates::GatedFn,
-    soft_cap: unsafe fn(&mut [f32], f32),
+    soft_cap: unsafe fn(&mut [[f32; LANES]], f32),
     recurrence: unsafe fn(&mut Recurrence<'_, '_>),
     conv_silu: unsafe fn(&mut ConvSilu<'_>),
     l2_norm: unsafe fn(&mut [f32], f32, f32),
-    sigmoid_mul: unsafe fn(&[f32], &mut [f32]),
+    sigmoid_mul: unsafe fn(&[[f32; LANES]], &mut [[f32; LANES]]),
     decays: DecaysFn,
     lora_down: unsafe fn(&LoraDown<'_>),
     lora_up: unsafe fn(&LoraUp<'_>),

@@ -214,8 +214,8 @@ activated!(gelu_erf_mul, gelu_erf);
 
 /// `x = sigmoid(x)`.
 #[inline(always)]
-pub(crate) fn sigmoid<F: Arith>(x: &mut [f32]) {
-    for x in x {
+pub(crate) fn sigmoid<F: Arith>(x: &mut [[f32; LANES]]) {
+    for x in x.as_flattened_mut() {
         *x = contract::sigmoid::<F>(*x);
     }
 }
@@ -230,9 +230,9 @@ pub(crate) fn add_scaled<F: Arith>(scale: f32, x: &[f32], out: &mut [f32]) {
 
 /// `x = cap · tanh(x / cap)`.
 #[inline(always)]
-pub(crate) fn soft_cap<F: Arith>(x: &mut [f32], cap: f32) {
+pub(crate) fn soft_cap<F: Arith>(x: &mut [[f32; LANES]], cap: f32) {
     let inverse = 1.0 / cap;
-    for x in x {
+    for x in x.as_flattened_mut() {
         *x = contract::soft_cap::<F>(*x, cap, inverse);
     }
 }

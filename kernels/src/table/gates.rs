@@ -38,13 +38,13 @@ impl KernelTable {
     /// Soft cap in place: `x = cap · tanh(x / cap)`, `cap` above 0.
     pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
         // SAFETY: holding the table proves the features; the operand is a slice.
-        unsafe { (self.soft_cap)(x, cap) }
+        in_place(x, |x| unsafe { (self.soft_cap)(x, cap) });
     }
 
     /// `x = 1 / (1 + e^-x)` in place.
     pub fn sigmoid(&self, x: &mut [f32]) {
         // SAFETY: holding the table proves the features; the operand is a slice.
-        unsafe { (self.sigmoid)(x) }
+        in_place(x, |x| unsafe { (self.sigmoid)(x) });
     }
 
     /// A gate, in place: `x = x · sigmoid(gate)`, each (n).
@@ -53,8 +53,13 @@ impl KernelTable {
     /// If the lengths differ.
     pub fn sigmoid_mul(&self, gate: &[f32], x: &mut [f32]) {
         assert_eq!(gate.len(), x.len());
-        // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { (self.sigmoid_mul)(gate, x) }
+        let (gates, gate) = gate.as_chunks();
+        let last = [padded(gate)];
+        let mut gates = [gates, &last].into_iter();
+        in_place(x, |x| {
+            // SAFETY: holding the table proves the features; all operands are slices.
+            unsafe { (self.sigmoid_mul)(gates.next().unwrap_or_default(), x) }
+        });
     }
 }
 
@@ -72,11 +77,27 @@ unsafe fn gated(kernel: GatedFn, gate: &[f32], up: &[f32], out: &mut [f32]) {
     if out.is_empty() {
         return;
     }
-    let [mut last_gate, mut last_up, mut last] = [[0.0; LANES]; 3];
-    last_gate[..gate.len()].copy_from_slice(gate);
-    last_up[..up.len()].copy_from_slice(up);
-    let [gates, ups] = [&last_gate, &last_up].map(slice::from_ref);
+    let mut last = [0.0; LANES];
     // SAFETY: as above.
-    unsafe { kernel(gates, ups, slice::from_mut(&mut last)) };
+    unsafe { kernel(&[padded(gate)], &[padded(up)], slice::from_mut(&mut last)) };
     out.copy_from_slice(&last[..out.len()]);
+}
+
+/// Calls `kernel` for the whole vectors of a row, then for the columns after them in a vector of their own, if there are
+/// any.
+fn in_place(x: &mut [f32], mut kernel: impl FnMut(&mut [[f32; LANES]])) {
+    let (whole, rest) = x.as_chunks_mut();
+    kernel(whole);
+    if !rest.is_empty() {
+        let mut last = padded(rest);
+        kernel(slice::from_mut(&mut last));
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// The last columns of a row, and zeros.
+fn padded(rest: &[f32]) -> [f32; LANES] {
+    let mut last = [0.0; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    last
 }

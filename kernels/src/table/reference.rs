@@ -130,7 +130,7 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn sigmoid(x: &mut [f32]) {
+            pub(super) fn sigmoid(x: &mut [[f32; LANES]]) {
                 scalar::elementwise::sigmoid::<$fma>(x);
             }
 
@@ -163,7 +163,7 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
+            pub(super) fn soft_cap(x: &mut [[f32; LANES]], cap: f32) {
                 scalar::elementwise::soft_cap::<$fma>(x, cap);
             }
 
@@ -178,7 +178,7 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
+            pub(super) fn sigmoid_mul(gate: &[[f32; LANES]], x: &mut [[f32; LANES]]) {
                 scalar::recurrent::sigmoid_mul::<$fma>(gate, x);
             }
 
