@@ -1,5 +1,4 @@
 //! Which activation `sluice convert` writes for encoders (`<arch>.activation`), and which it refuses.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::convert::{Folder, object};
 use crate::families::{FAMILIES, convert, folder_of};
