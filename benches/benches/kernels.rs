@@ -172,6 +172,12 @@ fn rows(criterion: &mut Criterion) {
     row_operation(criterion, "silu_mul", |table, gate, up, out| {
         table.silu_mul(gate, up, out);
     });
+    row_operation(criterion, "gelu_mul", |table, gate, up, out| {
+        table.gelu_mul(gate, up, out);
+    });
+    row_operation(criterion, "gelu_erf_mul", |table, gate, up, out| {
+        table.gelu_erf_mul(gate, up, out);
+    });
     for (name, pairing) in [
         ("rope_interleaved", RopePairing::Interleaved),
         ("rope_halves", RopePairing::Halves),

@@ -53,13 +53,17 @@
 //!   a part of int8 `s = fma(d_a, f32(S), s)` for each group of int8 activations, times the row's scale. `B · t` of
 //!   floats is one part, `y + sum`; of int8 `t` is rounded to int8 with one scale, `y = fma(d · d_t, f32(S), y)`.
 //!   Several adapters of a row follow each other.
-//! - [`exp`], [`silu`], [`sigmoid`], [`softplus`], [`gelu`], [`tanh`] and the rotary angles are the polynomials below.
+//! - [`exp`], [`silu`], [`sigmoid`], [`softplus`], [`gelu()`], [`gelu_erf`], [`tanh`] and the rotary angles are the
+//!   polynomials below.
 //!
 //! The bits of a NaN are outside the contract; that a result *is* NaN is inside.
 
 // Targets that always have the instruction use this module only in tests and Miri.
 #[cfg(any(test, miri, not(all(target_arch = "aarch64", target_feature = "neon"))))]
 mod fma;
+mod gelu;
+
+pub use gelu::{gelu, gelu_erf};
 
 /// Grows with every change of the rules above that changes a result: answers of one version are the same
 /// bits everywhere.
@@ -200,6 +204,10 @@ pub const EXP_LO: f32 = -87.3;
 /// Above this, [`exp`] saturates.
 pub const EXP_HI: f32 = 88.0;
 
+/// ln 2 as two numbers; a whole number below 2^15 times the first is exact.
+const LN2_HI: f32 = 0.693_359_4;
+const LN2_LO: f32 = -2.121_944_4e-4;
+
 /// e^x within 1.2 ulp for `EXP_LO ≤ x ≤ EXP_HI`; 0 below, saturated above, NaN for NaN;
 /// exactly 1 for 0.
 ///
@@ -209,8 +217,6 @@ pub const EXP_HI: f32 = 88.0;
 pub fn exp<F: Arith>(x: f32) -> f32 {
     // 1.5 * 2^23 + 127: adding it leaves n + 127 in the low bits, ready to be an exponent.
     const MAGIC: f32 = 12_583_039.0;
-    const LN2_HI: f32 = 0.693_359_4;
-    const LN2_LO: f32 = -2.121_944_4e-4;
     // These comparisons match maxps(EXP_LO, x) and minps(EXP_HI, x): NaN passes through.
     let clamped = if EXP_LO > x { EXP_LO } else { x };
     let clamped = if EXP_HI < clamped { EXP_HI } else { clamped };
@@ -260,16 +266,6 @@ pub fn softplus<F: Arith>(x: f32) -> f32 {
     }
     let half = F::fma(p * z, s, s);
     F::fma(2.0, half, if x > 0.0 { x } else { 0.0 })
-}
-
-/// The tanh approximation of GELU, as models of the Gemma family use it:
-/// `x / 2 · (1 + tanh u) = x / (1 + e^-2u)` with `u = sqrt(2/π) · x · (1 + 0.044715 x²)`.
-#[inline(always)]
-pub fn gelu<F: Arith>(x: f32) -> f32 {
-    /// -2 · sqrt(2/π).
-    const SCALE: f32 = -1.595_769;
-    let inner = F::fma(0.044_715 * x, x, 1.0);
-    x / (1.0 + exp::<F>(SCALE * x * inner))
 }
 
 /// tanh x within 1.5 ulp; NaN for NaN, +0 for both zeros.

@@ -8,6 +8,7 @@
 //! Every call checks its operands once, so that kernels may use pointers inside: a size that
 //! overflows or a tile outside its matrix panics here, whatever the kernel.
 
+mod gates;
 mod lora;
 mod reference;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -15,7 +16,7 @@ mod x86_64;
 
 use crate::activation::{ACTIVATION_ALIGN, ActivationKinds};
 use crate::attention::BLOCKS_MAX;
-use crate::contract::{GROUP, KV_BLOCK};
+use crate::contract::{GROUP, KV_BLOCK, LANES};
 use crate::cpu::CpuFeatures;
 use crate::frame::{self, FrameKernels};
 use crate::kv::{Halves, KV_ALIGN, KV_HEAD_DIM_MAX, KvLayout};
@@ -49,16 +50,17 @@ pub struct KernelTable {
     layer_norm: LayerNormFn,
     softmax: unsafe fn(&mut [f32]),
     rope: unsafe fn(&mut RopeArgs<'_>),
-    silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
-    sigmoid: unsafe fn(&mut [f32]),
+    silu_mul: gates::GatedFn,
+    sigmoid: unsafe fn(&mut [[f32; LANES]]),
     add_scaled: unsafe fn(f32, &[f32], &mut [f32]),
     halves: Halves,
-    gelu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
-    soft_cap: unsafe fn(&mut [f32], f32),
+    gelu_mul: gates::GatedFn,
+    gelu_erf_mul: gates::GatedFn,
+    soft_cap: unsafe fn(&mut [[f32; LANES]], f32),
     recurrence: unsafe fn(&mut Recurrence<'_, '_>),
     conv_silu: unsafe fn(&mut ConvSilu<'_>),
     l2_norm: unsafe fn(&mut [f32], f32, f32),
-    sigmoid_mul: unsafe fn(&[f32], &mut [f32]),
+    sigmoid_mul: unsafe fn(&[[f32; LANES]], &mut [[f32; LANES]]),
     decays: DecaysFn,
     lora_down: unsafe fn(&LoraDown<'_>),
     lora_up: unsafe fn(&LoraUp<'_>),
@@ -315,12 +317,6 @@ impl KernelTable {
         unsafe { (self.softmax)(x) }
     }
 
-    /// `x = 1 / (1 + e^-x)` in place.
-    pub fn sigmoid(&self, x: &mut [f32]) {
-        // SAFETY: holding the table proves the features; the operand is a slice.
-        unsafe { (self.sigmoid)(x) }
-    }
-
     /// Rotary position embedding of one head, in place.
     ///
     /// # Panics
@@ -330,17 +326,6 @@ impl KernelTable {
         assert!(args.cos.len() <= args.head.len() / 2);
         // SAFETY: holding the table proves the features; all operands are slices.
         unsafe { (self.rope)(args) }
-    }
-
-    /// SwiGLU: `out = silu(gate) · up`, each (n).
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn silu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        assert_eq!(gate.len(), up.len());
-        assert_eq!(gate.len(), out.len());
-        // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { (self.silu_mul)(gate, up, out) }
     }
 
     /// A weighted addition: `out = fma(scale, x, out)`, each (n).
@@ -386,23 +371,6 @@ impl KernelTable {
         unsafe { layout.store_value(self.halves, block, slot, value) }
     }
 
-    /// GeGLU: `out = gelu(gate) · up`, each (n); [`crate::contract::gelu`].
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn gelu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        assert_eq!(gate.len(), up.len());
-        assert_eq!(gate.len(), out.len());
-        // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { (self.gelu_mul)(gate, up, out) }
-    }
-
-    /// Soft cap in place: `x = cap · tanh(x / cap)`, `cap` above 0.
-    pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
-        // SAFETY: holding the table proves the features; the operand is a slice.
-        unsafe { (self.soft_cap)(x, cap) }
-    }
-
     /// Takes tokens of a sequence through the state of a head, or of some of its values.
     ///
     /// # Panics
@@ -443,16 +411,6 @@ impl KernelTable {
     pub fn l2_norm(&self, x: &mut [f32], eps: f32, scale: f32) {
         // SAFETY: holding the table proves the features; the operand is a slice.
         unsafe { (self.l2_norm)(x, eps, scale) }
-    }
-
-    /// A gate, in place: `x = x · sigmoid(gate)`, each (n).
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn sigmoid_mul(&self, gate: &[f32], x: &mut [f32]) {
-        assert_eq!(gate.len(), x.len());
-        // SAFETY: holding the table proves the features; all operands are slices.
-        unsafe { (self.sigmoid_mul)(gate, x) }
     }
 
     /// What states decay by: `x = softplus(x + bias)` in place, then `decay = exp(a · x)`, each (n).

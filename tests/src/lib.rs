@@ -12,6 +12,7 @@ pub mod frames;
 pub mod fuzz;
 pub mod gate;
 pub mod goldens;
+pub mod header;
 pub mod hosted;
 pub mod metal;
 pub mod reference;

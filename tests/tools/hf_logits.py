@@ -9,7 +9,7 @@ PROGRAM is `cargo build --release -p sluice-tests --example folder_logits`'s. A 
 `hosted/cli/tests/cli/families/` or a folder of `hosted/cli/tests/cli/convert/`: its config.json, as published, makes a
 model of transformers' own class with random weights. VARIANTS switch on what the case leaves off. The folder goes
 through `sluice convert` in F32; logits (or an encoder's hidden states, a reranker's score) of random tokens must agree
-within 4e-4 of their range.
+within 4e-4 of their range, those of encoders within 5e-6.
 
 With `--keys` transformers reads the changed config.json with the weights of the case. Where its result changes, so must
 Sluice's, or the folder must be refused. Where it cannot be made from these weights, or is not defined, nothing is asked.
@@ -35,6 +35,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 TOLERANCE = 4e-4
+# Encoders compute in f32 alone; GELU's tanh approximation would be 1e-4 away.
+ENCODERS = ("bert", "eurobert", "gemma-embedding", "jina-bert", "modern-bert", "nomic-bert", "xlm-r")
+OF_ENCODERS = 5e-6
 N_TOKENS = 100
 # Cases without a class in transformers: their code is published with the models.
 NO_CLASS = ("jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe")
@@ -250,7 +253,7 @@ def compare(case, sluice, config, what):
             bad += 1
             continue
         far = difference(answer["values"], case.scored(theirs))
-        is_bad = not far <= TOLERANCE
+        is_bad = not far <= (OF_ENCODERS if case.name.startswith(ENCODERS) else TOLERANCE)
         bad += is_bad
         told = f"{far:.1e}{' DIFFERS' if is_bad else ''}"
         report(case.name, f"{what}, {spelling}", " | ".join([told, *answer["warnings"]]))

@@ -11,7 +11,7 @@ use super::config::ModelConfig;
 use super::error::{ModelError, Name};
 use super::pooling::Pooling;
 use crate::gguf::{Gguf, optional};
-use crate::kernels::contract::{Portable, double, gelu, tanh};
+use crate::kernels::contract::{Portable, double, gelu_erf, tanh};
 use heapless::Vec;
 
 /// Maximum stages of a head.
@@ -33,7 +33,7 @@ pub enum Stage {
     },
     /// The hyperbolic tangent of each element.
     Tanh,
-    /// GELU of each element, in its tanh approximation.
+    /// GELU of each element, by the error function.
     Gelu,
     /// A layer norm by `NAME.weight` (n), without bias.
     LayerNorm {
@@ -258,7 +258,7 @@ pub fn apply(stage: &Stage, weights: &[f32], x: &mut [f32]) {
     match stage {
         Stage::Dense { .. } => unreachable!("a dense layer has a result of another length"),
         Stage::Tanh => x.iter_mut().for_each(|x| *x = tanh::<Portable>(*x)),
-        Stage::Gelu => x.iter_mut().for_each(|x| *x = gelu::<Portable>(*x)),
+        Stage::Gelu => x.iter_mut().for_each(|x| *x = gelu_erf::<Portable>(*x)),
         Stage::LayerNorm { eps, .. } => layer_norm(weights, *eps, x),
         Stage::Softmax => softmax(x),
     }

@@ -16,6 +16,7 @@
 //! describes it as a model of its own, which is planned and loaded likewise, and finished with its trunk:
 //! [`Loader::finish_head`], [`ModelWeights::head_in_place`].
 
+mod activation;
 mod arch;
 mod architecture;
 mod check;
@@ -40,6 +41,7 @@ mod site;
 mod weight;
 mod weights;
 
+pub use activation::Activation;
 pub use architecture::Architecture;
 pub use config::{
     Fusion, KINDS_MAX, LAYERS_MAX, LayerActivations, ModelConfig, NextToken, ROPES_MAX,
@@ -55,8 +57,8 @@ pub use rope::{LongRope, Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn};
 pub(crate) use shape::SLOPES_MAX;
 pub(crate) use shape::conv_state_len;
 pub use shape::{
-    Activation, Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm,
-    QueryTemperature, Router, RouterScore, SharedExpert, ShortConv,
+    Attention, DeltaKeys, DeltaNet, Experts, Ffn, Latent, Mamba2, QkNorm, QueryTemperature, Router,
+    RouterScore, SharedExpert, ShortConv,
 };
 pub(crate) use site::Vector;
 pub use site::{Input, Site};

@@ -1,5 +1,6 @@
 //! Shapes of the parts of a layer: plain numbers and options, one struct for each part.
 
+use super::activation::Activation;
 use crate::kernels::contract::double;
 use crate::kernels::recurrent::{STATE_LANES, state_floats};
 
@@ -17,24 +18,6 @@ pub enum QkNorm {
     EachHead,
     /// All heads of a token together.
     Row,
-}
-
-/// The activation of a feed-forward network's gate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// `x · sigmoid(x)` (SwiGLU).
-    Silu,
-    /// GELU in its tanh approximation (GeGLU).
-    Gelu,
-    /// `max(x, 0)²`, without a gate (Nemotron).
-    ReluSquared,
-    /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit`.
-    SwigluClamped {
-        /// Factor inside the sigmoid.
-        alpha: f32,
-        /// Maximum gate, and maximum magnitude of the value that it multiplies.
-        limit: f32,
-    },
 }
 
 /// Grouped-query attention over the keys and values of earlier tokens.

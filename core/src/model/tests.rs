@@ -1,10 +1,11 @@
 use super::Architecture;
+use super::activation::Activation;
 use super::config::{Fusion, LayerActivations, ModelConfig};
 use super::error::{ModelError, Name};
 use super::kind::{Channel, LayerKind, Mixer};
 use super::rope::{Rope, RopeConfig, RopeScaling, RopeScalingKind, Yarn, frequencies};
 use super::shape::{
-    Activation, Attention, Experts, Ffn, Latent, QkNorm, QueryTemperature, Router, SharedExpert,
+    Attention, Experts, Ffn, Latent, QkNorm, QueryTemperature, Router, SharedExpert,
 };
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::table::RopePairing;

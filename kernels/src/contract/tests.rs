@@ -5,7 +5,7 @@ use super::*;
 /// Miri is slow.
 const STEP: usize = if cfg!(miri) { 2001 } else { 1 };
 
-fn ulps(a: f32, b: f64) -> f64 {
+pub(super) fn ulps(a: f32, b: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
     let nearest = b as f32;
     let spacing = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);

@@ -2,7 +2,9 @@
 
 use crate::activation::{ActivationKinds, BLOCK_COLS, GroupNumbers, Int8Group, SUM_COLS};
 use crate::args::{Quantize, RopeArgs, RopePairing};
-use crate::contract::{self, Arith, GROUP, LANES, gelu, low_byte, shifted, silu, sqrt, tree_sum};
+use crate::contract::{
+    self, Arith, GROUP, LANES, gelu, gelu_erf, low_byte, shifted, silu, sqrt, tree_sum,
+};
 use crate::half::f32_to_bf16;
 use core::mem::MaybeUninit;
 
@@ -188,18 +190,32 @@ pub(crate) fn rope<F: Arith>(args: &mut RopeArgs<'_>) {
     }
 }
 
-/// `out = silu(gate) · up`.
-#[inline(always)]
-pub(crate) fn silu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = silu::<F>(*gate) * up;
-    }
+/// `out = f(gate) · up`, whole vectors of any table: the loop has no rest.
+macro_rules! activated {
+    ($name:ident, $f:ident) => {
+        #[doc = concat!("`out = ", stringify!($f), "(gate) · up`, all of one length.")]
+        #[inline(always)]
+        pub(crate) fn $name<F: Arith>(
+            gate: &[[f32; LANES]],
+            up: &[[f32; LANES]],
+            out: &mut [[f32; LANES]],
+        ) {
+            let (gate, up) = (gate.as_flattened(), up.as_flattened());
+            for ((out, gate), up) in out.as_flattened_mut().iter_mut().zip(gate).zip(up) {
+                *out = $f::<F>(*gate) * up;
+            }
+        }
+    };
 }
+
+activated!(silu_mul, silu);
+activated!(gelu_mul, gelu);
+activated!(gelu_erf_mul, gelu_erf);
 
 /// `x = sigmoid(x)`.
 #[inline(always)]
-pub(crate) fn sigmoid<F: Arith>(x: &mut [f32]) {
-    for x in x {
+pub(crate) fn sigmoid<F: Arith>(x: &mut [[f32; LANES]]) {
+    for x in x.as_flattened_mut() {
         *x = contract::sigmoid::<F>(*x);
     }
 }
@@ -212,19 +228,11 @@ pub(crate) fn add_scaled<F: Arith>(scale: f32, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `out = gelu(gate) · up`.
-#[inline(always)]
-pub(crate) fn gelu_mul<F: Arith>(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = gelu::<F>(*gate) * up;
-    }
-}
-
 /// `x = cap · tanh(x / cap)`.
 #[inline(always)]
-pub(crate) fn soft_cap<F: Arith>(x: &mut [f32], cap: f32) {
+pub(crate) fn soft_cap<F: Arith>(x: &mut [[f32; LANES]], cap: f32) {
     let inverse = 1.0 / cap;
-    for x in x {
+    for x in x.as_flattened_mut() {
         *x = contract::soft_cap::<F>(*x, cap, inverse);
     }
 }

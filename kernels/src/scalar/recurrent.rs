@@ -117,8 +117,8 @@ pub(crate) fn l2_norm<F: Arith>(x: &mut [f32], eps: f32, scale: f32) {
 
 /// `x = x · sigmoid(gate)`.
 #[inline(always)]
-pub(crate) fn sigmoid_mul<F: Arith>(gate: &[f32], x: &mut [f32]) {
-    for (x, gate) in x.iter_mut().zip(gate) {
+pub(crate) fn sigmoid_mul<F: Arith>(gate: &[[f32; LANES]], x: &mut [[f32; LANES]]) {
+    for (x, gate) in x.as_flattened_mut().iter_mut().zip(gate.as_flattened()) {
         *x *= sigmoid::<F>(*gate);
     }
 }

@@ -53,6 +53,7 @@ macro_rules! reference_table {
             add_scaled: $module::add_scaled,
             halves: $module::halves,
             gelu_mul: $module::gelu_mul,
+            gelu_erf_mul: $module::gelu_erf_mul,
             soft_cap: $module::soft_cap,
             recurrence: $recurrence,
             conv_silu: $module::conv_silu,
@@ -65,6 +66,7 @@ macro_rules! reference_table {
 
         mod $module {
             use super::*;
+            use crate::contract::LANES;
             use crate::scalar::matmul::{GroupKernel, Lanes, PanelProduct};
             use crate::table::{AttentionState, ConvSilu, Quantize, RopeArgs};
             use crate::{kv, scalar};
@@ -119,12 +121,16 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+            pub(super) fn silu_mul(
+                gate: &[[f32; LANES]],
+                up: &[[f32; LANES]],
+                out: &mut [[f32; LANES]],
+            ) {
                 scalar::elementwise::silu_mul::<$fma>(gate, up, out);
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn sigmoid(x: &mut [f32]) {
+            pub(super) fn sigmoid(x: &mut [[f32; LANES]]) {
                 scalar::elementwise::sigmoid::<$fma>(x);
             }
 
@@ -139,12 +145,25 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+            pub(super) fn gelu_mul(
+                gate: &[[f32; LANES]],
+                up: &[[f32; LANES]],
+                out: &mut [[f32; LANES]],
+            ) {
                 scalar::elementwise::gelu_mul::<$fma>(gate, up, out);
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
+            pub(super) fn gelu_erf_mul(
+                gate: &[[f32; LANES]],
+                up: &[[f32; LANES]],
+                out: &mut [[f32; LANES]],
+            ) {
+                scalar::elementwise::gelu_erf_mul::<$fma>(gate, up, out);
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub(super) fn soft_cap(x: &mut [[f32; LANES]], cap: f32) {
                 scalar::elementwise::soft_cap::<$fma>(x, cap);
             }
 
@@ -159,7 +178,7 @@ macro_rules! reference_table {
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub(super) fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
+            pub(super) fn sigmoid_mul(gate: &[[f32; LANES]], x: &mut [[f32; LANES]]) {
                 scalar::recurrent::sigmoid_mul::<$fma>(gate, x);
             }
 

@@ -97,6 +97,7 @@ impl Linear<'_> {
             match gated.activation {
                 Activation::Silu => pass.table.silu_mul(gate.row(i), up.row(i), x),
                 Activation::Gelu => pass.table.gelu_mul(gate.row(i), up.row(i), x),
+                Activation::GeluErf => pass.table.gelu_erf_mul(gate.row(i), up.row(i), x),
                 Activation::ReluSquared => {
                     let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
                     columns.for_each(|((x, gate), up)| {

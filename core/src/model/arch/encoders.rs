@@ -5,19 +5,20 @@
 //! norm after attention. `nomic-bert-moe` has experts without gates in every other layer, weighted by the router.
 //! `eurobert` has llama's layers, `gemma-embedding` gemma3's. `modern-bert` has layer norms without
 //! biases before attention and network, and one after the embeddings, which serves as the first
-//! layer's; the first of every three layers sees the whole text, the others a window. GELU is the tanh
-//! approximation everywhere, as in llama.cpp.
+//! layer's; the first of every three layers sees the whole text, the others a window. GELU is computed by the error
+//! function, as the published code does, except in `gemma-embedding`; llama.cpp approximates it by tanh everywhere.
 //!
 //! Sources: llama.cpp, `src/models/*bert*.cpp`, `src/models/gemma-embedding.cpp`.
 
-use super::bert::{self, not_causal, post_norm};
+use super::bert::{self, ACTIVATION, not_causal, post_norm, read_activation};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
 use super::{Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
 use crate::kernels::contract::sqrt;
 use crate::kernels::words;
+use crate::model::activation::Activation;
 use crate::model::error::ModelError;
-use crate::model::shape::{Activation, QkNorm, Router};
+use crate::model::shape::{QkNorm, Router};
 
 pub(super) static NOMIC_BERT: Family = Family {
     name: "nomic-bert",
@@ -46,10 +47,11 @@ pub(super) static NOMIC_BERT_MOE: Family = Family {
         ],
     ],
     beside: Beside::Types,
-    activation: Activation::Gelu,
-    keys: &["attention.causal", EVERY],
+    activation: Activation::GeluErf,
+    keys: &[ACTIVATION, "attention.causal", EVERY],
     adjust: |keys, draft| {
         post_norm(keys, draft);
+        read_activation(keys, draft, ACTIVATION)?;
         // llama.cpp: experts where the layer's number leaves a remainder of 1.
         let every = keys.size_or(EVERY, 0)?;
         if every != 2 {
@@ -68,11 +70,11 @@ pub(super) static JINA_BERT_V3: Family = Family {
     name: "jina-bert-v3",
     layer: bert::LAYER,
     beside: Beside::Types,
-    activation: Activation::Gelu,
-    keys: &["attention.causal"],
+    activation: Activation::GeluErf,
+    keys: &[ACTIVATION, "attention.causal"],
     adjust: |keys, draft| {
         post_norm(keys, draft);
-        Ok(())
+        read_activation(keys, draft, ACTIVATION)
     },
     ..Family::PLAIN
 };
@@ -93,14 +95,15 @@ pub(super) static JINA_BERT_V2: Family = Family {
     ],
     beside: Beside::Types,
     qk_norm: QkNorm::Row,
-    activation: Activation::Gelu,
-    keys: &["attention.causal", "attention.max_alibi_bias"],
+    activation: Activation::GeluErf,
+    keys: &[ACTIVATION, "attention.causal", "attention.max_alibi_bias"],
     adjust: jina_bert_v2,
     ..Family::PLAIN
 };
 
 fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     post_norm(keys, draft);
+    read_activation(keys, draft, ACTIVATION)?;
     let gguf = keys.gguf();
     let has = |name: &str| gguf.tensor(name).is_some();
     draft.has_second_norm = has("blk.0.attn_norm_2.weight");
@@ -136,9 +139,9 @@ pub(super) static MODERN_BERT: Family = Family {
     ]],
     output_norm: EndNorm::Layer("output_norm"),
     embedding_norm: Some(EndNorm::Layer("token_embd_norm")),
-    activation: Activation::Gelu,
+    activation: Activation::GeluErf,
     keys: words!(
-        "attention.causal attention.sliding_window attention.sliding_window_pattern \
+        "activation attention.causal attention.sliding_window attention.sliding_window_pattern \
          classifier.pooling_type hidden_activation rope.freq_base_swa"
     ),
     adjust: modern_bert,
@@ -155,18 +158,9 @@ fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), Mod
     if draft.window > 0 {
         draft.window_rope = gemma::window_rope(keys, draft, false)?;
     }
-    let activation = match keys.text("hidden_activation")?.unwrap_or("gelu") {
-        "gelu" | "geglu" => Activation::Gelu,
-        "silu" | "swish" | "swiglu" => Activation::Silu,
-        name => {
-            return Err(ModelError::NotImplemented {
-                what: "an activation",
-                name: name.into(),
-            });
-        }
-    };
-    draft.ffn.activation = activation;
-    Ok(())
+    // llama.cpp's key, which has no name for the tanh approximation.
+    read_activation(keys, draft, "hidden_activation")?;
+    read_activation(keys, draft, ACTIVATION)
 }
 
 pub(super) static GEMMA_EMBEDDING: Family = Family {

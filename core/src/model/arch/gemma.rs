@@ -7,9 +7,10 @@ use super::draft::{Draft, Pattern};
 use super::{Family, Keys, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::kernels::words;
+use crate::model::activation::Activation;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
-use crate::model::shape::{Activation, QkNorm};
+use crate::model::shape::QkNorm;
 
 pub(super) static GEMMA2: Family = Family {
     name: "gemma2",

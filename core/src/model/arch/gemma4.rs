@@ -8,9 +8,10 @@ use super::experts::{NORMALIZED, n_ff_of_experts, read_experts, share_expert};
 use super::{Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::kernels::contract::sqrt;
 use crate::kernels::words;
+use crate::model::activation::Activation;
 use crate::model::error::ModelError;
 use crate::model::rope::RopeConfig;
-use crate::model::shape::{Activation, QkNorm};
+use crate::model::shape::QkNorm;
 
 pub(super) static GEMMA4: Family = Family {
     name: "gemma4",

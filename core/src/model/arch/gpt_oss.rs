@@ -9,8 +9,9 @@ use super::experts::read_experts;
 use super::keys::Keys;
 use super::read::YARN_TRUNCATE;
 use super::{Family, Site as S, Tensor, Vector as V, layers};
+use crate::model::activation::Activation;
 use crate::model::error::ModelError;
-use crate::model::shape::{Activation, Router, RouterScore};
+use crate::model::shape::{Router, RouterScore};
 
 pub(super) static GPT_OSS: Family = Family {
     name: "gpt-oss",

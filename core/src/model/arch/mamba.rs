@@ -12,9 +12,10 @@ use super::{Family, Site as S, Tensor, Vector as V, layers};
 use crate::gguf::optional;
 use crate::kernels::table::RopePairing;
 use crate::kernels::words;
+use crate::model::activation::Activation;
 use crate::model::error::ModelError;
 use crate::model::kind::Mixer;
-use crate::model::shape::{Activation, Mamba2, Router, RouterScore};
+use crate::model::shape::{Mamba2, Router, RouterScore};
 
 pub(super) static GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",

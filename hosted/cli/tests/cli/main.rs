@@ -5,6 +5,7 @@ mod chat;
 mod chat_parts;
 mod constraints;
 mod convert;
+mod convert_activations;
 mod convert_class;
 mod convert_positions;
 mod convert_says;

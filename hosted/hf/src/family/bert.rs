@@ -54,6 +54,7 @@ pub(super) const BERT: Traits = Traits {
         Key::By(write_positions),
         Key::By(write_encoder),
         Key::By(write_types),
+        Key::By(write_gelu),
     ],
     activations: GELU,
     ..ENCODER
@@ -85,8 +86,23 @@ pub(super) const ROBERTA_RANK: Traits = Traits {
     ..BERT
 };
 
-/// The names of GELU variants that a GGUF file does not tell apart.
-pub(super) const GELU: &[&str] = words!("gelu gelu_new gelu_pytorch_tanh gelu_fast gelu_python");
+/// config.json's names of GELU: by the error function, and its tanh approximation.
+pub(super) const GELU: &[&str] = words!("gelu gelu_python gelu_new gelu_pytorch_tanh gelu_fast");
+
+/// Writes which GELU the encoder computes, by the one name of each that the engine knows. Absent, it is the classes' own.
+pub(super) fn write_gelu(out: &mut Description<'_>) -> Result<(), HfError> {
+    let name = out.config.str("hidden_act").unwrap_or("gelu");
+    let is_exact = ["gelu", "gelu_python"].contains(&name);
+    out.set(
+        "activation",
+        if is_exact {
+            "gelu"
+        } else {
+            "gelu_pytorch_tanh"
+        },
+    );
+    Ok(())
+}
 
 fn n_positions(shape: &Shape) -> u64 {
     let [n_rows, n_skipped, _] = shape.positions;

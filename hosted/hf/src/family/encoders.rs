@@ -99,9 +99,12 @@ pub(super) const MODERN_BERT: Traits = Traits {
         UNSCALED,
         N_VOCAB,
         Key::By(|out| {
-            if let Some(name) = out.config.str("hidden_activation") {
+            // llama.cpp's key, then the one of all encoders.
+            let name = out.config.str("hidden_activation");
+            if let Some(name) = name {
                 out.set("hidden_activation", name);
             }
+            out.set("activation", name.unwrap_or("gelu"));
             Ok(())
         }),
     ],

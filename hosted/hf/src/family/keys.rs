@@ -70,6 +70,7 @@ pub(super) enum Or<T> {
 pub(super) enum Said {
     Number(u32),
     Flag(bool),
+    Text(&'static str),
 }
 
 impl<T> Or<T> {
@@ -118,6 +119,7 @@ impl Key {
                 }
             }
             Self::Always(to, Said::Number(n)) => out.set(to, n),
+            Self::Always(to, Said::Text(text)) => out.set(to, text),
             Self::Always(to, Said::Flag(flag)) => out.set(to, flag),
             Self::Rotates(default) => {
                 let n_rot = out.rope.rotated(config, out.shape.head_dim, default)?;

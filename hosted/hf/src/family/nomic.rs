@@ -1,9 +1,9 @@
 //! Nomic and Jina encoders: BERT's layers with rotary embeddings or distance biases, with gates or experts.
 
-use super::bert::GELU;
+use super::bert::{GELU, write_gelu};
 use super::description::Description;
 use super::encoders::{ENCODER, three, two_ff, write_encoder};
-use super::keys::{Key, Or};
+use super::keys::{Key, Or, Said};
 use super::rope::RopeTraits;
 use super::rows::{Need, Row, bare, block, block_when, n_embd, n_expert, n_ff, n_vocab, row};
 use super::shape::{ExpertSizes, HeadDim};
@@ -154,6 +154,7 @@ pub(super) const NOMIC_MOE: Traits = Traits {
         Key::By(write_encoder),
         Key::Count("moe_every_n_layers", "moe_every_n_layers", Or::Missing),
         Key::Count("moe_top_k", "expert_used_count", Or::Missing),
+        EXACT_GELU,
     ],
     sizes: &[
         ("type_vocab_size", Some(2)),
@@ -180,6 +181,9 @@ pub(super) const NOMIC_MOE: Traits = Traits {
     ..NOMIC
 };
 
+/// The published code takes GELU by the error function, in Jina v2 whatever `hidden_act` is.
+const EXACT_GELU: Key = Key::Always("activation", Said::Text("gelu"));
+
 fn is_nomic_sparse(shape: &Shape, layer: u32) -> bool {
     let every = shape.size("moe_every_n_layers").max(1);
     u64::from(layer) % every == 1
@@ -197,7 +201,11 @@ pub(super) const JINA3: Traits = Traits {
     ])],
     globals: NOMIC_GLOBALS,
     layers: "encoder.layers.",
-    keys: &[Key::By(write_jina_context), Key::By(write_encoder)],
+    keys: &[
+        Key::By(write_jina_context),
+        Key::By(write_encoder),
+        Key::By(write_gelu),
+    ],
     sizes: &[("type_vocab_size", Some(1))],
     activations: GELU,
     defaults: r#"{"layer_norm_eps": 1e-5}"#,
@@ -290,7 +298,7 @@ pub(super) const JINA2: Traits = Traits {
             .if_there()
             .bias(Need::IfThere),
     ])],
-    keys: &[Key::By(write_encoder)],
+    keys: &[Key::By(write_encoder), EXACT_GELU],
     sizes: &[("type_vocab_size", Some(2))],
     activations: GELU,
     means: &[

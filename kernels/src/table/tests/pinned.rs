@@ -82,6 +82,21 @@ fn norm_swiglu_and_rope_are_pinned() {
 }
 
 #[test]
+fn gelu_is_pinned() {
+    let ones = std::vec![1.0; 1000];
+    let inputs = [values(1000, &mut Noise(0x5a)), Noise(0x5b).any_values(1000)];
+    for table in tables() {
+        let hashes = inputs.each_ref().map(|x| {
+            let (mut tanh, mut erf) = (x.clone(), x.clone());
+            table.gelu_mul(x, &ones, &mut tanh);
+            table.gelu_erf_mul(x, &ones, &mut erf);
+            [tanh, erf].map(|x| hash_floats(&x))
+        });
+        assert_eq!(hashes, GELU, "{}", table.name());
+    }
+}
+
+#[test]
 fn attention_is_pinned() {
     let cases = KvType::ALL.map(|ty| {
         let layout = KvLayout {
@@ -112,6 +127,12 @@ fn recurrences_are_pinned() {
         assert_eq!([delta, add, gates], RECURRENCES, "{}", table.name());
     }
 }
+
+/// By tanh and by the error function, of ordinary and of any numbers.
+const GELU: [[u64; 2]; 2] = [
+    [0x4c69_0ca2_6f18_3ce9, 0x1d37_c192_d97b_9d55],
+    [0x4cd4_10b8_9172_4121, 0x65eb_d9d8_7f26_86aa],
+];
 
 const RECURRENCES: [u64; 3] = [
     0xc560_d0ba_40ba_9a1b,

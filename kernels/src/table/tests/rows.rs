@@ -58,11 +58,13 @@ fn geglu_and_soft_cap_equal_the_reference_and_are_near_f64() {
                 let (mut gelu, mut capped) = (vec![0.0; n], x.clone());
                 table.gelu_mul(&x, &w, &mut gelu);
                 table.soft_cap(&mut capped, 30.0);
-                (gelu, capped)
+                let mut by_erf = vec![0.0; n];
+                table.gelu_erf_mul(&x, &w, &mut by_erf);
+                (gelu, capped, by_erf)
             };
-            let (gelu, capped) = run(scalar());
+            let (gelu, capped, by_erf) = run(scalar());
             for table in tables() {
-                let (g, c) = run(table);
+                let (g, c, e) = run(table);
                 // The bits of a NaN are outside the contract.
                 let same = |a: &[f32], b: &[f32]| {
                     let mut pairs = a.iter().zip(b);
@@ -70,6 +72,7 @@ fn geglu_and_soft_cap_equal_the_reference_and_are_near_f64() {
                 };
                 assert!(same(&g, &gelu), "{} n = {n}", table.name());
                 assert!(same(&c, &capped), "{} n = {n}", table.name());
+                assert!(same(&e, &by_erf), "{} n = {n}", table.name());
             }
             for i in 0..n {
                 let exact = 30.0 * libm::tanh(f64::from(x[i]) / 30.0);

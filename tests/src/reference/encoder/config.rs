@@ -2,6 +2,7 @@
 
 use super::super::Unreadable;
 use super::super::file::{File, Value};
+use super::activation;
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -20,7 +21,8 @@ pub(super) struct Config {
     /// A token sees only those before it: rerankers that are decoders.
     pub(super) is_causal: bool,
     pub(super) embedding_scale: f64,
-    pub(super) is_silu: bool,
+    /// The activation of the network.
+    pub(super) activation: fn(f64) -> f64,
     /// Largest slope of a distance's score times 2^8; 0 for none.
     pub(super) alibi: f64,
     /// Bases of rotations: of most layers, and of those with a window. None where heads do not rotate.
@@ -73,11 +75,16 @@ impl Config {
         let eps = file.number(&eps_key);
         let (n_embd, n_head) = (length("embedding_length")?, length("attention.head_count")?);
         let n_layer = length("block_count")?;
-        let activation = match file.value(&key("hidden_activation")) {
-            Some(Value::Text(name)) => name.as_str(),
-            _ if matches!(arch.as_str(), "nomic-bert" | "eurobert" | "qwen3") => "silu",
-            _ => "gelu",
+        let text = |name: &str| match file.value(&key(name)) {
+            Some(Value::Text(text)) => Some(text.as_str()),
+            _ => None,
         };
+        let activation = text("activation").or(text("hidden_activation"));
+        let activation = activation.unwrap_or(match arch.as_str() {
+            "nomic-bert" | "eurobert" | "qwen3" => "silu",
+            "gemma-embedding" => "gelu_pytorch_tanh",
+            _ => "gelu",
+        });
         let rotates = !matches!(arch.as_str(), "bert" | "jina-bert-v2");
         let bases = [
             number("rope.freq_base", 1e4),
@@ -98,7 +105,7 @@ impl Config {
                 "gemma-embedding" => (n_embd as f64).sqrt(),
                 _ => 1.0,
             },
-            is_silu: activation == "silu",
+            activation: activation::named(activation)?,
             alibi: if arch == "jina-bert-v2" { 8.0 } else { 0.0 },
             freq_bases: rotates.then_some(bases),
             windows: windows(file, arch, n_layer)?,

@@ -3,8 +3,8 @@
 use super::super::Unreadable;
 use super::super::file::{File, Value};
 use super::super::source::{Matrix, Source, add, softmax};
+use super::activation::gelu;
 use super::config::Config;
-use super::network::gelu;
 use super::norm::Norm;
 
 #[derive(Debug)]

@@ -2,8 +2,10 @@
 //!
 //! Sources: the architectures as published (Devlin et al. 2018, Warner et al. 2024 and others) and as llama.cpp
 //! computes them. In `bert` and similar models a layer norm follows each residual sum; in the others norms precede
-//! attention and network. GELU is the tanh approximation, as in llama.cpp. Tensor names and keys are GGUF's.
+//! attention and network. GELU is the one that the file names, without a name
+//! the one of the published code. Tensor names and keys are GGUF's.
 
+mod activation;
 mod attention;
 mod config;
 mod head;

@@ -49,7 +49,7 @@ impl Network {
     }
 
     pub(super) fn of(&self, config: &Config, x: &[f64]) -> Vec<f64> {
-        let act = |x: f64| if config.is_silu { silu(x) } else { gelu(x) };
+        let act = config.activation;
         match self {
             Self::Dense { gate, up, down } => {
                 let mut inner = up.times(x);
@@ -86,14 +86,4 @@ impl Network {
             }
         }
     }
-}
-
-fn silu(x: f64) -> f64 {
-    x / (1.0 + (-x).exp())
-}
-
-/// GELU in its tanh approximation.
-pub(super) fn gelu(x: f64) -> f64 {
-    let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-    0.5 * x * (1.0 + inner.tanh())
 }
