@@ -62,73 +62,35 @@ pub(super) fn conversation(body: &Value, defaults: &Defaults) -> Result<(ChatReq
     let asked = tools::read(fields, &mut request)?;
     let parallel = fields.bool("parallel_tool_calls")?;
     set(&mut request.parallel_calls, parallel);
-    let reasoning = fields.object("reasoning")?;
-    let mut effort = None;
-    let mut summary = None;
-    if let Some(reasoning) = reasoning {
-        effort = reasoning
-            .str("effort")
-            .map_err(|error| within("reasoning", error))?;
-        summary = reasoning
-            .str("summary")
-            .map_err(|error| within("reasoning", error))?;
-    }
-    if let Some(effort) = effort {
-        let variables = &mut request.template_kwargs;
-        variables.insert("reasoning_effort".into(), effort.into());
-        variables.insert("enable_thinking".into(), Value::Bool(effort != "none"));
-    }
-    let mut format = json!({"type": "text"});
-    let text = fields.object("text")?;
-    if let Some(text) = text {
-        let read = self::format(text, &mut request);
-        format = read
-            .map_err(|error| within("text", error))?
-            .unwrap_or(format);
-    }
+    let reasoning = reasoning(fields, &mut request)?;
+    let text = text(fields, &mut request)?;
     let truncation = fields.word("truncation", &["auto", "disabled"])?;
     request.drops_oldest = truncation == Some("auto");
-    let verbosity = text.and_then(|text| text.value("verbosity")).cloned();
-    let mut text = json!({"format": format});
-    if let Some(verbosity) = verbosity {
-        text["verbosity"] = verbosity;
-    }
     let mut echo = Echo {
         custom: asked.custom,
         shown: Shown {
-            summary: summary.is_some_and(|summary| summary != "none"),
+            summary: !matches!(reasoning["summary"].as_str(), None | Some("none")),
             ..Shown::default()
         },
         ..Echo::default()
     };
-    let repeated = |name: &str| {
-        (
-            name.to_owned(),
-            fields.value(name).cloned().unwrap_or_default(),
-        )
-    };
-    echo.fields.extend(
-        [
-            "instructions",
-            "max_tool_calls",
-            "prompt_cache_key",
-            "safety_identifier",
-            "user",
-        ]
-        .map(repeated),
-    );
+    let given = |name: &str| fields.value(name).cloned().unwrap_or_default();
+    for name in [
+        "instructions",
+        "max_tool_calls",
+        "prompt_cache_key",
+        "safety_identifier",
+        "user",
+    ] {
+        echo.fields.insert(name.into(), given(name));
+    }
+    let metadata = fields.value("metadata").cloned();
     for (name, value) in [
         ("background", json!(false)),
-        (
-            "metadata",
-            fields
-                .value("metadata")
-                .cloned()
-                .unwrap_or_else(|| json!({})),
-        ),
+        ("metadata", metadata.unwrap_or_else(|| json!({}))),
         ("parallel_tool_calls", request.parallel_calls.into()),
         ("previous_response_id", Value::Null),
-        ("reasoning", json!({"effort": effort, "summary": summary})),
+        ("reasoning", reasoning),
         ("service_tier", "default".into()),
         ("store", false.into()),
         ("text", text),
@@ -139,6 +101,39 @@ pub(super) fn conversation(body: &Value, defaults: &Defaults) -> Result<(ChatReq
         echo.fields.insert(name.into(), value);
     }
     Ok((request, echo))
+}
+
+/// Parses the object `reasoning`; returns it as the reply shows it.
+fn reasoning(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Value> {
+    let mut shown = json!({"effort": null, "summary": null});
+    let Some(reasoning) = fields.object("reasoning")? else {
+        return Ok(shown);
+    };
+    for name in ["effort", "summary"] {
+        let word = reasoning.str(name);
+        shown[name] = word.map_err(|error| within("reasoning", error))?.into();
+    }
+    if let Some(effort) = shown["effort"].as_str() {
+        let variables = &mut request.template_kwargs;
+        variables.insert("reasoning_effort".into(), effort.into());
+        variables.insert("enable_thinking".into(), Value::Bool(effort != "none"));
+    }
+    Ok(shown)
+}
+
+/// Parses the object `text`; returns it as the reply shows it.
+fn text(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Value> {
+    let mut shown = json!({"format": {"type": "text"}});
+    let Some(text) = fields.object("text")? else {
+        return Ok(shown);
+    };
+    if let Some(format) = format(text, request).map_err(|error| within("text", error))? {
+        shown["format"] = format;
+    }
+    if let Some(verbosity) = text.value("verbosity") {
+        shown["verbosity"] = verbosity.clone();
+    }
+    Ok(shown)
 }
 
 /// Parses `text.format`; returns it as the reply shows it.
