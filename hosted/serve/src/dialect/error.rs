@@ -1,9 +1,8 @@
 //! JSON replies, and errors in a dialect.
 
 use super::seam::{Dialect, ErrorOf};
-use crate::api::{ApiError, ErrorKind};
+use crate::api::ApiError;
 use crate::http::{Response, reply};
-use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::Value;
 
@@ -27,25 +26,6 @@ pub(super) fn error_value(dialect: &dyn Dialect, error: ApiError, request: &str)
     let status = dialect.status(error.kind).as_u16();
     let error = error.renamed(dialect.names());
     dialect.error(&error, ErrorOf { status, request })
-}
-
-/// The usual status of an error.
-pub(super) const fn status_of(kind: ErrorKind) -> StatusCode {
-    match kind {
-        ErrorKind::Invalid | ErrorKind::TooLong { .. } => StatusCode::BAD_REQUEST,
-        ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
-        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
-        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        ErrorKind::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        ErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
-        ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
-        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::Late => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-    }
 }
 
 /// A JSON reply.

@@ -185,6 +185,18 @@ pub(super) fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
+/// An error of a field within the object `object`, with its whole path.
+pub(crate) fn within(object: &str, error: ApiError) -> ApiError {
+    let field = match &error.field {
+        Some(field) => format!("{object}.{field}"),
+        None => object.to_owned(),
+    };
+    ApiError {
+        field: Some(field),
+        ..error
+    }
+}
+
 /// The error for a value of the wrong type.
 pub(crate) fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
     ApiError::field(name, format!("{} is not {expected}", shown(value)))

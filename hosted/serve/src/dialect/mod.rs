@@ -17,6 +17,7 @@ mod reply;
 mod responses;
 mod sampling;
 mod seam;
+mod status;
 mod stream;
 mod structural;
 #[cfg(test)]

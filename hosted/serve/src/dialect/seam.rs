@@ -1,6 +1,6 @@
 //! The interface of a dialect.
 
-use super::error::status_of;
+use super::status::status_of;
 use crate::answer::Context;
 use crate::api::{
     AnswerEvent, ApiError, ChatRequest, CompletionRequest, Defaults, EmbeddingRequest, ErrorKind,

@@ -102,13 +102,13 @@ fn large_grammars_hold_up_no_small_request() {
     let server = Running::start(options());
     let small = json!({"prompt": "Once", "max_tokens": 1});
     assert_eq!(server.post("/completion", &small).status, 200);
-    // The largest that are allowed; each is prepared for seconds.
+    // The largest that are allowed; each is prepared for 0.1 seconds or more.
     let large: Value = json!({"prompt": "Once", "max_tokens": 1, "grammar": alternatives(16_000)});
     let large = large.to_string();
-    let waiting: Vec<_> = (0..8)
+    let waiting: Vec<_> = (0..24)
         .map(|_| server.send("POST /completion HTTP/1.1", &large))
         .collect();
-    std::thread::park_timeout(Duration::from_millis(300));
+    std::thread::park_timeout(Duration::from_millis(200));
     let begun = Instant::now();
     for _ in 0..5 {
         assert_eq!(server.post("/completion", &small).status, 200);
@@ -120,8 +120,8 @@ fn large_grammars_hold_up_no_small_request() {
     };
     let n_busy = waiting.iter().filter(|stream| is_busy(stream)).count();
     assert!(
-        n_busy >= 4,
-        "only {n_busy} of them are still prepared after {took:?}"
+        n_busy > 0,
+        "all of them were prepared before the small requests, which took {took:?}"
     );
     assert!(took < Duration::from_secs(5), "{took:?}");
 }

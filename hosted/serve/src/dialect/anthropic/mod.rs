@@ -13,6 +13,7 @@ mod writer;
 use super::drive::read;
 use super::error::json_reply;
 use super::seam::{Action, Dialect, ErrorOf, Framing, Route, post};
+use super::status::status_of;
 use super::stream::named_event;
 use crate::answer::{self, Context};
 use crate::api::{ApiError, ErrorKind, FieldName};
@@ -52,7 +53,7 @@ impl Dialect for Anthropic {
     fn status(&self, kind: ErrorKind) -> StatusCode {
         match kind {
             ErrorKind::Unavailable => OVERLOADED,
-            kind => super::error::status_of(kind),
+            kind => status_of(kind),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `POST /v1/messages`.
 
-use super::super::fields::{Fields, set};
+use super::super::fields::{Fields, set, within};
 use super::super::generation::model;
 use super::super::grammar::json_schema;
 use super::super::sampling;
@@ -84,18 +84,6 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
     let none = [Value::Array(Vec::new())];
     fields.refuse("mcp_servers", &none, "is not supported")?;
     fields.refuse("container", &[], "is not supported")
-}
-
-/// An error of a field within the object `object`.
-pub(super) fn within(object: &str, error: ApiError) -> ApiError {
-    let field = match &error.field {
-        Some(field) => format!("{object}.{field}"),
-        None => object.to_owned(),
-    };
-    ApiError {
-        field: Some(field),
-        ..error
-    }
 }
 
 #[cfg(test)]

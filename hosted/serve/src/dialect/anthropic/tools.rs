@@ -1,7 +1,6 @@
 //! The tools of a request, as OpenAI's functions.
 
-use super::super::fields::{Fields, shown, wrong};
-use super::request::within;
+use super::super::fields::{Fields, shown, within, wrong};
 use crate::api::{ApiError, ChatRequest};
 use serde_json::{Value, json};
 use sluice_text::assistant::{Tool, ToolChoice, ToolError};

@@ -1,6 +1,6 @@
 //! `POST /v1/responses`.
 
-use super::super::fields::{Fields, set};
+use super::super::fields::{Fields, set, within};
 use super::super::generation::model;
 use super::super::grammar::json_schema;
 use super::super::sampling;
@@ -174,15 +174,6 @@ fn refuse(fields: Fields<'_>) -> Result<()> {
         &[],
         "is not supported: this server has no stored prompts",
     )
-}
-
-/// An error of a field within the object `object`.
-fn within(object: &str, error: ApiError) -> ApiError {
-    let field = error.field.as_deref().unwrap_or_default();
-    ApiError {
-        field: Some(format!("{object}.{field}")),
-        ..error
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The tools of a request, as functions of Chat Completions.
 
-use super::super::fields::{Fields, shown, wrong};
+use super::super::fields::{Fields, shown, within, wrong};
 use crate::api::{ApiError, ChatRequest};
 use serde_json::{Value, json};
 use sluice_text::assistant::{Tool, ToolChoice, ToolError};
@@ -27,13 +27,7 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Aske
             return Err(wrong(&field, value, "a tool, which is an object"));
         };
         let tool = Fields::of_body(value)?;
-        let within = |error: ApiError| {
-            let name = error.field.clone().unwrap_or_default();
-            ApiError {
-                field: Some(format!("{field}.{name}")),
-                ..error
-            }
-        };
+        let within = |error| within(&field, error);
         let kind = tool.str("type").map_err(within)?;
         let parameters = match kind {
             Some("function") => tool.value("parameters").cloned(),
