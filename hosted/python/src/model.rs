@@ -27,7 +27,7 @@ pub(crate) struct Model {
 /// What a file describes.
 enum Header {
     Model(ModelSource),
-    /// A vocabulary, and why there is no model that can be run.
+    /// A vocabulary, and why its model cannot be run.
     Vocabulary(VocabularyFile, String),
 }
 
