@@ -240,7 +240,7 @@ impl Shared {
             match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
                 Ok(_) | Err(libc::EINTR) => {}
                 Err(libc::EAGAIN | libc::EBUSY) => return,
-                Err(errno) => queue.refuse(errno),
+                Err(errno) => queue.errno = Some(errno),
             }
         }
     }
@@ -264,16 +264,21 @@ impl Shared {
             if is_ending {
                 self.submit(&mut queue);
                 if !queue.waiting.is_empty() {
-                    queue.refuse(libc::ECANCELED);
+                    queue.errno.get_or_insert(libc::ECANCELED);
                 }
             }
-            let (n_waiting, errno) = (queue.waiting.len(), queue.errno);
-            let refused = core::mem::take(&mut queue.refused);
+            let errno = queue.errno;
+            let refused = queue.take_refused();
             drop(queue);
             for token in refused {
                 // The ring has room for all reads at once; more are not taken.
                 self.report(completions, token, Err(errno.unwrap_or(libc::EBUSY)));
             }
+            let mut queue = self.lock();
+            self.note_taken(&mut queue);
+            // With what a report has started.
+            let n_waiting = queue.waiting.len();
+            drop(queue);
             match (self.n_reading.load(Ordering::SeqCst), errno) {
                 (0, _) if is_ending => return,
                 (0, Some(_)) => std::thread::park_timeout(pause),
@@ -327,12 +332,13 @@ impl Shared {
             Ok(_) | Err(libc::ETIME | libc::EINTR) => return,
             Err(errno) => errno,
         };
-        let mut queue = self.lock();
-        self.note_taken(&mut queue);
-        if n_waiting > 0 && !matches!(errno, libc::EAGAIN | libc::EBUSY) {
-            queue.refuse(errno);
+        if n_waiting > 0 {
+            if matches!(errno, libc::EAGAIN | libc::EBUSY) {
+                // Room comes with a completion.
+                return self.wait_for_one(0, RETRY);
+            }
+            self.lock().errno.get_or_insert(errno);
         }
-        drop(queue);
         // Completions come without this call, too.
         std::thread::park_timeout(match self.n_reading.load(Ordering::SeqCst) {
             0 => pause_max,
@@ -342,9 +348,14 @@ impl Shared {
 }
 
 impl Queue {
-    fn refuse(&mut self, errno: i32) {
-        self.errno = Some(errno);
-        self.refused.extend(self.waiting.drain(..));
+    /// What the kernel will never take. For the waiting thread alone, while it is not in a call: until then its call may
+    /// take what another thread's call could not hand over.
+    fn take_refused(&mut self) -> Vec<u64> {
+        let mut refused = core::mem::take(&mut self.refused);
+        if self.errno.is_some() {
+            refused.extend(self.waiting.drain(..));
+        }
+        refused
     }
 }
 
