@@ -14,6 +14,7 @@ use crate::keys::{Admitted, Demand};
 use crate::models::{Lease, Loaded, ModelUse};
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
+use sluice_text::chat::Prompt;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -94,6 +95,37 @@ struct Prepared {
     ready: Vec<ReadyPrompt>,
 }
 
+/// The prompt of a conversation, if it fits into the context.
+fn chat_prompt(lease: &Lease, conversation: &Conversation) -> Result<Prompt> {
+    let n_ctx = Some(lease.n_ctx());
+    let prompt = lease.prompts().prompt(lease.model(), conversation, n_ctx)?;
+    check_length(lease, prompt.tokens.len()).map(|()| prompt)
+}
+
+/// A conversation without as many of its oldest turns as do not fit into the context, and its prompt. Found by halving: one
+/// that is far too long has thousands of turns.
+fn shortened(lease: &Lease, conversation: &Conversation) -> Result<(Conversation, Prompt)> {
+    let attempt = |n| {
+        let shorter = conversation.without_oldest(n);
+        chat_prompt(lease, &shorter).map(|prompt| (shorter, prompt))
+    };
+    let (mut too_few, mut enough) = (0, conversation.n_droppable());
+    let mut found = attempt(enough)?;
+    while too_few + 1 < enough {
+        let n = too_few.midpoint(enough);
+        match attempt(n) {
+            Ok(shorter) => (found, enough) = (shorter, n),
+            Err(error) if is_too_long(&error) => too_few = n,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+const fn is_too_long(error: &ApiError) -> bool {
+    matches!(error.kind, ErrorKind::TooLong { .. })
+}
+
 fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Result<Prepared> {
     context.tidy(&mut request);
     let generation = request.generation.clone();
@@ -103,17 +135,15 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let stop = prompts.stop().map(str::to_owned);
     terms.generation.stop.extend(stop);
     let answers = Answers::take(&mut request, prompts, &mut conversation)?;
-    let prompt = loop {
-        let made = prompts.prompt(model, &conversation, Some(lease.n_ctx()));
-        let made =
-            made.and_then(|prompt| check_length(&lease, prompt.tokens.len()).map(|()| prompt));
-        match made {
-            Err(error)
-                if matches!(error.kind, ErrorKind::TooLong { .. })
-                    && request.drops_oldest
-                    && conversation.drop_oldest() => {}
-            made => break made?,
+    let prompt = match chat_prompt(&lease, &conversation) {
+        Err(error)
+            if request.drops_oldest && conversation.n_droppable() > 0 && is_too_long(&error) =>
+        {
+            let prompt;
+            (conversation, prompt) = shortened(&lease, &conversation)?;
+            prompt
         }
+        prompt => prompt?,
     };
     context.tell_prompt(&prompt.text);
     let borders = prompts.borders(model, &conversation, &prompt.tokens);

@@ -73,12 +73,23 @@ fn remove(messages: &mut Vec<Message>) -> bool {
     true
 }
 
-/// Cuts the line off the beginning of a text.
+/// Cuts the line off the beginning of a text: the name and its fields, each `key=value;`. A proxy may have joined it with
+/// what follows.
 fn cut(text: &mut String) -> bool {
-    if !text.starts_with(NAME) {
+    let Some(mut rest) = text.strip_prefix(NAME) else {
         return false;
+    };
+    let is_field = |field: &str| {
+        let value = field.split_once('=').map(|(_, value)| value);
+        value.is_some() && !field.contains(char::is_whitespace)
+    };
+    while let Some((field, after)) = rest.trim_start_matches(' ').split_once(';') {
+        if !is_field(field) {
+            break;
+        }
+        rest = after;
     }
-    let end = text.find('\n').map_or(text.len(), |end| end + 1);
+    let end = text.len() - rest.trim_start_matches([' ', '\n']).len();
     text.drain(..end);
     true
 }
@@ -107,6 +118,10 @@ mod tests {
         assert_eq!(after(&json!([{"type": "text", "text": LINE}])), user);
         let rest = json!("Be brief.");
         assert_eq!(after(&json!(format!("{LINE}\nBe brief.")))["content"], rest);
+        for joined in ["", " ", "\n\n"] {
+            let text = format!("{LINE}{joined}Be brief.");
+            assert_eq!(after(&json!(text))["content"], rest, "{text:?}");
+        }
         let brief = json!({"type": "text", "text": "Be brief."});
         let parts = json!([{"type": "text", "text": LINE}, brief]);
         assert_eq!(after(&parts)["content"], json!([brief]));

@@ -49,20 +49,28 @@ impl Conversation {
         })
     }
 
-    /// Leaves out the oldest message that is not the system's, with the results of its calls; false if it is the last.
-    pub(crate) fn drop_oldest(&mut self) -> bool {
-        let is_system = |message: &Message| matches!(&*message.role, "system" | "developer");
-        let Some(first) = self.messages.iter().position(|message| !is_system(message)) else {
-            return false;
-        };
-        let after = self.messages[first + 1..].iter();
-        let n_results = after.take_while(|message| message.role == "tool").count();
-        let end = first + 1 + n_results;
-        if self.messages[end..].iter().all(is_system) {
-            return false;
+    /// How many turns [`Self::without_oldest`] can leave out: the last one is always kept.
+    pub(crate) fn n_droppable(&self) -> usize {
+        let turns = self
+            .messages
+            .iter()
+            .filter(|message| message.role == "user");
+        turns.count().saturating_sub(1)
+    }
+
+    /// The conversation without its `n` oldest turns, from 1 to [`Self::n_droppable`]: what is left begins with a message
+    /// of the user's, as templates want it. The system's messages are kept.
+    pub(crate) fn without_oldest(&self, n: usize) -> Self {
+        let mut n_begun = 0;
+        let kept = self.messages.iter().filter(|message| {
+            n_begun += usize::from(message.role == "user");
+            n_begun > n || matches!(&*message.role, "system" | "developer")
+        });
+        Self {
+            messages: kept.cloned().collect(),
+            options: self.options.clone(),
+            begun: self.begun.clone(),
         }
-        self.messages.drain(first..end);
-        true
     }
 }
 
@@ -96,25 +104,26 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_messages_are_left_out_with_the_results_of_their_calls() {
+    fn the_oldest_turns_are_left_out_whole() {
         let mut asked = request(&[
             ("system", "s"),
             ("user", "1"),
             ("assistant", "2"),
             ("tool", "3"),
-            ("tool", "4"),
-            ("user", "5"),
+            ("user", "4"),
+            ("assistant", "5"),
+            ("user", "6"),
+            ("assistant", "7"),
+            ("tool", "8"),
         ]);
-        let mut read = Conversation::take(&mut asked).unwrap();
-        let mut left = Vec::new();
-        while read.drop_oldest() {
-            let texts = read
-                .messages
-                .iter()
-                .filter_map(|message| message.content.as_ref()?.as_str());
-            left.push(texts.collect::<String>());
-        }
-        assert_eq!(left, ["s2345", "s5"]);
+        let read = Conversation::take(&mut asked).unwrap();
+        let left = (1..=read.n_droppable()).map(|n| {
+            let left = read.without_oldest(n);
+            let texts = left.messages.iter();
+            let texts = texts.filter_map(|message| message.content.as_ref()?.as_str());
+            texts.collect::<String>()
+        });
+        assert_eq!(left.collect::<Vec<_>>(), ["s45678", "s678"]);
     }
 
     #[test]

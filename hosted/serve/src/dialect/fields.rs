@@ -157,6 +157,23 @@ impl<'v> Fields<'v> {
         }
     }
 
+    /// The objects of a list, each with its path; empty if absent. `what` is what each should be.
+    pub(crate) fn objects(&self, name: &str, what: &str) -> Result<Vec<(String, Self)>> {
+        let list = match self.value(name) {
+            None => &[][..],
+            Some(Value::Array(list)) => list,
+            Some(other) => return Err(wrong(name, other, "a list")),
+        };
+        let each = list.iter().enumerate().map(|(i, value)| {
+            let path = format!("{name}[{i}]");
+            match value {
+                Value::Object(map) => Ok((path, Self { map })),
+                other => Err(wrong(&path, other, what)),
+            }
+        });
+        each.collect()
+    }
+
     /// Refuses an unsupported field, unless its value is `harmless`: one that asks for what is done anyway.
     pub(crate) fn refuse(&self, name: &str, harmless: &[Value], why: &str) -> Result<()> {
         match self.value(name) {

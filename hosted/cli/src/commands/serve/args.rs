@@ -176,6 +176,8 @@ pub(crate) struct LimitArgs {
         value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub(super) body_memory: u32,
     /// Send a comment after this many seconds of silence in a stream; 0 is off
+    ///
+    /// Clients of Anthropic's API get a ping, after 10 seconds at most.
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub(super) sse_ping_interval: u64,
     /// Set how many requests are prepared at once; -1 is the number of threads

@@ -9,21 +9,20 @@ type Result<T> = core::result::Result<T, ApiError>;
 
 /// Parses the object `thinking`; the template gets `enable_thinking`.
 pub(super) fn read(thinking: Option<Fields<'_>>, request: &mut ChatRequest) -> Result<()> {
-    let kind = match thinking {
-        None => "disabled",
-        Some(thinking) => thinking
-            .word(
-                "type",
-                &["enabled", "adaptive", "between_tools", "disabled"],
-            )?
-            .ok_or_else(|| ApiError::field("type", "is missing"))?,
-    };
-    let thinks = kind != "disabled";
     let variables = &mut request.template_kwargs;
+    let Some(thinking) = thinking else {
+        // The server's own setting, if it has one.
+        variables
+            .entry("enable_thinking")
+            .or_insert(Value::Bool(false));
+        return Ok(());
+    };
+    let kinds = ["enabled", "adaptive", "between_tools", "disabled"];
+    let kind = thinking.word("type", &kinds)?;
+    let kind = kind.ok_or_else(|| ApiError::field("type", "is missing"))?;
+    let thinks = kind != "disabled";
     variables.insert("enable_thinking".into(), Value::Bool(thinks));
-    if let Some(thinking) = thinking.filter(|_| thinks)
-        && let Some(budget) = thinking.count("budget_tokens", 0..=1 << 30)?
-    {
+    if thinks && let Some(budget) = thinking.count("budget_tokens", 0..=1 << 30)? {
         request.reasoning_budget = Some(budget);
     }
     Ok(())
@@ -70,6 +69,21 @@ mod tests {
             read(fields.object("thinking").unwrap(), &mut request).unwrap();
             assert_eq!(request.template_kwargs["enable_thinking"], thinks);
             assert_eq!(request.reasoning_budget, budget);
+        }
+    }
+
+    #[test]
+    fn the_server_s_setting_counts_where_a_request_has_none() {
+        for (body, thinks) in [
+            (json!({}), true),
+            (json!({"thinking": {"type": "disabled"}}), false),
+        ] {
+            let mut request = ChatRequest::new(&Defaults::default());
+            let variables = &mut request.template_kwargs;
+            variables.insert("enable_thinking".into(), true.into());
+            let fields = Fields::of_body(&body).unwrap();
+            read(fields.object("thinking").unwrap(), &mut request).unwrap();
+            assert_eq!(request.template_kwargs["enable_thinking"], thinks);
         }
     }
 

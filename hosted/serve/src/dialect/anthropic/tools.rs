@@ -10,12 +10,7 @@ type Result<T> = core::result::Result<T, ApiError>;
 /// Parses `tools` and `tool_choice`.
 pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<()> {
     let (mut tools, mut left_out) = (Vec::<Tool>::new(), Vec::new());
-    for (i, value) in fields.list("tools")?.iter().enumerate() {
-        let field = format!("tools[{i}]");
-        let Value::Object(_) = value else {
-            return Err(wrong(&field, value, "a tool, which is an object"));
-        };
-        let tool = Fields::of_body(value)?;
+    for (field, tool) in fields.objects("tools", "a tool, which is an object")? {
         let Some(function) = function(tool).map_err(|error| within(&field, error))? else {
             left_out.extend(tool.str("name").ok().flatten().map(str::to_owned));
             continue;

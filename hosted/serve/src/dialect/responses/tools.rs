@@ -21,12 +21,7 @@ pub(super) struct Asked {
 pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Asked> {
     let mut asked = Asked::default();
     let (mut tools, mut left_out) = (Vec::<Tool>::new(), Vec::new());
-    for (i, value) in fields.list("tools")?.iter().enumerate() {
-        let field = format!("tools[{i}]");
-        let Value::Object(_) = value else {
-            return Err(wrong(&field, value, "a tool, which is an object"));
-        };
-        let tool = Fields::of_body(value)?;
+    for (field, tool) in fields.objects("tools", "a tool, which is an object")? {
         let within = |error| within(&field, error);
         let kind = tool.str("type").map_err(within)?;
         let parameters = match kind {
@@ -61,7 +56,7 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Aske
         }
         tools.push(parsed);
         request.tools.push(function);
-        asked.tools.push(value.clone());
+        asked.tools.push(Value::Object(tool.map().clone()));
     }
     asked.choice = choice(fields, request)?;
     request.tool_choice.check(&tools).map_err(of_tools)?;
