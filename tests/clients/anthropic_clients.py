@@ -10,9 +10,8 @@ import json, os, pathlib, subprocess, sys
 
 import anthropic
 from anthropic import Anthropic
-from pydantic import BaseModel
 
-from served import KEY, check, main
+from served import KEY, check, checked, main
 
 USER = {"role": "user", "content": "Tell a tale of the sea."}
 TIDE = {"name": "tide", "description": "How high the water is", "input_schema": {
@@ -42,17 +41,6 @@ class Context:
             for event in stream:
                 checked(event)
             return checked(stream.get_final_message())
-
-
-def checked(value):
-    """Refuses fields that the package's types do not have."""
-    extra = getattr(value, "model_extra", None)
-    assert not extra, f"{type(value).__name__} has no {extra}"
-    for name in type(value).model_fields:
-        for part in (field if isinstance(field := getattr(value, name), list) else [field]):
-            if isinstance(part, BaseModel):
-                checked(part)
-    return value
 
 
 def refused(error, words, call):

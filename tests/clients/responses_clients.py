@@ -14,8 +14,7 @@ import openai
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from anthropic_clients import checked
-from served import CHECKS, KEY, main
+from served import KEY, check, checked, main
 
 TIDE = {"type": "function", "name": "tide", "strict": True, "parameters": {
     "type": "object", "additionalProperties": False, "required": ["at"], "properties": {"at": {"enum": ["noon", "dawn"]}}}}
@@ -52,14 +51,6 @@ def known(value):
         assert response.model_extra.pop("system_fingerprint") is not None
         assert response.model_extra.pop("store") is False
     return checked(value)
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
-CHECKS.clear()
 
 
 @check
@@ -99,11 +90,17 @@ def tools(c):
 @check
 def schemas(c):
     class Weather(BaseModel):
-        sky: bool
-        wind: int
+        sky: Literal["clear", "dark"]
+        calm: bool
 
-    parsed = c.client.responses.parse(**c.ask(text_format=Weather, max_output_tokens=120))
-    assert parsed.status == "incomplete" or isinstance(parsed.output_parsed, Weather)
+    for ask in (c.client.responses.parse, c.client.responses.stream):
+        arguments = c.ask(text_format=Weather, max_output_tokens=200)
+        if ask == c.client.responses.stream:
+            with ask(**arguments) as stream:
+                parsed = stream.until_done().get_final_response()
+        else:
+            parsed = ask(**arguments)
+        assert parsed.status == "completed" and isinstance(parsed.output_parsed, Weather), parsed
 
 
 @check

@@ -1,6 +1,8 @@
 """What the clients' tests share: a server on loopback, and a list of checks."""
 import contextlib, pathlib, socket, subprocess, sys, tempfile, time, traceback, urllib.request
 
+from pydantic import BaseModel
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
 KEY = "a-key-of-the-test"
@@ -33,6 +35,17 @@ CHECKS = []
 def check(function):
     CHECKS.append(function)
     return function
+
+
+def checked(value):
+    """Refuses fields that the package's types do not have."""
+    extra = getattr(value, "model_extra", None)
+    assert not extra, f"{type(value).__name__} has no {extra}"
+    for name in type(value).model_fields:
+        for part in (field if isinstance(field := getattr(value, name), list) else [field]):
+            if isinstance(part, BaseModel):
+                checked(part)
+    return value
 
 
 def free_port():

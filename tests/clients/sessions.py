@@ -12,8 +12,7 @@ import json, pathlib, sys, urllib.request
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from anthropic_clients import checked
-from served import CHECKS, KEY, check, main
+from served import KEY, check, checked, main
 
 FOLDER = pathlib.Path(__file__).with_name("sessions")
 TALE = "The sea was calm, and nobody had seen the boat since the morning. An old man sat on the pier and told a tale. "
@@ -70,6 +69,4 @@ def claude_code(url):
 
 
 if __name__ == "__main__":
-    # Those of the other file are run there.
-    CHECKS[:] = [claude_code]
     sys.exit(main(lambda url: url, 65536))
