@@ -10,7 +10,7 @@ pub struct SamplingSettings {
     pub config: SamplerConfig,
     /// Added to the logits before anything else.
     pub biases: Vec<LogitBias>,
-    /// Sequences of tokens, none empty, of which the last token is never chosen where the others were just written: vLLM's
+    /// Sequences of tokens, of which the last token is never chosen where the others were just written: vLLM's
     /// `bad_words`. Tokens of the prompt are not written.
     pub bad_words: Vec<Vec<u32>>,
     /// Whether the frequency and presence penalties count tokens of the prompt, as llama.cpp's do, and not only those
