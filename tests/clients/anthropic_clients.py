@@ -108,11 +108,34 @@ def several_turns(c):
 
 @check
 def thinking(c):
-    for thinking in ({"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}, {"type": "disabled"}):
-        assert c.create(thinking=thinking, max_tokens=2000, stop_sequences=["e"]).stop_reason
+    """Reasoning is a block of its own, which its budget ends; given back, the model reads it."""
+    for ask in (c.create, c.stream):
+        message = ask(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1100)
+        thought, text = message.content
+        assert (thought.type, text.type) == ("thinking", "text") and thought.thinking and thought.signature, message
+        omitted = ask(thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"}, max_tokens=1100)
+        assert omitted.content[0].thinking == "" and omitted.content[0].signature == thought.signature
+        assert omitted.content[1].text == text.text
+        assert ask(thinking={"type": "adaptive"}).content[0].type == "thinking"
+        assert [block.type for block in ask(thinking={"type": "disabled"}).content] == ["text"]
+    turns = [USER, {"role": "assistant", "content": [block.to_dict() for block in message.content]}, USER]
+    without = [USER, {"role": "assistant", "content": [text.to_dict()]}, USER]
+    with_it, without = (c.create(messages=messages, max_tokens=1).usage for messages in (turns, without))
+    tokens = [usage.input_tokens + usage.cache_read_input_tokens for usage in (with_it, without)]
+    assert tokens[0] > tokens[1] + 500, tokens
     past = [{"type": "thinking", "thinking": "The sea.", "signature": "not ours"},
             {"type": "redacted_thinking", "data": "abc"}, {"type": "text", "text": "Once."}]
     assert c.create(messages=[USER, {"role": "assistant", "content": past}, USER]).content
+
+
+@check
+def prefill(c):
+    """A last message of the assistant is continued: the answer is what followed it."""
+    whole = c.create(temperature=0).content[0].text
+    begun = whole[:whole.index(" ", len(whole) // 2)]
+    for ask in (c.create, c.stream):
+        message = ask(messages=[USER, {"role": "assistant", "content": begun}], temperature=0)
+        assert (begun + message.content[0].text).startswith(whole), (whole, begun, message.content)
 
 
 @check

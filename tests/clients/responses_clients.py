@@ -88,6 +88,26 @@ def tools(c):
 
 
 @check
+def reasoning(c):
+    """Reasoning is an item of its own, as text or as a summary; encrypted and given back, the model reads it."""
+    for ask in (c.create, c.stream):
+        # The model does not end its reasoning by itself.
+        thought, *_ = ask(reasoning={"effort": "low"}, max_output_tokens=40).output
+        assert thought.type == "reasoning" and thought.content[0].text and not thought.summary
+        shown, *_ = ask(reasoning={"effort": "low", "summary": "auto"}, max_output_tokens=40).output
+        assert shown.summary[0].text == thought.content[0].text
+        assert ask(reasoning={"effort": "none"}).output[0].type == "message"
+    sealed = c.create(reasoning={"effort": "low"}, max_output_tokens=400, include=["reasoning.encrypted_content"])
+    item = sealed.output[0].to_dict()
+    assert item["encrypted_content"] and sealed.usage.output_tokens_details.reasoning_tokens > 390
+    item["content"] = []
+    past = [{"role": "user", "content": "Tell a tale."}, item, {"role": "assistant", "content": "Once."},
+            {"role": "user", "content": "Another."}]
+    tokens = [c.create(input=turns, max_output_tokens=1).usage.input_tokens for turns in (past, past[:1] + past[2:])]
+    assert tokens[0] > tokens[1] + 300, tokens
+
+
+@check
 def schemas(c):
     class Weather(BaseModel):
         sky: Literal["clear", "dark"]

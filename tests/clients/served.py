@@ -6,7 +6,7 @@ from pydantic import BaseModel
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TALE = ROOT / "hosted/models/tale-5.8m-Q4_K_M.gguf"
 KEY = "a-key-of-the-test"
-# Tools as Hermes and Qwen write them.
+# Tools and reasoning as Hermes and Qwen write them.
 TEMPLATE = """{%- if tools %}<|im_start|>system
 # Tools
 {%- for tool in tools %}
@@ -17,6 +17,11 @@ For each call return <tool_call>
 </tool_call><|im_end|>
 {% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
+{%- if message.reasoning_content %}
+<think>
+{{ message.reasoning_content }}
+</think>
+{%- endif %}
 {%- if message.content %}
 {{ message.content }}
 {%- endif %}
@@ -27,7 +32,11 @@ For each call return <tool_call>
 {%- endfor %}<|im_end|>
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
+<think>
+{% if not enable_thinking %}
+</think>
+
+{% endif %}{% endif %}"""
 
 CHECKS = []
 

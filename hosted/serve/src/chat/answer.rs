@@ -6,7 +6,8 @@ use crate::api::{ApiError, ChatRequest};
 use core::mem::take;
 use serde_json::Value;
 use sluice_text::assistant::{
-    AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, Tool, ToolChoice, ToolError, Triggers,
+    AnswerParser, CallGrammar, Delta, Dialect, ParserOptions, ReasoningState, Tool, ToolChoice,
+    ToolError, Triggers,
 };
 use sluice_text::grammar::GrammarSource;
 
@@ -87,14 +88,14 @@ impl Answers {
         prompt: &str,
         content: Option<&GrammarSource>,
     ) -> Result<Constraint, ApiError> {
-        let is_open = self.dialect.is_reasoning_open(prompt);
+        let reasoning = self.dialect.reasoning_state(prompt);
         let (dialect, tools) = (&self.dialect, &*self.tools);
         // An answer that has to call a function has no content.
         let may_have_content = tools.is_empty() || self.choice == ToolChoice::Auto;
         let calls = match content.filter(|_| may_have_content) {
-            None => dialect.call_grammar(tools, &self.choice, self.parallel, is_open),
+            None => dialect.call_grammar(tools, &self.choice, self.parallel, reasoning),
             Some(content) => {
-                let both = dialect.answer_grammar(tools, self.parallel, content, is_open);
+                let both = dialect.answer_grammar(tools, self.parallel, content, reasoning);
                 if both.is_none() && !tools.is_empty() {
                     let what = "cannot be combined with GBNF or structural tags unless tool_choice is none";
                     return Err(ApiError::field("tools", what));
@@ -111,7 +112,7 @@ impl Answers {
             .map(|n| (n, self.dialect.clone(), prompt.to_owned()));
         Ok(Constraint {
             calls,
-            begins_behind: close.filter(|_| is_open),
+            begins_behind: close.filter(|_| reasoning == ReasoningState::Open),
             budget,
         })
     }

@@ -41,6 +41,17 @@ pub(super) enum Format {
     Generic,
 }
 
+/// The state of a model's reasoning at the end of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningState {
+    /// The model may begin it.
+    NotBegun,
+    /// The prompt has begun it.
+    Open,
+    /// The prompt has ended it, as templates do where a model should not reason.
+    Ended,
+}
+
 impl Dialect {
     /// The dialect that a chat template's source uses; the generic one if it is not recognised.
     #[must_use]
@@ -138,11 +149,17 @@ impl Dialect {
         })
     }
 
-    /// Whether an answer to a prompt with this end begins inside reasoning.
+    /// The state of reasoning where an answer to a prompt with this end begins.
     #[must_use]
-    pub fn is_reasoning_open(&self, prompt_end: &str) -> bool {
-        let open = self.reasoning.map(|(open, _)| open);
-        open.is_some_and(|open| prompt_end.trim_end().ends_with(open))
+    pub fn reasoning_state(&self, prompt_end: &str) -> ReasoningState {
+        let end = prompt_end.trim_end();
+        match self.reasoning {
+            Some((open, _)) if end.ends_with(open) => ReasoningState::Open,
+            Some((_, close)) if end.ends_with(close) && self.format != Format::Harmony => {
+                ReasoningState::Ended
+            }
+            _ => ReasoningState::NotBegun,
+        }
     }
 
     /// Whether its models are trained to call functions in this format.

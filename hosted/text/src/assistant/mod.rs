@@ -16,6 +16,6 @@ mod tests;
 mod tool;
 
 pub use constrain::{CallGrammar, Reasoning, Trigger, Triggers};
-pub use dialect::Dialect;
+pub use dialect::{Dialect, ReasoningState};
 pub use parser::{AnswerParser, Delta, ParserOptions};
 pub use tool::{Tool, ToolChoice, ToolError};

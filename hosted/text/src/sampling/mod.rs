@@ -191,7 +191,7 @@ impl Sampler {
         tokenizer: &Tokenizer<'_>,
         vocabulary: &Vocabulary,
     ) -> Result<Self, SamplingError> {
-        let reasoning = dialect.reasoning_of(dialect.is_reasoning_open(prompt_end));
+        let reasoning = dialect.reasoning_of(dialect.reasoning_state(prompt_end));
         if let (Some(reasoning), Some(end)) = (reasoning, dialect.reasoning_end()) {
             let closing = encoded(end, tokenizer)?;
             self.budget = Some(Budget::new(n, reasoning, closing));

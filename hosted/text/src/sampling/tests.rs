@@ -2,7 +2,7 @@
 //! it is allowed.
 
 use super::{Helper, Sampler, SamplingSettings};
-use crate::assistant::{Dialect, Tool, ToolChoice, Triggers};
+use crate::assistant::{Dialect, ReasoningState, Tool, ToolChoice, Triggers};
 use crate::grammar::{Grammar, GrammarSource, Vocabulary};
 use crate::test_vocabulary::{MARKS, encode, with_tokenizer};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,11 @@ fn written(
 
 fn lazy(name: &str, is_open: bool, tokenizer: &Tokenizer<'_>) -> Sampler {
     let dialect = Dialect::from_name(name).expect("known");
-    let made = dialect.call_grammar(&tools(), &ToolChoice::Auto, false, is_open);
+    let state = match is_open {
+        true => ReasoningState::Open,
+        false => ReasoningState::NotBegun,
+    };
+    let made = dialect.call_grammar(&tools(), &ToolChoice::Auto, false, state);
     let made = made.expect("calls may come");
     assert!(!made.triggers.is_empty());
     let grammar = Grammar::new(&made.source, tokenizer).expect(name);
@@ -253,7 +257,12 @@ fn a_budget_and_a_call() {
         with_tokenizer(marks, |tokenizer| {
             for name in ["hermes", "mistral", "harmony", "command-r"] {
                 let dialect = Dialect::from_name(name).expect("known");
-                let made = dialect.call_grammar(&tools(), &ToolChoice::Required, false, true);
+                let made = dialect.call_grammar(
+                    &tools(),
+                    &ToolChoice::Required,
+                    false,
+                    ReasoningState::Open,
+                );
                 let made = made.expect("a call must come");
                 let vocabulary = Vocabulary::new(tokenizer).expect("small");
                 let grammar = Grammar::compiled(&made.source, &vocabulary).expect(name);

@@ -5,7 +5,7 @@ mod frame;
 mod literal;
 mod parameters;
 
-use super::dialect::{Dialect, Format, PYTHON_TAG, command_r, harmony};
+use super::dialect::{Dialect, Format, PYTHON_TAG, ReasoningState, command_r, harmony};
 use super::marks::GEMMA4;
 use super::tool::{Tool, ToolChoice};
 use crate::grammar::{GrammarSource, Part, quoted};
@@ -82,7 +82,7 @@ impl Dialect {
         tools: &[Tool],
         choice: &ToolChoice,
         parallel: bool,
-        reasoning_open: bool,
+        reasoning: ReasoningState,
     ) -> Option<CallGrammar> {
         let tools: Vec<&Tool> = match choice {
             ToolChoice::None => return None,
@@ -97,14 +97,14 @@ impl Dialect {
         let triggers = match is_lazy {
             true => Triggers {
                 all: core::mem::take(&mut frame.triggers),
-                reasoning: self.reasoning_of(reasoning_open),
+                reasoning: self.reasoning_of(reasoning),
             },
             false => Triggers::default(),
         };
         let mut parts = Vec::new();
         lark(&mut parts, "start: ");
         if !is_lazy {
-            self.reasoning_parts(&mut parts, reasoning_open);
+            self.reasoning_parts(&mut parts, reasoning);
             parts.append(&mut frame.opening);
             parts.extend(frame.head.iter().cloned());
         }
@@ -125,7 +125,7 @@ impl Dialect {
         tools: &[Tool],
         parallel: bool,
         content: &GrammarSource,
-        reasoning_open: bool,
+        reasoning: ReasoningState,
     ) -> Option<GrammarSource> {
         // Messages of gpt-oss have headers even without tools.
         if tools.is_empty() && self.format != Format::Harmony {
@@ -143,14 +143,16 @@ impl Dialect {
             _ => SPACE,
         };
         // Space may precede reasoning and calls, but not content, which has to match as it is.
-        if let Some((open, _)) = self.reasoning_marks().filter(|_| !reasoning_open) {
-            lark(&mut parts, "(");
-            lark(&mut parts, space);
-            parts.extend(frame::marks(open));
-            self.reasoning_parts(&mut parts, true);
-            lark(&mut parts, ")? ");
-        } else if reasoning_open {
-            self.reasoning_parts(&mut parts, true);
+        match (reasoning, self.reasoning_marks()) {
+            (ReasoningState::Open, _) => self.reasoning_parts(&mut parts, reasoning),
+            (ReasoningState::NotBegun, Some((open, _))) => {
+                lark(&mut parts, "(");
+                lark(&mut parts, space);
+                parts.extend(frame::marks(open));
+                self.reasoning_parts(&mut parts, ReasoningState::Open);
+                lark(&mut parts, ")? ");
+            }
+            _ => {}
         }
         lark(&mut parts, "(content");
         if !tools.is_empty() {
@@ -217,18 +219,19 @@ impl Dialect {
 
     /// How the answer's reasoning is marked, if the model reasons.
     #[must_use]
-    pub fn reasoning_of(&self, is_open: bool) -> Option<Reasoning> {
+    pub fn reasoning_of(&self, state: ReasoningState) -> Option<Reasoning> {
         let (open, close) = self.reasoning_marks()?;
         Some(Reasoning {
             open: open.to_owned(),
             close: close.to_owned(),
-            is_open,
+            is_open: state == ReasoningState::Open,
         })
     }
 
     /// What may precede the first call.
-    fn reasoning_parts(&self, parts: &mut Vec<Part>, is_open: bool) {
-        let Some((open, close)) = self.reasoning_marks() else {
+    fn reasoning_parts(&self, parts: &mut Vec<Part>, state: ReasoningState) {
+        let marks = self.reasoning_marks();
+        let Some((open, close)) = marks.filter(|_| state != ReasoningState::Ended) else {
             return lark(parts, SPACE);
         };
         let inside = |parts: &mut Vec<Part>| {
@@ -240,7 +243,7 @@ impl Dialect {
                 lark(parts, SPACE);
             }
         };
-        if is_open {
+        if state == ReasoningState::Open {
             inside(parts);
         } else {
             if self.format != Format::Harmony {

@@ -23,7 +23,7 @@ mod table;
 mod value;
 mod xml;
 
-use super::dialect::{Dialect, Format};
+use super::dialect::{Dialect, Format, ReasoningState};
 use super::tool::Tool;
 pub use delta::{Delta, ParserOptions};
 use event::{Event, Step};
@@ -96,7 +96,9 @@ impl AnswerParser {
         let has_tools = !options.tools.is_empty();
         let state = match dialect.format {
             Format::Harmony => message::state_of_prompt(options.prompt_end),
-            _ if dialect.is_reasoning_open(options.prompt_end) => MessageKind::Reasoning,
+            _ if dialect.reasoning_state(options.prompt_end) == ReasoningState::Open => {
+                MessageKind::Reasoning
+            }
             _ => MessageKind::Content,
         };
         let mut parser = Self {

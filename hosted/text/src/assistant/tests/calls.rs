@@ -2,7 +2,9 @@
 
 use super::answers;
 use super::written::{CALLS, N_OLDER};
-use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
+use crate::assistant::{
+    AnswerParser, Delta, Dialect, ParserOptions, ReasoningState, Tool, ToolChoice,
+};
 use crate::grammar::Grammar;
 use crate::test_vocabulary::{MARKS, Random, with_tokenizer};
 use core::time::Duration;
@@ -291,12 +293,52 @@ fn a_grammar_takes_what_templates_write() {
     with_tokenizer(&[], |tokenizer| {
         for (name, one, two) in CALLS.into_iter().skip(N_OLDER) {
             let dialect = Dialect::from_name(name).expect("known");
-            let made = dialect.call_grammar(&answers::tools(), &ToolChoice::Required, true, false);
+            let made = dialect.call_grammar(
+                &answers::tools(),
+                &ToolChoice::Required,
+                true,
+                ReasoningState::NotBegun,
+            );
             let mut grammar = Grammar::new(&made.expect("calls").source, tokenizer).expect(name);
             for text in [one, two] {
                 grammar.restart();
                 let is_taken = grammar.accept_bytes(text.as_bytes());
                 assert!(is_taken && grammar.may_end(), "{name}: {text}");
+            }
+        }
+    });
+}
+
+/// Templates write an empty block of reasoning where the model should not reason.
+#[test]
+fn reasoning_that_a_prompt_has_ended_does_not_begin_again() {
+    with_tokenizer(&[], |tokenizer| {
+        for name in DIALECTS.into_iter().filter(|name| *name != "harmony") {
+            let dialect = Dialect::from_name(name).expect("known");
+            let (open, close) = dialect.reasoning_marks().expect("it reasons");
+            for (end, state, may_begin) in [
+                (
+                    "assistant\n".to_owned(),
+                    ReasoningState::NotBegun,
+                    Some(true),
+                ),
+                (format!("{open}\n"), ReasoningState::Open, None),
+                (
+                    format!("{open}\n\n{close}\n\n"),
+                    ReasoningState::Ended,
+                    Some(false),
+                ),
+            ] {
+                assert_eq!(dialect.reasoning_state(&end), state, "{name}");
+                let Some(may_begin) = may_begin else { continue };
+                let made = dialect.call_grammar(&tools(), &ToolChoice::Required, true, state);
+                let source = made.expect("a call must come").source;
+                let mut grammar = Grammar::new(&source, tokenizer).expect(name);
+                assert_eq!(
+                    grammar.accept_bytes(open.as_bytes()),
+                    may_begin,
+                    "{name}: {end}"
+                );
             }
         }
     });
@@ -308,15 +350,17 @@ fn check(marks: &[&str]) {
             let dialect = Dialect::from_name(name).expect("known");
             let mut n_ends = 0;
             let mut n_calls_most = 0;
-            for (choice, parallel, is_open) in [
-                (ToolChoice::Required, false, false),
-                (ToolChoice::Required, true, true),
-                (ToolChoice::Named("weather".into()), false, true),
-                (ToolChoice::Named("clock".into()), true, false),
-                (ToolChoice::Auto, true, false),
+            use ReasoningState::{NotBegun, Open};
+            for (choice, parallel, state) in [
+                (ToolChoice::Required, false, NotBegun),
+                (ToolChoice::Required, true, Open),
+                (ToolChoice::Named("weather".into()), false, Open),
+                (ToolChoice::Named("clock".into()), true, NotBegun),
+                (ToolChoice::Auto, true, NotBegun),
             ] {
+                let is_open = state == Open;
                 let tools = tools();
-                let made = dialect.call_grammar(&tools, &choice, parallel, is_open);
+                let made = dialect.call_grammar(&tools, &choice, parallel, state);
                 let made = made.expect("calls are wanted");
                 assert_eq!(made.triggers.is_empty(), choice != ToolChoice::Auto);
                 let trigger = made.triggers.all.first().map(|trigger| &*trigger.text);
@@ -372,16 +416,22 @@ fn calls_are_well_formed_where_marks_are_tokens() {
 fn choices_and_schemas_are_kept_to() {
     let tools = tools();
     let hermes = Dialect::from_name("hermes").expect("known");
-    let made = |choice: ToolChoice| hermes.call_grammar(&tools, &choice, true, false);
+    let made =
+        |choice: ToolChoice| hermes.call_grammar(&tools, &choice, true, ReasoningState::NotBegun);
     assert_eq!(made(ToolChoice::None), None);
     assert_eq!(made(ToolChoice::Named("none".into())), None);
-    let none = hermes.call_grammar(&[], &ToolChoice::Required, true, false);
+    let none = hermes.call_grammar(&[], &ToolChoice::Required, true, ReasoningState::NotBegun);
     assert_eq!(none, None);
     // The answer of a model without reasoning begins with the call.
     let plain = Dialect::of_template("{{ tools }} <tool_call>");
     assert_eq!(plain.reasoning_marks(), None);
     with_tokenizer(&[], |tokenizer| {
-        let made = plain.call_grammar(&tools, &ToolChoice::Required, false, false);
+        let made = plain.call_grammar(
+            &tools,
+            &ToolChoice::Required,
+            false,
+            ReasoningState::NotBegun,
+        );
         let mut grammar = Grammar::new(&made.expect("calls").source, tokenizer).expect("small");
         let answer = sampled("hermes", &mut grammar, tokenizer, &mut Random(3)).expect("it ends");
         assert!(answer.trim_start().starts_with("<tool_call>"), "{answer}");
@@ -394,7 +444,8 @@ fn choices_and_schemas_are_kept_to() {
     with_tokenizer(&[], |tokenizer| {
         for name in DIALECTS {
             let dialect = Dialect::from_name(name).expect("known");
-            let made = dialect.call_grammar(&tools, &ToolChoice::Auto, true, false);
+            let made =
+                dialect.call_grammar(&tools, &ToolChoice::Auto, true, ReasoningState::NotBegun);
             let refused = Grammar::new(&made.expect("calls").source, tokenizer);
             let message = refused.expect_err(name).to_string();
             assert!(message.contains("/properties/a"), "{name}: {message}");
@@ -431,7 +482,12 @@ fn large_schemas_compile_soon() {
             let tools = Tool::all_of(&tools).expect("well formed");
             for name in ["hermes", "qwen3-coder"] {
                 let dialect = Dialect::from_name(name).expect("known");
-                let made = dialect.call_grammar(&tools, &ToolChoice::Required, true, false);
+                let made = dialect.call_grammar(
+                    &tools,
+                    &ToolChoice::Required,
+                    true,
+                    ReasoningState::NotBegun,
+                );
                 let begin = Instant::now();
                 let grammar = Grammar::new(&made.expect("calls").source, tokenizer);
                 let answer = sampled(name, &mut grammar.expect(name), tokenizer, &mut Random(1));

@@ -1,7 +1,7 @@
 //! Text written under a grammar of calls and content is parsed as one or the other.
 
 use super::calls::{DIALECTS, is_valid, read, sampled, tools};
-use crate::assistant::Dialect;
+use crate::assistant::{Dialect, ReasoningState};
 use crate::grammar::{Grammar, GrammarSource};
 use crate::test_vocabulary::{MARKS, Random, with_tokenizer};
 use serde_json::{Value, json};
@@ -21,6 +21,10 @@ fn check_both(marks: &[&str]) {
             ]
         }) {
             let dialect = Dialect::from_name(name).expect("known");
+            let state = match is_open {
+                true => ReasoningState::Open,
+                false => ReasoningState::NotBegun,
+            };
             let (open, _) = dialect.reasoning_marks().expect("it reasons");
             let end = match (name, is_open) {
                 ("harmony", true) => format!("<|start|>assistant{open}"),
@@ -29,7 +33,7 @@ fn check_both(marks: &[&str]) {
                 (_, false) => "assistant\n".to_owned(),
             };
             for tools in [tools(), Vec::new()] {
-                let made = dialect.answer_grammar(&tools, true, &content, is_open);
+                let made = dialect.answer_grammar(&tools, true, &content, state);
                 if tools.is_empty() && name != "harmony" {
                     assert_eq!(made, None);
                     continue;

@@ -1,7 +1,7 @@
 //! Gemma 4's notation, which is not JSON.
 
 use super::answers::{check, expected, told, tools};
-use crate::assistant::{Dialect, ParserOptions, Tool, ToolChoice};
+use crate::assistant::{Dialect, ParserOptions, ReasoningState, Tool, ToolChoice};
 use crate::grammar::Grammar;
 use crate::test_vocabulary::{Random, with_tokenizer};
 use serde_json::{Value, json};
@@ -88,7 +88,12 @@ fn unions_of_scalars_and_texts_are_enforced() {
     }}}]);
     let tools = Tool::all_of(&tools).expect("well formed");
     let dialect = Dialect::from_name("gemma4").expect("known");
-    let made = dialect.call_grammar(&tools, &ToolChoice::Required, false, false);
+    let made = dialect.call_grammar(
+        &tools,
+        &ToolChoice::Required,
+        false,
+        ReasoningState::NotBegun,
+    );
     let taken = [
         "any:0,what:1",
         "any:-10.5e-7,what:1",

@@ -1,7 +1,9 @@
 //! MiniCPM5 wraps texts with `<`, `&` or line breaks.
 
 use super::answers::{check, expected, tools};
-use crate::assistant::{AnswerParser, Delta, Dialect, ParserOptions, Tool, ToolChoice};
+use crate::assistant::{
+    AnswerParser, Delta, Dialect, ParserOptions, ReasoningState, Tool, ToolChoice,
+};
 use crate::grammar::Grammar;
 use crate::test_vocabulary::with_tokenizer;
 use serde_json::{Value, json};
@@ -77,7 +79,12 @@ fn a_grammar_wraps_what_the_template_wraps() {
         }}}]);
         let tools = Tool::all_of(&tools).expect("well formed");
         let dialect = Dialect::from_name("minicpm5").expect("known");
-        let made = dialect.call_grammar(&tools, &ToolChoice::Required, false, false);
+        let made = dialect.call_grammar(
+            &tools,
+            &ToolChoice::Required,
+            false,
+            ReasoningState::NotBegun,
+        );
         with_tokenizer(&[], |tokenizer| {
             let source = made.expect("calls").source;
             let mut grammar = Grammar::new(&source, tokenizer).expect("small");
