@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The licences of all crates that are linked into the wheel, which travel with it.
+"""The licences of all crates and npm packages that are in the wheel, which travel with it.
 
     hosted/python/licences.py            writes LICENSE-THIRD-PARTY, which maturin puts into the wheel
     hosted/python/licences.py --check    fails if that is not what it would write
 
 Crates that may be had under Apache 2.0 are taken under it, so its text is there once; of the others all texts of their
-packages are, each once. Needs cargo and the packages in its cache: run it after a build, when Cargo.lock has changed.
+packages are, each once. Those of npm packages are gathered when the page is built (hosted/serve/page). Needs cargo and
+the packages in its cache: run it after a build, when Cargo.lock or the page's package-lock.json has changed.
 """
 
 import json
@@ -17,9 +18,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "LICENSE-THIRD-PARTY"
+PAGE = HERE.parent / "serve" / "page" / "dist" / "licences.txt"
 TARGET = "x86_64-unknown-linux-gnu"
 HEAD = """Parts of this package were written by others: the Rust crates below and Rust's standard library, which are
-linked into its native half. The texts of their licences follow.
+linked into its native half, and the npm packages in the server's page. The texts of their licences follow.
 """
 
 
@@ -68,6 +70,8 @@ def written() -> str:
     for copies in sorted(users.values(), key=len, reverse=True):
         names = ", ".join(name for name, _ in copies)
         parts.append(f"{'=' * 80}\n{names}\n{'=' * 80}\n\n{copies[0][1]}\n")
+    page = PAGE.read_text(encoding="utf-8")
+    parts.append(f"{'=' * 80}\nnpm packages in the server's page\n{'=' * 80}\n\n{page}")
     return "\n".join(parts)
 
 

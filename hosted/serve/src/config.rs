@@ -61,6 +61,8 @@ pub struct HttpOptions {
     /// Names of the server, which a request without a key may ask for, `*` for any; none by default. Addresses, names
     /// without a dot, and the machine's own name need not be listed.
     pub allowed_hosts: Vec<String>,
+    /// Serves the page for people at `/`; true by default.
+    pub page: bool,
     /// Enables `/metrics`; false by default.
     pub metrics: bool,
     /// Enables `/slots`; true by default.
@@ -92,6 +94,7 @@ impl Default for HttpOptions {
             trusted_proxies: TrustedProxies::default(),
             cors: CorsOrigins::default(),
             allowed_hosts: Vec::new(),
+            page: true,
             metrics: false,
             slots: true,
             slot_save_path: None,

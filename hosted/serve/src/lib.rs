@@ -25,6 +25,7 @@ mod http;
 mod keys;
 pub mod metrics;
 mod models;
+mod page;
 mod server;
 mod wait;
 mod work;

@@ -7,6 +7,7 @@ use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
 use crate::http::{Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply};
 use crate::keys::ApiKey;
+use crate::page;
 use core::convert::Infallible;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -70,19 +71,23 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(header::ORIGIN).cloned();
     let route = routing::find(&method, &path, request.headers());
+    let page = Some(&request).filter(|_| app.options().page);
+    let page = page.and_then(page::find);
     let is_preflight = app.pages().is_preflight(&request);
-    let checked = check(&app, &request, &path, peer, is_preflight);
-    let mut response = match (checked, route.action) {
-        (Err(error), _) => dialect::error_reply(route.dialect, error, &id),
-        (Ok(_), _) if is_preflight => preflight(request.headers()),
-        (Ok(key), Ok(action)) => {
+    let is_open = page.is_some() || OPEN.contains(&&*path);
+    let checked = check(&app, &request, peer, is_open, is_preflight);
+    let mut response = match (checked, page, route.action) {
+        (Err(error), ..) => dialect::error_reply(route.dialect, error, &id),
+        (Ok(_), Some(page), _) => page,
+        (Ok(_), None, _) if is_preflight => preflight(request.headers()),
+        (Ok(key), None, Ok(action)) => {
             let context = Context {
                 arrived,
                 ..Context::new(app.clone(), id.clone(), share, key)
             };
             dialect::answer(context, request, route.dialect, action).await
         }
-        (Ok(_), Err(error)) => refusal(route.dialect, &route.methods, error, &id),
+        (Ok(_), None, Err(error)) => refusal(route.dialect, &route.methods, error, &id),
     };
     if let Ok(value) = HeaderValue::from_str(&id) {
         if let Some(name) = route.dialect.id_header() {
@@ -111,15 +116,14 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
 fn check(
     app: &App,
     request: &Request,
-    path: &str,
     peer: Peer,
+    is_open: bool,
     is_preflight: bool,
 ) -> Result<Arc<ApiKey>, ApiError> {
     host(request)?;
     if head_bytes(request) > HEAD_BYTES_MAX {
         return Err(ApiError::head_too_large(HEAD_BYTES_MAX));
     }
-    let is_open = OPEN.contains(&path);
     // A page knows no key, so a key is enough.
     if !is_open && !app.keys().are_needed() {
         app.pages().check(request, peer)?;
@@ -179,7 +183,7 @@ fn preflight(asked: &HeaderMap) -> Response {
 fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     if let Some(origin) = origin.filter(|origin| app.pages().allows(origin)) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        headers.append(header::VARY, HeaderValue::from_static("origin"));
     }
 }
 

@@ -13,6 +13,7 @@ mod inputs;
 mod keys;
 mod limits;
 mod llama;
+mod page;
 mod responses;
 mod scores;
 mod shares;

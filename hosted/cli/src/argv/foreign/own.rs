@@ -4,7 +4,7 @@ use super::Fate::{self, Ignored, Refused};
 use super::Value::{No, One};
 use super::table::{GPU, MEDIA, Row};
 
-const PAGE: Fate = Ignored("a web interface is not available");
+const PAGE: Fate = Ignored("the page at / has no settings on the server");
 const PREFIXES: Fate = Ignored("common prefixes of prompts are always found and reused");
 
 /// The rows of each program.
@@ -51,13 +51,13 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
         "serve",
         &[
             (
-                "--path --ui-config --webui-config --ui-config-file --webui-config-file",
+                "--ui-config --webui-config --ui-config-file --webui-config-file",
                 One,
                 PAGE,
             ),
+            ("--path", One, Ignored("the page at / is built in")),
             (
-                "--ui --webui --no-ui --no-webui --ui-mcp-proxy --webui-mcp-proxy \
-                 --no-ui-mcp-proxy --no-webui-mcp-proxy",
+                "--ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy",
                 No,
                 PAGE,
             ),

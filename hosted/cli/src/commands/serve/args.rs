@@ -123,6 +123,12 @@ pub(crate) struct ServeArgs {
     /// When the context is full, end the answer (the default)
     #[arg(long)]
     pub(super) no_context_shift: bool,
+    /// Serve the page for people at / (the default)
+    #[arg(long, alias = "webui", overrides_with = "no_ui")]
+    pub(super) ui: bool,
+    /// Do not serve the page for people
+    #[arg(long, alias = "no-webui")]
+    pub(super) no_ui: bool,
     /// Enable the /metrics endpoint
     #[arg(long, value_parser = FalseyValueParser::new())]
     pub(super) metrics: bool,

@@ -275,6 +275,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         trusted_proxies: limits.trusted_proxies.clone().unwrap_or_default(),
         cors: limits.cors_origins.clone().unwrap_or_default(),
         allowed_hosts: limits.allowed_hosts.clone(),
+        page: args.ui || !args.no_ui,
         metrics: args.metrics,
         slots: args.slots || !args.no_slots,
         slot_save_path: args.slot_save_path.clone(),

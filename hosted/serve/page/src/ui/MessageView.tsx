@@ -1,0 +1,185 @@
+/** A message, with what can be done with it. */
+import type { VNode } from 'preact';
+import { useState } from 'preact/hooks';
+import { answerAgain, continueReply, edit, regenerate, remove } from '../chat/actions';
+import { activities, type Activity } from '../chat/writing';
+import { messages, path, showBranch } from '../data/chats';
+import { siblings } from '../data/tree';
+import { Markdown } from '../markdown/Markdown';
+import type { Message } from '../types';
+import { Calls } from './Calls';
+import { CopyButton } from './CopyButton';
+import { Files } from './Files';
+import { Icon, IconButton } from './icons';
+import { LiveStats, Stats } from './Stats';
+
+/** A message. */
+export function MessageView({ message }: { message: Message }): VNode {
+  const [isEdited, setEdited] = useState(false);
+  const who = { user: 'You', assistant: 'Answer', tool: 'Result' }[message.role];
+  return (
+    <article class={`message ${message.role}`} aria-label={who} data-id={message.id}>
+      {isEdited ? (
+        <Editor message={message} onEnd={() => setEdited(false)} />
+      ) : (
+        <Body message={message} />
+      )}
+      {!isEdited && <Footer message={message} onEdit={() => setEdited(true)} />}
+    </article>
+  );
+}
+
+function Body({ message }: { message: Message }): VNode {
+  const activity = activities.value.get(message.id);
+  if (message.role === 'tool') {
+    return (
+      <details class="fold">
+        <summary>
+          <Icon name="tool" /> Result of a tool
+        </summary>
+        <pre tabIndex={0}>{message.content}</pre>
+      </details>
+    );
+  }
+  if (message.role === 'user') {
+    return (
+      <div class="bubble">
+        {message.files && <Files files={message.files} />}
+        {message.content && <p class="typed">{message.content}</p>}
+      </div>
+    );
+  }
+  const isThinking = activity !== undefined && !message.content && !message.calls?.length;
+  return (
+    <div class="reply" aria-busy={activity !== undefined}>
+      {message.reasoning && <Reasoning text={message.reasoning} isThinking={isThinking} />}
+      {message.content && <Markdown text={message.content} />}
+      {message.calls && <Calls message={message} isWriting={activity !== undefined} />}
+      {activity && <Progress activity={activity} />}
+      {message.error && <Failure message={message} />}
+    </div>
+  );
+}
+
+function Reasoning({ text, isThinking }: { text: string; isThinking: boolean }): VNode {
+  return (
+    <details class="fold reasoning">
+      <summary>{isThinking ? 'Reasoning…' : 'Reasoning'}</summary>
+      <Markdown text={text} />
+    </details>
+  );
+}
+
+function Progress({ activity }: { activity: Activity }): VNode | null {
+  const { phase, progress } = activity;
+  if (phase === 'writing') return <span class="cursor" aria-hidden="true" />;
+  if (phase === 'lost') return <p class="waiting">The connection was lost. Taking the answer up again…</p>;
+  if (phase === 'waiting' || !progress) return <p class="waiting">Waiting for the server…</p>;
+  const { total, processed, cache } = progress;
+  return (
+    <p class="waiting">
+      <progress max={total} value={processed} aria-label="Prompt read" /> Reading {total} tokens
+      {cache > 0 ? `, ${cache} of them cached` : ''}
+    </p>
+  );
+}
+
+function Failure({ message }: { message: Message }): VNode {
+  return (
+    <p class="failure" role="alert">
+      {message.error}{' '}
+      <button type="button" class="text-button" onClick={() => regenerate(message)}>
+        Try again
+      </button>
+    </p>
+  );
+}
+
+function Editor({ message, onEnd }: { message: Message; onEnd: () => void }): VNode {
+  const [text, setText] = useState(message.content);
+  const save = (): void => {
+    if (edit(message, text)) onEnd();
+  };
+  return (
+    <form
+      class="editor"
+      onSubmit={(event) => {
+        event.preventDefault();
+        save();
+      }}
+    >
+      {message.files && <Files files={message.files} />}
+      <textarea
+        aria-label="Edited message"
+        value={text}
+        rows={Math.min(20, text.split('\n').length + 1)}
+        ref={(area) => area?.focus()}
+        onInput={(event) => setText(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === 'Escape') {
+            event.stopPropagation();
+            onEnd();
+          }
+          if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) save();
+        }}
+      />
+      <div class="row">
+        <button type="submit" class="primary" disabled={!text.trim() && !message.files?.length}>
+          {message.role === 'user' ? 'Send' : 'Save'}
+        </button>
+        <button type="button" onClick={onEnd}>
+          Cancel
+        </button>
+        <span class="hint">The message as it was stays, as another branch.</span>
+      </div>
+    </form>
+  );
+}
+
+function Footer({ message, onEdit }: { message: Message; onEdit: () => void }): VNode {
+  const isWriting = activities.value.has(message.id);
+  const isReply = message.role === 'assistant';
+  const isLast = path.value.at(-1)?.id === message.id;
+  if (isWriting) {
+    return (
+      <footer>
+        <LiveStats message={message} />
+      </footer>
+    );
+  }
+  return (
+    <footer>
+      <Branches message={message} />
+      <CopyButton text={() => message.content} label="Copy message" />
+      {message.role !== 'tool' && <IconButton icon="edit" label="Edit" onClick={onEdit} />}
+      {isReply && <IconButton icon="regenerate" label="Regenerate" onClick={() => regenerate(message)} />}
+      {isReply && isLast && message.content && !message.calls?.length && (
+        <IconButton icon="forward" label="Continue" onClick={() => continueReply(message)} />
+      )}
+      {!isReply && isLast && (
+        <IconButton icon="regenerate" label="Answer this message" onClick={() => answerAgain(message)} />
+      )}
+      <IconButton icon="delete" label="Delete this message and what follows it" onClick={() => void remove(message)} />
+      {isReply && <Stats message={message} />}
+    </footer>
+  );
+}
+
+function Branches({ message }: { message: Message }): VNode | null {
+  const all = siblings(messages.value, message);
+  if (all.length < 2) return null;
+  const at = all.findIndex((other) => other.id === message.id);
+  const go = (step: number): void => {
+    const other = all[at + step];
+    if (other) showBranch(other);
+  };
+  return (
+    <span class="branches" role="group" aria-label={`Branch ${at + 1} of ${all.length}`}>
+      <IconButton icon="left" label="Previous branch" disabled={at === 0} onClick={() => go(-1)} />
+      <span aria-hidden="true">
+        {at + 1}/{all.length}
+      </span>
+      <IconButton icon="right" label="Next branch" disabled={at === all.length - 1} onClick={() => go(1)} />
+    </span>
+  );
+}

@@ -1,0 +1,212 @@
+/** Settings of a conversation. An empty field is the server's choice, which it shows. */
+import type { ComponentChildren, VNode } from 'preact';
+import { useEffect } from 'preact/hooks';
+import { changeSettings, settings } from '../data/chats';
+import { removeAll } from '../data/db';
+import { prefer, preferences } from '../data/preferences';
+import { key, setKey } from '../server/http';
+import { adapters, baseOf, connect, propsOf, refreshProps } from '../server/models';
+import { Dialog } from './Dialog';
+import { notify } from './notices';
+import { dialog } from './panels';
+import { ModelPicker } from './Header';
+import { Samplers } from './Samplers';
+
+/** The panel. */
+export function SettingsPanel(): VNode {
+  const model = settings.value.model;
+  useEffect(() => void refreshProps(model), [model]);
+  const props = propsOf(model);
+  const keep = (): void => {
+    prefer({ settings: structuredClone(settings.value) });
+    notify('New chats begin with these settings.');
+  };
+  return (
+    <Dialog title="Settings" isDrawer onClose={() => (dialog.value = null)}>
+      <form class="settings" onSubmit={(event) => event.preventDefault()}>
+        <Section title="Answers">
+          <div class="field">
+            <span>Model</span>
+            <ModelPicker />
+          </div>
+          <label class="field">
+            <span>System prompt</span>
+            <textarea
+              rows={4}
+              value={settings.value.system}
+              placeholder={props?.chat_template.includes('system') === false ? 'This model’s template has none' : 'The template’s own'}
+              onInput={(event) => changeSettings({ system: event.currentTarget.value })}
+            />
+          </label>
+          <Adapters />
+        </Section>
+        <Samplers />
+        <Section title="Reasoning and tools">
+          <Thinking />
+          <Tools />
+        </Section>
+        <Section title="This browser">
+          <Theme />
+          <Key />
+          <div class="row">
+            <button type="button" onClick={keep}>
+              Use these settings for new chats
+            </button>
+            <button
+              type="button"
+              onClick={() => changeSettings({ params: {}, system: '', thinking: undefined, effort: undefined, tools: undefined, adapters: undefined })}
+            >
+              Back to the server’s
+            </button>
+            <button type="button" class="danger" onClick={() => void forgetAll()}>
+              Delete all conversations
+            </button>
+          </div>
+        </Section>
+        {props && (
+          <p class="hint">
+            {props.build_info} · fingerprint <code class="break">{props.system_fingerprint}</code>
+          </p>
+        )}
+      </form>
+    </Dialog>
+  );
+}
+
+function Section({ title, children }: { title: string; children: ComponentChildren }): VNode {
+  return (
+    <fieldset>
+      <legend>{title}</legend>
+      {children}
+    </fieldset>
+  );
+}
+
+/** The scales of the adapters of the chosen model, in place of those that the server applies. */
+function Adapters(): VNode | null {
+  const base = baseOf(settings.value.model);
+  const all = adapters.value.filter((adapter) => adapter.model === base);
+  // An adapter that is chosen as the model is applied whole.
+  if (all.length === 0 || (settings.value.model ?? base) !== base) return null;
+  const scales = settings.value.adapters ?? {};
+  const change = (name: string, text: string): void => {
+    const next = { ...scales };
+    if (text.trim() === '' || Number.isNaN(Number(text))) delete next[name];
+    else next[name] = Number(text);
+    changeSettings({ adapters: Object.keys(next).length ? next : undefined });
+  };
+  return (
+    <>
+      {all.map((adapter) => (
+        <label class="field" key={adapter.name}>
+          <span>Scale of adapter {adapter.name}</span>
+          <input
+            type="number"
+            step="any"
+            value={scales[adapter.name] ?? ''}
+            placeholder={Object.keys(scales).length ? '0' : String(adapter.scale)}
+            onInput={(event) => change(adapter.name, event.currentTarget.value)}
+          />
+        </label>
+      ))}
+      <p class="hint">With a scale set here, adapters without one are off.</p>
+    </>
+  );
+}
+
+function Thinking(): VNode {
+  const { thinking, effort } = settings.value;
+  return (
+    <>
+      <label class="field">
+        <span>Reasoning</span>
+        <select
+          value={thinking === undefined ? '' : String(thinking)}
+          onChange={(event) => {
+            const chosen = event.currentTarget.value;
+            changeSettings({ thinking: chosen === '' ? undefined : chosen === 'true' });
+          }}
+        >
+          <option value="">Server’s default</option>
+          <option value="true">On</option>
+          <option value="false">Off</option>
+        </select>
+      </label>
+      <label class="field">
+        <span>Reasoning effort</span>
+        <select value={effort ?? ''} onChange={(event) => changeSettings({ effort: event.currentTarget.value || undefined })}>
+          <option value="">Model’s default</option>
+          <option value="low">Low</option>
+          <option value="medium">Medium</option>
+          <option value="high">High</option>
+        </select>
+      </label>
+    </>
+  );
+}
+
+function Tools(): VNode {
+  const text = settings.value.tools ?? '';
+  let problem = '';
+  try {
+    if (text.trim() && !Array.isArray(JSON.parse(text))) problem = 'Tools are a JSON list.';
+  } catch (error) {
+    problem = `Not JSON: ${(error as Error).message}`;
+  }
+  return (
+    <label class="field">
+      <span>Tools, as a JSON list</span>
+      <textarea
+        class="mono"
+        rows={4}
+        spellcheck={false}
+        value={text}
+        aria-invalid={problem !== ''}
+        placeholder={'[{"type": "function", "function": {"name": "…", "parameters": {…}}}]'}
+        onInput={(event) => changeSettings({ tools: event.currentTarget.value || undefined })}
+      />
+      {problem && <small class="problem">{problem}</small>}
+    </label>
+  );
+}
+
+function Theme(): VNode {
+  return (
+    <label class="field">
+      <span>Colours</span>
+      <select
+        value={preferences.value.theme}
+        onChange={(event) => prefer({ theme: event.currentTarget.value as 'system' | 'light' | 'dark' })}
+      >
+        <option value="system">As the system</option>
+        <option value="light">Light</option>
+        <option value="dark">Dark</option>
+      </select>
+    </label>
+  );
+}
+
+function Key(): VNode {
+  return (
+    <label class="field">
+      <span>Key of this server</span>
+      <input
+        type="password"
+        autocomplete="off"
+        value={key.value}
+        placeholder="None"
+        onChange={(event) => {
+          setKey(event.currentTarget.value.trim());
+          void connect(() => settings.value.model);
+        }}
+      />
+    </label>
+  );
+}
+
+async function forgetAll(): Promise<void> {
+  if (!confirm('Delete all conversations in this browser? They cannot be brought back.')) return;
+  await removeAll();
+  location.hash = '';
+  location.reload();
+}

@@ -1,0 +1,174 @@
+/** The list of conversations: search, rename, delete, export and import. */
+import { signal, useComputed } from '@preact/signals';
+import type { VNode } from 'preact';
+import { useRef, useState } from 'preact/hooks';
+import { changeChat, chats, currentId, removeChat } from '../data/chats';
+import { readMessages } from '../data/db';
+import { exportAll, importText } from '../data/transfer';
+import { explain } from '../server/http';
+import type { Chat } from '../types';
+import { IconButton } from './icons';
+import { notify } from './notices';
+import { focusComposer, isListOpen } from './panels';
+
+const query = signal('');
+/** The conversations whose messages have the query; null without a query. */
+const found = signal<ReadonlySet<string> | null>(null);
+
+/** Searches titles at once, and messages as they are read. */
+async function search(text: string): Promise<void> {
+  query.value = text;
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) {
+    found.value = null;
+    return;
+  }
+  const titled = chats.value.filter((chat) => chat.title.toLowerCase().includes(wanted));
+  found.value = new Set(titled.map((chat) => chat.id));
+  const messages = await readMessages().catch(() => []);
+  if (query.value !== text) return;
+  const said = messages.filter((message) => message.content.toLowerCase().includes(wanted));
+  found.value = new Set([...titled.map((chat) => chat.id), ...said.map((message) => message.chat)]);
+}
+
+/** Shows a conversation; null for a new one. */
+export function go(id: string | null): void {
+  location.hash = id === null ? '' : `#/${id}`;
+  isListOpen.value = false;
+  focusComposer();
+}
+
+/** The list. */
+export function Sidebar(): VNode {
+  const shown = useComputed(() => chats.value.filter((chat) => found.value?.has(chat.id) ?? true));
+  return (
+    <nav class={`sidebar ${isListOpen.value ? 'open' : ''}`} aria-label="Conversations">
+      <button type="button" class="new" onClick={() => go(null)}>
+        New chat
+      </button>
+      <input
+        type="search"
+        id="search"
+        placeholder="Search"
+        aria-label="Search conversations"
+        value={query.value}
+        onInput={(event) => void search(event.currentTarget.value)}
+      />
+      <ul class="chats">
+        {shown.value.map((chat) => (
+          <Entry key={chat.id} chat={chat} />
+        ))}
+        {shown.value.length === 0 && <li class="hint">{found.value ? 'Nothing found' : 'No conversation yet'}</li>}
+      </ul>
+      <Transfer />
+    </nav>
+  );
+}
+
+function Entry({ chat }: { chat: Chat }): VNode {
+  const [mode, setMode] = useState<'shown' | 'renamed' | 'deleted'>('shown');
+  const isCurrent = currentId.value === chat.id;
+  if (mode === 'renamed') {
+    const rename = (title: string): void => {
+      setMode('shown');
+      if (title.trim() && title !== chat.title) void changeChat(chat.id, { title: title.trim(), titled: true });
+    };
+    return (
+      <li>
+        <input
+          class="rename"
+          aria-label="New title"
+          defaultValue={chat.title}
+          ref={(field) => field?.select()}
+          onBlur={(event) => rename(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === 'Enter') rename(event.currentTarget.value);
+            if (event.key === 'Escape') {
+              event.stopPropagation();
+              event.currentTarget.value = chat.title;
+              setMode('shown');
+            }
+          }}
+        />
+      </li>
+    );
+  }
+  if (mode === 'deleted') {
+    return (
+      <li class="confirm">
+        <span>Delete “{chat.title}”?</span>
+        <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void forget(chat.id)}>
+          Delete
+        </button>
+        <button type="button" onClick={() => setMode('shown')}>
+          Keep
+        </button>
+      </li>
+    );
+  }
+  return (
+    <li class={isCurrent ? 'current' : ''}>
+      <a href={`#/${chat.id}`} aria-current={isCurrent ? 'page' : undefined} onClick={() => (isListOpen.value = false)}>
+        {chat.title}
+      </a>
+      <IconButton icon="edit" label={`Rename ${chat.title}`} onClick={() => setMode('renamed')} />
+      <IconButton icon="delete" label={`Delete ${chat.title}`} onClick={() => setMode('deleted')} />
+    </li>
+  );
+}
+
+async function forget(id: string): Promise<void> {
+  const wasShown = currentId.value === id;
+  await removeChat(id);
+  if (wasShown) go(null);
+}
+
+function Transfer(): VNode {
+  const picker = useRef<HTMLInputElement>(null);
+  const read = async (files: FileList | null): Promise<void> => {
+    for (const file of files ?? []) {
+      try {
+        const done = await importText(await file.text());
+        const left = done.left ? `; ${done.left} attachments that are not text were left out` : '';
+        notify(`Imported ${plural(done.chats, 'conversation')} with ${plural(done.messages, 'message')}${left}.`);
+      } catch (error) {
+        notify(`${file.name}: ${explain(error)}`, 'error');
+      }
+    }
+  };
+  return (
+    <div class="transfer">
+      <button type="button" onClick={() => void download()}>
+        Export all
+      </button>
+      <button type="button" onClick={() => picker.current?.click()}>
+        Import
+      </button>
+      <input
+        ref={picker}
+        type="file"
+        accept=".json,.jsonl,application/json"
+        aria-label="File to import"
+        hidden
+        multiple
+        onChange={(event) => {
+          const field = event.currentTarget;
+          void read(field.files).then(() => (field.value = ''));
+        }}
+      />
+    </div>
+  );
+}
+
+async function download(): Promise<void> {
+  const url = URL.createObjectURL(new Blob([await exportAll()], { type: 'application/json' }));
+  const link = document.createElement('a');
+  link.href = url;
+  link.download = `sluice-conversations-${new Date().toISOString().slice(0, 10)}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+function plural(n: number, what: string): string {
+  return `${n} ${what}${n === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,58 @@
+/** Keys that work anywhere on the page. */
+import { activities, stop } from '../chat/writing';
+import { continueReply, regenerate } from '../chat/actions';
+import { path } from '../data/chats';
+import { prefer, preferences } from '../data/preferences';
+import { dialog, isListOpen, narrow, wantsFocus } from './panels';
+import { go } from './Sidebar';
+
+/** The keys and what they do, for people. */
+export const SHORTCUTS: [string, string][] = [
+  ['Enter', 'Send the message'],
+  ['Shift Enter', 'Begin a line'],
+  ['Esc', 'Stop the answer, or close what is open'],
+  ['↑', 'In an empty field: edit the last message'],
+  ['Ctrl K', 'Search conversations'],
+  ['Alt N', 'New chat'],
+  ['Alt R', 'Regenerate the last answer'],
+  ['Alt C', 'Continue the last answer'],
+  ['Alt B', 'Show or hide the conversations'],
+  ['Alt S', 'Settings'],
+  ['/', 'Go to the message field'],
+  ['?', 'These keys'],
+];
+
+function openList(): void {
+  if (narrow.matches) isListOpen.value = true;
+  else prefer({ sidebar: true });
+}
+
+function onKey(event: KeyboardEvent): void {
+  if (dialog.value !== null || document.querySelector('dialog[open]')) return;
+  const isTyping = event.target instanceof HTMLElement && event.target.matches('input, textarea, select');
+  const last = path.value.at(-1);
+  const isFree = last !== undefined && !activities.value.has(last.id);
+  const letter = event.altKey && !event.ctrlKey && !event.metaKey ? event.code : '';
+  if (event.key === 'Escape') {
+    if (isListOpen.value) isListOpen.value = false;
+    else if (last) stop(last.id);
+  } else if (event.key.toLowerCase() === 'k' && (event.ctrlKey || event.metaKey)) {
+    openList();
+    requestAnimationFrame(() => document.getElementById('search')?.focus());
+  } else if (letter === 'KeyN') go(null);
+  else if (letter === 'KeyR' && isFree && last.role === 'assistant') regenerate(last);
+  else if (letter === 'KeyC' && isFree && last.role === 'assistant' && last.content) continueReply(last);
+  else if (letter === 'KeyS') dialog.value = 'settings';
+  else if (letter === 'KeyB') {
+    if (narrow.matches) isListOpen.value = !isListOpen.value;
+    else prefer({ sidebar: !preferences.value.sidebar });
+  } else if (event.key === '/' && !isTyping) wantsFocus.value += 1;
+  else if (event.key === '?' && !isTyping) dialog.value = 'help';
+  else return;
+  event.preventDefault();
+}
+
+/** Starts listening. */
+export function listen(): void {
+  document.addEventListener('keydown', onKey);
+}

@@ -1,0 +1,120 @@
+// A proxy in front of the server, below a path: it records requests, and can answer chats by a script instead.
+import http from 'node:http';
+
+export const PREFIX = '/llm/';
+
+export class Front {
+  /** All requests since the last `reset`: {method, path, headers, body}. */
+  requests = [];
+  /** Answers a chat itself unless it returns false: (body, response, request) => boolean | Promise<boolean>. */
+  script = null;
+  /** Whether connections are closed unanswered. */
+  isDown = false;
+
+  constructor(port) {
+    this.port = port;
+    this.server = http.createServer((request, response) => void this.#answer(request, response));
+  }
+
+  async listen(port) {
+    await new Promise((resolve, reject) => {
+      this.server.once('error', reject);
+      this.server.listen(port, '127.0.0.1', resolve);
+    });
+    this.own = this.server.address().port;
+    this.url = `http://127.0.0.1:${this.own}${PREFIX}`;
+  }
+
+  reset(port) {
+    this.port = port;
+    this.requests = [];
+    this.script = null;
+    this.isDown = false;
+  }
+
+  /** The bodies of all chats so far. */
+  get chats() {
+    return this.requests.filter((one) => one.path === '/v1/chat/completions').map((one) => one.body);
+  }
+
+  close() {
+    this.server.closeAllConnections();
+    this.server.close();
+  }
+
+  async #answer(request, response) {
+    if (this.isDown) return request.socket.destroy();
+    if (!request.url.startsWith(PREFIX)) {
+      // A request outside of the prefix would be another program's.
+      this.requests.push({ method: request.method, path: `OUTSIDE ${request.url}`, headers: request.headers });
+      response.writeHead(404).end();
+      return undefined;
+    }
+    const parts = [];
+    for await (const part of request) parts.push(part);
+    const bytes = Buffer.concat(parts);
+    const path = request.url.slice(PREFIX.length - 1);
+    const isJson = request.headers['content-type']?.includes('json');
+    const body = bytes.length && isJson ? JSON.parse(bytes) : undefined;
+    const seen = { method: request.method, path, headers: request.headers, body, raw: bytes.toString() };
+    this.requests.push(seen);
+    if (this.script && path === '/v1/chat/completions' && (await this.script(body, response, seen)) !== false) return undefined;
+    const to = { host: '127.0.0.1', port: this.port, path, method: request.method, headers: request.headers };
+    const onward = http.request(to, (reply) => {
+      response.writeHead(reply.statusCode, reply.headers);
+      reply.pipe(response);
+      reply.on('error', () => response.destroy());
+    });
+    onward.on('error', () => response.destroy());
+    response.on('close', () => onward.destroy());
+    onward.end(bytes);
+    return undefined;
+  }
+}
+
+/** The chunks of a chat as the server writes them, one for each delta. */
+export function chunksOf(deltas, { finish = 'stop', seed = 1, timings = {}, fingerprint = 'f1f1f1f1f1-c1', model = 'tale' } = {}) {
+  const head = { id: 'chatcmpl-1', object: 'chat.completion.chunk', created: 1, model, system_fingerprint: fingerprint };
+  const shown = { ...TIMINGS, ...timings };
+  const of = (delta, more = {}) => ({ ...head, choices: [{ index: 0, delta, logprobs: null, finish_reason: null }], ...more });
+  const chunks = [of({ role: 'assistant', content: '' })];
+  deltas.forEach((delta, i) => chunks.push(of(delta, { timings: { ...shown, predicted_n: i + 1 } })));
+  const last = of({}, { seed, timings: { ...shown, predicted_n: deltas.length } });
+  last.choices[0].finish_reason = finish;
+  chunks.push(last);
+  return chunks;
+}
+
+/** A text as deltas of words. */
+export function words(text, field = 'content') {
+  return text.match(/\s*\S+|\s+$/g).map((word) => ({ [field]: word }));
+}
+
+/** Streams chunks; `pause` in ms between them; with `ids`, each event has an id; `upTo` breaks the connection. */
+export async function stream(response, chunks, { pause = 0, ids = false, from = 0, upTo = Infinity } = {}) {
+  if (!response.headersSent) response.writeHead(200, { 'content-type': 'text/event-stream' });
+  for (const [i, chunk] of chunks.entries()) {
+    if (i < from) continue;
+    if (i >= upTo) {
+      response.destroy();
+      return;
+    }
+    if (response.destroyed) return;
+    response.write(`${ids ? `id: e-${i}\n` : ''}data: ${JSON.stringify(chunk)}\n\n`);
+    if (pause) await new Promise((done) => setTimeout(done, pause));
+  }
+  response.end('data: [DONE]\n\n');
+}
+
+/** A script that streams this answer to every chat. */
+export function answering(deltas, options = {}) {
+  return async (body, response) => {
+    await stream(response, chunksOf(deltas, { seed: body.seed, ...options }), options);
+    return true;
+  };
+}
+
+const TIMINGS = {
+  cache_n: 12, prompt_n: 30, prompt_ms: 60, prompt_per_token_ms: 2, prompt_per_second: 500, predicted_n: 0, predicted_ms: 100,
+  predicted_per_token_ms: 10, predicted_per_second: 98.7, queued_ms: 1, preempted_n: 0,
+};

@@ -1,0 +1,141 @@
+// Models, adapters, samplers and the system prompt.
+import assert from 'node:assert/strict';
+import { answering, words } from '../front.mjs';
+
+export default [
+  {
+    name: "samplers show the server's defaults, and only what is set is sent",
+    options: { smoke: true },
+    async run(window) {
+      const props = await (await fetch(`${window.front.url}props`)).json();
+      const { params } = props.default_generation_settings;
+      const panel = await window.settings();
+      for (const [label, name] of [['Temperature', 'temperature'], ['Top p', 'top_p'], ['Top k', 'top_k'], ['Min p', 'min_p']]) {
+        const shown = Number(await panel.getByLabel(label, { exact: true }).getAttribute('placeholder'));
+        assert.ok(Math.abs(shown - params[name]) < 1e-6, `${name}: ${shown}`);
+      }
+      await panel.getByText('More samplers').click();
+      for (const name of ['xtc_probability', 'mirostat', 'dry_base', 'ignore_eos', 'min_keep']) {
+        await panel.getByLabel(name, { exact: true }).waitFor();
+      }
+      const order = await panel.getByLabel(/^samplers, in order/).getAttribute('placeholder');
+      assert.equal(order, params.samplers.join(';'));
+      await panel.getByLabel('Temperature', { exact: true }).fill('0.3');
+      await panel.getByLabel('xtc_probability', { exact: true }).fill('0.25');
+      await panel.getByLabel('ignore_eos', { exact: true }).selectOption('true');
+      await window.isAccessible();
+      await window.close();
+      await window.set({ 'Maximum tokens': 4 });
+      await window.ask('Hello');
+      const [body] = window.front.chats;
+      const sent = ['temperature', 'xtc_probability', 'ignore_eos', 'n_predict'];
+      assert.deepEqual(sent.map((name) => body[name]), [0.3, 0.25, true, 4]);
+      assert.deepEqual(['top_p', 'top_k', 'min_p', 'model'].filter((name) => name in body), []);
+      const again = await window.settings();
+      await window.button('Back to the server’s', again).click();
+      assert.equal(await again.getByLabel('Temperature', { exact: true }).inputValue(), '');
+      await window.close();
+      window.front.script = answering(words('Hi.'));
+      await window.ask('Hello');
+      assert.deepEqual(sent.filter((name) => name in window.front.chats[1]), []);
+    },
+  },
+  {
+    name: 'a value that the server refuses is named',
+    options: {},
+    async run(window) {
+      await window.set({ 'Top p': 7 });
+      await window.ask('Hello');
+      await window.last.getByRole('alert').getByText(/top_p/).waitFor();
+      await window.set({ 'Top p': '', 'Maximum tokens': 3 });
+      await window.button('Try again', window.last).click();
+      await window.page.getByRole('group', { name: 'Branch 2 of 2' }).waitFor();
+      await window.written();
+      assert.ok((await window.text()).length > 0);
+    },
+  },
+  {
+    name: 'the model is chosen per conversation',
+    options: {},
+    async run(window) {
+      const picker = window.page.getByRole('combobox', { name: 'Model' });
+      assert.match(await picker.locator('option').first().textContent(), /^tale · 5\.8M/);
+      await picker.selectOption('other');
+      await window.set({ 'Maximum tokens': 4 });
+      await window.ask('Hello');
+      assert.equal(window.front.chats[0].model, 'other');
+      await window.button('New chat', window.page.getByRole('banner')).click();
+      await window.page.getByRole('heading', { name: 'tale' }).waitFor();
+      assert.equal(await picker.inputValue(), 'tale');
+      await window.page.goBack().catch(() => {});
+      const nav = await window.list();
+      await nav.getByRole('link', { name: 'Hello' }).click();
+      await window.last.waitFor();
+      assert.equal(await picker.inputValue(), 'other');
+    },
+  },
+  {
+    name: 'an adapter is chosen as a model, or set by its scale',
+    options: {},
+    async run(window) {
+      const picker = window.page.getByRole('combobox', { name: 'Model' });
+      assert.match(await picker.locator('optgroup[label=Adapters] option').textContent(), /^style · on tale/);
+      await window.set({ 'Maximum tokens': 12, Seed: 4 });
+      await window.ask('Tell me a tale.');
+      const plain = await window.text();
+      await picker.selectOption('style');
+      await window.button('Regenerate', window.last).click();
+      await window.page.getByRole('group', { name: 'Branch 2 of 2' }).waitFor();
+      await window.written();
+      assert.equal(window.front.chats[1].model, 'style');
+      const prints = await window.page.getByRole('button', { name: /^fingerprint/ }).textContent();
+      await window.button('Previous branch').click();
+      assert.notEqual(await window.page.getByRole('button', { name: /^fingerprint/ }).textContent(), prints);
+      assert.equal(await window.text(), plain);
+      await picker.selectOption('tale');
+      const panel = await window.settings();
+      const scale = panel.getByLabel('Scale of adapter style');
+      assert.equal(await scale.getAttribute('placeholder'), '0');
+      await scale.fill('0.5');
+      await window.close();
+      await window.button('Regenerate', window.last).click();
+      await window.page.getByRole('group', { name: 'Branch 3 of 3' }).waitFor();
+      await window.written();
+      assert.deepEqual(window.front.chats[2].lora, [{ name: 'style', scale: 0.5 }]);
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'the system prompt is sent, and settings can be kept for new chats',
+    options: {},
+    async run(window) {
+      await window.set({ 'System prompt': 'Answer in rhyme.', Temperature: 0.2 });
+      const panel = await window.settings();
+      await window.button('Use these settings for new chats', panel).click();
+      await window.close();
+      window.front.script = answering(words('Fine.'));
+      await window.ask('Hello');
+      assert.deepEqual(window.front.chats[0].messages[0], { role: 'system', content: 'Answer in rhyme.' });
+      await window.page.reload();
+      await window.button('New chat', window.page.getByRole('banner')).click();
+      window.front.script = answering(words('Fine.'));
+      await window.ask('Hello again');
+      assert.equal(window.front.chats.at(-1).messages[0].content, 'Answer in rhyme.');
+      assert.equal(window.front.chats.at(-1).temperature, 0.2);
+    },
+  },
+  {
+    name: 'reasoning is turned on and off',
+    options: {},
+    async run(window) {
+      const panel = await window.settings();
+      await panel.getByLabel('Reasoning', { exact: true }).selectOption('false');
+      await panel.getByLabel('Reasoning effort').selectOption('low');
+      await window.close();
+      window.front.script = answering(words('Fine.'));
+      await window.ask('Hello');
+      assert.equal(window.front.chats[0].enable_thinking, false);
+      assert.equal(window.front.chats[0].reasoning_effort, 'low');
+    },
+  },
+];

@@ -1,0 +1,129 @@
+// Connections that break, servers that are away, and pages that are closed.
+import assert from 'node:assert/strict';
+import { answering, chunksOf, stream, words } from '../front.mjs';
+
+const TEXT = 'One two three four five six seven eight nine ten eleven twelve.';
+
+export default [
+  {
+    name: 'a stream that broke is taken up after its last event',
+    options: { smoke: true },
+    async run(window) {
+      const asked = [];
+      window.front.script = async (body, response, request) => {
+        asked.push({ after: request.headers['last-event-id'], raw: request.raw });
+        const from = asked.length === 1 ? 0 : Number(request.headers['last-event-id'].slice(2)) + 1;
+        await stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: 5, from, upTo: from + 5 });
+      };
+      await window.ask('Count.');
+      assert.equal(await window.text(), TEXT);
+      assert.deepEqual(asked.map((one) => one.after), [undefined, 'e-4', 'e-9']);
+      assert.ok(asked.every((one) => one.raw === asked[0].raw), 'the same body is sent again');
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'an answer goes on when the page is opened again',
+    options: {},
+    async run(window) {
+      let n = 0;
+      window.front.script = async (body, response, request) => {
+        n += 1;
+        const after = request.headers['last-event-id'];
+        const from = after === undefined ? 0 : Number(after.slice(2)) + 1;
+        await stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: n === 1 ? 400 : 5, from });
+      };
+      await window.ask('Count.', { waits: false });
+      await window.page.waitForFunction(() => document.querySelector('.reply .markdown')?.textContent.includes('five'));
+      await window.page.reload();
+      await window.page.getByText(TEXT).waitFor();
+      await window.written();
+      assert.equal(await window.text(), TEXT);
+      assert.equal(n, 2);
+    },
+  },
+  {
+    name: 'a stream that cannot be taken up says so, and its text stays',
+    options: {},
+    async run(window) {
+      window.front.script = async (body, response) => stream(response, chunksOf(words(TEXT)), { pause: 5, upTo: 6 });
+      await window.ask('Count.');
+      await window.last.getByRole('alert').getByText('The connection was lost.').waitFor();
+      assert.equal(await window.text(), 'One two three four five');
+      window.front.script = answering(words(' six.'));
+      await window.button('Continue', window.last).click();
+      await window.page.getByText('2 parts').waitFor();
+      await window.written();
+      assert.equal(await window.text(), 'One two three four five six.');
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'another model behind the address is named when a stream is taken up',
+    options: {},
+    async run(window) {
+      window.front.script = async (body, response, request) => {
+        if (request.headers['last-event-id']) {
+          response.writeHead(409, { 'content-type': 'application/json' });
+          response.end(JSON.stringify({ error: { message: 'the stream was of another model' } }));
+          return;
+        }
+        await stream(response, chunksOf(words(TEXT)), { ids: true, pause: 5, upTo: 6 });
+      };
+      await window.ask('Count.');
+      await window.last.getByRole('alert').getByText('the stream was of another model').waitFor();
+    },
+  },
+  {
+    name: 'an error within a stream is shown',
+    options: {},
+    async run(window) {
+      window.front.script = async (body, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(`data: ${JSON.stringify(chunksOf(words('Some'))[1])}\n\n`);
+        response.end(`data: ${JSON.stringify({ error: { message: 'the expert could not be read', code: 500 } })}\n\n`);
+      };
+      await window.ask('Hello');
+      await window.last.getByRole('alert').getByText('the expert could not be read').waitFor();
+      assert.equal(await window.text(), 'Some');
+    },
+  },
+  {
+    name: 'a server that is away is waited for',
+    options: {},
+    async run(window) {
+      window.front.isDown = true;
+      await window.ask('Hello', { waits: false });
+      await window.last.getByText('The connection was lost.').waitFor();
+      window.front.script = answering(words('Here again.'));
+      window.front.isDown = false;
+      await window.written();
+      assert.equal(await window.text(), 'Here again.');
+    },
+  },
+  {
+    name: 'the reading of a long prompt is shown',
+    options: {},
+    async run(window) {
+      window.front.script = async (body, response) => {
+        const chunks = chunksOf(words('Read.'));
+        const of = (processed) => ({ ...chunks[0], prompt_progress: { total: 4000, cache: 1000, processed, time_ms: 1 } });
+        await stream(response, [of(1000), of(2000), of(3000), ...chunks], { pause: 200 });
+      };
+      await window.ask('Long', { waits: false });
+      await window.page.getByText('Reading 4000 tokens, 1000 of them cached').waitFor();
+      const bar = window.page.getByRole('progressbar');
+      assert.ok(Number(await bar.getAttribute('value')) >= 1000);
+      await window.written();
+      assert.equal(await window.text(), 'Read.');
+    },
+  },
+  {
+    name: 'a prompt that is too long is refused with its length',
+    options: {},
+    async run(window) {
+      await window.ask('word '.repeat(9000));
+      await window.last.getByRole('alert').getByText(/context/).waitFor();
+    },
+  },
+];
