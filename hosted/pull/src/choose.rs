@@ -62,7 +62,7 @@ fn matching<'p>(paths: &[&'p str], pattern: &str) -> Result<&'p str, String> {
 const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
 /// Whether a file is a whole model, or the first part of one: not a projector, draft head or importance matrix.
-fn is_model(path: &str) -> bool {
+pub(crate) fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let Some(stem) = name.strip_suffix(".gguf") else {
         return false;
@@ -85,7 +85,7 @@ fn is_of(path: &str, quant: &str) -> bool {
 }
 
 /// Splits off `-00001-of-00003`; returns the name before it, 1 and 3.
-fn split(stem: &str) -> Option<(&str, u32, u32)> {
+pub(crate) fn split(stem: &str) -> Option<(&str, u32, u32)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (name, index) = rest.rsplit_once('-')?;
     let number = |text: &str| (text.len() == 5).then(|| text.parse().ok()).flatten();

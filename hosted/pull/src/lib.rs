@@ -16,6 +16,7 @@ mod download;
 mod error;
 mod glob;
 mod hub;
+mod models;
 mod partial;
 mod repo;
 mod revision;
@@ -25,6 +26,7 @@ pub use cache::Cache;
 pub use choose::FileChoice;
 pub use error::PullError;
 pub use hub::Hub;
+pub use models::CachedModel;
 pub use repo::{PullRequest, RepoId};
 pub use revision::{RemoteFile, Revision};
 

@@ -36,7 +36,7 @@ pub use api::Defaults;
 pub use config::{HttpOptions, Listen, ServerConfig};
 pub use http::{CorsOrigins, CorsOriginsError, TrustedProxies, TrustedProxiesError};
 pub use keys::{CacheScope, CacheScopeError, Keys, KeysError, KeysOptions};
-pub use models::{ModelsOptions, NamedModel};
+pub use models::{ModelPreset, ModelsOptions, NamedModel, models_of};
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};
 

@@ -4,13 +4,15 @@ Almost all flags are the same. What is not:
 
 - a model of Hugging Face is a file of MODELS, and --offline is dropped; so is --no-jinja (their presets' default), which
   is refused here, because chat templates are always Jinja;
-- --any-model is added, because llama-server answers whatever model a request names, and --threads 1, which is enough;
+- --any-model is added where a model is named, because llama-server answers whatever model a request names then, and
+  --threads 1, which is enough;
 - --ctx-size is divided by --parallel unless there is --kv-unified, because llama-server gives each slot its part,
   while texts share the context here;
-- no model means the folder of all models, as for their router.
+- no model means the models of the cache, as for their router: LLAMA_CACHE is a folder with the models of MODELS under their names.
 """
 import os, sys
 
+os.environ["LLAMA_CACHE"] = os.path.join(sys.argv[2], "hub")
 FILES = {
     "ggml-org/test-model-stories260K": "stories260k.gguf",
     "ggml-org/models tinyllamas/stories260K.gguf": "stories260k.gguf",
@@ -37,8 +39,8 @@ def main():
         elif flag not in ("--offline", "--no-jinja"):
             given.append(flag)
     name = " ".join(filter(None, names.values()))
-    model = ["-m", os.path.join(models, FILES[name])] if name else ["--models-dir", models]
-    os.execv(sluice, [sluice, "serve", *model, "--any-model", "--threads", "1", *given])
+    model = ["-m", os.path.join(models, FILES[name]), "--any-model"] if name else []
+    os.execv(sluice, [sluice, "serve", *model, "--threads", "1", *given])
 
 
 main()

@@ -85,6 +85,23 @@ def encoder(path, rank):
     copy(path, RANK, tensors, () if rank else ["cls."], BERT, ARCH__context_length=512, **pooling)
 
 
+def hub(folder):
+    """The models as a client of the hub caches them, under the names that their router's tests use."""
+    for repo, name, source in (
+        ("tinygemma3-GGUF", "tinygemma3-Q8_0.gguf", "tinygemma3.gguf"),
+        ("test-model-stories260K", "stories260K-F32.gguf", "stories260k.gguf"),
+        ("test-model-stories260K-infill", "stories260K-infill-F32.gguf", "infill.gguf"),
+    ):
+        place = folder / "hub" / f"models--ggml-org--{repo}"
+        snapshot = place / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs/main").write_text("0" * 40)
+        file = snapshot / name
+        file.unlink(missing_ok=True)
+        file.symlink_to(folder / source)
+
+
 def main():
     sluice, folder, tmp = (pathlib.Path(argument) for argument in sys.argv[1:])
     folder.mkdir(exist_ok=True)
@@ -100,6 +117,7 @@ def main():
         part.unlink()
     split = ["--split", "--split-max-tensors", "16", folder / "stories260k.gguf", folder / "split"]
     subprocess.run([sluice, "gguf-split", "-q", *split], check=True)
+    hub(folder)
     copy(tmp / "stories15M-q4_0.gguf", STORIES, ARCH__context_length=2048)
     adapter(tmp / "moe_shakespeare15M.gguf")
 

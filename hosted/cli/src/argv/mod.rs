@@ -5,6 +5,7 @@
 
 mod foreign;
 mod hint;
+pub(crate) mod setting;
 
 use clap::error::ErrorKind;
 use clap::{Arg, Command};

@@ -56,7 +56,9 @@ const SINGLE: &[Single] = &[
     Single {
         with: "HubArgs",
         heading: "Model",
-        flags: words!("model hf_repo hf_file alias models_dir models_max model_turn any_model"),
+        flags: words!(
+            "model hf_repo hf_file alias models_dir models_preset models_autoload no_models_autoload models_max model_turn sleep_idle_seconds any_model"
+        ),
     },
     Single {
         with: "PlacementArgs",

@@ -209,6 +209,11 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     {
         args.settle_templates(given);
     }
+    if let (Command::Serve(args), Some(given)) =
+        (&mut cli.command, matches.subcommand_matches("serve"))
+    {
+        args.settle_presets(given);
+    }
     Ok(cli)
 }
 

@@ -143,6 +143,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("alias", "LLAMA_ARG_ALIAS"),
     ("models-dir", "LLAMA_ARG_MODELS_DIR"),
     ("models-max", "LLAMA_ARG_MODELS_MAX"),
+    ("models-preset", "LLAMA_ARG_MODELS_PRESET"),
     ("parallel", "LLAMA_ARG_N_PARALLEL"),
     ("timeout", "LLAMA_ARG_TIMEOUT"),
     ("threads-http", "LLAMA_ARG_THREADS_HTTP"),

@@ -57,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) key: Arc<ApiKey>,
     /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
+    /// Whether it loads the model that it names; `None` for the server's default.
+    pub(crate) autoload: Option<bool>,
 }
 
 impl App {
@@ -83,6 +85,11 @@ impl App {
 
     pub(crate) const fn defaults(&self) -> &Defaults {
         &self.defaults
+    }
+
+    /// The defaults for requests for the model called `name`: its own, or else the server's.
+    pub(crate) fn defaults_named(&self, name: Option<&str>) -> &Defaults {
+        self.models.defaults(name).unwrap_or(&self.defaults)
     }
 
     pub(crate) const fn options(&self) -> &HttpOptions {
@@ -135,6 +142,7 @@ impl Context {
             lane: Lane::default(),
             room: None,
             wrap: None,
+            autoload: None,
         }
     }
 
@@ -145,6 +153,7 @@ impl Context {
         let models = &self.app.models;
         let adapter = name.and_then(|name| models.adapters().find(name));
         let base = adapter.map(|adapter| models.name_of(adapter.model));
+        self.check_autoload(base.or(name))?;
         models.acquire(base.or(name)).await
     }
 
@@ -153,7 +162,20 @@ impl Context {
         self.check_open()?;
         let adapters = choice.adapters.as_deref().unwrap_or_default();
         self.check_allowed(choice.name.as_deref(), adapters)?;
-        self.app.models.acquire_with(choice).await
+        let models = &self.app.models;
+        let named = choice.name.as_deref();
+        let adapter = named.and_then(|name| models.adapters().find(name));
+        let base = adapter.map(|adapter| models.name_of(adapter.model));
+        self.check_autoload(base.or(named))?;
+        models.acquire_with(choice).await
+    }
+
+    /// Refuses a request for a model that it may not load.
+    fn check_autoload(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match self.autoload.unwrap_or(self.app.models.autoloads()) {
+            true => Ok(()),
+            false => self.app.models.check_autoload(name),
+        }
     }
 
     /// Refuses a request for text early: its key has no budget left, or may not ask for it like this.

@@ -83,7 +83,8 @@ pub(crate) fn sampler_of(
     loaded: &Loaded,
     generation: Generation,
 ) -> Result<Box<dyn Choose + Send>> {
-    let terms = Terms::new(generation, app.defaults(), loaded, Instant::now())?;
+    let defaults = app.defaults_named(Some(loaded.name()));
+    let terms = Terms::new(generation, defaults, loaded, Instant::now())?;
     sampler::sampler(loaded, &terms.generation, &Constraint::default(), None)
 }
 
@@ -129,7 +130,8 @@ const fn is_too_long(error: &ApiError) -> bool {
 fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Result<Prepared> {
     context.tidy(&mut request);
     let generation = request.generation.clone();
-    let mut terms = Terms::new(generation, context.app.defaults(), &lease, context.arrived)?;
+    let defaults = context.app.defaults_named(Some(lease.model_name()));
+    let mut terms = Terms::new(generation, defaults, &lease, context.arrived)?;
     let mut conversation = Conversation::take(&mut request)?;
     let (model, prompts) = (lease.model(), lease.prompts());
     let stop = prompts.stop().map(str::to_owned);
@@ -169,7 +171,8 @@ fn prepare_completion(
     request: &CompletionRequest,
     context: &Context,
 ) -> Result<Prepared> {
-    let (defaults, generation) = (context.app.defaults(), request.generation.clone());
+    let defaults = context.app.defaults_named(Some(lease.model_name()));
+    let generation = request.generation.clone();
     let terms = Terms::new(generation, defaults, &lease, context.arrived)?;
     let all = tokens_of(&request.prompts, &lease)?;
     let has_text = request.returns_prompts || context.app.options().log_prompts;

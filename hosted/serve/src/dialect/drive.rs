@@ -2,6 +2,7 @@
 
 use super::error::{error_reply, json_reply};
 use super::fields::asked_by;
+use super::query;
 use super::seam::{Action, Dialect, ModelInfo, ModelStatus, WriteText};
 use super::stream::Chunks;
 use crate::adapters::{self, Entry};
@@ -71,6 +72,10 @@ async fn act(
             let ranking = ranking.map_err(|error| error.renamed(&asked.names))?;
             Ok(json_reply(&(asked.writer)(ranking)))
         }
+        Action::Models(_) if query(&request, "reload").is_some() => {
+            let what = "?reload: the models are those that the server was started with; start it again to change them";
+            Err(ApiError::unsupported(what))
+        }
         Action::Models(write) => Ok(models(&context, write)),
         Action::Model(write) => model(&context, last_part(&path), write),
         Action::Other(work) => work(context, request).await,
@@ -96,7 +101,10 @@ pub(super) async fn read<T: Send + 'static>(
     parse: impl Fn(&Value, &Defaults) -> Result<T> + Send + Sync + 'static,
 ) -> Result<T> {
     let app = Arc::clone(&context.app);
-    let read = move |body: &Value| asked_by(|| parse(body, app.defaults()));
+    let read = move |body: &Value| {
+        let model = body.get("model").and_then(Value::as_str);
+        asked_by(|| parse(body, app.defaults_named(model)))
+    };
     context.read(request, read).await
 }
 
@@ -210,12 +218,7 @@ fn of_model<'m>(
         aliases: aliases.filter(|name| !name.contains('/')).collect(),
         created: context.app.started(),
         base: None,
-        status: match state {
-            State::Unloaded => ModelStatus::Unloaded,
-            State::Loading => ModelStatus::Loading,
-            State::Loaded(_) => ModelStatus::Loaded,
-            State::Failed(why) => ModelStatus::Failed(why.shown),
-        },
+        status: ModelStatus::of(state),
         loaded: match state {
             State::Loaded(loaded) => Some(loaded as &Loaded),
             _ => None,

@@ -24,6 +24,7 @@ mod structural;
 mod toy;
 
 use crate::api::{ApiError, Defaults};
+use crate::http::Request;
 use serde_json::Value;
 
 pub(crate) use drive::answer;
@@ -43,6 +44,16 @@ pub(crate) const ALL: &[&dyn Dialect] = &[
     #[cfg(test)]
     &toy::Toy,
 ];
+
+/// The value of a query parameter. Values are names and numbers here, so nothing is unescaped.
+pub(crate) fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
 
 /// Parses a body as the route at `path` does.
 pub(crate) fn parse_body(path: &str, body: &Value) -> Option<Result<(), ApiError>> {

@@ -7,6 +7,7 @@ use crate::api::{
     FieldName, Ranking, RerankRequest, Start, Total, Vectors,
 };
 use crate::http::{Request, Response, StreamKind};
+use crate::models::State;
 use core::pin::Pin;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
@@ -60,6 +61,15 @@ pub(crate) struct Route {
 pub(super) const fn post(path: &'static str, action: Action) -> Route {
     Route {
         method: Method::POST,
+        path,
+        header: None,
+        action,
+    }
+}
+
+pub(super) const fn delete(path: &'static str, action: Action) -> Route {
+    Route {
+        method: Method::DELETE,
         path,
         header: None,
         action,
@@ -165,5 +175,19 @@ pub(crate) enum ModelStatus {
     Unloaded,
     Loading,
     Loaded,
+    /// Freed after it was idle, until the next request.
+    Sleeping,
     Failed(&'static str),
+}
+
+impl ModelStatus {
+    pub(super) const fn of(state: &State) -> Self {
+        match state {
+            State::Unloaded => Self::Unloaded,
+            State::Loading => Self::Loading,
+            State::Loaded(_) => Self::Loaded,
+            State::Sleeping(_) => Self::Sleeping,
+            State::Failed(why) => Self::Failed(why.shown),
+        }
+    }
 }

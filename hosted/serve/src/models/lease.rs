@@ -129,6 +129,11 @@ impl Lease {
         }
     }
 
+    /// The model's name, whatever the request used.
+    pub(crate) fn model_name(&self) -> &str {
+        self.loaded.name()
+    }
+
     /// Equal for equal weights, adapters and rules of arithmetic.
     pub(crate) fn fingerprint(&self) -> &str {
         match &self.in_use.adapter {

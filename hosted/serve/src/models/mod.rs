@@ -7,14 +7,18 @@
 mod lease;
 mod loaded;
 mod options;
+mod outline;
+mod requested;
+mod sleep;
 mod turns;
 
 pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
-pub use options::{ModelsOptions, NamedModel};
+pub use options::{ModelPreset, ModelsOptions, NamedModel, models_of};
+pub(crate) use outline::Outline;
 
 use crate::adapters::Adapters;
-use crate::api::{ApiError, ErrorKind, NotLoaded};
+use crate::api::{ApiError, Defaults, ErrorKind, NotLoaded};
 use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
@@ -27,7 +31,8 @@ use sluice_core::team::StopFlag;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, Semaphore, watch};
+use std::time::Instant;
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use turns::{Place, Waiting};
 
 /// The models of a server.
@@ -48,6 +53,8 @@ pub(crate) struct Models {
     stop: StopFlag,
     log: crate::Log,
     adapters: Arc<Adapters>,
+    /// Tells who listens which model has another state now.
+    changes: broadcast::Sender<usize>,
 }
 
 struct Entry {
@@ -59,6 +66,8 @@ struct Entry {
     opened: Mutex<Option<ModelSource>>,
     /// When it was last used, by [`Models::clock`].
     used: AtomicU64,
+    /// When it was last used.
+    used_at: Mutex<Instant>,
     /// The number of requests that wait for it.
     waiting: AtomicUsize,
     place: Mutex<Place>,
@@ -70,6 +79,8 @@ pub(crate) enum State {
     Unloaded,
     Loading,
     Loaded(Arc<Loaded>),
+    /// Unloaded after it was idle, until the next request.
+    Sleeping(Arc<Outline>),
     Failed(NotLoaded),
 }
 
@@ -96,8 +107,11 @@ impl Models {
         let adapters = Arc::new(adapters.map_err(io::Error::other)?);
         let source = |index: usize| match opened.get(index) {
             Some(source) => Ok(source.clone()),
-            None => ModelSource::open(&listed[index].path, options.load_mode)
-                .map_err(|error| error.to_string()),
+            None => {
+                let listed = &listed[index];
+                let mode = listed.options(&options).load_mode;
+                ModelSource::open(&listed.path, mode).map_err(|error| error.to_string())
+            }
         };
         adapters.check(&source).map_err(io::Error::other)?;
         let mut opened = opened.into_iter();
@@ -107,6 +121,7 @@ impl Models {
             users: AtomicUsize::new(0),
             opened: Mutex::new(opened.next()),
             used: AtomicU64::new(0),
+            used_at: Mutex::new(Instant::now()),
             waiting: AtomicUsize::new(0),
             place: Mutex::default(),
         });
@@ -123,6 +138,7 @@ impl Models {
             stop: StopFlag::new(),
             log,
             adapters,
+            changes: broadcast::Sender::new(CHANGES),
         })
     }
 
@@ -185,6 +201,14 @@ impl Models {
             Err(error) if error.kind == ErrorKind::NotFound && self.options.any_name => Ok(0),
             found => found,
         }
+    }
+
+    /// Values for the fields that requests for the model or the adapter called `name` leave out, if they are the
+    /// model's own.
+    pub(crate) fn defaults(&self, name: Option<&str>) -> Option<&Defaults> {
+        let adapter = name.and_then(|name| self.adapters.find(name));
+        let index = adapter.map_or_else(|| self.asked(name).ok(), |adapter| Some(adapter.model))?;
+        self.listed.get(index)?.defaults()
     }
 
     /// The file of the model called `name`.
@@ -293,7 +317,7 @@ impl Models {
         };
         if !self.engine.has(loaded.id) {
             // The engine panicked with it: it is loaded again.
-            drop(self.unload(index));
+            drop(self.unload(index, State::Unloaded));
             self.engine.remove(loaded.id);
             return Err(Some(loaded));
         }
@@ -314,6 +338,15 @@ impl Models {
     fn touch(&self, entry: &Entry) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         entry.used.store(now, Ordering::Relaxed);
+        *entry.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Gives a model another state, and returns the one that it had.
+    fn change(&self, index: usize, state: State) -> State {
+        let before = self.entries[index].state.send_replace(state);
+        // Nobody may be listening.
+        let _sent = self.changes.send(index);
+        before
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -329,3 +362,6 @@ impl fmt::Debug for Models {
             .finish_non_exhaustive()
     }
 }
+
+/// Maximum number of changes of models' states that a listener may be behind.
+const CHANGES: usize = 256;

@@ -1,7 +1,7 @@
 //! Options: which models to serve, and how to run them.
 
 use crate::adapters::AdaptersOptions;
-use crate::api::ApiError;
+use crate::api::{ApiError, Defaults};
 use core::time::Duration;
 use sluice::Limits;
 use sluice::draft::SpeculationSetup;
@@ -10,6 +10,7 @@ use sluice::file::LoadMode;
 use sluice::model::{ModelSource, OpenError};
 use sluice_core::pooling::Pooling;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A model named on the command line.
 #[derive(Clone, Debug)]
@@ -20,13 +21,37 @@ pub struct NamedModel {
     pub path: PathBuf,
 }
 
+/// A model with options of its own (`--models-preset`).
+#[derive(Clone, Debug)]
+pub struct ModelPreset {
+    /// The options. Their only named model is this one; which others there are, `max`, `turn`, `autoload` and the
+    /// adapters are those of the server.
+    pub options: ModelsOptions,
+    /// Values for the fields that requests for it leave out.
+    pub defaults: Defaults,
+    /// Whether it is loaded at the start; otherwise on first use.
+    pub is_eager: bool,
+}
+
 /// Which models to serve, and how to run them.
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
     /// Models to load at the start, up to `max`.
     pub named: Vec<NamedModel>,
-    /// A folder of models, each loaded on first use.
+    /// Models with options of their own.
+    pub presets: Vec<ModelPreset>,
+    /// Models that are loaded on first use.
+    pub offered: Vec<NamedModel>,
+    /// A folder of models, each loaded on first use. One that is also a preset is not listed twice.
     pub folder: Option<PathBuf>,
+    /// Whether a request loads the model that it names; true by default. Otherwise models that are not loaded at the
+    /// start are loaded by `/models/load`.
+    pub autoload: bool,
+    /// How long a model is idle before it sleeps: its weights and its cached texts are freed until the next request.
+    /// `None` (the default) for never.
+    pub sleep_after: Option<Duration>,
+    /// How long texts may go on when their model is unloaded by a request; 10 s by default.
+    pub stop_after: Duration,
     /// Whether a request for a model that does not exist is answered by the first one; false by default.
     pub any_name: bool,
     /// Maximum number of models in memory; 4 by default, 0 for no limit.
@@ -60,7 +85,12 @@ impl Default for ModelsOptions {
     fn default() -> Self {
         Self {
             named: Vec::new(),
+            presets: Vec::new(),
+            offered: Vec::new(),
             folder: None,
+            autoload: true,
+            sleep_after: None,
+            stop_after: Duration::from_secs(10),
             any_name: false,
             max: 4,
             turn: Duration::from_secs(60),
@@ -92,6 +122,9 @@ impl ModelsOptions {
         if let Some(draft) = draft {
             ModelSource::open(&draft.path, draft.load_mode)?;
         }
+        for preset in &self.presets {
+            preset.options.open()?;
+        }
         let named = self.named.iter().take(self.eager_max());
         named
             .map(|named| ModelSource::open(&named.path, self.load_mode))
@@ -108,41 +141,70 @@ impl ModelsOptions {
 }
 
 /// A model's name, other names of it, and its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) name: String,
     pub(super) others: Vec<String>,
     pub(super) path: PathBuf,
     /// Whether it is loaded at the start.
     pub(super) eager: bool,
+    /// Its own options, instead of the server's.
+    pub(super) preset: Option<Arc<ModelPreset>>,
+}
+
+impl Listed {
+    fn of(model: &NamedModel, eager: bool) -> Self {
+        let names = model.alias.as_deref().unwrap_or_default().split(',');
+        let mut names = names.map(str::trim).filter(|name| !name.is_empty());
+        let stem = stem(&model.path);
+        let name = names.next().map_or_else(|| stem.clone(), str::to_owned);
+        let mut others: Vec<_> = names.map(str::to_owned).collect();
+        others.push(stem);
+        let file = model.path.file_name();
+        others.extend(file.map(|name| name.to_string_lossy().into_owned()));
+        others.push(model.path.to_string_lossy().into_owned());
+        Self {
+            name,
+            others,
+            path: model.path.clone(),
+            eager,
+            preset: None,
+        }
+    }
+
+    fn of_preset(preset: &ModelPreset) -> Option<Self> {
+        let named = preset.options.named.first()?;
+        Some(Self {
+            preset: Some(Arc::new(preset.clone())),
+            ..Self::of(named, preset.is_eager)
+        })
+    }
+
+    /// The options that it is run with: its own, or else the server's.
+    pub(super) fn options<'o>(&'o self, server: &'o ModelsOptions) -> &'o ModelsOptions {
+        self.preset.as_ref().map_or(server, |own| &own.options)
+    }
+
+    /// Values for the fields that requests for it leave out, if they are its own.
+    pub(super) fn defaults(&self) -> Option<&Defaults> {
+        self.preset.as_ref().map(|own| &own.defaults)
+    }
 }
 
 /// All models, named ones first.
 pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
-    let mut all: Vec<Listed> = Vec::new();
-    for named in &options.named {
-        let names = named.alias.as_deref().unwrap_or_default().split(',');
-        let mut names = names.map(str::trim).filter(|name| !name.is_empty());
-        let stem = stem(&named.path);
-        let name = names.next().map_or_else(|| stem.clone(), str::to_owned);
-        let mut others: Vec<_> = names.map(str::to_owned).collect();
-        others.push(stem);
-        others.extend(
-            named
-                .path
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned()),
-        );
-        others.push(named.path.to_string_lossy().into_owned());
-        all.push(Listed {
-            name,
-            others,
-            path: named.path.clone(),
-            eager: true,
-        });
-    }
+    let named = options.named.iter().map(|model| Listed::of(model, true));
+    let presets = options.presets.iter().filter_map(Listed::of_preset);
+    let offered = options.offered.iter().map(|model| Listed::of(model, false));
+    let mut all: Vec<Listed> = named.chain(presets).chain(offered).collect();
     if let Some(folder) = &options.folder {
-        all.extend(in_folder(folder)?);
+        let is_preset = |found: &Listed| {
+            let mut presets = all.iter().filter(|model| model.preset.is_some());
+            presets.any(|model| model.name == found.name && model.path == found.path)
+        };
+        let mut found = in_folder(folder)?;
+        found.retain(|found| !is_preset(found));
+        all.extend(found);
     }
     if let Some(twice) = all.iter().enumerate().find_map(|(i, model)| {
         let is_same = |other: &&Listed| other.name == model.name;
@@ -152,6 +214,18 @@ pub(super) fn listed(options: &ModelsOptions) -> std::io::Result<Vec<Listed>> {
         return Err(std::io::Error::other(message));
     }
     Ok(all)
+}
+
+/// The models of a folder, by name, as [`ModelsOptions::folder`] offers them.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn models_of(folder: &Path) -> std::io::Result<Vec<NamedModel>> {
+    let found = in_folder(folder)?.into_iter().map(|found| NamedModel {
+        alias: Some(found.name),
+        path: found.path,
+    });
+    Ok(found.collect())
 }
 
 /// All model files directly in a folder, sorted by name.
@@ -172,6 +246,7 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Listed>> {
                     .collect(),
                 path,
                 eager: false,
+                preset: None,
             });
         }
     }
@@ -206,7 +281,7 @@ fn stem(path: &Path) -> String {
 pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return if all.is_empty() {
-            Err(ApiError::unavailable("no model is given"))
+            Err(ApiError::unavailable(NO_MODEL))
         } else {
             Ok(0)
         };
@@ -221,6 +296,8 @@ pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError
         ApiError::no_model(name, &names)
     })
 }
+
+const NO_MODEL: &str = "the server has no model: start it with -m FILE, or download one with `sluice pull` and start it again";
 
 #[cfg(test)]
 mod tests {

@@ -80,12 +80,12 @@ impl Entry {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_loaded(&self) -> bool {
+    pub(super) fn is_loaded(&self) -> bool {
         matches!(*self.state.borrow(), State::Loaded(_))
     }
 
     /// Whether no request uses it, or is about to.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.is_loaded() && self.users.load(Ordering::Relaxed) == 0 && self.place().n_due == 0
     }
 }
@@ -109,7 +109,7 @@ impl Models {
             .wait_for(|state| match state {
                 State::Loading => false,
                 State::Loaded(_) => waiting.may_use(),
-                State::Unloaded | State::Failed(_) => true,
+                State::Unloaded | State::Sleeping(_) | State::Failed(_) => true,
             })
             .await;
         match state.as_deref() {
@@ -120,13 +120,13 @@ impl Models {
     }
 
     /// Puts a model into the line. The table must be locked.
-    fn queue(self: &Arc<Self>, index: usize) {
+    pub(super) fn queue(self: &Arc<Self>, index: usize) {
         let entry = &self.entries[index];
         if core::mem::replace(&mut entry.place().is_queued, true) {
             return;
         }
         if !entry.is_loaded() {
-            entry.state.send_replace(State::Loading);
+            self.change(index, State::Loading);
         }
         let models = self.clone();
         tokio::spawn(async move { models.load(index).await });
@@ -166,7 +166,7 @@ impl Models {
         }
         drop(place);
         if let Some(state) = state {
-            entry.state.send_replace(state);
+            self.change(index, state);
         }
     }
 
@@ -221,7 +221,7 @@ impl Models {
             let (listed, entry) = (&models.listed[index], &models.entries[index]);
             let opened = entry.opened.lock().unwrap_or_else(PoisonError::into_inner);
             let opened = { opened }.take();
-            let (options, stop) = (&models.options, &models.stop);
+            let (options, stop) = (listed.options(&models.options), &models.stop);
             Loaded::load(listed, opened, options, &models.engine, &team, entry, stop)
         });
         let loaded = loaded.await.unwrap_or_else(|_| {
@@ -240,7 +240,7 @@ impl Models {
         let (log, model) = (self.log.clone(), name.clone());
         let log = move |text: &str| log(&format!("model {model:?}: {text}"));
         loaded.model().identify_when_idle(log);
-        loaded.say_without_effect(&self.options, &self.log);
+        loaded.say_without_effect(self.listed[index].options(&self.options), &self.log);
         Ok(loaded)
     }
 
@@ -295,7 +295,7 @@ impl Models {
         let Some((index, _)) = oldest else {
             return false;
         };
-        let unloaded = self.unload(index);
+        let unloaded = self.unload(index, State::Unloaded);
         if let Some(loaded) = &unloaded {
             self.engine.remove(loaded.id);
         }
@@ -327,7 +327,7 @@ impl Models {
             return;
         }
         let table = self.lock();
-        let unloaded = self.unload(index);
+        let unloaded = self.unload(index, State::Unloaded);
         self.queue(index);
         drop(table);
         drop(unloaded);
@@ -337,18 +337,18 @@ impl Models {
         ));
     }
 
-    /// Takes a model out of the table, which must be locked.
-    pub(super) fn unload(&self, index: usize) -> Option<Arc<Loaded>> {
+    /// Takes a model out of the table, which must be locked. It has the state `next` then, unless requests wait for it.
+    pub(super) fn unload(&self, index: usize, next: State) -> Option<Arc<Loaded>> {
         let entry = &self.entries[index];
         let mut place = entry.place();
         place.is_leaving = false;
         let next = match place.is_queued {
             true => State::Loading,
-            false => State::Unloaded,
+            false => next,
         };
         drop(place);
         self.adapters.forget(index);
-        match entry.state.send_replace(next) {
+        match self.change(index, next) {
             State::Loaded(loaded) => Some(loaded),
             _ => None,
         }
@@ -356,4 +356,4 @@ impl Models {
 }
 
 /// Maximum time until a model that waits for room looks for it again.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(250);

@@ -81,8 +81,10 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
         (Ok(_), Some(page), _) => page,
         (Ok(_), None, _) if is_preflight => preflight(request.headers()),
         (Ok(key), None, Ok(action)) => {
+            let autoload = dialect::query(&request, "autoload");
             let context = Context {
                 arrived,
+                autoload: autoload.map(|value| ["true", "1"].contains(&value)),
                 ..Context::new(app.clone(), id.clone(), share, key)
             };
             dialect::answer(context, request, route.dialect, action).await

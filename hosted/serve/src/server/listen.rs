@@ -254,6 +254,7 @@ impl Server {
         let (looked, first_look) = oneshot::channel();
         let is_model = move |name: &str| known.find(name).is_ok();
         let watch = tokio::spawn(adapters.watch(0, is_model, looked));
+        let idle = tokio::spawn(Arc::clone(&models).watch_idle());
         let named = tokio::spawn(async move {
             // A client that sees the models can use the folder's adapters, too. Without a folder this returns at once.
             let _looked = first_look.await;
@@ -272,6 +273,7 @@ impl Server {
             never = self.accept_all() => match never {},
         };
         watch.abort();
+        idle.abort();
         let Self {
             listeners,
             app,

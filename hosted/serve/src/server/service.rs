@@ -74,6 +74,7 @@ impl Service {
         let (looked, first_look) = oneshot::channel();
         let is_model = move |name: &str| known.find(name).is_ok();
         runtime.spawn(adapters.watch(0, is_model, looked));
+        runtime.spawn(Arc::clone(&models).watch_idle());
         runtime.spawn(async move {
             let _looked = first_look.await;
             loaded.send_replace(Some(models.load_named().await));

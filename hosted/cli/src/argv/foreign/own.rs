@@ -95,22 +95,6 @@ pub(super) const OWN: &[(&str, &[Row])] = &[
             ),
             ("--tags", One, Ignored("tags are not shown anywhere")),
             ("--media-path", One, MEDIA),
-            ("--models-preset", One, Refused("flags apply to all models")),
-            (
-                "--sleep-idle-seconds",
-                One,
-                Refused("a model is unloaded only when another needs its place (--models-max)"),
-            ),
-            (
-                "--models-autoload",
-                No,
-                Ignored("models are loaded when a request names them"),
-            ),
-            (
-                "--no-models-autoload",
-                No,
-                Refused("models are always loaded when a request names them"),
-            ),
             (
                 "--prefill-assistant --no-prefill-assistant",
                 No,

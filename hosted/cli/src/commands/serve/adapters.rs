@@ -104,6 +104,11 @@ impl FromStr for Module {
 }
 
 impl ServeAdapterArgs {
+    /// Maximum rank of a request's adapters together.
+    pub(super) const fn rank_max(&self) -> usize {
+        self.max_lora_rank as usize
+    }
+
     /// Converts the flags to the server's options.
     ///
     /// # Errors

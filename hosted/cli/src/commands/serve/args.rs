@@ -25,6 +25,26 @@ pub(crate) struct ServeArgs {
     /// Offer all .gguf and .slc files of a folder, loaded on demand
     #[arg(long, value_name = "DIR")]
     pub(super) models_dir: Option<PathBuf>,
+    /// Read models with flags of their own from an INI file, as llama-server's
+    ///
+    /// A section is a model, [*] holds for all of them, and keys are flags. docs/serve.md describes it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) models_preset: Option<PathBuf>,
+    /// Load models when a request names them (the default)
+    #[arg(long, overrides_with = "no_models_autoload")]
+    pub(super) models_autoload: bool,
+    /// Load models only at the start and by POST /models/load
+    #[arg(long)]
+    pub(super) no_models_autoload: bool,
+    /// Free a model's memory after this many seconds without a request; -1 is never
+    ///
+    /// The next request loads it again. /health, /props, /models and /metrics do not.
+    #[arg(long, value_name = "S", default_value_t = -1, allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=31_536_000))]
+    pub(super) sleep_idle_seconds: i64,
+    /// The flags of a model that the command line sets, for `--models-preset`.
+    #[arg(skip)]
+    pub(super) given: Vec<OsString>,
     /// Answer requests for unknown models with the first one
     #[arg(long)]
     pub(super) any_model: bool,

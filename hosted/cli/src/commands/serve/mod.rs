@@ -2,6 +2,9 @@
 
 mod adapters;
 mod args;
+mod ini;
+mod models;
+mod presets;
 
 pub(super) use args::ServeArgs;
 
@@ -12,24 +15,29 @@ use crate::ui::input;
 use crate::ui::output::{note, tell};
 use anyhow::{Context as _, anyhow};
 use core::time::Duration;
+use models::models;
 use serde_json::Map;
-use sluice::core::pooling::Pooling;
+use sluice::Team;
 use sluice::core::team::StopFlag;
 use sluice::draft::{DraftKind, DraftOptions};
 use sluice::file::ModelFile;
 use sluice::host::{interrupt, isa};
-use sluice::{Limits, Team};
 use sluice_make::draft_copy::DraftCopy;
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    CacheScope, Defaults, HttpOptions, KeysOptions, Listen, ModelsOptions, NamedModel,
-    ServerConfig, ServerEnd, serve as run,
+    CacheScope, Defaults, HttpOptions, KeysOptions, Listen, ModelsOptions, ServerConfig, ServerEnd,
+    serve as run,
 };
-use sluice_text::chat::check_template;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
+
+impl ServeArgs {
+    /// Keeps the flags of a model that the command line sets, for `--models-preset`.
+    pub(super) fn settle_presets(&mut self, matches: &clap::ArgMatches) {
+        if self.models_preset.is_some() {
+            self.given = presets::given(matches);
+        }
+    }
+}
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -78,8 +86,6 @@ impl Setup {
         let team = args.engine.placement.team(n_workers, &cores)?;
         let mut models = models(args, table)?;
         let drafts = args.speculation.options()?;
-        let setup = drafts.setup(args.engine.load_mode());
-        models.speculation = setup.map_err(speculation::usage)?;
         let copy = copy_of_first(&drafts, &mut models, &team, stop)?;
         let config = ServerConfig {
             listen: args
@@ -123,88 +129,6 @@ fn copy_of_first(
         setup.draft = Some(drafts.copied(copy.path().to_path_buf()));
     }
     Ok(Some(copy))
-}
-
-fn models(
-    args: &ServeArgs,
-    table: &'static sluice::core::kernels::KernelTable,
-) -> anyhow::Result<ModelsOptions> {
-    let mut named: Vec<_> = args.model.iter().map(|text| named(text)).collect();
-    if let Some(request) = args.hub.repo()? {
-        let path = args.hub.fetch(&request)?;
-        named.push(NamedModel { alias: None, path });
-    }
-    if let Some(alias) = &args.alias {
-        let first = named.first_mut().filter(|model| model.alias.is_none());
-        let message = "--alias names the first model: -m FILE, without a name of its own";
-        let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
-        first.alias = Some(alias.clone());
-    }
-    if named.is_empty() && args.models_dir.is_none() {
-        let message = "a model is needed: -m FILE, -hf USER/NAME or --models-dir DIR";
-        return Err(UsageError(message.to_owned()).into());
-    }
-    Ok(ModelsOptions {
-        named,
-        folder: args.models_dir.clone(),
-        any_name: args.any_model,
-        max: args.models_max,
-        turn: Duration::from_secs(args.model_turn),
-        limits: Limits {
-            n_ctx: args.engine.ctx_size as usize,
-            n_seq: usize::try_from(args.parallel)
-                .ok()
-                .filter(|&n| n > 0)
-                .unwrap_or(PARALLEL),
-            n_batch: args.engine.n_batch(),
-            types: Some(args.engine.cache_types()),
-            kv_rotation: !args.engine.no_kv_rotation,
-            longrope: args.engine.longrope.unwrap_or_default(),
-            table: Some(table),
-            ..Limits::default()
-        },
-        context_shift: args.context_shift && !args.no_context_shift,
-        load_mode: args.engine.load_mode(),
-        tables_stay: args.engine.gather_tables,
-        check_tensors: args.engine.check_tensors,
-        chat_template: chat_template(args)?,
-        pooling: args.pooling.as_deref().and_then(Pooling::from_name),
-        adapters: args.adapters.options()?,
-        speculation: None,
-        experts: args.engine.experts.options()?,
-    })
-}
-
-/// Parses `NAME=FILE`, or a file alone, whose path may contain `=`.
-fn named(text: &OsStr) -> NamedModel {
-    let bytes = text.as_bytes();
-    let at = bytes.iter().position(|&byte| byte == b'=');
-    let split = at.and_then(|at| Some((str::from_utf8(&bytes[..at]).ok()?, &bytes[at + 1..])));
-    let split = split.filter(|(name, path)| {
-        let is_name = !name.is_empty() && !name.contains('/');
-        is_name && !path.is_empty() && !Path::new(text).exists()
-    });
-    match split {
-        Some((name, path)) => NamedModel {
-            alias: Some(name.to_owned()),
-            path: OsStr::from_bytes(path).into(),
-        },
-        None => NamedModel {
-            alias: None,
-            path: text.into(),
-        },
-    }
-}
-
-fn chat_template(args: &ServeArgs) -> anyhow::Result<Option<String>> {
-    if let Some(path) = &args.chat_template_file {
-        return Ok(Some(input::text("file", path).context("chat template")?));
-    }
-    let Some(text) = &args.chat_template else {
-        return Ok(None);
-    };
-    check_template(text).map_err(|error| UsageError(error.to_string()))?;
-    Ok(Some(text.clone()))
 }
 
 fn scheduling(args: &ServeArgs) -> EngineOptions {
@@ -325,14 +249,13 @@ fn keys(args: &ServeArgs) -> anyhow::Result<KeysOptions> {
     Ok(options)
 }
 
-/// As in llama-server.
-const PARALLEL: usize = 4;
 const MIB: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::commands::Command;
+    use sluice::Limits;
     use sluice::core::kernels::KvType;
     use sluice::host::threads::PlacementOptions;
 
@@ -352,6 +275,7 @@ mod tests {
                 table: Some(table),
                 ..ModelsOptions::default().limits
             },
+            speculation: found.speculation.clone(),
             ..ModelsOptions::default()
         };
         assert_eq!(format!("{found:?}"), format!("{models:?}"));
@@ -399,21 +323,5 @@ mod tests {
             "{\"enable_thinking\": false}",
         ];
         assert_eq!(kwargs(&own), Some(false.into()));
-    }
-
-    #[test]
-    fn models_may_have_names() {
-        for (text, alias, path) in [
-            ("a.gguf", None, "a.gguf"),
-            ("small=a.gguf", Some("small"), "a.gguf"),
-            ("/m/x=y.gguf", None, "/m/x=y.gguf"),
-            ("=a.gguf", None, "=a.gguf"),
-        ] {
-            let model = named(OsStr::new(text));
-            assert_eq!(
-                (model.alias.as_deref(), model.path.to_str()),
-                (alias, Some(path))
-            );
-        }
     }
 }

@@ -2,13 +2,15 @@
 
 mod completion;
 mod lora;
+mod models;
 mod slots;
 mod state;
 mod tokens;
 
 use super::generation::NAMES;
 use super::openai::{EVENTS, LIST_ADAPTERS, error_value};
-use super::seam::{Action, Dialect, ErrorOf, Framing, Route, get, post};
+use super::query;
+use super::seam::{Action, Dialect, ErrorOf, Framing, Route, delete, get, post};
 use super::stream::server_sent;
 use crate::api::{ApiError, FieldName};
 use crate::http::{Request, Response};
@@ -54,8 +56,10 @@ const ROUTES: &[Route] = &[
     post("/props", ABSENT),
     post("/models", ABSENT),
     post("/v1/models", ABSENT),
-    post("/models/load", ABSENT),
-    post("/models/unload", ABSENT),
+    delete("/models", ABSENT),
+    post("/models/load", LOAD),
+    post("/models/unload", UNLOAD),
+    get("/models/sse", CHANGES),
     get("/slots", SLOTS),
     post("/slots/{id}", SLOT),
     get("/metrics", METRICS),
@@ -76,6 +80,9 @@ const COUNT: Action = Action::Other(|context, body| Box::pin(tokens::count(conte
 const SLOTS: Action = Action::Other(|context, request| Box::pin(slots::list(context, request)));
 const SLOT: Action = Action::Other(|context, request| Box::pin(slots::act(context, request)));
 const SET_ADAPTERS: Action = Action::Other(|context, body| Box::pin(lora::set(context, body)));
+const LOAD: Action = Action::Other(|context, body| Box::pin(models::load(context, body)));
+const UNLOAD: Action = Action::Other(|context, body| Box::pin(models::unload(context, body)));
+const CHANGES: Action = Action::Other(|context, _| Box::pin(models::changes(context)));
 const ABSENT: Action = Action::Other(|_, request| Box::pin(absent(request)));
 
 /// Routes of llama-server that are not supported.
@@ -83,17 +90,7 @@ async fn absent(request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path();
     let why = match path {
         "/props" => "set properties on the command line",
-        _ => "models are loaded when a request names them",
+        _ => "models are downloaded by `sluice pull`, and deleted with their files",
     };
     Err(ApiError::unsupported(format!("{path}: {why}")))
-}
-
-/// The value of a query parameter. Values are names and numbers here, so nothing is unescaped.
-fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
-    let mut pairs = request
-        .uri()
-        .query()?
-        .split('&')
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }

@@ -8,9 +8,9 @@ use crate::answer::Context;
 use crate::api::ApiError;
 use crate::http::{Request, Response, reply};
 use crate::metrics;
-use crate::models::Lease;
+use crate::models::{Lease, Outline, State};
 use hyper::header::HeaderName;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(super) async fn health(context: Context) -> Result<Response, ApiError> {
     if context.app.models().is_starting() {
@@ -31,8 +31,35 @@ pub(super) fn present(context: &Context, request: &Request) -> Result<Lease, Api
 }
 
 pub(super) async fn props(context: Context, request: Request) -> Result<Response, ApiError> {
-    let lease = present(&context, &request)?;
-    let defaults = context.app.defaults();
+    let models = context.app.models();
+    let name = query(&request, "model");
+    if name.is_none() && models.is_router() {
+        return Ok(json_reply(&json!({
+            "role": "router",
+            "max_instances": models.max(),
+            "models_autoload": models.autoloads(),
+            "build_info": BUILD,
+        })));
+    }
+    context.check_allowed(name, &[])?;
+    let adapter = name.and_then(|name| models.adapters().find(name));
+    let base = adapter.map(|adapter| models.name_of(adapter.model));
+    // Neither wakes a model nor keeps it awake.
+    let state = models.state(base.or(name))?;
+    let mut props = match &state {
+        State::Loaded(loaded) => shown_props(&context, &Outline::of(loaded)),
+        State::Sleeping(outline) => shown_props(&context, outline),
+        _ => return Err(ApiError::unavailable("the model is not loaded")),
+    };
+    props["is_sleeping"] = matches!(state, State::Sleeping(_)).into();
+    if let State::Loaded(loaded) = &state {
+        add_experts(&mut props, loaded.model());
+    }
+    Ok(json_reply(&props))
+}
+
+fn shown_props(context: &Context, model: &Outline) -> Value {
+    let defaults = context.app.defaults_named(Some(&model.name));
     let mut params = shown_settings(&defaults.sampling);
     // Each request draws its own seed.
     let seed = defaults
@@ -43,28 +70,26 @@ pub(super) async fn props(context: Context, request: Request) -> Result<Response
         .n_predict
         .map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
     params.insert("n_predict".into(), n_predict.into());
-    let (bos, eos) = lease.prompts().ends();
-    let mut props = json!({
+    let [bos, eos] = &model.ends;
+    let path = context.app.models().path(&model.name);
+    json!({
         "default_generation_settings": {
             "id": 0,
-            "n_ctx": lease.n_ctx(),
-            "speculative": lease.speculates(),
+            "n_ctx": model.n_ctx,
+            "speculative": model.speculates,
             "is_processing": false,
             "params": params,
         },
-        "total_slots": lease.n_seq(),
-        "model_alias": lease.name(),
-        "model_path": context.app.models().path(lease.name()).map(|path| context.key.path(path)),
-        "chat_template": lease.prompts().source(),
+        "total_slots": model.n_seq,
+        "model_alias": model.name,
+        "model_path": path.map(|path| context.key.path(path)),
+        "chat_template": model.template,
         "bos_token": bos,
         "eos_token": eos,
         "modalities": {"vision": false, "audio": false},
-        "build_info": concat!("sluice ", env!("CARGO_PKG_VERSION")),
-        "system_fingerprint": lease.fingerprint(),
-        "is_sleeping": false,
-    });
-    add_experts(&mut props, lease.model());
-    Ok(json_reply(&props))
+        "build_info": BUILD,
+        "system_fingerprint": model.fingerprint,
+    })
 }
 
 pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
@@ -95,3 +120,5 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
     response.headers_mut().insert(name, started.into());
     Ok(response)
 }
+
+const BUILD: &str = concat!("sluice ", env!("CARGO_PKG_VERSION"));

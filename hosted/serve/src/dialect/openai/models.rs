@@ -46,11 +46,12 @@ pub(super) fn shown(info: &ModelInfo<'_>) -> Value {
 }
 
 /// The state of a model or an adapter.
-pub(super) fn status(status: &ModelStatus) -> Value {
+pub(in super::super) fn status(status: &ModelStatus) -> Value {
     match status {
         ModelStatus::Unloaded => json!({"value": "unloaded"}),
         ModelStatus::Loading => json!({"value": "loading"}),
         ModelStatus::Loaded => json!({"value": "loaded"}),
+        ModelStatus::Sleeping => json!({"value": "sleeping"}),
         ModelStatus::Failed(why) => json!({"value": "unloaded", "failed": true, "reason": why}),
     }
 }

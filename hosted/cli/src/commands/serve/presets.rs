@@ -1,0 +1,342 @@
+//! `--models-preset`: models with flags of their own, from an INI file as llama-server's.
+
+use super::args::ServeArgs;
+use super::ini::{Section, Setting, sections};
+use super::models::{named, of_a_model};
+use super::{Defaults, defaults};
+use crate::argv::setting;
+use crate::commands::Command;
+use crate::outcome::UsageError;
+use crate::ui::input;
+use anyhow::Context as _;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
+use core::time::Duration;
+use sluice::core::kernels::{KernelTable, words};
+use sluice::draft::DraftKind;
+use sluice_serve::{AdaptersOptions, ModelPreset, ModelsOptions, NamedModel, models_of};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The models of the file, and the server's adapters with theirs.
+pub(super) struct Presets {
+    pub(super) models: Vec<ModelPreset>,
+    pub(super) adapters: AdaptersOptions,
+}
+
+/// The models of `--models-preset`. Those of them that are in `offered` leave it.
+pub(super) fn presets(
+    args: &ServeArgs,
+    offered: &mut Vec<NamedModel>,
+    mut adapters: AdaptersOptions,
+    table: &'static KernelTable,
+) -> anyhow::Result<Presets> {
+    let mut models = Vec::new();
+    if let Some(path) = &args.models_preset {
+        let text = input::text("file", path).context("--models-preset")?;
+        let mut known = offered.clone();
+        if let Some(folder) = &args.models_dir {
+            let found = models_of(folder);
+            known.extend(found.with_context(|| folder.display().to_string())?);
+        }
+        let file = PresetFile {
+            path,
+            given: &args.given,
+            known: &known,
+            table,
+        };
+        models = file.models(&text, offered, &mut adapters)?;
+    }
+    for model in &mut models {
+        model.options.adapters = adapters.clone();
+    }
+    Ok(Presets { models, adapters })
+}
+
+struct PresetFile<'f> {
+    path: &'f Path,
+    /// The flags of a model that the command line sets: they hold for all.
+    given: &'f [OsString],
+    /// The models that are there without the file.
+    known: &'f [NamedModel],
+    table: &'static KernelTable,
+}
+
+/// What a section asks for besides flags.
+#[derive(Clone, Debug)]
+struct Extra {
+    is_eager: bool,
+    stop_after: Duration,
+    hides_cached: bool,
+}
+
+impl PresetFile<'_> {
+    fn models(
+        &self,
+        text: &str,
+        offered: &mut Vec<NamedModel>,
+        adapters: &mut AdaptersOptions,
+    ) -> anyhow::Result<Vec<ModelPreset>> {
+        let all = sections(text).map_err(|(line, why)| self.wrong(line, &why))?;
+        let mut shared = (Extra::default(), Vec::new());
+        let mut found = Vec::new();
+        for section in &all {
+            match &*section.name {
+                "" => self.check_head(section)?,
+                "*" => shared = self.words(section, shared)?,
+                _ => {}
+            }
+        }
+        for section in all.iter().filter(|one| !matches!(&*one.name, "" | "*")) {
+            let (extra, args) = self.words(section, shared.clone())?;
+            let preset = self.preset(section, &extra, args, adapters)?;
+            let path = &preset.options.named[0].path;
+            let name = name_of(section);
+            let is_hidden = |model: &NamedModel| {
+                model.alias.as_deref() == Some(&name) || extra.hides_cached && model.path == *path
+            };
+            offered.retain(|model| !is_hidden(model));
+            found.push(preset);
+        }
+        Ok(found)
+    }
+
+    /// # Errors
+    /// What precedes the sections is not the version of this format.
+    fn check_head(&self, head: &Section) -> anyhow::Result<()> {
+        for setting in &head.entries {
+            match (&*setting.key, &*setting.value) {
+                ("version", "1") => {}
+                ("version", other) => {
+                    let why = format!("version: expected 1, found {other:?}");
+                    return Err(self.wrong(setting.line, &why));
+                }
+                (key, _) => {
+                    let why = format!("{key}: belongs into a section: [*] is for all models");
+                    return Err(self.wrong(setting.line, &why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The arguments that a section means, after those for all models.
+    fn words(
+        &self,
+        section: &Section,
+        (mut extra, mut args): (Extra, Vec<OsString>),
+    ) -> anyhow::Result<(Extra, Vec<OsString>)> {
+        let tree = crate::commands::tree();
+        let serve = tree.find_subcommand("serve").context("no such command")?;
+        for entry in &section.entries {
+            let wrong = |why: &str| self.wrong(entry.line, &format!("{}: {why}", entry.key));
+            if extra.set(entry).map_err(|why| wrong(&why))? {
+                continue;
+            }
+            let words =
+                setting::words(serve, &entry.key, &entry.value).map_err(|why| wrong(&why))?;
+            let Some(id) = words.id else {
+                continue;
+            };
+            let arg = serve.get_arguments().find(|arg| arg.get_id() == &*id);
+            if !arg.is_some_and(|arg| is_of_a_model(serve, arg)) {
+                return Err(wrong(
+                    "holds for the whole server: set it on the command line",
+                ));
+            }
+            if section.name == "*" && OF_ONE.contains(&&*id) {
+                return Err(wrong("is for one model and cannot be in [*]"));
+            }
+            // `--chat-template` and `--chat-template-file` exclude each other: the last one counts.
+            if id.starts_with("chat_template") && id != "chat_template_kwargs" {
+                args.retain(|arg| {
+                    let text = arg.to_string_lossy();
+                    !text.starts_with("--chat-template=")
+                        && !text.starts_with("--chat-template-file=")
+                });
+            }
+            // Alone, so that an error is about this line.
+            self.parsed(words.args.clone()).map_err(|why| wrong(&why))?;
+            args.extend(words.args);
+        }
+        Ok((extra, args))
+    }
+
+    /// The flags and the defaults that `args` set.
+    fn parsed(
+        &self,
+        args: Vec<OsString>,
+    ) -> Result<(Box<ServeArgs>, ModelsOptions, Defaults), String> {
+        let start = ["sluice", "serve"].map(OsString::from);
+        let all = start
+            .into_iter()
+            .chain(args)
+            .chain(self.given.iter().cloned());
+        let parsed = crate::parse(all.collect()).map_err(|error| setting::first_line(&error))?;
+        let Command::Serve(args) = parsed.command else {
+            return Err("not a flag of `sluice serve`".to_owned());
+        };
+        if args.engine.locks() {
+            return Err("mlock holds for the whole server: set it on the command line".to_owned());
+        }
+        let drafts = args
+            .speculation
+            .options()
+            .map_err(|error| error.to_string())?;
+        if drafts.has(DraftKind::Copy) {
+            return Err("draft-self is for the first model of the command line".to_owned());
+        }
+        let told = |error: anyhow::Error| format!("{error:#}");
+        let options = of_a_model(&args, self.table).map_err(told)?;
+        let defaults = defaults(&args).map_err(told)?;
+        Ok((args, options, defaults))
+    }
+
+    fn preset(
+        &self,
+        section: &Section,
+        extra: &Extra,
+        args: Vec<OsString>,
+        adapters: &mut AdaptersOptions,
+    ) -> anyhow::Result<ModelPreset> {
+        let name = name_of(section);
+        let wrong = |why: &str| self.wrong(section.line, &format!("[{name}]: {why}"));
+        let (args, options, defaults) = self.parsed(args).map_err(|why| wrong(&why))?;
+        let repo = args
+            .hub
+            .repo()
+            .map_err(|error| wrong(&format!("{error:#}")))?;
+        let known = || {
+            let found = self
+                .known
+                .iter()
+                .find(|model| model.alias.as_deref() == Some(&name));
+            found.map(|model| model.path.clone())
+        };
+        let path = match (&args.model[..], repo) {
+            ([model], None) => named(model).path,
+            ([], Some(request)) => args
+                .hub
+                .fetch(&request)
+                .with_context(|| wrong("not available").to_string())?,
+            ([], None) => known().ok_or_else(|| {
+                wrong("not a model of the cache or of --models-dir: set model or hf-repo")
+            })?,
+            _ => return Err(wrong("set model or hf-repo, once")),
+        };
+        let own = args
+            .adapters
+            .options()
+            .map_err(|error| wrong(&error.to_string()))?;
+        for mut adapter in own.named {
+            adapter.model = Some(name.clone());
+            adapters.named.push(adapter);
+        }
+        *adapters = core::mem::take(adapters).with_room(false, args.adapters.rank_max());
+        let others = args.alias.iter().map(|alias| format!(",{alias}"));
+        Ok(ModelPreset {
+            options: ModelsOptions {
+                named: vec![NamedModel {
+                    alias: Some(name.clone() + &others.collect::<String>()),
+                    path,
+                }],
+                stop_after: extra.stop_after,
+                ..options
+            },
+            defaults,
+            is_eager: extra.is_eager,
+        })
+    }
+
+    fn wrong(&self, line: usize, why: &str) -> anyhow::Error {
+        UsageError(format!("{}:{line}: {why}", self.path.display())).into()
+    }
+}
+
+impl Extra {
+    /// Takes a key that is not a flag. Returns whether it is one.
+    fn set(&mut self, entry: &Setting) -> Result<bool, String> {
+        match &*entry.key {
+            "load-on-startup" => self.is_eager = setting::truth(&entry.value)?,
+            "dedup-cache-models" => self.hides_cached = setting::truth(&entry.value)?,
+            "stop-timeout" => {
+                let seconds = entry.value.parse().ok().filter(|&s: &u64| s <= 86_400);
+                let seconds = seconds.ok_or("expected a number of seconds, up to 86400")?;
+                self.stop_after = Duration::from_secs(seconds);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Default for Extra {
+    fn default() -> Self {
+        Self {
+            is_eager: false,
+            stop_after: ModelsOptions::default().stop_after,
+            hides_cached: false,
+        }
+    }
+}
+
+/// The section's name; a type of weights in it is written in capitals, as in the names of the cache.
+fn name_of(section: &Section) -> String {
+    match section.name.rsplit_once(':') {
+        Some((repo, tag)) => format!("{repo}:{}", tag.to_ascii_uppercase()),
+        None => section.name.clone(),
+    }
+}
+
+/// The flags of a model that the command line sets: they override those of the file.
+pub(super) fn given(matches: &ArgMatches) -> Vec<OsString> {
+    let tree = crate::commands::tree();
+    let Some(serve) = tree.find_subcommand("serve") else {
+        return Vec::new();
+    };
+    let mut words = Vec::new();
+    for arg in serve
+        .get_arguments()
+        .filter(|arg| is_of_a_model(serve, arg))
+    {
+        let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !is_given || OF_ONE.contains(&id) {
+            continue;
+        }
+        if !arg.get_action().takes_values() {
+            words.push(format!("--{long}").into());
+            continue;
+        }
+        let values = matches.get_raw(id).into_iter().flatten();
+        words.extend(values.map(|value| {
+            let mut word = OsString::from(format!("--{long}="));
+            word.push(value);
+            word
+        }));
+    }
+    words
+}
+
+/// Whether a flag may differ from model to model.
+fn is_of_a_model(serve: &clap::Command, arg: &Arg) -> bool {
+    let id = arg.get_id();
+    let mut groups = serve
+        .get_groups()
+        .filter(|group| OF_MODELS.contains(&group.get_id().as_str()));
+    EACH.contains(&id.as_str())
+        || OF_ONE.contains(&id.as_str())
+        || groups.any(|group| group.get_args().any(|of| of == id))
+}
+
+/// Groups of flags that may differ from model to model.
+const OF_MODELS: &[&str] = &["SamplingArgs", "SpeculationArgs", "ExpertArgs"];
+/// Further ones.
+const EACH: &[&str] = words!(
+    "hf_token offline parallel n_predict ctx_size batch_size ubatch_size cache_type_k cache_type_v no_kv_rotation \
+     longrope load_mode gather_tables check_tensors chat_template chat_template_file chat_template_kwargs reasoning \
+     reasoning_format reasoning_budget pooling context_shift no_context_shift sleep_idle_seconds"
+);
+/// Flags that name one model, or adapters of one.
+const OF_ONE: &[&str] =
+    words!("model hf_repo hf_file alias lora lora_scaled lora_init_without_apply");

@@ -1,0 +1,142 @@
+//! Models that are loaded and unloaded by requests, as with llama-server's router.
+
+use super::turns::LOOK_AGAIN;
+use super::{Models, State};
+use crate::api::{ApiError, ErrorKind};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+impl Models {
+    /// Whether the server starts without a model, so that requests name one.
+    pub(crate) fn is_router(&self) -> bool {
+        self.options.named.is_empty()
+    }
+
+    /// Maximum number of models in memory; 0 for no limit.
+    pub(crate) const fn max(&self) -> usize {
+        self.options.max
+    }
+
+    /// Whether requests load the models that they name.
+    pub(crate) const fn autoloads(&self) -> bool {
+        self.options.autoload
+    }
+
+    /// Refuses a request for a model that is not in memory and may not be loaded by it. A model that sleeps wakes up.
+    pub(crate) fn check_autoload(&self, name: Option<&str>) -> Result<(), ApiError> {
+        let index = self.asked(name)?;
+        match *self.entries[index].state.borrow() {
+            State::Loaded(_) | State::Loading | State::Sleeping(_) => Ok(()),
+            State::Unloaded | State::Failed(_) => {
+                let what =
+                    "is not loaded, and requests do not load models here: POST /models/load does";
+                Err(ApiError::field("model", what))
+            }
+        }
+    }
+
+    /// The state of the model called `name`, or of the first one. Does not count as a use.
+    pub(crate) fn state(&self, name: Option<&str>) -> Result<State, ApiError> {
+        let index = self.asked(name)?;
+        Ok(self.entries[index].state.borrow().clone())
+    }
+
+    /// The state of the model with number `index`.
+    pub(crate) fn state_of(&self, index: usize) -> Option<State> {
+        Some(self.entries.get(index)?.state.borrow().clone())
+    }
+
+    /// The numbers of models whose state changes from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<usize> {
+        self.changes.subscribe()
+    }
+
+    /// Begins to load the model with number `index`. Does not wait.
+    ///
+    /// # Errors
+    /// It is in memory, or being loaded.
+    pub(crate) fn begin_loading(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
+        let _table = self.lock();
+        let state = self.entries[index].state.borrow().clone();
+        match state {
+            State::Loaded(_) | State::Loading => {
+                Err(ApiError::field("model", "is already running"))
+            }
+            State::Unloaded | State::Sleeping(_) | State::Failed(_) => {
+                self.queue(index);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins to unload the model with number `index`. Its texts may go on for some time; new requests wait and load it
+    /// again. Does not wait.
+    ///
+    /// # Errors
+    /// It is not in memory.
+    pub(crate) fn begin_unloading(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
+        let _table = self.lock();
+        let state = self.entries[index].state.borrow().clone();
+        match state {
+            State::Loaded(_) | State::Loading => {
+                let models = Arc::clone(self);
+                tokio::spawn(async move { models.unload_asked(index).await });
+                Ok(())
+            }
+            State::Sleeping(_) => {
+                self.change(index, State::Unloaded);
+                Ok(())
+            }
+            State::Unloaded | State::Failed(_) => Err(ApiError {
+                kind: ErrorKind::Invalid,
+                ..ApiError::field("model", "is not running")
+            }),
+        }
+    }
+
+    async fn unload_asked(self: Arc<Self>, index: usize) {
+        let entry = &self.entries[index];
+        // No other model is loaded meanwhile, and this one not again.
+        let Ok(_permit) = self.loading.acquire().await else {
+            return;
+        };
+        {
+            let _table = self.lock();
+            if !entry.is_loaded() {
+                return;
+            }
+            entry.place().is_leaving = true;
+        }
+        let (begun, patience) = (
+            Instant::now(),
+            self.listed[index].options(&self.options).stop_after,
+        );
+        loop {
+            let released = self.released.notified();
+            let left = patience.saturating_sub(begun.elapsed());
+            if entry.is_idle() || left.is_zero() || self.stop.is_set() {
+                break;
+            }
+            let _released = timeout(left.min(LOOK_AGAIN), released).await;
+        }
+        let table = self.lock();
+        let n_ended = entry.users.load(Ordering::Relaxed);
+        let unloaded = self.unload(index, State::Unloaded);
+        if let Some(loaded) = &unloaded {
+            self.engine.remove(loaded.id);
+        }
+        drop(table);
+        drop(unloaded);
+        let name = &self.listed[index].name;
+        (self.log)(&match n_ended {
+            0 => format!("model {name:?} unloaded by a request"),
+            n => format!(
+                "model {name:?} unloaded by a request, which ended {n} others after {} s",
+                patience.as_secs()
+            ),
+        });
+    }
+}
