@@ -1,4 +1,5 @@
 // A proxy in front of the server, below a path: it records requests, and can answer chats by a script instead.
+import { readFileSync } from 'node:fs';
 import http from 'node:http';
 
 export const PREFIX = '/llm/';
@@ -8,6 +9,8 @@ export class Front {
   requests = [];
   /** Answers a chat itself unless it returns false: (body, response, request) => boolean | Promise<boolean>. */
   script = null;
+  /** Files of the page that are served in place of the server's. */
+  dist = null;
   /** Whether connections are closed unanswered. */
   isDown = false;
 
@@ -42,6 +45,14 @@ export class Front {
     this.server.close();
   }
 
+  #file(path, response) {
+    const file = this.dist.get(path);
+    if (!file) return false;
+    response.writeHead(200, { 'content-type': file.type, 'content-encoding': 'gzip', 'content-security-policy': POLICY });
+    response.end(file.bytes);
+    return true;
+  }
+
   async #answer(request, response) {
     if (this.isDown) return request.socket.destroy();
     if (!request.url.startsWith(PREFIX)) {
@@ -59,6 +70,7 @@ export class Front {
     const seen = { method: request.method, path, headers: request.headers, body, raw: bytes.toString() };
     this.requests.push(seen);
     if (this.script && path === '/v1/chat/completions' && (await this.script(body, response, seen)) !== false) return undefined;
+    if (this.dist && this.#file(path, response)) return undefined;
     const to = { host: '127.0.0.1', port: this.port, path, method: request.method, headers: request.headers };
     const onward = http.request(to, (reply) => {
       response.writeHead(reply.statusCode, reply.headers);
@@ -70,6 +82,18 @@ export class Front {
     onward.end(bytes);
     return undefined;
   }
+}
+
+/** The files that the page's build wrote, by their addresses. */
+export function built() {
+  const folder = new URL('../../hosted/serve/page/dist/', import.meta.url);
+  const names = readFileSync(new URL('names.txt', folder), 'utf8').trim().split('\n').map((line) => line.split(' '));
+  const types = { js: 'text/javascript', css: 'text/css', svg: 'image/svg+xml', html: 'text/html; charset=utf-8', txt: 'text/plain' };
+  const of = ([name, hashed]) => [name === 'index.html' ? '/' : `/page/${hashed}`, {
+    bytes: readFileSync(new URL(`${name}.gz`, folder)),
+    type: types[name.split('.').at(-1)],
+  }];
+  return new Map(names.map(of));
 }
 
 /** The chunks of a chat as the server writes them, one for each delta. */
@@ -113,6 +137,10 @@ export function answering(deltas, options = {}) {
     return true;
   };
 }
+
+/** The server's own, so that the page is tested under it either way. */
+const POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+  + "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 const TIMINGS = {
   cache_n: 12, prompt_n: 30, prompt_ms: 60, prompt_per_token_ms: 2, prompt_per_second: 500, predicted_n: 0, predicted_ms: 100,

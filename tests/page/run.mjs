@@ -1,23 +1,25 @@
 // Runs the page's scenarios in Chromium, at desktop and phone size, against a server of its own.
 //
-//   node run.mjs [--smoke] [--size desktop|phone] [--only TEXT] [PROGRAM]
+//   node run.mjs [--smoke] [--size desktop|phone] [--only TEXT] [--built] [PROGRAM]
 //
 // PROGRAM is the server's program, target/release/sluice by default. SLUICE_CHROMIUM names the browser
 // (/usr/bin/chromium). --smoke runs those scenarios that are marked so, and no others.
+// --built takes the page from what its build wrote, in place of the program's: no Rust has to be compiled.
 import { parseArgs } from 'node:util';
-import { Front } from './front.mjs';
+import { built, Front } from './front.mjs';
 import { KEY, launch, SIZES, Sluice, Window } from './world.mjs';
 import { scenarios } from './scenarios/index.mjs';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { smoke: { type: 'boolean' }, size: { type: 'string' }, only: { type: 'string' }, port: { type: 'string' } },
+  options: { smoke: { type: 'boolean' }, built: { type: 'boolean' }, size: { type: 'string' }, only: { type: 'string' }, port: { type: 'string' } },
 });
 const program = positionals[0] ?? new URL('../../target/release/sluice', import.meta.url).pathname;
 const port = Number(values.port ?? 21700);
 const open = new Sluice(program, port);
 const locked = new Sluice(program, port + 1, ['--api-key', KEY]);
 const front = new Front(port);
+if (values.built) front.dist = built();
 let browser;
 let passed = 0;
 let failed = 0;

@@ -136,6 +136,15 @@ export class Window {
     await this.close();
   }
 
+  /** Lets answers be long enough to be stopped. */
+  async endless() {
+    const panel = await this.settings();
+    await panel.getByText('More samplers').click();
+    await panel.getByLabel('ignore_eos', { exact: true }).selectOption('true');
+    await panel.getByLabel('Maximum tokens', { exact: true }).fill('3000');
+    await this.close();
+  }
+
   /** Shows the list of conversations, which covers the page on a phone. */
   async list() {
     const nav = this.page.getByRole('navigation', { name: 'Conversations' });

@@ -37,12 +37,13 @@ export default [
     name: 'an answer is streamed, word by word',
     options: { smoke: true },
     async run(window) {
-      await window.set({ 'Maximum tokens': 200 });
+      await window.endless();
       await window.ask('Tell me a tale.', { waits: false });
       const { page } = window;
       await page.waitForFunction(() => (document.querySelector('.reply .markdown')?.textContent ?? '').length > 10);
       const early = await window.text();
-      await window.button('Stop').waitFor();
+      await page.waitForFunction((n) => document.querySelector('.reply .markdown').textContent.length > n + 10, early.length);
+      await window.button('Stop').click();
       await window.written();
       const whole = await window.text();
       assert.ok(whole.length > early.length && whole.startsWith(early.slice(0, 5)), `${early}\n${whole}`);
@@ -55,6 +56,7 @@ export default [
     name: 'an answer that is stopped keeps what has come, and the server ends it',
     options: { smoke: true },
     async run(window, { open }) {
+      await window.endless();
       await window.ask('Tell me a long tale.', { waits: false });
       await window.page.waitForFunction(() => (document.querySelector('.reply .markdown')?.textContent ?? '').length > 20);
       await window.button('Stop').click();
@@ -194,6 +196,7 @@ export default [
       ];
       await page.locator('.composer input[type=file]').setInputFiles(files);
       await page.getByText('picture.png is not a text file.').waitFor();
+      await window.button('Close', page.getByRole('log')).click();
       const dropped = await page.evaluateHandle(() => {
         const all = new DataTransfer();
         all.items.add(new File(['a,b\n1,2\n'], 'table.csv', { type: 'text/csv' }));

@@ -49,6 +49,7 @@ export default [
     name: 'an answer that was stopped is proved as far as it goes',
     options: {},
     async run(window) {
+      await window.endless();
       await window.ask('Tell me a long tale.', { waits: false });
       await window.page.waitForFunction(() => (document.querySelector('.reply .markdown')?.textContent ?? '').length > 60);
       await window.button('Stop').click();

@@ -10,35 +10,37 @@ import { CodeBlock } from './CodeBlock';
 export function Markdown({ text }: { text: string }): VNode {
   const blocks = useRef<Blocks | null>(null);
   blocks.current ??= new Blocks();
-  const tokens = blocks.current.of(text);
+  let level = 1;
   return (
     <div class="markdown">
-      {tokens.map((token, i) => (
-        <Block key={i} token={token} />
-      ))}
+      {blocks.current.of(text).map((token, i) => {
+        // No level is left out, as readers by ear move by them. The page's own heading is the first.
+        if (token.type === 'heading') level = Math.min(6, level + 1, (token as Tokens.Heading).depth + 1);
+        return <Block key={i} token={token} level={level} />;
+      })}
     </div>
   );
 }
 
 /** A block is drawn again only if its text changes. */
 const Block = memo(
-  ({ token }: { token: Token }) => <>{block(token)}</>,
-  (a, b) => a.token === b.token || (a.token.raw === b.token.raw && a.token.type === b.token.type),
+  ({ token, level }: { token: Token; level?: number }) => <>{block(token, level)}</>,
+  (a, b) => a.level === b.level && (a.token === b.token || (a.token.raw === b.token.raw && a.token.type === b.token.type)),
 );
 
 function blocksOf(tokens: readonly Token[] | undefined): ComponentChildren {
   return tokens?.map((token, i) => <Block key={i} token={token} />);
 }
 
-function block(token: Token): ComponentChildren {
+function block(token: Token, level?: number): ComponentChildren {
   switch (token.type) {
     case 'space':
     case 'def':
       return null;
     case 'heading': {
-      // The page's own headings are the first and second.
-      const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as 'h3';
-      return <Heading>{inline(token.tokens)}</Heading>;
+      // A heading in a list or quotation is none of the text's.
+      const Heading = (level ? `h${level}` : 'p') as 'h2';
+      return <Heading class={`heading depth-${(token as Tokens.Heading).depth}`}>{inline(token.tokens)}</Heading>;
     }
     case 'code':
       return <CodeBlock text={(token as Tokens.Code).text} language={(token as Tokens.Code).lang ?? ''} />;
@@ -77,7 +79,7 @@ function table(token: Tokens.Table): VNode {
     return align ? `align-${align}` : undefined;
   };
   return (
-    <div class="table" tabIndex={0} role="region" aria-label="Table">
+    <div class="table" tabIndex={0}>
       <table>
         <thead>
           <tr>

@@ -19,16 +19,18 @@ export function App(): VNode {
     <div class={`app ${preferences.value.sidebar ? 'with-list' : ''}`}>
       <Sidebar />
       {isListOpen.value && <div class="shade" onClick={() => (isListOpen.value = false)} />}
-      <main>
+      <div class="page">
         <Header />
         {!isStored.value && (
           <p class="warning" role="status">
             This browser does not let the page store conversations: they end with this window.
           </p>
         )}
-        <Conversation />
-        <Composer />
-      </main>
+        <main>
+          <Conversation />
+          <Composer />
+        </main>
+      </div>
       {dialog.value === 'settings' && <SettingsPanel />}
       {dialog.value === 'help' && <HelpDialog />}
       {keyWanted.value !== 'no' && <KeyDialog />}

@@ -2,26 +2,24 @@
 import type { VNode } from 'preact';
 import { useState } from 'preact/hooks';
 import { giveResults } from '../chat/actions';
-import { path } from '../data/chats';
 import { CodeBlock } from '../markdown/CodeBlock';
 import type { Message } from '../types';
 import { Icon } from './icons';
 
 /** The calls of an answer. */
-export function Calls({ message, isWriting }: { message: Message; isWriting: boolean }): VNode {
+export function Calls({ message, wantsResults }: { message: Message; wantsResults: boolean }): VNode {
   const calls = message.calls ?? [];
-  const isLast = path.value.at(-1)?.id === message.id;
   return (
     <>
       {calls.map((call, i) => (
         <div key={i} class="call">
-          <h3>
+          <p>
             <Icon name="tool" /> <code>{call.name}</code>
-          </h3>
+          </p>
           <CodeBlock text={pretty(call.arguments)} language="json" />
         </div>
       ))}
-      {isLast && !isWriting && !message.error && <Results message={message} />}
+      {wantsResults && !message.error && <Results message={message} />}
     </>
   );
 }

@@ -1,7 +1,7 @@
 /** The field for messages. */
 import { useSignalEffect } from '@preact/signals';
 import type { VNode } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { lastQuestion, sendMessage } from '../chat/actions';
 import { activities, stop } from '../chat/writing';
 import { currentId, path } from '../data/chats';
@@ -24,7 +24,7 @@ export function Composer(): VNode {
   const writing = path.value.at(-1);
   const isWriting = writing !== undefined && activities.value.has(writing.id);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const draft = drafts.get(chat);
     setText(draft?.text ?? '');
     setFiles(draft?.files ?? []);

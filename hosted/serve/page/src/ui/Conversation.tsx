@@ -2,18 +2,35 @@
 import { useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { currentId, path } from '../data/chats';
+import { activities } from '../chat/writing';
+import { currentId, messages, path } from '../data/chats';
+import { siblings } from '../data/tree';
 import { memo } from './memo';
 import { IconButton } from './icons';
-import { MessageView } from './MessageView';
+import { MessageView, type Place } from './MessageView';
 import { Welcome } from './Welcome';
-import type { Message } from '../types';
 
-/** A message is drawn again only if it changes; its footer follows signals by itself. */
+/** While an answer is written, the other messages are not drawn again. */
 const Item = memo(
-  ({ message }: { message: Message; isLast: boolean }) => <MessageView message={message} />,
-  (a, b) => a.message === b.message && a.isLast === b.isLast,
+  (place: Place) => <MessageView {...place} />,
+  (a, b) =>
+    a.message === b.message && a.isLast === b.isLast && a.at === b.at && a.count === b.count && a.activity === b.activity,
 );
+
+/** The messages that are shown, and where each stands. */
+function places(): Place[] {
+  const counts = new Map<string | null, string[]>();
+  for (const message of messages.value.values()) {
+    const all = counts.get(message.parent);
+    if (all) all.push(message.id);
+    else counts.set(message.parent, [message.id]);
+  }
+  return path.value.map((message, i, all) => {
+    const count = counts.get(message.parent)?.length ?? 1;
+    const at = count > 1 ? siblings(messages.value, message).findIndex((other) => other.id === message.id) : 0;
+    return { message, isLast: i === all.length - 1, at, count, activity: activities.value.get(message.id) };
+  });
+}
 
 /** The conversation that is shown. */
 export function Conversation(): VNode {
@@ -26,8 +43,15 @@ export function Conversation(): VNode {
     const box = scroller.current;
     if (box) box.scrollTop = box.scrollHeight;
   };
+  const measure = (): number => {
+    const box = scroller.current;
+    const rest = box ? box.scrollHeight - box.scrollTop - box.clientHeight : 0;
+    setAway(rest > AWAY_PX);
+    return rest;
+  };
   useLayoutEffect(() => {
     if (follows.current) toEnd();
+    measure();
   }, [path.value]);
   useEffect(() => {
     follows.current = true;
@@ -35,11 +59,7 @@ export function Conversation(): VNode {
   }, [currentId.value]);
 
   const onScroll = (): void => {
-    const box = scroller.current;
-    if (!box) return;
-    const rest = box.scrollHeight - box.scrollTop - box.clientHeight;
-    follows.current = rest < NEAR_PX;
-    setAway(rest > AWAY_PX);
+    follows.current = measure() < NEAR_PX;
   };
   return (
     <div class="scroller" ref={scroller} onScroll={onScroll} tabIndex={-1}>
@@ -47,8 +67,8 @@ export function Conversation(): VNode {
         <Welcome />
       ) : (
         <div class="column">
-          {path.value.map((message, i) => (
-            <Item key={message.id} message={message} isLast={i === path.value.length - 1} />
+          {places().map((place) => (
+            <Item key={place.message.id} {...place} />
           ))}
         </div>
       )}

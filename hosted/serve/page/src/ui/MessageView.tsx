@@ -2,8 +2,8 @@
 import type { VNode } from 'preact';
 import { useState } from 'preact/hooks';
 import { answerAgain, continueReply, edit, regenerate, remove } from '../chat/actions';
-import { activities, type Activity } from '../chat/writing';
-import { messages, path, showBranch } from '../data/chats';
+import type { Activity } from '../chat/writing';
+import { messages, showBranch } from '../data/chats';
 import { siblings } from '../data/tree';
 import { Markdown } from '../markdown/Markdown';
 import type { Message } from '../types';
@@ -13,8 +13,20 @@ import { Files } from './Files';
 import { Icon, IconButton } from './icons';
 import { LiveStats, Stats } from './Stats';
 
+/** A message, and where it stands. */
+export interface Place {
+  message: Message;
+  isLast: boolean;
+  /** Its place among the alternatives to it. */
+  at: number;
+  count: number;
+  /** What its answer does, if it is being written. */
+  activity: Activity | undefined;
+}
+
 /** A message. */
-export function MessageView({ message }: { message: Message }): VNode {
+export function MessageView(place: Place): VNode {
+  const { message } = place;
   const [isEdited, setEdited] = useState(false);
   const who = { user: 'You', assistant: 'Answer', tool: 'Result' }[message.role];
   return (
@@ -22,15 +34,14 @@ export function MessageView({ message }: { message: Message }): VNode {
       {isEdited ? (
         <Editor message={message} onEnd={() => setEdited(false)} />
       ) : (
-        <Body message={message} />
+        <Body {...place} />
       )}
-      {!isEdited && <Footer message={message} onEdit={() => setEdited(true)} />}
+      {!isEdited && <Footer {...place} onEdit={() => setEdited(true)} />}
     </article>
   );
 }
 
-function Body({ message }: { message: Message }): VNode {
-  const activity = activities.value.get(message.id);
+function Body({ message, activity, isLast }: Place): VNode {
   if (message.role === 'tool') {
     return (
       <details class="fold">
@@ -54,7 +65,7 @@ function Body({ message }: { message: Message }): VNode {
     <div class="reply" aria-busy={activity !== undefined}>
       {message.reasoning && <Reasoning text={message.reasoning} isThinking={isThinking} />}
       {message.content && <Markdown text={message.content} />}
-      {message.calls && <Calls message={message} isWriting={activity !== undefined} />}
+      {message.calls && <Calls message={message} wantsResults={isLast && !activity} />}
       {activity && <Progress activity={activity} />}
       {message.error && <Failure message={message} />}
     </div>
@@ -136,11 +147,10 @@ function Editor({ message, onEnd }: { message: Message; onEnd: () => void }): VN
   );
 }
 
-function Footer({ message, onEdit }: { message: Message; onEdit: () => void }): VNode {
-  const isWriting = activities.value.has(message.id);
+function Footer({ onEdit, ...place }: Place & { onEdit: () => void }): VNode {
+  const { message, isLast, activity } = place;
   const isReply = message.role === 'assistant';
-  const isLast = path.value.at(-1)?.id === message.id;
-  if (isWriting) {
+  if (activity) {
     return (
       <footer>
         <LiveStats message={message} />
@@ -149,7 +159,7 @@ function Footer({ message, onEdit }: { message: Message; onEdit: () => void }): 
   }
   return (
     <footer>
-      <Branches message={message} />
+      <Branches {...place} />
       <CopyButton text={() => message.content} label="Copy message" />
       {message.role !== 'tool' && <IconButton icon="edit" label="Edit" onClick={onEdit} />}
       {isReply && <IconButton icon="regenerate" label="Regenerate" onClick={() => regenerate(message)} />}
@@ -165,21 +175,19 @@ function Footer({ message, onEdit }: { message: Message; onEdit: () => void }): 
   );
 }
 
-function Branches({ message }: { message: Message }): VNode | null {
-  const all = siblings(messages.value, message);
-  if (all.length < 2) return null;
-  const at = all.findIndex((other) => other.id === message.id);
+function Branches({ message, at, count }: Place): VNode | null {
+  if (count < 2) return null;
   const go = (step: number): void => {
-    const other = all[at + step];
+    const other = siblings(messages.peek(), message)[at + step];
     if (other) showBranch(other);
   };
   return (
-    <span class="branches" role="group" aria-label={`Branch ${at + 1} of ${all.length}`}>
+    <span class="branches" role="group" aria-label={`Branch ${at + 1} of ${count}`}>
       <IconButton icon="left" label="Previous branch" disabled={at === 0} onClick={() => go(-1)} />
       <span aria-hidden="true">
-        {at + 1}/{all.length}
+        {at + 1}/{count}
       </span>
-      <IconButton icon="right" label="Next branch" disabled={at === all.length - 1} onClick={() => go(1)} />
+      <IconButton icon="right" label="Next branch" disabled={at === count - 1} onClick={() => go(1)} />
     </span>
   );
 }

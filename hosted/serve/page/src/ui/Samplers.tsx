@@ -93,6 +93,7 @@ function Choice({ name }: { name: string }): VNode {
     <label class="field">
       <span>{name}</span>
       <select
+        aria-label={name}
         value={value === undefined ? '' : String(value)}
         onChange={(event) => {
           const chosen = event.currentTarget.value;

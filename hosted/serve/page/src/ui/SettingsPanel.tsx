@@ -121,6 +121,7 @@ function Thinking(): VNode {
       <label class="field">
         <span>Reasoning</span>
         <select
+          aria-label="Reasoning"
           value={thinking === undefined ? '' : String(thinking)}
           onChange={(event) => {
             const chosen = event.currentTarget.value;
@@ -134,7 +135,7 @@ function Thinking(): VNode {
       </label>
       <label class="field">
         <span>Reasoning effort</span>
-        <select value={effort ?? ''} onChange={(event) => changeSettings({ effort: event.currentTarget.value || undefined })}>
+        <select aria-label="Reasoning effort" value={effort ?? ''} onChange={(event) => changeSettings({ effort: event.currentTarget.value || undefined })}>
           <option value="">Model’s default</option>
           <option value="low">Low</option>
           <option value="medium">Medium</option>
@@ -175,6 +176,7 @@ function Theme(): VNode {
     <label class="field">
       <span>Colours</span>
       <select
+        aria-label="Colours"
         value={preferences.value.theme}
         onChange={(event) => prefer({ theme: event.currentTarget.value as 'system' | 'light' | 'dark' })}
       >

@@ -2,7 +2,7 @@
 import { signal, useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useRef, useState } from 'preact/hooks';
-import { changeChat, chats, currentId, removeChat } from '../data/chats';
+import { changeChat, chats, currentId, removeChat, show } from '../data/chats';
 import { readMessages } from '../data/db';
 import { exportAll, importText } from '../data/transfer';
 import { explain } from '../server/http';
@@ -34,6 +34,8 @@ async function search(text: string): Promise<void> {
 /** Shows a conversation; null for a new one. */
 export function go(id: string | null): void {
   location.hash = id === null ? '' : `#/${id}`;
+  // At once, before the browser reports the new address.
+  void show(id);
   isListOpen.value = false;
   focusComposer();
 }

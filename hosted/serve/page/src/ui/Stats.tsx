@@ -14,7 +14,7 @@ export function Stats({ message }: { message: Message }): VNode | null {
     <div class="stats">
       {timings && <Figures timings={timings} run={run} />}
       <Chip name="seed" value={String(run.fields['seed'])} />
-      {run.fingerprint && <Chip name="fingerprint" value={run.fingerprint} shown={run.fingerprint.slice(0, 8)} />}
+      {run.fingerprint && <Chip name="fingerprint" value={run.fingerprint} shown={short(run.fingerprint)} />}
       {(message.runs?.length ?? 0) > 1 && <span>{message.runs?.length} parts</span>}
       <ProofButton message={message} />
     </div>
@@ -64,6 +64,12 @@ function Figure({ name, value, unit }: { name: string; value: string; unit: stri
       <b>{value}</b> {unit}
     </span>
   );
+}
+
+/** The beginnings of the hashes in a fingerprint: of the weights and, if there is one, of the adapter. */
+function short(fingerprint: string): string {
+  const adapter = /-a([\da-f]{8})/.exec(fingerprint)?.[1];
+  return [fingerprint.slice(0, 8), adapter].filter(Boolean).join('+');
 }
 
 /** A value that a click copies. */

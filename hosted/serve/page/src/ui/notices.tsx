@@ -1,6 +1,7 @@
 /** Short messages at the edge of the page, which screen readers speak. */
 import { signal } from '@preact/signals';
 import type { VNode } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
 import { newId } from '../data/chats';
 import { IconButton } from './icons';
 
@@ -32,12 +33,18 @@ function close(id: string): void {
 
 /** The messages. */
 export function Notices(): VNode {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    box.current?.hidePopover();
+    // What is shown last is above the dialogs.
+    if (notices.value.length) box.current?.showPopover();
+  }, [notices.value]);
   return (
     <>
       <div class="offscreen" role="status">
         {spoken}
       </div>
-      <div class="notices" role="log" aria-label="Notices">
+      <div class="notices" role="log" aria-label="Notices" popover="manual" ref={box}>
         {notices.value.map((notice) => (
           <div key={notice.id} class={`notice ${notice.kind}`}>
             <span>{notice.text}</span>
