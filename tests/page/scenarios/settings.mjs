@@ -30,7 +30,7 @@ export default [
       const [body] = window.front.chats;
       const sent = ['temperature', 'xtc_probability', 'ignore_eos', 'n_predict'];
       assert.deepEqual(sent.map((name) => body[name]), [0.3, 0.25, true, 4]);
-      assert.deepEqual(['top_p', 'top_k', 'min_p', 'model'].filter((name) => name in body), []);
+      assert.deepEqual(['top_p', 'top_k', 'min_p', 'lora', 'tools'].filter((name) => name in body), []);
       const again = await window.settings();
       await window.button('Back to the server’s', again).click();
       assert.equal(await again.getByLabel('Temperature', { exact: true }).inputValue(), '');
@@ -125,7 +125,7 @@ export default [
     },
   },
   {
-    name: 'reasoning is turned on and off',
+    name: 'reasoning is turned on and off, and further fields are sent',
     options: {},
     async run(window) {
       const panel = await window.settings();
@@ -134,6 +134,9 @@ export default [
       await window.close();
       window.front.script = answering(words('Fine.'));
       await window.ask('Hello');
+      await window.set({ 'Further fields of the request, as a JSON object': '{"stop": ["###"]}' });
+      await window.ask('Hello again');
+      assert.deepEqual(window.front.chats[1].stop, ['###']);
       assert.equal(window.front.chats[0].enable_thinking, false);
       assert.equal(window.front.chats[0].reasoning_effort, 'low');
     },

@@ -82,6 +82,8 @@ export interface Settings {
   effort?: string;
   /** A JSON list of tools, in OpenAI's form. */
   tools?: string;
+  /** A JSON object of further fields of the request. */
+  extra?: string;
 }
 
 /** A conversation. */

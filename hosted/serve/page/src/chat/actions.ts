@@ -16,7 +16,7 @@ function newRun(from: number, fromReasoning: number): Run | null {
   try {
     return { fields: fieldsOf(settings.value), system: settings.value.system, from, fromReasoning };
   } catch {
-    notify('The tools in the settings are not JSON.', 'error');
+    notify('The tools or the further fields in the settings are not JSON.', 'error');
     return null;
   }
 }

@@ -1,4 +1,5 @@
 /** Requests, made from messages and settings. */
+import { firstModel } from '../server/models';
 import type { Message, Run, Settings, TextFile } from '../types';
 
 type Sent = Record<string, unknown>;
@@ -6,7 +7,8 @@ type Sent = Record<string, unknown>;
 /** The fields of a request besides its messages. A seed is always set, so that the text can be made again. */
 export function fieldsOf(settings: Settings): Record<string, unknown> {
   const fields: Record<string, unknown> = {};
-  if (settings.model) fields['model'] = settings.model;
+  const model = settings.model ?? firstModel.value;
+  if (model) fields['model'] = model;
   Object.assign(fields, settings.params);
   const seed = settings.params['seed'];
   fields['seed'] = typeof seed === 'number' && seed >= 0 ? seed : randomSeed();
@@ -15,6 +17,7 @@ export function fieldsOf(settings: Settings): Record<string, unknown> {
   if (settings.thinking !== undefined) fields['enable_thinking'] = settings.thinking;
   if (settings.effort) fields['reasoning_effort'] = settings.effort;
   if (settings.tools?.trim()) fields['tools'] = JSON.parse(settings.tools) as unknown;
+  if (settings.extra?.trim()) Object.assign(fields, JSON.parse(settings.extra));
   return fields;
 }
 

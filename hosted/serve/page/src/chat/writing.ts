@@ -6,10 +6,12 @@ import { explain } from '../server/http';
 import { refreshModels, refreshProps } from '../server/models';
 import { Broken, type Part, readAnswer } from '../server/stream';
 import type { Message, Run } from '../types';
+import { speak } from '../ui/notices';
 import { bodyOf } from './request';
 
 /** What an answer that is being written does at the moment. */
 export interface Activity {
+  chat: string;
   phase: 'waiting' | 'reading' | 'writing' | 'lost';
   /** How much of the prompt has been read. */
   progress?: Part['progress'];
@@ -19,9 +21,9 @@ export interface Activity {
 export const activities = signal<ReadonlyMap<string, Activity>>(new Map());
 const stops = new Map<string, AbortController>();
 
-function setActivity(id: string, activity: Activity | null): void {
+function setActivity({ id, chat }: Message, activity: Omit<Activity, 'chat'> | null): void {
   const next = new Map(activities.value);
-  if (activity) next.set(id, activity);
+  if (activity) next.set(id, { ...activity, chat });
   else next.delete(id);
   activities.value = next;
 }
@@ -38,7 +40,7 @@ export async function writeAnswer(start: Message, path: readonly Message[]): Pro
   const abort = new AbortController();
   stops.set(id, abort);
   writing.add(id);
-  setActivity(id, { phase: 'waiting' });
+  setActivity(start, { phase: 'waiting' });
   writer.saveNow();
   try {
     const body = bodyOf(writer.run, path, start);
@@ -46,15 +48,16 @@ export async function writeAnswer(start: Message, path: readonly Message[]): Pro
       signal: abort.signal,
       after: writer.run.lastEvent,
       onPart: (part) => writer.take(part),
-      onLost: (isLost) => setActivity(id, { phase: isLost ? 'lost' : 'writing' }),
+      onLost: (isLost) => setActivity(start, { phase: isLost ? 'lost' : 'writing' }),
     });
   } catch (error) {
     if (!abort.signal.aborted) writer.fail(error);
   } finally {
     stops.delete(id);
     writing.delete(id);
-    setActivity(id, null);
+    setActivity(start, null);
     await writer.end();
+    speak(abort.signal.aborted ? 'Stopped' : 'The answer is complete');
   }
   void refreshModels();
   void refreshProps(writer.run.model);
@@ -99,10 +102,10 @@ class Writer {
   take(part: Part): void {
     const { run } = this;
     const message = this.#message;
-    if (part.progress) setActivity(message.id, { phase: 'reading', progress: part.progress });
+    if (part.progress) setActivity(message, { phase: 'reading', progress: part.progress });
     const isText = Boolean(part.content ?? part.reasoning ?? part.calls?.length);
     if (isText && activities.value.get(message.id)?.phase !== 'writing') {
-      setActivity(message.id, { phase: 'writing' });
+      setActivity(message, { phase: 'writing' });
     }
     if (isText) run.firstTokenMs ??= performance.now() - this.#begun;
     run.fingerprint = part.fingerprint ?? run.fingerprint;

@@ -125,7 +125,8 @@ function inline(tokens: readonly Token[] | undefined): ComponentChildren {
         // Loading it would tell another server what is read here.
         return link((token as Tokens.Image).href, `${(token as Tokens.Image).text || 'image'} ↗`);
       case 'html':
-        return token.raw;
+        // The one tag that Markdown has no other way to write, in tables.
+        return /^<br\s*\/?>$/i.test(token.raw) ? <br /> : token.raw;
       case 'text':
         return token.tokens ? inline(token.tokens) : plain(token as Tokens.Text);
       default:

@@ -23,15 +23,20 @@ export function baseOf(name: string | undefined): string | undefined {
   return model ? (model.parent ?? model.id) : firstModel.value;
 }
 
-/** What `/props` says about a model, if it is in memory. Sampling defaults are the same for all models. */
+/** What `/props` says about a model, if it is in memory or asleep. */
 export function propsOf(name: string | undefined): Props | undefined {
   return props.value[baseOf(name) ?? ''];
 }
 
 /** The server's default for a sampling parameter. */
 export function defaultOf(parameter: string, name: string | undefined): unknown {
-  const known = propsOf(name) ?? Object.values(props.value)[0];
-  return known?.default_generation_settings.params[parameter];
+  return propsOf(name)?.default_generation_settings.params[parameter];
+}
+
+/** Whether a model or adapter can answer at once. */
+export function isReady(name: string | undefined): boolean {
+  const model = models.value.find((model) => model.id === name);
+  return model === undefined || ['loaded', 'sleeping'].includes(model.status.value);
 }
 
 /** Reads the lists of models and adapters again. */

@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { lastQuestion, sendMessage } from '../chat/actions';
 import { activities, stop } from '../chat/writing';
 import { currentId, path } from '../data/chats';
+import { propsOf } from '../server/models';
 import type { TextFile } from '../types';
 import { Files, readFiles } from './Files';
 import { Icon, IconButton } from './icons';
@@ -102,7 +103,7 @@ export function Composer(): VNode {
             event.currentTarget.value = '';
           }}
         />
-        <span class="hint">{isOver ? 'Drop text files here' : isTouch() ? '' : 'Enter sends, Shift+Enter begins a line'}</span>
+        <span class="hint">{isOver ? 'Drop text files here' : hint()}</span>
         {isWriting ? (
           <button type="button" class="send" aria-label="Stop" title="Stop (Esc)" onClick={() => stop(writing.id)}>
             <Icon name="stop" />
@@ -115,6 +116,17 @@ export function Composer(): VNode {
       </div>
     </form>
   );
+}
+
+/** How full the context is, or what the keys do. */
+function hint(): string {
+  const run = path.value.findLast((message) => message.runs?.length)?.runs?.at(-1);
+  const size = propsOf(run?.model)?.default_generation_settings.n_ctx;
+  if (run?.timings && size) {
+    const { cache_n: cached, prompt_n: read, predicted_n: written } = run.timings;
+    return `${(cached + read + written).toLocaleString('en')} of ${size.toLocaleString('en')} tokens`;
+  }
+  return isTouch() ? '' : 'Enter sends, Shift+Enter begins a line';
 }
 
 /** Whether this is a phone or the like, where Enter begins a line. */

@@ -29,7 +29,7 @@ export function Header(): VNode {
         onClick={() => prefer({ theme: isDark ? 'light' : 'dark' })}
       />
       <IconButton icon="settings" label="Settings" onClick={() => (dialog.value = 'settings')} />
-      <IconButton icon="help" label="Keyboard and about" onClick={() => (dialog.value = 'help')} />
+      <IconButton icon="help" label="Keyboard and about" class="help" onClick={() => (dialog.value = 'help')} />
     </header>
   );
 }
@@ -72,7 +72,7 @@ function option(model: Model): VNode {
   if (model.parent) facts.push(`on ${model.parent}`);
   if (model.meta?.n_params) facts.push(shortCount(model.meta.n_params));
   if (failed) facts.push('failed');
-  else if (value !== 'loaded') facts.push(value === 'loading' ? 'loading' : 'loads when asked');
+  else if (value !== 'loaded') facts.push(value === 'unloaded' ? 'loads when asked' : value);
   return (
     <option key={model.id} value={model.id}>
       {[model.id, ...facts].join(' · ')}

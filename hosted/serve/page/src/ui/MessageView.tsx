@@ -6,6 +6,7 @@ import type { Activity } from '../chat/writing';
 import { messages, showBranch } from '../data/chats';
 import { siblings } from '../data/tree';
 import { Markdown } from '../markdown/Markdown';
+import { isReady } from '../server/models';
 import type { Message } from '../types';
 import { Calls } from './Calls';
 import { CopyButton } from './CopyButton';
@@ -66,7 +67,8 @@ function Body({ message, activity, isLast }: Place): VNode {
       {message.reasoning && <Reasoning text={message.reasoning} isThinking={isThinking} />}
       {message.content && <Markdown text={message.content} />}
       {message.calls && <Calls message={message} wantsResults={isLast && !activity} />}
-      {activity && <Progress activity={activity} />}
+      {activity && <Progress activity={activity} model={message.runs?.at(-1)?.fields['model']} />}
+      {!activity && !message.content && !message.calls?.length && !message.error && <p class="hint">No text</p>}
       {message.error && <Failure message={message} />}
     </div>
   );
@@ -81,11 +83,14 @@ function Reasoning({ text, isThinking }: { text: string; isThinking: boolean }):
   );
 }
 
-function Progress({ activity }: { activity: Activity }): VNode | null {
+function Progress({ activity, model }: { activity: Activity; model: unknown }): VNode | null {
   const { phase, progress } = activity;
   if (phase === 'writing') return <span class="cursor" aria-hidden="true" />;
   if (phase === 'lost') return <p class="waiting">The connection was lost. Taking the answer up again…</p>;
-  if (phase === 'waiting' || !progress) return <p class="waiting">Waiting for the server…</p>;
+  if (phase === 'waiting' || !progress) {
+    const isLoading = typeof model === 'string' && !isReady(model);
+    return <p class="waiting">{isLoading ? 'The model is being loaded…' : 'Waiting for the server…'}</p>;
+  }
   const { total, processed, cache } = progress;
   return (
     <p class="waiting">

@@ -43,18 +43,34 @@ export function SettingsPanel(): VNode {
         <Samplers />
         <Section title="Reasoning and tools">
           <Thinking />
-          <Tools />
+          <JsonField
+            name="Tools, as a JSON list"
+            text={settings.value.tools}
+            isRight={Array.isArray}
+            hint={'[{"type": "function", "function": {"name": "…", "parameters": {…}}}]'}
+            onText={(tools) => changeSettings({ tools })}
+          />
+          <JsonField
+            name="Further fields of the request, as a JSON object"
+            text={settings.value.extra}
+            isRight={(value) => typeof value === 'object' && value !== null && !Array.isArray(value)}
+            hint={'{"stop": ["###"], "grammar": "…"}'}
+            onText={(extra) => changeSettings({ extra })}
+          />
         </Section>
         <Section title="This browser">
           <Theme />
           <Key />
           <div class="row">
+            <button type="button" onClick={() => (dialog.value = 'help')}>
+              Keyboard and about
+            </button>
             <button type="button" onClick={keep}>
               Use these settings for new chats
             </button>
             <button
               type="button"
-              onClick={() => changeSettings({ params: {}, system: '', thinking: undefined, effort: undefined, tools: undefined, adapters: undefined })}
+              onClick={() => changeSettings({ params: {}, system: '', thinking: undefined, effort: undefined, tools: undefined, extra: undefined, adapters: undefined })}
             >
               Back to the server’s
             </button>
@@ -146,25 +162,33 @@ function Thinking(): VNode {
   );
 }
 
-function Tools(): VNode {
-  const text = settings.value.tools ?? '';
+interface JsonFieldProps {
+  name: string;
+  text: string | undefined;
+  isRight: (value: unknown) => boolean;
+  hint: string;
+  onText: (text: string | undefined) => void;
+}
+
+function JsonField({ name, text = '', isRight, hint, onText }: JsonFieldProps): VNode {
   let problem = '';
   try {
-    if (text.trim() && !Array.isArray(JSON.parse(text))) problem = 'Tools are a JSON list.';
+    if (text.trim() && !isRight(JSON.parse(text))) problem = 'This is JSON of another kind.';
   } catch (error) {
     problem = `Not JSON: ${(error as Error).message}`;
   }
   return (
     <label class="field">
-      <span>Tools, as a JSON list</span>
+      <span>{name}</span>
       <textarea
         class="mono"
-        rows={4}
+        aria-label={name}
+        rows={3}
         spellcheck={false}
         value={text}
         aria-invalid={problem !== ''}
-        placeholder={'[{"type": "function", "function": {"name": "…", "parameters": {…}}}]'}
-        onInput={(event) => changeSettings({ tools: event.currentTarget.value || undefined })}
+        placeholder={hint}
+        onInput={(event) => onText(event.currentTarget.value || undefined)}
       />
       {problem && <small class="problem">{problem}</small>}
     </label>

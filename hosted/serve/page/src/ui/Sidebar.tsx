@@ -2,6 +2,7 @@
 import { signal, useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useRef, useState } from 'preact/hooks';
+import { activities } from '../chat/writing';
 import { changeChat, chats, currentId, removeChat, show } from '../data/chats';
 import { readMessages } from '../data/db';
 import { exportAll, importText } from '../data/transfer';
@@ -70,6 +71,7 @@ export function Sidebar(): VNode {
 function Entry({ chat }: { chat: Chat }): VNode {
   const [mode, setMode] = useState<'shown' | 'renamed' | 'deleted'>('shown');
   const isCurrent = currentId.value === chat.id;
+  const isBusy = useComputed(() => [...activities.value.values()].some((activity) => activity.chat === chat.id)).value;
   if (mode === 'renamed') {
     const rename = (title: string): void => {
       setMode('shown');
@@ -109,7 +111,7 @@ function Entry({ chat }: { chat: Chat }): VNode {
     );
   }
   return (
-    <li class={isCurrent ? 'current' : ''}>
+    <li class={`${isCurrent ? 'current' : ''} ${isBusy ? 'busy' : ''}`}>
       <a href={`#/${chat.id}`} aria-current={isCurrent ? 'page' : undefined} onClick={() => (isListOpen.value = false)}>
         {chat.title}
       </a>

@@ -1,6 +1,7 @@
 /** How an answer was made: its speed, its seed, and the proof that it can be made again. */
 import type { ComponentChildren, VNode } from 'preact';
 import { proofs, runAgain, stopProof } from '../chat/proof';
+import { models } from '../server/models';
 import type { Message, Run, Timings } from '../types';
 import { copyText } from './CopyButton';
 import { notify } from './notices';
@@ -13,6 +14,7 @@ export function Stats({ message }: { message: Message }): VNode | null {
   return (
     <div class="stats">
       {timings && <Figures timings={timings} run={run} />}
+      {models.value.length > 1 && run.model && <span>{run.model}</span>}
       <Chip name="seed" value={String(run.fields['seed'])} />
       {run.fingerprint && <Chip name="fingerprint" value={run.fingerprint} shown={short(run.fingerprint)} />}
       {(message.runs?.length ?? 0) > 1 && <span>{message.runs?.length} parts</span>}
