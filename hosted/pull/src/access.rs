@@ -5,6 +5,7 @@ use crate::error::PullError;
 use crate::hub::Hub;
 use crate::repo::PullRequest;
 use crate::{PulledFiles, Watch, pull};
+use std::path::PathBuf;
 
 /// How the hub is reached; what is left out is taken from the environment.
 #[derive(Clone, Debug, Default)]
@@ -13,10 +14,14 @@ pub struct HubAccess {
     pub token: Option<String>,
     /// Whether only cached downloads are used, as with `HF_HUB_OFFLINE=1`.
     pub offline: bool,
+    /// The address of the hub; `None` for `HF_ENDPOINT`, else Hugging Face's.
+    pub endpoint: Option<String>,
+    /// The folder of the cache; `None` for the one of [`Cache::from_env`].
+    pub cache: Option<PathBuf>,
 }
 
 impl HubAccess {
-    /// Downloads the files that `request` names into the cache of [`Cache::from_env`].
+    /// Downloads the files that `request` names into the cache.
     ///
     /// # Errors
     /// As [`pull`], and as [`Hub::from_env`].
@@ -25,10 +30,15 @@ impl HubAccess {
         request: &PullRequest,
         watch: &mut dyn Watch,
     ) -> Result<PulledFiles, PullError> {
-        let cache = Cache::from_env()?;
-        let hub = match self.is_offline() {
-            true => None,
-            false => Some(Hub::from_env(self.token.as_deref())?),
+        let cache = match &self.cache {
+            Some(root) => Cache::at(root),
+            None => Cache::from_env()?,
+        };
+        let token = self.token.as_deref();
+        let hub = match (self.is_offline(), &self.endpoint) {
+            (true, _) => None,
+            (false, Some(endpoint)) => Some(Hub::new(endpoint, token)?),
+            (false, None) => Some(Hub::from_env(token)?),
         };
         pull(request, hub.as_ref(), &cache, watch)
     }

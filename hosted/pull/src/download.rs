@@ -2,10 +2,10 @@
 
 use crate::cache::{Cache, create_folder_of};
 use crate::error::PullError;
-use crate::hub::{Hub, Incoming, Known};
-use crate::partial::{CHUNK_BYTES, Partial};
+use crate::hub::{Checksum, Hub, Incoming, Known};
+use crate::partial::{CHUNK_BYTES, Partial, partial_path};
 use crate::repo::RepoId;
-use crate::{Progress, Watch};
+use crate::{Progress, WantedFile, Watch};
 use core::time::Duration;
 use rustix::fs::statvfs;
 use std::fs;
@@ -33,6 +33,8 @@ pub(crate) fn all(
         total_bytes: files.iter().map(|file| file.len_bytes).sum(),
         watch,
     };
+    let wanted: Vec<_> = files.iter().map(|file| fetch.wanted(file)).collect();
+    fetch.watch.files(&wanted)?;
     for file in files {
         fetch.file(file)?;
         fetch.before_bytes += file.len_bytes;
@@ -52,6 +54,25 @@ struct Fetch<'f> {
 }
 
 impl Fetch<'_> {
+    fn wanted(&self, file: &Known) -> WantedFile {
+        let name = self.cache.snapshot(self.repo, self.commit).join(&file.path);
+        let blob = self.cache.blob(self.repo, &file.etag);
+        let there_bytes = match is_whole(&name, file) || is_whole(&blob, file) {
+            true => file.len_bytes,
+            false => fs::metadata(partial_path(&blob)).map_or(0, |there| there.len()),
+        };
+        let sha256 = file.checksum().and_then(|checksum| match checksum {
+            Checksum::Sha256(hex) => Some(hex.to_owned()),
+            Checksum::Blob(_) => None,
+        });
+        WantedFile {
+            path: file.path.clone(),
+            len_bytes: file.len_bytes,
+            missing_bytes: file.len_bytes.saturating_sub(there_bytes),
+            sha256,
+        }
+    }
+
     fn file(&mut self, file: &Known) -> Result<(), PullError> {
         let name = self.cache.snapshot(self.repo, self.commit).join(&file.path);
         let blob = self.cache.blob(self.repo, &file.etag);

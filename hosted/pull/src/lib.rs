@@ -41,8 +41,29 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
+/// A file of a pull, before it is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// The bytes that are not in the cache yet.
+    pub missing_bytes: u64,
+    /// Its SHA-256 in hexadecimal digits, if the hub gives one.
+    pub sha256: Option<String>,
+}
+
 /// Receives a pull's progress.
 pub trait Watch {
+    /// Called once with all files, before the first one is fetched.
+    ///
+    /// # Errors
+    /// They are not wanted, for example because they are too large: [`PullError::Unwanted`] ends the pull.
+    fn files(&mut self, _files: &[WantedFile]) -> Result<(), PullError> {
+        Ok(())
+    }
+
     /// Called when bytes have been received.
     fn progress(&mut self, progress: Progress);
 

@@ -61,9 +61,7 @@ impl<'k> Partial<'k> {
     /// Opens the partial download of `blob`, and reads it to continue its hash. A link is refused:
     /// it would be written through.
     pub(crate) fn open(blob: &Path, known: &'k Known) -> Result<Self, PullError> {
-        let mut name = blob.as_os_str().to_owned();
-        name.push(".incomplete");
-        let path = PathBuf::from(name);
+        let path = partial_path(blob);
         let mut options = File::options();
         let options = options.create(true).truncate(false).read(true).write(true);
         let options = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
@@ -155,6 +153,13 @@ impl<'k> Partial<'k> {
         fs::rename(&self.path, blob).map_err(PullError::io(blob))?;
         Ok(sha256)
     }
+}
+
+/// The file with what has been received of a blob.
+pub(crate) fn partial_path(blob: &Path) -> PathBuf {
+    let mut name = blob.as_os_str().to_owned();
+    name.push(".incomplete");
+    name.into()
 }
 
 /// Bytes per read.

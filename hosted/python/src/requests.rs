@@ -375,6 +375,7 @@ fn model(arguments: &mut Arguments<'_>) -> PyResult<ModelChoice> {
     Ok(ModelChoice {
         name: name.map(|name| name.text()).transpose()?,
         adapters: adapters.transpose()?,
+        keep_for: None,
     })
 }
 

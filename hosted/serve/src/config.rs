@@ -6,6 +6,7 @@ use crate::engine::EngineOptions;
 use crate::http::{CorsOrigins, TrustedProxies};
 use crate::keys::KeysOptions;
 use crate::models::ModelsOptions;
+use crate::pulls::PullOptions;
 use core::fmt;
 use core::time::Duration;
 use sluice::host::process::available_memory_bytes;
@@ -73,6 +74,8 @@ pub struct HttpOptions {
     pub log_prompts: bool,
     /// Keeps the line of Claude Code's system text that changes with every request; false by default.
     pub keep_billing_line: bool,
+    /// Who may download models, and how many; by default nobody.
+    pub pull: PullOptions,
     /// The name of the instruction set in use, for `/metrics`.
     pub isa: String,
     /// Maximum number of adapters per step, for `/metrics`; 0 (the default) for no limit.
@@ -100,6 +103,7 @@ impl Default for HttpOptions {
             slot_save_path: None,
             log_prompts: false,
             keep_billing_line: false,
+            pull: PullOptions::default(),
             isa: String::new(),
             max_adapters: 0,
         }

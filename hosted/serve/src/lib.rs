@@ -26,6 +26,7 @@ mod keys;
 pub mod metrics;
 mod models;
 mod page;
+mod pulls;
 mod server;
 mod wait;
 mod work;
@@ -37,6 +38,7 @@ pub use config::{HttpOptions, Listen, ServerConfig};
 pub use http::{CorsOrigins, CorsOriginsError, TrustedProxies, TrustedProxiesError};
 pub use keys::{CacheScope, CacheScopeError, Keys, KeysError, KeysOptions};
 pub use models::{ModelPreset, ModelsOptions, NamedModel, models_of};
+pub use pulls::PullOptions;
 pub use server::{AnswerPart, AnswerParts, AnswerReader, Loading, Making, Pending, Service};
 pub use server::{ServeError, Server, ServerEnd, StopSignal, serve};
 

@@ -104,7 +104,7 @@ const SINGLE: &[Single] = &[
         with: "ServeAdapterArgs",
         heading: "Server",
         flags: words!(
-            "host port api_key api_key_file keys cache_scope allow_priority ui no_ui metrics slots no_slots slot_save_path log_prompts keep_billing_line"
+            "host port ollama api_key api_key_file keys cache_scope allow_priority ui no_ui metrics slots no_slots slot_save_path log_prompts keep_billing_line allow_pull pull_max"
         ),
     },
 ];

@@ -65,6 +65,11 @@ impl HubArgs {
         Ok(Some(request))
     }
 
+    /// How the hub is reached.
+    pub(crate) fn access(&self) -> HubAccess {
+        self.access.options()
+    }
+
     /// The model's file.
     ///
     /// # Errors
@@ -107,11 +112,15 @@ impl AccessArgs {
     pub(crate) fn fetch(&self, request: &PullRequest) -> anyhow::Result<PulledFiles> {
         let stop = interrupt::install().context("cannot handle Ctrl-C")?;
         let mut shown = Shown { bar: None, stop };
-        let access = HubAccess {
+        Ok(self.options().fetch(request, &mut shown)?)
+    }
+
+    fn options(&self) -> HubAccess {
+        HubAccess {
             token: self.hf_token.clone(),
             offline: self.offline,
-        };
-        Ok(access.fetch(request, &mut shown)?)
+            ..HubAccess::default()
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) use asked::{SCALE_MAX, WantedAdapter};
 pub(crate) use entry::{Entry, Origin, Pin, State};
 pub use options::{AdapterPart, AdaptersOptions, NamedAdapter};
 
+use crate::api::LATEST;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
@@ -102,8 +103,9 @@ impl Adapters {
     /// The adapter called `name`.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Entry>> {
         let table = self.lock();
-        let found = table.entries.iter().find(|entry| &*entry.name == name);
-        found.cloned()
+        let of = |name: &str| table.entries.iter().find(|entry| &*entry.name == name);
+        let usual = || name.strip_suffix(LATEST).and_then(of);
+        of(name).or_else(usual).cloned()
     }
 
     /// The adapter with the number `id`.

@@ -9,6 +9,7 @@ use crate::engine::{CacheDomain, Share};
 use crate::http::{Asked, Bodies, BodyRoom, Pages, Request};
 use crate::keys::{ApiKey, Keys};
 use crate::models::{Lease, Models};
+use crate::pulls::Pulls;
 use crate::work::{Lane, Work};
 use core::fmt;
 use core::hash::{BuildHasher as _, Hasher as _};
@@ -36,6 +37,7 @@ pub(crate) struct App {
     bodies: Bodies,
     stopping: watch::Sender<bool>,
     billing: BillingLine,
+    pulls: Arc<Pulls>,
     log: Log,
     started: u64,
 }
@@ -72,6 +74,7 @@ impl App {
             bodies: Bodies::new(http.body_max, http.body_memory, http.stall_timeout),
             stopping: watch::Sender::new(false),
             billing: BillingLine::new(http.keep_billing_line),
+            pulls: Arc::new(Pulls::new(http.pull.clone(), options.log.clone())),
             log: options.log.clone(),
             started: unix_time(),
             options: http,
@@ -118,6 +121,11 @@ impl App {
     /// What is left out of the conversations of Claude Code.
     pub(crate) const fn billing(&self) -> &BillingLine {
         &self.billing
+    }
+
+    /// Downloads of models.
+    pub(crate) const fn pulls(&self) -> &Arc<Pulls> {
+        &self.pulls
     }
 
     pub(crate) const fn log(&self) -> &Log {

@@ -12,6 +12,7 @@ use crate::chat::conversation::Conversation;
 use crate::engine::ScoreJob;
 use crate::keys::{Admitted, Demand};
 use crate::models::{Lease, Loaded, ModelUse};
+use core::time::Duration;
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
 use sluice_text::chat::Prompt;
@@ -26,9 +27,10 @@ type Result<T> = core::result::Result<T, ApiError>;
 pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<TextAnswer> {
     context.check(&request.generation)?;
     let lease = context.decoder(&request.model).await?;
-    let inner = context.clone();
+    let (inner, load_time) = (context.clone(), context.arrived.elapsed());
     let work = move || prepare_chat(lease, request, &inner);
-    let prepared = context.work(work).await??;
+    let mut prepared = context.work(work).await??;
+    prepared.start.load_time = load_time;
     let admitted = context.key.admit(prepared.demand(false))?;
     prepared.submit(context, admitted)
 }
@@ -38,9 +40,10 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
     context.check(&request.generation)?;
     let lease = context.decoder(&request.model).await?;
     let prompt_logprobs = request.prompt_logprobs;
-    let inner = context.clone();
+    let (inner, load_time) = (context.clone(), context.arrived.elapsed());
     let work = move || prepare_completion(lease, &request, &inner);
-    let prepared = context.work(work).await??;
+    let mut prepared = context.work(work).await??;
+    prepared.start.load_time = load_time;
     // Once for all: what was scored is not refused afterwards.
     let admitted = context
         .key
@@ -134,6 +137,11 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
     let mut terms = Terms::new(generation, defaults, &lease, context.arrived)?;
     let mut conversation = Conversation::take(&mut request)?;
     let (model, prompts) = (lease.model(), lease.prompts());
+    if request.must_reason && !prompts.reasons() {
+        let what = format!("{} does not support thinking", lease.name());
+        return Err(ApiError::field("must_reason", what));
+    }
+    let n_messages = conversation.messages.len();
     let stop = prompts.stop().map(str::to_owned);
     terms.generation.stop.extend(stop);
     let answers = Answers::take(&mut request, prompts, &mut conversation)?;
@@ -163,7 +171,9 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
         n_tokens,
     };
     let ready = vec![prompt_of_chat];
-    Ok(Prepared::new(lease, terms, ready, vec![info]))
+    let mut prepared = Prepared::new(context, lease, terms, ready, vec![info]);
+    prepared.start.n_left_out = n_messages - conversation.messages.len();
+    Ok(prepared)
 }
 
 fn prepare_completion(
@@ -194,7 +204,7 @@ fn prepare_completion(
         let none = Constraint::default();
         ready.push(ready_prompt(context, &lease, &terms, &none, tokens)?);
     }
-    Ok(Prepared::new(lease, terms, ready, prompts))
+    Ok(Prepared::new(context, lease, terms, ready, prompts))
 }
 
 /// A prompt with a sampler for each of its texts.
@@ -224,7 +234,13 @@ fn ready_prompt(
 }
 
 impl Prepared {
-    fn new(lease: Lease, terms: Terms, ready: Vec<ReadyPrompt>, prompts: Vec<PromptInfo>) -> Self {
+    fn new(
+        context: &Context,
+        lease: Lease,
+        terms: Terms,
+        ready: Vec<ReadyPrompt>,
+        prompts: Vec<PromptInfo>,
+    ) -> Self {
         let generation = &terms.generation;
         let start = Start {
             model: ModelSource::clone(lease.model()),
@@ -236,6 +252,10 @@ impl Prepared {
             stop: generation.stop.clone(),
             prompts,
             n: generation.n,
+            n_ctx: lease.n_ctx(),
+            arrived: context.arrived,
+            load_time: Duration::ZERO,
+            n_left_out: 0,
         };
         Self {
             in_use: lease.into_use(),

@@ -18,11 +18,22 @@ type Result<T> = core::result::Result<T, ApiError>;
 pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Result<Vectors> {
     context.key.check_usage()?;
     let lease = context.adapted(&request.model).await?;
+    let (load_time, n_ctx) = (context.arrived.elapsed(), lease.n_ctx());
+    if request.may_be_empty && request.input.is_empty() {
+        return Ok(Vectors {
+            floats: Vec::new(),
+            length: 1,
+            model: lease.name().to_owned(),
+            load_time,
+            n_ctx,
+            ..Vectors::default()
+        });
+    }
     let read = move || {
-        let texts = texts_of(&request, &lease)?;
-        Ok::<_, ApiError>((lease, request, texts))
+        let (texts, n_cut) = texts_of(&request, &lease)?;
+        Ok::<_, ApiError>((lease, request, texts, n_cut))
     };
-    let (lease, request, texts) = context.work(read).await??;
+    let (lease, request, texts, n_cut) = context.work(read).await??;
     let pooled = Pooled::new(context, lease, texts).await?;
     // Scaling many numbers and applying heads takes time.
     let finish = move || {
@@ -43,6 +54,9 @@ pub(crate) async fn embed(context: &Context, request: EmbeddingRequest) -> Resul
             length,
             model: pooled.model,
             n_tokens: pooled.n_tokens,
+            n_cut,
+            load_time,
+            n_ctx,
         })
     };
     context.work(finish).await?
@@ -90,13 +104,19 @@ fn head_pooling(lease: &Lease) -> Result<Pooling> {
     pooling.ok_or_else(|| ApiError::field("model", NO_HEAD))
 }
 
-fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
+/// The texts of a request, and the number of those that were cut.
+fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<(Texts, usize)> {
     if request.input.is_empty() {
         return Err(ApiError::field("input", "is an empty list"));
     }
+    let mut n_cut = 0;
     let text = |(i, parts): (usize, &Vec<PromptPart>)| {
         let field = format!("input[{i}]");
-        let tokens = joined(&field, parts, false, lease)?;
+        let (tokens, is_cut) = match request.truncates {
+            true => cut_to_fit(&field, parts, lease)?,
+            false => (joined(&field, parts, false, lease)?, false),
+        };
+        n_cut += usize::from(is_cut);
         match tokens.is_empty() {
             true => Err(ApiError::field(field, "is empty")),
             false => Ok(tokens),
@@ -117,7 +137,38 @@ fn texts_of(request: &EmbeddingRequest, lease: &Lease) -> Result<Texts> {
         let what = format!("{n} is not between 1 and {n_embd}");
         return Err(ApiError::field("dimensions", what));
     }
-    Texts::new(tokens, pooling, lease)
+    Ok((Texts::new(tokens, pooling, lease)?, n_cut))
+}
+
+/// The tokens of a text, without those at its end for which the context has no room, and whether there were any. A last
+/// token that the vocabulary adds is kept.
+fn cut_to_fit(field: &str, parts: &[PromptPart], lease: &Lease) -> Result<(Vec<u32>, bool)> {
+    let n_ctx = lease.n_ctx();
+    // What cannot fit is not tokenized: that takes time.
+    let each = lease.model().tokenizer().text_len_max();
+    let mut room = each.map_or(usize::MAX, |len| n_ctx.saturating_mul(len));
+    let mut is_cut = false;
+    let parts = parts.iter().map(|part| match part {
+        PromptPart::Text(text) => {
+            let end = text.floor_char_boundary(room);
+            is_cut |= end < text.len();
+            room -= end;
+            PromptPart::Text(text[..end].to_owned())
+        }
+        PromptPart::Tokens(tokens) => PromptPart::Tokens(tokens.clone()),
+    });
+    let parts = parts.collect::<Vec<_>>();
+    let mut tokens = joined(field, &parts, false, lease)?;
+    if tokens.len() > n_ctx {
+        let tokenizer = lease.model().tokenizer();
+        let last = tokens.last().copied().filter(|_| tokenizer.adds_eos());
+        tokens.truncate(n_ctx);
+        if let (Some(end), Some(last)) = (tokens.last_mut(), last) {
+            *end = last;
+        }
+        is_cut = true;
+    }
+    Ok((tokens, is_cut))
 }
 
 /// Each document, paired with the query.

@@ -34,6 +34,8 @@ pub struct ChatRequest {
     pub generation: Generation,
     /// Whether the oldest messages are left out if the conversation does not fit into the context.
     pub drops_oldest: bool,
+    /// Whether a model that does not reason is refused.
+    pub must_reason: bool,
     /// What of the client's request has no effect, for the log.
     pub left_out: Vec<String>,
 }
@@ -67,6 +69,7 @@ impl ChatRequest {
             reasoning_budget: defaults.reasoning_budget,
             generation: Generation::new(defaults),
             drops_oldest: false,
+            must_reason: false,
             left_out: Vec::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! Requests for vectors of texts.
 
 use super::{ModelChoice, PromptPart};
+use core::time::Duration;
 use sluice::embed::Normalization;
 
 /// A request for vectors of texts.
@@ -16,6 +17,12 @@ pub struct EmbeddingRequest {
     pub dimensions: Option<usize>,
     /// How vectors are scaled after they are cut. Scores are not scaled.
     pub normalization: Normalization,
+    /// Whether the end of a text that is longer than the context is cut off; by default it is an error.
+    pub truncates: bool,
+    /// Whether no texts are no error: the model is loaded.
+    pub may_be_empty: bool,
+    /// The context that the client counts on, in tokens; a shorter one is logged.
+    pub wants_ctx: Option<usize>,
 }
 
 /// What vectors are computed for.
@@ -41,6 +48,12 @@ pub struct Vectors {
     pub model: String,
     /// The number of tokens of all texts.
     pub n_tokens: usize,
+    /// The number of texts whose end was cut off.
+    pub n_cut: usize,
+    /// Time from the arrival of the request until its model was in memory.
+    pub load_time: Duration,
+    /// The number of tokens of the context.
+    pub n_ctx: usize,
 }
 
 impl EmbeddingRequest {
@@ -53,6 +66,9 @@ impl EmbeddingRequest {
             kind: VectorKind::Texts,
             dimensions: None,
             normalization: Normalization::PNorm(2),
+            truncates: false,
+            may_be_empty: false,
+            wants_ctx: None,
         }
     }
 }

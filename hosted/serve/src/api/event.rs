@@ -6,6 +6,7 @@ use sluice::model::ModelSource;
 use sluice::sequence::{EndReason, TokenReport};
 use sluice_text::assistant::Delta;
 use sluice_text::sampling::SamplingSettings;
+use std::time::Instant;
 
 /// What is known when the texts of a request start.
 #[derive(Clone, Debug)]
@@ -28,6 +29,14 @@ pub struct Start {
     pub prompts: Vec<PromptInfo>,
     /// The number of texts for each prompt.
     pub n: usize,
+    /// The number of tokens of the context.
+    pub n_ctx: usize,
+    /// When the request arrived.
+    pub arrived: Instant,
+    /// Time from then until its model was in memory.
+    pub load_time: Duration,
+    /// The number of messages that were left out because the conversation did not fit into the context.
+    pub n_left_out: usize,
 }
 
 /// A prompt as the model reads it.

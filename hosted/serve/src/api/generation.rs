@@ -14,7 +14,13 @@ pub struct ModelChoice {
     pub name: Option<String>,
     /// Adapters whose sum is applied to the model; `None` for those that apply to all requests.
     pub adapters: Option<Vec<AdapterChoice>>,
+    /// How long the model stays in memory after the request, unless another one uses it; `None` for the server's own
+    /// rule: until another model needs the place.
+    pub keep_for: Option<Duration>,
 }
+
+/// What Ollama's clients may add to a name: the usual variant.
+pub(crate) const LATEST: &str = ":latest";
 
 /// An adapter of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +92,8 @@ pub struct Generation {
     pub reports_progress: bool,
     /// Whether every piece has its timings.
     pub times_pieces: bool,
+    /// The context that the client counts on, in tokens; a shorter one is logged.
+    pub wants_ctx: Option<usize>,
 }
 
 /// A bias of a token's logit.
@@ -167,6 +175,7 @@ impl Generation {
             streams: false,
             reports_progress: false,
             times_pieces: false,
+            wants_ctx: None,
         }
     }
 

@@ -22,6 +22,7 @@ pub use event::{
     AnswerEvent, AnswerPiece, End, PromptInfo, PromptProgress, Reason, Start, Total, Usage,
     token_bytes,
 };
+pub(crate) use generation::LATEST;
 pub use generation::{
     AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice, TOP_MAX,
 };

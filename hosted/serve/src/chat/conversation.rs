@@ -49,22 +49,26 @@ impl Conversation {
         })
     }
 
-    /// How many turns [`Self::without_oldest`] can leave out: the last one is always kept.
+    /// How many parts [`Self::without_oldest`] can leave out: turns before the last one, then steps of that one.
     pub(crate) fn n_droppable(&self) -> usize {
-        let turns = self
-            .messages
-            .iter()
-            .filter(|message| message.role == "user");
-        turns.count().saturating_sub(1)
+        let (n_turns, n_steps) = self.n_parts();
+        n_turns.saturating_sub(1) + n_steps.saturating_sub(1)
     }
 
-    /// The conversation without its `n` oldest turns, from 1 to [`Self::n_droppable`]: what is left begins with a message
-    /// of the user's, as templates want it. The system's messages are kept.
+    /// The conversation without its `n` oldest parts, from 1 to [`Self::n_droppable`]: what is left begins with a message
+    /// of the user's, as templates want it. Turns are left out before steps of the last one, which are the assistant's
+    /// messages, each with the results of its calls. The system's messages are kept, and the last step.
     pub(crate) fn without_oldest(&self, n: usize) -> Self {
-        let mut n_begun = 0;
+        let n_turns = n.min(self.n_parts().0.saturating_sub(1));
+        let n_steps = n - n_turns;
+        let (mut n_begun, mut n_begun_steps) = (0, 0);
         let kept = self.messages.iter().filter(|message| {
-            n_begun += usize::from(message.role == "user");
-            n_begun > n || matches!(&*message.role, "system" | "developer")
+            let is_user = message.role == "user";
+            n_begun += usize::from(is_user);
+            let is_of_last = n_begun > n_turns;
+            n_begun_steps += usize::from(is_of_last && message.role == "assistant");
+            let is_kept_step = is_user || n_begun_steps == 0 || n_begun_steps > n_steps;
+            (is_of_last && is_kept_step) || is_of_system(message)
         });
         Self {
             messages: kept.cloned().collect(),
@@ -72,6 +76,24 @@ impl Conversation {
             begun: self.begun.clone(),
         }
     }
+
+    /// The number of turns, and of steps of the last one.
+    fn n_parts(&self) -> (usize, usize) {
+        let (mut n_turns, mut n_steps) = (0, 0);
+        for message in &self.messages {
+            match &*message.role {
+                "user" => (n_turns, n_steps) = (n_turns + 1, 0),
+                "assistant" if n_turns > 0 => n_steps += 1,
+                _ => {}
+            }
+        }
+        (n_turns, n_steps)
+    }
+}
+
+/// Whether a message is always kept.
+fn is_of_system(message: &Message) -> bool {
+    matches!(&*message.role, "system" | "developer")
 }
 
 /// Takes the assistant's last message as the beginning of the answer.
@@ -124,6 +146,31 @@ mod tests {
             texts.collect::<String>()
         });
         assert_eq!(left.collect::<Vec<_>>(), ["s45678", "s678"]);
+    }
+
+    #[test]
+    fn steps_of_the_last_turn_are_left_out_after_all_others() {
+        let mut asked = request(&[
+            ("system", "s"),
+            ("user", "1"),
+            ("assistant", "2"),
+            ("user", "3"),
+            ("assistant", "4"),
+            ("tool", "5"),
+            ("assistant", "6"),
+            ("tool", "7"),
+            ("tool", "8"),
+        ]);
+        let read = Conversation::take(&mut asked).unwrap();
+        let left = (1..=read.n_droppable()).map(|n| {
+            let left = read.without_oldest(n);
+            let texts = left.messages.iter();
+            let texts = texts.filter_map(|message| message.content.as_ref()?.as_str());
+            texts.collect::<String>()
+        });
+        assert_eq!(left.collect::<Vec<_>>(), ["s345678", "s3678"]);
+        let mut asked = request(&[("user", "1")]);
+        assert_eq!(Conversation::take(&mut asked).unwrap().n_droppable(), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::api::ApiError;
 use serde_json::Value;
 use sluice::Model;
 use sluice::generate::common_prefix;
+use sluice::model::ModelSource;
 use sluice_text::assistant::Dialect;
 use sluice_text::chat::{ChatError, Prompt, PromptMaker, end_of_turn, template};
 use sluice_text::chat_template::ChatTemplate;
@@ -20,7 +21,7 @@ pub(crate) struct Prompts {
 
 impl Prompts {
     /// Uses the template named `given` or with the source `given`; by default the model's own, or else `chatml`.
-    pub(crate) fn new(model: &Model, given: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(model: &ModelSource, given: Option<&str>) -> Result<Self, String> {
         let own = model.chat_template();
         let given = given.or_else(|| own.is_none().then_some("chatml"));
         let source = given
@@ -47,6 +48,16 @@ impl Prompts {
     /// How the model writes reasoning and calls.
     pub(crate) const fn dialect(&self) -> &Dialect {
         self.maker.dialect()
+    }
+
+    /// Whether the model reasons: the template has marks of reasoning, or a variable for it.
+    pub(crate) fn reasons(&self) -> bool {
+        self.dialect().reasoning_marks().is_some() || self.source.contains("enable_thinking")
+    }
+
+    /// Whether its answers can call functions in a format that its template describes.
+    pub(crate) fn calls(&self) -> bool {
+        self.maker.writes_tools() && self.dialect().is_native()
     }
 
     /// The texts of the tokens that begin and end a sequence.

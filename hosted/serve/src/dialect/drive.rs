@@ -3,14 +3,18 @@
 use super::error::{error_reply, json_reply};
 use super::fields::asked_by;
 use super::query;
-use super::seam::{Action, Dialect, ModelInfo, ModelStatus, WriteText};
+use super::seam::{
+    Action, Dialect, MemoryRequest, ModelInfo, ModelStatus, Parse, TextRequest, TextWriter,
+    WriteText,
+};
 use super::stream::Chunks;
 use crate::adapters::{self, Entry};
 use crate::answer::{self, Context, TextAnswer};
-use crate::api::{ApiError, Defaults, ErrorKind};
-use crate::http::{Request, Response, Stream, reply};
+use crate::api::{ApiError, Defaults, ErrorKind, Generation};
+use crate::http::{LogNote, Request, Response, Stream, reply};
 use crate::models::{Loaded, State};
 use core::future::poll_fn;
+use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -57,14 +61,20 @@ async fn act(
             let begun = begun.map_err(|error| error.renamed(&asked.names))?;
             write(&context, dialect, asked.writer, begun, streams).await
         }
+        Action::Text(parse) => text(context, request, dialect, parse).await,
         Action::Embed(parse) => {
             let asked = read(&mut context, request, parse).await?;
+            let wants = asked.request.wants_ctx;
             let vectors = answer::embed(&context, asked.request).await;
             context.room = None;
             let vectors = vectors.map_err(|error| error.renamed(&asked.names))?;
+            let (n_cut, n_ctx) = (vectors.n_cut, vectors.n_ctx);
             // Formatting many numbers takes time.
             let write = move || json_reply(&(asked.writer)(vectors));
-            context.work(write).await
+            let mut response = context.work(write).await?;
+            tell_cut(&mut response, n_cut, "inputs");
+            tell_context(&mut response, wants, n_ctx);
+            Ok(response)
         }
         Action::Rank(parse) => {
             let asked = read(&mut context, request, parse).await?;
@@ -81,6 +91,79 @@ async fn act(
         Action::Other(work) => work(context, request).await,
     }
 }
+
+/// Answers a request on a route that has several kinds of them.
+async fn text(
+    mut context: Context,
+    request: Request,
+    dialect: &'static dyn Dialect,
+    parse: Parse<TextRequest, WriteText>,
+) -> Result<Response> {
+    let asked = read(&mut context, request, parse).await?;
+    let of = |generation: &Generation| (generation.streams, generation.wants_ctx);
+    let ((streams, wants), begun) = match asked.request {
+        TextRequest::Chat(chat) => (of(&chat.generation), answer::chat(&context, chat).await),
+        TextRequest::Complete(text) => {
+            let of = of(&text.generation);
+            (of, answer::complete(&context, text).await)
+        }
+        TextRequest::Memory(memory) => return keep(&context, memory).await,
+    };
+    context.room = None;
+    let (mut response, n_ctx) = match begun {
+        Ok(begun) => {
+            let n_ctx = begun.start().n_ctx;
+            let written = write(&context, dialect, asked.writer, begun, streams).await?;
+            (written, n_ctx)
+        }
+        Err(error) => {
+            let ErrorKind::TooLong { n_ctx, .. } = error.kind else {
+                return Err(error.renamed(&asked.names));
+            };
+            let error = error.renamed(&asked.names);
+            (error_reply(dialect, error, &context.request), n_ctx)
+        }
+    };
+    tell_context(&mut response, wants, n_ctx);
+    Ok(response)
+}
+
+/// Loads a model, or unloads it.
+async fn keep(context: &Context, memory: MemoryRequest) -> Result<Response> {
+    let MemoryRequest {
+        model,
+        loads,
+        reply,
+    } = memory;
+    if loads {
+        drop(context.adapted(&model).await?);
+    } else {
+        let name = model.name.as_deref();
+        context.check_allowed(name, &[])?;
+        context.app.models().unload_unused(name)?;
+    }
+    Ok(json_reply(&reply))
+}
+
+/// Says that some of what was sent does not fit into the context and was left out.
+fn tell_cut(response: &mut Response, n: usize, what: &str) {
+    if n > 0
+        && let Ok(value) = HeaderValue::from_str(&format!("{what}={n}"))
+    {
+        response.headers_mut().insert(TRUNCATED, value);
+    }
+}
+
+/// Logs that a client counts on a longer context than there is.
+fn tell_context(response: &mut Response, wants: Option<usize>, n_ctx: usize) {
+    if let Some(wants) = wants.filter(|&wants| wants > n_ctx) {
+        let note = format!("num_ctx {wants} exceeds the context of {n_ctx} tokens (-c)");
+        response.extensions_mut().insert(LogNote(note));
+    }
+}
+
+/// Says what was left out.
+const TRUNCATED: HeaderName = HeaderName::from_static("x-sluice-truncated");
 
 /// The JSON body of a request, for routes without an [`Action`] of their own. Heavy fields are there only if they are
 /// `wanted`.
@@ -113,10 +196,22 @@ async fn write(
     context: &Context,
     dialect: &'static dyn Dialect,
     write: WriteText,
+    answer: TextAnswer,
+    streams: bool,
+) -> Result<Response> {
+    let n_left_out = answer.start().n_left_out;
+    let mut response = written(context, dialect, write(answer.start()), answer, streams).await?;
+    tell_cut(&mut response, n_left_out, "messages");
+    Ok(response)
+}
+
+async fn written(
+    context: &Context,
+    dialect: &'static dyn Dialect,
+    mut writer: Box<dyn TextWriter>,
     mut answer: TextAnswer,
     streams: bool,
 ) -> Result<Response> {
-    let mut writer = write(answer.start());
     if streams {
         let chunks = Chunks {
             answer,

@@ -115,6 +115,7 @@ pub(super) fn model(fields: Fields<'_>) -> Result<ModelChoice> {
             }
             Some(other) => return Err(wrong("lora", other, "a list of {id, scale}")),
         },
+        keep_for: None,
     })
 }
 

@@ -11,6 +11,7 @@ mod generation;
 mod grammar;
 mod llama;
 mod logprobs;
+mod ollama;
 mod openai;
 mod prompts;
 mod reply;
@@ -41,6 +42,7 @@ pub(crate) const ALL: &[&dyn Dialect] = &[
     &llama::LlamaServer,
     &anthropic::Anthropic,
     &responses::Responses,
+    &ollama::Ollama,
     #[cfg(test)]
     &toy::Toy,
 ];
@@ -64,6 +66,7 @@ pub(crate) fn parse_body(path: &str, body: &Value) -> Option<Result<(), ApiError
         .and_then(|route| match route.action {
             Action::Chat(parse) => Some(parse(body, &defaults).map(drop)),
             Action::Complete(parse) => Some(parse(body, &defaults).map(drop)),
+            Action::Text(parse) => Some(parse(body, &defaults).map(drop)),
             Action::Embed(parse) => Some(parse(body, &defaults).map(drop)),
             Action::Rank(parse) => Some(parse(body, &defaults).map(drop)),
             Action::Models(_) | Action::Model(_) | Action::Other(_) => None,

@@ -4,7 +4,7 @@ use super::status::status_of;
 use crate::answer::Context;
 use crate::api::{
     AnswerEvent, ApiError, ChatRequest, CompletionRequest, Defaults, EmbeddingRequest, ErrorKind,
-    FieldName, Ranking, RerankRequest, Start, Total, Vectors,
+    FieldName, ModelChoice, Ranking, RerankRequest, Start, Total, Vectors,
 };
 use crate::http::{Request, Response, StreamKind};
 use crate::models::State;
@@ -31,6 +31,11 @@ pub(crate) trait Dialect: Sync {
     /// The HTTP status of an error of this kind.
     fn status(&self, kind: ErrorKind) -> StatusCode {
         status_of(kind)
+    }
+
+    /// What all its paths begin with, if unknown ones are its own, too.
+    fn prefix(&self) -> Option<&'static str> {
+        None
     }
 
     /// The API's names of request fields, if they differ from the names in [`api`](crate::api).
@@ -90,6 +95,8 @@ pub(super) const fn get(path: &'static str, action: Action) -> Route {
 pub(crate) enum Action {
     Chat(Parse<ChatRequest, WriteText>),
     Complete(Parse<CompletionRequest, WriteText>),
+    /// Answers conversations and continues texts, or changes which models are in memory.
+    Text(Parse<TextRequest, WriteText>),
     Embed(Parse<EmbeddingRequest, WriteVectors>),
     Rank(Parse<RerankRequest, WriteRanking>),
     /// List all models.
@@ -98,6 +105,21 @@ pub(crate) enum Action {
     Model(fn(&ModelInfo<'_>) -> Value),
     /// Any other request.
     Other(fn(Context, Request) -> PendingReply),
+}
+
+/// A request to a route that has several kinds of them.
+pub(crate) enum TextRequest {
+    Chat(ChatRequest),
+    Complete(CompletionRequest),
+    Memory(MemoryRequest),
+}
+
+/// A request to load a model, or to unload it unless others use it.
+pub(crate) struct MemoryRequest {
+    pub(crate) model: ModelChoice,
+    pub(crate) loads: bool,
+    /// What is replied then.
+    pub(crate) reply: Value,
 }
 
 /// Parses the body of a request.

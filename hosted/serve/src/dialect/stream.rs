@@ -46,6 +46,13 @@ impl Source for Chunks {
     }
 }
 
+/// A chunk as a line of JSON.
+pub(super) fn line(text: &mut String, chunk: &Value) {
+    use core::fmt::Write as _;
+    // Writing to a string cannot fail.
+    let _written = writeln!(text, "{chunk}");
+}
+
 /// A chunk as a server-sent event that is named by its type.
 pub(super) fn named_event(text: &mut String, chunk: &Value) {
     use core::fmt::Write as _;

@@ -15,7 +15,7 @@ pub(crate) use browser::{Pages, allow_sending, host};
 pub(crate) use patient::{Patient, Sent};
 pub(crate) use peer::Peer;
 pub use peer::{TrustedProxies, TrustedProxiesError};
-pub(crate) use reply::{Request, Response, boxed, reply, text_reply};
+pub(crate) use reply::{LogNote, Request, Response, boxed, reply, text_reply};
 pub(crate) use room::BodyRoom;
 pub(crate) use stream::{Source, Step, Stream, StreamKind};
 pub(crate) use weight::is_heavy;

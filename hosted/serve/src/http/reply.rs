@@ -14,6 +14,10 @@ pub(crate) type Request = hyper::Request<Body>;
 /// A reply.
 pub(crate) type Response = hyper::Response<Body>;
 
+/// What the log's line of a request says in addition; an extension of the reply.
+#[derive(Clone, Debug)]
+pub(crate) struct LogNote(pub(crate) String);
+
 /// Boxes a body of any type.
 pub(crate) fn boxed<B>(body: B) -> Body
 where

@@ -53,6 +53,7 @@ pub(crate) struct ApiKey {
     weight: NonZeroU32,
     may_prioritize: bool,
     may_load_adapters: bool,
+    may_pull: bool,
     models: Option<Vec<String>>,
     /// Whether it is shown the figures of all keys.
     sees_all: bool,
@@ -75,6 +76,7 @@ impl Keys {
             weight: NonZeroU32::MIN,
             may_prioritize: options.allow_priority,
             may_load_adapters: true,
+            may_pull: false,
             models: None,
             sees_all: true,
             usage: None,
@@ -108,12 +110,6 @@ impl Keys {
             None => Vec::new(),
         };
         let n = entries.len() + options.plain.len();
-        for entry in entries.iter().filter(|entry| entry.pull) {
-            let name = &entry.name.0;
-            (self.0.log)(&format!(
-                "key {name:?}: pull = true has no effect: no route downloads models"
-            ));
-        }
         let is_scoped = options.is_scoped();
         let plain = (1..).zip(&options.plain);
         let plain = plain.map(|(number, key)| self.plain(number, key, is_scoped));
@@ -179,6 +175,7 @@ impl Keys {
             weight: NonZeroU32::MIN,
             may_prioritize: self.0.options.allow_priority,
             may_load_adapters: true,
+            may_pull: false,
             models: None,
             sees_all: true,
         };
@@ -201,6 +198,7 @@ impl Keys {
             weight: entry.weight,
             may_prioritize: entry.priority || self.0.options.allow_priority,
             may_load_adapters: entry.load_adapters,
+            may_pull: entry.pull,
             models: entry.models,
             sees_all: false,
             usage: Some(usage),
@@ -226,6 +224,7 @@ impl ApiKey {
             weight: NonZeroU32::MIN,
             may_prioritize: true,
             may_load_adapters: true,
+            may_pull: true,
             models: None,
             sees_all: true,
             usage: None,
@@ -281,6 +280,11 @@ impl ApiKey {
             "the key {name:?} may not change adapters: it needs `load_adapters = true` in the file of --keys"
         );
         Err(ApiError::forbidden(what))
+    }
+
+    /// Whether it may download models, even if others may not.
+    pub(crate) const fn may_pull(&self) -> bool {
+        self.may_pull
     }
 
     /// Refuses a request early, before anything is done for it.

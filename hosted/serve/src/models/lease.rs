@@ -1,5 +1,6 @@
 //! A model in use by a request, with the request's adapters.
 
+use super::keep::Expiry;
 use super::{Loaded, Models};
 use crate::adapters::{Pin, WantedAdapter};
 use crate::api::{ApiError, ModelChoice};
@@ -8,8 +9,10 @@ use crate::metrics::Metrics;
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use sluice::adapter::AdapterBlend;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// A model in use, and the adapters: they stay in memory until this is dropped.
 pub(crate) struct Lease {
@@ -21,6 +24,8 @@ pub(crate) struct Lease {
 pub(super) struct ModelUser {
     pub(super) models: Arc<Models>,
     pub(super) index: usize,
+    /// How long the model stays in memory afterwards, and where to wait for that.
+    pub(super) keep_for: Option<(Duration, Handle)>,
 }
 
 /// The use of a model by work of the engine, with its adapters. It keeps none of the model's memory: if other models have
@@ -52,10 +57,11 @@ impl Models {
     ) -> Result<Lease, ApiError> {
         let name = choice.name.as_deref();
         let named = name.and_then(|name| self.adapters.find(name));
-        let lease = match &named {
+        let mut lease = match &named {
             Some(entry) => self.acquire(Some(self.name_of(entry.model))).await?,
             None => self.acquire(name).await?,
         };
+        lease.in_use.user.keep_for = choice.keep_for.map(|time| (time, Handle::current()));
         let names_model = named.is_some();
         let is_asked = names_model || choice.adapters.is_some();
         let adapters = choice.adapters.as_deref();
@@ -180,9 +186,13 @@ impl Deref for Lease {
 impl Drop for ModelUser {
     fn drop(&mut self) {
         let entry = &self.models.entries[self.index];
-        self.models.touch(entry);
+        let used = self.models.touch(entry);
         if entry.users.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.models.released.notify_one();
+        }
+        if let Some((time, runtime)) = self.keep_for.take() {
+            let expiry = Expiry::after(time, used);
+            self.models.expire(self.index, expiry, &runtime);
         }
     }
 }

@@ -4,18 +4,23 @@
 //! least recently used of the unused models may be unloaded to make room for another one. If all are in use, models take
 //! turns (`turns`).
 
+mod added;
+mod keep;
 mod lease;
 mod loaded;
 mod options;
 mod outline;
 mod requested;
+mod roster;
 mod sleep;
+mod summary;
 mod turns;
 
 pub(crate) use lease::{Lease, ModelUse};
 pub(crate) use loaded::Loaded;
 pub use options::{ModelPreset, ModelsOptions, NamedModel, models_of};
 pub(crate) use outline::Outline;
+pub(crate) use summary::{Capabilities, Summary};
 
 use crate::adapters::Adapters;
 use crate::api::{ApiError, Defaults, ErrorKind, NotLoaded};
@@ -23,8 +28,10 @@ use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use keep::Expiry;
 use lease::ModelUser;
 use options::{Listed, find, listed};
+use roster::Roster;
 use sluice::Team;
 use sluice::model::ModelSource;
 use sluice_core::team::StopFlag;
@@ -32,6 +39,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use summary::Summaries;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use turns::{Place, Waiting};
 
@@ -40,8 +48,9 @@ pub(crate) struct Models {
     engine: EngineHandle,
     team: Team,
     options: ModelsOptions,
-    listed: Vec<Listed>,
-    entries: Vec<Entry>,
+    /// Models may be added; an entry is added before its model is listed.
+    listed: Roster<Listed>,
+    entries: Roster<Entry>,
     /// Held while a model is taken for use or unloaded.
     table: Mutex<()>,
     /// Models are loaded one at a time.
@@ -55,6 +64,7 @@ pub(crate) struct Models {
     adapters: Arc<Adapters>,
     /// Tells who listens which model has another state now.
     changes: broadcast::Sender<usize>,
+    summaries: Summaries,
 }
 
 struct Entry {
@@ -71,6 +81,8 @@ struct Entry {
     /// The number of requests that wait for it.
     waiting: AtomicUsize,
     place: Mutex<Place>,
+    /// When it is unloaded, if the last request that used it said so.
+    expiry: watch::Sender<Option<Expiry>>,
 }
 
 /// The state of a model.
@@ -82,6 +94,23 @@ pub(crate) enum State {
     /// Unloaded after it was idle, until the next request.
     Sleeping(Arc<Outline>),
     Failed(NotLoaded),
+}
+
+impl Entry {
+    /// An entry for the model called `name`, whose file may be open already.
+    fn new(name: &str, opened: Option<ModelSource>) -> Self {
+        Self {
+            state: watch::Sender::new(State::Unloaded),
+            metrics: Arc::new(Metrics::new(name)),
+            users: AtomicUsize::new(0),
+            opened: Mutex::new(opened),
+            used: AtomicU64::new(0),
+            used_at: Mutex::new(Instant::now()),
+            waiting: AtomicUsize::new(0),
+            place: Mutex::default(),
+            expiry: watch::Sender::new(None),
+        }
+    }
 }
 
 impl Models {
@@ -101,7 +130,7 @@ impl Models {
         log: crate::Log,
     ) -> io::Result<Self> {
         let team = engine.team().clone();
-        let listed = listed(&options)?;
+        let listed = Roster::new(listed(&options)?);
         let number = |name: Option<&str>| find(&listed, name).ok();
         let adapters = Adapters::new(options.adapters.clone(), &number, log.clone());
         let adapters = Arc::new(adapters.map_err(io::Error::other)?);
@@ -115,18 +144,11 @@ impl Models {
         };
         adapters.check(&source).map_err(io::Error::other)?;
         let mut opened = opened.into_iter();
-        let entries = listed.iter().map(|model| Entry {
-            state: watch::Sender::new(State::Unloaded),
-            metrics: Arc::new(Metrics::new(&model.name)),
-            users: AtomicUsize::new(0),
-            opened: Mutex::new(opened.next()),
-            used: AtomicU64::new(0),
-            used_at: Mutex::new(Instant::now()),
-            waiting: AtomicUsize::new(0),
-            place: Mutex::default(),
-        });
+        let entries = listed
+            .iter()
+            .map(|model| Entry::new(&model.name, opened.next()));
         Ok(Self {
-            entries: entries.collect(),
+            entries: Roster::new(entries.collect()),
             engine,
             team,
             options,
@@ -139,6 +161,7 @@ impl Models {
             log,
             adapters,
             changes: broadcast::Sender::new(CHANGES),
+            summaries: Summaries::default(),
         })
     }
 
@@ -165,7 +188,7 @@ impl Models {
 
     /// Name, other names and state of each model.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[String], State)> {
-        let both = self.listed.iter().zip(&self.entries);
+        let both = self.listed.iter().zip(self.entries.iter());
         both.map(|(listed, entry)| (&*listed.name, &*listed.others, entry.state.borrow().clone()))
     }
 
@@ -219,7 +242,7 @@ impl Models {
 
     /// Whether models that were named on the command line are still being loaded.
     pub(crate) fn is_starting(&self) -> bool {
-        let both = self.listed.iter().zip(&self.entries);
+        let both = self.listed.iter().zip(self.entries.iter());
         let mut eager = both
             .filter(|(listed, _)| listed.eager)
             .take(self.options.eager_max());
@@ -326,6 +349,7 @@ impl Models {
         let user = ModelUser {
             models: self.clone(),
             index,
+            keep_for: None,
         };
         let in_use = ModelUse {
             id: loaded.id,
@@ -335,10 +359,12 @@ impl Models {
         Ok(Lease { in_use, loaded })
     }
 
-    fn touch(&self, entry: &Entry) {
+    /// Counts a use, and returns its number.
+    fn touch(&self, entry: &Entry) -> u64 {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         entry.used.store(now, Ordering::Relaxed);
         *entry.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        now
     }
 
     /// Gives a model another state, and returns the one that it had.

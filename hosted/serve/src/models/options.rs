@@ -1,7 +1,8 @@
 //! Options: which models to serve, and how to run them.
 
+use super::roster::Roster;
 use crate::adapters::AdaptersOptions;
-use crate::api::{ApiError, Defaults};
+use crate::api::{ApiError, Defaults, LATEST};
 use core::time::Duration;
 use sluice::Limits;
 use sluice::draft::SpeculationSetup;
@@ -278,20 +279,23 @@ fn stem(path: &Path) -> String {
 }
 
 /// The number of the model called `name` in `all`.
-pub(super) fn find(all: &[Listed], name: Option<&str>) -> Result<usize, ApiError> {
+pub(super) fn find(all: &Roster<Listed>, name: Option<&str>) -> Result<usize, ApiError> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
-        return if all.is_empty() {
+        return if all.len() == 0 {
             Err(ApiError::unavailable(NO_MODEL))
         } else {
             Ok(0)
         };
     };
-    let by_name = all.iter().position(|model| model.name == name);
-    let by_other = || {
+    let by_name = |name: &str| all.iter().position(|model| model.name == name);
+    let by_other = |name: &str| {
         all.iter()
             .position(|model| model.others.iter().any(|other| other == name))
     };
-    by_name.or_else(by_other).ok_or_else(|| {
+    let of = |name: &str| by_name(name).or_else(|| by_other(name));
+    // Ollama's clients name each model's usual variant.
+    let usual = || name.strip_suffix(LATEST).and_then(of);
+    of(name).or_else(usual).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|model| &*model.name).collect();
         ApiError::no_model(name, &names)
     })
@@ -321,11 +325,12 @@ mod tests {
     #[test]
     fn models_have_several_names() {
         let models = vec![named(None, "/m/a.gguf"), named(Some("b,c"), "/m/x.slc")];
-        let all = listed(&options(models, None)).unwrap();
+        let all = Roster::new(listed(&options(models, None)).unwrap());
         for (name, expected) in [
             (None, 0),
             (Some(""), 0),
             (Some("a"), 0),
+            (Some("a:latest"), 0),
             (Some("a.gguf"), 0),
             (Some("/m/a.gguf"), 0),
             (Some("b"), 1),

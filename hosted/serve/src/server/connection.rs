@@ -5,7 +5,9 @@ use super::routing;
 use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
-use crate::http::{Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply};
+use crate::http::{
+    LogNote, Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply,
+};
 use crate::keys::ApiKey;
 use crate::page;
 use core::convert::Infallible;
@@ -110,7 +112,9 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
             response.status().as_u16(),
             arrived.elapsed().as_secs_f64() * 1e3,
         );
-        (app.log())(&format!("{id} {method} {shown} {status} {ms:.1} ms"));
+        let note = response.extensions().get::<LogNote>();
+        let note = note.map_or_else(String::new, |note| format!(": {}", note.0));
+        (app.log())(&format!("{id} {method} {shown} {status} {ms:.1} ms{note}"));
     }
     response
 }
@@ -190,7 +194,7 @@ fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap
 }
 
 /// Routes that do not require a key.
-const OPEN: [&str; 2] = ["/health", "/v1/health"];
+const OPEN: [&str; 3] = ["/health", "/v1/health", "/"];
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ID_BYTES_MAX: usize = 128;
 const PATH_CHARS: usize = 200;

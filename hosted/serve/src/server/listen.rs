@@ -352,6 +352,7 @@ async fn drain(app: &App, is_patient: bool) {
     };
     app.stopping().send_replace(true);
     app.models().stop();
+    app.pulls().stop();
     let engine = app.models().engine().clone();
     let stopped = tokio::task::spawn_blocking(move || engine.stop(patience));
     let _stopped = timeout(patience + LAST_STEP, stopped).await;

@@ -49,13 +49,23 @@ pub(super) fn find(method: &Method, path: &str, headers: &HeaderMap) -> Route {
     Route {
         dialect: of_path
             .first()
-            .map_or(dialect::ALL[0], |(dialect, _)| *dialect),
+            .map_or_else(|| owner(path), |(dialect, _)| *dialect),
         action: Err(match of_path.is_empty() {
             true => ApiError::no_route(path),
             false => ApiError::method(),
         }),
         methods,
     }
+}
+
+/// The dialect that answers for an unknown path.
+fn owner(path: &str) -> &'static dyn Dialect {
+    let mut all = dialect::ALL.iter().copied();
+    let owns = |dialect: &&dyn Dialect| {
+        let prefix = dialect.prefix();
+        prefix.is_some_and(|prefix| path.starts_with(prefix))
+    };
+    all.find(owns).unwrap_or(dialect::ALL[0])
 }
 
 /// Whether a path matches a route, in which parts in braces match anything.
@@ -87,7 +97,7 @@ mod tests {
         assert_eq!(status(Method::HEAD, "/health"), found);
         assert_eq!(status(Method::GET, "/v1/models/a%20b"), found);
         assert_eq!(status(Method::POST, "/v1/models"), found);
-        for path in ["/", "/healthy", "/health/", "/v1/models/a/b", "/v1/models/"] {
+        for path in ["/healthy", "/health/", "/v1/models/a/b", "/v1/models/"] {
             assert_eq!(status(Method::GET, path).0.unwrap(), "NotFound", "{path}");
         }
         let wrong = (Some("Method".to_owned()), "GET,HEAD".to_owned());

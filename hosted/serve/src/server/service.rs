@@ -105,7 +105,7 @@ impl Service {
         let making = Making::start("context", move || {
             let choice = ModelChoice {
                 name,
-                adapters: None,
+                ..ModelChoice::default()
             };
             let lease = runtime.block_on(models.acquire_with(&choice));
             let lease = lease.map_err(|error| ServeError::Model(error.in_full()))?;
@@ -233,6 +233,7 @@ impl Service {
     pub fn stop(&self, patience: Duration) {
         self.app.stopping().send_replace(true);
         self.app.models().stop();
+        self.app.pulls().stop();
         self.app.models().engine().stop(patience);
         self.app.models().end();
     }
@@ -327,7 +328,7 @@ mod tests {
     fn of(name: &str) -> ModelChoice {
         ModelChoice {
             name: Some(name.to_owned()),
-            adapters: None,
+            ..ModelChoice::default()
         }
     }
 

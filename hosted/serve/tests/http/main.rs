@@ -15,12 +15,16 @@ mod keys;
 mod limits;
 mod llama;
 mod loads;
+mod ollama;
+mod ollama_pull;
 mod page;
 mod responses;
 mod scores;
 mod shares;
 mod sizes;
 mod slots;
+#[path = "../../../pull/tests/stand_in/mod.rs"]
+mod stand_in;
 mod starts;
 mod turns;
 mod typed;

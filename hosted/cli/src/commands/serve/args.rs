@@ -70,6 +70,18 @@ pub(crate) struct ServeArgs {
     /// Set the port; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub(super) port: u16,
+    /// Listen on Ollama's port, which its clients use unless OLLAMA_HOST says otherwise: --port 11434
+    #[arg(long, conflicts_with = "port")]
+    pub(super) ollama: bool,
+    /// Let every client download models of Hugging Face (Ollama's /api/pull)
+    ///
+    /// Without it, only keys of --keys that have this right may.
+    #[arg(long)]
+    pub(super) allow_pull: bool,
+    /// Set how much clients may download while the server runs, in GiB
+    #[arg(long, value_name = "GiB", default_value_t = 64,
+        value_parser = value_parser!(u64).range(0..=1 << 20))]
+    pub(super) pull_max: u64,
     /// Set the API keys, separated by commas
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub(super) api_key: Option<String>,

@@ -25,8 +25,8 @@ use sluice::host::{interrupt, isa};
 use sluice_make::draft_copy::DraftCopy;
 use sluice_serve::engine::EngineOptions;
 use sluice_serve::{
-    CacheScope, Defaults, HttpOptions, KeysOptions, Listen, ModelsOptions, ServerConfig, ServerEnd,
-    serve as run,
+    CacheScope, Defaults, HttpOptions, KeysOptions, Listen, ModelsOptions, PullOptions,
+    ServerConfig, ServerEnd, serve as run,
 };
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ Examples:
   sluice serve -m mixture.slc --expert-cache 65536
   sluice serve -m model.gguf --lora-modules support=adapters/support sql=adapters/sql.gguf --lora-dtype int8
 
-The routes are OpenAI's and llama-server's; docs/serve.md lists them.
+The routes are those of OpenAI, llama-server, Anthropic and Ollama; docs/serve.md and docs/dialects.md list them.
 Ctrl-C and SIGTERM let answers end (--drain); a second one ends at once.";
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<Ending> {
@@ -87,11 +87,12 @@ impl Setup {
         let mut models = models(args, table)?;
         let drafts = args.speculation.options()?;
         let copy = copy_of_first(&drafts, &mut models, &team, stop)?;
+        let port = if args.ollama { OLLAMA } else { args.port };
         let config = ServerConfig {
             listen: args
                 .host
                 .iter()
-                .map(|host| Listen::new(host.trim(), args.port))
+                .map(|host| Listen::new(host.trim(), port))
                 .collect(),
             models,
             engine: scheduling(args),
@@ -205,6 +206,11 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         slot_save_path: args.slot_save_path.clone(),
         log_prompts: args.log_prompts,
         keep_billing_line: args.keep_billing_line,
+        pull: PullOptions {
+            allowed: args.allow_pull,
+            max_bytes: args.pull_max << 30,
+            access: args.hub.access(),
+        },
         isa: isa.to_owned(),
         max_adapters: args.adapters.max_loras,
         ..HttpOptions::default()
@@ -249,6 +255,8 @@ fn keys(args: &ServeArgs) -> anyhow::Result<KeysOptions> {
     Ok(options)
 }
 
+/// Ollama's port.
+const OLLAMA: u16 = 11434;
 const MIB: u64 = 1 << 20;
 
 #[cfg(test)]

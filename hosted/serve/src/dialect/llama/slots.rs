@@ -114,6 +114,7 @@ pub(super) async fn act(mut context: Context, request: Request) -> Result<Respon
     let choice = ModelChoice {
         name: model,
         adapters,
+        keep_for: None,
     };
     let adapted = context.app.models().acquire_with(&choice).await?;
     let _turn = TEXTS.acquire().await;

@@ -85,6 +85,7 @@ mod tests {
             length: 2,
             model: "m".into(),
             n_tokens: 5,
+            ..Vectors::default()
         };
         let answer = reply(&vectors, false);
         assert_eq!(answer["data"][1]["embedding"], json!([1.0, 0.25]));

@@ -1,0 +1,243 @@
+//! Models that clients download while the server runs.
+//!
+//! A download runs on a thread of its own and reports to all requests that asked for it. When the last of them has
+//! left, it stops; what has been received is kept, and the next request goes on from there.
+
+mod options;
+mod report;
+
+pub use options::PullOptions;
+
+use crate::Log;
+use crate::api::{ApiError, ErrorKind};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use report::Report;
+use sluice_pull::{PullError, PullRequest, WantedFile};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use tokio::sync::watch;
+
+/// The downloads of a server.
+pub(crate) struct Pulls {
+    options: PullOptions,
+    /// By name.
+    running: Mutex<HashMap<String, Arc<Pull>>>,
+    /// Bytes that clients have downloaded, and those that running downloads may still need.
+    n_bytes: AtomicU64,
+    stops: AtomicBool,
+    log: Log,
+}
+
+/// A download.
+#[derive(Debug)]
+struct Pull {
+    state: watch::Sender<PullState>,
+    /// The number of requests that wait for it; at 0 it ends.
+    n_watchers: AtomicUsize,
+}
+
+/// How far a download is.
+#[derive(Clone, Debug)]
+pub(crate) enum PullState {
+    /// The hub is asked for the files.
+    Asking,
+    /// Files are fetched, one after the other.
+    Fetching {
+        files: Arc<[WantedFile]>,
+        /// Bytes of all files that are in the cache.
+        done_bytes: u64,
+    },
+    /// The files are in the cache; the path of the model.
+    Done(PathBuf),
+    Failed(ApiError),
+}
+
+/// A request's view of a download, which goes on as long as there is one.
+pub(crate) struct PullWatch {
+    pub(crate) states: watch::Receiver<PullState>,
+    held: Arc<Pull>,
+}
+
+impl Pulls {
+    pub(crate) fn new(options: PullOptions, log: Log) -> Self {
+        Self {
+            options,
+            running: Mutex::default(),
+            n_bytes: AtomicU64::new(0),
+            stops: AtomicBool::new(false),
+            log,
+        }
+    }
+
+    /// Whether every client may download models.
+    pub(crate) const fn are_allowed(&self) -> bool {
+        self.options.allowed
+    }
+
+    /// Starts a download, or joins the one that runs under this name.
+    ///
+    /// # Errors
+    /// Too many run, or the server ends.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        name: &str,
+        request: PullRequest,
+    ) -> Result<PullWatch, ApiError> {
+        let mut running = self.lock();
+        if let Some(pull) = running.get(name)
+            && let Some(watch) = PullWatch::join(pull)
+        {
+            return Ok(watch);
+        }
+        if self.stops.load(Ordering::Relaxed) {
+            return Err(ApiError::unavailable("the server is shutting down"));
+        }
+        if running.len() >= RUNNING_MAX {
+            let what = format!("{RUNNING_MAX} models are being downloaded");
+            return Err(ApiError::busy(what, RETRY));
+        }
+        let pull = Arc::new(Pull {
+            state: watch::Sender::new(PullState::Asking),
+            n_watchers: AtomicUsize::new(1),
+        });
+        let watch = PullWatch {
+            states: pull.state.subscribe(),
+            held: Arc::clone(&pull),
+        };
+        let (pulls, key, begun) = (Arc::clone(self), name.to_owned(), Arc::clone(&pull));
+        let run = move || pulls.run(&key, &begun, &request);
+        let started = thread::Builder::new().name("pull".to_owned()).spawn(run);
+        started.map_err(|_| ApiError::unavailable("no thread could be started"))?;
+        running.insert(name.to_owned(), pull);
+        Ok(watch)
+    }
+
+    /// Ends all downloads.
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+    }
+
+    /// Fetches the files, on its own thread.
+    fn run(self: Arc<Self>, name: &str, pull: &Arc<Pull>, request: &PullRequest) {
+        (self.log)(&format!("pull {name:?}: begun"));
+        let mut report = Report::new(&self, pull, name);
+        let fetched = self.options.access.fetch(request, &mut report);
+        drop(report);
+        let state = match fetched {
+            Ok(files) => PullState::Done(files.into_model()),
+            Err(error) => PullState::Failed(self.shown(&error)),
+        };
+        let said = match &state {
+            PullState::Failed(error) => error.in_full(),
+            _ => "done".to_owned(),
+        };
+        (self.log)(&format!("pull {name:?}: {said}"));
+        let mut running = self.lock();
+        if running
+            .get(name)
+            .is_some_and(|found| Arc::ptr_eq(found, pull))
+        {
+            running.remove(name);
+        }
+        drop(running);
+        pull.state.send_replace(state);
+    }
+
+    /// Counts bytes that are to be downloaded.
+    ///
+    /// # Errors
+    /// Clients may not download that many more.
+    fn reserve(&self, n_bytes: u64) -> Result<(), PullError> {
+        let max = self.options.max_bytes;
+        let before = self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        if before.saturating_add(n_bytes) <= max {
+            return Ok(());
+        }
+        self.release(n_bytes);
+        let left = gib(max.saturating_sub(before));
+        let (needed, max) = (gib(n_bytes), gib(max));
+        Err(PullError::Unwanted(format!(
+            "{needed:.2} GiB have to be downloaded, but of the {max:.2} GiB that clients of this server may download \
+             (--pull-max) {left:.2} are left"
+        )))
+    }
+
+    fn release(&self, n_bytes: u64) {
+        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+    }
+
+    /// An error as clients may read it: without the server's files.
+    fn shown(&self, error: &PullError) -> ApiError {
+        let what = error.to_string();
+        let kind = match error {
+            PullError::Name { .. } => ErrorKind::Invalid,
+            PullError::Unwanted(_) => ErrorKind::Forbidden,
+            PullError::NotThere { .. } | PullError::Refused { .. } => ErrorKind::NotFound,
+            PullError::Unreachable { .. } | PullError::Answer { .. } | PullError::Stopped => {
+                ErrorKind::Unavailable
+            }
+            PullError::NotCached { .. } => {
+                let shown = "the model is not in the cache, and the server is offline (--offline)";
+                return hidden(ErrorKind::Unavailable, shown, what);
+            }
+            _ => {
+                let shown = "the model could not be downloaded; the server's log says why";
+                return hidden(ErrorKind::Internal, shown, what);
+            }
+        };
+        ApiError::new(kind, what)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Pull>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn hidden(kind: ErrorKind, shown: &str, whole: String) -> ApiError {
+    ApiError {
+        detail: Some(whole),
+        ..ApiError::new(kind, shown)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn gib(n_bytes: u64) -> f64 {
+    n_bytes as f64 / (1 << 30) as f64
+}
+
+impl PullWatch {
+    /// `None` if the download is about to end because nobody waits for it.
+    fn join(pull: &Arc<Pull>) -> Option<Self> {
+        let more = |n: usize| (n > 0).then_some(n + 1);
+        let joined = pull
+            .n_watchers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        joined.ok().map(|_| Self {
+            states: pull.state.subscribe(),
+            held: Arc::clone(pull),
+        })
+    }
+}
+
+impl Drop for PullWatch {
+    fn drop(&mut self) {
+        self.held.n_watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Pulls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pulls")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Maximum number of downloads at once.
+const RUNNING_MAX: usize = 4;
+/// When to try again if as many run.
+const RETRY: Duration = Duration::from_secs(30);
