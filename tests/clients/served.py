@@ -1,5 +1,5 @@
 """What the clients' tests share: a server on loopback, and a list of checks."""
-import contextlib, pathlib, socket, subprocess, sys, tempfile, time, traceback, urllib.request
+import contextlib, os, pathlib, socket, subprocess, sys, tempfile, time, traceback, urllib.request
 
 from pydantic import BaseModel
 
@@ -64,37 +64,43 @@ def free_port():
 
 
 @contextlib.contextmanager
-def server(sluice, encoder, n_ctx=2048):
+def running(*flags, env=None):
+    """A server with these flags; its address."""
     port = free_port()
+    sluice = sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/release/sluice"
+    command = [sluice, "serve", "--port", port, *flags]
+    process = subprocess.Popen([str(part) for part in command], env=os.environ | (env or {}))
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            with contextlib.suppress(OSError):
+                if urllib.request.urlopen(url + "/health", timeout=5).status == 200:
+                    break
+            if process.poll() is not None:
+                raise SystemExit(f"the server ended with {process.returncode}")
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        code = process.wait(30)
+        assert code == 0, f"the server ended with {code}"
+
+
+@contextlib.contextmanager
+def server(encoder, n_ctx=2048):
     with tempfile.TemporaryDirectory() as folder:
         template = pathlib.Path(folder, "template.jinja")
         template.write_text(TEMPLATE)
-        command = [sluice, "serve", "-m", f"tale={TALE}", "-m", f"encoder={encoder}", "--port", str(port),
-                   "--api-key", KEY, "-np", "4", "-c", str(n_ctx), "--chat-template-file", template, "--max-queue", "64",
-                   "--metrics", "--slots"]
-        process = subprocess.Popen([str(part) for part in command])
-        try:
-            url = f"http://127.0.0.1:{port}"
-            for _ in range(300):
-                with contextlib.suppress(OSError):
-                    if urllib.request.urlopen(url + "/health", timeout=5).status == 200:
-                        break
-                if process.poll() is not None:
-                    raise SystemExit(f"the server ended with {process.returncode}")
-                time.sleep(0.1)
+        with running("-m", f"tale={TALE}", "-m", f"encoder={encoder}", "--api-key", KEY, "-np", "4", "-c", n_ctx,
+                     "--chat-template-file", template, "--max-queue", "64", "--metrics", "--slots") as url:
             yield url
-        finally:
-            process.terminate()
-            code = process.wait(30)
-            assert code == 0, f"the server ended with {code}"
 
 
 def main(context, n_ctx=2048):
     """Runs all checks against a server with `n_ctx` tokens; `context` makes their argument from its address. Returns the exit code."""
-    sluice = sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/release/sluice"
     encoder = ROOT / "tests/fixtures/embed/tiny-bert-f16.gguf"
     failed = 0
-    with server(sluice, encoder, n_ctx) as url:
+    with server(encoder, n_ctx) as url:
         made = context(url)
         for function in CHECKS:
             start = time.time()

@@ -78,6 +78,21 @@ impl Models {
         ModelSource::open(&listed.path, listed.options(&self.options).load_mode).ok()
     }
 
+    /// Maximum number of tokens of a text of the model with number `index`, if it was trained on `n_ctx_train`.
+    pub(crate) fn context(&self, index: usize, n_ctx_train: usize) -> usize {
+        if let Some(entry) = self.entries.get(index)
+            && let State::Loaded(loaded) = &*entry.state.borrow()
+        {
+            return loaded.n_ctx();
+        }
+        let listed = self.listed.get(index);
+        let options = listed.map_or(&self.options, |listed| listed.options(&self.options));
+        match options.limits.n_ctx {
+            0 => n_ctx_train,
+            n_ctx => n_ctx,
+        }
+    }
+
     /// The template of the model with number `index`: the server's, if it has one, or the file's.
     pub(crate) fn template(&self, index: usize, source: &ModelSource) -> Option<Prompts> {
         let options = self.listed.get(index)?.options(&self.options);

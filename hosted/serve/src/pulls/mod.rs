@@ -158,11 +158,11 @@ impl Pulls {
             return Ok(());
         }
         self.release(n_bytes);
-        let left = gib(max.saturating_sub(before));
-        let (needed, max) = (gib(n_bytes), gib(max));
+        let left = size(max.saturating_sub(before));
+        let (needed, max) = (size(n_bytes), size(max));
         Err(PullError::Unwanted(format!(
-            "{needed:.2} GiB have to be downloaded, but of the {max:.2} GiB that clients of this server may download \
-             (--pull-max) {left:.2} are left"
+            "{needed} have to be downloaded, but of the {max} that clients of this server may download (--pull-max) \
+             {left} are left"
         )))
     }
 
@@ -204,10 +204,17 @@ fn hidden(kind: ErrorKind, shown: &str, whole: String) -> ApiError {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-fn gib(n_bytes: u64) -> f64 {
-    n_bytes as f64 / (1 << 30) as f64
+/// A number of bytes for people.
+fn size(n_bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let of = |unit: u64| n_bytes as f64 / unit as f64;
+    match n_bytes {
+        GIB.. => format!("{:.1} GiB", of(GIB)),
+        _ => format!("{:.1} MiB", of(1 << 20)),
+    }
 }
+
+const GIB: u64 = 1 << 30;
 
 impl PullWatch {
     /// `None` if the download is about to end because nobody waits for it.

@@ -303,7 +303,8 @@ fn models_are_listed_and_shown() {
     let show = server.post("/api/show", &json!({"model": "tale"})).json();
     let info = show["model_info"].as_object().unwrap();
     assert_eq!(info["general.architecture"], "llama");
-    assert_eq!(info["llama.context_length"], 1024);
+    // As much as the server takes.
+    assert_eq!(info["llama.context_length"], 512);
     assert!(info.values().all(|value| !value.is_null()), "{show}");
     assert_eq!(info["tokenizer.ggml.tokens"], json!([]));
     assert_eq!(show["capabilities"], tale["capabilities"]);

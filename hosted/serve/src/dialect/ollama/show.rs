@@ -39,6 +39,10 @@ pub(super) async fn show(mut context: Context, request: Request) -> Result<Respo
         let prompts = app.models().template(index, &source);
         let template = prompts.map_or_else(String::new, |prompts| prompts.source().to_owned());
         let mut info = model_info(source.gguf(), verbose);
+        // Clients fill as much as this says.
+        let n_ctx = app.models().context(index, summary.n_ctx_train);
+        let key = format!("{}.context_length", summary.architecture);
+        info.insert(key, n_ctx.min(summary.n_ctx_train).into());
         if is_copilot {
             // It shows this name, and people know the one that they chose.
             info.insert("general.basename".into(), base.into());
