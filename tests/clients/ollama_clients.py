@@ -111,21 +111,22 @@ def tools(c):
 
 @check
 def thinking(c):
-    refused(400, "does not support thinking", lambda: c.chat(think=True))
+    assert "thinking" in c.client.show("tale").capabilities
+    for level in (True, "low", "high"):
+        assert c.chat(think=level).message.thinking
+    assert any(part.message.thinking for part in c.stream(think=True))
+    generated = c.client.generate("tale", USER["content"], think=True, options={"num_predict": 12})
+    assert generated.thinking and not generated.response
+    assert not c.chat(think=False).message.thinking
+    # Past thoughts may come back.
+    past = {"role": "assistant", "content": "Once.", "thinking": "The sea."}
+    assert c.chat(messages=[USER, past, USER]).done
     refused(400, "think", lambda: c.client.chat("tale", [USER], think="much"))
-    assert c.chat(think=False).message.content
-    template = "{% for m in messages %}{{ m.content }}\n{% endfor %}{% if enable_thinking %}<think>\n{% endif %}"
-    with running("-m", f"thinker={TALE}", "--chat-template", template) as url:
+    with running("-m", f"plain={TALE}", "--chat-template", "chatml") as url:
         client = Client(host=url, timeout=120)
-        assert "thinking" in client.show("thinker").capabilities
-        for level in (True, "low", "high"):
-            reply = client.chat("thinker", [USER], think=level, options={"num_predict": 12})
-            assert reply.message.thinking and not reply.message.content, reply
-        parts = list(client.chat("thinker", [USER], think=True, stream=True, options={"num_predict": 12}))
-        assert "".join(part.message.thinking or "" for part in parts)
-        # Past thoughts may come back.
-        past = {"role": "assistant", "content": "Once.", "thinking": "The sea."}
-        assert client.chat("thinker", [USER, past, USER], options={"num_predict": 4}).done
+        assert client.show("plain").capabilities == ["completion"]
+        refused(400, "does not support thinking", lambda: client.chat("plain", [USER], think=True))
+        assert client.chat("plain", [USER], think=False, options={"num_predict": 4}).message.content
 
 
 @check

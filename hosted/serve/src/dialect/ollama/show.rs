@@ -49,8 +49,8 @@ pub(super) async fn show(mut context: Context, request: Request) -> Result<Respo
         }
         let defaults = app.defaults();
         let mut reply = json!({
-            "modelfile": modelfile(&name, &template, defaults),
-            "parameters": parameters(defaults, false),
+            "modelfile": modelfile(&name, &template, defaults, n_ctx),
+            "parameters": parameters(defaults, n_ctx, false),
             "template": template,
             "details": details(&summary, parent.as_deref().unwrap_or_default()),
             "model_info": info,
@@ -117,8 +117,9 @@ fn tensors(source: &ModelSource) -> Value {
 }
 
 /// The server's settings, one a line; those of a Modelfile begin with a word.
-fn parameters(defaults: &Defaults, is_modelfile: bool) -> String {
-    let settings = shown_settings(&defaults.sampling);
+fn parameters(defaults: &Defaults, n_ctx: usize, is_modelfile: bool) -> String {
+    let mut settings = shown_settings(&defaults.sampling);
+    settings.insert("num_ctx".into(), n_ctx.into());
     let mut text = String::new();
     for name in SETTINGS {
         let value = match &settings[name] {
@@ -143,12 +144,14 @@ fn shortest(x: f64) -> String {
 }
 
 /// What Ollama would build the model from.
-fn modelfile(name: &str, template: &str, defaults: &Defaults) -> String {
-    let settings = parameters(defaults, true);
+fn modelfile(name: &str, template: &str, defaults: &Defaults, n_ctx: usize) -> String {
+    let settings = parameters(defaults, n_ctx, true);
     format!("FROM {name}\nTEMPLATE \"\"\"{template}\"\"\"\n{settings}\n")
 }
 
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
+    // Clients take their context from it.
+    "num_ctx",
     "temperature",
     "top_k",
     "top_p",
