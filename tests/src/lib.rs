@@ -4,7 +4,7 @@
 //! [`goldens`] names the logits that llama.cpp gave for the same files. [`fixture`] finds the project's files that
 //! tests compare with; [`shared`] finds files from other projects, or prints that a test was skipped. [`build`] makes
 //! small models, [`run`] runs any model, [`hosted`] runs them through the shell, and [`fuzz`] gives the parsers any
-//! bytes. [`sources`] lists the workspace's own files.
+//! bytes, [`routes`] a server any bodies. [`sources`] lists the workspace's own files.
 
 pub mod build;
 pub mod drive;
@@ -16,6 +16,7 @@ pub mod header;
 pub mod hosted;
 pub mod metal;
 pub mod reference;
+pub mod routes;
 pub mod run;
 pub mod sources;
 

@@ -38,6 +38,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Ok(Ending::Done) => EXIT_DONE,
         Ok(Ending::Failed) => EXIT_ERROR,
         Ok(Ending::Interrupted) => EXIT_INTERRUPTED,
+        Ok(Ending::Code(code)) => code,
         Err(error) if matches!(error.downcast_ref(), Some(PullError::Stopped)) => {
             output::tell(format_args!("{error}"));
             EXIT_INTERRUPTED

@@ -9,6 +9,8 @@ pub(crate) enum Ending {
     /// Something failed, and the error was reported.
     Failed,
     Interrupted,
+    /// With the exit code of another program.
+    Code(u8),
 }
 
 /// The arguments contradict each other: exit code 2.

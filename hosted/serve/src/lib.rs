@@ -49,6 +49,12 @@ pub mod openai {
     pub use crate::dialect::{json_schema, messages, response_format};
 }
 
+/// Method and path of every route, for fuzzing; a part in braces matches anything.
+#[doc(hidden)]
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    dialect::routes()
+}
+
 /// Parses `body` as the route at `path` does, for fuzzing; `None` if no route at `path` has a body that is parsed whole.
 #[doc(hidden)]
 pub fn parse_body(path: &str, body: &serde_json::Value) -> Option<Result<(), api::ApiError>> {

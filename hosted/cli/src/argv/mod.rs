@@ -205,6 +205,9 @@ fn with_dashes(command: &Command, arg: OsString) -> OsString {
 fn is_ours(command: &Command, arg: &OsString) -> bool {
     let is_alias =
         |(short, long): &(&str, &str)| arg == *short && find(command, &(*long).into()).is_some();
+    let flag = arg.to_str().and_then(|text| text.split_once('='));
+    let flag = flag.map_or_else(|| arg.clone(), |(flag, _)| flag.into());
+    let arg = &flag;
     // Arguments after a subcommand belong to it.
     let mut inner = command.get_subcommands();
     find(command, arg).is_some()

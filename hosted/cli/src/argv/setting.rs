@@ -1,7 +1,7 @@
 //! A setting `key = value` of an INI file as arguments of a command. As in llama-server's presets, a key is a flag
 //! without its dashes, or its environment variable.
 
-use super::{ALIASES, find, foreign};
+use super::{ALIASES, NEEDLESS, find, foreign};
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
@@ -22,7 +22,17 @@ pub(crate) fn words(command: &Command, key: &str, value: &str) -> Result<Words, 
     let Some(arg) = flag(command, key) else {
         let plain = key.strip_prefix("LLAMA_ARG_").unwrap_or(key);
         let dashed = plain.to_lowercase().replace('_', "-");
+        let is_needless = |flag: &String| {
+            let mut all = NEEDLESS.iter().filter(|(of, _)| *of == command.get_name());
+            all.any(|(_, flags)| flags.contains(&&**flag))
+        };
         for flag in [format!("--{dashed}"), format!("-{key}")] {
+            if is_needless(&flag) {
+                return Ok(Words {
+                    id: None,
+                    args: Vec::new(),
+                });
+            }
             let mut rest = [OsString::from(value)].into_iter().peekable();
             let settled = foreign::settle(command.get_name(), flag.as_ref(), &mut rest);
             if settled.map_err(|error| first_line(&error))? {

@@ -20,7 +20,7 @@ const COMMANDS: [(&str, &[&str]); 6] = [
         "Run a model",
         &["run", "chat", "embed", "rerank", "tokenize"],
     ),
-    ("Serve", &["serve", "pull"]),
+    ("Serve", &["serve", "launch", "pull"]),
     (
         "Make model files",
         words!("convert quantize imatrix lora pack unpack gguf-split hash import"),

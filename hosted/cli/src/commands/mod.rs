@@ -13,6 +13,7 @@ mod help;
 mod imatrix;
 mod import;
 mod inspect;
+mod launch;
 mod lora;
 mod pack;
 mod perplexity;
@@ -88,6 +89,9 @@ pub(super) enum Command {
     /// Serve models over HTTP, as OpenAI and llama-server do
     #[command(args_override_self = true, after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
+    /// Run Claude Code, Codex, OpenCode or goose with a model
+    #[command(args_override_self = true, after_help = launch::EXAMPLES)]
+    Launch(launch::LaunchArgs),
     /// Measure how well a model predicts a text
     #[command(args_override_self = true, after_help = PERPLEXITY_EXAMPLES)]
     Perplexity(Box<perplexity::PerplexityArgs>),
@@ -232,6 +236,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Embed(args) => embed::embed(&args),
         Command::Rerank(args) => rerank::rerank(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Launch(args) => launch::launch(&args),
         Command::Perplexity(args) => perplexity::perplexity(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -40,6 +40,7 @@ pub(crate) struct App {
     pulls: Arc<Pulls>,
     log: Log,
     started: u64,
+    wrap: Option<WrapSampler>,
 }
 
 /// One request.
@@ -77,9 +78,15 @@ impl App {
             pulls: Arc::new(Pulls::new(http.pull.clone(), options.log.clone())),
             log: options.log.clone(),
             started: unix_time(),
+            wrap: None,
             options: http,
             models,
         }
+    }
+
+    /// Replaces the samplers of all requests.
+    pub(crate) fn wrap_samplers(&mut self, wrap: WrapSampler) {
+        self.wrap = Some(wrap);
     }
 
     pub(crate) const fn models(&self) -> &Arc<Models> {
@@ -142,6 +149,7 @@ impl Context {
     /// The context of a request of `peer` that arrives now.
     pub(crate) fn new(app: Arc<App>, request: Arc<str>, peer: Share, key: Arc<ApiKey>) -> Self {
         Self {
+            wrap: app.wrap.clone(),
             app,
             request,
             arrived: Instant::now(),
@@ -149,7 +157,6 @@ impl Context {
             key,
             lane: Lane::default(),
             room: None,
-            wrap: None,
             autoload: None,
         }
     }

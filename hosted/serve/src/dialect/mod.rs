@@ -57,6 +57,12 @@ pub(crate) fn query<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
+/// Method and path of every route.
+pub(crate) fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let routes = ALL.iter().flat_map(|dialect| dialect.routes());
+    routes.map(|route| (route.method.as_str(), route.path))
+}
+
 /// Parses a body as the route at `path` does.
 pub(crate) fn parse_body(path: &str, body: &Value) -> Option<Result<(), ApiError>> {
     let mut routes = ALL.iter().flat_map(|dialect| dialect.routes());

@@ -3,7 +3,7 @@
 use super::connection;
 use super::connections::Connections;
 use crate::Log;
-use crate::answer::App;
+use crate::answer::{App, WrapSampler};
 use crate::config::{Listen, ServerConfig};
 use crate::engine::EngineHandle;
 use crate::http::Peer;
@@ -235,6 +235,16 @@ impl Server {
     #[must_use]
     pub fn keys(&self) -> &Keys {
         self.app.keys()
+    }
+
+    /// Replaces the samplers of all requests, for tests with a model whose answers are known.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_samplers(mut self, wrap: WrapSampler) -> Self {
+        if let Some(app) = Arc::get_mut(&mut self.app) {
+            app.wrap_samplers(wrap);
+        }
+        self
     }
 
     /// The addresses it listens on, with `http://`, separated by `, `.

@@ -139,7 +139,7 @@ impl PresetFile<'_> {
                 continue;
             };
             let arg = serve.get_arguments().find(|arg| arg.get_id() == &*id);
-            if !arg.is_some_and(|arg| is_of_a_model(serve, arg)) {
+            if !arg.is_some_and(|arg| is_of_a_model(arg)) {
                 return Err(wrong(
                     "holds for the whole server: set it on the command line",
                 ));
@@ -295,10 +295,7 @@ pub(super) fn given(matches: &ArgMatches) -> Vec<OsString> {
         return Vec::new();
     };
     let mut words = Vec::new();
-    for arg in serve
-        .get_arguments()
-        .filter(|arg| is_of_a_model(serve, arg))
-    {
+    for arg in serve.get_arguments().filter(|arg| is_of_a_model(arg)) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
         if !is_given || OF_ONE.contains(&id) {
@@ -319,18 +316,20 @@ pub(super) fn given(matches: &ArgMatches) -> Vec<OsString> {
 }
 
 /// Whether a flag may differ from model to model.
-fn is_of_a_model(serve: &clap::Command, arg: &Arg) -> bool {
-    let id = arg.get_id();
-    let mut groups = serve
-        .get_groups()
-        .filter(|group| OF_MODELS.contains(&group.get_id().as_str()));
-    EACH.contains(&id.as_str())
-        || OF_ONE.contains(&id.as_str())
-        || groups.any(|group| group.get_args().any(|of| of == id))
+fn is_of_a_model(arg: &Arg) -> bool {
+    let id = arg.get_id().as_str();
+    let has_heading = arg
+        .get_help_heading()
+        .is_some_and(|heading| HEADINGS.contains(&heading));
+    has_heading || EACH.contains(&id) || OF_ONE.contains(&id)
 }
 
-/// Groups of flags that may differ from model to model.
-const OF_MODELS: &[&str] = &["SamplingArgs", "SpeculationArgs", "ExpertArgs"];
+/// Headings of flags that may differ from model to model.
+const HEADINGS: &[&str] = &[
+    "Sampling",
+    "Experts on disk",
+    "Speculation (never changes an answer)",
+];
 /// Further ones.
 const EACH: &[&str] = words!(
     "hf_token offline parallel n_predict ctx_size batch_size ubatch_size cache_type_k cache_type_v no_kv_rotation \
