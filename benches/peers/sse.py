@@ -21,8 +21,8 @@ def completion(prompt, n_tokens):
 class Stream:
     """A request and what came back, piece by piece; the answer's events once it has ended."""
 
-    def __init__(self, body, path="/v1/completions"):
-        self.n_tokens = body["max_tokens"]
+    def __init__(self, body, path="/v1/completions", n_tokens=None):
+        self.n_tokens = n_tokens or body["max_tokens"]
         text = json.dumps(body).encode()
         self.request = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                         f"Connection: close\r\nContent-Length: {len(text)}\r\n\r\n").encode() + text
