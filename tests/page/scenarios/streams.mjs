@@ -59,6 +59,68 @@ export default [
     },
   },
   {
+    name: 'a server that stays away is left, and the stream can be taken up later',
+    options: {},
+    async run(window) {
+      // Without waiting, so that all attempts take no time.
+      await window.page.clock.install();
+      let isAway = true;
+      window.front.script = async (body, response, request) => {
+        const after = request.headers['last-event-id'];
+        if (after && isAway) {
+          response.destroy();
+          return;
+        }
+        const from = after ? Number(after.slice(2)) + 1 : 0;
+        await stream(response, chunksOf(words(TEXT), { seed: body.seed }), { ids: true, pause: 20, from, upTo: after ? Infinity : 5 });
+      };
+      await window.ask('Count.', { waits: false });
+      const failure = window.last.getByRole('alert').getByText('The connection was lost.');
+      for (let i = 0; i < 60 && !(await failure.isVisible()); i += 1) {
+        await window.page.clock.runFor(2000);
+        await new Promise((done) => setTimeout(done, 50));
+      }
+      await failure.waitFor();
+      isAway = false;
+      await window.button('Take it up again', window.last).click();
+      await window.page.clock.resume();
+      await window.page.getByText(TEXT).waitFor();
+      await window.written();
+      assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'an answer that is being written is deleted',
+    options: {},
+    async run(window) {
+      window.front.script = answering(words('A long answer, word by word, of which little is left.'), { pause: 150 });
+      await window.ask('First', { waits: false });
+      await window.page.getByText('A long').waitFor();
+      await window.questions.first().hover();
+      await window.button('Delete this message and what follows it', window.questions.first()).click();
+      await window.page.waitForFunction(() => document.querySelectorAll('article').length === 0);
+      await window.page.reload();
+      await window.field.waitFor();
+      assert.equal(await window.page.locator('article').count(), 0);
+      // With its conversation, too.
+      await window.ask('Second', { waits: false });
+      await window.page.getByText('A long').waitFor();
+      const nav = await window.list();
+      await nav.getByRole('link', { name: 'Second' }).hover();
+      await window.button('Delete Second', nav).click();
+      await window.button('Delete', nav).click();
+      await window.page.waitForFunction(() => !document.querySelector('article'));
+      const left = await window.page.evaluate(() => new Promise((resolve) => {
+        indexedDB.databases().then(([{ name }]) => {
+          indexedDB.open(name).onsuccess = ({ target }) => {
+            target.result.transaction('messages').objectStore('messages').count().onsuccess = (count) => resolve(count.target.result);
+          };
+        });
+      }));
+      assert.equal(left, 0);
+    },
+  },
+  {
     name: 'another model behind the address is named when a stream is taken up',
     options: {},
     async run(window) {

@@ -1,11 +1,10 @@
 /** What a person does with a conversation. */
-import { add, current, currentId, messages, newId, path, removeFrom, save, settings, titleOf } from '../data/chats';
-import { changeChat } from '../data/chats';
-import { pathTo } from '../data/tree';
+import { add, changeChat, current, currentId, messages, newId, path, removeChat, removeFrom, settings, titleOf } from '../data/chats';
+import { pathTo, subtree } from '../data/tree';
 import type { Message, Run, TextFile } from '../types';
 import { fieldsOf } from './request';
 import { notify } from '../ui/notices';
-import { writeLocked } from './writing';
+import { activities, settle, writeLocked } from './writing';
 
 function message(role: Message['role'], parent: string | null, content: string): Message {
   const chat = currentId.value ?? newId();
@@ -96,14 +95,17 @@ export function giveResults(reply: Message, results: ReadonlyMap<string, string>
   answer(parent, run);
 }
 
-/** Removes a message and what follows it, unless an answer is being written there. */
+/** Removes a message and what follows it. Answers that are being written there are stopped. */
 export async function remove(message: Message): Promise<void> {
+  await settle(subtree(messages.value, message.id));
   await removeFrom(message);
 }
 
-/** Marks an answer as ended that is not taken up again. */
-export async function leaveOpen(message: Message): Promise<void> {
-  await save({ ...message, open: false });
+/** Removes a conversation. Answers that are being written in it are stopped. */
+export async function forget(chat: string): Promise<void> {
+  const all = [...activities.value].filter(([, activity]) => activity.chat === chat);
+  await settle(all.map(([id]) => id));
+  await removeChat(chat);
 }
 
 /** The last question of the branch that is shown. */

@@ -2,7 +2,7 @@
 import { signal } from '@preact/signals';
 import { messages, save, set, writing } from '../data/chats';
 import { pathTo } from '../data/tree';
-import { explain } from '../server/http';
+import { explain, ServerError } from '../server/http';
 import { refreshModels, refreshProps } from '../server/models';
 import { Broken, type Part, readAnswer } from '../server/stream';
 import type { Message, Run } from '../types';
@@ -31,6 +31,12 @@ function setActivity({ id, chat }: Message, activity: Omit<Activity, 'chat'> | n
 /** Stops an answer. What has been written stays. */
 export function stop(id: string): void {
   stops.get(id)?.abort();
+}
+
+/** Stops answers, and waits until they have been stored. */
+export async function settle(ids: readonly string[]): Promise<void> {
+  ids.forEach(stop);
+  while (ids.some((id) => writing.has(id))) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
 /** Writes the last run of an answer. Resolves when it has ended, however it did. */
@@ -81,6 +87,7 @@ export async function takeUp(message: Message): Promise<void> {
 
 /** Writes an answer under a lock that other windows see. */
 export async function writeLocked(start: Message, path: readonly Message[]): Promise<void> {
+  setActivity(start, { phase: 'waiting' });
   if (!navigator.locks) return writeAnswer(start, path);
   await navigator.locks.request(`sluice ${start.id}`, () => writeAnswer(start, path));
 }
@@ -132,12 +139,14 @@ class Writer {
 
   fail(error: unknown): void {
     this.#message.error = error instanceof Broken ? error.message : explain(error);
+    // A stream that the server refuses to take up is over.
+    if (error instanceof ServerError) delete this.run.lastEvent;
   }
 
   end(): Promise<void> {
     clearTimeout(this.#shown);
     this.#message.open = false;
-    delete this.run.lastEvent;
+    if (!this.#message.error) delete this.run.lastEvent;
     return save(this.#snapshot());
   }
 

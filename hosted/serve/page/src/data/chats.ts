@@ -103,7 +103,9 @@ export function add(message: Message): void {
   let chat = chats.value.find((chat) => chat.id === message.chat);
   batch(() => {
     if (chat) {
-      chat = { ...chat, leaf: message.id, updated: now };
+      const isFirst = messages.value.size === 0 && !chat.titled;
+      const title = isFirst ? titleOf(message) : chat.title;
+      chat = { ...chat, title, leaf: message.id, updated: now };
     } else {
       const title = titleOf(message);
       chat = { id: message.chat, title, created: now, updated: now, leaf: message.id, settings: settings.value };

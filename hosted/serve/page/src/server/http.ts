@@ -12,7 +12,9 @@ export const key = signal(localStorage.getItem(KEY) ?? '');
 export const keyWanted = signal<'no' | 'missing' | 'wrong'>('no');
 
 /** Keeps the key, or forgets it. */
-export function setKey(value: string): void {
+export function setKey(given: string): void {
+  // Other characters cannot be in a header.
+  const value = given.replace(/[^!-~]/g, '');
   key.value = value;
   if (value) localStorage.setItem(KEY, value);
   else localStorage.removeItem(KEY);

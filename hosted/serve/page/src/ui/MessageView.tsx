@@ -2,7 +2,7 @@
 import type { VNode } from 'preact';
 import { useState } from 'preact/hooks';
 import { answerAgain, continueReply, edit, regenerate, remove } from '../chat/actions';
-import type { Activity } from '../chat/writing';
+import { type Activity, takeUp } from '../chat/writing';
 import { messages, showBranch } from '../data/chats';
 import { siblings } from '../data/tree';
 import { Markdown } from '../markdown/Markdown';
@@ -104,6 +104,11 @@ function Failure({ message }: { message: Message }): VNode {
   return (
     <p class="failure" role="alert">
       {message.error}{' '}
+      {message.runs?.at(-1)?.lastEvent && (
+        <button type="button" class="text-button" onClick={() => void takeUp({ ...message, open: true })}>
+          Take it up again
+        </button>
+      )}{' '}
       <button type="button" class="text-button" onClick={() => regenerate(message)}>
         Try again
       </button>
@@ -175,7 +180,7 @@ function Footer({ onEdit, ...place }: Place & { onEdit: () => void }): VNode {
         <IconButton icon="regenerate" label="Answer this message" onClick={() => answerAgain(message)} />
       )}
       <IconButton icon="delete" label="Delete this message and what follows it" onClick={() => void remove(message)} />
-      {isReply && <Stats message={message} />}
+      {isReply && (message.content || message.reasoning || message.calls) && <Stats message={message} />}
     </footer>
   );
 }

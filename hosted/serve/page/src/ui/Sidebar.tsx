@@ -2,8 +2,9 @@
 import { signal, useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useRef, useState } from 'preact/hooks';
+import { forget } from '../chat/actions';
 import { activities } from '../chat/writing';
-import { changeChat, chats, currentId, removeChat, show } from '../data/chats';
+import { changeChat, chats, currentId, show } from '../data/chats';
 import { readMessages } from '../data/db';
 import { exportAll, importText } from '../data/transfer';
 import { explain } from '../server/http';
@@ -26,6 +27,9 @@ async function search(text: string): Promise<void> {
   }
   const titled = chats.value.filter((chat) => chat.title.toLowerCase().includes(wanted));
   found.value = new Set(titled.map((chat) => chat.id));
+  // Not for every letter of a word that is being typed.
+  await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  if (query.value !== text) return;
   const messages = await readMessages().catch(() => []);
   if (query.value !== text) return;
   const said = messages.filter((message) => message.content.toLowerCase().includes(wanted));
@@ -101,7 +105,7 @@ function Entry({ chat }: { chat: Chat }): VNode {
     return (
       <li class="confirm">
         <span>Delete “{chat.title}”?</span>
-        <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void forget(chat.id)}>
+        <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void remove(chat.id)}>
           Delete
         </button>
         <button type="button" onClick={() => setMode('shown')}>
@@ -121,9 +125,9 @@ function Entry({ chat }: { chat: Chat }): VNode {
   );
 }
 
-async function forget(id: string): Promise<void> {
+async function remove(id: string): Promise<void> {
   const wasShown = currentId.value === id;
-  await removeChat(id);
+  await forget(id);
   if (wasShown) go(null);
 }
 
@@ -176,3 +180,5 @@ async function download(): Promise<void> {
 function plural(n: number, what: string): string {
   return `${n} ${what}${n === 1 ? '' : 's'}`;
 }
+
+const PAUSE_MS = 150;
