@@ -11,6 +11,8 @@ export class Front {
   script = null;
   /** Files of the page that are served in place of the server's. */
   dist = null;
+  /** After how many bytes the replies to the next chats are cut. */
+  cuts = [];
   /** Whether connections are closed unanswered. */
   isDown = false;
 
@@ -32,6 +34,7 @@ export class Front {
     this.port = port;
     this.requests = [];
     this.script = null;
+    this.cuts = [];
     this.isDown = false;
   }
 
@@ -74,7 +77,14 @@ export class Front {
     const to = { host: '127.0.0.1', port: this.port, path, method: request.method, headers: request.headers };
     const onward = http.request(to, (reply) => {
       response.writeHead(reply.statusCode, reply.headers);
-      reply.pipe(response);
+      const cut = path === '/v1/chat/completions' ? this.cuts.shift() : undefined;
+      let seen = 0;
+      reply.on('data', (part) => {
+        seen += part.length;
+        response.write(part);
+        if (seen > cut) setTimeout(() => response.destroy(), 5);
+      });
+      reply.on('end', () => response.end());
       reply.on('error', () => response.destroy());
     });
     onward.on('error', () => response.destroy());

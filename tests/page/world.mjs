@@ -8,7 +8,7 @@ import { chromium } from 'playwright-core';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const TALE = `${ROOT}hosted/models/tale-5.8m-Q4_K_M.gguf`;
-const ADAPTER = `${ROOT}tests/fixtures/adapters/tale/one`;
+export const ADAPTER = `${ROOT}tests/fixtures/adapters/tale/one`;
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 export const KEY = 'a-key-of-the-test';
 

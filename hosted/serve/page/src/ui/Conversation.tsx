@@ -2,6 +2,7 @@
 import { useComputed } from '@preact/signals';
 import type { VNode } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { proofs } from '../chat/proof';
 import { activities } from '../chat/writing';
 import { currentId, messages, path } from '../data/chats';
 import { siblings } from '../data/tree';
@@ -52,7 +53,7 @@ export function Conversation(): VNode {
   useLayoutEffect(() => {
     if (follows.current) toEnd();
     measure();
-  }, [path.value]);
+  }, [path.value, proofs.value]);
   useEffect(() => {
     follows.current = true;
     toEnd();
