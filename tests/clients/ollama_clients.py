@@ -283,6 +283,12 @@ def pull(c):
             assert client.list().models[-1].model == "hf.co/u/m:latest"
             reply = client.generate("hf.co/u/m", "Once", options={"num_predict": 4})
             assert reply.response and reply.eval_count == 4
+        # A server that is started again has it, without a pull.
+        with running("-m", f"tale={TALE}", "--allow-pull", env=place) as url:
+            client = Client(host=url, timeout=120)
+            assert client.list().models[-1].model == "u/m:Q4_K_M"
+            assert client.generate("hf.co/u/m:Q4_K_M", "Once", options={"num_predict": 4}).eval_count == 4
+            assert len(Hub.starts) == 2
             assert {path.parts[len(pathlib.Path(cache).parts)] for path in pathlib.Path(cache).rglob("*.gguf")} == {"models--u--m"}
         with running("-m", f"tale={TALE}", "--allow-pull", "--pull-max", "0", env=place | {"HF_HUB_CACHE": cache + "/other"}) as url:
             refused(403, "--pull-max", lambda: Client(host=url).pull("hf.co/u/m"))

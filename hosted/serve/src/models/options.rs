@@ -293,14 +293,22 @@ pub(super) fn find(all: &Roster<Listed>, name: Option<&str>) -> Result<usize, Ap
             .position(|model| model.others.iter().any(|other| other == name))
     };
     let of = |name: &str| by_name(name).or_else(|| by_other(name));
-    // Ollama's clients name each model's usual variant.
-    let usual = || name.strip_suffix(LATEST).and_then(of);
+    // Ollama's clients name each model's usual variant, and the place of models from Hugging Face.
+    let plain = name.strip_suffix(LATEST).unwrap_or(name);
+    let of_hub = || {
+        let repo = plain.strip_prefix(HUB)?;
+        all.iter()
+            .position(|model| model.name.eq_ignore_ascii_case(repo))
+    };
+    let usual = || of(plain).or_else(of_hub);
     of(name).or_else(usual).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|model| &*model.name).collect();
         ApiError::no_model(name, &names)
     })
 }
 
+/// What Ollama's clients begin names of models from Hugging Face with.
+const HUB: &str = "hf.co/";
 const NO_MODEL: &str = "the server has no model: start it with -m FILE, or download one with `sluice pull` and start it again";
 
 #[cfg(test)]
@@ -324,7 +332,11 @@ mod tests {
 
     #[test]
     fn models_have_several_names() {
-        let models = vec![named(None, "/m/a.gguf"), named(Some("b,c"), "/m/x.slc")];
+        let models = vec![
+            named(None, "/m/a.gguf"),
+            named(Some("b,c"), "/m/x.slc"),
+            named(Some("u/m:Q4_0"), "/m/y.gguf"),
+        ];
         let all = Roster::new(listed(&options(models, None)).unwrap());
         for (name, expected) in [
             (None, 0),
@@ -336,6 +348,8 @@ mod tests {
             (Some("b"), 1),
             (Some("c"), 1),
             (Some("x"), 1),
+            (Some("hf.co/u/m:q4_0"), 2),
+            (Some("hf.co/u/m:Q4_0:latest"), 2),
         ] {
             assert_eq!(find(&all, name).unwrap(), expected, "{name:?}");
         }

@@ -390,7 +390,12 @@ fn errors_are_ollama_s() {
     let image = json!([{"role": "user", "content": "x", "images": ["AA"]}]);
     for (path, body, status, words) in [
         ("/api/chat", ask(&json!({"model": "gpt"})), 404, "not found"),
-        ("/api/chat", ask(&json!({"messages": long})), 400, "context"),
+        (
+            "/api/chat",
+            ask(&json!({"messages": long})),
+            400,
+            "\"truncate\": true",
+        ),
         (
             "/api/chat",
             ask(&json!({"messages": image})),

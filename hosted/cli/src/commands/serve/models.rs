@@ -34,7 +34,9 @@ pub(super) fn models(
         let first = first.ok_or_else(|| UsageError(message.to_owned()))?;
         first.alias = Some(alias.clone());
     }
-    let mut offered = match named.is_empty() && args.models_dir.is_none() {
+    let has_none = named.is_empty() && args.models_dir.is_none();
+    // What clients have pulled is there again.
+    let mut offered = match has_none || args.allow_pull {
         true => cached(),
         false => Vec::new(),
     };

@@ -87,6 +87,12 @@ fn error_value(error: &ApiError) -> Value {
     let message = match error.kind {
         // Clients look for these words before they offer to pull a model.
         ErrorKind::NotFound if is_of_model => format!("model not found: {error}"),
+        // Ollama would have cut it without a word.
+        ErrorKind::TooLong { .. } => {
+            format!(
+                "{error}; \"truncate\": true leaves out what does not fit, -c sets a longer context"
+            )
+        }
         _ => error.to_string(),
     };
     json!({"error": message})
