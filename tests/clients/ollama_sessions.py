@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from served import KEY, check, checked, main
 
 FOLDER = pathlib.Path(__file__).with_name("sessions")
-TALE = "The sea was calm, and nobody had seen the boat since the morning. An old man sat on the pier and told a tale. "
+TALE = "The sea was calm, and no one had seen the boat since the morning. An old man sat on the pier and told a tale. "
 TEXTS = ("text", "content", "description", "title")
 # Of llama-server's API, whose fields the chunks have as well.
 MORE = {"timings", "seed", "prompt_progress"}

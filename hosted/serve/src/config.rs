@@ -74,7 +74,7 @@ pub struct HttpOptions {
     pub log_prompts: bool,
     /// Keeps the line of Claude Code's system text that changes with every request; false by default.
     pub keep_billing_line: bool,
-    /// Who may download models, and how many; by default nobody.
+    /// Who may download models, and how much; by default no client.
     pub pull: PullOptions,
     /// The name of the instruction set in use, for `/metrics`.
     pub isa: String,

@@ -162,7 +162,7 @@ fn tell_context(response: &mut Response, wants: Option<usize>, n_ctx: usize) {
     }
 }
 
-/// Says what was left out.
+/// The header that tells what was left out.
 const TRUNCATED: HeaderName = HeaderName::from_static("x-sluice-truncated");
 
 /// The JSON body of a request, for routes without an [`Action`] of their own. Heavy fields are there only if they are

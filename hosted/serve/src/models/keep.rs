@@ -48,8 +48,13 @@ impl Models {
     /// Unloads the model called `name`, or the first one, unless requests use it. Does not wait.
     ///
     /// # Errors
-    /// There is no such model.
+    /// The model does not exist, or requests may not load it again.
     pub(crate) fn unload_unused(self: &Arc<Self>, name: Option<&str>) -> Result<(), ApiError> {
+        if !self.autoloads() {
+            let what =
+                "0 is not supported: POST /models/unload unloads a model (--no-models-autoload)";
+            return Err(ApiError::field("keep_alive", what));
+        }
         let adapter = name.and_then(|name| self.adapters.find(name));
         let index = adapter.map_or_else(|| self.asked(name), |adapter| Ok(adapter.model))?;
         let used = self.entries[index].used.load(Ordering::Relaxed);

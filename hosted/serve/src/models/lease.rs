@@ -61,7 +61,9 @@ impl Models {
             Some(entry) => self.acquire(Some(self.name_of(entry.model))).await?,
             None => self.acquire(name).await?,
         };
-        lease.in_use.user.keep_for = choice.keep_for.map(|time| (time, Handle::current()));
+        // What requests may not load they do not unload.
+        let keep_for = choice.keep_for.filter(|_| self.autoloads());
+        lease.in_use.user.keep_for = keep_for.map(|time| (time, Handle::current()));
         let names_model = named.is_some();
         let is_asked = names_model || choice.adapters.is_some();
         let adapters = choice.adapters.as_deref();

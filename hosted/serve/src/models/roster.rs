@@ -20,7 +20,7 @@ impl<T> Roster<T> {
         }
     }
 
-    /// Adds an element, and returns its index; `None` if there is no room. One thread at a time.
+    /// Adds an element, and returns its index; `None` if it is full. One thread at a time.
     pub(super) fn add(&self, value: T) -> Option<usize> {
         let at = self.added.iter().position(|slot| slot.get().is_none())?;
         self.added[at].set(value).ok()?;

@@ -217,7 +217,7 @@ fn size(n_bytes: u64) -> String {
 const GIB: u64 = 1 << 30;
 
 impl PullWatch {
-    /// `None` if the download is about to end because nobody waits for it.
+    /// `None` if the download is about to end because the last request has left.
     fn join(pull: &Arc<Pull>) -> Option<Self> {
         let more = |n: usize| (n > 0).then_some(n + 1);
         let joined = pull

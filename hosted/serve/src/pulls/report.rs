@@ -91,5 +91,5 @@ impl Drop for Report<'_> {
     }
 }
 
-/// How often progress is told.
+/// Interval between reports of progress.
 const EVERY: Duration = Duration::from_millis(100);

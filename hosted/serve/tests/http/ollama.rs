@@ -380,6 +380,19 @@ fn models_are_loaded_and_unloaded_as_requests_ask() {
     assert_eq!(running(), ["tale:latest"]);
     let missing = json!({"model": "gpt", "keep_alive": 0});
     assert_eq!(server.post("/api/chat", &missing).status, 404);
+    // What requests may not load they do not unload.
+    let mut options = options();
+    options.models.autoload = false;
+    let server = Running::start(options);
+    until("not healthy", || server.get("/health").status == 200);
+    let reply = server.post("/api/generate", &unload);
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    assert!(error_of(&reply).starts_with("keep_alive: 0 is not supported"));
+    let reply = server.post("/api/chat", &ask(&json!({"keep_alive": 0})));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    std::thread::park_timeout(core::time::Duration::from_millis(200));
+    let running = server.get("/api/ps").json();
+    assert_eq!(running["models"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn a_pull_ends_with_its_last_client_and_goes_on_with_the_next() {
     let received = || place.hub.ranges().iter().filter(|&&from| from == 0).count();
     assert_eq!(received(), 1, "{:?}", place.hub.ranges());
     drop(second);
-    // Nobody waits for it: no request follows the last one.
+    // The pull ends: it sends no request after the last one.
     let n = || place.hub.ranges().len();
     let mut before = usize::MAX;
     until("the pull goes on", || {

@@ -18,7 +18,7 @@ pub(super) fn read(fields: Fields<'_>, generation: &mut Generation) -> Result<Ve
         check(options)?;
         sampling::read(options, generation)?;
         generation.stop = options.texts("stop")?;
-        // -1 is no limit, -2 as much as the context has room for, which is the same here.
+        // -1 removes the limit, -2 takes as much as the context has room for, which is the same here.
         if let Some(n) = options.int("num_predict", -2..=1 << 30)? {
             generation.max_tokens = usize::try_from(n).ok();
         }
