@@ -7,6 +7,7 @@ mod peer;
 mod reply;
 mod room;
 mod stream;
+mod unread;
 mod weight;
 
 pub(crate) use body::{Asked, Bodies};
@@ -18,4 +19,5 @@ pub use peer::{TrustedProxies, TrustedProxiesError};
 pub(crate) use reply::{LogNote, Request, Response, boxed, reply, text_reply};
 pub(crate) use room::BodyRoom;
 pub(crate) use stream::{Source, Step, Stream, StreamKind};
+pub(crate) use unread::UnreadBody;
 pub(crate) use weight::is_heavy;

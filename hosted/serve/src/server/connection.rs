@@ -6,7 +6,7 @@ use crate::answer::{App, Context, unique};
 use crate::api::ApiError;
 use crate::dialect::{self, Dialect};
 use crate::http::{
-    LogNote, Patient, Peer, Request, Response, allow_sending, boxed, host, text_reply,
+    LogNote, Patient, Peer, Request, Response, UnreadBody, allow_sending, boxed, host, text_reply,
 };
 use crate::keys::ApiKey;
 use crate::page;
@@ -67,6 +67,7 @@ where
 
 /// Checks a request, runs its route, and logs the result.
 async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
+    let (request, unread) = UnreadBody::watch(request);
     let id = request_id(request.headers());
     let arrived = Instant::now();
     let share = peer.share(request.headers(), &app.options().trusted_proxies);
@@ -101,6 +102,7 @@ async fn answer(app: Arc<App>, request: Request, peer: Peer) -> Response {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     allow_origin(&app, origin.as_ref(), response.headers_mut());
+    unread.tell(&mut response);
     let is_probe = OPEN.contains(&&*path) && response.status() == StatusCode::OK;
     if !is_probe {
         let shown: String = path

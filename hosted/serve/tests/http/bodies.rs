@@ -3,7 +3,7 @@
 use crate::client::{Running, options, receive};
 use core::time::Duration;
 use serde_json::json;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::time::Instant;
 
 const SMALL: usize = 64 << 10;
@@ -104,4 +104,34 @@ fn long_texts_and_lists_of_tokens_are_read() {
         .post("/detokenize", &json!({"tokens": tokens}))
         .json();
     assert_eq!(back["content"].as_str().map(str::trim), Some(text.trim()));
+}
+
+/// The connection cannot be used again then: a client that does not know that would lose its next request.
+#[test]
+fn a_reply_to_a_body_that_was_not_read_ends_the_connection() {
+    let server = Running::start(options());
+    for (path, is_read) in [
+        ("/api/push", false),
+        ("/nothing", false),
+        ("/tokenize", true),
+        ("/v1/messages", true),
+    ] {
+        let body = json!({"content": "x".repeat(100)}).to_string();
+        let mut stream = server.connect();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}",
+            body.len()
+        );
+        stream
+            .write_all(format!("{head}\r\n\r\n{body}").as_bytes())
+            .unwrap();
+        let (mut text, mut bytes) = (String::new(), [0; 4096]);
+        while !text.ends_with('}') {
+            let n = stream.read(&mut bytes).unwrap();
+            assert!(n > 0, "{path}: {text}");
+            text += core::str::from_utf8(&bytes[..n]).unwrap();
+        }
+        let ends = text.to_lowercase().contains("\r\nconnection: close");
+        assert_eq!(ends, !is_read, "{path}: {text}");
+    }
 }
