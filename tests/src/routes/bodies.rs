@@ -10,6 +10,7 @@ pub(super) fn body(path: &str) -> Value {
         Some(Kind::Completion) => completion(),
         Some(Kind::Messages) => messages(),
         Some(Kind::Responses) => responses(),
+        Some(Kind::Ollama) => ollama(),
         Some(Kind::Rank) => json!({
             "model": "tale", "query": "the sea", "documents": ["a cat", {"text": "a boat"}], "top_n": 1,
             "return_documents": true, "texts": ["a"],
@@ -28,6 +29,7 @@ enum Kind {
     Completion,
     Messages,
     Responses,
+    Ollama,
     Rank,
     Tokens,
 }
@@ -60,6 +62,7 @@ const KINDS: &[(Kind, &[&str])] = &[
             "/responses/input_tokens",
         ],
     ),
+    (Kind::Ollama, &["/api/chat", "/api/generate"]),
     (
         Kind::Rank,
         &["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"],
@@ -142,6 +145,21 @@ fn responses() -> Value {
         "tool_choice": "auto", "parallel_tool_calls": true, "reasoning": {"effort": "low", "summary": "auto"},
         "text": {"format": {"type": "text"}}, "include": ["reasoning.encrypted_content"], "truncation": "disabled",
         "max_tool_calls": 2, "top_logprobs": 1, "temperature": 0.5, "top_p": 0.9,
+    })
+}
+
+fn ollama() -> Value {
+    json!({
+        "model": "tale", "stream": false, "prompt": "Once", "suffix": "", "system": "Be kind.", "raw": false, "think": false,
+        "messages": [
+            {"role": "user", "content": "How is the weather?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Rome"}}}]},
+            {"role": "tool", "content": "sunny", "tool_name": "weather"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": parameters()}}],
+        "format": "json", "keep_alive": "5m", "logprobs": true, "top_logprobs": 2, "truncate": true, "shift": false,
+        "options": {"num_predict": 3, "temperature": 0.5, "seed": 1, "top_k": 3, "top_p": 0.9, "min_p": 0.0, "stop": ["x"],
+            "repeat_last_n": 8, "repeat_penalty": 1.1, "num_ctx": 128, "num_keep": 2},
     })
 }
 

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 /// A dialect: how it asks for the conversation, and where its reply has the text and the counts.
 struct Row {
     path: &'static str,
-    /// The body, besides `model`, `seed`, `temperature` and `stream`.
-    ask: fn() -> Value,
+    /// The body, besides `model` and `stream`.
+    ask: fn(u64) -> Value,
     /// The text, the tokens of the prompt and those of the answer, of a whole reply.
     whole: fn(&Value) -> (&Value, u64, &Value),
-    /// The text of a chunk of a stream.
+    /// The text of a chunk of a stream: of an event, or of a line.
     delta: fn(&Value) -> Option<&str>,
 }
 
@@ -29,10 +29,17 @@ fn messages() -> Value {
     ])
 }
 
+/// A body with the settings of the sampler.
+fn sampled(mut body: Value, seed: u64) -> Value {
+    body["seed"] = seed.into();
+    body["temperature"] = 0.8.into();
+    body
+}
+
 const ROWS: &[Row] = &[
     Row {
         path: "/v1/chat/completions",
-        ask: || json!({"messages": messages(), "max_tokens": N}),
+        ask: |seed| sampled(json!({"messages": messages(), "max_tokens": N}), seed),
         whole: |reply| {
             let usage = &reply["usage"];
             let text = &reply["choices"][0]["message"]["content"];
@@ -46,10 +53,13 @@ const ROWS: &[Row] = &[
     },
     Row {
         path: "/v1/messages",
-        ask: || {
+        ask: |seed| {
             let mut messages = messages();
             messages.as_array_mut().unwrap().remove(0);
-            json!({"system": SYSTEM, "messages": messages, "max_tokens": N})
+            sampled(
+                json!({"system": SYSTEM, "messages": messages, "max_tokens": N}),
+                seed,
+            )
         },
         whole: |reply| {
             let usage = &reply["usage"];
@@ -65,10 +75,11 @@ const ROWS: &[Row] = &[
     },
     Row {
         path: "/v1/responses",
-        ask: || {
+        ask: |seed| {
             let mut input = messages();
             input.as_array_mut().unwrap().remove(0);
-            json!({"instructions": SYSTEM, "input": input, "max_output_tokens": N})
+            let body = json!({"instructions": SYSTEM, "input": input, "max_output_tokens": N});
+            sampled(body, seed)
         },
         whole: |reply| {
             let usage = &reply["usage"];
@@ -77,17 +88,27 @@ const ROWS: &[Row] = &[
         },
         delta: |chunk| chunk["delta"].as_str(),
     },
+    Row {
+        path: "/api/chat",
+        ask: |seed| json!({"messages": messages(), "options": sampled(json!({"num_predict": N}), seed)}),
+        whole: |reply| {
+            let text = &reply["message"]["content"];
+            (text, n(&reply["prompt_eval_count"]), &reply["eval_count"])
+        },
+        delta: |chunk| chunk["message"]["content"].as_str(),
+    },
     // llama-server's own route has no conversations: this is their prompt.
     Row {
         path: "/completion",
-        ask: || {
+        ask: |seed| {
             let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
             let prompt = turn("system", SYSTEM)
                 + &turn("user", FIRST)
                 + &turn("assistant", ANSWER)
                 + &turn("user", SECOND)
                 + "<|im_start|>assistant\n";
-            json!({"prompt": prompt, "n_predict": N, "stop": ["<|im_end|>"]})
+            let body = json!({"prompt": prompt, "n_predict": N, "stop": ["<|im_end|>"]});
+            sampled(body, seed)
         },
         whole: |reply| {
             (
@@ -106,10 +127,8 @@ fn n(count: &Value) -> u64 {
 
 impl Row {
     fn ask(&self, server: &Running, seed: u64, streams: bool) -> Reply {
-        let mut body = (self.ask)();
+        let mut body = (self.ask)(seed);
         body["model"] = "tale".into();
-        body["seed"] = seed.into();
-        body["temperature"] = 0.8.into();
         body["stream"] = streams.into();
         let reply = server.post(self.path, &body);
         assert_eq!(reply.status, 200, "{}: {}", self.path, reply.body);
@@ -125,7 +144,12 @@ impl Row {
     }
 
     fn streamed(&self, server: &Running, seed: u64) -> String {
-        let chunks = self.ask(server, seed, true).chunks();
+        let reply = self.ask(server, seed, true);
+        let lines = reply.body.lines();
+        let data = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
+        let chunks: Vec<Value> = data
+            .filter_map(|data| serde_json::from_str(data).ok())
+            .collect();
         chunks.iter().filter_map(self.delta).collect()
     }
 }
