@@ -45,24 +45,21 @@ fn is_up(port: &str) -> bool {
 
 #[test]
 fn a_client_gets_a_server_and_its_exit_code_is_passed_on() {
-    let folder = client(
-        "claude",
-        "echo \"$ANTHROPIC_BASE_URL $ANTHROPIC_MODEL [$ANTHROPIC_API_KEY] $@\"; exit 7",
-    );
+    let shown = "$ANTHROPIC_BASE_URL $ANTHROPIC_MODEL [$ANTHROPIC_API_KEY] $ANTHROPIC_AUTH_TOKEN";
+    let folder = client("claude", &format!("echo \"{shown} $@\"; exit 7"));
     let port = port();
-    let run = launched(
-        &folder,
-        &["claude", "-m", MODEL, "--port", &port, "--", "-p", "it's"],
-    );
-    assert_eq!(run.code, Some(7), "{run:?}");
-    let expected = format!("http://127.0.0.1:{port} tale-5.8m-Q4_K_M [] -p it's\n");
-    assert_eq!(run.stdout, expected);
-    assert!(
-        run.stderr
-            .contains("warning: \"tale-5.8m-Q4_K_M\" has a context of 1024 tokens"),
-        "{run:?}"
-    );
-    assert!(!is_up(&port), "its server is still there");
+    for (key, token) in [(&[][..], "none"), (&["--api-key", "own"], "own")] {
+        let mut all = vec!["claude", "-m", MODEL, "--port", &port];
+        all.extend(key);
+        all.extend(["--", "-p", "it's"]);
+        let run = launched(&folder, &all);
+        assert_eq!(run.code, Some(7), "{run:?}");
+        let expected = format!("http://127.0.0.1:{port} tale-5.8m-Q4_K_M [] {token} -p it's\n");
+        assert_eq!(run.stdout, expected);
+        let warning = "warning: \"tale-5.8m-Q4_K_M\" has a context of 1024 tokens";
+        assert!(run.stderr.contains(warning), "{run:?}");
+        assert!(!is_up(&port), "its server is still there");
+    }
 }
 
 #[test]

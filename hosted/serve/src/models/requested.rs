@@ -117,7 +117,11 @@ impl Models {
         loop {
             let released = self.released.notified();
             let left = patience.saturating_sub(begun.elapsed());
-            if entry.is_idle() || left.is_zero() || self.stop.is_set() {
+            if self.stop.is_set() {
+                // The server ends, and has a patience of its own.
+                return;
+            }
+            if entry.is_idle() || left.is_zero() {
                 break;
             }
             let _released = timeout(left.min(LOOK_AGAIN), released).await;

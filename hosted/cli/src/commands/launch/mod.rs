@@ -36,7 +36,7 @@ pub(crate) struct LaunchArgs {
     /// Set the server's port; a free one is taken if another program has it
     #[arg(long, value_name = "N", default_value_t = 8080, value_parser = value_parser!(u16).range(1..))]
     port: u16,
-    /// Set the key of a server that has keys
+    /// Set the server's key
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Set the context size of a server that is started; 0 uses the model's own
@@ -84,17 +84,18 @@ pub(super) fn launch(args: &LaunchArgs) -> anyhow::Result<Ending> {
     };
     let program = program.ok_or_else(missing)?;
     signals::install()?;
+    let key = args.api_key.as_deref();
     let (target, started) = match place(args)? {
         Place::Found(target) => (target, None),
         Place::New { port, flags } => {
             note(format_args!("starting a server on port {port}"));
-            let mut started = Started::new(port, &flags)?;
+            let mut started = Started::new(port, &flags, key)?;
             if !started.wait()? {
                 return Ok(Ending::Interrupted);
             }
-            let all = models(&started.url, None)?.unwrap_or_default();
+            let all = models(&started.url, key)?.unwrap_or_default();
             let model = choose(&all, None).context("the server has no model")?;
-            (args.target(started.url.clone(), model, None), Some(started))
+            (args.target(started.url.clone(), model), Some(started))
         }
     };
     check_context(client, &target);
@@ -104,12 +105,12 @@ pub(super) fn launch(args: &LaunchArgs) -> anyhow::Result<Ending> {
 }
 
 impl LaunchArgs {
-    fn target(&self, url: String, model: &Offered, key: Option<String>) -> Target {
+    fn target(&self, url: String, model: &Offered) -> Target {
         Target {
             url,
             model: model.name.clone(),
             n_ctx: model.n_ctx,
-            key,
+            key: self.api_key.clone(),
         }
     }
 }
@@ -138,7 +139,7 @@ fn place(args: &LaunchArgs) -> anyhow::Result<Place> {
     };
     let asked = args.model.as_deref();
     if let Some(model) = choose(&all, asked) {
-        return Ok(Place::Found(args.target(url, model, args.api_key.clone())));
+        return Ok(Place::Found(args.target(url, model)));
     }
     match (asked, &args.url) {
         (Some(model), None) if model_flags(model).is_ok() => new(args, model),
@@ -201,7 +202,7 @@ fn print(args: &LaunchArgs, program: PathBuf) -> anyhow::Result<Ending> {
                 url: format!("http://127.0.0.1:{port}"),
                 model: stem.map_or(model, |stem| stem.to_string_lossy().into_owned()),
                 n_ctx: Some(u64::from(args.ctx_size)).filter(|&n| n > 0),
-                key: None,
+                key: args.api_key.clone(),
             }
         }
     };

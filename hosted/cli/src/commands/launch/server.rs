@@ -109,11 +109,11 @@ pub(super) struct Started {
 }
 
 impl Started {
-    /// Starts `sluice serve` with these flags. Its lines go to a file.
+    /// Starts `sluice serve` with these flags and this key. Its lines go to a file.
     ///
     /// # Errors
     /// The program or the file cannot be started or written.
-    pub(super) fn new(port: u16, flags: &[OsString]) -> anyhow::Result<Self> {
+    pub(super) fn new(port: u16, flags: &[OsString], key: Option<&str>) -> anyhow::Result<Self> {
         let log = std::env::temp_dir().join(format!("sluice-launch-{}.log", std::process::id()));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
@@ -124,6 +124,11 @@ impl Started {
             .stderr(file)
             // Ctrl-C is for the client.
             .process_group(0);
+        // Not as an argument, which others on this machine can see.
+        match key {
+            Some(key) => command.env("LLAMA_API_KEY", key),
+            None => command.env_remove("LLAMA_API_KEY"),
+        };
         let child = command.spawn().context("the server cannot be started")?;
         let url = format!("http://127.0.0.1:{port}");
         Ok(Self { child, url, log })
