@@ -77,14 +77,14 @@ export class Front {
     const to = { host: '127.0.0.1', port: this.port, path, method: request.method, headers: request.headers };
     const onward = http.request(to, (reply) => {
       response.writeHead(reply.statusCode, reply.headers);
-      const cut = path === '/v1/chat/completions' ? this.cuts.shift() : undefined;
-      let seen = 0;
+      let rest = (path === '/v1/chat/completions' ? this.cuts.shift() : undefined) ?? Infinity;
       reply.on('data', (part) => {
-        seen += part.length;
-        response.write(part);
-        if (seen > cut) setTimeout(() => response.destroy(), 5);
+        if (rest > 0) response.write(part.subarray(0, rest));
+        rest -= part.length;
+        // What was written is sent first.
+        if (rest <= 0) setTimeout(() => response.destroy(), 5);
       });
-      reply.on('end', () => response.end());
+      reply.on('end', () => rest > 0 && response.end());
       reply.on('error', () => response.destroy());
     });
     onward.on('error', () => response.destroy());
@@ -130,6 +130,8 @@ export async function stream(response, chunks, { pause = 0, ids = false, from = 
   for (const [i, chunk] of chunks.entries()) {
     if (i < from) continue;
     if (i >= upTo) {
+      // What was written is sent first.
+      await new Promise((done) => setTimeout(done, 50));
       response.destroy();
       return;
     }
