@@ -1,22 +1,26 @@
-// Takes the pictures of docs/page.md.
+// Takes the pictures of docs/page.md, of the page that its build wrote.
 //
 //   node pictures.mjs MODEL [PROGRAM]
 import { spawn } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
+import { built, Front } from './front.mjs';
 import { launch, status } from './world.mjs';
 
 const [model, program = new URL('../../target/release/sluice', import.meta.url).pathname] = process.argv.slice(2);
 const port = 21760;
-const url = `http://127.0.0.1:${port}/`;
 const folder = new URL('../../docs/images/', import.meta.url).pathname;
 mkdirSync(folder, { recursive: true });
 const server = spawn(program, ['serve', '-m', model, '-c', '4096', '--port', String(port)], { stdio: 'ignore' });
 
+const front = new Front(port);
+front.dist = built();
+await front.listen(port + 1);
+
 /** Asks questions with a seed, and waits for the last answer. */
 async function talk(page, seed, questions) {
-  await page.goto(url);
+  await page.goto(front.url);
   const settings = { settings: { system: '', params: { seed, n_predict: 300 } } };
-  await page.evaluate((value) => localStorage.setItem('sluice.preferences/', JSON.stringify(value)), { ...settings, sidebar: true, theme: 'system' });
+  await page.evaluate((value) => localStorage.setItem(`sluice.preferences${location.pathname}`, JSON.stringify(value)), { ...settings, sidebar: true, theme: 'system' });
   await page.reload();
   for (const question of questions) {
     await page.getByRole('textbox', { name: 'Message', exact: true }).fill(question);
@@ -47,5 +51,6 @@ try {
   await phone.screenshot({ path: `${folder}page-phone.png` });
   await browser.close();
 } finally {
+  front.close();
   server.kill();
 }

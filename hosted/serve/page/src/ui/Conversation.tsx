@@ -53,7 +53,14 @@ export function Conversation(): VNode {
   useLayoutEffect(() => {
     if (follows.current) toEnd();
     measure();
-  }, [path.value, proofs.value]);
+  }, [path.value]);
+  useEffect(() => {
+    // The line below an answer has become longer by the next frame.
+    const frame = requestAnimationFrame(() => {
+      if (follows.current) toEnd();
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [proofs.value]);
   useEffect(() => {
     follows.current = true;
     toEnd();
