@@ -11,6 +11,13 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)²`, without a gate (Nemotron).
     ReluSquared,
+    /// The gate where it exceeds the threshold, else 0: ReGLU with threshold 0, `FATReLU` (arXiv 2402.13516) above.
+    Relu {
+        /// Least gate that is not replaced by 0, exclusive; not negative.
+        threshold: f32,
+    },
+    /// `max(gate, 0) · max(up, 0)`: dReLU (arXiv 2406.05955).
+    Drelu,
     /// `g · sigmoid(alpha · g) · (u + 1)` with `g = min(gate, limit)` and `u` within ± `limit`.
     SwigluClamped {
         /// Factor inside the sigmoid.

@@ -1,6 +1,6 @@
 //! A gated network in f64: down · (act(gate · x) ⊙ (up · x)).
 //!
-//! Sources: SwiGLU (arXiv 2002.05202), Gemma's GeGLU, gpt-oss's clamped gate. Files have gate and up
+//! Sources: SwiGLU and ReGLU (arXiv 2002.05202), Gemma's GeGLU, gpt-oss's clamped gate, FATReLU (2402.13516), dReLU (2406.05955). Files have gate and up
 //! as two matrices, or as one with the rows of gate first.
 
 use super::Unreadable;
@@ -14,6 +14,10 @@ pub(super) enum Activation {
     Gelu,
     /// gpt-oss: gate and up are cut off, the sigmoid is steeper, and up has 1 added.
     Clamped,
+    /// The gate above a threshold, else 0.
+    Relu(f64),
+    /// ReLU of gate and up.
+    Drelu,
 }
 
 impl Activation {
@@ -28,6 +32,9 @@ impl Activation {
                 let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
                 gate * sigmoid(1.702 * gate) * (up + 1.0)
             }
+            Self::Relu(threshold) if gate > threshold => gate * up,
+            Self::Relu(_) => 0.0,
+            Self::Drelu => gate.max(0.0) * up.max(0.0),
         }
     }
 }

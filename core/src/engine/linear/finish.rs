@@ -101,10 +101,17 @@ impl Linear<'_> {
                 Activation::ReluSquared => {
                     let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
                     columns.for_each(|((x, gate), up)| {
-                        // NaN stays what it is.
-                        let positive = if *gate < 0.0 { 0.0 } else { *gate };
+                        let positive = above(*gate, 0.0);
                         *x = positive * positive * *up;
                     });
+                }
+                Activation::Relu { threshold } => {
+                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
+                    columns.for_each(|((x, gate), up)| *x = above(*gate, threshold) * *up);
+                }
+                Activation::Drelu => {
+                    let columns = x.iter_mut().zip(gate.row(i)).zip(up.row(i));
+                    columns.for_each(|((x, gate), up)| *x = above(*gate, 0.0) * above(*up, 0.0));
                 }
                 Activation::SwigluClamped { alpha, limit } => {
                     let (gate, up) = (gate.row(i), up.row(i));
@@ -137,6 +144,11 @@ impl Linear<'_> {
                 .copy_from_slice(unsafe { by.memory.read(columns) });
         }
     }
+}
+
+/// `x` above a threshold, else 0. NaN stays what it is.
+fn above(x: f32, threshold: f32) -> f32 {
+    if x <= threshold { 0.0 } else { x }
 }
 
 /// Prepares gate and up so that `silu(gate) · up` is `g · sigmoid(alpha · g) · (u + 1)` of the clamped ones.

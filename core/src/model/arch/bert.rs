@@ -10,17 +10,15 @@
 use super::draft::Draft;
 use super::{Beside, Family, Keys, Site as S, Tensor, Vector as V, layers};
 use crate::model::activation::Activation;
-use crate::model::error::ModelError;
 
 pub(super) static BERT: Family = Family {
     name: "bert",
     layer: LAYER,
     beside: Beside::TypesAndPositions,
     activation: Activation::GeluErf,
-    keys: &[ACTIVATION, "attention.causal"],
+    keys: &["attention.causal"],
     adjust: |keys, draft| {
         post_norm(keys, draft);
-        read_activation(keys, draft, ACTIVATION)?;
         // No rotation: positions are in the embeddings.
         draft.config.ropes.clear();
         draft.attention.rope = None;
@@ -63,28 +61,4 @@ pub(super) fn post_norm(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) {
 pub(super) fn not_causal(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) {
     let key = keys.name("attention.causal");
     draft.config.is_causal = keys.gguf().bool(key.as_str()).unwrap_or(false);
-}
-
-/// The activation of the network, a key of Sluice's: llama.cpp computes GELU's tanh approximation in every encoder.
-pub(super) const ACTIVATION: &str = "activation";
-
-/// Reads the name of an activation from `key`. Files without it have the family's.
-pub(super) fn read_activation(
-    keys: &Keys<'_, '_>,
-    draft: &mut Draft<'_>,
-    key: &str,
-) -> Result<(), ModelError> {
-    draft.ffn.activation = match keys.text(key)? {
-        None => return Ok(()),
-        Some("gelu" | "geglu") => Activation::GeluErf,
-        Some("gelu_pytorch_tanh") => Activation::Gelu,
-        Some("silu" | "swish" | "swiglu") => Activation::Silu,
-        Some(name) => {
-            return Err(ModelError::NotImplemented {
-                what: "an activation",
-                name: name.into(),
-            });
-        }
-    };
-    Ok(())
 }

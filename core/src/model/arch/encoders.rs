@@ -10,9 +10,10 @@
 //!
 //! Sources: llama.cpp, `src/models/*bert*.cpp`, `src/models/gemma-embedding.cpp`.
 
-use super::bert::{self, ACTIVATION, not_causal, post_norm, read_activation};
+use super::bert::{self, not_causal, post_norm};
 use super::draft::{Draft, Pattern};
 use super::experts::read_experts;
+use super::read::read_activation;
 use super::{Beside, EndNorm, Family, Keys, Site as S, Tensor, Vector as V, gemma, layers};
 use crate::kernels::contract::sqrt;
 use crate::kernels::words;
@@ -48,10 +49,9 @@ pub(super) static NOMIC_BERT_MOE: Family = Family {
     ],
     beside: Beside::Types,
     activation: Activation::GeluErf,
-    keys: &[ACTIVATION, "attention.causal", EVERY],
+    keys: &["attention.causal", EVERY],
     adjust: |keys, draft| {
         post_norm(keys, draft);
-        read_activation(keys, draft, ACTIVATION)?;
         // llama.cpp: experts where the layer's number leaves a remainder of 1.
         let every = keys.size_or(EVERY, 0)?;
         if every != 2 {
@@ -71,10 +71,10 @@ pub(super) static JINA_BERT_V3: Family = Family {
     layer: bert::LAYER,
     beside: Beside::Types,
     activation: Activation::GeluErf,
-    keys: &[ACTIVATION, "attention.causal"],
+    keys: &["attention.causal"],
     adjust: |keys, draft| {
         post_norm(keys, draft);
-        read_activation(keys, draft, ACTIVATION)
+        Ok(())
     },
     ..Family::PLAIN
 };
@@ -96,14 +96,13 @@ pub(super) static JINA_BERT_V2: Family = Family {
     beside: Beside::Types,
     qk_norm: QkNorm::Row,
     activation: Activation::GeluErf,
-    keys: &[ACTIVATION, "attention.causal", "attention.max_alibi_bias"],
+    keys: &["attention.causal", "attention.max_alibi_bias"],
     adjust: jina_bert_v2,
     ..Family::PLAIN
 };
 
 fn jina_bert_v2(keys: &Keys<'_, '_>, draft: &mut Draft<'_>) -> Result<(), ModelError> {
     post_norm(keys, draft);
-    read_activation(keys, draft, ACTIVATION)?;
     let gguf = keys.gguf();
     let has = |name: &str| gguf.tensor(name).is_some();
     draft.has_second_norm = has("blk.0.attn_norm_2.weight");
@@ -141,7 +140,7 @@ pub(super) static MODERN_BERT: Family = Family {
     embedding_norm: Some(EndNorm::Layer("token_embd_norm")),
     activation: Activation::GeluErf,
     keys: words!(
-        "activation attention.causal attention.sliding_window attention.sliding_window_pattern \
+        "attention.causal attention.sliding_window attention.sliding_window_pattern \
          classifier.pooling_type hidden_activation rope.freq_base_swa"
     ),
     adjust: modern_bert,
@@ -159,8 +158,10 @@ fn modern_bert<'a>(keys: &Keys<'_, 'a>, draft: &mut Draft<'a>) -> Result<(), Mod
         draft.window_rope = gemma::window_rope(keys, draft, false)?;
     }
     // llama.cpp's key, which has no name for the tanh approximation.
-    read_activation(keys, draft, "hidden_activation")?;
-    read_activation(keys, draft, ACTIVATION)
+    match keys.text("activation")? {
+        None => read_activation(keys, draft, "hidden_activation"),
+        Some(_) => Ok(()),
+    }
 }
 
 pub(super) static GEMMA_EMBEDDING: Family = Family {

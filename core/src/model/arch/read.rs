@@ -7,6 +7,7 @@ use crate::gguf::{Gguf, optional};
 use crate::kernels::WeightType;
 use crate::kernels::activation::ActivationKinds;
 use crate::kernels::contract::sqrt;
+use crate::model::activation::Activation;
 use crate::model::config::{Fusion, LAYERS_MAX, LayerActivations, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::rope::{RopeConfig, RopeScaling, RopeScalingKind, Yarn};
@@ -52,6 +53,7 @@ impl<'a> Draft<'a> {
         };
         let family = architecture.family();
         let mut draft = Self::read(architecture, &keys)?;
+        read_activation(&keys, &mut draft, "activation")?;
         refuse_more_blocks(&keys, draft.n_block)?;
         (family.adjust)(&keys, &mut draft)?;
         refuse_unread(&keys, family.keys)?;
@@ -131,6 +133,38 @@ impl<'a> Draft<'a> {
             is_mixer_or_channel: false,
         })
     }
+}
+
+/// Reads the name of an activation from `key`; files without it have the family's. Sluice's own keys are `activation` and
+/// `activation_threshold`: llama.cpp has one activation for each architecture.
+pub(super) fn read_activation(
+    keys: &Keys<'_, '_>,
+    draft: &mut Draft<'_>,
+    key: &str,
+) -> Result<(), ModelError> {
+    let threshold = keys.f32_or("activation_threshold", 0.0)?;
+    let name = keys.text(key)?;
+    if !(threshold == 0.0 || threshold > 0.0 && threshold.is_finite() && name == Some("fatrelu")) {
+        let range = "0, or a positive number with the activation fatrelu";
+        return Err(keys.refuse("activation_threshold", f64::from(threshold), range));
+    }
+    let Some(name) = name else {
+        return Ok(());
+    };
+    draft.ffn.activation = match name {
+        "gelu" | "geglu" => Activation::GeluErf,
+        "gelu_pytorch_tanh" => Activation::Gelu,
+        "silu" | "swish" | "swiglu" => Activation::Silu,
+        "relu" | "fatrelu" => Activation::Relu { threshold },
+        "drelu" => Activation::Drelu,
+        _ => {
+            return Err(ModelError::NotImplemented {
+                what: "an activation",
+                name: name.into(),
+            });
+        }
+    };
+    Ok(())
 }
 
 /// Everything outside of the layers.

@@ -76,7 +76,7 @@ impl Neutral {
 
 /// Read for every family: `read.rs`, and poolings.
 const READ: &[&str] = words!(
-    "attention.head_count attention.head_count_kv attention.key_length \
+    "activation activation_threshold attention.head_count attention.head_count_kv attention.key_length \
      attention.layer_norm_epsilon attention.layer_norm_rms_epsilon attention.value_length \
      block_count classifier.output_labels context_length embedding_length expert_count \
      expert_used_count feed_forward_length nextn_predict_layers pooling_type rope.dimension_count \

@@ -5,7 +5,7 @@ use super::attention::{
 };
 use super::context::narrow;
 use super::description::Description;
-use super::keys::{EPSILON, Key, Or};
+use super::keys::{EPSILON, Key, Or, Said};
 use super::rope::{RopeTraits, ScalingKind};
 use super::rows::{
     EXPERTS, MIXTRAL_EXPERTS, NORMS, Need, ROUTER, SWIGLU, always, block, n_embd, n_expert, n_ff,
@@ -28,6 +28,17 @@ pub(super) const LLAMA: Traits = Traits {
 
 pub(super) const MISTRAL: Traits = Traits {
     keys: &[EPSILON, Key::By(windows::in_all)],
+    ..LLAMA
+};
+
+/// Bamboo, and TurboSparse's Mistral: their own code applies ReLU to gate and up.
+pub(super) const BAMBOO: Traits = Traits {
+    keys: &[
+        EPSILON,
+        Key::By(windows::in_all),
+        Key::Always("activation", Said::Text("drelu")),
+    ],
+    activations: &["relu"],
     ..LLAMA
 };
 

@@ -12,7 +12,7 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::{NEXTN, QWEN_EXPERT_KEYS, QWEN_GATE, QWEN_SHARED};
-use super::traits::{Traits, means};
+use super::traits::{self, Traits, means};
 use super::wanted::{Change, Map, Slice};
 use crate::HfError;
 use crate::config::Config;
@@ -208,6 +208,7 @@ const QWEN: Traits = Traits {
     norms_add_one: true,
     head_dim: HeadDim::Of(256),
     nextn: Nextn::Mtp,
+    activations: traits::SILU,
     ..Traits::TABLES
 };
 

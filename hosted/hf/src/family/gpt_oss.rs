@@ -6,7 +6,7 @@ use super::rope::RopeTraits;
 use super::rows::{Need, bare, block, n_embd, n_expert, n_ff, n_head, n_kv, n_q, row};
 use super::shape::{ExpertSizes, HeadDim};
 use super::tensors::{self, Model};
-use super::traits::{Traits, means};
+use super::traits::{self, Traits, means};
 use super::wanted::{Change, Slice, Wanted, one};
 use crate::HfError;
 use crate::unread::Neutral;
@@ -41,6 +41,7 @@ pub(super) const GPT_OSS: Traits = Traits {
         means("swiglu_alpha", Neutral::Number(1.702)),
         means("swiglu_limit", Neutral::Number(7.0)),
     ],
+    activations: traits::SILU,
     ..Traits::TABLES
 };
 

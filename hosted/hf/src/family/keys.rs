@@ -92,6 +92,7 @@ impl Description<'_> {
     pub fn write(&mut self) -> Result<(), HfError> {
         let traits = self.family.traits;
         (traits.write)(self)?;
+        write_relu(self)?;
         traits.keys.iter().try_for_each(|key| key.write(self))
     }
 }
@@ -169,6 +170,28 @@ pub(super) fn write(out: &mut Description<'_>) -> Result<(), HfError> {
     }
     Ok(())
 }
+
+/// Writes an activation with zeros, which the architecture's name does not say.
+fn write_relu(out: &mut Description<'_>) -> Result<(), HfError> {
+    let config = out.config;
+    let name = config.find(HIDDEN_ACT).and_then(Value::as_str);
+    let Some(name @ ("relu" | "fatrelu")) = name else {
+        return Ok(());
+    };
+    out.set("activation", name);
+    if name == "fatrelu" {
+        // ProSparse's key.
+        let threshold = config.maybe_number(&["hidden_act_param"])?.unwrap_or(0.0);
+        if threshold < 0.0 {
+            return Err(config.error(&["hidden_act_param"], "is negative"));
+        }
+        out.set("activation_threshold", narrow(threshold));
+    }
+    Ok(())
+}
+
+/// The activation of feed-forward networks, and its older name.
+pub(super) const HIDDEN_ACT: &[&str] = &["hidden_act", "hidden_activation"];
 
 const RMS_NORM: &[&str] = &["rms_norm_eps", "norm_eps"];
 const LAYER_NORM: &[&str] = &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"];

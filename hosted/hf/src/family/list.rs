@@ -25,6 +25,7 @@ macro_rules! families {
 pub(super) static FAMILIES: &[Family] = families! {
     "LlamaForCausalLM", "llama" => "llama", Table, decoder::LLAMA;
     "MistralForCausalLM", "mistral" => "llama", Table, decoder::MISTRAL;
+    "BambooForCausalLM", "bamboo" => "llama", Table, decoder::BAMBOO;
     "MixtralForCausalLM", "mixtral" => "llama", Table, decoder::MIXTRAL;
     "Qwen2ForCausalLM", "qwen2" => "qwen2", Table, decoder::QWEN2;
     "Qwen3ForCausalLM", "qwen3" => "qwen3", Qwen3, decoder::QWEN3;

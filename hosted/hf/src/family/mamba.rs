@@ -16,7 +16,7 @@ use super::rows::{
 };
 use super::shape::{ExpertSizes, HeadDim, Nextn};
 use super::sparse::NEXTN;
-use super::traits::{Means, NotSpelled, Traits, means};
+use super::traits::{self, Means, NotSpelled, Traits, means};
 use super::wanted::{Change, Map};
 use super::{Object, Shape};
 use crate::HfError;
@@ -156,6 +156,7 @@ pub(super) const GRANITE_HYBRID: Traits = Traits {
         means("mamba_proj_bias", Neutral::Off),
         means("normalization_function", Neutral::Text(&["rmsnorm"])),
     ],
+    activations: traits::SILU,
     ..Traits::LLAMA_TABLES
 };
 

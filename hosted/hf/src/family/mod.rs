@@ -276,7 +276,7 @@ impl Family {
         // The key, or its older name.
         let keys: &[&str] = match self.kind {
             Kind::Gemma2 | Kind::Gemma3 => &["hidden_activation"],
-            _ => &["hidden_act", "hidden_activation"],
+            _ => keys::HIDDEN_ACT,
         };
         let known = self.traits.activations;
         let Some(value) = config.find(keys) else {

@@ -96,7 +96,7 @@ impl Traits {
         respell: |_| Ok(()),
         defaults: "{}",
         means: &[],
-        activations: &["silu", "swish"],
+        activations: &["silu", "swish", "relu", "fatrelu"],
     };
 
     /// [`Traits::TABLES`] for a text model that llama.cpp converts with its Llama class.
@@ -106,6 +106,9 @@ impl Traits {
         ..Self::TABLES
     };
 }
+
+/// The activations of families that take SiLU whatever config.json says, or also outside of feed-forward networks.
+pub(super) const SILU: &[&str] = &["silu", "swish"];
 
 /// A setting of transformers 5 that published files have no spelling for.
 pub(super) struct NotSpelled {

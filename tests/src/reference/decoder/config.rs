@@ -3,6 +3,7 @@
 use super::super::Unreadable;
 use super::super::experts::{ExpertConfig, Score};
 use super::super::file::{File, Value};
+use super::super::network::Activation;
 use super::families::{Family, Gating, Rotated, Router, Scales, Shared};
 use super::keys::Keys;
 use super::rope::Rope;
@@ -18,6 +19,7 @@ pub(super) struct Config {
     /// Number of KV heads of every layer; 0 if the layer is a convolution.
     pub(super) n_head_kv: Vec<usize>,
     pub(super) n_ff: usize,
+    pub(super) activation: Activation,
     /// Elements of a query or key head.
     pub(super) head_len: usize,
     /// Elements of a value head.
@@ -89,9 +91,11 @@ impl Config {
             true => keys.number_or("attention.temperature_scale", 0.0)?,
             false => 0.0,
         };
-        let experts = experts(keys, family, n_embd)?;
+        let activation = activation(keys, family)?;
+        let experts = experts(keys, family, activation, n_embd)?;
         Ok(Self {
             family,
+            activation,
             n_layer,
             n_nextn,
             n_embd,
@@ -251,9 +255,21 @@ fn mixtures(keys: &Keys<'_>, n_layer: usize) -> Result<Vec<bool>, Unreadable> {
     Ok((0..n_layer).map(is_mixture).collect())
 }
 
+/// The family's, or the one that the file names.
+fn activation(keys: &Keys<'_>, family: &Family) -> Result<Activation, Unreadable> {
+    let threshold = keys.number_or("activation_threshold", 0.0)?;
+    Ok(match keys.text_or("activation", "")? {
+        "relu" | "fatrelu" => Activation::Relu(threshold),
+        "drelu" => Activation::Drelu,
+        "" => family.activation,
+        other => return Err(Unreadable::new(format!("activation {other}"))),
+    })
+}
+
 fn experts(
     keys: &Keys<'_>,
     family: &Family,
+    activation: Activation,
     n_embd: usize,
 ) -> Result<Option<ExpertConfig>, Unreadable> {
     let n_expert = keys.length_or("expert_count", 0)?;
@@ -281,7 +297,7 @@ fn experts(
             false => 1.0,
         },
         has_selection: router.has_selection,
-        activation: family.activation,
+        activation,
         n_ff_shared: match router.shared {
             Shared::None => 0,
             Shared::Length => keys.length_or(SHARED, 0)?,

@@ -51,7 +51,7 @@ impl Layer {
         let channel = match config.experts(index) {
             Some(experts) => Channel::Experts(Box::new(Experts::load(source, experts, index)?)),
             None => {
-                let (shape, activation) = ([n_embd, n_ff], family.activation);
+                let (shape, activation) = ([n_embd, n_ff], config.activation);
                 Channel::Dense(Network::load(
                     source,
                     index,

@@ -1,0 +1,111 @@
+//! Activations with zeros, which files name by a key: logits against an f64 evaluation of the same file.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use sluice_core::engine::EngineLimits;
+use sluice_core::gguf::Gguf;
+use sluice_core::kernels::{GgmlType, KvType};
+use sluice_core::model::{Activation, Channel, ModelConfig};
+use sluice_tests::build::{File, Shape};
+use sluice_tests::drive::Bench;
+use sluice_tests::goldens::distance;
+use sluice_tests::reference::Model as Reference;
+use sluice_tests::run;
+
+const DENSE: Shape = Shape {
+    ty: GgmlType::F32,
+    ..Shape::SMALL
+};
+const MIXTURE: Shape = Shape {
+    n_expert: 4,
+    n_expert_used: 2,
+    ..DENSE
+};
+
+fn logits(file: &File) -> Vec<Vec<f32>> {
+    let ids: Vec<u32> = (0..24u32).map(|i| (7 * i * i + 11 * i + 5) % 300).collect();
+    let limits = EngineLimits {
+        n_outputs: 32,
+        type_k: KvType::F32,
+        type_v: KvType::F32,
+        ..EngineLimits::single(32, 2)
+    };
+    let own = Bench::of(file).with(&limits, |engine| run::logits(engine, &ids, 7).unwrap());
+    let exact = Reference::parse(&file.bytes()).unwrap().logits(&ids);
+    let distance = distance(&own, &exact);
+    assert!(distance.rms_relative < 1e-5, "{distance:?}");
+    own
+}
+
+#[test]
+fn a_file_that_names_relu_is_not_run_with_silu() {
+    for shape in [
+        DENSE,
+        Shape {
+            arch: "qwen3",
+            ..DENSE
+        },
+        MIXTURE,
+    ] {
+        let named = |name: &str, threshold: Option<f32>| {
+            let mut file = shape.file();
+            file.set(&format!("{}.activation", shape.arch), name);
+            if let Some(threshold) = threshold {
+                file.set(&format!("{}.activation_threshold", shape.arch), threshold);
+            }
+            logits(&file)
+        };
+        let silu = logits(&shape.file());
+        let all = [
+            named("relu", None),
+            named("fatrelu", Some(0.05)),
+            named("fatrelu", Some(0.5)),
+            named("drelu", None),
+            silu,
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(
+                all[..i].iter().all(|other| other != one),
+                "{}: {i}",
+                shape.arch
+            );
+        }
+        assert_eq!(named("fatrelu", Some(0.0)), all[0]);
+    }
+}
+
+fn read(name: &str, threshold: Option<f32>) -> Result<Activation, String> {
+    let mut file = Shape::TINY.file();
+    file.set("llama.activation", name);
+    if let Some(threshold) = threshold {
+        file.set("llama.activation_threshold", threshold);
+    }
+    let bytes = file.bytes();
+    let gguf = Gguf::parse(&bytes, bytes.len() as u64).unwrap();
+    let config = ModelConfig::from_gguf(&gguf).map_err(|error| error.to_string())?;
+    match config.kind(0).channel {
+        Channel::Ffn(ffn) => Ok(ffn.activation),
+        _ => Err("no network".to_owned()),
+    }
+}
+
+#[test]
+fn thresholds_without_meaning_are_refused_by_name() {
+    let threshold = 0.25;
+    assert_eq!(
+        read("fatrelu", Some(threshold)),
+        Ok(Activation::Relu { threshold })
+    );
+    for (name, threshold) in [
+        ("relu", Some(0.25)),
+        ("silu", Some(0.25)),
+        ("fatrelu", Some(-1.0)),
+        ("fatrelu", Some(f32::NAN)),
+        ("fatrelu", Some(f32::INFINITY)),
+    ] {
+        let error = read(name, threshold).unwrap_err();
+        assert!(error.contains("llama.activation_threshold"), "{error}");
+    }
+    let error = read("mish", None).unwrap_err();
+    assert!(error.contains("mish"), "{error}");
+}
