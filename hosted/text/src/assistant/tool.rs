@@ -11,6 +11,8 @@ pub struct Tool {
     pub description: Option<String>,
     /// The JSON schema of its arguments, an object.
     pub parameters: Value,
+    /// The grammar of its only argument, a text, in Lark's notation.
+    pub input_grammar: Option<String>,
 }
 
 /// Which functions an answer has to call.
@@ -120,6 +122,7 @@ impl Tool {
             name: name.to_owned(),
             description,
             parameters,
+            input_grammar: None,
         })
     }
 

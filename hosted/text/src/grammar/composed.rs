@@ -5,6 +5,7 @@
 //! [`Part`]s until the vocabulary is known.
 
 use super::json_schema::{self, Marked, Shared};
+use super::lark::{self, Writing};
 use super::{GrammarError, Vocabulary, pattern, shorten};
 use core::fmt::Write as _;
 use core::ops::Range;
@@ -36,6 +37,15 @@ pub enum Part {
     },
     /// A text that this regular expression matches.
     Regex(String),
+    /// A text of this grammar in Lark's notation, inside a string of JSON.
+    LarkInJson(String),
+    /// A text of this grammar in Lark's notation that does not contain a mark.
+    LarkUpTo {
+        /// The grammar.
+        source: String,
+        /// The mark.
+        mark: String,
+    },
     /// A JSON value of this schema.
     Json(String),
     /// A string of this schema, written without quotes, and the end that follows it.
@@ -62,6 +72,8 @@ impl Part {
         | Self::Find { mark: text, .. }
         | Self::Rest { mark: text, .. }
         | Self::Regex(text)
+        | Self::LarkInJson(text)
+        | Self::LarkUpTo { source: text, .. }
         | Self::Json(text)
         | Self::Text { schema: text, .. }
         | Self::Check(text)) = self;
@@ -117,6 +129,10 @@ pub(super) fn joined(
                 let regex = llguidance::regex_to_lark(regex, "");
                 write_to(&mut text, format_args!("/{regex}/ "));
             }
+            Part::LarkInJson(source) => text.push_str(&nested(source, Writing::Json)?),
+            Part::LarkUpTo { source, mark } => {
+                text.push_str(&nested(source, Writing::UpTo(mark))?);
+            }
             Part::Json(schema) => {
                 let schema = patterns.rewritten(schema)?;
                 write_to(&mut text, format_args!(" %json {schema} "));
@@ -143,6 +159,10 @@ pub(super) fn joined(
     }
     text.push('\n');
     Ok((TopLevelGrammar::from_lark(text), patterns.into_marked()))
+}
+
+fn nested(source: &str, writing: Writing<'_>) -> Result<String, GrammarError> {
+    lark::nested(source, writing).map_err(GrammarError::Compile)
 }
 
 /// The number of the rule for the text before a mark.

@@ -15,6 +15,7 @@ mod composed;
 pub mod gbnf;
 mod json_schema;
 mod keys;
+mod lark;
 mod pattern;
 mod structural;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod vocabulary;
 
 pub use composed::Part;
 pub(crate) use composed::quoted;
+pub use lark::check_lark;
 pub use pattern::check_regex;
 pub use structural::{Structure, Tag};
 pub use vocabulary::Vocabulary;

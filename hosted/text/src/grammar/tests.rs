@@ -1,6 +1,7 @@
 //! Grammars with the vocabulary of the project's own model: what they accept and refuse, and how
 //! hostile ones fail.
 
+mod lark;
 mod structural;
 
 use super::{Grammar, GrammarError, GrammarSource, Part};

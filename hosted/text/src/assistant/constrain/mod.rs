@@ -262,7 +262,7 @@ impl Dialect {
         let name = &*tool.name;
         let key = Value::from(name);
         let text = |parts: &mut Vec<Part>, text: &str| lark(parts, &(quoted(text) + " "));
-        let arguments = |parts: &mut Vec<Part>| parts.push(Part::Json(parameters::schema(tool)));
+        let arguments = |parts: &mut Vec<Part>| parameters::object(parts, tool);
         match self.format {
             Format::Hermes | Format::Generic => {
                 lark(parts, "\"\\n\"? ");

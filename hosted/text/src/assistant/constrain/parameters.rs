@@ -27,6 +27,18 @@ pub(super) fn schema(tool: &Tool) -> String {
     Value::Object(schema).to_string()
 }
 
+/// All arguments as an object.
+pub(super) fn object(parts: &mut Vec<Part>, tool: &Tool) {
+    let (Some(grammar), [argument]) = (&tool.input_grammar, &*arguments(tool)) else {
+        return parts.push(Part::Json(schema(tool)));
+    };
+    let name = quoted(argument.name);
+    let before = quoted(&format!("{name}:"));
+    lark(parts, &format!("\"{{\" {SPACE}{before} {SPACE}\"\\\"\" "));
+    parts.push(Part::LarkInJson(grammar.clone()));
+    lark(parts, &format!("\"\\\"\" {SPACE}\"}}\" "));
+}
+
 /// An argument that a call may have.
 pub(super) struct Argument<'t> {
     pub(super) name: &'t str,
@@ -119,6 +131,9 @@ pub(super) fn spell(parts: &mut Vec<Part>, text: &str, marks: &TagMarks) {
 pub(super) fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &TagMarks) {
     let mark = marks.value_end.trim();
     let after = &marks.value_end[marks.value_end.trim_end().len()..];
+    if let Some(grammar) = &tool.input_grammar {
+        return grammar_text(parts, grammar, marks);
+    }
     let says_more = |keys: &Map<String, Value>| keys.keys().any(|key| !ANY_TEXT.contains(&&**key));
     if schema.as_object().is_some_and(says_more) {
         parts.push(Part::Text {
@@ -150,6 +165,26 @@ pub(super) fn text(parts: &mut Vec<Part>, schema: &Value, tool: &Tool, marks: &T
     let values = values.iter().filter_map(Value::as_str);
     let values: Vec<String> = values.map(|value| escaped(&marks.wrapped(value))).collect();
     lark(parts, &format!("/({})/ ", values.join("|")));
+    spell(parts, marks.value_end, marks);
+}
+
+/// A text of a grammar, followed by the closing tag.
+fn grammar_text(parts: &mut Vec<Part>, grammar: &str, marks: &TagMarks) {
+    let [open, close] = marks.wrapper;
+    let mark = match close {
+        "" => marks.value_end.trim(),
+        close => close,
+    };
+    if !open.is_empty() {
+        lark(parts, &(quoted(open) + " "));
+    }
+    parts.push(Part::LarkUpTo {
+        source: grammar.to_owned(),
+        mark: mark.to_owned(),
+    });
+    if !close.is_empty() {
+        lark(parts, &(quoted(close) + " "));
+    }
     spell(parts, marks.value_end, marks);
 }
 
@@ -189,6 +224,8 @@ fn is_writable(name: &str) -> bool {
     !name.is_empty() && name.trim() == name && !name.contains(['>', '<', '\n'])
 }
 
+/// Space between the parts of an object.
+const SPACE: &str = "/[ \\n]{1,8}/? ";
 /// Keywords that are allowed for a string that is arbitrary or one of some values.
 const ANY_TEXT: [&str; 12] = words(
     "type enum const format title description default examples deprecated readOnly writeOnly \
