@@ -263,7 +263,7 @@ impl Shared {
                 Event::Start {
                     name: start.name,
                     fingerprint: start.fingerprint,
-                    created: start.created,
+                    created: start.stream.created,
                     seed: start.sampling.config.seed,
                     n_probs: start.sampling.n_probs,
                     prompts: start

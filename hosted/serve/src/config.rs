@@ -51,6 +51,9 @@ pub struct HttpOptions {
     pub stall_timeout: Duration,
     /// Silence after which a keep-alive is sent on a stream; 30 s by default, 0 for never.
     pub ping: Duration,
+    /// How long a stream that broke is kept; 60 s by default. With 0 streams cannot be taken up again, and their events have
+    /// no ids.
+    pub resume: Duration,
     /// Maximum time for answers to finish when the server ends; 30 s by default.
     pub patience: Duration,
     /// Number of requests that are prepared in parallel (templates, tokens, grammars), 1 to 256; 2 by default.
@@ -92,6 +95,7 @@ impl Default for HttpOptions {
             header_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
             ping: Duration::from_secs(30),
+            resume: Duration::from_secs(60),
             patience: Duration::from_secs(30),
             threads: 2,
             trusted_proxies: TrustedProxies::default(),

@@ -6,10 +6,12 @@ mod choose;
 mod guard;
 mod plain;
 mod stop;
+mod unfinished;
 
 pub use choose::{ChoiceContext, ChoiceError, Choose, TokenReport};
 pub use plain::PlainSampler;
 pub use stop::StopStrings;
+pub use unfinished::UnfinishedText;
 
 use crate::adapter::AdapterBlend;
 use crate::identity::Identity;

@@ -1,8 +1,11 @@
 //! The state that all requests share.
 
+use super::streams::KeptStreams;
 use crate::Log;
 use crate::adapters::Entry;
-use crate::api::{AdapterChoice, ApiError, ChatRequest, Defaults, Generation, ModelChoice};
+use crate::api::{
+    AdapterChoice, ApiError, ChatRequest, Defaults, EventId, Generation, ModelChoice,
+};
 use crate::chat::billing::BillingLine;
 use crate::config::{HttpOptions, ServerConfig};
 use crate::engine::{CacheDomain, Share};
@@ -38,6 +41,7 @@ pub(crate) struct App {
     stopping: watch::Sender<bool>,
     billing: BillingLine,
     pulls: Arc<Pulls>,
+    streams: Arc<KeptStreams>,
     log: Log,
     started: u64,
     wrap: Option<WrapSampler>,
@@ -56,12 +60,23 @@ pub(crate) struct Context {
     pub(crate) lane: Lane,
     /// The memory of its body, held by all work on it, which goes on when the client has left.
     pub(crate) room: Option<Arc<BodyRoom>>,
+    /// Hash of its body.
+    pub(crate) body: u32,
+    /// How its stream can be taken up again; `None` for answers that are not streamed, or streams without ids.
+    pub(crate) stream: Option<Resumable>,
     /// What it may do and use.
     pub(crate) key: Arc<ApiKey>,
     /// Replaces its samplers.
     pub(crate) wrap: Option<WrapSampler>,
     /// Whether it loads the model that it names; `None` for the server's default.
     pub(crate) autoload: Option<bool>,
+}
+
+/// A stream whose events have ids.
+#[derive(Clone, Debug)]
+pub(crate) struct Resumable {
+    /// The last event that the client has, if it takes up a stream.
+    pub(crate) after: Option<Arc<EventId>>,
 }
 
 impl App {
@@ -76,6 +91,7 @@ impl App {
             stopping: watch::Sender::new(false),
             billing: BillingLine::new(http.keep_billing_line),
             pulls: Arc::new(Pulls::new(http.pull.clone(), options.log.clone())),
+            streams: Arc::new(KeptStreams::new(http.resume)),
             log: options.log.clone(),
             started: unix_time(),
             wrap: None,
@@ -135,6 +151,11 @@ impl App {
         &self.pulls
     }
 
+    /// Streams that can be taken up again.
+    pub(crate) const fn streams(&self) -> &Arc<KeptStreams> {
+        &self.streams
+    }
+
     pub(crate) const fn log(&self) -> &Log {
         &self.log
     }
@@ -158,6 +179,9 @@ impl Context {
             lane: Lane::default(),
             room: None,
             autoload: None,
+            body: 0,
+            stream: None,
+            wrap: None,
         }
     }
 
@@ -221,6 +245,7 @@ impl Context {
         let app = &self.app;
         let posted = app.bodies.json(request, &app.work, read).await?;
         self.lane = posted.lane;
+        self.body = posted.hash;
         self.room = Some(Arc::new(posted.room));
         Ok(posted.value)
     }

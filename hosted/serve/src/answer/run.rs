@@ -2,7 +2,9 @@
 
 use super::app::Context;
 use super::clock::Clock;
+use super::kept::KeptText;
 use super::sampler::Terms;
+use super::streams::{KeptPart, StreamPlace};
 use crate::Log;
 use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
@@ -27,6 +29,14 @@ pub(super) struct ReadyPrompt {
     pub(super) parsers: Vec<Answer>,
 }
 
+/// What is kept of a stream for a request that takes it up again.
+pub(super) struct Keep {
+    pub(super) text: Arc<KeptText>,
+    pub(super) place: StreamPlace,
+    /// What another request computed of it.
+    pub(super) part: KeptPart,
+}
+
 /// Tokens of a prompt, with a score for all but the first.
 pub(super) struct ScoredPrompt {
     pub(super) tokens: Vec<u32>,
@@ -47,10 +57,13 @@ pub(crate) struct TextAnswer {
     n_ended: usize,
     is_over: bool,
     times_pieces: bool,
+    /// What was used for it by requests before this one.
+    spent: Timings,
     arrived: Instant,
     request: Arc<str>,
     log: Log,
     _use: ModelUse,
+    _place: Option<StreamPlace>,
 }
 
 struct Running {
@@ -59,6 +72,7 @@ struct Running {
     held: vec::IntoIter<Event>,
     n_prompt: usize,
     slot: u32,
+    is_started: bool,
     texts: Vec<Text>,
 }
 
@@ -76,7 +90,13 @@ impl TextAnswer {
         prompts: Vec<ReadyPrompt>,
         context: &Context,
         admitted: Option<Arc<Admitted>>,
+        keep: Option<Keep>,
     ) -> Result<Self, ApiError> {
+        let mut keep = keep;
+        let record = keep
+            .as_mut()
+            .map(|keep| core::mem::take(&mut keep.part.record));
+        let record = record.unwrap_or_default();
         let mut jobs = Vec::with_capacity(prompts.len());
         let mut total = Total::default();
         for mut prompt in prompts {
@@ -86,19 +106,31 @@ impl TextAnswer {
             total.usage.n_prompt += n_prompt;
             let mut parsers = core::mem::take(&mut prompt.parsers).into_iter();
             let engine = context.app.models().engine();
-            let job = job(&in_use, terms, prompt, context, sender);
+            let mut job = job(&in_use, terms, prompt, context, sender);
+            if let Some(keep) = &mut keep {
+                let unfinished = keep.part.unfinished.take();
+                if let Some(text) = &unfinished {
+                    job.prompt = text.tokens().to_vec();
+                    job.tells_progress = false;
+                }
+                job.keeper = Some(keep.text.keeper(unfinished));
+            }
             let meter = admitted.clone().map(|admitted| admitted as _);
-            engine.submit(Job { meter, ..job })?;
-            in_use.metrics().asked(n, terms.generation.max_tokens);
+            let is_over = record.is_ended();
+            if !is_over {
+                engine.submit(Job { meter, ..job })?;
+                in_use.metrics().asked(n, terms.generation.max_tokens);
+            }
             let text = |_| Text {
                 clock: Clock::new(context.arrived, n_prompt),
                 parser: parsers.next(),
             };
             jobs.push(Running {
                 events: Some(receiver),
-                held: Vec::new().into_iter(),
+                held: record.events().into_iter(),
                 n_prompt,
                 slot: 0,
+                is_started: false,
                 texts: (0..n).map(text).collect(),
             });
         }
@@ -112,10 +144,12 @@ impl TextAnswer {
             n_ended: 0,
             is_over: false,
             times_pieces: terms.generation.times_pieces,
+            spent: *record.spent(),
             arrived: context.arrived,
             request: context.request.clone(),
             log: context.app.log().clone(),
             _use: in_use,
+            _place: keep.map(|keep| keep.place),
         })
     }
 
@@ -206,8 +240,10 @@ impl TextAnswer {
         let running = &mut self.jobs[job];
         Ok(Some(match event {
             Event::Started { cached, slot } => {
-                running.start(cached, slot);
-                self.total.usage.n_cached += cached;
+                // A text that goes on starts again.
+                if running.start(cached, slot) {
+                    self.total.usage.n_cached += cached;
+                }
                 return Ok(None);
             }
             Event::Moved { slot } => {
@@ -263,6 +299,7 @@ impl TextAnswer {
                 why,
                 timings,
             } => {
+                let timings = self.spent.plus(&timings);
                 let end = running.end(choice, why, timings)?;
                 self.n_ended += 1;
                 self.total.timings = timings;
@@ -314,11 +351,16 @@ impl fmt::Debug for TextAnswer {
 }
 
 impl Running {
-    fn start(&mut self, cached: usize, slot: u32) {
+    /// Returns whether it is the first time.
+    fn start(&mut self, cached: usize, slot: u32) -> bool {
         self.slot = slot;
+        if core::mem::replace(&mut self.is_started, true) {
+            return false;
+        }
         for text in &mut self.texts {
             text.clock.start(cached);
         }
+        true
     }
 
     fn end(&mut self, choice: usize, why: Why, timings: Timings) -> Result<End, ApiError> {
@@ -393,6 +435,7 @@ fn job(
         slot: generation.slot,
         adapter: in_use.blend().cloned().zip(in_use.adapter_name().cloned()),
         gathers: !generation.streams,
+        keeper: None,
         events,
     }
 }

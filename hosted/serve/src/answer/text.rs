@@ -1,11 +1,13 @@
 //! Turns requests for text into jobs of the engine.
 
-use super::app::{App, Context, unix_time};
+use super::app::{App, Context, Resumable, unix_time};
+use super::kept::KeptText;
 use super::prompts::{text_of, tokens_of};
-use super::run::{ReadyPrompt, ScoredPrompt, TextAnswer};
+use super::run::{Keep, ReadyPrompt, ScoredPrompt, TextAnswer};
 use super::sampler::{self, Terms, check_length};
 use crate::api::{
-    ApiError, ChatPrompt, ChatRequest, CompletionRequest, ErrorKind, Generation, PromptInfo, Start,
+    ApiError, ChatPrompt, ChatRequest, CompletionRequest, ErrorKind, EventId, Generation,
+    LAST_EVENT_ID, PromptInfo, Start, StreamId,
 };
 use crate::chat::answer::{Answers, Constraint};
 use crate::chat::conversation::Conversation;
@@ -13,9 +15,11 @@ use crate::engine::ScoreJob;
 use crate::keys::{Admitted, Demand};
 use crate::models::{Lease, Loaded, ModelUse};
 use core::time::Duration;
+use sha2::{Digest as _, Sha256};
 use sluice::model::ModelSource;
 use sluice::sequence::Choose;
 use sluice_text::chat::Prompt;
+use sluice_text::sampling::SamplingSettings;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -32,7 +36,7 @@ pub(crate) async fn chat(context: &Context, request: ChatRequest) -> Result<Text
     let mut prepared = context.work(work).await??;
     prepared.start.load_time = load_time;
     let admitted = context.key.admit(prepared.demand(false))?;
-    prepared.submit(context, admitted)
+    prepared.submit(context, admitted).await
 }
 
 /// Starts continuing texts.
@@ -57,7 +61,7 @@ pub(crate) async fn complete(context: &Context, request: CompletionRequest) -> R
         }
         None => Vec::new(),
     };
-    let mut answer = prepared.submit(context, admitted)?;
+    let mut answer = prepared.submit(context, admitted).await?;
     answer.add_scores(&scores);
     Ok(answer)
 }
@@ -171,7 +175,7 @@ fn prepare_chat(lease: Lease, mut request: ChatRequest, context: &Context) -> Re
         n_tokens,
     };
     let ready = vec![prompt_of_chat];
-    let mut prepared = Prepared::new(context, lease, terms, ready, vec![info]);
+    let mut prepared = Prepared::new(context, lease, terms, ready, vec![info])?;
     prepared.start.n_left_out = n_messages - conversation.messages.len();
     Ok(prepared)
 }
@@ -204,7 +208,7 @@ fn prepare_completion(
         let none = Constraint::default();
         ready.push(ready_prompt(context, &lease, &terms, &none, tokens)?);
     }
-    Ok(Prepared::new(context, lease, terms, ready, prompts))
+    Prepared::new(context, lease, terms, ready, prompts)
 }
 
 /// A prompt with a sampler for each of its texts.
@@ -240,13 +244,20 @@ impl Prepared {
         terms: Terms,
         ready: Vec<ReadyPrompt>,
         prompts: Vec<PromptInfo>,
-    ) -> Self {
+    ) -> Result<Self> {
+        let stream = context.stream.as_ref();
+        let settings = stream.map_or(0, |_| settings_hash(&terms, &ready));
+        let after = stream.and_then(|stream| stream.after.as_deref());
+        if let Some(after) = after {
+            check_same(after, lease.fingerprint(), settings)?;
+        }
         let generation = &terms.generation;
         let start = Start {
             model: ModelSource::clone(lease.model()),
             name: lease.name().to_owned(),
             fingerprint: lease.fingerprint().to_owned(),
-            created: unix_time(),
+            stream: after.map_or_else(|| StreamId::new(unix_time()), |after| after.stream),
+            settings,
             sampling: generation.sampling.clone(),
             max_tokens: generation.max_tokens,
             stop: generation.stop.clone(),
@@ -257,12 +268,12 @@ impl Prepared {
             load_time: Duration::ZERO,
             n_left_out: 0,
         };
-        Self {
+        Ok(Self {
             in_use: lease.into_use(),
             start,
             terms,
             ready,
-        }
+        })
     }
 
     /// What a key uses for it, with the tokens that are scored before.
@@ -277,15 +288,96 @@ impl Prepared {
     }
 
     /// Submits the prompts to the engine. If one is refused, all are.
-    fn submit(self, context: &Context, admitted: Option<Arc<Admitted>>) -> Result<TextAnswer> {
+    async fn submit(
+        self,
+        context: &Context,
+        admitted: Option<Arc<Admitted>>,
+    ) -> Result<TextAnswer> {
+        let is_one = matches!(&*self.ready, [prompt] if prompt.samplers.len() == 1);
+        let keep = match &context.stream {
+            Some(stream) if is_one => Some(keep(context, stream, self.start.stream).await),
+            Some(Resumable { after: Some(_) }) => {
+                context.app.streams().count_repeated();
+                None
+            }
+            _ => None,
+        };
         let Self {
             in_use,
             start,
             terms,
             ready,
         } = self;
-        TextAnswer::submit(in_use, start, &terms, ready, context, admitted)
+        TextAnswer::submit(in_use, start, &terms, ready, context, admitted, keep)
     }
+}
+
+/// Keeps the text of a stream from now on, after what is known of it.
+async fn keep(context: &Context, stream: &Resumable, id: StreamId) -> Keep {
+    let (streams, key) = (context.app.streams(), context.key.name());
+    let part = match &stream.after {
+        Some(_) => streams.take(id, key).await,
+        None => None,
+    };
+    if stream.after.is_some() {
+        let how = if part.is_some() {
+            "goes on with"
+        } else {
+            "computes again"
+        };
+        (context.app.log())(&format!("{} {how} stream {id}", context.request));
+    }
+    let part = part.unwrap_or_default();
+    let text = KeptText::new(part.record.clone());
+    let place = streams.enter(id, key, &text);
+    Keep { text, place, part }
+}
+
+/// Refuses to take up a stream of which other tokens would come now.
+fn check_same(after: &EventId, fingerprint: &str, settings: u32) -> Result<()> {
+    let what = if after.fingerprint != fingerprint {
+        "the model or its adapters are not those of the stream, so the rest of its text cannot be computed; send the request \
+         without Last-Event-ID"
+    } else if after.settings != settings {
+        "the server's settings are not those of the stream, so the rest of its text cannot be computed; send the request \
+         without Last-Event-ID"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::conflict(LAST_EVENT_ID, what))
+}
+
+/// A hash of what the server's defaults and templates make of a request's body.
+fn settings_hash(terms: &Terms, ready: &[ReadyPrompt]) -> u32 {
+    let Generation {
+        max_tokens,
+        sampling,
+        stop,
+        shows_special,
+        ..
+    } = &terms.generation;
+    let mut hash = Sha256::new();
+    // Biases come from the body, and may be as many as the vocabulary.
+    let plain = SamplingSettings {
+        biases: Vec::new(),
+        ..sampling.clone()
+    };
+    let shown = format!(
+        "{max_tokens:?} {plain:?} {stop:?} {shows_special} {:?}",
+        terms.shift
+    );
+    hash.update(shown);
+    for prompt in ready {
+        hash.update(prompt.tokens.len().to_le_bytes());
+        prompt
+            .tokens
+            .iter()
+            .for_each(|token| hash.update(token.to_le_bytes()));
+    }
+    let digest = hash.finalize();
+    digest[..4]
+        .iter()
+        .fold(0, |hash, &byte| hash << 8 | u32::from(byte))
 }
 
 /// Scores all prompts, before any is answered.

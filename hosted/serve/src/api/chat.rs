@@ -18,6 +18,8 @@ pub struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Functions that the answer may call, as OpenAI's `tools`: JSON, because templates print it.
     pub tools: Vec<Value>,
+    /// Grammars of the texts that some of them take.
+    pub input_grammars: Vec<InputGrammar>,
     /// Which of them the answer calls.
     pub tool_choice: ToolChoice,
     /// Whether the answer may contain several calls; true by default.
@@ -38,6 +40,15 @@ pub struct ChatRequest {
     pub must_reason: bool,
     /// What of the client's request has no effect, for the log.
     pub left_out: Vec<String>,
+}
+
+/// The grammar of the only argument of a tool, which is a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputGrammar {
+    /// The name of the tool.
+    pub tool: String,
+    /// The grammar, in Lark's notation.
+    pub lark: String,
 }
 
 /// A conversation as the model reads it.
@@ -61,6 +72,7 @@ impl ChatRequest {
             continues_last: false,
             add_generation_prompt: true,
             tools: Vec::new(),
+            input_grammars: Vec::new(),
             tool_choice: ToolChoice::Auto,
             parallel_calls: true,
             documents: Vec::new(),

@@ -54,6 +54,8 @@ pub enum ErrorKind {
     HeadTooLarge,
     /// The body did not arrive in time.
     Slow,
+    /// The stream cannot be taken up again: the model or the server's settings are different.
+    Conflict,
     /// Too many requests are waiting.
     Busy,
     /// Not implemented, or not enabled.
@@ -181,6 +183,13 @@ impl ApiError {
             ErrorKind::Slow,
             "the body did not arrive within the time limit",
         )
+    }
+
+    pub(crate) fn conflict(field: &str, what: impl Into<String>) -> Self {
+        Self {
+            field: Some(field.into()),
+            ..Self::new(ErrorKind::Conflict, what)
+        }
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> Self {

@@ -1,5 +1,6 @@
 //! The events of a text generation request.
 
+use super::StreamId;
 use crate::engine::{Score, Timings, Why};
 use core::time::Duration;
 use sluice::model::ModelSource;
@@ -17,8 +18,11 @@ pub struct Start {
     pub name: String,
     /// Equal for equal weights, adapters and rules of arithmetic.
     pub fingerprint: String,
-    /// Seconds since 1970.
-    pub created: u64,
+    /// The identity of its stream.
+    pub stream: StreamId,
+    /// Hash of what the texts depend on besides the request's body and the model: prompts, and the server's defaults. 0
+    /// if nobody needs it.
+    pub settings: u32,
     /// How tokens are chosen, with the seed.
     pub sampling: SamplingSettings,
     /// Maximum tokens of a text.
@@ -88,6 +92,20 @@ pub enum AnswerEvent {
         /// How it ended.
         end: End,
     },
+}
+
+impl AnswerEvent {
+    /// The text that it is about.
+    #[must_use]
+    pub const fn at(&self) -> usize {
+        match self {
+            Self::Scores { at, .. }
+            | Self::Progress { at, .. }
+            | Self::Piece { at, .. }
+            | Self::EndToken { at, .. }
+            | Self::End { at, .. } => *at,
+        }
+    }
 }
 
 /// A token, with the text that it completes.

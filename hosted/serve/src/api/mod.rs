@@ -11,9 +11,10 @@ mod error;
 mod event;
 mod generation;
 mod rerank;
+mod stream;
 
 pub use adapter::AdapterRequest;
-pub use chat::{ChatPrompt, ChatRequest};
+pub use chat::{ChatPrompt, ChatRequest, InputGrammar};
 pub use completion::{CompletionPrompt, CompletionRequest, Infill, InfillFile, PromptPart};
 pub use embedding::{EmbeddingRequest, VectorKind, Vectors};
 pub(crate) use error::NotLoaded;
@@ -27,3 +28,5 @@ pub use generation::{
     AdapterChoice, AdapterName, Bias, Biased, Defaults, Generation, ModelChoice, TOP_MAX,
 };
 pub use rerank::{Ranking, RerankRequest};
+pub use stream::StreamId;
+pub(crate) use stream::{EventId, LAST_EVENT_ID};

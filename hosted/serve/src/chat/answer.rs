@@ -47,6 +47,12 @@ impl Answers {
     ) -> Result<Self, ApiError> {
         let dialect = prompts.dialect().clone();
         let mut tools = Tool::all_of(&Value::Array(take(&mut request.tools))).map_err(of_tools)?;
+        for grammar in take(&mut request.input_grammars) {
+            let mut named = tools.iter_mut().filter(|tool| tool.name == grammar.tool);
+            if let Some(tool) = named.next() {
+                tool.input_grammar = Some(grammar.lark);
+            }
+        }
         let choice = take(&mut request.tool_choice);
         choice.check(&tools).map_err(of_tools)?;
         if choice == ToolChoice::None {

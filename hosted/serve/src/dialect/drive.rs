@@ -2,6 +2,7 @@
 
 use super::error::{error_reply, json_reply};
 use super::fields::asked_by;
+use super::numbered::{Numbered, check_body, last_event};
 use super::query;
 use super::seam::{
     Action, Dialect, MemoryRequest, ModelInfo, ModelStatus, Parse, TextRequest, TextWriter,
@@ -9,8 +10,8 @@ use super::seam::{
 };
 use super::stream::Chunks;
 use crate::adapters::{self, Entry};
-use crate::answer::{self, Context, TextAnswer};
-use crate::api::{ApiError, Defaults, ErrorKind, Generation};
+use crate::answer::{self, Context, Resumable, TextAnswer};
+use crate::api::{ApiError, Defaults, ErrorKind, EventId, Generation};
 use crate::http::{LogNote, Request, Response, Stream, reply};
 use crate::models::{Loaded, State};
 use core::future::poll_fn;
@@ -41,8 +42,10 @@ async fn act(
     let path = request.uri().path().to_owned();
     match action {
         Action::Chat(parse) => {
-            let asked = read(&mut context, request, parse).await?;
+            let after = last_event(&request)?;
+            let mut asked = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
+            resume(&mut context, dialect, after, &mut asked.request.generation)?;
             let begun = answer::chat(&context, asked.request).await;
             context.room = None;
             let begun = match (begun, asked.too_long.filter(|_| streams)) {
@@ -54,8 +57,10 @@ async fn act(
             write(&context, dialect, asked.writer, begun, streams).await
         }
         Action::Complete(parse) => {
-            let asked = read(&mut context, request, parse).await?;
+            let after = last_event(&request)?;
+            let mut asked = read(&mut context, request, parse).await?;
             let streams = asked.request.generation.streams;
+            resume(&mut context, dialect, after, &mut asked.request.generation)?;
             let begun = answer::complete(&context, asked.request).await;
             context.room = None;
             let begun = begun.map_err(|error| error.renamed(&asked.names))?;
@@ -99,7 +104,11 @@ async fn text(
     dialect: &'static dyn Dialect,
     parse: Parse<TextRequest, WriteText>,
 ) -> Result<Response> {
+    let after = last_event(&request)?;
     let asked = read(&mut context, request, parse).await?;
+    if let Some(after) = after {
+        check_body(&context, &after, true, false)?;
+    }
     let of = |generation: &Generation| (generation.streams, generation.wants_ctx);
     let ((streams, wants), begun) = match asked.request {
         TextRequest::Chat(chat) => (of(&chat.generation), answer::chat(&context, chat).await),
@@ -191,6 +200,23 @@ pub(super) async fn read<T: Send + 'static>(
     context.read(request, read).await
 }
 
+/// Prepares a stream to be taken up again, or takes one up after an event.
+fn resume(
+    context: &mut Context,
+    dialect: &dyn Dialect,
+    after: Option<Arc<EventId>>,
+    generation: &mut Generation,
+) -> Result<()> {
+    let has_ids = dialect.framing().kind.content_type == EVENT_STREAM;
+    if let Some(after) = &after {
+        check_body(context, after, generation.streams, has_ids)?;
+        generation.seed = Some(after.seed);
+    }
+    let is_resumable = generation.streams && has_ids && context.app.streams().is_on();
+    context.stream = is_resumable.then_some(Resumable { after });
+    Ok(())
+}
+
 /// Writes an answer: streamed, or once it is complete.
 async fn write(
     context: &Context,
@@ -212,8 +238,10 @@ async fn written(
     mut answer: TextAnswer,
     streams: bool,
 ) -> Result<Response> {
+    let ids = Numbered::new(context, answer.start())?;
     if streams {
         let chunks = Chunks {
+            ids,
             answer,
             writer,
             is_begun: false,
@@ -341,6 +369,9 @@ pub(super) fn status_of_adapter(entry: &Entry) -> ModelStatus {
         adapters::State::Failed(why) => ModelStatus::Failed(why.shown),
     }
 }
+
+/// The content type of server-sent events, which have ids.
+const EVENT_STREAM: &str = "text/event-stream";
 
 #[cfg(test)]
 mod tests {

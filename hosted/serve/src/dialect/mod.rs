@@ -11,6 +11,7 @@ mod generation;
 mod grammar;
 mod llama;
 mod logprobs;
+mod numbered;
 mod ollama;
 mod openai;
 mod prompts;

@@ -1,6 +1,5 @@
 //! Building blocks of replies.
 
-use crate::answer::unique;
 use crate::api::{PromptProgress, Reason, Start, Usage};
 use crate::engine::Timings;
 use core::time::Duration;
@@ -19,8 +18,8 @@ impl Head {
     /// A head whose id starts with `prefix`.
     pub(super) fn new(prefix: &str, start: &Start) -> Self {
         Self {
-            id: unique(prefix),
-            created: start.created,
+            id: format!("{prefix}{}", start.stream),
+            created: start.stream.created,
             model: start.name.clone(),
             fingerprint: start.fingerprint.clone(),
         }

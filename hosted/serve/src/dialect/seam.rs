@@ -155,10 +155,16 @@ pub(crate) struct Framing {
     pub(crate) end: &'static str,
 }
 
-/// Writes an answer. When streaming, all chunks are sent; otherwise [`Self::whole`] makes one reply of them.
+/// Writes an answer. When streaming, all chunks are sent; otherwise [`Self::whole`] makes one reply of them. Chunks depend
+/// on the tokens of a text, not on when they come: a stream that is taken up again leaves out those that the client has.
 pub(crate) trait TextWriter: Send {
     /// The first chunks of a stream, before any event.
     fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// The chunks of a stream before those of an event, if it is a text's first.
+    fn open(&mut self, _event: &AnswerEvent) -> Vec<Value> {
         Vec::new()
     }
 

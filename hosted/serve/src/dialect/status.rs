@@ -14,6 +14,7 @@ pub(super) const fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         ErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
         ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,

@@ -1,8 +1,10 @@
 //! An answer as a stream of chunks.
 
 use super::error::error_value;
+use super::numbered::Numbered;
 use super::seam::{Dialect, TextWriter};
 use crate::answer::TextAnswer;
+use crate::api::AnswerEvent;
 use crate::http::{Source, Step};
 use core::task::{Context, Poll, ready};
 use serde_json::Value;
@@ -17,6 +19,41 @@ pub(super) struct Chunks {
     pub(super) dialect: &'static dyn Dialect,
     /// The id of the request.
     pub(super) request: Arc<str>,
+    /// The ids of its chunks, if it can be taken up again.
+    pub(super) ids: Option<Numbered>,
+}
+
+impl Chunks {
+    /// Writes chunks about the text `at`, or none of them.
+    fn write(&mut self, text: &mut String, at: Option<usize>, chunks: &[Value]) {
+        let frame = self.dialect.framing().frame;
+        for chunk in chunks {
+            match &mut self.ids {
+                Some(ids) => ids.write(text, at, chunk, frame),
+                None => frame(text, chunk),
+            }
+        }
+    }
+
+    /// Writes an event.
+    fn event(&mut self, text: &mut String, event: AnswerEvent) {
+        let at = event.at();
+        let opened = self.writer.open(&event);
+        self.write(text, Some(at), &opened);
+        let is_progress = matches!(event, AnswerEvent::Progress { .. });
+        let chunks = self.writer.write(event);
+        if is_progress {
+            self.unnumbered(text, &chunks);
+        } else {
+            self.write(text, Some(at), &chunks);
+        }
+    }
+
+    /// Writes chunks that are not part of the text.
+    fn unnumbered(&self, text: &mut String, chunks: &[Value]) {
+        let frame = self.dialect.framing().frame;
+        chunks.iter().for_each(|chunk| frame(text, chunk));
+    }
 }
 
 impl Source for Chunks {
@@ -24,25 +61,28 @@ impl Source for Chunks {
         let framing = self.dialect.framing();
         if !core::mem::replace(&mut self.is_begun, true) {
             let chunks = self.writer.begin();
-            chunks.iter().for_each(|chunk| (framing.frame)(text, chunk));
+            self.write(text, None, &chunks);
             if !text.is_empty() {
                 return Poll::Ready(Step::More);
             }
         }
-        let (chunks, step) = match ready!(self.answer.poll_next(context)) {
-            Some(Ok(event)) => (self.writer.write(event), Step::More),
+        match ready!(self.answer.poll_next(context)) {
+            Some(Ok(event)) => {
+                self.event(text, event);
+                return Poll::Ready(Step::More);
+            }
             Some(Err(error)) => {
                 let failed = self.writer.failed(&error);
                 let error = || vec![error_value(self.dialect, error, &self.request)];
-                (failed.unwrap_or_else(error), Step::End)
+                self.unnumbered(text, &failed.unwrap_or_else(error));
             }
-            None => (self.writer.last(self.answer.total()), Step::End),
-        };
-        chunks.iter().for_each(|chunk| (framing.frame)(text, chunk));
-        if step == Step::End {
-            text.push_str(framing.end);
+            None => {
+                let chunks = self.writer.last(self.answer.total());
+                self.write(text, None, &chunks);
+            }
         }
-        Poll::Ready(step)
+        text.push_str(framing.end);
+        Poll::Ready(Step::End)
     }
 }
 

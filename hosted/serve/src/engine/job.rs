@@ -6,7 +6,7 @@ use super::share::Share;
 use core::fmt;
 use core::time::Duration;
 use sluice::adapter::AdapterBlend;
-use sluice::sequence::{Choose, EndReason, TokenReport};
+use sluice::sequence::{Choose, EndReason, TokenReport, UnfinishedText};
 use sluice::session::StepError;
 use sluice_core::pooling::Pooling;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub struct Job {
     /// Whether events may be held back and sent many at once, because the reader waits for the end. Ends are sent at
     /// once.
     pub gathers: bool,
+    /// Records the events of its only choice, and keeps what continues it when its client disconnects.
+    pub keeper: Option<Box<dyn TextKeeper>>,
     /// Receives the events of all choices, one or several at a time.
     pub events: mpsc::Sender<Vec<Event>>,
 }
@@ -110,8 +112,20 @@ pub struct Stops {
     pub n_min: usize,
 }
 
+/// Keeps a text for a request that goes on with its stream later. Dropped when nothing will be added.
+pub trait TextKeeper: Send + fmt::Debug {
+    /// Whether the text is to end as if its client had disconnected.
+    fn is_left(&self) -> bool;
+    /// Records an event of the text.
+    fn record(&self, event: &Event);
+    /// Returns what continues the text that was broken off before this job, once.
+    fn take_unfinished(&self) -> Option<UnfinishedText>;
+    /// Keeps what continues the text, whose client has disconnected; `None` if nothing can.
+    fn keep_unfinished(&self, text: Option<UnfinishedText>);
+}
+
 /// What happened to a job.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Event {
     /// The prompt is being read.
     Started {
@@ -234,6 +248,30 @@ pub struct Timings {
     pub n_drafted: usize,
     /// Draft tokens that were right.
     pub n_accepted: usize,
+}
+
+impl Timings {
+    /// The times and counts of a text that was computed in two parts: this one, and then `other`.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        // Once something was computed, what the second part found in the cache is not news.
+        let cached = if self.n_prompt > 0 {
+            self.cached
+        } else {
+            other.cached
+        };
+        Self {
+            cached,
+            n_prompt: self.n_prompt + other.n_prompt,
+            prompt: self.prompt + other.prompt,
+            n_predicted: self.n_predicted + other.n_predicted,
+            predict: self.predict + other.predict,
+            queued: self.queued + other.queued,
+            n_preempted: self.n_preempted + other.n_preempted,
+            n_shifts: self.n_shifts + other.n_shifts,
+            n_drafted: self.n_drafted + other.n_drafted,
+            n_accepted: self.n_accepted + other.n_accepted,
+        }
+    }
 }
 
 /// Why a job was refused, or failed.

@@ -46,7 +46,8 @@ mod view;
 pub use domain::CacheDomain;
 pub use handle::EngineHandle;
 pub use job::{
-    Choice, EmbedJob, Event, Job, JobError, ModelId, Score, ScoreJob, Stops, Timings, Why,
+    Choice, EmbedJob, Event, Job, JobError, ModelId, Score, ScoreJob, Stops, TextKeeper, Timings,
+    Why,
 };
 pub use meter::TokenMeter;
 pub use options::{EngineOptions, ModelOptions};

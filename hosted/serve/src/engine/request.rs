@@ -1,14 +1,15 @@
 //! A request on the engine's thread: the data that its choices share, and the outlet of its events.
 
 use super::domain::CacheDomain;
-use super::job::{Choice, Event, Job, Timings, Why};
+use super::job::{Choice, Event, Job, TextKeeper, Timings, Why};
 use super::meter::TokenMeter;
 use super::share::Share;
 use crate::metrics::EndFigures;
 use core::cell::RefCell;
 use core::time::Duration;
+use sluice::Sequence;
 use sluice::adapter::AdapterBlend;
-use sluice::sequence::Settings;
+use sluice::sequence::{Settings, UnfinishedText};
 use sluice_core::state::Identity;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -52,6 +53,7 @@ pub(super) struct Request {
     pub(super) tells_progress: bool,
     adapter: Option<(AdapterBlend, Arc<str>)>,
     pub(super) prompt: Vec<u32>,
+    keeper: Option<Box<dyn TextKeeper>>,
     outlet: RefCell<Outlet>,
 }
 
@@ -105,6 +107,7 @@ impl Request {
             tells_progress: job.tells_progress,
             adapter: job.adapter,
             prompt: job.prompt,
+            keeper: job.keeper,
             outlet: RefCell::new(Outlet {
                 events: job.events,
                 held: VecDeque::new(),
@@ -122,6 +125,9 @@ impl Request {
 
     /// Queues an event to be sent with the others of its turn; the end of a choice is sent at once.
     pub(super) fn send(&self, event: Event) {
+        if let Some(keeper) = &self.keeper {
+            keeper.record(&event);
+        }
         let mut outlet = self.outlet.borrow_mut();
         let is_end = matches!(event, Event::Ended { .. });
         outlet.n_held += event.n_bytes();
@@ -158,9 +164,22 @@ impl Request {
         outlet.is_due && (1..outlet.events.max_capacity()).contains(&outlet.events.capacity())
     }
 
-    /// Whether the receiver of its events was dropped.
+    /// Whether the receiver of its events was dropped, or its stream was taken up by another request.
     pub(super) fn is_closed(&self) -> bool {
-        self.outlet.borrow().events.is_closed()
+        let is_left = self.keeper.as_ref().is_some_and(|keeper| keeper.is_left());
+        is_left || self.outlet.borrow().events.is_closed()
+    }
+
+    /// What continues a text that was broken off, if that is what it is.
+    pub(super) fn take_unfinished(&self) -> Option<UnfinishedText> {
+        self.keeper.as_ref()?.take_unfinished()
+    }
+
+    /// Keeps what continues the text of `sequence`, whose client has disconnected.
+    pub(super) fn keep_unfinished(&self, sequence: &mut Sequence) {
+        if let Some(keeper) = &self.keeper {
+            keeper.keep_unfinished(sequence.take_unfinished());
+        }
     }
 
     /// Whether its deadline has passed, or whether its text with the first token at `first_token` has reached its

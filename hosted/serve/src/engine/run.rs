@@ -10,6 +10,7 @@ use core::time::Duration;
 use sluice::sequence::EndReason;
 use sluice::session::TokenEvent as Chosen;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -304,6 +305,10 @@ impl Run {
         let why = self.end.take();
         let why = why.unwrap_or(Why::Ended(EndReason::Closed));
         entry.finished(self.figures(&why));
+        if matches!(why, Why::Ended(EndReason::Closed)) {
+            let request = Rc::clone(self.text.request());
+            request.keep_unfinished(self.text.sequence_mut());
+        }
         let request = self.text.request();
         let n_waiting = self.followers.len() + usize::from(self.text.is_parked());
         entry.unqueue(&request.share, n_waiting);

@@ -9,6 +9,7 @@ use core::time::Duration;
 use http_body_util::BodyExt as _;
 use hyper::header;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
@@ -25,6 +26,8 @@ pub(crate) struct Bodies {
 #[derive(Debug)]
 pub(crate) struct Posted<T> {
     pub(crate) value: T,
+    /// Hash of its bytes.
+    pub(crate) hash: u32,
     /// Where to prepare the request.
     pub(crate) lane: Lane,
     /// Its memory, to be held while its contents are in use.
@@ -65,8 +68,8 @@ impl Bodies {
         let text = Arc::new(self.bytes(request.into_body(), &mut room).await?);
         let read = Arc::new(read);
         let weighed = Arc::clone(&text);
-        let weigh = move || weigh(&weighed).map_err(invalid);
-        let (fields, mut room) = convert(work, room, text.len(), weigh).await?;
+        let weigh = move || Ok((weigh(&weighed).map_err(invalid)?, hash(&weighed)));
+        let ((fields, hash), mut room) = convert(work, room, text.len(), weigh).await?;
         let lane = lane(&text, &fields);
         let mut kept: Vec<_> = fields
             .iter()
@@ -92,7 +95,12 @@ impl Bodies {
             kept.extend(more);
             if kept.len() == n_before {
                 let value = value?;
-                return Ok(Posted { value, lane, room });
+                return Ok(Posted {
+                    value,
+                    hash,
+                    lane,
+                    room,
+                });
             }
         }
     }
@@ -155,6 +163,14 @@ impl Bodies {
             }
         }
     }
+}
+
+/// A hash that is the same after a restart, by which a request is known to be another one's repetition.
+fn hash(bytes: &[u8]) -> u32 {
+    let digest = Sha256::digest(bytes);
+    digest[..4]
+        .iter()
+        .fold(0, |hash, &byte| hash << 8 | u32::from(byte))
 }
 
 /// Converts a body where its size belongs. The conversion holds its memory: it goes on when the client has left.

@@ -236,6 +236,11 @@ impl ApiKey {
         peer.with_key(Arc::clone(&self.name), self.weight)
     }
 
+    /// Its name; empty without keys.
+    pub(crate) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// Texts share what is cached inside a group; empty where all share.
     pub(crate) const fn group(&self) -> &Arc<str> {
         &self.group

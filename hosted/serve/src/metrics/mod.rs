@@ -10,7 +10,7 @@ mod page;
 mod text;
 
 pub use keys::{KeyFigures, format_keys};
-pub(crate) use page::counter;
+pub(crate) use page::{counter, gauge};
 pub use text::{CONTENT_TYPE, format};
 
 use core::time::Duration;

@@ -18,6 +18,11 @@ pub(crate) fn counter(name: &str, help: &str, n: u64) -> String {
     format!("# HELP sluice:{name} {help}\n# TYPE sluice:{name} counter\nsluice:{name} {n}\n")
 }
 
+/// A gauge of the whole server, in Prometheus' text format.
+pub(crate) fn gauge(name: &str, help: &str, n: usize) -> String {
+    format!("# HELP sluice:{name} {help}\n# TYPE sluice:{name} gauge\nsluice:{name} {n}\n")
+}
+
 impl<'m> Page<'m> {
     pub(super) fn new(models: &'m [Arc<Metrics>]) -> Self {
         Self {

@@ -243,6 +243,7 @@ impl Setup {
             tells_progress: false,
             slot: ask.slot,
             gathers: self.gathers,
+            keeper: None,
             events,
         })?;
         Ok(receiver)

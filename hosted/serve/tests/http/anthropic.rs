@@ -15,6 +15,7 @@ fn ask(more: &Value) -> Value {
 fn events(reply: &Reply) -> Vec<Value> {
     let events = reply.body.split("\n\n").filter(|event| !event.is_empty());
     let events = events.map(|event| {
+        let (_id, event) = event.split_once('\n').unwrap();
         let (name, data) = event.split_once('\n').unwrap();
         let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(name.strip_prefix("event: "), data["type"].as_str());

@@ -19,6 +19,7 @@ mod ollama;
 mod ollama_pull;
 mod page;
 mod responses;
+mod resume;
 mod scores;
 mod shares;
 mod sizes;
@@ -302,6 +303,22 @@ fn documents_are_ranked() {
         let reply = server.post("/v1/rerank", &body);
         reply.is_refused_for(param);
     }
+}
+
+#[test]
+fn models_are_listed_as_llama_server_and_codex_read_them() {
+    let server = Running::start(options());
+    until("not healthy", || server.get("/health").status == 200);
+    let all = server.get("/v1/models").json();
+    let models = all["models"].as_array().unwrap();
+    assert_eq!(models.len(), all["data"].as_array().unwrap().len());
+    let tale = models.iter().find(|model| model["slug"] == "tale").unwrap();
+    assert_eq!(tale["name"], tale["model"]);
+    assert_eq!(tale["capabilities"], json!(["completion"]));
+    assert_eq!(tale["details"]["format"], "gguf");
+    assert_eq!(tale["context_window"], 512);
+    assert_eq!(tale["apply_patch_tool_type"], "freeform");
+    assert_eq!(tale["visibility"], "list");
 }
 
 #[test]

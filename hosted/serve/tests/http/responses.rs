@@ -14,6 +14,7 @@ fn ask(more: &Value) -> Value {
 fn events(reply: &Reply) -> Vec<Value> {
     let events = reply.body.split("\n\n").filter(|event| !event.is_empty());
     let events = events.enumerate().map(|(number, event)| {
+        let (_id, event) = event.split_once('\n').unwrap();
         let (name, data) = event.split_once('\n').unwrap();
         let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
@@ -37,6 +38,44 @@ fn without_ids(mut response: Value) -> Value {
         item["id"].take();
     }
     response
+}
+
+/// A grammar whose texts are the changes of files, and a call that has to follow it.
+#[test]
+fn the_input_of_a_custom_tool_keeps_its_grammar() {
+    let server = Running::start(options());
+    let lark = "start: begin line+ end\nbegin: \"*** Begin\\n\"\nend: \"*** \\\"End\\\"\"\n\
+                line: (\"+\" | \"-\") /[a-z \\\\\"]{1,20}/ LF\n%import common.LF\n";
+    let format = json!({"type": "grammar", "syntax": "lark", "definition": lark});
+    let tool = json!({"type": "custom", "name": "change", "format": format});
+    let more = json!({"tools": [tool], "tool_choice": {"type": "custom", "name": "change"}, "seed": 3,
+        "temperature": 1.0, "max_output_tokens": 300});
+    let response = server.post("/v1/responses", &ask(&more));
+    assert_eq!(response.status, 200, "{}", response.body);
+    let response = response.json();
+    assert_eq!(response["status"], "completed", "{response}");
+    let call = response["output"].as_array().unwrap().last().unwrap();
+    assert_eq!(call["type"], "custom_tool_call");
+    let input = call["input"].as_str().unwrap();
+    let lines: Vec<_> = input.split('\n').collect();
+    assert_eq!(
+        (lines[0], *lines.last().unwrap()),
+        ("*** Begin", "*** \"End\""),
+        "{input}"
+    );
+    for line in &lines[1..lines.len() - 1] {
+        let is_right = |c: char| c.is_ascii_lowercase() || " \\\"".contains(c);
+        let text = line.strip_prefix(['+', '-']).unwrap();
+        assert!(
+            (1..=20).contains(&text.len()) && text.chars().all(is_right),
+            "{line}"
+        );
+    }
+    let mut wrong = more.clone();
+    wrong["tools"][0]["format"]["definition"] = "start: <think>".into();
+    server
+        .post("/v1/responses", &ask(&wrong))
+        .is_refused_for("tools[0].format.definition");
 }
 
 #[test]

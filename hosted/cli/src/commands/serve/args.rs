@@ -218,6 +218,11 @@ pub(crate) struct LimitArgs {
     /// Clients of Anthropic's API get a ping, after 10 seconds at most.
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub(super) sse_ping_interval: u64,
+    /// Keep a stream that broke for this many seconds
+    ///
+    /// Its client goes on with the header Last-Event-ID. Later, the text is computed again. With 0, streams have no event ids.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = value_parser!(u64).range(0..=86_400))]
+    pub(super) resume_seconds: u64,
     /// Set how many requests are prepared at once; -1 is the number of threads
     ///
     /// Preparing a request means templates, tokens and grammars.

@@ -192,6 +192,7 @@ fn http(args: &ServeArgs, isa: &str, n_workers: usize) -> anyhow::Result<HttpOpt
         body_memory: (limits.body_memory as usize) << 20,
         stall_timeout: Duration::from_secs(limits.timeout),
         ping: Duration::from_secs(limits.sse_ping_interval),
+        resume: Duration::from_secs(limits.resume_seconds),
         patience: Duration::from_secs(limits.drain),
         threads: usize::try_from(limits.threads_http)
             .ok()

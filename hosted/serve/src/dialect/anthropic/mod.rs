@@ -80,6 +80,7 @@ const fn kind_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Invalid
         | ErrorKind::TooLong { .. }
         | ErrorKind::Method
+        | ErrorKind::Conflict
         | ErrorKind::HeadTooLarge
         | ErrorKind::Slow
         | ErrorKind::Unsupported => "invalid_request_error",

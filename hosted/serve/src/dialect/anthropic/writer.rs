@@ -2,7 +2,6 @@
 
 use super::super::seam::TextWriter;
 use super::thinking::signature;
-use crate::answer::unique;
 use crate::api::{AnswerEvent, End, Reason, Start, Total};
 use core::mem::take;
 use serde_json::{Map, Value, json};
@@ -23,7 +22,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(start: &Start, stops: Vec<String>, hides_thoughts: bool) -> Self {
         Self {
-            id: unique("msg_"),
+            id: format!("msg_{}", start.stream),
             model: start.name.clone(),
             n_prompt: start.prompts.first().map_or(0, |prompt| prompt.n_tokens),
             stops,
@@ -51,16 +50,6 @@ impl Writer {
         })
     }
 
-    /// Begins the stream; `n_cached` tokens of the prompt were not read again.
-    fn begin(&mut self, n_cached: usize, chunks: &mut Vec<Value>) {
-        if !core::mem::replace(&mut self.is_begun, true) {
-            let usage = usage(self.n_prompt, n_cached, 0);
-            let message = self.message(Vec::new(), usage);
-            chunks.push(json!({"type": "message_start", "message": message}));
-            chunks.push(json!({"type": "ping"}));
-        }
-    }
-
     fn deltas(&mut self, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
             self.blocks.push(delta, chunks);
@@ -82,24 +71,37 @@ impl Writer {
 }
 
 impl TextWriter for Writer {
+    /// The beginning of the stream.
+    fn open(&mut self, event: &AnswerEvent) -> Vec<Value> {
+        if core::mem::replace(&mut self.is_begun, true) {
+            return Vec::new();
+        }
+        // Tokens of the prompt that were not read again.
+        let n_cached = match event {
+            AnswerEvent::Scores { .. } => 0,
+            AnswerEvent::Progress { progress, .. } => progress.cached,
+            AnswerEvent::Piece { piece, .. } | AnswerEvent::EndToken { piece, .. } => {
+                piece.timings.map_or(0, |timings| timings.cached)
+            }
+            AnswerEvent::End { end, .. } => end.timings.cached,
+        };
+        let usage = usage(self.n_prompt, n_cached, 0);
+        let message = self.message(Vec::new(), usage);
+        vec![
+            json!({"type": "message_start", "message": message}),
+            json!({"type": "ping"}),
+        ]
+    }
+
     fn write(&mut self, event: AnswerEvent) -> Vec<Value> {
         let mut chunks = Vec::new();
         match event {
-            AnswerEvent::Scores { .. } => {}
-            AnswerEvent::Progress { progress, .. } => self.begin(progress.cached, &mut chunks),
+            AnswerEvent::Scores { .. } | AnswerEvent::Progress { .. } => {}
             AnswerEvent::Piece { piece, .. } | AnswerEvent::EndToken { piece, .. } => {
-                let n_cached = piece.timings.map_or(0, |timings| timings.cached);
-                self.begin(n_cached, &mut chunks);
                 self.deltas(piece.deltas, &mut chunks);
             }
             AnswerEvent::End { end, .. } => {
-                let End {
-                    reason,
-                    deltas,
-                    timings,
-                    ..
-                } = end;
-                self.begin(timings.cached, &mut chunks);
+                let End { reason, deltas, .. } = end;
                 self.deltas(deltas, &mut chunks);
                 self.blocks.close(&mut chunks);
                 self.reason = Some(reason);

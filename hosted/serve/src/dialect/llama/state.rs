@@ -4,7 +4,7 @@ use super::super::error::json_reply;
 use super::super::openai::add_experts;
 use super::super::sampling::shown_settings;
 use super::query;
-use crate::answer::Context;
+use crate::answer::{Context, StreamFigures};
 use crate::api::ApiError;
 use crate::http::{Request, Response, reply};
 use crate::metrics;
@@ -92,6 +92,37 @@ fn shown_props(context: &Context, model: &Outline) -> Value {
     })
 }
 
+/// What is known of streams that can be taken up again.
+fn format_streams(figures: StreamFigures) -> String {
+    let counters = [
+        (
+            "streams_continued_total",
+            "Number of streams that broke and went on from what was kept.",
+            figures.n_continued,
+        ),
+        (
+            "streams_repeated_total",
+            "Number of streams that broke and were computed again.",
+            figures.n_repeated,
+        ),
+    ];
+    let gauges = [
+        (
+            "streams_kept",
+            "Number of streams without a client that can go on.",
+            figures.n_kept,
+        ),
+        (
+            "streams_kept_bytes",
+            "Size of the texts kept of streams.",
+            figures.n_bytes,
+        ),
+    ];
+    let counters = counters.map(|(name, help, n)| metrics::counter(name, help, n));
+    let gauges = gauges.map(|(name, help, n)| metrics::gauge(name, help, n));
+    counters.concat() + &gauges.concat()
+}
+
 pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
     let options = context.app.options();
     if !options.metrics {
@@ -113,6 +144,7 @@ pub(super) async fn metrics(context: Context) -> Result<Response, ApiError> {
         "Number of conversations whose system text began with a line that changes with every request.",
         context.app.billing().n_removed(),
     );
+    text += &format_streams(context.app.streams().figures());
     let mut response = reply(metrics::CONTENT_TYPE, text);
     // llama-server's header.
     let name = HeaderName::from_static("process-start-time-unix");

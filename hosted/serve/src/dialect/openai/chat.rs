@@ -132,14 +132,6 @@ impl Writer {
         chunk
     }
 
-    /// Writes the chunk with the role, once.
-    fn begin(&mut self, at: usize, chunks: &mut Vec<Value>) {
-        if self.is_stream && !core::mem::replace(&mut self.choices[at].is_begun, true) {
-            let role = json!({"role": "assistant", "content": ""});
-            chunks.push(self.delta(at, role, None).into());
-        }
-    }
-
     /// Writes chunks for what is new in the answer.
     fn deltas(&mut self, at: usize, deltas: Vec<Delta>, chunks: &mut Vec<Value>) {
         for delta in deltas {
@@ -154,7 +146,6 @@ impl Writer {
 
     fn piece(&mut self, at: usize, piece: AnswerPiece) -> Vec<Value> {
         let mut chunks = Vec::new();
-        self.begin(at, &mut chunks);
         let report = piece.report.as_ref();
         let entry = report.map(|report| logprobs::chat(&self.model, report));
         self.choices[at].logprobs.extend(entry);
@@ -166,17 +157,13 @@ impl Writer {
     }
 
     fn progress(&mut self, at: usize, read: &PromptProgress) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        self.begin(at, &mut chunks);
         let mut chunk = self.delta(at, json!({}), None);
         chunk.insert("prompt_progress".into(), progress(read));
-        chunks.push(chunk.into());
-        chunks
+        vec![chunk.into()]
     }
 
     fn end(&mut self, at: usize, end: End) -> Vec<Value> {
         let mut chunks = Vec::new();
-        self.begin(at, &mut chunks);
         self.deltas(at, end.deltas, &mut chunks);
         // A call that was cut off cannot be executed.
         let finish = match finish(&end.reason) {
@@ -196,6 +183,16 @@ impl Writer {
 }
 
 impl TextWriter for Writer {
+    /// The chunk with the role, once.
+    fn open(&mut self, event: &AnswerEvent) -> Vec<Value> {
+        let at = event.at();
+        if core::mem::replace(&mut self.choices[at].is_begun, true) {
+            return Vec::new();
+        }
+        let role = json!({"role": "assistant", "content": ""});
+        vec![self.delta(at, role, None).into()]
+    }
+
     fn write(&mut self, event: AnswerEvent) -> Vec<Value> {
         match event {
             AnswerEvent::Scores { .. } => Vec::new(),

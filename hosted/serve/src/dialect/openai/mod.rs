@@ -1,5 +1,6 @@
 //! OpenAI's routes, with fields of llama-server and vLLM.
 
+mod catalog;
 mod chat;
 mod completion;
 mod embeddings;
@@ -64,6 +65,7 @@ pub(super) fn error_value(error: &ApiError, status: u16) -> Value {
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::NotFound => "not_found_error",
+        ErrorKind::Conflict => "conflict_error",
         ErrorKind::Busy => "rate_limit_error",
         ErrorKind::Unsupported => "not_supported_error",
         ErrorKind::Unavailable => "unavailable_error",

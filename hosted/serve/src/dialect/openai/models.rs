@@ -1,13 +1,15 @@
 //! `GET /v1/models`, with llama-server's additional fields.
 
 use super::super::seam::{ModelInfo, ModelStatus};
+use super::catalog::entry;
 use serde_json::{Map, Value, json};
 use sluice::Model;
 
 /// All models.
 pub(super) fn list(models: &[ModelInfo<'_>]) -> Value {
     let data: Vec<_> = models.iter().map(shown).collect();
-    json!({"object": "list", "data": data})
+    let entries: Vec<_> = models.iter().map(entry).collect();
+    json!({"object": "list", "data": data, "models": entries})
 }
 
 /// One model, or an adapter.

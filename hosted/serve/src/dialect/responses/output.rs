@@ -3,12 +3,13 @@
 use super::input::InputReader;
 use super::reasoning::sealed;
 use super::response::Shown;
-use crate::answer::unique;
 use serde_json::{Value, json};
 use sluice_text::assistant::Delta;
 
 /// The items so far.
 pub(super) struct Output {
+    /// The identity of the stream.
+    stream: String,
     /// The names of tools whose input is a text.
     custom: Vec<String>,
     shown: Shown,
@@ -44,8 +45,10 @@ pub(super) enum Item {
 }
 
 impl Output {
-    pub(super) const fn new(custom: Vec<String>, shown: Shown) -> Self {
+    /// `stream`: what the ids of the items are made of.
+    pub(super) const fn new(stream: String, custom: Vec<String>, shown: Shown) -> Self {
         Self {
+            stream,
             custom,
             shown,
             done: Vec::new(),
@@ -123,7 +126,7 @@ impl Output {
             self.logprobs.clear();
         }
         let open = Open {
-            id: unique(kind.prefix()),
+            id: format!("{}{}{:02x}", kind.prefix(), self.stream, self.done.len()),
             kind,
             text: String::new(),
             logprobs: Vec::new(),
@@ -296,7 +299,7 @@ mod tests {
     use super::*;
 
     fn all(shown: Shown, deltas: impl IntoIterator<Item = Delta>) -> (Vec<Value>, Output) {
-        let mut output = Output::new(vec!["run".into()], shown);
+        let mut output = Output::new("s".into(), vec!["run".into()], shown);
         let mut events = Vec::new();
         output.push(deltas.into_iter().collect(), &mut events);
         output.close(false, &mut events);

@@ -61,8 +61,8 @@ impl Frame {
         fields.insert("temperature".into(), json!(config.temperature));
         fields.insert("top_p".into(), json!(config.top_p));
         Self {
-            id: unique("resp_"),
-            created: start.created,
+            id: format!("resp_{}", start.stream),
+            created: start.stream.created,
             model: start.name.clone(),
             fingerprint: start.fingerprint.clone(),
             fields,

@@ -1,9 +1,10 @@
 //! The tools of a request, as functions of Chat Completions.
 
 use super::super::fields::{Fields, shown, within, wrong};
-use crate::api::{ApiError, ChatRequest};
+use crate::api::{ApiError, ChatRequest, InputGrammar};
 use serde_json::{Value, json};
 use sluice_text::assistant::{Tool, ToolChoice, ToolError};
+use sluice_text::grammar::check_lark;
 
 type Result<T> = core::result::Result<T, ApiError>;
 
@@ -24,9 +25,14 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Aske
     for (field, tool) in fields.objects("tools", "a tool, which is an object")? {
         let within = |error| within(&field, error);
         let kind = tool.str("type").map_err(within)?;
+        let mut lark = None;
         let parameters = match kind {
             Some("function") => tool.value("parameters").cloned(),
-            Some("custom") => Some(input(tool).map_err(within)?),
+            Some("custom") => {
+                let input = Input::read(tool).map_err(within)?;
+                lark = input.lark;
+                Some(input.parameters)
+            }
             Some(kind) => {
                 left_out.push(kind.to_owned());
                 continue;
@@ -54,6 +60,12 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Aske
         if kind == Some("custom") {
             asked.custom.push(parsed.name.clone());
         }
+        let tool_name = || parsed.name.clone();
+        let grammar = lark.map(|lark| InputGrammar {
+            tool: tool_name(),
+            lark,
+        });
+        request.input_grammars.extend(grammar);
         tools.push(parsed);
         request.tools.push(function);
         asked.tools.push(Value::Object(tool.map().clone()));
@@ -68,33 +80,48 @@ pub(super) fn read(fields: Fields<'_>, request: &mut ChatRequest) -> Result<Aske
     Ok(asked)
 }
 
-/// The parameters of a tool whose input is a text: the one argument `input`.
-fn input(tool: Fields<'_>) -> Result<Value> {
-    let mut input = json!({"type": "string"});
-    if let Some(format) = tool.object("format")? {
-        match format.word("type", &["text", "grammar"])? {
-            Some("grammar") => match format.word("syntax", &["lark", "regex"])? {
-                Some("regex") => {
+/// What a tool takes whose input is a text.
+struct Input {
+    /// The schema of the one argument `input`.
+    parameters: Value,
+    /// The grammar of the text, in Lark's notation.
+    lark: Option<String>,
+}
+
+impl Input {
+    fn read(tool: Fields<'_>) -> Result<Self> {
+        let mut input = json!({"type": "string"});
+        let mut lark = None;
+        if let Some(format) = tool.object("format")? {
+            match format.word("type", &["text", "grammar"])? {
+                Some("grammar") => {
                     let definition = format.str("definition")?;
                     let missing = || ApiError::field("format.definition", "is missing");
                     let definition = definition.ok_or_else(missing)?;
-                    input["pattern"] = format!("^(?:{definition})$").into();
+                    let wrong = |why: String| ApiError::field("format.definition", why);
+                    match format.word("syntax", &["lark", "regex"])? {
+                        Some("regex") => input["pattern"] = format!("^(?:{definition})$").into(),
+                        Some(_) => {
+                            check_lark(definition).map_err(wrong)?;
+                            let what = "A text that this grammar in Lark's notation matches:\n";
+                            input["description"] = format!("{what}{definition}").into();
+                            lark = Some(definition.to_owned());
+                        }
+                        None => return Err(ApiError::field("format.syntax", "is missing")),
+                    }
                 }
-                _ => {
-                    let what = "lark is not supported yet; use regex";
-                    return Err(ApiError::field("format.syntax", what));
-                }
-            },
-            Some(_) => {}
-            None => return Err(ApiError::field("format.type", "is missing")),
+                Some(_) => {}
+                None => return Err(ApiError::field("format.type", "is missing")),
+            }
         }
+        let parameters = json!({
+            "type": "object",
+            "properties": {"input": input},
+            "required": ["input"],
+            "additionalProperties": false,
+        });
+        Ok(Self { parameters, lark })
     }
-    Ok(json!({
-        "type": "object",
-        "properties": {"input": input},
-        "required": ["input"],
-        "additionalProperties": false,
-    }))
 }
 
 /// Parses `tool_choice`; returns it as the reply shows it.
@@ -177,6 +204,16 @@ mod tests {
             (json!({"tools": [{"type": "custom"}]}), "tools[0].name"),
             (
                 json!({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "lark"}}]}),
+                "tools[0].format.definition",
+            ),
+            (
+                json!({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "lark",
+                    "definition": "start: <think>"}}]}),
+                "tools[0].format.definition",
+            ),
+            (
+                json!({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar",
+                    "definition": "start: \"a\""}}]}),
                 "tools[0].format.syntax",
             ),
             (json!({"tool_choice": "some"}), "tool_choice"),

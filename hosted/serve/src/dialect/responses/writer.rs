@@ -24,7 +24,7 @@ impl Writer {
         Self {
             frame: Frame::new(start, echo.fields),
             model: start.model.clone(),
-            output: Output::new(echo.custom, echo.shown),
+            output: Output::new(start.stream.to_string(), echo.custom, echo.shown),
             n_events: 0,
             n_reasoning: 0,
             status: Status::InProgress,

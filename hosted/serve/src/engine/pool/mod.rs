@@ -153,6 +153,9 @@ impl Pool {
         if shows_special {
             sequence.show_special();
         }
+        if let Some(text) = request.take_unfinished() {
+            sequence.continue_text(text);
+        }
         Ok(Text::new(Rc::clone(request), pinned, sequence, chain))
     }
 
