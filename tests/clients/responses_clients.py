@@ -20,6 +20,12 @@ TIDE = {"type": "function", "name": "tide", "strict": True, "parameters": {
     "type": "object", "additionalProperties": False, "required": ["at"], "properties": {"at": {"enum": ["noon", "dawn"]}}}}
 DIAL = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}"}}
 
+DIFF = {"type": "custom", "name": "change", "format": {"type": "grammar", "syntax": "lark", "definition": r"""
+start: "*** Begin\n" line+ "*** \"End\""
+line: ("+" | "-") /[a-z \\"]{0,9}/ LF
+%import common.LF
+"""}}
+
 
 class Context:
     def __init__(self, url):
@@ -105,6 +111,18 @@ def reasoning(c):
             {"role": "user", "content": "Another."}]
     tokens = [c.create(input=turns, max_output_tokens=1).usage.input_tokens for turns in (past, past[:1] + past[2:])]
     assert tokens[0] > tokens[1] + 300, tokens
+
+
+@check
+def lark_grammars(c):
+    for ask in (c.create, c.stream):
+        response = ask(tools=[DIFF], tool_choice={"type": "custom", "name": "change"}, max_output_tokens=400)
+        call = response.output[-1]
+        assert response.status == "completed" and call.type == "custom_tool_call", response
+        first, *lines, last = call.input.split("\n")
+        assert (first, last) == ("*** Begin", '*** "End"') and lines, call.input
+        for line in lines:
+            assert line[0] in "+-" and len(line) <= 10 and set(line[1:]) <= set('abcdefghijklmnopqrstuvwxyz \\"'), line
 
 
 @check
