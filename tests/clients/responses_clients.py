@@ -21,7 +21,7 @@ TIDE = {"type": "function", "name": "tide", "strict": True, "parameters": {
 DIAL = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}"}}
 
 DIFF = {"type": "custom", "name": "change", "format": {"type": "grammar", "syntax": "lark", "definition": r"""
-start: "*** Begin\n" line+ "*** \"End\""
+start: "*** Begin\n" line ~ 1..3 "*** \"End\""
 line: ("+" | "-") /[a-z \\"]{0,9}/ LF
 %import common.LF
 """}}

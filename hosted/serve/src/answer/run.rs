@@ -2,9 +2,8 @@
 
 use super::app::Context;
 use super::clock::Clock;
-use super::kept::KeptText;
 use super::sampler::Terms;
-use super::streams::{KeptPart, StreamPlace};
+use super::streams::{Keep, StreamPlace};
 use crate::Log;
 use crate::api::{AnswerEvent, AnswerPiece, ApiError, End, PromptProgress, Reason, Start, Total};
 use crate::chat::answer::Answer;
@@ -27,14 +26,6 @@ pub(super) struct ReadyPrompt {
     pub(super) samplers: Vec<Box<dyn Choose + Send>>,
     /// Parse the answers of a chat.
     pub(super) parsers: Vec<Answer>,
-}
-
-/// What is kept of a stream for a request that takes it up again.
-pub(super) struct Keep {
-    pub(super) text: Arc<KeptText>,
-    pub(super) place: StreamPlace,
-    /// What another request computed of it.
-    pub(super) part: KeptPart,
 }
 
 /// Tokens of a prompt, with a score for all but the first.
@@ -90,9 +81,8 @@ impl TextAnswer {
         prompts: Vec<ReadyPrompt>,
         context: &Context,
         admitted: Option<Arc<Admitted>>,
-        keep: Option<Keep>,
+        mut keep: Option<Keep>,
     ) -> Result<Self, ApiError> {
-        let mut keep = keep;
         let record = keep
             .as_mut()
             .map(|keep| core::mem::take(&mut keep.part.record));

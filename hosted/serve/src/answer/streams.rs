@@ -44,6 +44,14 @@ pub(super) struct KeptPart {
     pub(super) unfinished: Option<UnfinishedText>,
 }
 
+/// How a stream is kept for requests that take it up again.
+pub(super) struct Keep {
+    pub(super) text: Arc<KeptText>,
+    pub(super) place: StreamPlace,
+    /// What another request computed of it.
+    pub(super) part: KeptPart,
+}
+
 /// Counts and sizes for `/metrics`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamFigures {

@@ -3,8 +3,9 @@
 use super::app::{App, Context, Resumable, unix_time};
 use super::kept::KeptText;
 use super::prompts::{text_of, tokens_of};
-use super::run::{Keep, ReadyPrompt, ScoredPrompt, TextAnswer};
+use super::run::{ReadyPrompt, ScoredPrompt, TextAnswer};
 use super::sampler::{self, Terms, check_length};
+use super::streams::Keep;
 use crate::api::{
     ApiError, ChatPrompt, ChatRequest, CompletionRequest, ErrorKind, EventId, Generation,
     LAST_EVENT_ID, PromptInfo, Start, StreamId,
@@ -335,7 +336,7 @@ async fn keep(context: &Context, stream: &Resumable, id: StreamId) -> Keep {
 
 /// Refuses to take up a stream of which other tokens would come now.
 fn check_same(after: &EventId, fingerprint: &str, settings: u32) -> Result<()> {
-    let what = if after.fingerprint != fingerprint {
+    let what = if after.fingerprint != EventId::fingerprint(fingerprint) {
         "the model or its adapters are not those of the stream, so the rest of its text cannot be computed; send the request \
          without Last-Event-ID"
     } else if after.settings != settings {

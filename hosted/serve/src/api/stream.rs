@@ -3,6 +3,7 @@
 use core::fmt;
 use core::hash::{BuildHasher as _, Hasher as _};
 use core::str::FromStr;
+use sha2::{Digest as _, Sha256};
 use std::hash::RandomState;
 
 /// The identity of a stream: when it began, and a random number. The ids in its chunks are made of it, so they are the
@@ -41,8 +42,8 @@ pub(crate) const LAST_EVENT_ID: &str = "Last-Event-ID";
 /// else is hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventId {
-    /// [`Start::fingerprint`](super::Start::fingerprint).
-    pub(crate) fingerprint: String,
+    /// Hash of [`Start::fingerprint`](super::Start::fingerprint).
+    pub(crate) fingerprint: u64,
     pub(crate) seed: u64,
     pub(crate) stream: StreamId,
     /// Hash of the request's body.
@@ -54,6 +55,13 @@ pub(crate) struct EventId {
 }
 
 impl EventId {
+    /// The hash that stands for a fingerprint, which is long.
+    pub(crate) fn fingerprint(text: &str) -> u64 {
+        let digest = Sha256::digest(text);
+        let bytes = digest.iter().take(8);
+        bytes.fold(0, |hash, &byte| hash << 8 | u64::from(byte))
+    }
+
     /// The id without its numbers.
     pub(crate) fn prefix(&self) -> String {
         let Self {
@@ -64,7 +72,7 @@ impl EventId {
             settings,
             ..
         } = self;
-        format!("{fingerprint}.{seed:x}.{stream}.{body:08x}.{settings:08x}.")
+        format!("{fingerprint:016x}.{seed:x}.{stream}.{body:08x}.{settings:08x}.")
     }
 }
 
@@ -96,7 +104,7 @@ impl FromStr for EventId {
             return Err(());
         }
         let seed = u64::from_str_radix(seed, 16).map_err(drop)?;
-        let fingerprint = next()?.to_owned();
+        let fingerprint = hex(next()?, 16)?;
         Ok(Self {
             fingerprint,
             seed,
@@ -115,7 +123,7 @@ mod tests {
     #[test]
     fn an_id_is_read_as_it_was_written() {
         let id = EventId {
-            fingerprint: "fp_1.5-c3".to_owned(),
+            fingerprint: EventId::fingerprint("m-c1"),
             seed: u64::MAX,
             stream: StreamId::new(1_790_000_000),
             body: 7,

@@ -37,7 +37,7 @@ impl Numbered {
             None => vec![0; n_counts],
         };
         let id = EventId {
-            fingerprint: start.fingerprint.clone(),
+            fingerprint: EventId::fingerprint(&start.fingerprint),
             seed: start.sampling.config.seed,
             stream: start.stream,
             body: context.body,

@@ -14,8 +14,11 @@ fn ask(more: &Value) -> Value {
 fn events(reply: &Reply) -> Vec<Value> {
     let events = reply.body.split("\n\n").filter(|event| !event.is_empty());
     let events = events.enumerate().map(|(number, event)| {
-        let (_id, event) = event.split_once('\n').unwrap();
-        let (name, data) = event.split_once('\n').unwrap();
+        let lines = event.split('\n').filter(|line| !line.starts_with("id: "));
+        let lines: Vec<_> = lines.collect();
+        let [name, data] = lines[..] else {
+            panic!("{event}");
+        };
         let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
         assert_eq!(data["sequence_number"], number);
@@ -44,7 +47,7 @@ fn without_ids(mut response: Value) -> Value {
 #[test]
 fn the_input_of_a_custom_tool_keeps_its_grammar() {
     let server = Running::start(options());
-    let lark = "start: begin line+ end\nbegin: \"*** Begin\\n\"\nend: \"*** \\\"End\\\"\"\n\
+    let lark = "start: begin line line? end\nbegin: \"*** Begin\\n\"\nend: \"*** \\\"End\\\"\"\n\
                 line: (\"+\" | \"-\") /[a-z \\\\\"]{1,20}/ LF\n%import common.LF\n";
     let format = json!({"type": "grammar", "syntax": "lark", "definition": lark});
     let tool = json!({"type": "custom", "name": "change", "format": format});

@@ -6,10 +6,12 @@
 //! large terminal. What cannot be replaced is refused by its name.
 
 mod reader;
+mod source;
 mod terminals;
 
 use core::fmt::Write as _;
-use reader::{Definition, Reader, Symbol};
+use reader::Reader;
+use source::{Definition, Symbol};
 
 /// How the text of a grammar is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,50 +1,13 @@
 //! Reads a grammar in Lark's notation.
 
+use super::source::{Definition, Source, Symbol};
 use super::terminals::{COMMON, check_anchors, delimited, escaped, has_special, quoted};
 use super::{ADDED, Writing};
 use crate::grammar::{pattern, shorten};
-use core::fmt;
 use regex_syntax::Parser;
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 
-/// A rule or a terminal.
-#[derive(Debug)]
-pub(super) struct Definition {
-    pub(super) name: String,
-    pub(super) is_terminal: bool,
-    pub(super) body: Vec<Symbol>,
-    pub(super) line: usize,
-}
-
-/// A part of a definition.
-#[derive(Debug)]
-pub(super) enum Symbol {
-    /// A literal or a regular expression, as it is written now.
-    Terminal {
-        text: String,
-        /// How the client wrote it.
-        shown: String,
-        /// Whether it has characters that JSON escapes.
-        is_escaped: bool,
-        /// Whether it may go on with such a character where it could also end.
-        is_open: bool,
-        /// Whether it is a single text.
-        is_literal: bool,
-    },
-    Name(String),
-    /// Operators and brackets.
-    Other(String),
-}
-
-/// What was read.
-#[derive(Debug, Default)]
-pub(super) struct Source {
-    pub(super) definitions: Vec<Definition>,
-    pub(super) ignored: Vec<Vec<Symbol>>,
-    /// Definitions of terminals that do not contain the mark.
-    pub(super) added: Vec<String>,
-}
-
+/// Reads a grammar's definitions.
 pub(super) struct Reader<'s, 'm> {
     rest: &'s str,
     line: usize,
@@ -431,30 +394,5 @@ impl<'s, 'm> Reader<'s, 'm> {
         let definition = format!("{name}: {plain} & ~{has_mark}\n");
         self.source.added.push(definition);
         name
-    }
-}
-
-impl Definition {
-    /// Whether it has alternatives.
-    pub(super) fn has_choice(&self) -> bool {
-        let mut body = self.body.iter();
-        body.any(|symbol| matches!(symbol, Symbol::Other(text) if text == "|"))
-    }
-
-    /// The names in it.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.body.iter().filter_map(|symbol| match symbol {
-            Symbol::Name(name) => Some(&**name),
-            Symbol::Terminal { .. } | Symbol::Other(_) => None,
-        })
-    }
-}
-
-impl fmt::Display for Symbol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Terminal { shown, .. } => f.write_str(shown),
-            Self::Name(name) | Self::Other(name) => f.write_str(name),
-        }
     }
 }
