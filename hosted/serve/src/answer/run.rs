@@ -230,10 +230,7 @@ impl TextAnswer {
         let running = &mut self.jobs[job];
         Ok(Some(match event {
             Event::Started { cached, slot } => {
-                // A text that goes on starts again.
-                if running.start(cached, slot) {
-                    self.total.usage.n_cached += cached;
-                }
+                self.total.usage.n_cached += running.start(cached, slot);
                 return Ok(None);
             }
             Event::Moved { slot } => {
@@ -341,16 +338,16 @@ impl fmt::Debug for TextAnswer {
 }
 
 impl Running {
-    /// Returns whether it is the first time.
-    fn start(&mut self, cached: usize, slot: u32) -> bool {
+    /// Returns the tokens that were found for the request: none if a text goes on, which starts again.
+    fn start(&mut self, cached: usize, slot: u32) -> usize {
         self.slot = slot;
         if core::mem::replace(&mut self.is_started, true) {
-            return false;
+            return 0;
         }
         for text in &mut self.texts {
             text.clock.start(cached);
         }
-        true
+        cached
     }
 
     fn end(&mut self, choice: usize, why: Why, timings: Timings) -> Result<End, ApiError> {

@@ -195,7 +195,7 @@ fn tokens_read(server: &Running) -> u64 {
         .lines()
         .filter(|line| line.starts_with("sluice:generation_tokens_total{"));
     lines
-        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64)
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
         .sum()
 }
 

@@ -152,17 +152,22 @@ pub(super) fn joined(
             }
         }
     }
-    for (number, mark) in rules.iter().enumerate() {
-        let mark = quoted(mark);
-        let rule = format_args!("\nuntil_{number}[suffix={mark}]: /{ANY_TEXT}/");
-        write_to(&mut text, rule);
-    }
-    text.push('\n');
+    write_rules(&mut text, &rules);
     Ok((TopLevelGrammar::from_lark(text), patterns.into_marked()))
 }
 
 fn nested(source: &str, writing: Writing<'_>) -> Result<String, GrammarError> {
     lark::nested(source, writing).map_err(GrammarError::Compile)
+}
+
+/// The rules for the text before each mark.
+fn write_rules(text: &mut String, marks: &[&str]) {
+    for (number, mark) in marks.iter().enumerate() {
+        let mark = quoted(mark);
+        let rule = format_args!("\nuntil_{number}[suffix={mark}]: /{ANY_TEXT}/");
+        write_to(text, rule);
+    }
+    text.push('\n');
 }
 
 /// The number of the rule for the text before a mark.
