@@ -181,7 +181,6 @@ impl Context {
             autoload: None,
             body: 0,
             stream: None,
-            wrap: None,
         }
     }
 
