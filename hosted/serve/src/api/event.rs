@@ -21,7 +21,7 @@ pub struct Start {
     /// The identity of its stream.
     pub stream: StreamId,
     /// Hash of what the texts depend on besides the request's body and the model: prompts, and the server's defaults. 0
-    /// if nobody needs it.
+    /// for texts without a stream.
     pub settings: u32,
     /// How tokens are chosen, with the seed.
     pub sampling: SamplingSettings,

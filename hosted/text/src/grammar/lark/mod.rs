@@ -35,7 +35,7 @@ pub(super) fn nested(source: &str, writing: Writing<'_>) -> Result<String, Strin
         text: String::from("%lark {\n"),
     };
     if !grammar.definitions.iter().any(|all| all.name == "start") {
-        return Err("there is no rule \"start\"".to_owned());
+        return Err("the rule \"start\" is missing".to_owned());
     }
     if writing == Writing::Json {
         out.flatten(&grammar.ignored)?;

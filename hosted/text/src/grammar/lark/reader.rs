@@ -107,7 +107,7 @@ impl<'s, 'm> Reader<'s, 'm> {
             if is_terminal {
                 return Err(self.refused("the priority of a terminal"));
             }
-            // Only says which of several trees is built.
+            // It selects one of several trees.
             self.skip(1);
             self.take_name();
         }
@@ -227,7 +227,7 @@ impl<'s, 'm> Reader<'s, 'm> {
             let name = path.strip_prefix("common.");
             let found = COMMON.iter().find(|(common, _)| name == Some(common));
             let Some((_, regex)) = found else {
-                return Err(self.error(&format!("there is no terminal {path:?} to import")));
+                return Err(self.error(&format!("the terminal {path:?} does not exist")));
             };
             let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             if alias.is_empty() || !alias.chars().all(is_name) {

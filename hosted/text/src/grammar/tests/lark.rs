@@ -202,7 +202,7 @@ fn what_is_not_supported_is_named_with_its_line() {
         ("start: /a", "line 1: a regular expression does not end"),
         ("start: x\nx[lazy]: /a*/", "line 2: an attribute of a rule"),
         ("start: x{\"a\"}\nx{y}: y", "line 1: a template"),
-        ("rule: \"a\"", "no rule \"start\""),
+        ("rule: \"a\"", "the rule \"start\" is missing"),
         (
             "start: \"a\"\nstart: \"b\"",
             "line 2: the name start is taken",
@@ -214,11 +214,11 @@ fn what_is_not_supported_is_named_with_its_line() {
         ),
         (
             "start: X\n%import common.NOTHING",
-            "no terminal \"common.NOTHING\"",
+            "the terminal \"common.NOTHING\"",
         ),
         (
             "start: X\n%import python.NAME",
-            "no terminal \"python.NAME\"",
+            "the terminal \"python.NAME\"",
         ),
         ("start: \"a\" \"</b\"", "cannot contain \"</\""),
         ("start: A\nA.2: /x/", "line 2: the priority of a terminal"),
