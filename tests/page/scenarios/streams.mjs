@@ -1,6 +1,7 @@
 // Connections that break, servers that are away, and pages that are closed.
 import assert from 'node:assert/strict';
 import { answering, chunksOf, stream, words } from '../front.mjs';
+import { ADAPTER, Sluice } from '../world.mjs';
 
 const TEXT = 'One two three four five six seven eight nine ten eleven twelve.';
 
@@ -20,6 +21,52 @@ export default [
       assert.deepEqual(asked.map((one) => one.after), [undefined, 'e-4', 'e-9']);
       assert.ok(asked.every((one) => one.raw === asked[0].raw), 'the same body is sent again');
       assert.equal(await window.page.locator('.failure').count(), 0);
+    },
+  },
+  {
+    name: 'the server goes on with a stream that broke, with the same text',
+    options: { smoke: true },
+    async run(window) {
+      await window.set({ 'Maximum tokens': 150, Seed: 7 });
+      await window.ask('Tell me a tale.');
+      const whole = await window.text();
+      window.front.cuts = [4000, 9000, 2000];
+      await window.button('Regenerate', window.last).click();
+      await window.page.getByRole('group', { name: 'Branch 2 of 2' }).waitFor();
+      await window.written();
+      assert.equal(await window.page.locator('.failure').count(), 0);
+      assert.equal(await window.text(), whole);
+      const asked = window.front.requests.filter((one) => one.path === '/v1/chat/completions').slice(1);
+      assert.equal(asked.length, 4);
+      assert.ok(asked.slice(1).every((one) => one.headers['last-event-id'] && one.raw === asked[0].raw));
+    },
+  },
+  {
+    name: 'a server that ended and starts again goes on, and one with another model does not',
+    options: {},
+    async run(window, { program, open }) {
+      const port = open.port + 6;
+      let server = new Sluice(program, port, ['--seed', '1']);
+      try {
+        await server.ready();
+        window.front.reset(port);
+        await window.set({ 'Maximum tokens': 400, Seed: 7 });
+        await window.ask('Tell me a tale.');
+        const whole = await window.text();
+        for (const [more, isSame] of [[[], true], [['--lora', ADAPTER], false]]) {
+          window.front.cuts = [20_000];
+          await window.button('Regenerate', window.last).click();
+          await window.page.getByText('Taking the answer up again').waitFor();
+          await server.stop();
+          server = new Sluice(program, port, more);
+          await server.ready();
+          await window.written();
+          if (isSame) assert.equal(await window.text(), whole);
+          else await window.last.getByRole('alert').waitFor();
+        }
+      } finally {
+        await server.stop();
+      }
     },
   },
   {
