@@ -24,7 +24,7 @@ use wire::Connection;
 /// What became of all bodies.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Replies by status.
+    /// Replies by status; 0 for those that were lost because the route does not read a long body.
     pub by_status: BTreeMap<u16, u64>,
     /// Routes that were asked.
     pub n_routes: usize,
@@ -202,7 +202,7 @@ fn client(
 /// What is wrong with a reply, if anything is.
 fn fault(mutant: &Mutant, status: u16, body: &[u8]) -> Option<&'static str> {
     match status {
-        200 | 401 | 403 | 404 | 405 | 409 | 413 | 429 | 501 | 503 | 504 | 529 => return None,
+        0 | 200 | 401 | 403 | 404 | 405 | 409 | 413 | 429 | 501 | 503 | 504 | 529 => return None,
         400 => {}
         500.. => return Some("a server error"),
         _ => return Some("an unknown status"),
